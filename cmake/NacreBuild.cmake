@@ -1,0 +1,87 @@
+# How every part of Nacre is built: flags, compiler cache, precompiled header, and one function per kind of target.
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
+endif()
+
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -fno-omit-frame-pointer -fPIC -pthread)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 warns falsely inside coroutine frames and inlined libstdc++ and Asio code.
+  add_compile_options(-Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
+                      -Wno-stringop-overread -Wno-dangling-pointer -Wno-mismatched-new-delete
+                      -fpch-preprocess)
+endif()
+if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+endif()
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  add_compile_options(-msse4.2)
+endif()
+if(NACRE_SANITIZE)
+  add_compile_options(-fsanitize=${NACRE_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${NACRE_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(absl REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+set(NACRE_PCH_HEADERS <boost/asio/any_io_executor.hpp> <boost/asio/awaitable.hpp> <boost/asio/co_spawn.hpp>
+    <boost/asio/use_awaitable.hpp> <absl/status/statusor.h> <absl/functional/any_invocable.h>
+    <absl/strings/str_cat.h> <absl/strings/str_format.h> <memory> <string> <vector> <map> <unordered_map> <mutex> <functional>)
+
+# nacre_library(NAME [DEPS lib...]): a static library of all .cc files of the current directory.
+function(nacre_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;SUBDIRS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  foreach(sub ${ARG_SUBDIRS})
+    file(GLOB more CONFIGURE_DEPENDS ${sub}/*.cc)
+    list(APPEND sources ${more})
+  endforeach()
+  if(NOT sources)
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ${ARG_DEPS})
+    target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR})
+    return()
+  endif()
+  add_library(${name} STATIC ${sources})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  nacre_pch(${name})
+endfunction()
+
+# One precompiled header for all: made by nacre_common, used by whoever links to it.
+function(nacre_pch name)
+  if(name STREQUAL "nacre_common")
+    target_precompile_headers(${name} PRIVATE ${NACRE_PCH_HEADERS})
+  else()
+    target_precompile_headers(${name} REUSE_FROM nacre_common)
+  endif()
+endfunction()
+
+# nacre_test(DIR [DEPS lib...]): one test program of all *_test.cc of the current directory (and SUBDIRS).
+function(nacre_test name)
+  cmake_parse_arguments(ARG "" "" "DEPS;SUBDIRS;LABELS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  foreach(sub ${ARG_SUBDIRS})
+    file(GLOB more CONFIGURE_DEPENDS ${sub}/*.cc)
+    list(APPEND sources ${more})
+  endforeach()
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  nacre_pch(${name})
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  set_tests_properties(${name} PROPERTIES LABELS "unit;${ARG_LABELS}" TIMEOUT 600)
+endfunction()

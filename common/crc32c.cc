@@ -1,0 +1,91 @@
+#include "common/crc32c.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "common/ids.h"
+
+#ifdef __SSE4_2__
+#include <nmmintrin.h>
+#endif
+
+namespace nacre {
+namespace {
+
+constexpr std::array<uint32_t, 256> MakeTable() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78u : 0);
+    table[i] = crc;
+  }
+  return table;
+}
+constexpr std::array<uint32_t, 256> kTable = MakeTable();
+
+#ifdef __SSE4_2__
+uint64_t Load(const std::byte* p) {
+  uint64_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+// The instruction has a latency of three cycles and a throughput of one: three blocks side by side fill it.
+void ThreeBlocks(const std::byte* p, uint32_t* out) {
+  uint64_t a = ~0u, b = ~0u, c = ~0u;
+  for (size_t i = 0; i < kBlockSize; i += 8) {
+    a = _mm_crc32_u64(a, Load(p + i));
+    b = _mm_crc32_u64(b, Load(p + kBlockSize + i));
+    c = _mm_crc32_u64(c, Load(p + 2 * kBlockSize + i));
+  }
+  out[0] = ~static_cast<uint32_t>(a);
+  out[1] = ~static_cast<uint32_t>(b);
+  out[2] = ~static_cast<uint32_t>(c);
+}
+#endif
+
+}  // namespace
+
+uint32_t Crc32cPortable(std::span<const std::byte> data, uint32_t crc) {
+  crc = ~crc;
+  for (std::byte b : data) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint8_t>(b)) & 0xff];
+  return ~crc;
+}
+
+uint32_t Crc32c(std::span<const std::byte> data, uint32_t crc) {
+#ifdef __SSE4_2__
+  uint64_t state = ~crc;
+  const std::byte* p = data.data();
+  size_t left = data.size();
+  for (; left >= 8; left -= 8, p += 8) state = _mm_crc32_u64(state, Load(p));
+  auto tail = static_cast<uint32_t>(state);
+  for (; left > 0; --left, ++p) tail = _mm_crc32_u8(tail, static_cast<uint8_t>(*p));
+  return ~tail;
+#else
+  return Crc32cPortable(data, crc);
+#endif
+}
+
+size_t CrcCount(uint64_t offset, uint64_t length) {
+  if (length == 0) return 0;
+  return (offset + length - 1) / kBlockSize - offset / kBlockSize + 1;
+}
+
+void Crc32cBlocks(uint64_t offset, std::span<const std::byte> data, uint32_t* out) {
+  if (uint64_t into = offset % kBlockSize; into != 0 && !data.empty()) {
+    size_t first = std::min<size_t>(kBlockSize - into, data.size());
+    *out++ = Crc32c(data.first(first));
+    data = data.subspan(first);
+  }
+#ifdef __SSE4_2__
+  for (; data.size() >= 3 * kBlockSize; data = data.subspan(3 * kBlockSize), out += 3) ThreeBlocks(data.data(), out);
+#endif
+  while (!data.empty()) {
+    size_t next = std::min<size_t>(kBlockSize, data.size());
+    *out++ = Crc32c(data.first(next));
+    data = data.subspan(next);
+  }
+}
+
+}  // namespace nacre

@@ -1,0 +1,76 @@
+// Ordered key-value store: the seam under every server's metadata. Real form: RocksDB (rocks_kv.h); in memory with a
+// simulated crash: MemKv (mem_kv.h).
+//
+// Thread-safe. Commit is atomic: after any crash all of a batch is there or none. What Commit has returned for
+// survives the end of the process at once, and a loss of power once a later Sync has returned; what a loss of power takes
+// is always the newest batches, never one out of the middle.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/status.h"
+#include "common/task.h"
+
+namespace nacre {
+
+// Changes to be made together, in order.
+class KvBatch {
+ public:
+  struct Op {
+    std::string key;
+    std::string value;
+    bool erase = false;
+  };
+
+  void Put(std::string key, std::string value) { ops_.push_back({std::move(key), std::move(value), false}); }
+  void Erase(std::string key) { ops_.push_back({std::move(key), {}, true}); }
+  void Append(KvBatch other) {
+    for (Op& op : other.ops_) ops_.push_back(std::move(op));
+  }
+  bool empty() const { return ops_.empty(); }
+  const std::vector<Op>& ops() const { return ops_; }
+
+ private:
+  std::vector<Op> ops_;
+};
+
+struct KvEntry {
+  std::string key;
+  std::string value;
+};
+
+class KvStore {
+ public:
+  virtual ~KvStore() = default;
+
+  // NOT_FOUND if there is no such key. Reads what was committed before the call.
+  virtual StatusOr<std::string> Get(std::string_view key) = 0;
+
+  // Up to `limit` entries with from <= key < to (to empty: no end), in key order, from one consistent state.
+  virtual StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) = 0;
+
+  // The last entry with from <= key < to; NOT_FOUND if there is none.
+  virtual StatusOr<KvEntry> Last(std::string_view from, std::string_view to) = 0;
+
+  // ENOSPC when the disk is full; nothing of the batch is done then.
+  virtual Status Commit(KvBatch batch) = 0;
+
+  // Everything committed before the call is on stable storage afterwards. Several waiters share one flush.
+  virtual Task<Status> Sync() = 0;
+
+  struct Space {
+    uint64_t total_bytes = 0;
+    uint64_t free_bytes = 0;
+    uint64_t memory_bytes = 0;  // caches and tables in memory
+  };
+  virtual Space GetSpace() = 0;
+};
+
+// The smallest key behind every key with this prefix.
+std::string PrefixEnd(std::string_view prefix);
+
+}  // namespace nacre

@@ -1,0 +1,60 @@
+// The OSS: serves the objects of its OSTs to the data plane and keeps the MGS informed. Composition hands in the seams.
+// Thread-safe; work runs on the executor given.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/random.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "rpc/cluster_channel.h"
+#include "server/kv/kv_store.h"
+#include "server/object/block_store.h"
+#include "transport/transport.h"
+
+namespace nacre {
+
+struct ObjectEnvironment {
+  Executor executor;
+  Clock& clock;
+  Random& random;
+  Transport& transport;
+  std::shared_ptr<ClusterChannel> cluster;  // null: serve without an MGS (tests)
+};
+
+struct OstDevices {  // must outlive the server
+  OstIndex index = 0;
+  KvStore* store = nullptr;
+  BlockStore* blocks = nullptr;
+  std::string directory;  // for messages
+};
+
+struct ObjectOptions {
+  std::string listen;  // transport address
+  std::string advertise;  // what clients are told; empty: where it listens
+  uint64_t pool_bytes = 64 << 20;  // buffers and read cache, for all OSTs
+  Duration sync_interval = std::chrono::seconds(1);
+  Duration heartbeat = std::chrono::seconds(1);
+  // Bugs planted for the simulation (docs/testing.md): never on otherwise.
+  bool plant_commit_before_data = false;  // the checksum is committed before its data is written
+  bool plant_early_sync = false;  // a sync is acknowledged before it is done
+};
+
+class ObjectServer {
+ public:
+  virtual ~ObjectServer() = default;
+
+  // Opens (formatting empty ones) the OSTs, recovers them, listens. Registers with the MGS in the background, for ever.
+  static Task<StatusOr<std::unique_ptr<ObjectServer>>> Start(ObjectEnvironment environment, std::vector<OstDevices> osts,
+                                                             ObjectOptions options);
+
+  virtual std::string address() const = 0;
+
+  // Stops listening and background work, and syncs. Call before destruction, except to simulate a crash.
+  virtual Task<Status> Stop() = 0;
+};
+
+}  // namespace nacre

@@ -1,0 +1,122 @@
+// The data plane: calls from a client to an object server during which the server writes into ("puts") or reads from
+// ("gets") memory that the caller has registered. One interface for TCP, verbs, shared memory and in-process use (DESIGN §7).
+//
+// The server names the caller's memory only by an offset into the flat concatenation of the spans that the call was
+// given; keys and addresses stay inside the transport. Nothing here promises an order between calls, or between the puts
+// of one call: only that a reply arrives after everything its call has put. All classes are thread-safe unless they say otherwise.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/status.h"
+#include "common/task.h"
+
+namespace nacre {
+
+// A registered range of local memory. Destroy it only when no call uses it. Shared by value.
+class MemoryRegion {
+ public:
+  virtual ~MemoryRegion() = default;
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ protected:
+  MemoryRegion(std::byte* data, size_t size) : data_(data), size_(size) {}
+
+ private:
+  std::byte* data_;
+  size_t size_;
+};
+
+// Part of a region.
+struct MemorySpan {
+  std::shared_ptr<MemoryRegion> region;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+
+  std::byte* data() const { return region->data() + offset; }
+};
+
+// Which way bytes take, and why not a better one (shown by nacre status).
+struct PathInfo {
+  std::string path;  // "tcp", "inproc", "rdma", …
+  std::string reason;
+};
+
+enum class CallMemory { kNone, kPutTarget, kGetSource };
+
+struct CallRequest {
+  std::string body;  // an encoded ObjectRequest; at most kMaxBodySize
+  CallMemory kind = CallMemory::kNone;
+  std::vector<MemorySpan> memory;  // what the server may put into or get from while the call lasts
+};
+
+inline constexpr size_t kMaxBodySize = 1 << 20;
+
+// A logical link to one server, made of as many connections as serve it. Connects at the first call and again after a loss.
+class Peer {
+ public:
+  virtual ~Peer() = default;
+
+  // The reply's body. After any return, error or not, the server can no longer touch the call's memory.
+  // UNAVAILABLE: not connected or lost on the way (the request may or may not have been carried out);
+  // DEADLINE_EXCEEDED: likewise, after `timeout`.
+  virtual Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) = 0;
+
+  virtual PathInfo path() const = 0;
+  virtual std::string address() const = 0;
+
+  // Ends all calls with UNAVAILABLE; later ones too.
+  virtual void Close() = 0;
+};
+
+// One call, on the server. Valid until Reply has returned. Not thread-safe: one coroutine uses it.
+class IncomingCall {
+ public:
+  virtual ~IncomingCall() = default;
+
+  virtual const std::string& body() const = 0;
+  virtual CallMemory memory_kind() const = 0;
+  virtual uint64_t memory_size() const = 0;
+
+  // Local buffers (of any alignment; registered memory spares a copy on some transports) -> caller's memory.
+  // The buffers may be reused when the task has returned. INVALID_ARGUMENT beyond the caller's memory or of the wrong kind.
+  virtual Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) = 0;
+
+  // Caller's memory -> local buffers.
+  virtual Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) = 0;
+
+  virtual Task<Status> Reply(std::string body) = 0;
+};
+
+// Started as a task of its own for each call; replies before it ends.
+using CallHandler = absl::AnyInvocable<Task<void>(std::shared_ptr<IncomingCall>)>;
+
+class Listener {
+ public:
+  virtual ~Listener() = default;  // stops listening, ends all connections, waits for running handlers' calls to fail
+  virtual std::string address() const = 0;  // with the real port where 0 was asked for
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Registers memory of the caller's, which must outlive the region.
+  virtual StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) = 0;
+
+  // Address forms: "host:port", "unix:/path", "inproc:name". Does not connect yet.
+  virtual StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) = 0;
+
+  virtual StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) = 0;
+};
+
+}  // namespace nacre
