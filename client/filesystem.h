@@ -1,8 +1,9 @@
-// The filesystem as one client sees it: every POSIX operation as a task. What FUSE, the C++ API and the simulation call.
+// The filesystem as one client sees it: every POSIX operation as a task. What FUSE, the C++ API and the
+// simulation call.
 //
-// Owns the session, the leases, the attribute and directory caches and the file data cache. Thread-safe: operations may be
-// started from any thread and run on the executor given at Mount. Names are bytes without '/' and NUL; errors carry
-// the errno that an application should see.
+// Owns the session, the leases, the attribute and directory caches and the file data cache. Thread-safe:
+// operations may be started from any thread and run on the executor given at Mount. Names are bytes without
+// '/' and NUL; errors carry the errno that an application should see.
 #pragma once
 
 #include <sys/types.h>
@@ -33,13 +34,15 @@ namespace nacre::client {
 struct Options {
   std::string name;  // host and mountpoint, for nacre status
   RetryPolicy retry;
-  uint64_t cache_bytes = 256 << 20;  // file data, clean and dirty
-  uint64_t dirty_bytes = 64 << 20;  // of these, not yet sent
+  uint64_t cache_bytes = 256 << 20;    // file data, clean and dirty
+  uint64_t dirty_bytes = 64 << 20;     // of these, not yet sent
   uint64_t readahead_bytes = 8 << 20;  // at most, per open file
-  Duration write_behind = std::chrono::seconds(5);  // dirty data and sizes are sent after so long at the latest
-  Duration kernel_cache = std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
-  bool caching = true;  // false: ask for no leases, cache nothing
-  bool verify = true;  // check arriving data against its checksums
+  Duration write_behind =
+      std::chrono::seconds(5);  // dirty data and sizes are sent after so long at the latest
+  Duration kernel_cache =
+      std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
+  bool caching = true;          // false: ask for no leases, cache nothing
+  bool verify = true;           // check arriving data against its checksums
 };
 
 struct Environment {
@@ -57,9 +60,11 @@ struct Caller {
   uint32_t pid = 0;
 };
 
-// What the filesystem wants from the layer above when a lease goes: the kernel must forget. Called outside of all locks.
+// What the filesystem wants from the layer above when a lease goes: the kernel must forget. Called outside of
+// all locks.
 struct Invalidation {
-  std::function<Task<void>(Fid)> data_and_attributes;  // pages and attributes of an inode; returns when no page is left
+  std::function<Task<void>(Fid)>
+      data_and_attributes;  // pages and attributes of an inode; returns when no page is left
   std::function<void(Fid parent, std::string_view name)> entry;
 };
 
@@ -111,48 +116,56 @@ class FileSystem {
   static Task<StatusOr<std::unique_ptr<FileSystem>>> Mount(Environment environment, Options options);
   virtual ~FileSystem() = default;
 
-  // Writes everything back and ends the session. Call it once, before destruction. In its absence the session is
-  // lost as by a crash.
+  // Writes everything back and ends the session. Call it once, before destruction. In its absence the session
+  // is lost as by a crash.
   virtual Task<Status> Unmount() = 0;
 
   virtual void SetInvalidation(Invalidation invalidation) = 0;
 
   // Namespace. `valid` of a NOT_FOUND lookup: *negative_valid.
-  virtual Task<StatusOr<Known>> Lookup(const Caller& caller, Fid parent, std::string name, Duration* negative_valid) = 0;
+  virtual Task<StatusOr<Known>> Lookup(const Caller& caller, Fid parent, std::string name,
+                                       Duration* negative_valid) = 0;
   virtual Task<StatusOr<Known>> Getattr(const Caller& caller, Fid fid, HandlePtr handle) = 0;
-  virtual Task<StatusOr<Known>> Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) = 0;
-  virtual Task<StatusOr<Known>> Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode, uint64_t rdev) = 0;
-  virtual Task<StatusOr<Known>> Symlink(const Caller& caller, Fid parent, std::string name, std::string target) = 0;
+  virtual Task<StatusOr<Known>> Setattr(const Caller& caller, Fid fid, SetAttributes set,
+                                        HandlePtr handle) = 0;
+  virtual Task<StatusOr<Known>> Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,
+                                      uint64_t rdev) = 0;
+  virtual Task<StatusOr<Known>> Symlink(const Caller& caller, Fid parent, std::string name,
+                                        std::string target) = 0;
   virtual Task<StatusOr<std::string>> Readlink(const Caller& caller, Fid fid) = 0;
   virtual Task<Status> Unlink(const Caller& caller, Fid parent, std::string name) = 0;
   virtual Task<Status> Rmdir(const Caller& caller, Fid parent, std::string name) = 0;
-  virtual Task<Status> Rename(const Caller& caller, Fid parent, std::string name, Fid new_parent, std::string new_name,
-                              uint32_t flags) = 0;
+  virtual Task<Status> Rename(const Caller& caller, Fid parent, std::string name, Fid new_parent,
+                              std::string new_name, uint32_t flags) = 0;
   virtual Task<StatusOr<Known>> Link(const Caller& caller, Fid fid, Fid parent, std::string name) = 0;
   virtual Task<StatusOr<proto::StatfsReply>> Statfs(const Caller& caller) = 0;
 
   // Directories: entries behind the cookie (0: the first), without "." and ".."; empty: the end.
   virtual Task<StatusOr<HandlePtr>> Opendir(const Caller& caller, Fid fid) = 0;
-  virtual Task<StatusOr<std::vector<DirEntry>>> Readdir(const Caller& caller, HandlePtr directory, uint64_t cookie,
-                                                        size_t limit, bool plus) = 0;
+  virtual Task<StatusOr<std::vector<DirEntry>>> Readdir(const Caller& caller, HandlePtr directory,
+                                                        uint64_t cookie, size_t limit, bool plus) = 0;
 
   // Files. flags as open(2): access mode, O_APPEND, O_TRUNC, O_SYNC, O_DIRECT.
-  virtual Task<StatusOr<Created>> Create(const Caller& caller, Fid parent, std::string name, uint32_t mode, int flags) = 0;
+  virtual Task<StatusOr<Created>> Create(const Caller& caller, Fid parent, std::string name, uint32_t mode,
+                                         int flags) = 0;
   virtual Task<StatusOr<HandlePtr>> Open(const Caller& caller, Fid fid, int flags) = 0;
   virtual Task<Status> Release(HandlePtr handle) = 0;  // last use of a handle; reports what write-behind met
   virtual Task<Status> Flush(HandlePtr handle, uint64_t lock_owner) = 0;  // close(2) of one descriptor
   virtual Task<Status> Fsync(HandlePtr handle, bool data_only) = 0;
   virtual Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) = 0;
   // The pieces may be reused when the task has returned. Appends where the handle has O_APPEND.
-  virtual Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset, std::span<const std::span<const std::byte>> pieces) = 0;
+  virtual Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
+                                       std::span<const std::span<const std::byte>> pieces) = 0;
   virtual Task<Status> Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) = 0;
-  virtual Task<StatusOr<uint64_t>> Seek(HandlePtr handle, uint64_t offset, int whence) = 0;  // SEEK_DATA, SEEK_HOLE
-  virtual Task<StatusOr<size_t>> CopyRange(HandlePtr from, uint64_t from_offset, HandlePtr to, uint64_t to_offset,
-                                           size_t size) = 0;
+  virtual Task<StatusOr<uint64_t>> Seek(HandlePtr handle, uint64_t offset,
+                                        int whence) = 0;  // SEEK_DATA, SEEK_HOLE
+  virtual Task<StatusOr<size_t>> CopyRange(HandlePtr from, uint64_t from_offset, HandlePtr to,
+                                           uint64_t to_offset, size_t size) = 0;
 
   // Extended attributes, nacre.* included (layouts; docs/man/nacre-setstripe.1).
   virtual Task<StatusOr<std::string>> GetXattr(const Caller& caller, Fid fid, std::string name) = 0;
-  virtual Task<Status> SetXattr(const Caller& caller, Fid fid, std::string name, std::string value, int flags) = 0;
+  virtual Task<Status> SetXattr(const Caller& caller, Fid fid, std::string name, std::string value,
+                                int flags) = 0;
   virtual Task<StatusOr<std::vector<std::string>>> ListXattr(const Caller& caller, Fid fid) = 0;
   virtual Task<Status> RemoveXattr(const Caller& caller, Fid fid, std::string name) = 0;
 

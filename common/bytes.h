@@ -1,5 +1,6 @@
-// Fixed-width encodings for keys (big-endian: their order is the numbers' order) and on-disk values (little-endian).
-// A Reader never goes beyond its input: after a short read ok() is false and everything reads as zero.
+// Fixed-width encodings for keys (big-endian: their order is the numbers' order) and on-disk values
+// (little-endian). A Reader never goes beyond its input: after a short read ok() is false and everything
+// reads as zero.
 #pragma once
 
 #include <bit>

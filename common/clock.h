@@ -20,8 +20,8 @@ struct WallTime {
   auto operator<=>(const WallTime&) const = default;
 };
 
-// A pending call; its destruction cancels it. After cancellation has returned the function does not start any more
-// (it may still be running on another thread).
+// A pending call; its destruction cancels it. After cancellation has returned the function does not start any
+// more (it may still be running on another thread).
 class TimerHandle {
  public:
   virtual ~TimerHandle() = default;

@@ -79,7 +79,8 @@ void Crc32cBlocks(uint64_t offset, std::span<const std::byte> data, uint32_t* ou
     data = data.subspan(first);
   }
 #ifdef __SSE4_2__
-  for (; data.size() >= 3 * kBlockSize; data = data.subspan(3 * kBlockSize), out += 3) ThreeBlocks(data.data(), out);
+  for (; data.size() >= 3 * kBlockSize; data = data.subspan(3 * kBlockSize), out += 3)
+    ThreeBlocks(data.data(), out);
 #endif
   while (!data.empty()) {
     size_t next = std::min<size_t>(kBlockSize, data.size());

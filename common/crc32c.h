@@ -10,8 +10,9 @@ namespace nacre {
 // The checksum of `data` appended to bytes whose checksum is `crc` (0 for none).
 uint32_t Crc32c(std::span<const std::byte> data, uint32_t crc = 0);
 
-// One checksum for each 4 KiB block that [offset, offset + data.size()) of an object touches; the first and the last
-// may be parts of a block. `out` has CrcCount(offset, data.size()) places. Several blocks go through the CPU at once.
+// One checksum for each 4 KiB block that [offset, offset + data.size()) of an object touches; the first and
+// the last may be parts of a block. `out` has CrcCount(offset, data.size()) places. Several blocks go through
+// the CPU at once.
 void Crc32cBlocks(uint64_t offset, std::span<const std::byte> data, uint32_t* out);
 size_t CrcCount(uint64_t offset, uint64_t length);
 

@@ -28,7 +28,8 @@ std::string TimePrefix(char letter) {
   tm parts;
   localtime_r(&now.tv_sec, &parts);
   return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d.%03d %c ", parts.tm_year + 1900, parts.tm_mon + 1,
-                         parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, now.tv_nsec / 1000000, letter);
+                         parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, now.tv_nsec / 1000000,
+                         letter);
 }
 
 }  // namespace

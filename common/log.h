@@ -1,5 +1,5 @@
-// Logging to stderr, one line an entry. Under systemd (JOURNAL_STREAM set) lines carry the journal's priority prefix
-// instead of a time. Thread-safe. Format strings are checked at compile time (absl::StrFormat).
+// Logging to stderr, one line an entry. Under systemd (JOURNAL_STREAM set) lines carry the journal's priority
+// prefix instead of a time. Thread-safe. Format strings are checked at compile time (absl::StrFormat).
 #pragma once
 
 #include <absl/strings/str_format.h>

@@ -1,4 +1,5 @@
-// Counters that a process shows in `nacre status` and logs. Thread-safe; a counter lives as long as the process.
+// Counters that a process shows in `nacre status` and logs. Thread-safe; a counter lives as long as the
+// process.
 #pragma once
 
 #include <atomic>

@@ -12,7 +12,9 @@ class Random {
   virtual uint64_t Next() = 0;
 
   // Uniform in [0, bound); bound > 0.
-  uint64_t Below(uint64_t bound) { return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64); }
+  uint64_t Below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
+  }
   bool OneIn(uint64_t n) { return Below(n) == 0; }
 };
 

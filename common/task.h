@@ -1,8 +1,8 @@
 // Coroutines: Task<T>, how to start one, and what they wait on.
 //
-// A Task runs on the executor it was started on; whoever completes an OneShot or frees an AsyncMutex only posts the
-// waiter there, so nothing is ever resumed inside somebody else's call. All primitives are thread-safe; a primitive must
-// outlive its waiters. Never hold a std::mutex across a co_await.
+// A Task runs on the executor it was started on; whoever completes an OneShot or frees an AsyncMutex only
+// posts the waiter there, so nothing is ever resumed inside somebody else's call. All primitives are
+// thread-safe; a primitive must outlive its waiters. Never hold a std::mutex across a co_await.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -1,5 +1,6 @@
-// The seam between a client and the MDS: messages of proto/metadata.proto both ways. Real forms: gRPC over TCP or a unix
-// socket (grpc_channel.h, grpc_server.h), and in process (inproc_channel.h); the simulation has its own.
+// The seam between a client and the MDS: messages of proto/metadata.proto both ways. Real forms: gRPC over
+// TCP or a unix socket (grpc_channel.h, grpc_server.h), and in process (inproc_channel.h); the simulation has
+// its own.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -20,8 +21,9 @@ class MetadataChannel {
  public:
   virtual ~MetadataChannel() = default;
 
-  // Sends a request; the channel sets its id. UNAVAILABLE: the stream is lost, the request may have been carried out. The reply's
-  // own status is inside it. No deadline: a lock may take for ever, and a dead server ends the stream.
+  // Sends a request; the channel sets its id. UNAVAILABLE: the stream is lost, the request may have been
+  // carried out. The reply's own status is inside it. No deadline: a lock may take for ever, and a dead
+  // server ends the stream.
   virtual Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) = 0;
 
   // Ends the stream; every pending call fails with UNAVAILABLE.
@@ -37,7 +39,8 @@ class MetadataConnector {
  public:
   virtual ~MetadataConnector() = default;
   // UNAVAILABLE if the server does not answer within the timeout; the message says what to check.
-  virtual Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events, Duration timeout) = 0;
+  virtual Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events,
+                                                                   Duration timeout) = 0;
   virtual std::string address() const = 0;
 };
 
@@ -46,7 +49,7 @@ class MetadataPeer {
  public:
   virtual ~MetadataPeer() = default;
   virtual void Send(proto::Push push) = 0;
-  virtual void Close() = 0;  // e.g. after an eviction
+  virtual void Close() = 0;              // e.g. after an eviction
   virtual std::string name() const = 0;  // where it comes from, for logs
 };
 
@@ -55,7 +58,8 @@ class MetadataHandler {
  public:
   virtual ~MetadataHandler() = default;
   // May be called many times at once; the reply's id is set by the caller.
-  virtual Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> peer, proto::MetadataRequest request) = 0;
+  virtual Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> peer,
+                                            proto::MetadataRequest request) = 0;
   virtual void Disconnected(std::shared_ptr<MetadataPeer> peer) = 0;
 };
 

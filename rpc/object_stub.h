@@ -1,6 +1,6 @@
-// Typed calls to one OSS for one session: encodes ObjectRequests, numbers mutations per OST, repeats them after a lost
-// connection until they are answered (the OSS does each once, see proto/object.proto), and turns replies into Status.
-// Used by the client and by the MDS. Thread-safe.
+// Typed calls to one OSS for one session: encodes ObjectRequests, numbers mutations per OST, repeats them
+// after a lost connection until they are answered (the OSS does each once, see proto/object.proto), and turns
+// replies into Status. Used by the client and by the MDS. Thread-safe.
 #pragma once
 
 #include <map>
@@ -19,10 +19,10 @@
 namespace nacre {
 
 struct RetryPolicy {
-  bool hard = true;  // wait for ever for a server that is away
+  bool hard = true;                                  // wait for ever for a server that is away
   Duration soft_timeout = std::chrono::seconds(60);  // else fail with EIO after so long
   Duration call_timeout = std::chrono::seconds(30);  // one attempt
-  Duration pause = std::chrono::milliseconds(50);  // before the first repeat; doubles up to max_pause
+  Duration pause = std::chrono::milliseconds(50);    // before the first repeat; doubles up to max_pause
   Duration max_pause = std::chrono::seconds(1);
 };
 
@@ -34,9 +34,10 @@ class ObjectStub {
   void SetPeer(std::shared_ptr<Peer> peer);
   std::shared_ptr<Peer> peer() const;
 
-  // Sends the request (ost, op and fields filled in by the caller; session, sequence and low_water by the stub) with
-  // the call's memory. Non-OK: the reply's own status, or the retry policy has given up.
-  Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind, std::vector<MemorySpan> memory);
+  // Sends the request (ost, op and fields filled in by the caller; session, sequence and low_water by the
+  // stub) with the call's memory. Non-OK: the reply's own status, or the retry policy has given up.
+  Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
+                                          std::vector<MemorySpan> memory);
 
  private:
   struct Sequencer {  // of one OST

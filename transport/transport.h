@@ -1,9 +1,12 @@
-// The data plane: calls from a client to an object server during which the server writes into ("puts") or reads from
-// ("gets") memory that the caller has registered. One interface for TCP, verbs, shared memory and in-process use (DESIGN §7).
+// The data plane: calls from a client to an object server during which the server writes into ("puts") or
+// reads from
+// ("gets") memory that the caller has registered. One interface for TCP, verbs, shared memory and in-process
+// use (DESIGN §7).
 //
-// The server names the caller's memory only by an offset into the flat concatenation of the spans that the call was
-// given; keys and addresses stay inside the transport. Nothing here promises an order between calls, or between the puts
-// of one call: only that a reply arrives after everything its call has put. All classes are thread-safe unless they say otherwise.
+// The server names the caller's memory only by an offset into the flat concatenation of the spans that the
+// call was given; keys and addresses stay inside the transport. Nothing here promises an order between calls,
+// or between the puts of one call: only that a reply arrives after everything its call has put. All classes
+// are thread-safe unless they say otherwise.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -61,7 +64,8 @@ struct CallRequest {
 
 inline constexpr size_t kMaxBodySize = 1 << 20;
 
-// A logical link to one server, made of as many connections as serve it. Connects at the first call and again after a loss.
+// A logical link to one server, made of as many connections as serve it. Connects at the first call and again
+// after a loss.
 class Peer {
  public:
   virtual ~Peer() = default;
@@ -88,7 +92,8 @@ class IncomingCall {
   virtual uint64_t memory_size() const = 0;
 
   // Local buffers (of any alignment; registered memory spares a copy on some transports) -> caller's memory.
-  // The buffers may be reused when the task has returned. INVALID_ARGUMENT beyond the caller's memory or of the wrong kind.
+  // The buffers may be reused when the task has returned. INVALID_ARGUMENT beyond the caller's memory or of
+  // the wrong kind.
   virtual Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) = 0;
 
   // Caller's memory -> local buffers.
@@ -102,7 +107,8 @@ using CallHandler = absl::AnyInvocable<Task<void>(std::shared_ptr<IncomingCall>)
 
 class Listener {
  public:
-  virtual ~Listener() = default;  // stops listening, ends all connections, waits for running handlers' calls to fail
+  virtual ~Listener() =
+      default;  // stops listening, ends all connections, waits for running handlers' calls to fail
   virtual std::string address() const = 0;  // with the real port where 0 was asked for
 };
 

@@ -1,6 +1,6 @@
-// The MDS: namespace, sessions, leases and locks over a KvStore, with the MGS beside it. Composition (daemon/, tests/sim)
-// hands in the seams; whatever carries messages calls Handle and the ClusterHandler's methods.
-// Thread-safe; work runs on the executor given.
+// The MDS: namespace, sessions, leases and locks over a KvStore, with the MGS beside it. Composition
+// (daemon/, tests/sim) hands in the seams; whatever carries messages calls Handle and the ClusterHandler's
+// methods. Thread-safe; work runs on the executor given.
 #pragma once
 
 #include <memory>
@@ -25,22 +25,26 @@ struct MetadataEnvironment {
 };
 
 struct MetadataOptions {
-  uint32_t inline_limit = 16 << 10;  // bytes; 0: no inline data
+  uint32_t inline_limit = 16 << 10;                     // bytes; 0: no inline data
   Duration session_timeout = std::chrono::seconds(30);  // silent for so long: evicted
-  Duration recovery_window = std::chrono::seconds(30);  // after a restart: how long old sessions are waited for
+  Duration recovery_window =
+      std::chrono::seconds(30);  // after a restart: how long old sessions are waited for
   Duration revoke_timeout = std::chrono::seconds(20);  // an unanswered revocation evicts after so long
-  Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
-  Duration heartbeat = std::chrono::seconds(1);  // of the OSSes; down after five missed
-  Duration kernel_cache = std::chrono::seconds(1);  // see client::Options: how long a second session is kept waiting
-  bool leases = true;  // false: grant none
+  Duration sync_interval = std::chrono::seconds(1);    // how much a loss of power may take (DESIGN §8.3)
+  Duration heartbeat = std::chrono::seconds(1);        // of the OSSes; down after five missed
+  Duration kernel_cache =
+      std::chrono::seconds(1);  // see client::Options: how long a second session is kept waiting
+  bool leases = true;           // false: grant none
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_repeat_twice = false;  // a repeated mutation is carried out again
 };
 
 class MetadataServer : public MetadataHandler, public ClusterHandler {
  public:
-  // Opens the MDT in the store, formatting an empty one. FAILED_PRECONDITION for another format's version; DATA_LOSS for a damaged one.
-  static Task<StatusOr<std::unique_ptr<MetadataServer>>> Start(MetadataEnvironment environment, MetadataOptions options);
+  // Opens the MDT in the store, formatting an empty one. FAILED_PRECONDITION for another format's version;
+  // DATA_LOSS for a damaged one.
+  static Task<StatusOr<std::unique_ptr<MetadataServer>>> Start(MetadataEnvironment environment,
+                                                               MetadataOptions options);
 
   // Stops background work and syncs. Call before destruction, except to simulate a crash.
   virtual Task<Status> Stop() = 0;

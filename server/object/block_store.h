@@ -1,9 +1,10 @@
-// The disk under an OST: a flat range of 4 KiB blocks. Real form: io_uring and O_DIRECT on large files or a device
-// (uring_block_store.h); in memory with lost writes: MemBlockStore (mem_block_store.h).
+// The disk under an OST: a flat range of 4 KiB blocks. Real form: io_uring and O_DIRECT on large files or a
+// device (uring_block_store.h); in memory with lost writes: MemBlockStore (mem_block_store.h).
 //
-// Thread-safe; operations on different blocks may be carried out in any order. A write that has completed is seen by
-// every later read, survives the end of the process, and survives a loss of power once a later Flush has completed. A crash in the middle
-// of a write leaves any mixture of old and new 4 KiB blocks, and of a single block one or the other.
+// Thread-safe; operations on different blocks may be carried out in any order. A write that has completed is
+// seen by every later read, survives the end of the process, and survives a loss of power once a later Flush
+// has completed. A crash in the middle of a write leaves any mixture of old and new 4 KiB blocks, and of a
+// single block one or the other.
 #pragma once
 
 #include <cstddef>

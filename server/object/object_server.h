@@ -1,5 +1,5 @@
-// The OSS: serves the objects of its OSTs to the data plane and keeps the MGS informed. Composition hands in the seams.
-// Thread-safe; work runs on the executor given.
+// The OSS: serves the objects of its OSTs to the data plane and keeps the MGS informed. Composition hands in
+// the seams. Thread-safe; work runs on the executor given.
 #pragma once
 
 #include <memory>
@@ -33,22 +33,24 @@ struct OstDevices {  // must outlive the server
 };
 
 struct ObjectOptions {
-  std::string listen;  // transport address
-  std::string advertise;  // what clients are told; empty: where it listens
+  std::string listen;              // transport address
+  std::string advertise;           // what clients are told; empty: where it listens
   uint64_t pool_bytes = 64 << 20;  // buffers and read cache, for all OSTs
   Duration sync_interval = std::chrono::seconds(1);
   Duration heartbeat = std::chrono::seconds(1);
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_commit_before_data = false;  // the checksum is committed before its data is written
-  bool plant_early_sync = false;  // a sync is acknowledged before it is done
+  bool plant_early_sync = false;          // a sync is acknowledged before it is done
 };
 
 class ObjectServer {
  public:
   virtual ~ObjectServer() = default;
 
-  // Opens (formatting empty ones) the OSTs, recovers them, listens. Registers with the MGS in the background, for ever.
-  static Task<StatusOr<std::unique_ptr<ObjectServer>>> Start(ObjectEnvironment environment, std::vector<OstDevices> osts,
+  // Opens (formatting empty ones) the OSTs, recovers them, listens. Registers with the MGS in the background,
+  // for ever.
+  static Task<StatusOr<std::unique_ptr<ObjectServer>>> Start(ObjectEnvironment environment,
+                                                             std::vector<OstDevices> osts,
                                                              ObjectOptions options);
 
   virtual std::string address() const = 0;
