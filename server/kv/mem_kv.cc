@@ -1,0 +1,130 @@
+#include "server/kv/mem_kv.h"
+
+#include <cerrno>
+
+namespace nacre {
+
+StatusOr<std::string> MemKv::Get(std::string_view key) {
+  std::lock_guard lock(mutex_);
+  auto it = data_.find(key);
+  if (it == data_.end()) return ErrnoError(ENOENT, "no such key");
+  return it->second;
+}
+
+StatusOr<std::vector<KvEntry>> MemKv::Scan(std::string_view from, std::string_view to, size_t limit) {
+  std::lock_guard lock(mutex_);
+  std::vector<KvEntry> entries;
+  for (auto it = data_.lower_bound(from); it != data_.end() && entries.size() < limit; ++it) {
+    if (!to.empty() && it->first >= to) break;
+    entries.push_back({it->first, it->second});
+  }
+  return entries;
+}
+
+StatusOr<KvEntry> MemKv::Last(std::string_view from, std::string_view to) {
+  std::lock_guard lock(mutex_);
+  auto it = to.empty() ? data_.end() : data_.lower_bound(to);
+  if (it == data_.begin() || std::prev(it)->first < from) return ErrnoError(ENOENT, "no key in this range");
+  --it;
+  return KvEntry{it->first, it->second};
+}
+
+Status MemKv::Commit(KvBatch batch) {
+  std::lock_guard lock(mutex_);
+  if (commit_hook_) RETURN_IF_ERROR(commit_hook_(batch));
+  uint64_t added = 0;
+  for (const KvBatch::Op& op : batch.ops()) added += op.erase ? 0 : op.key.size() + op.value.size();
+  if (bytes_ + added > total_bytes_) {
+    return ErrnoError(
+        ENOSPC, absl::StrFormat("in-memory store is full: %d of %d bytes in use", bytes_, total_bytes_));
+  }
+  Undo undo;
+  undo.reserve(batch.ops().size());
+  for (const KvBatch::Op& op : batch.ops()) Apply(op, &undo);
+  unsynced_.push_back(std::move(undo));
+  ++committed_;
+  return OkStatus();
+}
+
+void MemKv::Apply(KvBatch::Op op, Undo* undo) {
+  auto it = data_.find(op.key);
+  if (it == data_.end()) {
+    if (undo != nullptr) undo->push_back({op.key, {}, true});
+    if (op.erase) return;
+    bytes_ += op.key.size() + op.value.size();
+    data_.emplace(std::move(op.key), std::move(op.value));
+    return;
+  }
+  bytes_ -= it->second.size();
+  if (undo != nullptr) undo->push_back({op.key, std::move(it->second), false});
+  if (op.erase) {
+    bytes_ -= it->first.size();
+    data_.erase(it);
+    return;
+  }
+  bytes_ += op.value.size();
+  it->second = std::move(op.value);
+}
+
+void MemKv::TakeBack(Undo undo) {
+  for (auto op = undo.rbegin(); op != undo.rend(); ++op) Apply(std::move(*op), nullptr);
+}
+
+Task<Status> MemKv::Sync() {
+  uint64_t upto;
+  uint64_t incarnation;
+  std::shared_ptr<SyncHook> hook;
+  {
+    std::lock_guard lock(mutex_);
+    upto = committed_;
+    incarnation = incarnation_;
+    hook = sync_hook_;
+  }
+  if (hook != nullptr) {
+    Status status = co_await (*hook)();
+    if (!status.ok()) co_return status;
+  }
+  std::lock_guard lock(mutex_);
+  if (incarnation != incarnation_) co_return ErrnoError(ESHUTDOWN, "the store crashed during a sync");
+  while (!unsynced_.empty() && committed_ - unsynced_.size() < upto) unsynced_.pop_front();
+  co_return OkStatus();
+}
+
+KvStore::Space MemKv::GetSpace() {
+  std::lock_guard lock(mutex_);
+  return {total_bytes_, total_bytes_ - std::min(bytes_, total_bytes_), bytes_};
+}
+
+void MemKv::SetSyncHook(SyncHook hook) {
+  std::lock_guard lock(mutex_);
+  sync_hook_ = hook ? std::make_shared<SyncHook>(std::move(hook)) : nullptr;
+}
+
+void MemKv::SetCommitHook(CommitHook hook) {
+  std::lock_guard lock(mutex_);
+  commit_hook_ = std::move(hook);
+}
+
+void MemKv::CrashProcess() {
+  std::lock_guard lock(mutex_);
+  ++incarnation_;
+}
+
+void MemKv::LosePower(Random& random) {
+  std::lock_guard lock(mutex_);
+  ++incarnation_;
+  size_t lost = random.Below(unsynced_.size() + 1);
+  for (; lost > 0; --lost) {
+    TakeBack(std::move(unsynced_.back()));
+    unsynced_.pop_back();
+    --committed_;
+  }
+  unsynced_.clear();  // what the disk has kept is on the disk
+}
+
+size_t MemKv::unsynced_batches() const {
+  std::lock_guard lock(mutex_);
+  return unsynced_.size();
+}
+
+}  // namespace nacre

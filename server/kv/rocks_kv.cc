@@ -1,0 +1,301 @@
+#include "server/kv/rocks_kv.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <filesystem>
+#include <thread>
+
+#include "common/log.h"
+
+namespace nacre {
+namespace {
+
+constexpr uint64_t kSpaceCheckEvery =
+    1 << 20;  // bytes committed between two looks at the filesystem's free space
+
+rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
+
+bool Mentions(const std::string& text, std::string_view what) { return text.find(what) != std::string::npos; }
+
+// RocksDB reports errno only inside its messages.
+Status FromRocks(const rocksdb::Status& status, const std::string& directory) {
+  if (status.ok()) return OkStatus();
+  std::string text = status.ToString();
+  if (status.IsNotFound()) return ErrnoError(ENOENT, "no such key");
+  if (status.IsCorruption()) {
+    return absl::DataLossError(
+        absl::StrCat("the database in ", directory, " is damaged: ", text,
+                     "; restore the named file, or let `nacre doctor` look at the directory"));
+  }
+  if (status.IsNoSpace() || Mentions(text, "No space left")) {
+    return ErrnoError(ENOSPC, absl::StrCat("the disk under ", directory, " is full: ", text));
+  }
+  if (Mentions(text, "lock hold by current process") || Mentions(text, "While lock file")) {
+    return ErrnoError(EBUSY,
+                      absl::StrCat("the database in ", directory,
+                                   " is open in another process; only one server may use a directory"));
+  }
+  if (Mentions(text, "Read-only file system")) {
+    return ErrnoError(EROFS, absl::StrCat("the disk under ", directory, " is mounted read-only: ", text));
+  }
+  if (Mentions(text, "Permission denied")) {
+    return ErrnoError(EACCES, absl::StrCat("no permission in ", directory, ": ", text));
+  }
+  return ErrnoError(EIO, absl::StrCat("database in ", directory, ": ", text));
+}
+
+rocksdb::Options MakeOptions(const RocksKvOptions& options, std::shared_ptr<rocksdb::Cache> cache) {
+  rocksdb::Options out;
+  uint64_t memtable = std::clamp<uint64_t>(options.memory_bytes / 8, 1 << 20, 64 << 20);
+  out.create_if_missing = !options.read_only;
+  out.write_buffer_size = memtable;
+  out.max_write_buffer_number = 3;
+  out.max_total_wal_size = 4 * memtable;
+  out.max_open_files = options.open_files;
+  out.max_background_jobs = 2;
+  out.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  out.track_and_verify_wals_in_manifest =
+      true;  // a synced log that has gone or shrunk is damage, not an empty log
+  out.target_file_size_base = 16 << 20;
+  out.max_bytes_for_level_base = 64 << 20;
+  out.level_compaction_dynamic_level_bytes = true;
+  out.compression = rocksdb::kNoCompression;
+  for (auto type : rocksdb::GetSupportedCompressions()) {
+    if (type == rocksdb::kLZ4Compression) out.compression = type;
+  }
+  out.info_log_level = rocksdb::WARN_LEVEL;
+  out.keep_log_file_num = 2;
+  out.max_log_file_size = 4 << 20;
+  out.max_manifest_file_size = 16 << 20;
+  out.stats_dump_period_sec = 0;  // an idle store does nothing
+  out.stats_persist_period_sec = 0;
+  out.avoid_flush_during_shutdown = true;  // the log has it all
+
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = std::move(cache);
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.cache_index_and_filter_blocks = true;
+  table.pin_l0_filter_and_index_blocks_in_cache = true;
+  table.block_size = 8 << 10;
+  table.format_version = 5;
+  out.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return out;
+}
+
+// Calls SyncWAL for whoever waits; one call serves all that came before it.
+class Flusher {
+ public:
+  explicit Flusher(std::function<Status()> flush) : flush_(std::move(flush)), thread_([this] { Run(); }) {}
+
+  ~Flusher() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  void Add(OneShot<Status> done) {
+    {
+      std::lock_guard lock(mutex_);
+      waiters_.push_back(std::move(done));
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stopping_ || !waiters_.empty(); });
+      if (waiters_.empty()) return;
+      std::vector<OneShot<Status>> served = std::move(waiters_);
+      waiters_.clear();
+      lock.unlock();
+      Status status = flush_();
+      for (const OneShot<Status>& done : served) done.Set(status);
+      lock.lock();
+    }
+  }
+
+  std::function<Status()> flush_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<OneShot<Status>> waiters_;
+  bool stopping_ = false;
+  std::thread thread_;  // last: starts when the rest stands
+};
+
+class RocksKv : public KvStore {
+ public:
+  RocksKv(std::string directory, RocksKvOptions options, std::shared_ptr<rocksdb::Cache> cache,
+          std::unique_ptr<rocksdb::DB> db)
+      : directory_(std::move(directory)), options_(options), cache_(std::move(cache)), db_(std::move(db)) {
+    if (!options_.read_only) flusher_ = std::make_unique<Flusher>([this] { return SyncLog(); });
+  }
+
+  ~RocksKv() override {
+    flusher_.reset();
+    rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
+  }
+
+  StatusOr<std::string> Get(std::string_view key) override {
+    std::string value;
+    rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), ToSlice(key), &value);
+    if (!status.ok()) return FromRocks(status, directory_);
+    return value;
+  }
+
+  StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override {
+    rocksdb::ReadOptions read;
+    rocksdb::Slice end = ToSlice(to);
+    if (!to.empty()) read.iterate_upper_bound = &end;
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
+    std::vector<KvEntry> entries;
+    for (it->Seek(ToSlice(from)); it->Valid() && entries.size() < limit; it->Next()) {
+      entries.push_back({it->key().ToString(), it->value().ToString()});
+    }
+    RETURN_IF_ERROR(FromRocks(it->status(), directory_));
+    return entries;
+  }
+
+  StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override {
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    if (to.empty()) {
+      it->SeekToLast();
+    } else {
+      it->SeekForPrev(ToSlice(to));
+      if (it->Valid() && it->key() == ToSlice(to)) it->Prev();
+    }
+    RETURN_IF_ERROR(FromRocks(it->status(), directory_));
+    if (!it->Valid() || it->key().compare(ToSlice(from)) < 0)
+      return ErrnoError(ENOENT, "no key in this range");
+    return KvEntry{it->key().ToString(), it->value().ToString()};
+  }
+
+  Status Commit(KvBatch batch) override {
+    if (options_.read_only) return ErrnoError(EROFS, absl::StrCat(directory_, " was opened read-only"));
+    rocksdb::WriteBatch out;
+    for (const KvBatch::Op& op : batch.ops()) {
+      rocksdb::Status status = op.erase ? out.Delete(op.key) : out.Put(op.key, op.value);
+      if (!status.ok()) return FromRocks(status, directory_);
+    }
+    RETURN_IF_ERROR(CheckSpace(out.GetDataSize()));
+    rocksdb::Status status = db_->Write(rocksdb::WriteOptions(), &out);
+    if (!status.ok() && Resume()) status = db_->Write(rocksdb::WriteOptions(), &out);
+    if (!status.ok()) return FromRocks(status, directory_);
+    committed_.fetch_add(1, std::memory_order_release);
+    return OkStatus();
+  }
+
+  Task<Status> Sync() override {
+    if (flusher_ == nullptr) co_return OkStatus();
+    OneShot<Status> done;
+    flusher_->Add(done);
+    co_return co_await done.Wait();
+  }
+
+  Space GetSpace() override {
+    Space space;
+    struct statvfs fs;
+    if (statvfs(directory_.c_str(), &fs) == 0) {
+      uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+      space.total_bytes = uint64_t{fs.f_blocks} * fs.f_frsize;
+      space.free_bytes = free > options_.reserve_bytes ? free - options_.reserve_bytes : 0;
+    }
+    uint64_t tables = 0;
+    db_->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &tables);
+    space.memory_bytes = cache_->GetUsage() + tables;
+    return space;
+  }
+
+ private:
+  Status SyncLog() {
+    uint64_t upto = committed_.load(std::memory_order_acquire);
+    if (upto == synced_) return OkStatus();
+    RETURN_IF_ERROR(FromRocks(db_->SyncWAL(), directory_));
+    synced_ = upto;
+    return OkStatus();
+  }
+
+  // Looks at the filesystem now and then while there is plenty, at every commit while there is not.
+  Status CheckSpace(uint64_t bytes) {
+    uint64_t unchecked = unchecked_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (!low_.load(std::memory_order_relaxed) && unchecked < kSpaceCheckEvery) return OkStatus();
+    struct statvfs fs;
+    if (statvfs(directory_.c_str(), &fs) != 0) return OkStatus();
+    uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+    low_.store(free < options_.reserve_bytes + 4 * kSpaceCheckEvery, std::memory_order_relaxed);
+    unchecked_.store(0, std::memory_order_relaxed);
+    if (free >= options_.reserve_bytes) return OkStatus();
+    return ErrnoError(ENOSPC, absl::StrCat("the disk under ", directory_, " has ", free, " bytes left; ",
+                                           options_.reserve_bytes, " are kept in reserve. Make room there"));
+  }
+
+  // After a full disk RocksDB stays read-only until it is told that there is room again.
+  bool Resume() {
+    std::lock_guard lock(resume_mutex_);
+    rocksdb::Status status = db_->Resume();
+    if (status.ok()) LogWarning("database in %s: writing again after an error", directory_);
+    return status.ok();
+  }
+
+  const std::string directory_;
+  const RocksKvOptions options_;
+  std::shared_ptr<rocksdb::Cache> cache_;
+  std::unique_ptr<rocksdb::DB> db_;
+  std::atomic<uint64_t> committed_{1};  // the log of an earlier process may not be on the disk yet
+  uint64_t synced_ = 0;                 // flusher's thread only
+  std::atomic<uint64_t> unchecked_{kSpaceCheckEvery};
+  std::atomic<bool> low_{false};
+  std::mutex resume_mutex_;
+  std::unique_ptr<Flusher> flusher_;
+};
+
+// RocksDB makes a new database where the file CURRENT is missing, whatever else lies there.
+Status CheckDirectory(const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(directory, error)) return OkStatus();
+  if (!std::filesystem::is_directory(directory, error)) {
+    return ErrnoError(ENOTDIR, absl::StrCat(directory, " is not a directory"));
+  }
+  if (std::filesystem::exists(directory + "/CURRENT", error)) return OkStatus();
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    std::string name = entry.path().filename().string();
+    if (!name.starts_with("MANIFEST-") && !name.ends_with(".sst")) continue;
+    return absl::DataLossError(
+        absl::StrCat("the database in ", directory, " is damaged: the file CURRENT is missing, but ", name,
+                     " is there; restore CURRENT (it holds the name of the newest MANIFEST file)"));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<KvStore>> OpenRocksKv(const std::string& directory, RocksKvOptions options) {
+  RETURN_IF_ERROR(CheckDirectory(directory));
+  uint64_t memtables = 3 * std::clamp<uint64_t>(options.memory_bytes / 8, 1 << 20, 64 << 20);
+  uint64_t cache_bytes = options.memory_bytes > memtables ? options.memory_bytes - memtables : 1 << 20;
+  std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(cache_bytes, /*num_shard_bits=*/4);
+  rocksdb::Options rocks = MakeOptions(options, cache);
+  rocksdb::DB* db = nullptr;
+  rocksdb::Status status = options.read_only ? rocksdb::DB::OpenForReadOnly(rocks, directory, &db)
+                                             : rocksdb::DB::Open(rocks, directory, &db);
+  if (!status.ok()) return FromRocks(status, directory);
+  return std::make_unique<RocksKv>(directory, options, std::move(cache), std::unique_ptr<rocksdb::DB>(db));
+}
+
+}  // namespace nacre

@@ -1,0 +1,27 @@
+// The KvStore on disk: RocksDB. Commit hands the log to the operating system (it survives the process), Sync
+// forces it to the disk from one thread of the store's own, many waiters at a time. Memory, log and open
+// files are bounded.
+//
+// Errors of OpenRocksKv: EBUSY (another process has it open), DATA_LOSS (damaged; the message names the
+// file), EROFS, ENOSPC, EACCES. The directory is created if it is missing, its parent is not. A commit that
+// finds less than `reserve_bytes` free on the filesystem fails with ENOSPC before it changes anything; after
+// space has come back the store goes on by itself.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/kv/kv_store.h"
+
+namespace nacre {
+
+struct RocksKvOptions {
+  uint64_t memory_bytes = 64 << 20;   // block cache and memtables together
+  uint64_t reserve_bytes = 32 << 20;  // kept free for compactions and the log
+  int open_files = 256;
+  bool read_only = false;  // for `nacre doctor`: Commit fails with EROFS; no lock is taken
+};
+
+StatusOr<std::unique_ptr<KvStore>> OpenRocksKv(const std::string& directory, RocksKvOptions options);
+
+}  // namespace nacre
