@@ -1,6 +1,10 @@
 // Typed calls to one OSS for one session: encodes ObjectRequests, numbers mutations per OST, repeats them
 // after a lost connection until they are answered (the OSS does each once, see proto/object.proto), and turns
-// replies into Status. Used by the client and by the MDS. Thread-safe.
+// replies into Status. Used by the client and by the MDS. Thread-safe; must outlive its calls.
+//
+// Sequences of a client's session begin at 1: a session has one stub per OSS for its whole life. The MDS is
+// session 0 for ever, so its sequences begin at the wall clock's microseconds: above all that an earlier MDS
+// process has used.
 #pragma once
 
 #include <map>
@@ -34,29 +38,42 @@ class ObjectStub {
   void SetPeer(std::shared_ptr<Peer> peer);
   std::shared_ptr<Peer> peer() const;
 
+  // Closes the peer; every call, also one that would wait for ever, ends with ESHUTDOWN.
+  void Close();
+
   // Sends the request (ost, op and fields filled in by the caller; session, sequence and low_water by the
-  // stub) with the call's memory. Non-OK: the reply's own status, or the retry policy has given up.
+  // stub) with the call's memory. Non-OK: the reply's own status, or the retry policy has given up (EIO; a
+  // mutation may then have been carried out or not, but it will not be any more once a later mutation has
+  // reached the server).
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory);
 
  private:
   struct Sequencer {  // of one OST
-    uint64_t next = 1;
+    uint64_t next;
     std::set<uint64_t> unanswered;
   };
 
-  uint64_t Begin(OstIndex ost, uint64_t* low_water);
+  Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,
+                                            std::vector<MemorySpan> memory);
+  Task<StatusOr<proto::ObjectReply>> Attempt(proto::ObjectRequest request, CallMemory kind,
+                                             std::vector<MemorySpan> memory, Duration timeout);
+  uint64_t Begin(OstIndex ost);
   uint64_t LowWater(OstIndex ost);
   void End(OstIndex ost, uint64_t sequence);
+  bool closed() const;
 
   Clock& clock_;
   const SessionId session_;
   const RetryPolicy policy_;
   mutable std::mutex mutex_;
   std::shared_ptr<Peer> peer_;
+  bool closed_ = false;
+  const uint64_t first_sequence_;
   std::map<OstIndex, Sequencer> sequencers_;
 };
 
+// Whether the request carries a sequence.
 bool IsMutation(const proto::ObjectRequest& request);
 
 }  // namespace nacre

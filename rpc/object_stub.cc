@@ -1,0 +1,145 @@
+#include "rpc/object_stub.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "rpc/convert.h"
+
+namespace nacre {
+namespace {
+
+uint64_t FirstSequence(Clock& clock, SessionId session) {
+  if (session != 0) return 1;
+  WallTime now = clock.Wall();
+  return std::max<uint64_t>(1, static_cast<uint64_t>(now.seconds) * 1'000'000 + now.nanos / 1000);
+}
+
+}  // namespace
+
+bool IsMutation(const proto::ObjectRequest& request) {
+  switch (request.op_case()) {
+    case proto::ObjectRequest::kWrite:
+    case proto::ObjectRequest::kTruncate:
+    case proto::ObjectRequest::kPunch:
+    case proto::ObjectRequest::kPreallocate:
+    case proto::ObjectRequest::kDestroy:
+    case proto::ObjectRequest::kGrant:
+      return true;
+    default:
+      return false;
+  }
+}
+
+ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, RetryPolicy policy)
+    : clock_(clock),
+      session_(session),
+      policy_(policy),
+      peer_(std::move(peer)),
+      first_sequence_(FirstSequence(clock, session)) {}
+
+void ObjectStub::SetPeer(std::shared_ptr<Peer> peer) {
+  std::lock_guard lock(mutex_);
+  peer_ = std::move(peer);
+}
+
+std::shared_ptr<Peer> ObjectStub::peer() const {
+  std::lock_guard lock(mutex_);
+  return peer_;
+}
+
+void ObjectStub::Close() {
+  std::shared_ptr<Peer> peer;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    peer = peer_;
+  }
+  peer->Close();
+}
+
+bool ObjectStub::closed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+uint64_t ObjectStub::Begin(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  Sequencer& sequencer = sequencers_.try_emplace(ost, Sequencer{first_sequence_, {}}).first->second;
+  sequencer.unanswered.insert(sequencer.next);
+  return sequencer.next++;
+}
+
+uint64_t ObjectStub::LowWater(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  const Sequencer& sequencer = sequencers_.at(ost);
+  return sequencer.unanswered.empty() ? sequencer.next : *sequencer.unanswered.begin();
+}
+
+void ObjectStub::End(OstIndex ost, uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  sequencers_.at(ost).unanswered.erase(sequence);
+}
+
+Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request, CallMemory kind,
+                                                    std::vector<MemorySpan> memory) {
+  request.set_session(session_);
+  if (!IsMutation(request)) co_return co_await Repeat(std::move(request), kind, std::move(memory));
+  OstIndex ost = request.ost();
+  uint64_t sequence = Begin(ost);
+  request.set_sequence(sequence);
+  auto reply = co_await Repeat(std::move(request), kind, std::move(memory));
+  End(ost, sequence);
+  co_return reply;
+}
+
+Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest request, CallMemory kind,
+                                                      std::vector<MemorySpan> memory) {
+  const Duration begin = clock_.Now();
+  Duration pause = policy_.pause;
+  Duration timeout = policy_.call_timeout;
+  while (true) {
+    if (!policy_.hard)
+      timeout = std::clamp<Duration>(policy_.soft_timeout - (clock_.Now() - begin), 1ms, timeout);
+    if (request.sequence() != 0) request.set_low_water(LowWater(request.ost()));
+    auto reply = co_await Attempt(request, kind, memory, timeout);
+    if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
+    if (closed())
+      co_return ErrnoError(ESHUTDOWN, "the connection to " + peer()->address() + " was closed by this side");
+    const Duration waited = clock_.Now() - begin;
+    if (!policy_.hard && waited + pause >= policy_.soft_timeout) {
+      co_return ErrnoError(
+          EIO, absl::StrFormat("OST %d at %s did not answer for %d s (soft timeout): %s", request.ost(),
+                               peer()->address(), waited / 1s, std::string(reply.status().message())));
+    }
+    LogDebug("OST %d at %s: %s; trying again", request.ost(), peer()->address(),
+             std::string(reply.status().message()));
+    co_await clock_.Sleep(pause);
+    pause = std::min(2 * pause, policy_.max_pause);
+  }
+}
+
+Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(proto::ObjectRequest request, CallMemory kind,
+                                                       std::vector<MemorySpan> memory, Duration timeout) {
+  std::shared_ptr<Peer> peer = this->peer();
+  CallRequest call;
+  call.kind = kind;
+  call.memory = std::move(memory);
+  if (!request.SerializeToString(&call.body) || call.body.size() > kMaxBodySize) {
+    co_return ErrnoError(EMSGSIZE,
+                         absl::StrFormat("a request of %d bytes to OST %d is beyond the limit of %d",
+                                         request.ByteSizeLong(), request.ost(), kMaxBodySize));
+  }
+  CO_ASSIGN_OR_RETURN(std::string body, co_await peer->Call(std::move(call), timeout));
+  proto::ObjectReply reply;
+  if (!reply.ParseFromString(body)) {
+    co_return ErrnoError(EIO, absl::StrFormat("the reply of OST %d at %s (%d bytes) is malformed",
+                                              request.ost(), peer->address(), body.size()));
+  }
+  CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  co_return reply;
+}
+
+}  // namespace nacre
