@@ -26,13 +26,15 @@ class MetadataChannel {
   // server ends the stream.
   virtual Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) = 0;
 
-  // Ends the stream; every pending call fails with UNAVAILABLE.
+  // Ends the stream; every pending call fails with UNAVAILABLE, and no event starts any more (one may still
+  // be running). The destructor does the same.
   virtual void Close() = 0;
 };
 
 struct MetadataChannelEvents {
+  // One at a time, on the executor of the task that connected.
   absl::AnyInvocable<void(proto::Push)> on_push;
-  absl::AnyInvocable<void(Status)> on_lost;  // once, after the last on_push
+  absl::AnyInvocable<void(Status)> on_lost;  // once, after the last on_push; not after Close
 };
 
 class MetadataConnector {
