@@ -37,6 +37,19 @@ using Task = asio::awaitable<T>;
 // Starts a task that nobody waits for.
 void Spawn(const Executor& executor, Task<void> task);
 
+// Keeps track of suspended coroutines, so that they can be destroyed where they wait (a simulated crash, the
+// end of a test): a coroutine that waits for something which only itself owns is a cycle that nothing else
+// would free.
+class SuspensionTracker {
+ public:
+  virtual ~SuspensionTracker() = default;
+  // Takes what resumes a waiter and returns what stands for it.
+  virtual absl::AnyInvocable<void()> Track(absl::AnyInvocable<void()> resume) = 0;
+};
+
+// Of this thread; null (in every real process): nobody keeps track.
+inline constinit thread_local SuspensionTracker* suspension_tracker = nullptr;
+
 // A value that arrives once. Set may come before or after the wait, from any thread; one waiter.
 template <typename T>
 class OneShot {
@@ -71,6 +84,7 @@ class OneShot {
           absl::AnyInvocable<void()> resume = [executor, handler = std::move(handler)]() mutable {
             asio::post(executor, std::move(handler));
           };
+          if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume));
           {
             std::lock_guard lock(state->mutex);
             if (!state->done) {
