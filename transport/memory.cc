@@ -43,8 +43,9 @@ Status CheckCallRequest(const CallRequest& request) {
   for (const MemorySpan& span : request.memory) {
     if (span.region == nullptr) return ErrnoError(EINVAL, "a memory span without a region");
     if (span.offset <= span.region->size() && span.length <= span.region->size() - span.offset) continue;
-    return ErrnoError(EINVAL, absl::StrFormat("a memory span of %d bytes at %d lies outside its region of %d bytes",
-                                              span.length, span.offset, span.region->size()));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("a memory span of %d bytes at %d lies outside its region of %d bytes",
+                                      span.length, span.offset, span.region->size()));
   }
   return OkStatus();
 }
@@ -73,13 +74,14 @@ void CopyPieces(std::span<const iovec> to, std::span<const iovec> from) {
   }
 }
 
-Status CheckTransfer(CallMemory wanted, CallMemory kind, uint64_t memory_size, uint64_t offset, uint64_t length) {
+Status CheckTransfer(CallMemory wanted, CallMemory kind, uint64_t memory_size, uint64_t offset,
+                     uint64_t length) {
   if (kind != wanted) {
     return ErrnoError(EINVAL, absl::StrFormat("the call has %s, not %s", Name(kind), Name(wanted)));
   }
   if (offset <= memory_size && length <= memory_size - offset) return OkStatus();
-  return ErrnoError(EINVAL, absl::StrFormat("%d bytes at %d lie outside the call's memory of %d bytes", length,
-                                            offset, memory_size));
+  return ErrnoError(EINVAL, absl::StrFormat("%d bytes at %d lie outside the call's memory of %d bytes",
+                                            length, offset, memory_size));
 }
 
 }  // namespace nacre

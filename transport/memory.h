@@ -1,5 +1,6 @@
-// What the transports share about memory: regions of host memory, the flat view of a call's spans (in which puts and gets
-// name their place), and the check of a CallRequest. FlatMemory is immutable after construction, hence thread-safe.
+// What the transports share about memory: regions of host memory, the flat view of a call's spans (in which
+// puts and gets name their place), and the check of a CallRequest. FlatMemory is immutable after
+// construction, hence thread-safe.
 #pragma once
 
 #include <sys/uio.h>
@@ -28,7 +29,9 @@ class FlatMemory {
   explicit FlatMemory(std::vector<MemorySpan> spans);
 
   uint64_t size() const { return size_; }
-  bool Contains(uint64_t offset, uint64_t length) const { return offset <= size_ && length <= size_ - offset; }
+  bool Contains(uint64_t offset, uint64_t length) const {
+    return offset <= size_ && length <= size_ - offset;
+  }
 
   // Appends the pieces of [offset, offset + length), which must be inside, to a container of iovec.
   template <typename Container>
@@ -66,6 +69,7 @@ iovec ToIovec(std::span<Byte> buffer) {
 }
 
 // The answer to a put or get that does not fit the call's memory; OK if it does.
-Status CheckTransfer(CallMemory wanted, CallMemory kind, uint64_t memory_size, uint64_t offset, uint64_t length);
+Status CheckTransfer(CallMemory wanted, CallMemory kind, uint64_t memory_size, uint64_t offset,
+                     uint64_t length);
 
 }  // namespace nacre

@@ -1,5 +1,6 @@
-// One timer for many deadlines. Calls nearly always end long before their deadline, so a timer for each would be made only to
-// be cancelled; here a deadline that comes after the one already waited for costs one comparison.
+// One timer for many deadlines. Calls nearly always end long before their deadline, so a timer for each would
+// be made only to be cancelled; here a deadline that comes after the one already waited for costs one
+// comparison.
 //
 // Thread-safe. Keep it in a shared_ptr: a pending timer refers to it weakly.
 #pragma once
@@ -21,8 +22,9 @@ inline Duration DeadlineAfter(Duration now, Duration timeout) {
 
 class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
-  // `expire` is called with the time; it ends what has expired and returns the next deadline (kNoDeadline: none). It is
-  // never called from within Arm, nor concurrently with itself; after Stop has returned it does not start any more.
+  // `expire` is called with the time; it ends what has expired and returns the next deadline (kNoDeadline:
+  // none). It is never called from within Arm, nor concurrently with itself; after Stop has returned it does
+  // not start any more.
   Watchdog(Executor executor, Clock& clock, absl::AnyInvocable<Duration(Duration now)> expire)
       : executor_(std::move(executor)), clock_(clock), expire_(std::move(expire)) {}
 

@@ -64,7 +64,8 @@ TEST_P(TransportTest, EchoesBodiesOfAnySize) {
 TEST_P(TransportTest, RefusesABodyBeyondTheLimit) {
   Listen(Echo);
   auto peer = Connect();
-  EXPECT_EQ(Call(*peer, std::string(kMaxBodySize + 1, 'b')).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Call(*peer, std::string(kMaxBodySize + 1, 'b')).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(Call(*peer, "still there").ok());
 }
 
@@ -78,7 +79,8 @@ TEST_P(TransportTest, PutsOddSizesAtOddAddresses) {
       auto region = Register(memory);
       auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region, shift, size}});
       ASSERT_TRUE(reply.ok()) << reply.status();
-      ASSERT_TRUE(std::equal(data.begin(), data.begin() + size, memory.begin() + shift)) << size << " " << shift;
+      ASSERT_TRUE(std::equal(data.begin(), data.begin() + size, memory.begin() + shift))
+          << size << " " << shift;
       for (size_t i = 0; i < shift; ++i) ASSERT_EQ(memory[i], std::byte{0x5a});
       ASSERT_EQ(memory.back(), std::byte{0x5a});
     }
@@ -155,7 +157,8 @@ TEST_P(TransportTest, PutsInAnyOrder) {
   const Bytes data = RandomBytes(300'000, 5);
   Listen([&data](CallPtr call) -> Task<void> {
     return [](const Bytes& data, CallPtr call) -> Task<void> {
-      const std::vector<std::pair<size_t, size_t>> parts = {{200'000, 100'000}, {0, 3}, {100'001, 99'999}, {3, 100'000}, {100'003, 0}, {100'000, 1}};
+      const std::vector<std::pair<size_t, size_t>> parts = {
+          {200'000, 100'000}, {0, 3}, {100'001, 99'999}, {3, 100'000}, {100'003, 0}, {100'000, 1}};
       for (auto [offset, length] : parts) {
         ConstBuffers buffers = {std::span(data).subspan(offset, length / 2),
                                 std::span(data).subspan(offset + length / 2, length - length / 2)};
@@ -222,7 +225,8 @@ TEST_P(TransportTest, RefusesTransfersBeyondTheMemory) {
     ConstBuffers put = {data};
     Buffers get = {data};
     const bool target = call->memory_kind() == CallMemory::kPutTarget;
-    for (uint64_t offset : {uint64_t{0}, uint64_t{1}, uint64_t{100}, uint64_t{101}, UINT64_MAX, UINT64_MAX - 100}) {
+    for (uint64_t offset :
+         {uint64_t{0}, uint64_t{1}, uint64_t{100}, uint64_t{101}, UINT64_MAX, UINT64_MAX - 100}) {
       Status status;
       if (target) {
         status = co_await call->Put(offset, put);

@@ -1,6 +1,7 @@
-// The ground of the conformance suite: one server and one client transport of the kind under test, on an io_context with
-// one or several threads. A new transport joins by adding its TransportKind to AllKinds() in transport_fixture.cc.
-// Tearing down waits until nothing is left to run: a transport that forgets a pending operation hangs the test.
+// The ground of the conformance suite: one server and one client transport of the kind under test, on an
+// io_context with one or several threads. A new transport joins by adding its TransportKind to AllKinds() in
+// transport_fixture.cc. Tearing down waits until nothing is left to run: a transport that forgets a pending
+// operation hangs the test.
 #pragma once
 
 #include <gtest/gtest.h>

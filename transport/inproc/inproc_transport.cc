@@ -18,12 +18,16 @@ constexpr absl::string_view kScheme = "inproc:";
 
 using Pieces = absl::InlinedVector<iovec, 8>;
 
-// One call, seen by its caller and by its handler. It ends once: by the reply, the timeout, or the loss of either side.
-// Copies are made under the mutex, so that none is in progress when the call has ended.
+// One call, seen by its caller and by its handler. It ends once: by the reply, the timeout, or the loss of
+// either side. Copies are made under the mutex, so that none is in progress when the call has ended.
 class InprocCallState {
  public:
   InprocCallState(CallRequest request, Duration deadline)
-      : body_(std::move(request.body)), kind_(request.kind), memory_(std::move(request.memory)), size_(memory_.size()), deadline_(deadline) {}
+      : body_(std::move(request.body)),
+        kind_(request.kind),
+        memory_(std::move(request.memory)),
+        size_(memory_.size()),
+        deadline_(deadline) {}
 
   const std::string& body() const { return body_; }
   CallMemory kind() const { return kind_; }
@@ -56,7 +60,9 @@ class InprocCallState {
     return OkStatus();
   }
 
-  static Status Gone() { return ErrnoError(ENOTCONN, "the call is over: its caller has given up or is gone"); }
+  static Status Gone() {
+    return ErrnoError(ENOTCONN, "the call is over: its caller has given up or is gone");
+  }
 
  private:
   const std::string body_;
@@ -126,7 +132,7 @@ class InprocIncomingCall : public IncomingCall {
   explicit InprocIncomingCall(std::shared_ptr<InprocCallState> state) : state_(std::move(state)) {}
 
   ~InprocIncomingCall() override {
-    if (!replied_) state_->End(ErrnoError(EIO, "the server's handler ended without a reply"));
+    if (!replied_) state_->End(absl::InternalError("the server's handler ended without a reply"));
   }
 
   const std::string& body() const override { return state_->body(); }
@@ -143,8 +149,8 @@ class InprocIncomingCall : public IncomingCall {
 
   Task<Status> Reply(std::string body) override {
     if (body.size() > kMaxBodySize) {
-      co_return ErrnoError(EINVAL, absl::StrFormat("a reply of %d bytes is larger than the limit of %d", body.size(),
-                                                   kMaxBodySize));
+      co_return ErrnoError(EINVAL, absl::StrFormat("a reply of %d bytes is larger than the limit of %d",
+                                                   body.size(), kMaxBodySize));
     }
     replied_ = true;
     co_return state_->End(std::move(body)) ? OkStatus() : InprocCallState::Gone();
@@ -163,7 +169,8 @@ class InprocIncomingCall : public IncomingCall {
 };
 
 struct ListenerCore {
-  ListenerCore(Executor executor, CallHandler handler) : executor(std::move(executor)), handler(std::move(handler)) {}
+  ListenerCore(Executor executor, CallHandler handler)
+      : executor(std::move(executor)), handler(std::move(handler)) {}
 
   // Starts the handler; false when the listener is gone.
   bool Handle(const std::shared_ptr<InprocCallState>& call) {
@@ -190,7 +197,8 @@ class InprocNetwork {
   Status Add(const std::string& address, const std::shared_ptr<ListenerCore>& core) {
     std::lock_guard lock(mutex_);
     if (!listeners_.emplace(address, core).second) {
-      return ErrnoError(EADDRINUSE, absl::StrFormat("cannot listen on %s: another listener has that name", address));
+      return ErrnoError(EADDRINUSE,
+                        absl::StrFormat("cannot listen on %s: another listener has that name", address));
     }
     return OkStatus();
   }
@@ -215,12 +223,14 @@ namespace {
 
 Status CheckAddress(const std::string& address) {
   if (absl::StartsWith(address, kScheme) && address.size() > kScheme.size()) return OkStatus();
-  return ErrnoError(EINVAL, absl::StrFormat("\"%s\" is not an address in this process: write inproc:NAME", address));
+  return ErrnoError(EINVAL,
+                    absl::StrFormat("\"%s\" is not an address in this process: write inproc:NAME", address));
 }
 
 class InprocListener : public Listener {
  public:
-  InprocListener(std::shared_ptr<InprocNetwork> network, std::string address, std::shared_ptr<ListenerCore> core)
+  InprocListener(std::shared_ptr<InprocNetwork> network, std::string address,
+                 std::shared_ptr<ListenerCore> core)
       : network_(std::move(network)), address_(std::move(address)), core_(std::move(core)) {}
 
   ~InprocListener() override {
@@ -245,7 +255,8 @@ struct PeerCore {
   CallSet calls;
 };
 
-Task<StatusOr<std::string>> CallListener(std::shared_ptr<PeerCore> peer, CallRequest request, Duration timeout) {
+Task<StatusOr<std::string>> CallListener(std::shared_ptr<PeerCore> peer, CallRequest request,
+                                         Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
   Duration deadline = DeadlineAfter(peer->clock.Now(), timeout);
   auto call = std::make_shared<InprocCallState>(std::move(request), deadline);
@@ -268,8 +279,8 @@ class InprocPeer : public Peer {
  public:
   InprocPeer(std::shared_ptr<InprocNetwork> network, std::string address, Executor executor, Clock& clock)
       : core_(std::make_shared<PeerCore>(std::move(network), std::move(address), clock)) {
-    core_->watchdog = std::make_shared<Watchdog>(
-        std::move(executor), clock, [weak = std::weak_ptr(core_)](Duration now) {
+    core_->watchdog =
+        std::make_shared<Watchdog>(std::move(executor), clock, [weak = std::weak_ptr(core_)](Duration now) {
           auto core = weak.lock();
           return core == nullptr ? kNoDeadline : core->calls.Expire(now, core->address);
         });
@@ -324,7 +335,8 @@ class InprocTransport : public Transport {
 
 std::shared_ptr<InprocNetwork> MakeInprocNetwork() { return std::make_shared<InprocNetwork>(); }
 
-std::unique_ptr<Transport> MakeInprocTransport(std::shared_ptr<InprocNetwork> network, Executor executor, Clock& clock) {
+std::unique_ptr<Transport> MakeInprocTransport(std::shared_ptr<InprocNetwork> network, Executor executor,
+                                               Clock& clock) {
   return std::make_unique<InprocTransport>(std::move(network), std::move(executor), clock);
 }
 
