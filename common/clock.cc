@@ -63,8 +63,7 @@ class SteadyClock : public Clock {
 
 Task<void> Clock::Sleep(Duration delay) {
   OneShot<Unit> done;
-  Executor executor = co_await asio::this_coro::executor;
-  auto timer = After(executor, delay, [done] { done.Set({}); });
+  auto timer = After(co_await asio::this_coro::executor, delay, [done] { done.Set({}); });
   co_await done.Wait();
 }
 

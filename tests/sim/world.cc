@@ -130,7 +130,6 @@ void Process::End() {
   SuspensionTracker* const before = std::exchange(suspension_tracker, this);
   for (auto& function : at_death_) function();
   at_death_.clear();
-  context_.shutdown();
   DropPending();
   while (!owned_.empty()) {
     owned_.pop_back();
@@ -145,9 +144,7 @@ World::World(uint64_t seed, bool print_trace) : seed_(seed), print_trace_(print_
   shuffle_ = random_.OneIn(2);
 }
 
-World::~World() { KillAll(); }
-
-void World::KillAll() {
+World::~World() {
   while (!living_.empty()) Kill(living_.back());
 }
 
