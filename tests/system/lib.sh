@@ -15,7 +15,6 @@ programs=$repository/tests/system/programs
 bin=$repository/build/bin
 loopback=$repository/deploy/loopback
 full=0 rounds=0 keep=0 given='' work='' cluster='' mount='' second_mount='' here='' steps=0
-background=()
 
 # begin NAME SHORT-SECONDS FULL-SECONDS [--own] [--mounts K] -- "$@"
 # Where no mountpoint is given, a cluster of K mounts is started; --own: never on a given mountpoint, because the test breaks servers.
@@ -82,7 +81,7 @@ finish() {
   local status=$?
   trap - EXIT INT TERM HUP
   set +e
-  for pid in "${background[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  [[ -f $work/pids ]] && while read -r pid; do kill_tree "$pid"; done <"$work/pids"
   if ((keep == 1 && status != 0)); then
     echo "$name: kept: $work" >&2
     exit "$status"
@@ -93,6 +92,19 @@ finish() {
   [[ -n $work ]] && rm -rf --one-file-system "$work"
   ((status == 0)) && echo "$name: passed, $steps steps"
   exit "$status"
+}
+
+# in_background COMMAND…: its pid is in $!; it and its children end with the test at the latest.
+in_background() {
+  "$@" &
+  echo $! >>"$work/pids"
+}
+
+kill_tree() {
+  # shellcheck disable=SC2013  # numbers
+  local child
+  for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do kill_tree "$child"; done
+  kill -KILL "$1" 2>/dev/null
 }
 
 show_logs() {
@@ -118,10 +130,11 @@ fail() { echo "$name: FAILED: $*" >&2; exit 1; }
 step() {
   local text=$1 start=$SECONDS
   shift
-  if ! ("$@") >"$work/step.log" 2>&1; then
-    tail -n 40 "$work/step.log" >&2
-    fail "$text"
-  fi
+  set +e # within a condition the shell would ignore errors in the middle of a function
+  (set -e; "$@") >"$work/step.log" 2>&1
+  local status=$?
+  set -e
+  ((status == 0)) || { tail -n 40 "$work/step.log" >&2; fail "$text"; }
   ((steps += 1))
   echo "  ok  $text ($((SECONDS - start)) s)"
 }
