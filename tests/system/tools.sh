@@ -38,7 +38,7 @@ rsync_twice() {
 
 fio_verify() {
   fio --name=verify --directory="$here" --rw=randwrite --bsrange=512-256k --bs_unaligned=1 --size="$1" --numjobs=2 --ioengine=psync \
-    --fallocate=none --verify=crc32c --verify_fatal=1 --do_verify=1 --fsync=200 --randrepeat=0
+    --fallocate=none --verify=crc32c --verify_state_save=0 --verify_fatal=1 --do_verify=1 --fsync=200 --randrepeat=0
   rm "$here"/verify.*
 }
 
