@@ -63,7 +63,8 @@ class SteadyClock : public Clock {
 
 Task<void> Clock::Sleep(Duration delay) {
   OneShot<Unit> done;
-  auto timer = After(co_await asio::this_coro::executor, delay, [done] { done.Set({}); });
+  Executor executor = co_await asio::this_coro::executor;
+  auto timer = After(executor, delay, [done] { done.Set({}); });
   co_await done.Wait();
 }
 

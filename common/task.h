@@ -78,23 +78,24 @@ class OneShot {
 
   Task<T> Wait() const {
     std::shared_ptr<State> state = state_;
-    co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(
-        [state](auto handler) {
-          auto executor = asio::get_associated_executor(handler);
-          absl::AnyInvocable<void()> resume = [executor, handler = std::move(handler)]() mutable {
-            asio::post(executor, std::move(handler));
-          };
-          if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume));
-          {
-            std::lock_guard lock(state->mutex);
-            if (!state->done) {
-              state->resume = std::move(resume);
-              return;
-            }
-          }
-          resume();
-        },
-        asio::use_awaitable);
+    // Named: GCC 12 destroys a temporary closure inside co_await twice, and with it what it captured.
+    auto initiate = [state](auto handler) {
+      auto executor = asio::get_associated_executor(handler);
+      absl::AnyInvocable<void()> resume = [executor, handler = std::move(handler)]() mutable {
+        asio::post(executor, std::move(handler));
+      };
+      if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume));
+      {
+        std::lock_guard lock(state->mutex);
+        if (!state->done) {
+          state->resume = std::move(resume);
+          return;
+        }
+      }
+      resume();
+    };
+    co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(std::move(initiate),
+                                                                         asio::use_awaitable);
     co_return std::move(*state->value);
   }
 

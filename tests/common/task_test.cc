@@ -27,6 +27,27 @@ TEST(Task, OneShotBeforeAndAfterTheWait) {
   EXPECT_EQ(sum, 3);
 }
 
+// GCC 12 destroyed the closure inside OneShot::Wait twice, and so freed the value under the waiter.
+TEST(Task, OneShotKeepsItsValueAliveOnce) {
+  auto value = std::make_shared<int>(7);
+  for (bool before : {true, false}) {
+    asio::io_context context;
+    OneShot<std::shared_ptr<int>> shot;
+    if (before) shot.Set(value);
+    Spawn(context.get_executor(), [](auto shot) -> Task<void> {
+      std::shared_ptr<int> got = co_await shot.Wait();
+      EXPECT_EQ(*got, 7);
+    }(shot));
+    context.poll();
+    if (!before) shot.Set(value);
+    context.restart();
+    context.poll();
+    OneShot<std::shared_ptr<int>> copy = shot;
+    EXPECT_TRUE(copy.IsSet());
+  }
+  EXPECT_EQ(value.use_count(), 1);
+}
+
 TEST(Task, MutexIsFirstComeFirstServed) {
   asio::io_context context;
   AsyncMutex mutex;

@@ -130,6 +130,7 @@ void Process::End() {
   SuspensionTracker* const before = std::exchange(suspension_tracker, this);
   for (auto& function : at_death_) function();
   at_death_.clear();
+  context_.shutdown();
   DropPending();
   while (!owned_.empty()) {
     owned_.pop_back();
@@ -144,7 +145,9 @@ World::World(uint64_t seed, bool print_trace) : seed_(seed), print_trace_(print_
   shuffle_ = random_.OneIn(2);
 }
 
-World::~World() {
+World::~World() { KillAll(); }
+
+void World::KillAll() {
   while (!living_.empty()) Kill(living_.back());
 }
 

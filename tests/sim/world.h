@@ -94,6 +94,9 @@ class Process : public SuspensionTracker {
   friend class World;
   friend class SimExecutor;
   struct Waiter;
+  struct Context : asio::execution_context {
+    using asio::execution_context::shutdown;  // destroys what strands hold
+  };
 
   void Post(absl::AnyInvocable<void()> function);
   void RunOne(bool shuffle);
@@ -105,7 +108,7 @@ class Process : public SuspensionTracker {
   const std::string name_;
   bool alive_ = true;
   SeededRandom random_;
-  asio::execution_context context_;
+  Context context_;
   std::deque<absl::AnyInvocable<void()>> queue_;
   std::list<std::shared_ptr<Waiter>> waiters_;
   std::vector<std::shared_ptr<void>> owned_;
@@ -124,6 +127,7 @@ class World {
   // node: the host, which stays; the process is one life of it.
   Process* Start(int node, const std::string& name);
   void Kill(Process* process);
+  void KillAll();
 
   // Runs until `done` says so. False: `limit` of virtual time passed before, or somebody spins without time
   // passing.

@@ -1,0 +1,39 @@
+// Who makes a request: ids from the request itself, supplementary groups from /proc, kept per process for a
+// moment because reading them costs more than many a request. Thread-safe.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <mutex>
+#include <vector>
+
+#include "client/filesystem.h"
+#include "common/clock.h"
+
+struct fuse_req;
+
+namespace nacre::fuse {
+
+class Callers {
+ public:
+  explicit Callers(Clock& clock) : clock_(clock) {}
+
+  // Root's groups are left empty: they grant nothing that it has not. Groups may be up to a second old; the
+  // kernel's own check (default_permissions) has used the present ones by then.
+  client::Caller Of(fuse_req* request);
+
+ private:
+  struct Known {
+    uint32_t uid = 0, gid = 0;
+    std::vector<uint32_t> groups;
+    Duration until{0};
+  };
+
+  std::vector<uint32_t> GroupsOf(fuse_req* request, const client::Caller& caller);
+
+  Clock& clock_;
+  std::mutex mutex_;
+  absl::flat_hash_map<uint32_t, Known> by_pid_;
+};
+
+}  // namespace nacre::fuse

@@ -1,0 +1,173 @@
+// Files as such: create, open, close, sync, space, holes.
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "common/log.h"
+#include "fuse/request.h"
+
+namespace nacre::fuse {
+namespace {
+
+// libfuse 3.14 has no field for FOPEN_PARALLEL_DIRECT_WRITES, so answers to open and create are put together
+// here.
+fuse_open_out MakeOpen(Request& request, OpenFile* file, int flags) {
+  file->cached = (flags & O_DIRECT) == 0 && request.filesystem().MayCachePages(file->handle);
+  fuse_open_out out{};
+  out.fh = reinterpret_cast<uint64_t>(file);
+  out.open_flags = file->cached ? FOPEN_KEEP_CACHE : FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+  return out;
+}
+
+void SplitTime(double seconds, uint64_t* whole, uint32_t* nanos) {
+  *whole = static_cast<uint64_t>(seconds);
+  *nanos = static_cast<uint32_t>((seconds - static_cast<double>(*whole)) * 1e9);
+}
+
+fuse_entry_out PackEntry(const fuse_entry_param& entry) {
+  fuse_entry_out out{};
+  out.nodeid = entry.ino;
+  out.generation = entry.generation;
+  SplitTime(entry.entry_timeout, &out.entry_valid, &out.entry_valid_nsec);
+  SplitTime(entry.attr_timeout, &out.attr_valid, &out.attr_valid_nsec);
+  const struct stat& from = entry.attr;
+  fuse_attr& to = out.attr;
+  to.ino = from.st_ino;
+  to.size = static_cast<uint64_t>(from.st_size);
+  to.blocks = static_cast<uint64_t>(from.st_blocks);
+  to.atime = static_cast<uint64_t>(from.st_atim.tv_sec);
+  to.atimensec = static_cast<uint32_t>(from.st_atim.tv_nsec);
+  to.mtime = static_cast<uint64_t>(from.st_mtim.tv_sec);
+  to.mtimensec = static_cast<uint32_t>(from.st_mtim.tv_nsec);
+  to.ctime = static_cast<uint64_t>(from.st_ctim.tv_sec);
+  to.ctimensec = static_cast<uint32_t>(from.st_ctim.tv_nsec);
+  to.mode = from.st_mode;
+  to.nlink = static_cast<uint32_t>(from.st_nlink);
+  to.uid = from.st_uid;
+  to.gid = from.st_gid;
+  to.rdev = static_cast<uint32_t>(from.st_rdev);
+  to.blksize = static_cast<uint32_t>(from.st_blksize);
+  return out;
+}
+
+Task<void> ReleaseUnwanted(Request& request, client::HandlePtr handle) {
+  Status ignored = co_await request.filesystem().Release(std::move(handle));
+  (void)ignored;  // nothing was written through it
+}
+
+Task<void> Create(Request request, Fid parent, std::string name, uint32_t mode, int flags) {
+  StatusOr<client::Created> created =
+      co_await request.filesystem().Create(request.caller(), parent, std::move(name), mode, flags);
+  if (!created.ok()) co_return request.Done(created.status());
+  fuse_entry_param entry = MakeEntry(request.session(), created->known);
+  const proto::Fid& fid = created->known.attr.fid();
+  Fid own{fid.sequence(), fid.object(), fid.version()};
+  auto file = std::make_unique<OpenFile>(OpenFile{own, created->handle});
+  struct {
+    fuse_entry_out entry;
+    fuse_open_out open;
+  } out{PackEntry(entry), MakeOpen(request, file.get(), flags)};
+  if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
+    file.release();  // the kernel's now, until release
+    co_return;
+  }
+  request.session().nodes().Forget(entry.ino, 1);  // the caller was interrupted
+  co_await ReleaseUnwanted(request, file->handle);
+}
+
+Task<void> Open(Request request, Fid fid, int flags) {
+  StatusOr<client::HandlePtr> handle = co_await request.filesystem().Open(request.caller(), fid, flags);
+  if (!handle.ok()) co_return request.Done(handle.status());
+  auto file = std::make_unique<OpenFile>(OpenFile{fid, *handle});
+  fuse_open_out out = MakeOpen(request, file.get(), flags);
+  if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
+    file.release();
+  } else {
+    co_await ReleaseUnwanted(request, file->handle);
+  }
+}
+
+Task<void> Release(Request request, client::HandlePtr handle, std::optional<proto::LockRange> unlock) {
+  if (unlock) {
+    Status unlocked = co_await request.filesystem().SetLock(handle, *unlock, false, 0);
+    if (!unlocked.ok()) LogWarning("a lock could not be given back: %s", std::string(unlocked.message()));
+  }
+  request.Done(co_await request.filesystem().Release(std::move(handle)));
+}
+
+Task<void> Flush(Request request, client::HandlePtr handle, uint64_t lock_owner) {
+  request.Done(co_await request.filesystem().Flush(std::move(handle), lock_owner));
+}
+
+Task<void> Fsync(Request request, client::HandlePtr handle, bool data_only) {
+  request.Done(co_await request.filesystem().Fsync(std::move(handle), data_only));
+}
+
+Task<void> Fallocate(Request request, client::HandlePtr handle, int mode, uint64_t offset, uint64_t length) {
+  request.Done(co_await request.filesystem().Fallocate(std::move(handle), mode, offset, length));
+}
+
+Task<void> Seek(Request request, client::HandlePtr handle, uint64_t offset, int whence) {
+  StatusOr<uint64_t> found = co_await request.filesystem().Seek(std::move(handle), offset, whence);
+  if (!found.ok()) co_return request.Done(found.status());
+  fuse_reply_lseek(request.Take(), static_cast<off_t>(*found));
+}
+
+Task<void> CopyRange(Request request, client::HandlePtr from, uint64_t from_offset, client::HandlePtr to,
+                     uint64_t to_offset, size_t size) {
+  request.Count(
+      co_await request.filesystem().CopyRange(std::move(from), from_offset, std::move(to), to_offset, size));
+}
+
+// The BSD lock that a last close gives back.
+std::optional<proto::LockRange> FlockOf(const OpenFile& file, const fuse_file_info& info) {
+  if (!file.flocked || !info.flock_release) return std::nullopt;
+  proto::LockRange lock;
+  lock.mutable_fid()->set_sequence(file.fid.sequence);
+  lock.mutable_fid()->set_object(file.fid.object);
+  lock.mutable_fid()->set_version(file.fid.version);
+  lock.set_owner(info.lock_owner);
+  lock.set_flock(true);
+  lock.set_type(F_UNLCK);
+  lock.set_end(INT64_MAX);
+  return lock;
+}
+
+}  // namespace
+
+void AddFiles(fuse_lowlevel_ops* ops) {
+  ops->create = [](fuse_req_t raw, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
+    Start(raw, Create, FidOf(raw, parent), std::string(name), mode, info->flags);
+  };
+  ops->open = [](fuse_req_t raw, fuse_ino_t node, fuse_file_info* info) {
+    Start(raw, Open, FidOf(raw, node), info->flags);
+  };
+  ops->release = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
+    std::unique_ptr<OpenFile> file(&FileOf(*info));
+    Start(raw, Release, file->handle, FlockOf(*file, *info));
+  };
+  ops->flush = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
+    Start(raw, Flush, HandleOf(*info), info->lock_owner);
+  };
+  ops->fsync = [](fuse_req_t raw, fuse_ino_t, int data_only, fuse_file_info* info) {
+    Start(raw, Fsync, HandleOf(*info), data_only != 0);
+  };
+  ops->fallocate = [](fuse_req_t raw, fuse_ino_t, int mode, off_t offset, off_t length,
+                      fuse_file_info* info) {
+    Start(raw, Fallocate, HandleOf(*info), mode, static_cast<uint64_t>(offset),
+          static_cast<uint64_t>(length));
+  };
+  ops->lseek = [](fuse_req_t raw, fuse_ino_t, off_t offset, int whence, fuse_file_info* info) {
+    Start(raw, Seek, HandleOf(*info), static_cast<uint64_t>(offset), whence);
+  };
+  ops->copy_file_range = [](fuse_req_t raw, fuse_ino_t, off_t from_offset, fuse_file_info* from, fuse_ino_t,
+                            off_t to_offset, fuse_file_info* to, size_t size, int) {
+    Start(raw, CopyRange, HandleOf(*from), static_cast<uint64_t>(from_offset), HandleOf(*to),
+          static_cast<uint64_t>(to_offset), size);
+  };
+}
+
+}  // namespace nacre::fuse

@@ -1,0 +1,66 @@
+// A FUSE mount of a client::FileSystem.
+//
+// Owns the kernel's session and the threads that read requests from it; borrows the FileSystem, which must
+// outlive the Mount. A request runs on the thread that read it until it first waits for something, then on
+// the executor. Start, Unmount and the destructor block; call them from outside the executor's threads.
+// Errors name the mountpoint and what to do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "client/filesystem.h"
+#include "common/status.h"
+#include "common/task.h"
+
+namespace nacre::fuse {
+
+struct MountOptions {
+  std::string mountpoint;
+  std::string source = "nacre";  // first column of /proc/mounts
+  unsigned threads = 0;          // that read requests; 0: one per core, at most four
+  bool read_only = false;
+  bool allow_other = true;              // every user; the kernel checks permissions (default_permissions)
+  uint32_t max_background = 128;        // readahead and asynchronous requests on their way at once
+  uint32_t read_ahead_bytes = 4 << 20;  // by the kernel; set through /sys, hence only by root
+};
+
+class Session;
+
+class Mount {
+ public:
+  // Mounts and serves. A mount that a dead daemon left on the mountpoint is taken off first. Gives the
+  // file system its Invalidation.
+  static StatusOr<std::unique_ptr<Mount>> Start(client::FileSystem& filesystem, Executor executor,
+                                                MountOptions options);
+
+  ~Mount();  // unmounts
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+
+  // Arrives when the mount is gone, whoever took it off.
+  const OneShot<Unit>& ended() const;
+
+  // Takes the mount off, lazily if files are still open on it, and waits until no request is running any more
+  // (at most `patience`: then EBUSY, and the FileSystem must stay). Does nothing the second time.
+  Status Unmount(Duration patience = std::chrono::seconds(30));
+
+ private:
+  explicit Mount(std::shared_ptr<Session> session);
+  std::shared_ptr<Session> session_;
+  bool unmounted_ = false;
+};
+
+// Takes off whatever FUSE mount of Nacre lies on the mountpoint, dead or alive. NOT_FOUND if there is none.
+Status UnmountPath(const std::string& mountpoint, bool lazy);
+
+// One line of /proc/self/mountinfo. NOT_FOUND if nothing is mounted exactly there.
+struct MountEntry {
+  std::string type;  // "fuse.nacre"
+  std::string source;
+  std::string device;  // "0:52"
+};
+StatusOr<MountEntry> FindMount(const std::string& mountpoint);
+
+}  // namespace nacre::fuse

@@ -1,0 +1,85 @@
+// One request of the kernel while it is being worked on, and how operations are started and answered.
+// Internal to fuse/.
+//
+// A Request lives in its task's frame. It answers once; dropped unanswered it answers EIO, so that no caller
+// waits for ever. Not thread-safe, but it may move between threads with its task.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/filesystem.h"
+#include "fuse/libfuse.h"
+#include "fuse/session.h"
+
+namespace nacre::fuse {
+
+class Request {
+ public:
+  explicit Request(fuse_req_t request);
+  Request(Request&& other) noexcept;
+  Request& operator=(Request&&) = delete;
+  ~Request();
+
+  Session& session() { return *session_; }
+  client::FileSystem& filesystem() { return session_->filesystem(); }
+  const client::Caller& caller() const { return caller_; }
+  fuse_req_t raw() { return request_; }
+
+  // Answers. Each may be the only one.
+  void Error(int error);
+  void Done(const Status& status) { Error(ToErrno(status)); }
+  void Entry(const StatusOr<client::Known>& known);
+  void NoEntry(Duration valid);  // a negative entry that the kernel may keep for so long
+  void Attributes(const StatusOr<client::Known>& known);
+  void Text(std::string_view text);  // bytes as they are
+  void Count(const StatusOr<size_t>& count);
+  // Takes the request out for an answer by libfuse's own function.
+  fuse_req_t Take() { return std::exchange(request_, nullptr); }
+
+ private:
+  fuse_req_t request_;
+  std::shared_ptr<Session> session_;
+  client::Caller caller_;
+};
+
+// Starts the operation on this thread. Arguments are copied into its frame.
+template <typename... Parameters, typename... Arguments>
+void Start(fuse_req_t raw, Task<void> (*operation)(Request, Parameters...), Arguments&&... arguments) {
+  Request request(raw);
+  const Executor& executor = request.session().executor();
+  Spawn(executor, operation(std::move(request), std::forward<Arguments>(arguments)...));
+}
+
+inline Session& SessionOf(fuse_req_t raw) { return *static_cast<Session*>(fuse_req_userdata(raw)); }
+inline Fid FidOf(fuse_req_t raw, fuse_ino_t node) { return SessionOf(raw).nodes().Get(node); }
+
+// Kernel's forms of ours.
+void FillStat(const proto::Attr& attr, struct stat* out);
+double Seconds(Duration duration);
+// Counts as a lookup of the kernel's.
+fuse_entry_param MakeEntry(Session& session, const client::Known& known);
+
+// An open file or directory, named by fuse_file_info::fh.
+struct OpenFile {
+  Fid fid;
+  client::HandlePtr handle;
+  bool cached = false;   // the kernel was allowed to keep pages
+  bool flocked = false;  // a BSD lock was asked for through it: gone with the last close
+};
+inline OpenFile& FileOf(const fuse_file_info& info) { return *reinterpret_cast<OpenFile*>(info.fh); }
+inline client::HandlePtr HandleOf(const fuse_file_info& info) { return FileOf(info).handle; }
+
+// Registration of the operations, one function per group (one file each).
+void AddNamespace(fuse_lowlevel_ops* ops);
+void AddAttributes(fuse_lowlevel_ops* ops);
+void AddDirectories(fuse_lowlevel_ops* ops);
+void AddFiles(fuse_lowlevel_ops* ops);
+void AddIo(fuse_lowlevel_ops* ops);
+void AddLocks(fuse_lowlevel_ops* ops);
+void AddXattrs(fuse_lowlevel_ops* ops);
+
+}  // namespace nacre::fuse

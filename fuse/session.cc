@@ -1,0 +1,218 @@
+#include "fuse/session.h"
+
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "common/log.h"
+
+namespace nacre::fuse {
+namespace {
+
+constexpr size_t kBufferSize =
+    (1 << 20) + 4096 + 4096;  // libfuse reads at most 1 MiB and a page for the headers
+thread_local std::shared_ptr<std::byte> current_buffer;
+
+unsigned ThreadCount(const MountOptions& options) {
+  if (options.threads > 0) return options.threads;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+}
+
+std::string KernelOptions(const MountOptions& options) {
+  std::string out = "-odefault_permissions,subtype=nacre,max_read=1048576,fsname=";
+  for (char c : options.source) {
+    if (c == ',' || c == '\\') out.push_back('\\');
+    out.push_back(c);
+  }
+  if (options.allow_other) out += ",allow_other";
+  if (options.read_only) out += ",ro";
+  if (::geteuid() == 0) out += ",dev,suid";
+  return out;
+}
+
+// A mount whose daemon is dead answers ENOTCONN to everything; a directory is needed.
+Status PrepareMountpoint(const std::string& mountpoint) {
+  struct stat found;
+  if (::stat(mountpoint.c_str(), &found) == 0) {
+    if (!S_ISDIR(found.st_mode))
+      return ErrnoError(ENOTDIR, absl::StrFormat("%s: not a directory", mountpoint));
+    StatusOr<MountEntry> entry = FindMount(mountpoint);
+    if (entry.ok() && entry->type == "fuse.nacre") {
+      return ErrnoError(
+          EBUSY, absl::StrFormat("%s: Nacre (%s) is already mounted there; nacre umount %s takes it off",
+                                 mountpoint, entry->source, mountpoint));
+    }
+    return OkStatus();
+  }
+  if (errno != ENOTCONN && errno != ECONNABORTED) {
+    return ErrnoError(errno, absl::StrFormat("%s: %s", mountpoint, std::strerror(errno)));
+  }
+  LogWarning("%s: taking off a mount whose daemon is gone", mountpoint);
+  return UnmountPath(mountpoint, true);
+}
+
+}  // namespace
+
+Session::Session(client::FileSystem& filesystem, Executor executor, MountOptions options)
+    : filesystem_(filesystem), executor_(StartExecutor::Over(executor)), options_(std::move(options)) {}
+
+Session::~Session() {
+  if (invalidator_ != nullptr) invalidator_->Stop();
+  if (fuse_ != nullptr) fuse_session_destroy(fuse_);
+}
+
+const std::shared_ptr<std::byte>& Session::CurrentBuffer() { return current_buffer; }
+
+Status Session::Start() {
+  RETURN_IF_ERROR(PrepareMountpoint(options_.mountpoint));
+  RETURN_IF_ERROR(MountKernel());
+  SetReadAhead();
+  invalidator_ = std::make_unique<Invalidator>(fuse_);
+  OfferInvalidation();
+  serving_ = ThreadCount(options_);
+  for (unsigned i = 0; i < serving_; ++i) {
+    std::thread([self = shared_from_this()] { self->Serve(); }).detach();  // ends with the mount
+  }
+  return OkStatus();
+}
+
+Status Session::MountKernel() {
+  std::string program = "nacre", options = KernelOptions(options_);
+  char* arguments[] = {program.data(), options.data(), nullptr};
+  fuse_args args = FUSE_ARGS_INIT(2, arguments);
+  fuse_ = fuse_session_new(&args, &Operations(), sizeof(fuse_lowlevel_ops), this);
+  fuse_opt_free_args(&args);
+  if (fuse_ == nullptr) return ErrnoError(EINVAL, absl::StrFormat("libfuse refuses the options %s", options));
+  if (fuse_session_mount(fuse_, options_.mountpoint.c_str()) != 0) {
+    return ErrnoError(
+        EPERM,
+        absl::StrFormat("%s: cannot mount (see the lines above); is /dev/fuse there (modprobe fuse), and "
+                        "is this root or, with user_allow_other in /etc/fuse.conf, a user with fusermount3?",
+                        options_.mountpoint));
+  }
+  ASSIGN_OR_RETURN(MountEntry entry, FindMount(options_.mountpoint));
+  device_ = entry.device;
+  return OkStatus();
+}
+
+// The kernel starts with 128 KiB whatever the daemon asks for.
+void Session::SetReadAhead() {
+  std::string path = absl::StrFormat("/sys/class/bdi/%s/read_ahead_kb", device_);
+  std::ofstream file(path);
+  file << options_.read_ahead_bytes / 1024 << std::endl;
+  if (!file) LogWarning("cannot write %s: reads arrive in pieces of 128 KiB", path);
+}
+
+void Session::OfferInvalidation() {
+  client::Invalidation invalidation;
+  std::weak_ptr<Session> weak = weak_from_this();
+  invalidation.data_and_attributes = [weak](Fid fid) -> Task<void> {
+    auto forget = [](std::shared_ptr<Session> self, Fid fid) -> Task<void> {
+      if (self == nullptr) co_return;
+      if (std::optional<uint64_t> node = self->nodes().Find(fid)) {
+        OneShot<Unit> done = self->invalidator().Inode(*node);
+        co_await done.Wait();
+      }
+    };
+    return forget(weak.lock(), fid);
+  };
+  invalidation.entry = [weak](Fid parent, std::string_view name) {
+    std::shared_ptr<Session> self = weak.lock();
+    if (self == nullptr) return;
+    if (std::optional<uint64_t> node = self->nodes().Find(parent))
+      self->invalidator().Entry(*node, std::string(name));
+  };
+  filesystem_.SetInvalidation(std::move(invalidation));
+}
+
+void Session::Serve() {
+  {
+    StartExecutor::Queue posted;
+    fuse_buf request{};
+    current_buffer = buffers_.Take(kBufferSize);
+    request.mem = current_buffer.get();
+    while (ServeOne(&request, &posted)) {
+    }
+    current_buffer.reset();
+  }
+  std::lock_guard lock(mutex_);
+  if (--serving_ == 0) ended_.Set({});
+  changed_.notify_all();
+}
+
+// False: the mount is gone.
+bool Session::ServeOne(fuse_buf* request, StartExecutor::Queue* posted) {
+  int size = fuse_session_receive_buf(fuse_, request);
+  if (size == -EINTR || size == -EAGAIN) return true;
+  if (size <= 0) {
+    if (size < 0) LogError("%s: reading from /dev/fuse: %s", options_.mountpoint, std::strerror(-size));
+    return false;
+  }
+  fuse_session_process_buf(fuse_, request);
+  posted->Drain();
+  if (current_buffer.use_count() > 1) {  // a write goes on with the data in it
+    current_buffer = buffers_.Take(kBufferSize);
+    request->mem = current_buffer.get();
+  }
+  return !fuse_session_exited(fuse_);
+}
+
+void Session::RequestEnds() {
+  if (running_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+bool Session::WaitUntil(Duration patience, const std::function<bool()>& done) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, patience, done);
+}
+
+Status Session::Stop(Duration patience) {
+  TakeOff(patience);
+  if (!WaitUntil(patience, [this] { return serving_ == 0; })) {
+    return ErrnoError(EBUSY,
+                      absl::StrFormat("%s: the kernel does not let go of the mount", options_.mountpoint));
+  }
+  invalidator_->Stop();
+  if (!WaitUntil(patience, [this] { return running_ == 0; })) {
+    return ErrnoError(EBUSY, absl::StrFormat("%s: %d requests are still waiting for a server",
+                                             options_.mountpoint, running_.load()));
+  }
+  return OkStatus();
+}
+
+// Cleanly if nobody uses it; else what is mapped and dirty is written, the connection is cut (open files
+// answer ENOTCONN) and the mount goes lazily.
+void Session::TakeOff(Duration patience) {
+  if (ended_.IsSet()) return;
+  const std::string& path = options_.mountpoint;
+  StatusOr<MountEntry> entry = FindMount(path);
+  if (!entry.ok() || entry->device != device_) return;
+  Status status = UnmountPath(path, false);
+  if (status.ok()) return;
+  LogWarning("%s; it is taken off all the same", std::string(status.message()));
+  auto synced = std::make_shared<std::promise<void>>();
+  std::thread([path, synced] {
+    int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory >= 0) {
+      ::syncfs(directory);
+      ::close(directory);
+    }
+    synced->set_value();
+  }).detach();
+  synced->get_future().wait_for(patience / 2);
+  ::umount2(path.c_str(), MNT_FORCE);
+  status = UnmountPath(path, true);
+  if (!status.ok() && status.code() != absl::StatusCode::kNotFound)
+    LogWarning("%s", std::string(status.message()));
+}
+
+}  // namespace nacre::fuse

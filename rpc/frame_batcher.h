@@ -1,0 +1,49 @@
+// What waits to be sent on a metadata stream, already in frames: whatever is queued while a write is under
+// way leaves with the next one, up to a size that keeps one frame from holding up the rest. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <utility>
+
+namespace nacre {
+
+template <typename Frame>
+class FrameBatcher {
+ public:
+  static constexpr size_t kFrameBytes = 1 << 20;
+
+  // The frame that takes a message of so many bytes.
+  Frame& Room(size_t bytes) {
+    if (queue_.empty() || queue_.back().bytes + bytes > kFrameBytes) queue_.emplace_back();
+    queue_.back().bytes += bytes;
+    bytes_ += bytes;
+    return queue_.back().frame;
+  }
+
+  // The oldest frame; not empty().
+  Frame Take() {
+    Frame frame = std::move(queue_.front().frame);
+    bytes_ -= queue_.front().bytes;
+    queue_.pop_front();
+    return frame;
+  }
+
+  void Clear() {
+    queue_.clear();
+    bytes_ = 0;
+  }
+
+  bool empty() const { return queue_.empty(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    Frame frame;
+    size_t bytes = 0;
+  };
+  std::deque<Entry> queue_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace nacre

@@ -1,0 +1,19 @@
+// The client's side of the gRPC form: see grpc_server.h for addresses. Thread-safe. Neither reads proxies
+// from the environment.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "rpc/cluster_channel.h"
+#include "rpc/metadata_channel.h"
+
+namespace nacre {
+
+// INVALID_ARGUMENT: not an address. Connects at Connect.
+StatusOr<std::shared_ptr<MetadataConnector>> NewGrpcConnector(const std::string& address);
+
+// Connects at the first call and again after a loss; each call ends within the timeout.
+StatusOr<std::shared_ptr<ClusterChannel>> NewGrpcClusterChannel(const std::string& address, Duration timeout);
+
+}  // namespace nacre

@@ -1,0 +1,34 @@
+// What both ends of the gRPC form agree on. Included by rpc/grpc_*.cc only.
+#pragma once
+
+#include <string>
+
+#include "common/status.h"
+
+namespace grpc {
+class ChannelArguments;
+class ServerBuilder;
+class Status;
+}  // namespace grpc
+
+namespace nacre {
+
+// One metadata message and, with room to spare, one frame (FrameBatcher).
+inline constexpr size_t kMaxMetadataMessage = 16 << 20;
+inline constexpr int kMaxGrpcMessage = 2 * static_cast<int>(kMaxMetadataMessage);
+
+// gRPC's own log goes into ours at debug level: what matters of it comes back as a status. Call before any
+// use of gRPC.
+void QuietGrpc();
+
+// "host:port" or "unix:/path" as gRPC wants it. INVALID_ARGUMENT for anything else.
+StatusOr<std::string> GrpcTarget(const std::string& address);
+
+// Keepalive, limits, no proxies, quick reconnects.
+void SetChannelArguments(grpc::ChannelArguments* arguments);
+void SetServerArguments(grpc::ServerBuilder* builder);
+
+// Why a call to the server at `address` failed, with what to check.
+Status FromGrpc(const grpc::Status& status, const std::string& address);
+
+}  // namespace nacre

@@ -1,0 +1,314 @@
+#include "rpc/grpc_server.h"
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_format.h>
+#include <grpcpp/grpcpp.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "common/log.h"
+#include "proto/cluster.grpc.pb.h"
+#include "proto/metadata.grpc.pb.h"
+#include "rpc/frame_batcher.h"
+#include "rpc/grpc_common.h"
+
+namespace nacre {
+namespace {
+
+// Requests are not read while so much waits to be sent: a client that does not read cannot fill our memory.
+constexpr size_t kMaxQueuedBytes = 64 << 20;
+
+// One stream, and for the MDS its peer. gRPC's reactions and Send come from any thread. Calls into gRPC are
+// made without the lock: a reaction may run inside them.
+class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::ServerFrame>,
+                     public MetadataPeer,
+                     public std::enable_shared_from_this<ServerStream> {
+ public:
+  ServerStream(Executor executor, MetadataHandler& handler, std::string name)
+      : executor_(std::move(executor)), handler_(handler), name_(std::move(name)) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    StartSendInitialMetadata();  // tells the client that we are there
+    StartRead(&incoming_);
+  }
+
+  std::string name() const override { return name_; }
+
+  void Send(proto::Push push) override {
+    std::unique_lock lock(mutex_);
+    if (ended_) return;
+    *outgoing_.Room(push.ByteSizeLong()).add_pushes() = std::move(push);
+    Write(std::move(lock));
+  }
+
+  // What was sent before still goes out.
+  void Close() override { End(false); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(true);
+    for (auto& request : *incoming_.mutable_requests()) Spawn(executor_, Handle(self_, std::move(request)));
+    incoming_.Clear();
+    std::unique_lock lock(mutex_);
+    if (outgoing_.bytes() > kMaxQueuedBytes) {
+      reading_paused_ = true;
+      return;
+    }
+    lock.unlock();
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) End(true);
+    std::unique_lock lock(mutex_);
+    writing_ = false;
+    const bool resume = reading_paused_ && !ended_ && outgoing_.bytes() <= kMaxQueuedBytes;
+    if (resume) reading_paused_ = false;
+    Write(std::move(lock));
+    if (resume) StartRead(&incoming_);
+  }
+
+  void OnDone() override {
+    asio::post(executor_, [self = self_] { self->handler_.Disconnected(self); });
+    self_.reset();
+  }
+
+ private:
+  static Task<void> Handle(std::shared_ptr<ServerStream> self, proto::MetadataRequest request) {
+    const uint64_t id = request.id();
+    proto::MetadataReply reply = co_await self->handler_.Handle(self, std::move(request));
+    reply.set_id(id);
+    self->Answer(std::move(reply));
+  }
+
+  void Answer(proto::MetadataReply reply) {
+    size_t bytes = reply.ByteSizeLong();
+    if (bytes > kMaxMetadataMessage) {
+      std::string message =
+          absl::StrFormat("a reply of %d bytes is beyond the limit of %d", bytes, kMaxMetadataMessage);
+      LogError("%s: %s", name_, message);
+      const uint64_t id = reply.id();
+      reply.Clear();
+      reply.set_id(id);
+      reply.mutable_status()->set_error(EMSGSIZE);
+      reply.mutable_status()->set_message(message);
+      bytes = reply.ByteSizeLong();
+    }
+    std::unique_lock lock(mutex_);
+    if (ended_) return;
+    *outgoing_.Room(bytes).add_replies() = std::move(reply);
+    Write(std::move(lock));
+  }
+
+  // Starts what is to be done next, if nothing is under way: a write, or the end.
+  void Write(std::unique_lock<std::mutex> lock) {
+    if (writing_ || finished_) return;
+    if (!outgoing_.empty()) {
+      writing_ = true;
+      writing_frame_ = outgoing_.Take();
+      lock.unlock();
+      StartWrite(&writing_frame_);
+      return;
+    }
+    if (!ended_) return;
+    finished_ = true;
+    lock.unlock();
+    Finish(grpc::Status::OK);
+  }
+
+  void End(bool lost) {
+    std::unique_lock lock(mutex_);
+    ended_ = true;
+    if (lost) outgoing_.Clear();
+    Write(std::move(lock));
+  }
+
+  const Executor executor_;
+  MetadataHandler& handler_;
+  const std::string name_;
+  std::shared_ptr<ServerStream> self_;  // until gRPC is done with it
+  proto::ClientFrame incoming_;
+  std::mutex mutex_;
+  FrameBatcher<proto::ServerFrame> outgoing_;
+  proto::ServerFrame writing_frame_;
+  bool writing_ = false, reading_paused_ = false, ended_ = false, finished_ = false;
+};
+
+// A call of the cluster service. Ends with the handler's reply or by cancellation, whatever comes first.
+template <typename Reply>
+class UnaryCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall<Reply>> {
+ public:
+  explicit UnaryCall(Reply* reply) : reply_(reply) {}
+
+  void Start(const Executor& executor, Task<Reply> task) {
+    self_ = this->shared_from_this();
+    Spawn(executor, Run(self_, std::move(task)));
+  }
+
+  void OnCancel() override { End(nullptr, grpc::Status(grpc::StatusCode::CANCELLED, "cancelled")); }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  static Task<void> Run(std::shared_ptr<UnaryCall> self, Task<Reply> task) {
+    Reply reply = co_await std::move(task);
+    self->End(&reply, grpc::Status::OK);
+  }
+
+  void End(Reply* reply, grpc::Status status) {
+    {
+      std::lock_guard lock(mutex_);
+      if (std::exchange(ended_, true)) return;
+      if (reply != nullptr) *reply_ = std::move(*reply);
+    }
+    Finish(status);
+  }
+
+  Reply* reply_;
+  std::mutex mutex_;
+  bool ended_ = false;
+  std::shared_ptr<UnaryCall> self_;
+};
+
+class MetadataService : public proto::Metadata::CallbackService {
+ public:
+  MetadataService(Executor executor, MetadataHandler& handler)
+      : executor_(std::move(executor)), handler_(handler) {}
+
+  grpc::ServerBidiReactor<proto::ClientFrame, proto::ServerFrame>* Session(
+      grpc::CallbackServerContext* context) override {
+    auto stream = std::make_shared<ServerStream>(executor_, handler_, context->peer());
+    stream->Start();
+    return stream.get();
+  }
+
+ private:
+  const Executor executor_;
+  MetadataHandler& handler_;
+};
+
+class ClusterService : public proto::Cluster::CallbackService {
+ public:
+  ClusterService(Executor executor, ClusterHandler& handler)
+      : executor_(std::move(executor)), handler_(handler) {}
+
+  grpc::ServerUnaryReactor* RegisterOss(grpc::CallbackServerContext*,
+                                        const proto::RegisterOssRequest* request,
+                                        proto::RegisterOssReply* reply) override {
+    return Start(reply, handler_.RegisterOss(*request));
+  }
+  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext*, const proto::HeartbeatRequest* request,
+                                      proto::HeartbeatReply* reply) override {
+    return Start(reply, handler_.Heartbeat(*request));
+  }
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext*, const proto::GetStatusRequest*,
+                                      proto::ClusterStatus* reply) override {
+    return Start(reply, handler_.GetStatus());
+  }
+
+ private:
+  template <typename Reply>
+  grpc::ServerUnaryReactor* Start(Reply* reply, Task<Reply> task) {
+    auto call = std::make_shared<UnaryCall<Reply>>(reply);
+    call->Start(executor_, std::move(task));
+    return call.get();
+  }
+
+  const Executor executor_;
+  ClusterHandler& handler_;
+};
+
+int TryBind(int family, const sockaddr* address, socklen_t size) {
+  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno;
+  int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  int error = bind(fd, address, size) == 0 && listen(fd, 1) == 0 ? 0 : errno;
+  close(fd);
+  return error;
+}
+
+// gRPC does not say why it could not listen; this finds out.
+Status WhyNot(const std::string& address) {
+  int error = 0;
+  if (absl::StartsWith(address, "unix:")) {
+    sockaddr_un where{};
+    where.sun_family = AF_UNIX;
+    std::strncpy(where.sun_path, address.c_str() + 5, sizeof where.sun_path - 1);
+    error = TryBind(AF_UNIX, reinterpret_cast<sockaddr*>(&where), sizeof where);
+    if (error == 0) unlink(where.sun_path);
+  } else {
+    size_t colon = address.rfind(':');
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (int code =
+            getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+        code != 0) {
+      return ErrnoError(EADDRNOTAVAIL,
+                        absl::StrFormat("cannot listen at %s: %s", address, gai_strerror(code)));
+    }
+    error = TryBind(found->ai_family, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+  }
+  if (error == 0) error = EIO;
+  std::string hint =
+      error == EADDRINUSE ? "; another server listens there: stop it, or choose another address" : "";
+  return ErrnoError(error, absl::StrFormat("cannot listen at %s: %s%s", address, strerror(error), hint));
+}
+
+}  // namespace
+
+struct GrpcServer::Impl {
+  Impl(const Executor& executor, MetadataHandler& metadata, ClusterHandler& cluster)
+      : metadata(executor, metadata), cluster(executor, cluster) {}
+
+  MetadataService metadata;
+  ClusterService cluster;
+  std::vector<std::string> addresses;
+  std::unique_ptr<grpc::Server> server;
+};
+
+StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor executor, MetadataHandler& metadata,
+                                                        ClusterHandler& cluster,
+                                                        const std::vector<std::string>& addresses) {
+  QuietGrpc();
+  auto impl = std::make_unique<Impl>(executor, metadata, cluster);
+  grpc::ServerBuilder builder;
+  SetServerArguments(&builder);
+  builder.RegisterService(&impl->metadata);
+  builder.RegisterService(&impl->cluster);
+  std::vector<int> ports(addresses.size(), 0);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    ASSIGN_OR_RETURN(std::string target, GrpcTarget(addresses[i]));
+    builder.AddListeningPort(target, grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  impl->server = builder.BuildAndStart();
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (ports[i] == 0) return WhyNot(addresses[i]);
+    std::string address = addresses[i];
+    if (absl::EndsWith(address, ":0"))
+      address = absl::StrFormat("%s%d", address.substr(0, address.size() - 1), ports[i]);
+    impl->addresses.push_back(address);
+  }
+  if (impl->server == nullptr) return ErrnoError(EIO, "the gRPC server did not start");
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+GrpcServer::~GrpcServer() { Stop(); }
+
+const std::vector<std::string>& GrpcServer::addresses() const { return impl_->addresses; }
+
+void GrpcServer::Stop() {
+  if (impl_->server == nullptr) return;
+  impl_->server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));  // cancels what is under way
+  impl_->server->Wait();
+  impl_->server.reset();
+}
+
+}  // namespace nacre

@@ -1,0 +1,95 @@
+#include "tests/transport/transport_fixture.h"
+
+#include "transport/inproc/inproc_transport.h"
+
+namespace nacre {
+namespace {
+
+class InprocSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    return MakeInprocTransport(network_, std::move(executor), RealClock());
+  }
+  std::string ListenAddress() override { return "inproc:oss.1"; }
+
+ private:
+  std::shared_ptr<InprocNetwork> network_ = MakeInprocNetwork();
+};
+
+template <typename Setup>
+std::unique_ptr<TransportSetup> MakeSetup() {
+  return std::make_unique<Setup>();
+}
+
+}  // namespace
+
+std::vector<TransportKind> AllKinds() {
+  return {
+      {"Inproc", MakeSetup<InprocSetup>, 1},
+      {"InprocThreads", MakeSetup<InprocSetup>, 3},
+  };
+}
+
+void TransportTest::SetUp() {
+  setup_ = GetParam().make();
+  client_ = setup_->Make(executor());
+  server_ = setup_->Make(executor());
+  address_ = setup_->ListenAddress();
+  work_.emplace(asio::make_work_guard(context_));
+  for (int i = 0; i < GetParam().threads; ++i) threads_.emplace_back([this] { context_.run(); });
+}
+
+void TransportTest::TearDown() {
+  listener_.reset();
+  client_.reset();
+  server_.reset();
+  work_.reset();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void TransportTest::Listen(Handler handler) {
+  StatusOr<std::unique_ptr<Listener>> listener = server_->Listen(address_, std::move(handler));
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  listener_ = *std::move(listener);
+  address_ = listener_->address();
+}
+
+std::shared_ptr<Peer> TransportTest::Connect() {
+  StatusOr<std::shared_ptr<Peer>> peer = client_->Connect(address_);
+  EXPECT_TRUE(peer.ok()) << peer.status();
+  return peer.ok() ? *peer : nullptr;
+}
+
+StatusOr<std::string> TransportTest::Call(Peer& peer, std::string body, CallMemory kind,
+                                          std::vector<MemorySpan> memory, Duration timeout) {
+  CallRequest request{std::move(body), kind, std::move(memory)};
+  return Run(peer.Call(std::move(request), timeout));
+}
+
+std::shared_ptr<MemoryRegion> TransportTest::Register(std::vector<std::byte>& memory) {
+  StatusOr<std::shared_ptr<MemoryRegion>> region = client_->Register(memory.data(), memory.size());
+  EXPECT_TRUE(region.ok()) << region.status();
+  return region.ok() ? *region : nullptr;
+}
+
+std::vector<MemorySpan> TransportTest::Whole(std::vector<std::byte>& memory) {
+  return {{Register(memory), 0, memory.size()}};
+}
+
+std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
+  SeededRandom random(seed);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.Next());
+  return bytes;
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  Duration deadline = RealClock().Now() + 10s;
+  while (RealClock().Now() < deadline) {
+    if (condition()) return true;
+    std::this_thread::yield();
+  }
+  return condition();
+}
+
+}  // namespace nacre

@@ -1,0 +1,87 @@
+#include "transport/memory.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace nacre {
+namespace {
+
+class HostRegion : public MemoryRegion {
+ public:
+  HostRegion(std::byte* data, size_t size) : MemoryRegion(data, size) {}
+};
+
+const char* Name(CallMemory kind) {
+  switch (kind) {
+    case CallMemory::kNone:
+      return "no memory";
+    case CallMemory::kPutTarget:
+      return "memory to put into";
+    case CallMemory::kGetSource:
+      return "memory to get from";
+  }
+  return "memory of unknown kind";
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<MemoryRegion>> RegisterHostMemory(std::byte* data, size_t size) {
+  if (data == nullptr) return ErrnoError(EINVAL, "cannot register memory at a null address");
+  return std::make_shared<HostRegion>(data, size);
+}
+
+Status CheckCallRequest(const CallRequest& request) {
+  if (request.body.size() > kMaxBodySize) {
+    return ErrnoError(EINVAL, absl::StrFormat("a call's body of %d bytes is larger than the limit of %d",
+                                              request.body.size(), kMaxBodySize));
+  }
+  if (request.kind == CallMemory::kNone && !request.memory.empty()) {
+    return ErrnoError(EINVAL, "a call with memory has to say whether it is to put into or to get from");
+  }
+  for (const MemorySpan& span : request.memory) {
+    if (span.region == nullptr) return ErrnoError(EINVAL, "a memory span without a region");
+    if (span.offset <= span.region->size() && span.length <= span.region->size() - span.offset) continue;
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("a memory span of %d bytes at %d lies outside its region of %d bytes",
+                                      span.length, span.offset, span.region->size()));
+  }
+  return OkStatus();
+}
+
+FlatMemory::FlatMemory(std::vector<MemorySpan> spans) : spans_(std::move(spans)) {
+  ends_.reserve(spans_.size());
+  for (const MemorySpan& span : spans_) ends_.push_back(size_ += span.length);
+}
+
+size_t FlatMemory::FindSpan(uint64_t offset) const {
+  return std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin();
+}
+
+void CopyPieces(std::span<const iovec> to, std::span<const iovec> from) {
+  size_t t = 0, f = 0, t_done = 0, f_done = 0;
+  while (t < to.size() && f < from.size()) {
+    size_t take = std::min(to[t].iov_len - t_done, from[f].iov_len - f_done);
+    if (take > 0) {
+      std::memcpy(static_cast<std::byte*>(to[t].iov_base) + t_done,
+                  static_cast<const std::byte*>(from[f].iov_base) + f_done, take);
+    }
+    t_done += take;
+    f_done += take;
+    if (t_done == to[t].iov_len) ++t, t_done = 0;
+    if (f_done == from[f].iov_len) ++f, f_done = 0;
+  }
+}
+
+Status CheckTransfer(CallMemory wanted, CallMemory kind, uint64_t memory_size, uint64_t offset,
+                     uint64_t length) {
+  if (kind != wanted) {
+    return ErrnoError(EINVAL, absl::StrFormat("the call has %s, not %s", Name(kind), Name(wanted)));
+  }
+  if (offset <= memory_size && length <= memory_size - offset) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrFormat("%d bytes at %d lie outside the call's memory of %d bytes",
+                                            length, offset, memory_size));
+}
+
+}  // namespace nacre
