@@ -32,10 +32,16 @@ class KvBatch {
     for (Op& op : other.ops_) ops_.push_back(std::move(op));
   }
   bool empty() const { return ops_.empty(); }
+
+  // For changes that free space in the end (a deletion): may use a part of what the store keeps in reserve.
+  void UseReserve() { use_reserve_ = true; }
+  bool uses_reserve() const { return use_reserve_; }
+
   const std::vector<Op>& ops() const { return ops_; }
 
  private:
   std::vector<Op> ops_;
+  bool use_reserve_ = false;
 };
 
 struct KvEntry {

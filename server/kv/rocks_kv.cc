@@ -193,7 +193,7 @@ class RocksKv : public KvStore {
       rocksdb::Status status = op.erase ? out.Delete(op.key) : out.Put(op.key, op.value);
       if (!status.ok()) return FromRocks(status, directory_);
     }
-    RETURN_IF_ERROR(CheckSpace(out.GetDataSize()));
+    RETURN_IF_ERROR(CheckSpace(out.GetDataSize(), batch.uses_reserve()));
     rocksdb::Status status = db_->Write(rocksdb::WriteOptions(), &out);
     if (!status.ok() && Resume()) status = db_->Write(rocksdb::WriteOptions(), &out);
     if (!status.ok()) return FromRocks(status, directory_);
@@ -232,7 +232,7 @@ class RocksKv : public KvStore {
   }
 
   // Looks at the filesystem now and then while there is plenty, at every commit while there is not.
-  Status CheckSpace(uint64_t bytes) {
+  Status CheckSpace(uint64_t bytes, bool use_reserve) {
     uint64_t unchecked = unchecked_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     if (!low_.load(std::memory_order_relaxed) && unchecked < kSpaceCheckEvery) return OkStatus();
     struct statvfs fs;
@@ -240,7 +240,7 @@ class RocksKv : public KvStore {
     uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
     low_.store(free < options_.reserve_bytes + 4 * kSpaceCheckEvery, std::memory_order_relaxed);
     unchecked_.store(0, std::memory_order_relaxed);
-    if (free >= options_.reserve_bytes) return OkStatus();
+    if (free >= (use_reserve ? options_.reserve_bytes / 4 : options_.reserve_bytes)) return OkStatus();
     return ErrnoError(ENOSPC, absl::StrCat("the disk under ", directory_, " has ", free, " bytes left; ",
                                            options_.reserve_bytes, " are kept in reserve. Make room there"));
   }

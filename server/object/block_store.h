@@ -28,6 +28,13 @@ class BlockStore {
   virtual Task<Status> Write(uint64_t block, std::span<const std::span<const std::byte>> buffers) = 0;
   virtual Task<Status> Flush() = 0;
 
+  // Sets space aside below, so that writes to these blocks cannot fail for want of it. ENOSPC: the disk has
+  // not got it.
+  virtual Task<Status> Preallocate(uint64_t block, uint64_t count) = 0;
+
+  // How many blocks Preallocate may still get, besides those it has got.
+  virtual uint64_t available_blocks() const = 0;
+
   // The blocks' content does not matter any more; space goes back to the filesystem below where it can.
   virtual Task<Status> Discard(uint64_t block, uint64_t count) = 0;
 };

@@ -1,0 +1,137 @@
+// What an OST keeps in its KvStore (proto/FORMAT.md, "OST"): keys, records, and their parsers. Pure
+// functions; the parsers take any bytes and answer malformed ones with DATA_LOSS that says what is wrong.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/status.h"
+
+namespace nacre::ost {
+
+inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kChunkBlocks =
+    64;  // blocks under one extent record (docs/performance.md, "Amplification")
+inline constexpr uint64_t kMaxObjectBlocks = uint64_t{1} << 50;
+inline constexpr uint64_t kMaxPhysicalBlocks = uint64_t{1} << 48;
+
+// --- keys ---
+
+inline constexpr std::string_view kSuperblockKey = "S";
+std::string ObjectKey(const ObjectId& id);                  // 'O' id
+std::string ExtentKey(const ObjectId& id, uint64_t chunk);  // 'E' id chunk
+std::string UndoKey(uint64_t sequence);                     // 'U' sequence
+std::string FenceKey(SessionId session);                    // 'F' session
+
+StatusOr<ObjectId> ParseObjectKey(std::string_view key);
+struct ExtentPlace {
+  ObjectId object;
+  uint64_t chunk = 0;
+};
+StatusOr<ExtentPlace> ParseExtentKey(std::string_view key);
+StatusOr<uint64_t> ParseUndoKey(std::string_view key);
+StatusOr<SessionId> ParseFenceKey(std::string_view key);
+
+// --- superblock ---
+
+struct Superblock {
+  uint32_t version = kFormatVersion;
+  OstIndex index = 0;
+  std::string uuid;
+  std::string cluster_uuid;  // empty until the MGS has named it
+};
+std::string Encode(const Superblock& superblock);
+// FAILED_PRECONDITION for another version.
+StatusOr<Superblock> ParseSuperblock(std::string_view value);
+
+// --- object ---
+
+struct ObjectRecord {
+  uint64_t version = 0;    // rises with every change
+  uint64_t size = 0;       // end of the last byte ever written
+  uint64_t blocks = 0;     // mapped, unwritten ones included
+  uint64_t unwritten = 0;  // of these: preallocated
+  Fid parent;
+  uint32_t group_generation = 0;
+
+  bool operator==(const ObjectRecord&) const = default;
+};
+std::string Encode(const ObjectRecord& record);
+StatusOr<ObjectRecord> ParseObjectRecord(std::string_view value);
+
+// --- extents ---
+
+// The mapping of kChunkBlocks blocks of an object. physical and crc are meaningful where the bits say so.
+struct Chunk {
+  uint64_t mapped = 0;
+  uint64_t unwritten = 0;  // subset of mapped: preallocated, reads as zeros, has no checksum
+  std::array<uint64_t, kChunkBlocks> physical;
+  std::array<uint32_t, kChunkBlocks> crc;
+
+  bool is_mapped(uint32_t i) const { return (mapped >> i & 1) != 0; }
+  bool is_unwritten(uint32_t i) const { return (unwritten >> i & 1) != 0; }
+  bool is_written(uint32_t i) const { return ((mapped & ~unwritten) >> i & 1) != 0; }
+  uint64_t count() const { return static_cast<uint64_t>(std::popcount(mapped)); }
+
+  void Unmap(uint32_t i) {
+    mapped &= ~(uint64_t{1} << i);
+    unwritten &= ~(uint64_t{1} << i);
+  }
+  void MapWritten(uint32_t i, uint64_t block, uint32_t checksum) {
+    mapped |= uint64_t{1} << i;
+    unwritten &= ~(uint64_t{1} << i);
+    physical[i] = block;
+    crc[i] = checksum;
+  }
+  void MapUnwritten(uint32_t i, uint64_t block) {
+    mapped |= uint64_t{1} << i;
+    unwritten |= uint64_t{1} << i;
+    physical[i] = block;
+  }
+};
+static_assert(kChunkBlocks <= 64);
+
+// The blocks whose bits are set in `mask`, as runs with their checksums packed behind.
+std::string EncodeChunk(const Chunk& chunk, uint64_t mask = ~uint64_t{0});
+Status ParseChunk(std::string_view value, Chunk* chunk);
+
+// --- undo ---
+
+// What one batch has done to one object, so that it can be verified and taken back after a loss of power.
+struct UndoChunk {
+  uint64_t chunk = 0;
+  uint64_t changed = 0;  // which blocks
+  Chunk before;
+  Chunk after;
+};
+struct UndoRecord {
+  ObjectId object;
+  std::optional<ObjectRecord> before;  // none: the batch made the object
+  std::vector<UndoChunk> chunks;
+};
+std::string Encode(const UndoRecord& undo);
+StatusOr<UndoRecord> ParseUndoRecord(std::string_view value);
+
+// A run of physical blocks.
+struct BlockRun {
+  uint64_t first = 0;
+  uint64_t count = 0;
+  bool operator==(const BlockRun&) const = default;
+};
+
+// Adds a block to a list of runs, at the end of the last one if it continues that.
+inline void AppendBlock(std::vector<BlockRun>* runs, uint64_t block) {
+  if (!runs->empty() && runs->back().first + runs->back().count == block) {
+    ++runs->back().count;
+    return;
+  }
+  runs->push_back({block, 1});
+}
+
+}  // namespace nacre::ost

@@ -1,0 +1,109 @@
+// One call from its bytes to its reply: decoding, admission, the operation.
+#include <cerrno>
+
+#include "common/log.h"
+#include "common/metrics.h"
+#include "rpc/convert.h"
+#include "server/object/ops/ops.h"
+
+namespace nacre::ost {
+namespace {
+
+Task<Status> Dispatch(OpContext context) {
+  switch (context.request->op_case()) {
+    case proto::ObjectRequest::kRead:
+      co_return co_await ReadOp(context);
+    case proto::ObjectRequest::kWrite:
+      co_return co_await WriteOp(context);
+    case proto::ObjectRequest::kTruncate:
+      co_return co_await TruncateOp(context);
+    case proto::ObjectRequest::kPunch:
+      co_return co_await PunchOp(context);
+    case proto::ObjectRequest::kPreallocate:
+      co_return co_await PreallocateOp(context);
+    case proto::ObjectRequest::kStat:
+      co_return co_await StatOp(context);
+    case proto::ObjectRequest::kSeek:
+      co_return co_await SeekOp(context);
+    case proto::ObjectRequest::kDestroy:
+      co_return co_await DestroyOp(context);
+    case proto::ObjectRequest::kSync:
+      co_return co_await SyncOp(context);
+    case proto::ObjectRequest::kStatfs:
+      co_return co_await StatfsOp(context);
+    case proto::ObjectRequest::kGrant:
+      co_return co_await GrantOp(context);
+    case proto::ObjectRequest::kFence:
+      co_return co_await FenceOp(context);
+    case proto::ObjectRequest::kList:
+      co_return co_await ListOp(context);
+    case proto::ObjectRequest::kPing:
+      co_return OkStatus();
+    case proto::ObjectRequest::OP_NOT_SET:
+      break;
+  }
+  co_return ErrnoError(EOPNOTSUPP,
+                       "the request names no operation that this server knows; is the client newer?");
+}
+
+Status CheckHeader(ServerCore& core, const proto::ObjectRequest& request) {
+  if (core.stopping()) return ErrnoError(ECONNRESET, "the server is stopping");
+  if (request.instance() != 0 && request.instance() != core.instance) {
+    return ErrnoError(ECONNRESET, absl::StrCat("this is instance ", core.instance, " of the server, not ",
+                                               request.instance()));
+  }
+  if (core.Find(request.ost()) == nullptr) {
+    return ErrnoError(ENODEV, absl::StrCat("no OST ", request.ost(), " at ", core.options.listen));
+  }
+  return OkStatus();
+}
+
+// The encoded reply. `recorded` answers stand for repeats of the request; others leave it undone.
+Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
+                         const proto::ObjectRequest* request) {
+  proto::ObjectReply reply;
+  reply.set_instance(core->instance);
+  Status checked = CheckHeader(*core, *request);
+  if (!checked.ok()) {
+    *reply.mutable_status() = ToProto(checked);
+    co_return reply.SerializeAsString();
+  }
+  Target* target = core->Find(request->ost());
+  Sessions::Admission admission =
+      co_await target->sessions->Admit(request->session(), request->sequence(), request->low_water());
+  if (admission.answer) co_return *std::move(admission.answer);
+  if (!admission.status.ok()) {
+    *reply.mutable_status() = ToProto(admission.status);
+    co_return reply.SerializeAsString();
+  }
+  OpContext context{target, call, request, &reply};
+  Status status = co_await Dispatch(context);
+  if (ToErrno(status) == ESHUTDOWN) status = ErrnoError(ECONNRESET, "the server is stopping");
+  *reply.mutable_status() = ToProto(status);
+  reply.set_grant(target->sessions->GrantOf(request->session()));
+  std::string encoded = reply.SerializeAsString();
+  if (!IsRetryable(status)) admission.ticket.Finish(encoded);
+  co_return encoded;
+}
+
+}  // namespace
+
+Task<void> HandleCall(std::shared_ptr<ServerCore> core, std::shared_ptr<IncomingCall> call) {
+  ServerCore::Running running(core);
+  static Counter& requests = GetCounter("ost.requests");
+  requests.Add();
+  proto::ObjectRequest request;
+  std::string encoded;
+  if (request.ParseFromString(call->body())) {
+    encoded = co_await Answer(core, call.get(), &request);
+  } else {
+    proto::ObjectReply reply;
+    *reply.mutable_status() =
+        ToProto(ErrnoError(EPROTO, absl::StrCat("malformed request of ", call->body().size(), " bytes")));
+    encoded = reply.SerializeAsString();
+  }
+  Status sent = co_await call->Reply(std::move(encoded));
+  if (!sent.ok()) LogDebug("a reply was not delivered: %s", std::string(sent.message()));
+}
+
+}  // namespace nacre::ost

@@ -1,0 +1,190 @@
+#include "server/object/journal.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace nacre::ost {
+namespace {
+
+constexpr size_t kEraseAtOnce = 4096;
+
+void ApplyEdit(const ExtentEdit& edit, uint64_t chunk_index, uint64_t* changed, Chunk* chunk) {
+  uint64_t base = chunk_index * kChunkBlocks;
+  uint64_t from = std::max(edit.first, base);
+  uint64_t to = std::min(edit.first + edit.count, base + kChunkBlocks);
+  for (uint64_t block = from; block < to; ++block) {
+    auto i = static_cast<uint32_t>(block - base);
+    uint64_t at = block - edit.first;
+    *changed |= uint64_t{1} << i;
+    if (edit.physical == nullptr) {
+      chunk->Unmap(i);
+    } else if (edit.crc == nullptr) {
+      chunk->MapUnwritten(i, edit.physical[at]);
+    } else {
+      chunk->MapWritten(i, edit.physical[at], edit.crc[at]);
+    }
+  }
+}
+
+void CollectFreed(const Chunk& before, const Chunk& after, uint64_t changed, std::vector<BlockRun>* freed) {
+  for (uint32_t i = 0; i < kChunkBlocks; ++i) {
+    if ((changed >> i & 1) == 0 || !before.is_mapped(i)) continue;
+    if (after.is_mapped(i) && after.physical[i] == before.physical[i]) continue;
+    AppendBlock(freed, before.physical[i]);
+  }
+}
+
+uint64_t CountBlocks(const std::vector<BlockRun>& runs) {
+  uint64_t count = 0;
+  for (const BlockRun& run : runs) count += run.count;
+  return count;
+}
+
+}  // namespace
+
+StatusOr<std::vector<Journal::Edited>> Journal::ApplyEdits(const ObjectId& id,
+                                                           const std::vector<ExtentEdit>& edits) {
+  std::vector<Edited> chunks;
+  for (const ExtentEdit& edit : edits) {
+    uint64_t last = (edit.first + edit.count - 1) / kChunkBlocks;
+    for (uint64_t index = edit.first / kChunkBlocks; index <= last; ++index) {
+      if (chunks.empty() || chunks.back().index != index) {
+        Edited& fresh = chunks.emplace_back();
+        fresh.index = index;
+        RETURN_IF_ERROR(LoadChunk(store_, id, index, &fresh.before));
+        fresh.after = fresh.before;
+      }
+      ApplyEdit(edit, index, &chunks.back().changed, &chunks.back().after);
+    }
+  }
+  return chunks;
+}
+
+StatusOr<int64_t> Journal::Commit(ObjectState* object, const ObjectChange& change) {
+  std::lock_guard lock(commit_mutex_);
+  if (closed()) return ErrnoError(ESHUTDOWN, "the server is stopping");
+  ASSIGN_OR_RETURN(std::vector<Edited> chunks, ApplyEdits(object->id, change.edits));
+  UndoRecord undo{object->id, object->Record(), {}};
+  ObjectRecord record = undo.before.value_or(ObjectRecord{.parent = change.parent});
+  ++record.version;
+  if (change.grow_to) record.size = std::max(record.size, *change.grow_to);
+  if (change.cut_to) record.size = std::min(record.size, *change.cut_to);
+  if (!record.parent) record.parent = change.parent;
+
+  KvBatch batch;
+  Retiring retiring{committed_ + 1, {}};
+  int64_t delta = 0;
+  undo.chunks.reserve(chunks.size());
+  for (Edited& chunk : chunks) {
+    delta += static_cast<int64_t>(chunk.after.count()) - static_cast<int64_t>(chunk.before.count());
+    record.unwritten += static_cast<uint64_t>(std::popcount(chunk.after.unwritten));
+    record.unwritten -= static_cast<uint64_t>(std::popcount(chunk.before.unwritten));
+    CollectFreed(chunk.before, chunk.after, chunk.changed, &retiring.freed);
+    std::string key = ExtentKey(object->id, chunk.index);
+    if (chunk.after.mapped != 0) {
+      batch.Put(std::move(key), EncodeChunk(chunk.after));
+    } else if (chunk.before.mapped != 0) {
+      batch.Erase(std::move(key));
+    }
+    undo.chunks.push_back({chunk.index, chunk.changed, chunk.before, chunk.after});
+  }
+  record.blocks += static_cast<uint64_t>(delta);
+  if (change.destroy) {
+    batch.Erase(ObjectKey(object->id));
+  } else {
+    batch.Put(ObjectKey(object->id), Encode(record));
+  }
+  batch.Put(UndoKey(retiring.sequence), Encode(undo));
+  if (change.frees_space) batch.UseReserve();
+  RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+
+  committed_ = retiring.sequence;
+  waiting_blocks_ += CountBlocks(retiring.freed);
+  unsynced_.push_back(std::move(retiring));
+  object->SetRecord(change.destroy ? std::nullopt : std::optional(record));
+  return delta;
+}
+
+Task<Status> Journal::Sync() {
+  uint64_t upto = committed();
+  AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
+  {
+    std::lock_guard lock(commit_mutex_);
+    if (synced_ >= upto && erased_.empty()) co_return OkStatus();
+  }
+  co_return co_await SyncLocked();
+}
+
+Task<StatusOr<bool>> Journal::Reclaim() {
+  AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
+  if (waiting_blocks() == 0) co_return false;
+  Status status = co_await SyncLocked();
+  if (!status.ok()) co_return status;
+  co_return true;
+}
+
+Task<Status> Journal::SyncLocked() {
+  uint64_t upto;
+  std::vector<BlockRun> freeing;
+  {
+    std::lock_guard lock(commit_mutex_);
+    upto = committed_;
+    freeing = std::move(erased_);
+    erased_.clear();
+  }
+  Status status = OkStatus();
+  if (upto > synced_) status = co_await blocks_->Flush();
+  if (status.ok() && closed()) status = ErrnoError(ESHUTDOWN, "the server is stopping");
+  if (status.ok()) status = co_await store_->Sync();
+  if (status.ok() && closed()) status = ErrnoError(ESHUTDOWN, "the server is stopping");
+  if (!status.ok()) {
+    std::lock_guard lock(commit_mutex_);
+    erased_.insert(erased_.end(), freeing.begin(), freeing.end());
+    co_return status;
+  }
+  synced_ = upto;
+  space_->allocator().Free(freeing);
+  {
+    std::lock_guard lock(commit_mutex_);
+    waiting_blocks_ -= CountBlocks(freeing);
+  }
+  // What was asked for is done; if the erasure fails (a full disk), the next sync tries it again.
+  EraseUndo(upto).IgnoreError();
+  co_return OkStatus();
+}
+
+Status Journal::EraseUndo(uint64_t upto) {
+  while (true) {
+    std::lock_guard lock(commit_mutex_);
+    KvBatch batch;
+    batch.UseReserve();
+    size_t count = 0;
+    while (count < unsynced_.size() && count < kEraseAtOnce && unsynced_[count].sequence <= upto) {
+      batch.Erase(UndoKey(unsynced_[count++].sequence));
+    }
+    if (count == 0) return OkStatus();
+    RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+    for (; count > 0; --count) {
+      std::vector<BlockRun>& freed = unsynced_.front().freed;
+      erased_.insert(erased_.end(), freed.begin(), freed.end());
+      unsynced_.pop_front();
+    }
+  }
+}
+
+uint64_t Journal::waiting_blocks() const {
+  std::lock_guard lock(commit_mutex_);
+  return waiting_blocks_;
+}
+
+size_t Journal::waiting_records() const {
+  std::lock_guard lock(commit_mutex_);
+  return unsynced_.size();
+}
+
+uint64_t Journal::committed() const {
+  std::lock_guard lock(commit_mutex_);
+  return committed_;
+}
+
+}  // namespace nacre::ost

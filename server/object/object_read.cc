@@ -1,0 +1,262 @@
+// Reading: extents -> cache and device -> sink, a piece of at most 1 MiB at a time.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/crc32c.h"
+#include "server/object/object_store.h"
+
+namespace nacre::ost {
+
+// One Read of an ObjectStore. The object's lock is held by the caller.
+class RangeReader {
+ public:
+  RangeReader(ObjectStore* store, ObjectState* object, uint64_t offset, DataSink* sink, RangeRead* result)
+      : store_(store), pool_(*store->pool_), object_(object), offset_(offset), sink_(sink), result_(result) {}
+
+  // Bytes [from, to) of the object, within one piece.
+  Task<Status> Piece(uint64_t from, uint64_t to) {
+    CO_RETURN_IF_ERROR(MapBlocks(from, to));
+    if (!blocks_.empty()) {
+      CO_RETURN_IF_ERROR(co_await Fill());
+      Checksum(from, to);
+    }
+    co_return co_await DeliverAll(from, to);
+  }
+
+ private:
+  struct Mapped {
+    uint64_t block;
+    uint64_t physical;
+    uint32_t crc;
+  };
+
+  // blocks_: what is written, in order. Everything else is holes.
+  Status MapBlocks(uint64_t from, uint64_t to) {
+    blocks_.clear();
+    uint64_t first = from / kBlockSize, last = (to - 1) / kBlockSize;
+    Chunk chunk;
+    for (uint64_t block = first; block <= last; ++block) {
+      auto i = static_cast<uint32_t>(block % kChunkBlocks);
+      if (block == first || i == 0) {
+        RETURN_IF_ERROR(LoadChunk(store_->devices_.store, object_->id, block / kChunkBlocks, &chunk));
+      }
+      if (chunk.is_written(i)) blocks_.push_back({block, chunk.physical[i], chunk.crc[i]});
+    }
+    return OkStatus();
+  }
+
+  // Pages for all of blocks_, from the cache or the device.
+  Task<Status> Fill() {
+    keys_.clear();
+    for (const Mapped& mapped : blocks_)
+      keys_.push_back(BufferPool::CacheKey(store_->slot_, mapped.physical));
+    size_t missing = blocks_.size() - pool_.CountCached(keys_);
+    while (true) {
+      fresh_ = BufferPool::Pages();
+      fresh_ = co_await pool_.Acquire(missing);
+      std::vector<uint32_t> found;
+      found.reserve(blocks_.size());
+      pool_.Pin(keys_, &found);
+      pages_ = std::move(found);
+      size_t absent = static_cast<size_t>(std::count(pages_.begin(), pages_.end(), BufferPool::kNone));
+      if (absent <= missing) break;
+      ReleasePinned();
+      missing = blocks_.size();  // what was cached has gone meanwhile: enough for the worst case
+    }
+    Status status = co_await ReadMissing();
+    ReleaseLater();
+    co_return status;
+  }
+
+  void ReleasePinned() {
+    std::vector<uint32_t> pinned;
+    for (uint32_t page : pages_) {
+      if (page != BufferPool::kNone) pinned.push_back(page);
+    }
+    pages_.clear();
+    pool_.Unpin(pinned);
+  }
+
+  // The pinned cached pages are released with cached_.
+  void ReleaseLater() {
+    std::vector<uint32_t> pinned;
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      if (!from_device_[i]) pinned.push_back(pages_[i]);
+    }
+    cached_ = BufferPool::Pages(store_->pool_, std::move(pinned));
+  }
+
+  // Device reads of what the cache has not, one for each run of blocks.
+  Task<Status> ReadMissing() {
+    from_device_.assign(pages_.size(), false);
+    std::vector<uint64_t> new_keys;
+    std::vector<uint32_t> new_pages;
+    std::vector<Task<Status>> reads;
+    size_t next_fresh = 0;
+    for (size_t i = 0; i < pages_.size();) {
+      if (pages_[i] != BufferPool::kNone) {
+        ++i;
+        continue;
+      }
+      size_t begin = i;
+      std::vector<std::span<std::byte>> buffers;
+      do {
+        pages_[i] = fresh_.index(next_fresh++);
+        from_device_[i] = true;
+        new_keys.push_back(keys_[i]);
+        new_pages.push_back(pages_[i]);
+        AppendBuffer(&buffers, pool_.PageData(pages_[i]), kBlockSize);
+        ++i;
+      } while (i < pages_.size() && pages_[i] == BufferPool::kNone &&
+               blocks_[i].physical == blocks_[i - 1].physical + 1);
+      reads.push_back(ReadRun(begin, i - begin, std::move(buffers)));
+    }
+    if (reads.empty()) co_return OkStatus();
+    Status status = OkStatus();
+    if (reads.size() == 1) {
+      status = co_await std::move(reads[0]);
+    } else {
+      std::vector<Status> all = co_await WhenAll(std::move(reads));
+      for (Status& one : all) status.Update(one);
+    }
+    if (status.ok()) pool_.Publish(new_keys, new_pages);
+    co_return status;
+  }
+
+  Task<Status> ReadRun(size_t begin, size_t count, std::vector<std::span<std::byte>> buffers) {
+    uint64_t physical = blocks_[begin].physical;
+    Status read = co_await store_->devices_.blocks->Read(physical, buffers);
+    if (!read.ok()) {
+      if (ToErrno(read) == ESHUTDOWN) co_return read;
+      co_return store_->BadBlock(object_, blocks_[begin].block, physical,
+                                 absl::StrCat("reading ", count, " blocks: ", read.message()));
+    }
+    std::array<uint32_t, kPieceBlocks + 1> crc;
+    size_t at = 0;
+    for (std::span<std::byte> buffer : buffers) {
+      Crc32cBlocks(0, buffer, crc.data() + at);
+      at += buffer.size() / kBlockSize;
+    }
+    Status status = OkStatus();
+    for (size_t i = 0; i < count; ++i) {
+      const Mapped& mapped = blocks_[begin + i];
+      if (crc[i] == mapped.crc) continue;
+      std::string why = absl::StrFormat("checksum is %08x, should be %08x", crc[i], mapped.crc);
+      status.Update(store_->BadBlock(object_, mapped.block, mapped.physical, why));
+    }
+    co_return status;
+  }
+
+  // The stored checksums; of a block that the range cuts, the checksum of the part.
+  void Checksum(uint64_t from, uint64_t to) {
+    uint64_t base = offset_ / kBlockSize;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      uint64_t start = blocks_[i].block * kBlockSize;
+      uint64_t cut_from = std::max(start, from), cut_to = std::min(start + kBlockSize, to);
+      uint32_t crc = blocks_[i].crc;
+      if (cut_to - cut_from < kBlockSize) {
+        crc = Crc32c({pool_.PageData(pages_[i]) + (cut_from - start), cut_to - cut_from});
+      }
+      result_->crc[blocks_[i].block - base] = crc;
+    }
+  }
+
+  // Hands data to the sink, one call for what lies together, and notes the holes.
+  Task<Status> DeliverAll(uint64_t from, uint64_t to) {
+    uint64_t at = from;
+    for (size_t i = 0; i < blocks_.size();) {
+      uint64_t begin = std::max(blocks_[i].block * kBlockSize, from);
+      if (begin > at) AddHole(at, begin);
+      std::vector<std::span<const std::byte>> buffers;
+      at = begin;
+      do {
+        uint64_t start = blocks_[i].block * kBlockSize;
+        uint64_t end = std::min(start + kBlockSize, to);
+        const std::byte* data = pool_.PageData(pages_[i]);
+        AppendBuffer(&buffers, data + (at - start), end - at);
+        at = end;
+        ++i;
+      } while (i < blocks_.size() && blocks_[i].block == blocks_[i - 1].block + 1);
+      Status status = co_await sink_->Deliver(begin - offset_, buffers);
+      if (!status.ok()) co_return status;
+    }
+    if (at < to) AddHole(at, to);
+    co_return OkStatus();
+  }
+
+  void AddHole(uint64_t from, uint64_t to) {
+    std::vector<HoleRange>& holes = result_->holes;
+    uint64_t offset = from - offset_;
+    if (!holes.empty() && holes.back().offset + holes.back().length == offset) {
+      holes.back().length += to - from;
+      return;
+    }
+    holes.push_back({offset, to - from});
+  }
+
+  ObjectStore* const store_;
+  BufferPool& pool_;
+  ObjectState* const object_;
+  const uint64_t offset_;
+  DataSink* const sink_;
+  RangeRead* const result_;
+
+  std::vector<Mapped> blocks_;
+  std::vector<uint64_t> keys_;   // of blocks_, in the cache
+  std::vector<uint32_t> pages_;  // of blocks_
+  std::vector<bool> from_device_;
+  BufferPool::Pages fresh_, cached_;
+};
+
+Task<RangeRead> ObjectStore::Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink) {
+  RangeRead result;
+  result.status = CheckRange(offset, length);
+  if (result.status.ok() && length > kMaxRequestBytes) {
+    result.status = ErrnoError(
+        EINVAL, absl::StrCat("read of ", length, " bytes: at most ", kMaxRequestBytes, " at once"));
+  }
+  if (!result.status.ok() || length == 0) co_return result;
+  StatusOr<std::shared_ptr<ObjectState>> object = objects_.Acquire(id);
+  if (!object.ok()) {
+    result.status = object.status();
+    co_return result;
+  }
+  RangeLock::Guard guard =
+      co_await (*object)->locks.Lock(offset / kBlockSize, (offset + length - 1) / kBlockSize + 1, false);
+  std::optional<ObjectRecord> record = (*object)->Record();
+  if (!record || record->size <= offset) co_return result;
+  result.length = std::min(length, record->size - offset);
+  result.crc.assign(CrcCount(offset, result.length), 0);
+  const uint64_t end = offset + result.length;
+  for (uint64_t at = offset; at < end && result.status.ok();) {
+    uint64_t stop = std::min(end, (at / kBlockSize + kPieceBlocks) * kBlockSize);
+    RangeReader reader(this, object->get(), offset, sink, &result);
+    result.status = co_await reader.Piece(at, stop);
+    at = stop;
+  }
+  co_return result;
+}
+
+Task<Status> ObjectStore::ReadBlock(ObjectState* object, uint64_t block, const Chunk* chunk,
+                                    std::byte* page) {
+  auto i = static_cast<uint32_t>(block % kChunkBlocks);
+  uint64_t physical = chunk->physical[i];
+  std::vector<uint64_t> keys(1, BufferPool::CacheKey(slot_, physical));
+  std::vector<uint32_t> found;
+  pool_->Pin(keys, &found);
+  if (found[0] != BufferPool::kNone) {
+    std::memcpy(page, pool_->PageData(found[0]), kBlockSize);
+    pool_->Unpin(found);
+    co_return OkStatus();
+  }
+  std::vector<std::span<std::byte>> buffers(1, std::span<std::byte>(page, kBlockSize));
+  Status read = co_await devices_.blocks->Read(physical, buffers);
+  if (!read.ok()) co_return BadBlock(object, block, physical, std::string(read.message()));
+  uint32_t crc = Crc32c(buffers[0]);
+  if (crc == chunk->crc[i]) co_return OkStatus();
+  co_return BadBlock(object, block, physical,
+                     absl::StrFormat("checksum is %08x, should be %08x", crc, chunk->crc[i]));
+}
+
+}  // namespace nacre::ost

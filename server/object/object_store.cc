@@ -1,0 +1,200 @@
+#include "server/object/object_store.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "common/metrics.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr size_t kScanAtOnce = 1000;
+
+std::string MakeUuid(Random* random) {
+  uint64_t a = random->Next(), b = random->Next();
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", a >> 32, a >> 16 & 0xffff, a & 0xffff, b >> 48,
+                         b & 0xffffffffffffu);
+}
+
+}  // namespace
+
+ObjectStore::ObjectStore(OstDevices devices, std::shared_ptr<BufferPool> pool, uint32_t slot,
+                         StoreOptions options)
+    : devices_(std::move(devices)),
+      pool_(std::move(pool)),
+      slot_(slot),
+      options_(options),
+      space_(devices_.blocks, absl::StrCat("OST ", devices_.index, " (", devices_.directory, ")")),
+      objects_(devices_.store, options.cached_objects),
+      journal_(devices_.store, devices_.blocks, &space_) {
+  space_.SetReclaim([this] { return journal_.Reclaim(); });
+}
+
+Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices devices,
+                                                               std::shared_ptr<BufferPool> pool,
+                                                               uint32_t slot, Random* random,
+                                                               StoreOptions options) {
+  std::unique_ptr<ObjectStore> store(new ObjectStore(std::move(devices), std::move(pool), slot, options));
+  CO_RETURN_IF_ERROR(store->LoadSuperblock(random));
+  StatusOr<Journal::Recovered> recovered = co_await store->journal_.Recover();
+  if (!recovered.ok()) {
+    co_return Status(recovered.status().code(), absl::StrCat("recovery of the OST in ", store->directory(),
+                                                             ": ", recovered.status().message()));
+  }
+  if (recovered->rolled_back > 0) {
+    LogWarning("OST %d (%s): %d changes whose data had not reached the disk were taken back",
+               store->devices_.index, store->directory(), recovered->rolled_back);
+  }
+  CO_RETURN_IF_ERROR(store->ScanExtents());
+  co_return store;
+}
+
+Status ObjectStore::LoadSuperblock(Random* random) {
+  StatusOr<std::string> value = devices_.store->Get(kSuperblockKey);
+  if (value.ok()) {
+    StatusOr<Superblock> parsed = ParseSuperblock(*value);
+    if (!parsed.ok()) {
+      return Status(parsed.status().code(),
+                    absl::StrCat(devices_.directory, ": ", parsed.status().message()));
+    }
+    superblock_ = *parsed;
+    if (superblock_.index == devices_.index) return OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(devices_.directory, " holds OST ", superblock_.index,
+                                                      ", not OST ", devices_.index,
+                                                      ": correct the index in the configuration"));
+  }
+  if (!absl::IsNotFound(value.status())) return value.status();
+  ASSIGN_OR_RETURN(std::vector<KvEntry> others, devices_.store->Scan("", "", 1));
+  if (!others.empty()) {
+    return absl::DataLossError(absl::StrCat(devices_.directory,
+                                            ": the database has records but no OST superblock; "
+                                            "it is damaged or belongs to something else"));
+  }
+  superblock_.index = devices_.index;
+  superblock_.uuid = MakeUuid(random);
+  KvBatch batch;
+  batch.Put(std::string(kSuperblockKey), Encode(superblock_));
+  LogInfo("OST %d: formatted %s as %s", devices_.index, devices_.directory, superblock_.uuid);
+  return devices_.store->Commit(std::move(batch));
+}
+
+Status ObjectStore::JoinCluster(const std::string& cluster_uuid) {
+  if (superblock_.cluster_uuid == cluster_uuid) return OkStatus();
+  if (!superblock_.cluster_uuid.empty()) {
+    return ErrnoError(EINVAL, absl::StrCat(devices_.directory, " belongs to cluster ",
+                                           superblock_.cluster_uuid, ", the MGS is that of ", cluster_uuid));
+  }
+  superblock_.cluster_uuid = cluster_uuid;
+  KvBatch batch;
+  batch.Put(std::string(kSuperblockKey), Encode(superblock_));
+  return devices_.store->Commit(std::move(batch));
+}
+
+Status ObjectStore::ScanExtents() {
+  std::string from = "E", end = PrefixEnd("E");
+  for (bool more = true; more;) {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, devices_.store->Scan(from, end, kScanAtOnce));
+    more = entries.size() == kScanAtOnce;
+    if (more) from = entries.back().key + '\0';
+    for (const KvEntry& entry : entries) {
+      ASSIGN_OR_RETURN(ExtentPlace place, ParseExtentKey(entry.key));
+      Chunk chunk;
+      RETURN_IF_ERROR(ParseChunk(entry.value, &chunk));
+      for (uint32_t i = 0; i < kChunkBlocks; ++i) {
+        if (!chunk.is_mapped(i) || space_.allocator().MarkUsed(chunk.physical[i])) continue;
+        if (chunk.physical[i] >= devices_.blocks->block_count()) {
+          return absl::FailedPreconditionError(
+              absl::StrCat("object ", place.object.ToString(), " of ", devices_.directory, " uses block ",
+                           chunk.physical[i], ", the OST has only ", devices_.blocks->block_count(),
+                           ": raise its size limit"));
+        }
+        std::string text = absl::StrCat("block ", chunk.physical[i], " belongs to several objects, one is ",
+                                        place.object.ToString(), ": stop the OST and run `nacre doctor ",
+                                        devices_.directory, "`");
+        if (problems_.Add(text)) LogError("OST %d: %s", devices_.index, text);
+      }
+    }
+  }
+  space_.allocator().FinishScan();
+  from = "O";
+  end = PrefixEnd("O");
+  while (true) {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, devices_.store->Scan(from, end, kScanAtOnce));
+    object_count_ += entries.size();
+    if (entries.size() < kScanAtOnce) return OkStatus();
+    from = entries.back().key + '\0';
+  }
+}
+
+Status ObjectStore::CheckRange(uint64_t offset, uint64_t length) const {
+  constexpr uint64_t kLimit = kMaxObjectBlocks * kBlockSize;
+  if (offset <= kLimit && length <= kLimit - offset) return OkStatus();
+  return ErrnoError(EFBIG,
+                    absl::StrCat("range of ", length, " bytes at ", offset, ": an object ends at ", kLimit));
+}
+
+StatusOr<std::optional<ObjectRecord>> ObjectStore::Stat(ObjectId id) {
+  ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
+  return object->Record();
+}
+
+StatusOr<std::vector<ObjectStore::Listed>> ObjectStore::List(std::optional<ObjectId> after, size_t limit) {
+  std::string from = after ? ObjectKey(*after) + '\0' : "O";
+  ASSIGN_OR_RETURN(std::vector<KvEntry> entries, devices_.store->Scan(from, PrefixEnd("O"), limit));
+  std::vector<Listed> listed;
+  listed.reserve(entries.size());
+  for (const KvEntry& entry : entries) {
+    ASSIGN_OR_RETURN(ObjectId id, ParseObjectKey(entry.key));
+    ASSIGN_OR_RETURN(ObjectRecord record, ParseObjectRecord(entry.value));
+    listed.push_back({id, record});
+  }
+  return listed;
+}
+
+Task<Status> ObjectStore::Sync() {
+  if (options_.plant_early_sync) co_return OkStatus();
+  co_return co_await journal_.Sync();
+}
+
+Task<Status> ObjectStore::Maintain() {
+  Status status = co_await journal_.Sync();
+  if (!status.ok()) co_return status;
+  co_return co_await space_.Trim();
+}
+
+Task<Status> ObjectStore::LimitWaiting() {
+  if (journal_.waiting_records() < options_.max_waiting_records) co_return OkStatus();
+  co_return co_await journal_.Sync();
+}
+
+StoreSpace ObjectStore::GetSpace() const {
+  StoreSpace out;
+  uint64_t waiting = journal_.waiting_blocks();
+  uint64_t free = space_.free_blocks() + waiting;
+  uint64_t taken = space_.promised() + space_.reserve();
+  out.total_bytes = devices_.blocks->block_count() * kBlockSize;
+  out.free_bytes = free * kBlockSize;
+  out.available_bytes = (free > taken ? free - taken : 0) * kBlockSize;
+  out.objects = object_count_.load();
+  return out;
+}
+
+void ObjectStore::CountObject(bool existed, bool exists) {
+  if (!existed && exists) ++object_count_;
+  if (existed && !exists) --object_count_;
+}
+
+Status ObjectStore::BadBlock(ObjectState* object, uint64_t block, uint64_t physical, std::string_view why) {
+  static Counter& errors = GetCounter("ost.bad_blocks");
+  errors.Add();
+  std::optional<ObjectRecord> record = object->Record();
+  std::string text = absl::StrCat("OST ", devices_.index, ": file ", record ? record->parent.ToString() : "?",
+                                  " object ", object->id.ToString(), " block ", block, " (device block ",
+                                  physical, "): ", AbslView(why));
+  LogError("%s", text);
+  problems_.Add(text);
+  return ErrnoError(EIO, text);
+}
+
+}  // namespace nacre::ost

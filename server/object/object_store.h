@@ -1,0 +1,178 @@
+// One OST: objects over a KvStore and a BlockStore (docs/architecture.md "Objects", proto/FORMAT.md "OST").
+//
+// Copy on write: data goes into free blocks, then one batch makes it visible. Requests on one object that
+// overlap are ordered by locks; all others run side by side. Reads and writes pass through the buffer pool,
+// which is also the cache; memory does not grow with the number of objects. Devices and pool outlive the
+// store; the store outlives its requests. Thread-safe.
+//
+// Errors: EINVAL (bad arguments), ENOSPC, EIO (device or checksum; logged and listed in problems()),
+// ESHUTDOWN after Close.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/random.h"
+#include "common/task.h"
+#include "server/object/journal.h"
+#include "server/object/object_server.h"
+#include "server/object/object_table.h"
+#include "server/object/pool.h"
+#include "server/object/problems.h"
+#include "server/object/space.h"
+
+namespace nacre::ost {
+
+inline constexpr uint64_t kMaxRequestBytes = 64 << 20;  // of one range
+inline constexpr uint64_t kPieceBlocks =
+    (1 << 20) / kBlockSize;  // moved between device and network at a time
+
+// Where a write's bytes come from and a read's go to. Offsets count from the range's beginning. Called by one
+// coroutine at a time.
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+  virtual Task<Status> Fetch(uint64_t offset, std::span<const std::span<std::byte>> buffers) = 0;
+};
+class DataSink {
+ public:
+  virtual ~DataSink() = default;
+  virtual Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers) = 0;
+};
+
+struct StoreOptions {
+  size_t cached_objects = 16384;
+  size_t max_waiting_records = 200'000;   // undo records; beyond, writes wait for a sync
+  bool plant_commit_before_data = false;  // ObjectOptions
+  bool plant_early_sync = false;
+};
+
+struct HoleRange {
+  uint64_t offset = 0;  // from the start of the range
+  uint64_t length = 0;
+};
+
+struct RangeRead {
+  Status status;
+  uint64_t length = 0;        // bytes that exist
+  std::vector<uint32_t> crc;  // one per block touched; 0 in holes
+  std::vector<HoleRange> holes;
+};
+
+struct WriteArgs {
+  ObjectId object;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  Fid parent;
+  std::vector<uint32_t> crc;  // one per block touched, cut at the ends
+  GrantUse* grant = nullptr;
+};
+
+struct StoreSpace {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+  uint64_t available_bytes = 0;
+  uint64_t objects = 0;
+};
+
+class ObjectStore {
+ public:
+  // Formats an empty store, recovers, scans. `slot` tells the OSTs of one pool apart. FAILED_PRECONDITION:
+  // another format version or another OST's index; DATA_LOSS: damaged.
+  static Task<StatusOr<std::unique_ptr<ObjectStore>>> Open(OstDevices devices,
+                                                           std::shared_ptr<BufferPool> pool, uint32_t slot,
+                                                           Random* random, StoreOptions options);
+
+  Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink);
+
+  // These return the change of allocated space in blocks.
+  Task<StatusOr<int64_t>> Write(WriteArgs args, DataSource* source);
+  Task<StatusOr<int64_t>> Truncate(ObjectId id, uint64_t size);
+  Task<StatusOr<int64_t>> Punch(ObjectId id, uint64_t offset, uint64_t length);
+  Task<StatusOr<int64_t>> Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length);
+  Task<StatusOr<int64_t>> Destroy(ObjectId id);
+
+  // None: there is no such object.
+  StatusOr<std::optional<ObjectRecord>> Stat(ObjectId id);
+  // The next data (or hole) at or behind `offset`; none: no data there.
+  Task<StatusOr<std::optional<uint64_t>>> Seek(ObjectId id, uint64_t offset, bool hole);
+  struct Listed {
+    ObjectId id;
+    ObjectRecord record;
+  };
+  StatusOr<std::vector<Listed>> List(std::optional<ObjectId> after, size_t limit);
+
+  // Everything answered so far is on stable storage.
+  Task<Status> Sync();
+  // The periodic work: a sync if there is something to sync, and space back to the disk below.
+  Task<Status> Maintain();
+
+  StoreSpace GetSpace() const;
+  Space& space() { return space_; }
+  const Superblock& superblock() const { return superblock_; }
+  // EINVAL if it belongs to another cluster already.
+  Status JoinCluster(const std::string& cluster_uuid);
+  const std::string& directory() const { return devices_.directory; }
+  KvStore& kv() { return *devices_.store; }
+  Problems& problems() { return problems_; }
+
+  // Nothing has an effect on the devices' metadata any more.
+  void Close() { journal_.Close(); }
+
+ private:
+  friend class RangeReader;
+  friend class RangeWriter;
+
+  ObjectStore(OstDevices devices, std::shared_ptr<BufferPool> pool, uint32_t slot, StoreOptions options);
+
+  Status LoadSuperblock(Random* random);
+  Status ScanExtents();
+  Status CheckRange(uint64_t offset, uint64_t length) const;
+
+  // The whole block, verified, in a page of its own.
+  Task<Status> ReadBlock(ObjectState* object, uint64_t block, const Chunk* chunk, std::byte* page);
+  // A copy of a written block with zeros in [from, to), not committed yet.
+  struct Rewritten {
+    uint64_t block = 0;
+    uint64_t physical = 0;
+    uint32_t crc = 0;
+  };
+  Task<StatusOr<std::optional<Rewritten>>> ZeroPart(ObjectState* object, uint64_t block, uint32_t from,
+                                                    uint32_t to);
+  // Unmaps [first, end) of the object chunk by chunk from its end, `last` being the final batch's other
+  // changes.
+  Task<StatusOr<int64_t>> Unmap(ObjectState* object, uint64_t first, uint64_t end, ObjectChange last);
+  Task<StatusOr<int64_t>> PreallocatePart(ObjectState* object, Fid parent, uint64_t first, uint64_t end);
+  StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
+  Task<Status> LimitWaiting();
+  void CountObject(bool existed, bool exists);
+
+  // Logs, counts and lists a block that does not match its checksum or cannot be read.
+  Status BadBlock(ObjectState* object, uint64_t block, uint64_t physical, std::string_view why);
+
+  const OstDevices devices_;
+  const std::shared_ptr<BufferPool> pool_;
+  const uint32_t slot_;
+  const StoreOptions options_;
+  Superblock superblock_;
+  Space space_;
+  ObjectTable objects_;
+  Journal journal_;
+  Problems problems_;
+  std::atomic<uint64_t> object_count_{0};
+};
+
+// Buffers that lie one behind the other in memory become one.
+template <typename Byte>
+void AppendBuffer(std::vector<std::span<Byte>>* buffers, Byte* data, size_t size) {
+  if (size == 0) return;
+  if (!buffers->empty() && buffers->back().data() + buffers->back().size() == data) {
+    buffers->back() = std::span<Byte>(buffers->back().data(), buffers->back().size() + size);
+    return;
+  }
+  buffers->emplace_back(data, size);
+}
+
+}  // namespace nacre::ost

@@ -1,0 +1,280 @@
+// Writing: source -> pages -> free blocks of the device, a piece of at most 1 MiB at a time, then one commit
+// for the range.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/crc32c.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "server/object/object_store.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr uint64_t kNoBlock = ~uint64_t{0};
+constexpr size_t kPiecesInFlight = 4;
+
+}  // namespace
+
+// One Write of an ObjectStore. The object's lock is held by the caller.
+class RangeWriter {
+ public:
+  RangeWriter(ObjectStore* store, ObjectState* object, const WriteArgs* args, DataSource* source)
+      : store_(store),
+        object_(object),
+        args_(args),
+        source_(source),
+        end_(args->offset + args->length),
+        first_(args->offset / kBlockSize),
+        count_((end_ - 1) / kBlockSize + 1 - first_),
+        physical_(count_, kNoBlock),
+        crc_(count_) {}
+
+  Task<StatusOr<int64_t>> Run() {
+    Status status = co_await Place();
+    if (!status.ok()) co_return status;
+    if (store_->options_.plant_commit_before_data) co_return co_await CommitBeforeData();
+    status = co_await Data();
+    if (!status.ok()) co_return GiveUp(status);
+    co_return Commit();
+  }
+
+ private:
+  // --- where the blocks go ---
+
+  Task<Status> Place() {
+    CO_RETURN_IF_ERROR(LookUp());
+    Space::Request request;
+    request.blocks = count_ - in_place_;
+    request.goal = goal_;
+    request.replaces = mapped_ == count_;
+    request.grant = args_->grant;
+    if (request.blocks == 0) co_return OkStatus();
+    StatusOr<std::vector<BlockRun>> runs = co_await store_->space_.Allocate(request);
+    if (!runs.ok()) co_return runs.status();
+    allocated_ = *std::move(runs);
+    size_t at = 0;
+    for (const BlockRun& run : allocated_) {
+      for (uint64_t i = 0; i < run.count; ++i) {
+        while (physical_[at] != kNoBlock) ++at;
+        physical_[at++] = run.first + i;
+      }
+    }
+    co_return OkStatus();
+  }
+
+  // What the range maps to now. Preallocated blocks are written in place: nothing of them is visible before
+  // the commit.
+  Status LookUp() {
+    Chunk chunk;
+    for (uint64_t n = 0; n < count_; ++n) {
+      uint64_t block = first_ + n;
+      auto i = static_cast<uint32_t>(block % kChunkBlocks);
+      if (n == 0 || i == 0) {
+        RETURN_IF_ERROR(LoadChunk(store_->devices_.store, object_->id, block / kChunkBlocks, &chunk));
+        if (n == 0) head_ = chunk;
+        if (n == 0 && i > 0 && chunk.is_mapped(i - 1)) goal_ = chunk.physical[i - 1] + 1;
+      }
+      if (!chunk.is_mapped(i)) continue;
+      ++mapped_;
+      if (!chunk.is_unwritten(i)) continue;
+      ++in_place_;
+      physical_[n] = chunk.physical[i];
+    }
+    tail_ = chunk;
+    return OkStatus();
+  }
+
+  // --- the bytes ---
+
+  Task<Status> Data() {
+    if (count_ <= kPieceBlocks) {
+      uint64_t count = count_;
+      Status status = co_await LoadPiece(0, count);
+      if (!status.ok()) co_return status;
+      co_return co_await StorePiece(0, std::move(loaded_));
+    }
+    co_return co_await ManyPieces();
+  }
+
+  // The next piece comes over the network while those before go to the device.
+  Task<Status> ManyPieces() {
+    Executor executor = co_await asio::this_coro::executor;
+    std::deque<OneShot<Status>> in_flight;
+    Status result = OkStatus();
+    for (uint64_t at = 0; at < count_ && result.ok(); at += kPieceBlocks) {
+      if (in_flight.size() >= kPiecesInFlight) {
+        result.Update(co_await in_flight.front().Wait());
+        in_flight.pop_front();
+      }
+      uint64_t count = std::min(kPieceBlocks, count_ - at);
+      Status loaded = co_await LoadPiece(at, count);
+      result.Update(loaded);
+      if (!result.ok()) break;
+      OneShot<Status> done;
+      in_flight.push_back(done);
+      asio::co_spawn(executor, StorePiece(at, std::move(loaded_)),
+                     [done](std::exception_ptr exception, Status status) {
+                       if (exception) DieOfException(exception);
+                       done.Set(std::move(status));
+                     });
+    }
+    for (OneShot<Status>& done : in_flight) result.Update(co_await done.Wait());
+    co_return result;
+  }
+
+  // Brings blocks [at, at + count) of the range into loaded_ and fills crc_ for them.
+  Task<Status> LoadPiece(uint64_t at, uint64_t count) {
+    loaded_ = BufferPool::Pages();
+    loaded_ = co_await store_->pool_->Acquire(count);
+    uint64_t start = (first_ + at) * kBlockSize;
+    uint64_t from = std::max(start, args_->offset), to = std::min(start + count * kBlockSize, end_);
+    bool cut_head = from > start, cut_tail = to < start + count * kBlockSize;
+    if (cut_head) CO_RETURN_IF_ERROR(co_await FillOld(first_ + at, head_, loaded_.data(0)));
+    if (cut_tail && !(cut_head && count == 1)) {
+      CO_RETURN_IF_ERROR(co_await FillOld(first_ + at + count - 1, tail_, loaded_.data(count - 1)));
+    }
+    std::vector<std::span<std::byte>> buffers;
+    for (uint64_t i = 0; i < count; ++i) {
+      uint64_t block_start = start + i * kBlockSize;
+      uint64_t begin = std::max(block_start, from), end = std::min(block_start + kBlockSize, to);
+      AppendBuffer(&buffers, loaded_.data(i) + (begin - block_start), end - begin);
+    }
+    uint64_t source_offset = from - args_->offset;
+    Status fetched = co_await source_->Fetch(source_offset, buffers);
+    if (!fetched.ok()) co_return fetched;
+    CO_RETURN_IF_ERROR(Verify(at, from, buffers));
+    if (cut_head) crc_[at] = Crc32c({loaded_.data(0), kBlockSize});
+    if (cut_tail) crc_[at + count - 1] = Crc32c({loaded_.data(count - 1), kBlockSize});
+    co_return OkStatus();
+  }
+
+  // The content that an incompletely written block has now.
+  Task<Status> FillOld(uint64_t block, const Chunk& chunk, std::byte* page) {
+    if (!chunk.is_written(static_cast<uint32_t>(block % kChunkBlocks))) {
+      std::memset(page, 0, kBlockSize);
+      co_return OkStatus();
+    }
+    const Chunk* where = &chunk;
+    co_return co_await store_->ReadBlock(object_, block, where, page);
+  }
+
+  Status Verify(uint64_t at, uint64_t from, const std::vector<std::span<std::byte>>& buffers) {
+    uint64_t n = at;
+    for (std::span<std::byte> buffer : buffers) {
+      Crc32cBlocks(from, buffer, crc_.data() + n);
+      n += CrcCount(from, buffer.size());
+      from += buffer.size();
+    }
+    for (uint64_t i = at; i < n; ++i) {
+      if (crc_[i] == args_->crc[i]) continue;
+      static Counter& damaged = GetCounter("ost.damaged_arrivals");
+      damaged.Add();
+      std::string text =
+          absl::StrFormat("object %s block %d arrived damaged: checksum is %08x, should be %08x",
+                          object_->id.ToString(), first_ + i, crc_[i], args_->crc[i]);
+      LogError("%s", text);
+      return ErrnoError(EIO, text);
+    }
+    return OkStatus();
+  }
+
+  Task<Status> StorePiece(uint64_t at, BufferPool::Pages pages) {
+    Status status = OkStatus();
+    for (size_t i = 0; i < pages.size() && status.ok();) {
+      uint64_t physical = physical_[at + i];
+      std::vector<std::span<const std::byte>> buffers;
+      size_t begin = i;
+      do {
+        const std::byte* data = pages.data(i);
+        AppendBuffer(&buffers, data, kBlockSize);
+        ++i;
+      } while (i < pages.size() && physical_[at + i] == physical + (i - begin));
+      if (store_->journal_.closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+      status = co_await store_->devices_.blocks->Write(physical, buffers);
+    }
+    if (status.ok()) Publish(at, pages);
+    co_return status;
+  }
+
+  void Publish(uint64_t at, const BufferPool::Pages& pages) {
+    std::vector<uint64_t> keys(pages.size());
+    std::vector<uint32_t> indexes(pages.size());
+    for (size_t i = 0; i < pages.size(); ++i) {
+      keys[i] = BufferPool::CacheKey(store_->slot_, physical_[at + i]);
+      indexes[i] = pages.index(i);
+    }
+    store_->pool_->Publish(keys, indexes);
+  }
+
+  // --- the end ---
+
+  StatusOr<int64_t> Commit() {
+    ObjectChange change;
+    change.edits.push_back({first_, count_, physical_.data(), crc_.data()});
+    change.grow_to = end_;
+    change.parent = args_->parent;
+    bool existed = object_->Record().has_value();
+    StatusOr<int64_t> delta = store_->journal_.Commit(object_, change);
+    if (!delta.ok()) return GiveUp(delta.status());
+    store_->CountObject(existed, true);
+    return delta;
+  }
+
+  Status GiveUp(Status status) {
+    store_->space_.allocator().Free(allocated_);
+    return status;
+  }
+
+  // The planted bug: the checksums are there before their data.
+  Task<StatusOr<int64_t>> CommitBeforeData() {
+    if (count_ > kPieceBlocks) co_return GiveUp(ErrnoError(EINVAL, "planted bug: one piece at most"));
+    uint64_t count = count_;
+    Status status = co_await LoadPiece(0, count);
+    if (!status.ok()) co_return GiveUp(status);
+    StatusOr<int64_t> delta = Commit();
+    if (!delta.ok()) co_return delta;
+    status = co_await StorePiece(0, std::move(loaded_));
+    if (!status.ok()) co_return status;
+    co_return delta;
+  }
+
+  ObjectStore* const store_;
+  ObjectState* const object_;
+  const WriteArgs* const args_;
+  DataSource* const source_;
+  const uint64_t end_;
+  const uint64_t first_;  // block of the object
+  const uint64_t count_;
+  std::vector<uint64_t> physical_;
+  std::vector<uint32_t> crc_;
+
+  Chunk head_, tail_;  // extents at the first and the last block
+  uint64_t goal_ = 0;
+  uint64_t mapped_ = 0;
+  uint64_t in_place_ = 0;
+  std::vector<BlockRun> allocated_;
+  BufferPool::Pages loaded_;
+};
+
+Task<StatusOr<int64_t>> ObjectStore::Write(WriteArgs args, DataSource* source) {
+  CO_RETURN_IF_ERROR(CheckRange(args.offset, args.length));
+  if (args.length == 0) co_return 0;
+  if (args.length > kMaxRequestBytes) {
+    co_return ErrnoError(
+        EINVAL, absl::StrCat("write of ", args.length, " bytes: at most ", kMaxRequestBytes, " at once"));
+  }
+  if (args.crc.size() != CrcCount(args.offset, args.length)) {
+    co_return ErrnoError(
+        EINVAL, absl::StrCat(args.crc.size(), " checksums for ", args.length, " bytes at ", args.offset));
+  }
+  CO_RETURN_IF_ERROR(co_await LimitWaiting());
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(args.object));
+  uint64_t first = args.offset / kBlockSize, end = (args.offset + args.length - 1) / kBlockSize + 1;
+  RangeLock::Guard guard = co_await object->locks.Lock(first, end, true);
+  RangeWriter writer(this, object.get(), &args, source);
+  co_return co_await writer.Run();
+}
+
+}  // namespace nacre::ost

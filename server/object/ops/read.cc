@@ -1,0 +1,93 @@
+#include <cerrno>
+
+#include "common/metrics.h"
+#include "rpc/convert.h"
+#include "server/object/ops/ops.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr int kMaxRanges = 4096;
+constexpr int kRangesAtOnce = 8;
+
+// Puts bytes into the caller's memory; a call's puts go one after the other.
+class CallSink : public DataSink {
+ public:
+  CallSink(IncomingCall* call, AsyncMutex* turn, uint64_t base) : call_(call), turn_(turn), base_(base) {}
+
+  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers) override {
+    AsyncMutex::Guard guard = co_await turn_->Lock();
+    co_return co_await call_->Put(base_ + offset, buffers);
+  }
+
+ private:
+  IncomingCall* const call_;
+  AsyncMutex* const turn_;
+  const uint64_t base_;
+};
+
+// False: the connection is gone, and nobody waits for the rest.
+Task<bool> ReadRange(OpContext context, AsyncMutex* turn, const proto::ObjectRange* range,
+                     proto::ReadRangeResult* result) {
+  static Counter& bytes = GetCounter("ost.read_bytes");
+  CallSink sink(context.call, turn, range->memory_offset());
+  RangeRead read = co_await context.target->store->Read(FromProto(range->object()), range->offset(),
+                                                        range->length(), &sink);
+  if (!read.status.ok()) {
+    *result->mutable_status() = ToProto(read.status);
+    co_return !IsRetryable(read.status);
+  }
+  bytes.Add(static_cast<int64_t>(read.length));
+  result->set_length(read.length);
+  result->mutable_crc()->Add(read.crc.begin(), read.crc.end());
+  for (const HoleRange& hole : read.holes) {
+    proto::Hole* out = result->add_holes();
+    out->set_offset(hole.offset);
+    out->set_length(hole.length);
+  }
+  co_return true;
+}
+
+}  // namespace
+
+Status CheckMemory(const OpContext& context, CallMemory kind, const proto::ObjectRange& range) {
+  if (range.length() == 0) return OkStatus();
+  if (context.call->memory_kind() != kind) {
+    return ErrnoError(EINVAL, "the call has no memory of the kind that this request needs");
+  }
+  uint64_t size = context.call->memory_size();
+  if (range.memory_offset() <= size && range.length() <= size - range.memory_offset()) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrCat("range of ", range.length(), " bytes at ", range.memory_offset(),
+                                         " of a memory of ", size, " bytes"));
+}
+
+Task<Status> ReadOp(OpContext context) {
+  const auto& ranges = context.request->read().ranges();
+  if (ranges.size() > kMaxRanges) {
+    co_return ErrnoError(EINVAL,
+                         absl::StrCat(ranges.size(), " ranges: at most ", kMaxRanges, " in one request"));
+  }
+  for (const proto::ObjectRange& range : ranges) {
+    CO_RETURN_IF_ERROR(CheckMemory(context, CallMemory::kPutTarget, range));
+  }
+  auto* results = context.reply->mutable_read()->mutable_ranges();
+  for (int i = 0; i < ranges.size(); ++i) results->Add();
+  AsyncMutex turn;
+  bool connected = true;
+  for (int at = 0; at < ranges.size() && connected; at += kRangesAtOnce) {
+    int stop = std::min(ranges.size(), at + kRangesAtOnce);
+    if (stop - at == 1) {
+      connected = co_await ReadRange(context, &turn, &ranges[at], results->Mutable(at));
+      continue;
+    }
+    std::vector<Task<bool>> reads;
+    for (int i = at; i < stop; ++i)
+      reads.push_back(ReadRange(context, &turn, &ranges[i], results->Mutable(i)));
+    std::vector<bool> all = co_await WhenAll(std::move(reads));
+    for (bool one : all) connected = connected && one;
+  }
+  if (!connected) co_return ErrnoError(ECONNRESET, "the caller has gone");
+  co_return OkStatus();
+}
+
+}  // namespace nacre::ost

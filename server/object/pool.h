@@ -1,0 +1,109 @@
+// The buffers of an OSS: one mapped memfd, registered with the transport, cut into 4 KiB pages. A page is
+// pinned (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read
+// cache. What is cached are physical blocks, which do not change as long as they are mapped.
+//
+// Bounded: Acquire waits, first come first served, while too many pages are pinned. To be free of deadlocks a
+// caller never waits in Acquire while it holds pages that depend on the wait's end. Thread-safe. Pages keep
+// their pool alive.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "common/status.h"
+#include "common/task.h"
+#include "server/object/format.h"
+#include "transport/transport.h"
+
+namespace nacre::ost {
+
+class BufferPool : public std::enable_shared_from_this<BufferPool> {
+ public:
+  // Pinned pages; unpinned at destruction.
+  class Pages {
+   public:
+    Pages() = default;
+    Pages(std::shared_ptr<BufferPool> pool, std::vector<uint32_t> pages)
+        : pool_(std::move(pool)), pages_(std::move(pages)) {}
+    Pages(Pages&&) = default;
+    Pages& operator=(Pages&& other) noexcept {
+      Release();
+      pool_ = std::move(other.pool_);
+      pages_ = std::move(other.pages_);
+      return *this;
+    }
+    ~Pages() { Release(); }
+
+    size_t size() const { return pages_.size(); }
+    uint32_t index(size_t i) const { return pages_[i]; }
+    std::byte* data(size_t i) const { return pool_->PageData(pages_[i]); }
+    void Append(uint32_t page) { pages_.push_back(page); }  // pinned by the caller already
+    void Release();
+
+   private:
+    std::shared_ptr<BufferPool> pool_;
+    std::vector<uint32_t> pages_;
+  };
+
+  static constexpr uint64_t kMinBytes = 4 << 20;
+
+  // EINVAL below kMinBytes. `transport` may be null (tests).
+  static StatusOr<std::shared_ptr<BufferPool>> Create(uint64_t bytes, Transport* transport);
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+
+  // Pages with undefined content that belong to no block. At most max_acquire() at a time.
+  Task<Pages> Acquire(size_t count);
+  size_t max_acquire() const { return pages_.size() / 4; }
+
+  // The cache. Keys: CacheKey(ost, block). Pin appends each cached block's page to `found` and leaves kNone
+  // for others.
+  static uint64_t CacheKey(uint32_t ost_slot, uint64_t block) { return uint64_t{ost_slot} << 48 | block; }
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  size_t CountCached(std::span<const uint64_t> keys);
+  void Pin(std::span<const uint64_t> keys, std::vector<uint32_t>* found);
+  void Unpin(std::span<const uint32_t> pages);
+  // From now on the pages hold these blocks, and no other page does.
+  void Publish(std::span<const uint64_t> keys, std::span<const uint32_t> pages);
+  void Drop(uint32_t ost_slot, const BlockRun& run);
+
+  std::byte* PageData(uint32_t page) const { return base_ + uint64_t{page} * kBlockSize; }
+  uint64_t bytes() const { return pages_.size() * kBlockSize; }
+  size_t pinned_pages() const;
+
+ private:
+  static constexpr uint64_t kNoKey = ~uint64_t{0};
+  struct Page {
+    uint64_t key = kNoKey;
+    uint32_t pins = 0;
+    bool referenced = false;  // hit since the hand last came by
+  };
+  struct Waiter {
+    size_t count;
+    OneShot<std::vector<uint32_t>> ready;
+  };
+
+  BufferPool(std::byte* base, size_t page_count) : base_(base), pages_(page_count), unpinned_(page_count) {}
+
+  std::vector<uint32_t> Take(size_t count);
+  void Forget(Page* page);
+  void ServeWaiters();
+
+  std::byte* base_;
+  std::shared_ptr<MemoryRegion> region_;
+  mutable std::mutex mutex_;
+  std::vector<Page> pages_;
+  absl::flat_hash_map<uint64_t, uint32_t> cached_;
+  std::deque<Waiter> waiters_;
+  size_t unpinned_;
+  size_t hand_ = 0;
+};
+
+}  // namespace nacre::ost

@@ -1,0 +1,89 @@
+#include "server/object/server_core.h"
+
+#include <algorithm>
+
+#include "common/log.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr Duration kGrantSilence = std::chrono::seconds(60);
+
+}  // namespace
+
+Target* ServerCore::Find(OstIndex index) {
+  for (Target& target : targets) {
+    if (target.store->superblock().index == index) return &target;
+  }
+  return nullptr;
+}
+
+void ServerCore::BeginStop() {
+  std::vector<OneShot<Unit>> wake;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_.store(true);
+    wake = std::move(pauses_);
+    pauses_.clear();
+  }
+  for (const OneShot<Unit>& pause : wake) pause.Set({});
+}
+
+Task<void> ServerCore::Drained() {
+  OneShot<Unit> done;
+  {
+    std::lock_guard lock(mutex_);
+    if (running_ == 0) co_return;
+    drained_.push_back(done);
+  }
+  co_await done.Wait();
+}
+
+Task<void> ServerCore::Pause(Duration duration) {
+  OneShot<Unit> over;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping()) co_return;
+    std::erase_if(pauses_, [](const OneShot<Unit>& pause) { return pause.IsSet(); });
+    pauses_.push_back(over);
+  }
+  auto timer = environment.clock.After(environment.executor, duration, [over] { over.Set({}); });
+  co_await over.Wait();
+}
+
+ServerCore::Running::Running(std::shared_ptr<ServerCore> core) : core_(std::move(core)) {
+  std::lock_guard lock(core_->mutex_);
+  ++core_->running_;
+}
+
+ServerCore::Running::~Running() {
+  std::vector<OneShot<Unit>> wake;
+  {
+    std::lock_guard lock(core_->mutex_);
+    if (--core_->running_ == 0) wake = std::move(core_->drained_);
+  }
+  for (const OneShot<Unit>& done : wake) done.Set({});
+}
+
+Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
+  ServerCore::Running running(core);
+  Target& target = core->targets[index];
+  bool failing = false;
+  while (!core->stopping()) {
+    co_await core->Pause(core->options.sync_interval);
+    if (core->stopping()) break;
+    target.sessions->DropSilentGrants(kGrantSilence);
+    Status status = co_await target.store->Maintain();
+    if (core->stopping()) break;
+    if (status.ok() == !failing) continue;
+    failing = !status.ok();
+    if (failing) {
+      LogError("OST %d (%s): sync failed, trying again: %s", target.store->superblock().index,
+               target.store->directory(), std::string(status.message()));
+    } else {
+      LogInfo("OST %d (%s): sync works again", target.store->superblock().index, target.store->directory());
+    }
+  }
+}
+
+}  // namespace nacre::ost

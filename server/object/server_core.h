@@ -1,0 +1,74 @@
+// The inside of an ObjectServer, shared by its background work and the requests in progress, each of which
+// keeps it alive. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "server/object/object_server.h"
+#include "server/object/object_store.h"
+#include "server/object/sessions.h"
+
+namespace nacre::ost {
+
+struct Target {  // one OST
+  std::unique_ptr<ObjectStore> store;
+  std::unique_ptr<Sessions> sessions;
+};
+
+class ServerCore : public std::enable_shared_from_this<ServerCore> {
+ public:
+  ServerCore(ObjectEnvironment environment, ObjectOptions options)
+      : environment(std::move(environment)), options(std::move(options)) {}
+
+  // null: this OSS has no such OST.
+  Target* Find(OstIndex index);
+
+  bool stopping() const { return stopping_.load(); }
+  // Background work ends soon; new requests are refused.
+  void BeginStop();
+  // After BeginStop: when nothing is running any more.
+  Task<void> Drained();
+
+  // Sleeps, or less when the server stops.
+  Task<void> Pause(Duration duration);
+
+  // One per request and per background loop, while it lasts.
+  class Running {
+   public:
+    explicit Running(std::shared_ptr<ServerCore> core);
+    ~Running();
+    Running(const Running&) = delete;
+
+   private:
+    std::shared_ptr<ServerCore> core_;
+  };
+
+  const ObjectEnvironment environment;
+  const ObjectOptions options;
+  uint64_t instance = 0;
+  std::string address;  // as clients are told
+  std::shared_ptr<BufferPool> pool;
+  std::vector<Target> targets;
+
+ private:
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  size_t running_ = 0;
+  std::vector<OneShot<Unit>> drained_;
+  std::vector<OneShot<Unit>> pauses_;
+};
+
+// Answers one call.
+Task<void> HandleCall(std::shared_ptr<ServerCore> core, std::shared_ptr<IncomingCall> call);
+
+// Registers with the MGS, and again whenever it does not know us; heartbeats between.
+Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core);
+
+// Syncs one OST every interval and gives empty space back.
+Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t target);
+
+}  // namespace nacre::ost

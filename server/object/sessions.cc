@@ -1,0 +1,203 @@
+#include "server/object/sessions.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "server/object/format.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr size_t kScanAtOnce = 1000;
+
+}  // namespace
+
+Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
+  Release();
+  sessions_ = std::exchange(other.sessions_, nullptr);
+  session_ = other.session_;
+  sequence_ = other.sequence_;
+  return *this;
+}
+
+void Sessions::Ticket::Release() {
+  if (sessions_ != nullptr) std::exchange(sessions_, nullptr)->End(session_, sequence_);
+}
+
+void Sessions::Ticket::Finish(std::string reply) {
+  if (sequence_ == 0) return;
+  std::lock_guard lock(sessions_->mutex_);
+  Session& session = *sessions_->sessions_.at(session_);
+  auto it = session.requests.find(sequence_);
+  if (it != session.requests.end()) it->second.answer = std::move(reply);
+}
+
+Status Sessions::Load() {
+  std::string from = "F", end = PrefixEnd("F");
+  while (true) {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kScanAtOnce));
+    for (const KvEntry& entry : entries) {
+      ASSIGN_OR_RETURN(SessionId session, ParseFenceKey(entry.key));
+      fenced_.insert(session);
+    }
+    if (entries.size() < kScanAtOnce) return OkStatus();
+    from = entries.back().key + '\0';
+  }
+}
+
+Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water) {
+  Admission admission;
+  while (true) {
+    OneShot<Unit> other_done;
+    {
+      std::lock_guard lock(mutex_);
+      if (fenced_.contains(id)) {
+        admission.status =
+            ErrnoError(ESTALE, absl::StrCat("session ", id, " was evicted; its requests are refused"));
+        co_return admission;
+      }
+      std::unique_ptr<Session>& slot = sessions_[id];
+      if (slot == nullptr) slot = std::make_unique<Session>();
+      Session& session = *slot;
+      session.last_seen = clock_->Now();
+      session.low_water = std::max(session.low_water, low_water);
+      while (!session.requests.empty() && session.requests.begin()->first < session.low_water &&
+             session.requests.begin()->second.answer) {
+        session.requests.erase(session.requests.begin());
+      }
+      if (sequence != 0 && sequence < session.low_water) {
+        admission.status = ErrnoError(ESTALE, absl::StrCat("request ", sequence, " of session ", id,
+                                                           " was answered long ago; this is a late copy"));
+        co_return admission;
+      }
+      auto it = sequence == 0 ? session.requests.end() : session.requests.find(sequence);
+      if (it == session.requests.end()) {
+        if (sequence != 0) session.requests.emplace(sequence, Request{});
+        ++session.in_progress;
+        admission.ticket = Ticket(this, id, sequence);
+        co_return admission;
+      }
+      if (it->second.answer) {
+        admission.answer = *it->second.answer;
+        co_return admission;
+      }
+      it->second.waiting.push_back(other_done);
+    }
+    co_await other_done.Wait();
+  }
+}
+
+void Sessions::End(SessionId id, uint64_t sequence) {
+  std::vector<OneShot<Unit>> wake;
+  {
+    std::lock_guard lock(mutex_);
+    Session& session = *sessions_.at(id);
+    if (auto it = session.requests.find(sequence); sequence != 0 && it != session.requests.end()) {
+      wake = std::move(it->second.waiting);
+      it->second.waiting.clear();
+      if (!it->second.answer) session.requests.erase(it);
+    }
+    if (--session.in_progress == 0) {
+      wake.insert(wake.end(), session.drained.begin(), session.drained.end());
+      session.drained.clear();
+    }
+  }
+  for (const OneShot<Unit>& waiter : wake) waiter.Set({});
+}
+
+Task<Status> Sessions::Fence(SessionId id) {
+  if (id == 0) co_return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
+  {
+    std::lock_guard lock(mutex_);
+    fenced_.insert(id);
+  }
+  KvBatch batch;
+  batch.UseReserve();
+  batch.Put(FenceKey(id), "");
+  CO_RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+  Status synced = co_await store_->Sync();
+  if (!synced.ok()) co_return synced;
+  while (true) {
+    OneShot<Unit> drained;
+    {
+      std::lock_guard lock(mutex_);
+      auto it = sessions_.find(id);
+      if (it == sessions_.end()) co_return OkStatus();
+      if (it->second->in_progress == 0) {
+        ReleaseGrant(it->second.get());
+        sessions_.erase(it);
+        co_return OkStatus();
+      }
+      it->second->drained.push_back(drained);
+    }
+    co_await drained.Wait();
+  }
+}
+
+Task<uint64_t> Sessions::Reserve(SessionId id, uint64_t want) {
+  uint64_t want_blocks = want / kBlockSize + (want % kBlockSize != 0 ? 1 : 0);
+  uint64_t held, missing = 0;
+  {
+    std::lock_guard lock(mutex_);
+    Session& session = *sessions_.at(id);
+    uint64_t holders = 1;
+    for (const auto& [other, state] : sessions_) holders += other != id && state->grant_blocks > 0 ? 1 : 0;
+    // Nobody gets more than an equal share of a half of what there is: the rest stays for whoever comes.
+    uint64_t fair = (space_->free_blocks() / 2) / holders;
+    want_blocks = std::min(want_blocks, std::max(fair, session.grant_blocks));
+    held = session.grant_blocks;
+    if (want_blocks > held) {
+      missing = want_blocks - held;
+    } else {
+      session.grant_blocks = want_blocks;
+    }
+  }
+  if (missing == 0) {
+    space_->Release(held - want_blocks);
+    co_return want_blocks* kBlockSize;
+  }
+  uint64_t promised = co_await space_->Promise(missing);
+  std::lock_guard lock(mutex_);
+  Session& session = *sessions_.at(id);
+  session.grant_blocks += promised;
+  co_return session.grant_blocks* kBlockSize;
+}
+
+uint64_t Sessions::TakeGrant(SessionId id, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  Session& session = *sessions_.at(id);
+  uint64_t blocks = std::min(session.grant_blocks, bytes / kBlockSize + (bytes % kBlockSize != 0 ? 1 : 0));
+  session.grant_blocks -= blocks;
+  return blocks;
+}
+
+uint64_t Sessions::GrantOf(SessionId id) const {
+  std::lock_guard lock(mutex_);
+  auto it = sessions_.find(id);
+  return it == sessions_.end() ? 0 : it->second->grant_blocks * kBlockSize;
+}
+
+void Sessions::ReleaseGrant(Session* session) {
+  space_->Release(session->grant_blocks);
+  session->grant_blocks = 0;
+}
+
+void Sessions::DropSilentGrants(Duration silence) {
+  std::lock_guard lock(mutex_);
+  Duration now = clock_->Now();
+  for (auto& [id, session] : sessions_) {
+    if (session->grant_blocks == 0 || session->in_progress > 0 || now - session->last_seen < silence)
+      continue;
+    LogInfo("session %d has been silent: its grant of %d bytes is taken back", id,
+            session->grant_blocks * kBlockSize);
+    ReleaseGrant(session.get());
+  }
+}
+
+size_t Sessions::size() const {
+  std::lock_guard lock(mutex_);
+  return sessions_.size();
+}
+
+}  // namespace nacre::ost

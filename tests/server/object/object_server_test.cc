@@ -1,0 +1,244 @@
+#include "server/object/object_server.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/server/object/server_fixture.h"
+
+namespace nacre {
+namespace {
+
+constexpr ObjectId kId{9, 2};
+
+TEST(ObjectServer, WritesReadsAndStats) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  std::string data(300000, 'q');
+  auto reply = f.Write(client.get(), 5, kId, 1000, data);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->write().blocks_delta(), 74 * 8);
+  EXPECT_EQ(f.Read(client.get(), 5, kId, 1000, 400000).value(), data);
+  EXPECT_EQ(f.Read(client.get(), 0, kId, 1000, 400000).value(), "");
+  proto::ObjectRequest stat;
+  stat.set_ost(5);
+  *stat.mutable_stat()->mutable_object() = ToProto(kId);
+  reply = f.Call(client.get(), stat);
+  EXPECT_TRUE(reply->stat().exists());
+  EXPECT_EQ(reply->stat().size(), 301000u);
+  EXPECT_EQ(FromProto(reply->stat().parent()), (Fid{7, 1, 0}));
+}
+
+TEST(ObjectServer, ManyRangesInOneRequest) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  for (uint32_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(f.Write(client.get(), 0, {9, i}, 100, std::string(5000, static_cast<char>('a' + i))).ok());
+  }
+  ClientMemory memory(f.transport.get(), 20 * 2000);
+  proto::ObjectRequest request;
+  for (uint32_t i = 0; i < 20; ++i)
+    f.AddRange(request.mutable_read()->add_ranges(), {9, i}, 200, 2000, i * 2000);
+  auto reply = f.Run(client->Call(request, CallMemory::kPutTarget, memory.Spans()));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  for (uint32_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(reply->read().ranges(static_cast<int>(i)).length(), 2000u);
+    EXPECT_EQ(memory.bytes.substr(i * 2000, 2000), std::string(2000, static_cast<char>('a' + i)));
+  }
+}
+
+TEST(ObjectServer, TheOtherOperations) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  ASSERT_TRUE(f.Write(client.get(), 0, kId, 0, std::string(20000, 'x')).ok());
+  proto::ObjectRequest request;
+  *request.mutable_truncate()->mutable_object() = ToProto(kId);
+  request.mutable_truncate()->set_size(10000);
+  EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), -16);
+  *request.mutable_punch()->mutable_object() = ToProto(kId);
+  request.mutable_punch()->set_length(4096);
+  EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), -8);
+  *request.mutable_preallocate()->mutable_object() = ToProto(kId);
+  request.mutable_preallocate()->set_offset(1 << 20);
+  request.mutable_preallocate()->set_length(8192);
+  EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), 16);
+  *request.mutable_seek()->mutable_object() = ToProto(kId);
+  EXPECT_EQ(f.Call(client.get(), request)->seek().offset(), 4096u);
+  request.mutable_list()->set_limit(5);
+  auto listed = f.Call(client.get(), request);
+  ASSERT_EQ(listed->list().objects_size(), 1);
+  EXPECT_EQ(listed->list().objects(0).size(), 10000u);
+  EXPECT_TRUE(listed->list().end());
+  request.mutable_statfs();
+  auto statfs = f.Call(client.get(), request);
+  EXPECT_EQ(statfs->statfs().total_bytes(), ServerFixture::kBlocks * kBlockSize);
+  EXPECT_EQ(statfs->statfs().objects(), 1u);
+  request.mutable_sync();
+  EXPECT_TRUE(f.Call(client.get(), request).ok());
+  request.mutable_ping();
+  EXPECT_TRUE(f.Call(client.get(), request).ok());
+  *request.mutable_destroy()->add_objects() = ToProto(kId);
+  EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), -32);
+  EXPECT_TRUE(f.Call(client.get(), request).ok()) << "destroying again is no error";
+}
+
+TEST(ObjectServer, RefusesNonsenseWithAMessage) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  proto::ObjectRequest request;
+  EXPECT_EQ(ToErrno(f.Call(client.get(), request).status()), EOPNOTSUPP);
+  request.set_ost(77);
+  request.mutable_ping();
+  Status status = f.Call(client.get(), request).status();
+  EXPECT_EQ(ToErrno(status), ENODEV);
+  EXPECT_NE(status.message().find("77"), absl::string_view::npos);
+  ClientMemory memory(f.transport.get(), 100);
+  proto::ObjectRequest read;
+  f.AddRange(read.mutable_read()->add_ranges(), kId, 0, 200, 0);
+  EXPECT_EQ(ToErrno(f.Run(client->Call(read, CallMemory::kPutTarget, memory.Spans())).status()), EINVAL);
+  EXPECT_EQ(ToErrno(f.Run(client->Call(read, CallMemory::kNone, {})).status()), EINVAL);
+  auto peer = *f.transport->Connect("inproc:oss");
+  CallRequest raw;
+  raw.body = "\xff\xff\xff";
+  auto reply = f.Run(peer->Call(std::move(raw), 1s));
+  ASSERT_TRUE(reply.ok());
+  proto::ObjectReply decoded;
+  ASSERT_TRUE(decoded.ParseFromString(*reply));
+  EXPECT_EQ(decoded.status().error(), static_cast<uint32_t>(EPROTO));
+}
+
+TEST(ObjectServer, SurvivesACrashAndARestart) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  ASSERT_TRUE(f.Write(client.get(), 0, kId, 0, "hello").ok());
+  ASSERT_TRUE(f.Restart().ok());
+  EXPECT_EQ(f.Read(client.get(), 0, kId, 0, 10).value(), "hello");
+  EXPECT_TRUE(f.Run(f.server->Stop()).ok());
+  f.server.reset();
+  EXPECT_EQ(f.kv[0].unsynced_batches(), 0u);
+  EXPECT_EQ(f.kv[0].Scan("U", PrefixEnd("U"), 1)->size(), 0u);
+}
+
+// A session's request sent by hand, so that sequences can be repeated.
+StatusOr<proto::ObjectReply> Raw(ServerFixture* f, proto::ObjectRequest request, std::string data = "") {
+  auto peer = *f->transport->Connect("inproc:oss");
+  CallRequest call;
+  call.body = request.SerializeAsString();
+  ClientMemory memory(f->transport.get(), std::max<size_t>(1, data.size()));
+  std::copy(data.begin(), data.end(), memory.bytes.begin());
+  if (!data.empty()) {
+    call.kind = CallMemory::kGetSource;
+    call.memory = memory.Spans();
+  }
+  auto body = f->Run(peer->Call(std::move(call), 5s));
+  if (!body.ok()) return body.status();
+  proto::ObjectReply reply;
+  EXPECT_TRUE(reply.ParseFromString(*body));
+  RETURN_IF_ERROR(FromProto(reply.status()));
+  return reply;
+}
+
+TEST(ObjectServer, ARepeatedMutationIsAnsweredAndNotDone) {
+  ServerFixture f;
+  proto::ObjectRequest first = f.WriteRequest(0, kId, 0, "aaaa");
+  first.set_session(4);
+  first.set_sequence(1);
+  first.set_low_water(1);
+  ASSERT_EQ(Raw(&f, first, "aaaa")->write().blocks_delta(), 8);
+  proto::ObjectRequest second = f.WriteRequest(0, kId, 0, "bbbb");
+  second.set_session(4);
+  second.set_sequence(2);
+  second.set_low_water(1);
+  ASSERT_EQ(Raw(&f, second, "bbbb")->write().blocks_delta(), 0);
+  EXPECT_EQ(Raw(&f, first, "aaaa")->write().blocks_delta(), 8) << "the first answer again";
+  auto client = f.Client(9);
+  EXPECT_EQ(f.Read(client.get(), 0, kId, 0, 4).value(), "bbbb");
+  proto::ObjectRequest third = f.WriteRequest(0, kId, 0, "cccc");
+  third.set_session(4);
+  third.set_sequence(3);
+  third.set_low_water(3);
+  ASSERT_TRUE(Raw(&f, third, "cccc").ok());
+  EXPECT_EQ(ToErrno(Raw(&f, second, "bbbb").status()), ESTALE) << "a late copy";
+  EXPECT_EQ(f.Read(client.get(), 0, kId, 0, 4).value(), "cccc");
+}
+
+TEST(ObjectServer, FailuresAreAnswersToo) {
+  ServerFixture f;
+  proto::ObjectRequest request = f.WriteRequest(0, kId, 0, "aaaa");
+  request.mutable_write()->mutable_ranges(0)->set_crc(0, 1);
+  request.set_session(4);
+  request.set_sequence(1);
+  request.set_low_water(1);
+  EXPECT_EQ(ToErrno(Raw(&f, request, "aaaa").status()), EIO);
+  proto::ObjectRequest good = f.WriteRequest(0, kId, 0, "aaaa");
+  good.set_session(4);
+  good.set_sequence(1);
+  good.set_low_water(1);
+  EXPECT_EQ(ToErrno(Raw(&f, good, "aaaa").status()), EIO) << "the same sequence is the same request";
+}
+
+TEST(ObjectServer, AFencedSessionStaysOutAcrossRestarts) {
+  ServerFixture f;
+  auto client = f.Client(4), other = f.Client(5), mds = f.Client(0);
+  ASSERT_TRUE(f.Write(client.get(), 0, kId, 0, "aaaa").ok());
+  proto::ObjectRequest fence;
+  fence.mutable_fence()->set_session(4);
+  EXPECT_EQ(ToErrno(f.Call(other.get(), fence).status()), EPERM);
+  ASSERT_TRUE(f.Call(mds.get(), fence).ok());
+  EXPECT_EQ(f.kv[0].unsynced_batches(), 0u) << "a fence is on stable storage";
+  EXPECT_EQ(ToErrno(f.Write(client.get(), 0, kId, 0, "bbbb").status()), ESTALE);
+  EXPECT_EQ(ToErrno(f.Read(client.get(), 0, kId, 0, 4).status()), ESTALE);
+  EXPECT_TRUE(f.Write(client.get(), 5, kId, 0, "bbbb").ok()) << "another OST";
+  ASSERT_TRUE(f.Restart().ok());
+  EXPECT_EQ(ToErrno(f.Write(client.get(), 0, kId, 0, "bbbb").status()), ESTALE);
+  EXPECT_EQ(f.Read(other.get(), 0, kId, 0, 4).value(), "aaaa");
+}
+
+TEST(ObjectServer, AWriteUnderAGrantFindsSpace) {
+  ServerFixture f;
+  auto holder = f.Client(1), greedy = f.Client(2), mds = f.Client(0);
+  proto::ObjectRequest reserve;
+  reserve.mutable_grant()->set_want(100 * kBlockSize);
+  EXPECT_EQ(f.Call(holder.get(), reserve)->grant(), 100 * kBlockSize);
+  StatusOr<proto::ObjectReply> filled = proto::ObjectReply();
+  for (uint64_t size : {1 << 18, 1 << 12}) {
+    filled = proto::ObjectReply();
+    for (uint64_t i = 0; filled.ok(); ++i) {
+      filled = f.Write(greedy.get(), 0, {1, static_cast<uint32_t>(size)}, i * size, std::string(size, 'g'));
+    }
+  }
+  EXPECT_EQ(ToErrno(filled.status()), ENOSPC) << filled.status();
+  for (uint64_t i = 0; i < 100; ++i) {
+    auto reply = f.Write(holder.get(), 0, kId, i * kBlockSize, std::string(kBlockSize, 'h'), kBlockSize);
+    ASSERT_TRUE(reply.ok()) << i << ": " << reply.status();
+    EXPECT_EQ(reply->grant(), (99 - i) * kBlockSize);
+  }
+  EXPECT_EQ(f.Call(holder.get(), reserve)->grant(), 0u) << "nothing is left to promise";
+}
+
+TEST(ObjectServer, GrantsAreGivenBack) {
+  ServerFixture f;
+  auto client = f.Client(1), mds = f.Client(0);
+  auto available = [&] {
+    proto::ObjectRequest statfs;
+    statfs.mutable_statfs();
+    return f.Call(mds.get(), statfs)->statfs().available_bytes();
+  };
+  uint64_t before = available();
+  proto::ObjectRequest reserve;
+  reserve.mutable_grant()->set_want(1 << 20);
+  ASSERT_EQ(f.Call(client.get(), reserve)->grant(), 1u << 20);
+  EXPECT_EQ(available(), before - (1 << 20));
+  reserve.mutable_grant()->set_want(0);
+  EXPECT_EQ(f.Call(client.get(), reserve)->grant(), 0u);
+  EXPECT_EQ(available(), before);
+  reserve.mutable_grant()->set_want(~uint64_t{0});
+  EXPECT_LE(f.Call(client.get(), reserve)->grant(), before / 2 + (1 << 20)) << "nobody gets everything";
+  proto::ObjectRequest fence;
+  fence.mutable_fence()->set_session(1);
+  ASSERT_TRUE(f.Call(mds.get(), fence).ok());
+  EXPECT_EQ(available(), before);
+}
+
+}  // namespace
+}  // namespace nacre
