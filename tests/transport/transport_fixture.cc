@@ -1,6 +1,11 @@
 #include "tests/transport/transport_fixture.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
+
 #include "transport/inproc/inproc_transport.h"
+#include "transport/tcp/tcp_transport.h"
 
 namespace nacre {
 namespace {
@@ -16,6 +21,39 @@ class InprocSetup : public TransportSetup {
   std::shared_ptr<InprocNetwork> network_ = MakeInprocNetwork();
 };
 
+class TcpSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    return MakeTcpTransport(std::move(executor), RealClock());
+  }
+  std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
+class UnixSetup : public TransportSetup {
+ public:
+  UnixSetup() { EXPECT_NE(::mkdtemp(directory_.data()), nullptr); }
+  ~UnixSetup() override { EXPECT_EQ(::rmdir(directory_.c_str()), 0) << directory_; }
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    return MakeTcpTransport(std::move(executor), RealClock());
+  }
+  std::string ListenAddress() override { return "unix:" + directory_ + "/socket"; }
+
+ private:
+  std::string directory_ = ::testing::TempDir() + "nacre_transport.XXXXXX";
+};
+
+// One connection for everything, and one call at a time.
+class NarrowTcpSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    TcpOptions options;
+    options.connections = 1;
+    options.calls_per_connection = 1;
+    return MakeTcpTransport(std::move(executor), RealClock(), options);
+  }
+  std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
 template <typename Setup>
 std::unique_ptr<TransportSetup> MakeSetup() {
   return std::make_unique<Setup>();
@@ -27,6 +65,11 @@ std::vector<TransportKind> AllKinds() {
   return {
       {"Inproc", MakeSetup<InprocSetup>, 1},
       {"InprocThreads", MakeSetup<InprocSetup>, 3},
+      {"Tcp", MakeSetup<TcpSetup>, 1},
+      {"TcpThreads", MakeSetup<TcpSetup>, 3},
+      {"TcpNarrow", MakeSetup<NarrowTcpSetup>, 3},
+      {"Unix", MakeSetup<UnixSetup>, 1},
+      {"UnixThreads", MakeSetup<UnixSetup>, 3},
   };
 }
 
@@ -45,6 +88,7 @@ void TransportTest::TearDown() {
   server_.reset();
   work_.reset();
   for (std::thread& thread : threads_) thread.join();
+  setup_.reset();
 }
 
 void TransportTest::Listen(Handler handler) {

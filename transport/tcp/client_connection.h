@@ -1,0 +1,91 @@
+// The client's end of one connection: sends calls, receives puts straight into their memory, answers gets
+// from it. Thread-safe. Calls beyond the server's limit wait here in order.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "common/clock.h"
+#include "transport/memory.h"
+#include "transport/tcp/connection.h"
+#include "transport/watchdog.h"
+
+namespace nacre {
+
+class ClientConnection;
+
+// One call under way. The memory may be touched until `result` is set.
+class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCall> {
+ public:
+  ClientCall(CallRequest request, Duration deadline)
+      : deadline(deadline),
+        body(std::move(request.body)),
+        kind(request.kind),
+        memory(std::move(request.memory)) {}
+
+  const Duration deadline;
+  const std::string body;
+  const CallMemory kind;
+  const FlatMemory memory;
+  const OneShot<StatusOr<std::string>> result;
+
+ private:
+  friend class ClientConnection;
+  friend class DataWrite;
+  void Done(const Status& status) override;
+
+  ClientConnection* connection_ = nullptr;  // alive while the write is under way
+  uint64_t id_ = 0;
+  StatusOr<std::string> reply_ = std::string();
+  // The reply and each write under way: the call is over when there is none left.
+  std::atomic<int> holds_ = 0;
+  std::atomic<int> data_writes_ = 0;
+  bool timed_out_ = false;  // these two under the connection's mutex
+  bool replied_ = false;
+};
+
+class ClientConnection : public Connection {
+ public:
+  ClientConnection(StreamSocket socket, std::string address, Clock& clock);
+
+  // After Start: agrees on the version with the server.
+  Task<Status> Greet(std::string identity, Duration timeout);
+
+  // False: the connection is ending and nothing was done. Otherwise the call's result will be set.
+  bool Begin(const std::shared_ptr<ClientCall>& call);
+
+ private:
+  friend class ClientCall;
+  friend class DataWrite;
+  struct Slot {
+    std::shared_ptr<ClientCall> call;
+    uint64_t generation = 0;
+  };
+
+  Task<Status> OnFrame(FrameHeader header) override;
+  void OnClosed(const Status& why) override;
+  Task<Status> OnHello(FrameHeader header);
+  Task<Status> OnPut(FrameHeader header);
+  Task<Status> OnGet(FrameHeader header);
+  Task<Status> OnReply(FrameHeader header);
+
+  StatusOr<std::shared_ptr<ClientCall>> Find(const FrameHeader& header, CallMemory kind);
+  void Assign(const std::shared_ptr<ClientCall>& call);  // under mutex_
+  void Send(const std::shared_ptr<ClientCall>& call);
+  void Drop(const std::shared_ptr<ClientCall>& call);
+  Duration Expire(Duration now);
+
+  const std::string address_;
+  Clock& clock_;
+  const OneShot<Status> greeted_;
+  std::shared_ptr<Watchdog> watchdog_;
+  std::mutex mutex_;
+  bool open_ = false;  // between the hello and the end
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+  std::deque<std::shared_ptr<ClientCall>> waiting_;  // for a slot
+};
+
+}  // namespace nacre

@@ -1,0 +1,101 @@
+#include "transport/tcp/connection.h"
+
+#include <sys/socket.h>
+
+namespace nacre {
+namespace {
+
+// Owns itself from Start until it is done.
+class DetachedWrite : public WriteOp {
+ public:
+  explicit DetachedWrite(std::string body) : body_(std::move(body)) {}
+  void AddBody() { pieces.push_back({body_.data(), body_.size()}); }
+
+ protected:
+  void Done(const Status&) override { delete this; }
+
+ private:
+  std::string body_;
+};
+
+}  // namespace
+
+Task<Status> AwaitedWrite::Send(WriteQueue& queue) {
+  Status status;
+  if (queue.Start(this, &status)) co_return status;
+  co_return co_await done_.Wait();
+}
+
+Connection::Connection(StreamSocket socket, FrameReceiver receiver)
+    : socket_(std::move(socket)),
+      fd_(socket_.native_handle()),
+      receiver_(receiver),
+      reader_(socket_, stopped_),
+      writer_(socket_, {[this](const Status& why) { Shutdown(why); },
+                        [this] { Stopped(&Connection::writer_stopped_); }}) {}
+
+void Connection::Start() {
+  writer_.SetKeepAlive(weak_from_this());
+  Spawn(executor(), ReadLoop(shared_from_this()));
+}
+
+void Connection::Shutdown(const Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!why_.ok()) return;
+    why_ = why;
+  }
+  stopped_.store(true, std::memory_order_release);
+  ::shutdown(fd_, SHUT_RDWR);
+  writer_.Close(why);
+}
+
+void Connection::Stopped(bool Connection::*side) {
+  auto self = shared_from_this();
+  {
+    std::lock_guard lock(mutex_);
+    this->*side = true;
+    if (!reader_stopped_ || !writer_stopped_) return;
+  }
+  OnClosed(why_);
+}
+
+Task<void> Connection::ReadLoop(std::shared_ptr<Connection> self) {
+  Status status = co_await self->ReadFrames();
+  self->Shutdown(status);
+  self->Stopped(&Connection::reader_stopped_);
+}
+
+Task<Status> Connection::ReadFrames() {
+  for (;;) {
+    if (reader_.buffered().size() < kFrameHeaderSize) {
+      Status status = co_await reader_.Fill(kFrameHeaderSize);
+      if (!status.ok()) co_return status;
+    }
+    StatusOr<FrameHeader> header = ParseFrameHeader(reader_.buffered().first<kFrameHeaderSize>(), receiver_);
+    if (!header.ok()) co_return header.status();
+    reader_.Consume(kFrameHeaderSize);
+    Status status = co_await OnFrame(*header);
+    if (!status.ok()) co_return status;
+    if (closing()) co_return absl::CancelledError("the connection is being closed");
+  }
+}
+
+Task<StatusOr<std::string>> Connection::ReadBody(uint32_t length) {
+  std::string body(length, '\0');
+  iovec piece{body.data(), body.size()};
+  Status status = co_await reader_.Read(std::span(&piece, 1));
+  if (!status.ok()) co_return status;
+  co_return body;
+}
+
+void Connection::SendFrame(const FrameHeader& header, std::string body) {
+  auto op = std::make_unique<DetachedWrite>(std::move(body));
+  op->SetHeader(header);
+  op->AddBody();
+  Status status;
+  WriteOp* started = op.release();
+  if (writer_.Start(started, &status)) delete started;
+}
+
+}  // namespace nacre

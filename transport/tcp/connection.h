@@ -1,0 +1,85 @@
+// One connection of the data plane, whichever side made it: reads frames in one coroutine, writes through a
+// WriteQueue, and ends in an order that lets nobody's memory be touched afterwards:
+//   Shutdown (from anywhere) -> the socket is shut down -> the reader stops and the writer is idle ->
+//   OnClosed, once.
+// Only OnClosed tells callers that their calls have failed.
+//
+// Thread-safe. Held in a shared_ptr; the reading coroutine and pending writes keep it alive until OnClosed.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/status.h"
+#include "common/task.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/stream_reader.h"
+#include "transport/tcp/write_queue.h"
+
+namespace nacre {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  virtual ~Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void Start();
+
+  // Ends the connection; `why` is what OnClosed is told if nobody was earlier.
+  void Shutdown(const Status& why);
+  bool closing() const { return stopped_.load(std::memory_order_acquire); }
+
+ protected:
+  Connection(StreamSocket socket, FrameReceiver receiver);
+
+  // One frame: its header has been read and checked, its body and payload have not been read yet. An error
+  // ends the connection; INVALID_ARGUMENT says that the other side broke the rules.
+  virtual Task<Status> OnFrame(FrameHeader header) = 0;
+
+  // The reader and the writer have stopped for good.
+  virtual void OnClosed(const Status& why) = 0;
+
+  Task<StatusOr<std::string>> ReadBody(uint32_t length);
+
+  // Sends a frame with nobody waiting for it.
+  void SendFrame(const FrameHeader& header, std::string body);
+
+  StreamReader& reader() { return reader_; }
+  WriteQueue& writer() { return writer_; }
+  Executor executor() { return socket_.get_executor(); }
+
+ private:
+  static Task<void> ReadLoop(std::shared_ptr<Connection> self);
+  Task<Status> ReadFrames();
+  void Stopped(bool Connection::*side);
+
+  StreamSocket socket_;
+  const int fd_;
+  const FrameReceiver receiver_;
+  std::atomic<bool> stopped_ = false;
+  StreamReader reader_;
+  WriteQueue writer_;
+  std::mutex mutex_;
+  Status why_;  // not OK from Shutdown on
+  bool reader_stopped_ = false;
+  bool writer_stopped_ = false;
+};
+
+// A frame's write that a coroutine waits for.
+class AwaitedWrite : public WriteOp {
+ public:
+  // Call once, after the pieces are set.
+  Task<Status> Send(WriteQueue& queue);
+
+ protected:
+  void Done(const Status& status) override { done_.Set(status); }
+
+ private:
+  OneShot<Status> done_;
+};
+
+}  // namespace nacre

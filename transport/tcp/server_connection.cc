@@ -1,0 +1,185 @@
+#include "transport/tcp/server_connection.h"
+
+#include <absl/container/inlined_vector.h>
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_format.h>
+
+#include <utility>
+#include <vector>
+
+#include "common/log.h"
+#include "common/metrics.h"
+#include "transport/tcp/incoming_call.h"
+
+namespace nacre {
+namespace {
+
+constexpr Duration kGreetingTimeout = std::chrono::seconds(10);
+
+struct Counters {
+  Counter& calls = GetCounter("transport.tcp.server.calls");
+  Counter& connections = GetCounter("transport.tcp.server.connections");
+  Counter& protocol_errors = GetCounter("transport.tcp.protocol_errors");
+};
+
+Counters& Count() {
+  static Counters counters;
+  return counters;
+}
+
+}  // namespace
+
+void CallSink::Start(std::shared_ptr<IncomingCall> call) {
+  std::optional<Task<void>> task;
+  {
+    std::shared_lock lock(mutex_);
+    if (closed_) return;
+    task = handler_(std::move(call));
+  }
+  Spawn(executor_, *std::move(task));
+}
+
+void CallSink::Close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+ServerConnection::ServerConnection(StreamSocket socket, std::string name, std::shared_ptr<CallSink> sink,
+                                   Clock& clock, const TcpOptions& options, absl::AnyInvocable<void()> lost)
+    : Connection(std::move(socket), FrameReceiver::kServer),
+      name_(std::move(name)),
+      sink_(std::move(sink)),
+      clock_(clock),
+      calls_at_once_(options.calls_per_connection),
+      identity_(options.identity),
+      lost_(std::move(lost)) {}
+
+void ServerConnection::Serve() {
+  auto expire = [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->Shutdown(ErrnoError(EPROTO, "no greeting came"));
+  };
+  {
+    std::lock_guard lock(mutex_);
+    greeting_timer_ = clock_.After(executor(), kGreetingTimeout, std::move(expire));
+  }
+  Count().connections.Add();
+  Start();
+}
+
+Task<Status> ServerConnection::OnFrame(FrameHeader header) {
+  switch (header.type) {
+    case FrameType::kCall:
+      return OnCall(header);
+    case FrameType::kData:
+      return OnData(header);
+    default:
+      return OnHello(header);
+  }
+}
+
+Task<Status> ServerConnection::OnHello(FrameHeader header) {
+  if (std::exchange(greeted_, true)) co_return ErrnoError(EPROTO, "a second greeting");
+  CO_ASSIGN_OR_RETURN(std::string who, co_await ReadBody(header.body_length));
+  name_ = absl::StrFormat("%s (%s)", name_, absl::CHexEscape(who));
+  {
+    std::lock_guard lock(mutex_);
+    greeting_timer_.reset();
+  }
+  FrameHeader hello{FrameType::kHello};
+  hello.offset = calls_at_once_;
+  hello.body_length = static_cast<uint32_t>(identity_.size());
+  SendFrame(hello, identity_);
+  co_return OkStatus();
+}
+
+Task<Status> ServerConnection::OnCall(FrameHeader header) {
+  if (!greeted_) co_return ErrnoError(EPROTO, "a call without a greeting");
+  CO_ASSIGN_OR_RETURN(std::string body, co_await ReadBody(header.body_length));
+  std::unique_ptr<std::byte[]> eager;
+  if (header.payload_length > 0) {
+    eager.reset(new std::byte[header.payload_length]);
+    iovec piece{eager.get(), header.payload_length};
+    CO_RETURN_IF_ERROR(co_await reader().Read(std::span(&piece, 1)));
+  }
+  CO_RETURN_IF_ERROR(AddCall(header.call_id));
+  Count().calls.Add();
+  auto self = std::static_pointer_cast<ServerConnection>(shared_from_this());
+  sink_->Start(std::make_shared<TcpIncomingCall>(std::move(self), header, std::move(body), std::move(eager)));
+  co_return OkStatus();
+}
+
+// Clients keep to the limit as they see it: a call is over for them when its reply has come, for this side a
+// little later, when its sender has noticed. Hence the factor.
+Status ServerConnection::AddCall(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  if (calls_.size() >= 2 * calls_at_once_) {
+    return ErrnoError(EPROTO, absl::StrFormat("more than the allowed %d calls at once", calls_at_once_));
+  }
+  if (calls_.emplace(id, nullptr).second) return OkStatus();
+  return ErrnoError(EPROTO, absl::StrFormat("call %#x is already in progress", id));
+}
+
+void ServerConnection::RemoveCall(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  calls_.erase(id);
+}
+
+Status ServerConnection::AddGet(uint64_t id, PendingGet* get) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return ErrnoError(ECONNRESET, "the caller is gone");
+  PendingGet*& place = calls_[id];
+  if (place != nullptr) return absl::FailedPreconditionError("a call can get one thing at a time");
+  place = get;
+  return OkStatus();
+}
+
+Task<Status> ServerConnection::OnData(FrameHeader header) {
+  PendingGet* get = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = calls_.find(header.call_id);
+    if (found != calls_.end()) get = found->second;
+  }
+  if (get == nullptr || get->offset != header.offset || get->length != header.payload_length) {
+    co_return ErrnoError(EPROTO, absl::StrFormat("%d bytes at %d for call %#x, which nobody asked for",
+                                                 header.payload_length, header.offset, header.call_id));
+  }
+  CO_RETURN_IF_ERROR(co_await reader().Read(get->pieces));
+  {
+    std::lock_guard lock(mutex_);
+    calls_[header.call_id] = nullptr;
+  }
+  get->done.Set(OkStatus());
+  co_return OkStatus();
+}
+
+Task<Status> ServerConnection::Send(AwaitedWrite& write) {
+  Status status = co_await write.Send(writer());
+  if (status.ok()) co_return status;
+  co_return ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", status.message()));
+}
+
+void ServerConnection::OnClosed(const Status& why) {
+  std::vector<PendingGet*> gets;
+  absl::AnyInvocable<void()> lost;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    greeting_timer_.reset();
+    for (auto& [id, get] : calls_) {
+      if (get != nullptr) gets.push_back(std::exchange(get, nullptr));
+    }
+    lost = std::move(lost_);
+  }
+  if (why.code() == absl::StatusCode::kInvalidArgument) {
+    Count().protocol_errors.Add();
+    LogWarning("data plane: closed the connection from %s: %s", name_, why.message());
+  } else {
+    LogDebug("data plane: the connection from %s has ended: %s", name_, why.message());
+  }
+  const Status gone = ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", why.message()));
+  for (PendingGet* get : gets) get->done.Set(gone);
+  if (lost) lost();
+}
+
+}  // namespace nacre

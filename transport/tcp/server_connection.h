@@ -1,0 +1,79 @@
+// The server's end of one connection: starts a handler for each call, receives what they get straight into
+// their buffers. Thread-safe.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+
+#include "common/clock.h"
+#include "transport/tcp/connection.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace nacre {
+
+// Where calls go, shared by the connections of a listener. After Close no handler is started any more.
+class CallSink {
+ public:
+  CallSink(Executor executor, CallHandler handler)
+      : executor_(std::move(executor)), handler_(std::move(handler)) {}
+
+  void Start(std::shared_ptr<IncomingCall> call);
+  void Close();
+
+ private:
+  const Executor executor_;
+  std::shared_mutex mutex_;  // shared while a handler's task is being made
+  bool closed_ = false;
+  CallHandler handler_;
+};
+
+class ServerConnection : public Connection {
+ public:
+  // `name`: where it comes from. `lost` is called once when the connection has ended.
+  ServerConnection(StreamSocket socket, std::string name, std::shared_ptr<CallSink> sink, Clock& clock,
+                   const TcpOptions& options, absl::AnyInvocable<void()> lost);
+
+  // Starts reading; ends the connection if no greeting comes.
+  void Serve();
+
+ private:
+  friend class TcpIncomingCall;
+
+  // What a handler waits for, in its own frame.
+  struct PendingGet {
+    uint64_t offset = 0;
+    uint32_t length = 0;
+    std::span<iovec> pieces;
+    OneShot<Status> done;
+  };
+
+  Task<Status> OnFrame(FrameHeader header) override;
+  void OnClosed(const Status& why) override;
+  Task<Status> OnHello(FrameHeader header);
+  Task<Status> OnCall(FrameHeader header);
+  Task<Status> OnData(FrameHeader header);
+
+  Status AddCall(uint64_t id);
+  void RemoveCall(uint64_t id);
+  Status AddGet(uint64_t id, PendingGet* get);  // until data has come or the connection has ended
+  Task<Status> Send(AwaitedWrite& write);
+
+  std::string name_;  // with the client's identity after the greeting; only for the reader
+  const std::shared_ptr<CallSink> sink_;
+  Clock& clock_;
+  const size_t calls_at_once_;
+  const std::string identity_;
+  bool greeted_ = false;  // only for the reader
+  std::mutex mutex_;
+  std::unique_ptr<TimerHandle> greeting_timer_;
+  absl::AnyInvocable<void()> lost_;
+  bool closed_ = false;
+  // The calls whose reply is not wholly sent, each with what its handler waits for.
+  absl::flat_hash_map<uint64_t, PendingGet*> calls_;
+};
+
+}  // namespace nacre

@@ -1,0 +1,37 @@
+// The data plane over TCP ("host:port") and unix sockets ("unix:/path"). A peer is a few connections to one
+// server: small calls have some of their own, so that they do not queue behind large transfers. Payloads go
+// from registered memory to the socket and from the socket into place without a copy in between; small ones
+// share a system call with their call or reply. proto/FORMAT.md has the frames.
+//
+// A call that times out closes the connection it used before it fails, since the server could otherwise still
+// write into its memory; the other calls of that connection fail with UNAVAILABLE. Thread-safe; the executor
+// may have several threads. Counters: transport.tcp.client.*, transport.tcp.server.* and
+// transport.tcp.protocol_errors.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/clock.h"
+#include "common/task.h"
+#include "transport/transport.h"
+
+namespace nacre {
+
+struct TcpOptions {
+  int connections = 4;  // per peer
+  int small_connections =
+      2;  // of these, for calls with up to 64 KiB of memory; at least one is for larger ones
+  Duration connect_timeout = std::chrono::seconds(5);
+  std::string identity;  // for the other side's log; empty: host name and process id
+  std::string path_reason = "the server's address is a TCP or unix socket";  // see PathInfo
+
+  // Of a listener.
+  int calls_per_connection = 256;  // at once; clients are told and keep to it
+  int max_connections = 4096;
+};
+
+// The clock must outlive the transport and what it has made.
+std::unique_ptr<Transport> MakeTcpTransport(Executor executor, Clock& clock, TcpOptions options = {});
+
+}  // namespace nacre

@@ -1,0 +1,81 @@
+// The sending side of a stream socket. A write goes out directly from the thread that wants it when the
+// socket is idle; what does not fit at once, or comes meanwhile, is queued and sent in order, several writes
+// per system call. Data is sent from where it lies.
+//
+// Thread-safe. A WriteOp belongs to its owner and must stay until it is done, as must the bytes it names. The
+// queue lives inside its connection, which `keep_alive` holds while anything is under way.
+#pragma once
+
+#include <absl/container/inlined_vector.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "common/status.h"
+#include "transport/tcp/address.h"
+#include "transport/tcp/frame.h"
+
+namespace nacre {
+
+class WriteOp {
+ public:
+  virtual ~WriteOp() = default;
+
+  // The first piece: a frame's header, kept inside.
+  void SetHeader(const FrameHeader& header) {
+    EncodeFrameHeader(header, header_.data());
+    pieces.push_back({header_.data(), header_.size()});
+  }
+
+  absl::InlinedVector<iovec, 6> pieces;
+
+ protected:
+  // Called once if Start returned false, from any thread, not under a lock. The op may destroy itself.
+  virtual void Done(const Status& status) = 0;
+
+ private:
+  friend class WriteQueue;
+  std::array<std::byte, kFrameHeaderSize> header_;
+  size_t next_ = 0;  // the first piece that is not wholly sent
+};
+
+class WriteQueue {
+ public:
+  struct Events {
+    absl::AnyInvocable<void(Status)> failed;  // sending failed: end the connection
+    absl::AnyInvocable<void()> idle;  // once after Close, when no bytes of anybody are touched any more
+  };
+
+  WriteQueue(StreamSocket& socket, Events events);
+
+  // Before anything else. Weak, so that a connection can own its queue.
+  void SetKeepAlive(std::weak_ptr<void> keep_alive) { keep_alive_ = std::move(keep_alive); }
+
+  // True: finished by now, with *status. False: Done will be (or has been) called.
+  bool Start(WriteOp* op, Status* status);
+
+  // What is queued and what comes later fails with `why`. The socket has been shut down before.
+  void Close(Status why);
+
+ private:
+  Status SendSome(std::span<WriteOp* const> ops, bool* blocked);
+  void Flush();
+  void Release();
+  void WaitWritable();
+  void FailBatch(const Status& why);
+
+  StreamSocket& socket_;
+  Events events_;
+  std::weak_ptr<void> keep_alive_;
+  std::deque<WriteOp*> batch_;  // only for whoever is busy
+  std::mutex mutex_;
+  bool busy_ = false;  // somebody sends, or waits for the socket
+  std::deque<WriteOp*> pending_;
+  Status closed_;  // not OK after Close
+};
+
+}  // namespace nacre
