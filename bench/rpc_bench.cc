@@ -1,0 +1,101 @@
+// Round trips of a metadata request that does nothing, through each form of the channel: what a create pays
+// before the MDS has done anything.
+//   build/bin/rpc_bench [--benchmark_filter=unix]
+// The argument is the number of requests in flight.
+#include <absl/strings/str_cat.h>
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include "common/runtime.h"
+#include "rpc/grpc_channel.h"
+#include "rpc/grpc_server.h"
+#include "rpc/inproc_channel.h"
+
+namespace nacre {
+namespace {
+
+class NullMds : public MetadataHandler, public ClusterHandler {
+ public:
+  Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer>, proto::MetadataRequest request) override {
+    proto::MetadataReply reply;
+    proto::Attr* attr = reply.mutable_entry()->mutable_attr();
+    attr->mutable_fid()->set_sequence(request.create().parent().sequence());
+    attr->mutable_mtime()->set_seconds(1);
+    attr->set_mode(0100644);
+    co_return reply;
+  }
+  void Disconnected(std::shared_ptr<MetadataPeer>) override {}
+  Task<proto::RegisterOssReply> RegisterOss(proto::RegisterOssRequest) override {
+    co_return proto::RegisterOssReply();
+  }
+  Task<proto::HeartbeatReply> Heartbeat(proto::HeartbeatRequest) override {
+    co_return proto::HeartbeatReply();
+  }
+  Task<proto::ClusterStatus> GetStatus() override { co_return proto::ClusterStatus(); }
+};
+
+proto::MetadataRequest Create() {
+  proto::MetadataRequest request;
+  request.set_session(1);
+  request.set_sequence(1);
+  request.mutable_create()->mutable_parent()->set_sequence(5);
+  request.mutable_create()->set_name("a-file-name.txt");
+  return request;
+}
+
+Task<int> Loop(std::shared_ptr<MetadataChannel> channel, int count) {
+  int good = 0;
+  for (int i = 0; i < count; ++i) {
+    proto::MetadataRequest request = Create();
+    auto reply = co_await channel->Call(std::move(request));
+    good += reply.ok();
+  }
+  co_return good;
+}
+
+Task<int> Loops(std::shared_ptr<MetadataChannel> channel, int count, int in_flight) {
+  std::vector<Task<int>> tasks;
+  for (int i = 0; i < in_flight; ++i) tasks.push_back(Loop(channel, count / in_flight));
+  int good = 0;
+  for (int n : co_await WhenAll(std::move(tasks))) good += n;
+  co_return good;
+}
+
+void RoundTrips(benchmark::State& state, const std::string& form) {
+  const int in_flight = static_cast<int>(state.range(0));
+  const int count = 1600;
+  NullMds mds;
+  Runtime server_threads(2), client_threads(2);
+  std::unique_ptr<InprocServer> inproc;
+  std::unique_ptr<GrpcServer> grpc;
+  std::shared_ptr<MetadataConnector> connector;
+  if (form == "inproc") {
+    inproc = std::make_unique<InprocServer>(server_threads.executor(), mds, mds);
+    connector = inproc->NewConnector("bench");
+  } else {
+    std::string address =
+        form == "unix" ? absl::StrCat("unix:/tmp/nacre-rpc-bench.", getpid()) : "127.0.0.1:0";
+    grpc = GrpcServer::Start(server_threads.executor(), mds, mds, {address}).value();
+    connector = NewGrpcConnector(grpc->addresses()[0]).value();
+  }
+  {
+    auto channel = client_threads.Run(connector->Connect({}, 5s)).value();
+    client_threads.Run(Loops(channel, 64, 8));
+    for (auto _ : state) {
+      if (client_threads.Run(Loops(channel, count, in_flight)) != count) state.SkipWithError("a call failed");
+    }
+    state.SetItemsProcessed(state.iterations() * count);
+    channel->Close();
+  }
+  if (grpc != nullptr) grpc->Stop();
+  if (inproc != nullptr) inproc->Stop();
+}
+
+BENCHMARK_CAPTURE(RoundTrips, inproc, "inproc")->Arg(1)->Arg(32)->UseRealTime();
+BENCHMARK_CAPTURE(RoundTrips, unix, "unix")->Arg(1)->Arg(32)->UseRealTime();
+BENCHMARK_CAPTURE(RoundTrips, tcp, "tcp")->Arg(1)->Arg(32)->UseRealTime();
+
+}  // namespace
+}  // namespace nacre
+
+BENCHMARK_MAIN();

@@ -1,0 +1,177 @@
+#include "daemon/background.h"
+
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace nacre {
+namespace {
+
+Status SystemError(const std::string& what) {
+  int error = errno;
+  return ErrnoError(error, absl::StrFormat("%s: %s", what, std::strerror(error)));
+}
+
+struct flock WholeFile() {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+std::string ReadAll(int file) {
+  std::string out;
+  char buffer[4096];
+  ssize_t size = 0;
+  while ((size = ::read(file, buffer, sizeof buffer)) > 0 || (size < 0 && errno == EINTR)) {
+    if (size > 0) out.append(buffer, static_cast<size_t>(size));
+  }
+  return out;
+}
+
+void WriteAll(int file, const std::string& text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    ssize_t size = ::write(file, text.data() + done, text.size() - done);
+    if (size < 0 && errno != EINTR) return;  // nobody listens
+    if (size > 0) done += static_cast<size_t>(size);
+  }
+}
+
+// Exits like the child turned out.
+[[noreturn]] void WaitForChild(pid_t child, int pipe, const std::string& log_file) {
+  std::string told = ReadAll(pipe);
+  if (told.empty()) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    std::fprintf(stderr, "nacre: the process ended before it was ready; see %s\n", log_file.c_str());
+    std::_Exit(1);
+  }
+  std::fputs(told.c_str() + 1, told[0] == 'R' ? stdout : stderr);
+  std::fflush(nullptr);
+  std::_Exit(told[0] == 'R' ? 0 : 1);
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<PidFile>> PidFile::Hold(const std::string& path) {
+  int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) return SystemError(path);
+  struct flock lock = WholeFile();
+  if (::fcntl(file, F_OFD_SETLK, &lock) != 0) {
+    ::close(file);
+    StatusOr<pid_t> other = FindProcess(path);
+    return ErrnoError(EBUSY,
+                      absl::StrFormat("%s: process %d is running already", path, other.ok() ? *other : 0));
+  }
+  std::string pid = absl::StrCat(::getpid(), "\n");
+  if (::ftruncate(file, 0) != 0 ||
+      ::pwrite(file, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    Status status = SystemError(path);
+    ::close(file);
+    return status;
+  }
+  return std::unique_ptr<PidFile>(new PidFile(path, file, ::getpid()));
+}
+
+PidFile::~PidFile() {
+  if (::getpid() == owner_) ::unlink(path_.c_str());
+  ::close(file_);
+}
+
+StatusOr<pid_t> FindProcess(const std::string& pid_file) {
+  int file = ::open(pid_file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return ErrnoError(ENOENT, absl::StrFormat("not running (no %s)", pid_file));
+  std::string text = ReadAll(file);
+  struct flock lock = WholeFile();
+  bool held = ::fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  ::close(file);
+  if (!held)
+    return ErrnoError(ENOENT,
+                      absl::StrFormat("not running (%s is left over from a process that is gone)", pid_file));
+  pid_t pid = 0;
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (!absl::SimpleAtoi(text, &pid) || pid <= 0) {
+    return ErrnoError(EINVAL, absl::StrFormat("%s: \"%s\" is not a process number", pid_file, text));
+  }
+  return pid;
+}
+
+Status EndProcess(const std::string& pid_file, int seconds) {
+  ASSIGN_OR_RETURN(pid_t pid, FindProcess(pid_file));
+  if (::kill(pid, SIGTERM) != 0 && errno != ESRCH)
+    return SystemError(absl::StrFormat("cannot end process %d", pid));
+  for (int tenths = 0; tenths < seconds * 10; ++tenths) {
+    if (FindProcess(pid_file).status().code() == absl::StatusCode::kNotFound) return OkStatus();
+    ::usleep(100000);
+  }
+  return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", pid, seconds));
+}
+
+std::unique_ptr<Background> Background::Foreground() {
+  return std::unique_ptr<Background>(new Background(-1));
+}
+
+StatusOr<std::unique_ptr<Background>> Background::Fork(const std::string& log_file) {
+  int log = ::open(log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (log < 0) return SystemError(log_file);
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) != 0) return SystemError("pipe");
+  std::fflush(nullptr);
+  pid_t child = ::fork();
+  if (child < 0) return SystemError("fork");
+  if (child > 0) {
+    ::close(pipe[1]);
+    WaitForChild(child, pipe[0], log_file);
+  }
+  ::close(pipe[0]);
+  ::setsid();
+  int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(null, STDIN_FILENO);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  ::close(null);
+  ::close(log);
+  return std::unique_ptr<Background>(new Background(pipe[1]));
+}
+
+Background::~Background() {
+  if (pipe_ >= 0) ::close(pipe_);
+}
+
+void Background::Tell(char kind, const std::string& message) {
+  if (pipe_ < 0) return;
+  WriteAll(pipe_, kind + message);
+  ::close(pipe_);
+  pipe_ = -1;
+}
+
+void Background::Ready(const std::string& message) {
+  if (pipe_ < 0) {
+    std::fputs(message.c_str(), stdout);
+    std::fflush(stdout);
+  }
+  Tell('R', message);
+  NotifySystemd("READY=1");
+}
+
+int Background::Failed(const Status& status) {
+  std::string text = absl::StrCat("nacre: ", status.message(), "\n");
+  std::fputs(text.c_str(), stderr);
+  Tell('F', text);
+  return 1;
+}
+
+void NotifySystemd(const std::string& state) { ::sd_notify(0, state.c_str()); }
+
+}  // namespace nacre

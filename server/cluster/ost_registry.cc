@@ -1,0 +1,274 @@
+#include "server/cluster/ost_registry.h"
+
+#include <cerrno>
+
+#include "common/bytes.h"
+#include "common/log.h"
+#include "rpc/convert.h"
+
+namespace nacre::cluster {
+namespace {
+
+constexpr int kMissedHeartbeats = 5;
+constexpr uint32_t kMaxOsts = 65536;
+
+void PutString(std::string* out, std::string_view text) {
+  PutLittle(out, static_cast<uint32_t>(text.size()));
+  out->append(text);
+}
+
+}  // namespace
+
+std::string OstKey(OstIndex index) {
+  std::string key(1, kOstTable);
+  PutBig(&key, index);
+  return key;
+}
+
+std::string EncodeOst(const OstRecord& record) {
+  std::string out;
+  PutString(&out, record.uuid);
+  PutString(&out, record.address);
+  PutLittle(&out, record.total_bytes);
+  return out;
+}
+
+StatusOr<OstRecord> ParseOst(std::string_view data) {
+  ByteReader in(data);
+  OstRecord record;
+  record.uuid = in.Take(in.Little<uint32_t>());
+  record.address = in.Take(in.Little<uint32_t>());
+  record.total_bytes = in.Little<uint64_t>();
+  if (!in.ok() || !in.empty()) return absl::DataLossError("damaged OST record: wrong length");
+  return record;
+}
+
+Status OstRegistry::Load() {
+  std::string from(1, kOstTable);
+  ASSIGN_OR_RETURN(auto entries, store_.Scan(from, PrefixEnd(from), kMaxOsts));
+  std::lock_guard lock(mutex_);
+  for (const KvEntry& entry : entries) {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    OstIndex index = key.Big<uint32_t>();
+    Ost& ost = osts_[index];
+    ASSIGN_OR_RETURN(ost.record, ParseOst(entry.value));
+    ost.info.set_index(index);
+    ost.info.set_uuid(ost.record.uuid);
+    ost.info.set_total_bytes(ost.record.total_bytes);
+    ost.heard = clock_.Now();
+    RETURN_IF_ERROR(PointStub(&ost));
+  }
+  return OkStatus();
+}
+
+void OstRegistry::Close() {
+  std::vector<std::shared_ptr<ObjectStub>> stubs;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [index, ost] : osts_) {
+      if (ost.stub != nullptr) stubs.push_back(ost.stub);
+    }
+  }
+  for (auto& stub : stubs) stub->Close();
+}
+
+StatusOr<std::shared_ptr<Peer>> OstRegistry::PeerOf(const std::string& address) {
+  auto it = peers_.find(address);
+  if (it != peers_.end()) return it->second;
+  ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, transport_.Connect(address));
+  peers_[address] = peer;
+  return peer;
+}
+
+Status OstRegistry::PointStub(Ost* ost) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, PeerOf(ost->record.address));
+  if (ost->stub == nullptr) {
+    ost->stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, RetryPolicy{});
+  } else if (ost->stub->peer() != peer) {
+    ost->stub->SetPeer(peer);
+  }
+  return OkStatus();
+}
+
+Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {
+  if (!request.cluster_uuid().empty() && request.cluster_uuid() != options_.cluster_uuid) {
+    return ErrnoError(EINVAL, absl::StrFormat(
+        "the OSS at %s belongs to cluster %s, this is cluster %s: start it with its own metadata server, or give it fresh directories",
+        request.address(), request.cluster_uuid(), options_.cluster_uuid));
+  }
+  if (request.address().empty()) return ErrnoError(EINVAL, "an OSS registered without an address");
+  if (request.osts().empty()) {
+    return ErrnoError(EINVAL, absl::StrCat("the OSS at ", request.address(), " registered without an OST"));
+  }
+  for (const proto::OstInfo& info : request.osts()) RETURN_IF_ERROR(CheckOwner(info));
+  return OkStatus();
+}
+
+Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
+  if (info.index() >= kMaxOsts) {
+    return ErrnoError(EINVAL, absl::StrFormat("OST index %d is too high: the highest is %d", info.index(), kMaxOsts - 1));
+  }
+  if (info.uuid().empty()) return ErrnoError(EINVAL, absl::StrFormat("OST %d registered without a uuid", info.index()));
+  for (const auto& [index, ost] : osts_) {
+    if (index == info.index() && ost.record.uuid != info.uuid()) {
+      return ErrnoError(EEXIST, absl::StrFormat(
+          "OST index %d belongs to %s for ever, %s (%s) cannot have it: give the new OST an index of its own", index,
+          ost.record.uuid, info.uuid(), info.directory()));
+    }
+    if (index != info.index() && ost.record.uuid == info.uuid()) {
+      return ErrnoError(EEXIST, absl::StrFormat("OST %s has index %d, it cannot come back as %d: correct its configuration",
+                                                info.uuid(), index, info.index()));
+    }
+  }
+  return OkStatus();
+}
+
+Status OstRegistry::Store(const proto::RegisterOssRequest& request) {
+  std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(CheckRequest(request));
+  KvBatch batch;
+  for (const proto::OstInfo& info : request.osts()) {
+    OstRecord record{info.uuid(), request.address(), info.total_bytes()};
+    batch.Put(OstKey(info.index()), EncodeOst(record));
+  }
+  RETURN_IF_ERROR(store_.Commit(std::move(batch)));
+  for (const proto::OstInfo& info : request.osts()) {
+    Ost& ost = osts_[info.index()];
+    ost.record = {info.uuid(), request.address(), info.total_bytes()};
+    ost.info = info;
+    ost.heard = clock_.Now();
+    RETURN_IF_ERROR(PointStub(&ost));
+  }
+  return OkStatus();
+}
+
+Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest request) {
+  auto guard = co_await registering_.Lock();
+  proto::RegisterOssReply reply;
+  Status status = Store(request);
+  if (status.ok()) status = co_await store_.Sync();
+  for (int i = 0; i < request.osts_size() && status.ok() && admit_; ++i) {
+    OstIndex index = request.osts(i).index();
+    status = co_await admit_(index);
+  }
+  if (!status.ok()) {
+    LogWarning("OSS %s was not registered: %s", request.address(), std::string(status.message()));
+    *reply.mutable_status() = ToProto(status);
+    co_return reply;
+  }
+  MarkUp(request);
+  reply.set_cluster_uuid(options_.cluster_uuid);
+  reply.set_heartbeat_ms(static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.heartbeat).count()));
+  co_return reply;
+}
+
+void OstRegistry::MarkUp(const proto::RegisterOssRequest& request) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const proto::OstInfo& info : request.osts()) {
+      Ost& ost = osts_[info.index()];
+      ost.up = true;
+      ost.instance = request.instance();
+      ost.heard = clock_.Now();
+      LogInfo("OST %d (%s) is up at %s", info.index(), info.uuid(), request.address());
+    }
+    ++version_;
+  }
+  Announce();
+}
+
+proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
+  proto::HeartbeatReply reply;
+  std::lock_guard lock(mutex_);
+  for (const proto::OstInfo& info : request.osts()) {
+    auto it = osts_.find(info.index());
+    bool known = it != osts_.end() && it->second.record.uuid == info.uuid() && it->second.up &&
+                 it->second.instance == request.instance() && it->second.record.address == request.address();
+    if (!known) {
+      *reply.mutable_status() = ToProto(ErrnoError(
+          ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again", info.index(), request.address())));
+      return reply;
+    }
+    it->second.info = info;
+    it->second.heard = clock_.Now();
+  }
+  return reply;
+}
+
+void OstRegistry::CheckHeartbeats() {
+  bool changed = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [index, ost] : osts_) {
+      if (!ost.up || clock_.Now() - ost.heard <= kMissedHeartbeats * options_.heartbeat) continue;
+      ost.up = false;
+      changed = true;
+      LogWarning("OST %d at %s is down: no heartbeat for %d s", index, ost.record.address,
+                 std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard).count());
+    }
+    if (changed) ++version_;
+  }
+  if (changed) Announce();
+}
+
+proto::ClusterMap OstRegistry::MapLocked() const {
+  proto::ClusterMap map;
+  map.set_version(version_);
+  map.set_cluster_uuid(options_.cluster_uuid);
+  for (const auto& [index, ost] : osts_) {
+    proto::OstState* state = map.add_osts();
+    *state->mutable_info() = ost.info;
+    state->set_address(ost.record.address);
+    state->set_up(ost.up);
+    state->set_instance(ost.instance);
+    auto silent = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard);
+    state->set_seconds_since_heartbeat(static_cast<uint64_t>(silent.count()));
+  }
+  return map;
+}
+
+proto::ClusterMap OstRegistry::Map() const {
+  std::lock_guard lock(mutex_);
+  return MapLocked();
+}
+
+void OstRegistry::Announce() {
+  if (!on_change_) return;
+  proto::ClusterMap map = Map();
+  on_change_(map);
+}
+
+std::vector<OstSpace> OstRegistry::Usable() const {
+  std::lock_guard lock(mutex_);
+  std::vector<OstSpace> up, all;
+  for (const auto& [index, ost] : osts_) {
+    OstSpace space{index, ost.info.total_bytes(), ost.info.available_bytes()};
+    all.push_back(space);
+    if (ost.up) up.push_back(space);
+  }
+  return up.empty() ? all : up;
+}
+
+std::vector<OstIndex> OstRegistry::Known() const {
+  std::lock_guard lock(mutex_);
+  std::vector<OstIndex> indices;
+  for (const auto& [index, ost] : osts_) indices.push_back(index);
+  return indices;
+}
+
+bool OstRegistry::IsUp(OstIndex index) const {
+  std::lock_guard lock(mutex_);
+  auto it = osts_.find(index);
+  return it != osts_.end() && it->second.up;
+}
+
+StatusOr<std::shared_ptr<ObjectStub>> OstRegistry::Stub(OstIndex index) {
+  std::lock_guard lock(mutex_);
+  auto it = osts_.find(index);
+  if (it == osts_.end() || it->second.stub == nullptr) {
+    return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", index));
+  }
+  return it->second.stub;
+}
+
+}  // namespace nacre::cluster

@@ -1,0 +1,98 @@
+// The MGS's knowledge of the OSTs: who holds which index (for ever, in the store), where it is served, whether it is up, and the cluster
+// map made of that. Also the way from here to an OST: one ObjectStub each.
+//
+// Thread-safe. Registrations are on stable storage before they are answered. Errors name the OST and what to do.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/cluster.pb.h"
+#include "rpc/object_stub.h"
+#include "server/cluster/ost_choice.h"
+#include "server/kv/kv_store.h"
+#include "transport/transport.h"
+
+namespace nacre::cluster {
+
+struct RegistryOptions {
+  std::string cluster_uuid;
+  Duration heartbeat = std::chrono::seconds(1);
+};
+
+// What is stored of an OST, under (table kOstTable, index).
+struct OstRecord {
+  std::string uuid;
+  std::string address;  // where it was last
+  uint64_t total_bytes = 0;
+};
+inline constexpr char kOstTable = 0x40;
+std::string OstKey(OstIndex index);
+std::string EncodeOst(const OstRecord& record);
+StatusOr<OstRecord> ParseOst(std::string_view data);
+
+class OstRegistry {
+ public:
+  OstRegistry(KvStore& store, Clock& clock, Transport& transport, RegistryOptions options)
+      : store_(store), clock_(clock), transport_(transport), options_(std::move(options)) {}
+
+  Status Load();
+  // Ends all calls to the OSSes.
+  void Close();
+  // Called (outside of all locks) with each new cluster map. Set it before the first call.
+  void SetOnChange(absl::AnyInvocable<void(const proto::ClusterMap&)> on_change) { on_change_ = std::move(on_change); }
+  // Before an OST counts as up: what has to be done at it first (fences that it missed). Set it before the first call.
+  void SetAdmit(absl::AnyInvocable<Task<Status>(OstIndex)> admit) { admit_ = std::move(admit); }
+
+  Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
+  proto::HeartbeatReply Heartbeat(const proto::HeartbeatRequest& request);
+  // Marks down what has missed five heartbeats.
+  void CheckHeartbeats();
+
+  proto::ClusterMap Map() const;
+  std::vector<OstSpace> Usable() const;  // up ones; all known ones when none is up
+  std::vector<OstIndex> Known() const;
+  bool IsUp(OstIndex index) const;
+  StatusOr<std::shared_ptr<ObjectStub>> Stub(OstIndex index);  // ENODEV: no OST of that index was ever registered
+
+ private:
+  struct Ost {
+    OstRecord record;
+    proto::OstInfo info;
+    bool up = false;
+    uint64_t instance = 0;
+    Duration heard{0};
+    std::shared_ptr<ObjectStub> stub;
+  };
+
+  Status CheckRequest(const proto::RegisterOssRequest& request) const;
+  Status CheckOwner(const proto::OstInfo& info) const;
+  Status Store(const proto::RegisterOssRequest& request);
+  Status PointStub(Ost* ost);
+  StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);
+  void MarkUp(const proto::RegisterOssRequest& request);
+  proto::ClusterMap MapLocked() const;
+  void Announce();
+
+  KvStore& store_;
+  Clock& clock_;
+  Transport& transport_;
+  const RegistryOptions options_;
+  absl::AnyInvocable<void(const proto::ClusterMap&)> on_change_;
+  absl::AnyInvocable<Task<Status>(OstIndex)> admit_;
+  AsyncMutex registering_;
+  mutable std::mutex mutex_;
+  uint64_t version_ = 1;
+  std::map<OstIndex, Ost> osts_;
+  std::map<std::string, std::shared_ptr<Peer>> peers_;
+};
+
+}  // namespace nacre::cluster

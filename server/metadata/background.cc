@@ -1,0 +1,73 @@
+#include "server/metadata/background.h"
+
+#include "common/log.h"
+#include "common/metrics.h"
+
+namespace nacre::mds {
+namespace {
+
+Task<void> SyncLoop(MdsPtr mds) {
+  while (!mds->closed) {
+    co_await mds->env.clock.Sleep(mds->options.sync_interval);
+    if (mds->closed) co_return;
+    Status status = co_await mds->tables->Sync();
+    if (!status.ok() && !mds->closed) LogError("syncing the MDT failed: %s", std::string(status.message()));
+  }
+}
+
+Task<void> HeartbeatLoop(MdsPtr mds) {
+  while (!mds->closed) {
+    co_await mds->env.clock.Sleep(mds->options.heartbeat);
+    if (!mds->closed) mds->osts.CheckHeartbeats();
+  }
+}
+
+Task<void> RecoveryLoop(MdsPtr mds) {
+  constexpr Duration kStep = std::chrono::milliseconds(100);
+  while (!mds->closed && mds->Recovering()) {
+    bool over = mds->env.clock.Now() - mds->started >= mds->options.recovery_window;
+    if (over || mds->sessions.AllWhole()) mds->sessions.EndRecovery();
+    else co_await mds->env.clock.Sleep(kStep);
+  }
+  if (mds->closed) co_return;
+  Status status = co_await SweepOrphans(mds);
+  if (!status.ok() && !mds->closed) LogError("removing orphans failed: %s", std::string(status.message()));
+}
+
+}  // namespace
+
+void StartBackground(const MdsPtr& mds) {
+  mds->osts.SetOnChange([weak = std::weak_ptr<Mds>(mds)](const proto::ClusterMap& map) {
+    proto::Push push;
+    *push.mutable_map() = map;
+    if (MdsPtr mds = weak.lock()) mds->sessions.Broadcast(push);
+  });
+  Spawn(mds->env.executor, SyncLoop(mds));
+  Spawn(mds->env.executor, HeartbeatLoop(mds));
+  Spawn(mds->env.executor, RecoveryLoop(mds));
+}
+
+proto::ClusterStatus MakeStatus(Mds& mds) {
+  proto::ClusterStatus status;
+  *status.mutable_map() = mds.osts.Map();
+  for (const SessionPtr& session : mds.sessions.All()) {
+    proto::SessionState* out = status.add_sessions();
+    proto::KeepAlive report = session->report();
+    out->set_id(session->id);
+    out->set_name(session->record.name);
+    out->set_connected(session->peer() != nullptr);
+    out->set_open_files(mds.opens.CountOf(session->id));
+    *out->mutable_paths() = report.paths();
+    out->set_resident_bytes(report.resident_bytes());
+  }
+  status.set_inodes(mds.tables->InodeCount());
+  KvStore::Space space = mds.env.store.GetSpace();
+  status.set_mdt_total_bytes(space.total_bytes);
+  status.set_mdt_free_bytes(space.free_bytes);
+  status.set_mds_resident_bytes(ResidentBytes());
+  status.set_mds_uptime_seconds(
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(mds.env.clock.Now() - mds.started).count()));
+  return status;
+}
+
+}  // namespace nacre::mds

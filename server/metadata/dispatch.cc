@@ -1,0 +1,75 @@
+#include "server/metadata/dispatch.h"
+
+#include <cerrno>
+
+#include "server/metadata/ops/ops.h"
+#include "server/metadata/ops/session_ops.h"
+
+namespace nacre::mds {
+
+bool IsMutation(const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kSetattr:
+    case proto::MetadataRequest::kMknod:
+    case proto::MetadataRequest::kCreate:
+    case proto::MetadataRequest::kUnlink:
+    case proto::MetadataRequest::kRename:
+    case proto::MetadataRequest::kLink:
+    case proto::MetadataRequest::kUpdateSize:
+    case proto::MetadataRequest::kWriteInline:
+    case proto::MetadataRequest::kMoveOut:
+    case proto::MetadataRequest::kAppend:
+    case proto::MetadataRequest::kSetXattr:
+    case proto::MetadataRequest::kRemoveXattr:
+    case proto::MetadataRequest::kSetLayout:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Task<Reply> Dispatch(const Op& op) {
+  const proto::MetadataRequest& request = op.request;
+  if (op.session->record.read_only && IsMutation(request)) {
+    co_return ErrnoError(EROFS, absl::StrFormat("session %d is mounted read-only", op.session->id));
+  }
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kDisconnect:
+      co_return co_await Disconnect(op);
+    case proto::MetadataRequest::kKeepAlive:
+      co_return KeepAlive(op, request.keep_alive());
+    case proto::MetadataRequest::kReclaim:
+      co_return co_await Reclaim(op, request.reclaim());
+    case proto::MetadataRequest::kLookup:
+      co_return co_await Lookup(op, request.lookup());
+    case proto::MetadataRequest::kGetattr:
+      co_return co_await Getattr(op, request.getattr());
+    case proto::MetadataRequest::kMknod:
+      co_return co_await Mknod(op, request.mknod());
+    case proto::MetadataRequest::kCreate:
+      co_return co_await Create(op, request.create());
+    case proto::MetadataRequest::kUnlink:
+      co_return co_await Unlink(op, request.unlink());
+    case proto::MetadataRequest::kReadlink:
+      co_return co_await Readlink(op, request.readlink());
+    case proto::MetadataRequest::kReaddir:
+      co_return co_await Readdir(op, request.readdir());
+    case proto::MetadataRequest::kOpen:
+      co_return co_await Open(op, request.open());
+    case proto::MetadataRequest::kClose:
+      co_return co_await Close(op, request.close());
+    case proto::MetadataRequest::kUpdateSize:
+      co_return co_await UpdateSize(op, request.update_size());
+    case proto::MetadataRequest::kStatfs:
+      co_return co_await Statfs(op);
+    case proto::MetadataRequest::kSync: {
+      CO_RETURN_IF_ERROR(co_await op.mds->tables->Sync());
+      co_return proto::MetadataReply{};
+    }
+    default:
+      co_return ErrnoError(EPROTO, absl::StrFormat("request %d has no operation that this server knows (%d)", request.id(),
+                                                   request.op_case()));
+  }
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,89 @@
+// Keys of the MDT's tables: one byte for the table, then big-endian fields, so that what belongs together lies together
+// (proto/FORMAT.md, "The MDT"). Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/bytes.h"
+#include "common/ids.h"
+
+namespace nacre::mds {
+
+enum class Table : uint8_t {
+  kSuperblock = 0x01,
+  kCounter = 0x02,
+  kInodeCount = 0x03,
+  kInode = 0x10,
+  kEntry = 0x11,
+  kReverseLink = 0x12,
+  kXattr = 0x13,
+  kBody = 0x14,
+  kOrphan = 0x15,
+  kDestroy = 0x16,
+  kTruncate = 0x17,
+  kSession = 0x20,
+  kReply = 0x21,
+  kFence = 0x22,
+  kSizeRecovery = 0x23,
+  // 0x40 and above: server/cluster/
+};
+
+enum class CounterId : uint8_t { kFidSequence = 1, kObjectSequence = 2, kSession = 3 };
+
+inline std::string TableKey(Table table) { return std::string(1, static_cast<char>(table)); }
+
+inline std::string CounterKey(CounterId counter) {
+  std::string key = TableKey(Table::kCounter);
+  PutBig(&key, static_cast<uint8_t>(counter));
+  return key;
+}
+
+inline std::string InodeCountKey(uint8_t slot) {
+  std::string key = TableKey(Table::kInodeCount);
+  PutBig(&key, slot);
+  return key;
+}
+
+inline std::string FidKey(Table table, const Fid& fid) {
+  std::string key = TableKey(table);
+  key.reserve(17);
+  PutFid(&key, fid);
+  return key;
+}
+
+inline std::string EntryKey(const Fid& parent, uint64_t hash) {
+  std::string key;
+  key.reserve(25);
+  key.push_back(static_cast<char>(Table::kEntry));
+  PutFid(&key, parent);
+  PutBig(&key, hash);
+  return key;
+}
+
+inline std::string ReverseLinkKey(const Fid& fid, const Fid& parent, uint64_t cookie) {
+  std::string key = FidKey(Table::kReverseLink, fid);
+  PutFid(&key, parent);
+  PutBig(&key, cookie);
+  return key;
+}
+
+inline std::string XattrKey(const Fid& fid, std::string_view name) {
+  std::string key = FidKey(Table::kXattr, fid);
+  key.append(name);
+  return key;
+}
+
+inline std::string NumberKey(Table table, uint64_t number) {
+  std::string key = TableKey(table);
+  PutBig(&key, number);
+  return key;
+}
+
+inline std::string ReplyKey(SessionId session, uint64_t sequence) {
+  std::string key = NumberKey(Table::kReply, session);
+  PutBig(&key, sequence);
+  return key;
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,208 @@
+#include "server/metadata/mds.h"
+
+#include <dirent.h>
+#include <absl/strings/escaping.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "rpc/convert.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr int kMaxDepth = 4096;  // of directories: more is a damaged tree
+constexpr size_t kXattrPage = 256;
+
+cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables) {
+  return {tables.superblock().cluster_uuid, options.heartbeat};
+}
+
+// Another link takes the place of the primary one.
+Status PromoteLink(Mds& mds, Transaction* transaction, Inode* inode) {
+  std::string prefix = FidKey(Table::kReverseLink, inode->fid);
+  ASSIGN_OR_RETURN(auto links, mds.tables->Scan(prefix, PrefixEnd(prefix), 1));
+  if (links.empty()) {
+    return absl::DataLossError(absl::StrFormat("inode %s has %d links but no reverse link record: run nacre doctor",
+                                               inode->fid.ToString(), inode->nlink));
+  }
+  ByteReader key(std::string_view(links[0].key).substr(prefix.size()));
+  inode->parent = key.ReadFid();
+  inode->parent_cookie = key.Big<uint64_t>();
+  transaction->batch().Erase(std::move(links[0].key));
+  return OkStatus();
+}
+
+}  // namespace
+
+Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_ptr<Tables> opened)
+    : env(environment),
+      options(options),
+      tables(std::move(opened)),
+      instance(environment.random.Next() | 1),
+      started(environment.clock.Now()),
+      ids(*tables),
+      sessions(*tables),
+      osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
+      chooser(environment.random) {}
+
+Status Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
+  if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+  if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
+  return mds->tables->Commit(transaction);
+}
+
+Task<FidLocks::Guard> LockOne(Mds& mds, Fid fid) {
+  std::vector<Fid> fids(1, fid);
+  co_return co_await mds.locks.Lock(std::move(fids));
+}
+
+Task<FidLocks::Guard> LockEntry(Mds& mds, Fid parent, std::string name) {
+  while (true) {
+    auto before = mds.tables->FindEntry(parent, name);
+    std::vector<Fid> fids(1, parent);
+    if (before.ok()) fids.push_back(before->fid);
+    FidLocks::Guard guard = co_await mds.locks.Lock(std::move(fids));
+    auto after = mds.tables->FindEntry(parent, name);
+    if (!after.ok() || guard.Holds(after->fid)) co_return guard;
+  }
+}
+
+Status CheckName(std::string_view name) {
+  if (name.empty() || name == "." || name == "..") {
+    return ErrnoError(EINVAL, absl::StrFormat("\"%s\" cannot be the name of an entry", name));
+  }
+  if (name.size() > kMaxName) {
+    return ErrnoError(ENAMETOOLONG, absl::StrFormat("a name of %d bytes: at most %d are allowed", name.size(), kMaxName));
+  }
+  if (name.find('/') != name.npos || name.find('\0') != name.npos) {
+    return ErrnoError(EINVAL, absl::StrFormat("the name \"%s\" has a slash or a NUL in it",
+                                              absl::CHexEscape(AbslView(name))));
+  }
+  return OkStatus();
+}
+
+Status CheckDirectory(const Inode& inode) {
+  if (S_ISDIR(inode.mode)) return OkStatus();
+  return ErrnoError(ENOTDIR, absl::StrFormat("%s is no directory: mode %o", inode.fid.ToString(), inode.mode));
+}
+
+Status CheckLinked(const Inode& directory) {
+  if (directory.nlink > 0) return OkStatus();
+  return ErrnoError(ENOENT, absl::StrFormat("directory %s has been removed", directory.fid.ToString()));
+}
+
+StatusOr<InodePtr> GetDirectory(Mds& mds, const Fid& fid) {
+  ASSIGN_OR_RETURN(InodePtr inode, mds.tables->GetInode(fid));
+  RETURN_IF_ERROR(CheckDirectory(*inode));
+  return inode;
+}
+
+void TouchChanged(Inode* inode, WallTime now) { inode->ctime = now; }
+
+void TouchModified(Inode* inode, WallTime now) { inode->mtime = inode->ctime = now; }
+
+uint8_t DirType(uint32_t mode) { return static_cast<uint8_t>(IFTODT(mode)); }
+
+Status FillLayout(Mds& mds, const InodePtr& inode, proto::Layout* layout, std::string* data) {
+  *layout = ToProto(inode->layout);
+  if (!inode->inline_data || inode->size == 0) return OkStatus();
+  auto body = mds.tables->Get(FidKey(Table::kBody, inode->fid));
+  if (absl::IsNotFound(body.status())) {
+    data->clear();
+  } else {
+    RETURN_IF_ERROR(body.status());
+    *data = *std::move(body);
+  }
+  data->resize(inode->size, '\0');
+  return OkStatus();
+}
+
+StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inherited) {
+  *inherited = directory.default_layout.empty();
+  if (!*inherited) return directory.default_layout;
+  Fid fid = directory.fid;
+  Fid parent = directory.parent;
+  for (int depth = 0; depth < kMaxDepth && parent && parent != fid; ++depth) {
+    auto inode = mds.tables->GetInode(parent);
+    if (absl::IsNotFound(inode.status())) break;  // of a removed directory
+    RETURN_IF_ERROR(inode.status());
+    if (!(*inode)->default_layout.empty()) return (*inode)->default_layout;
+    fid = parent;
+    parent = (*inode)->parent;
+  }
+  return DefaultTemplate();
+}
+
+void QueueDestroy(const Inode& inode, KvBatch* batch) {
+  if (!S_ISREG(inode.mode) || inode.inline_data || inode.layout.components.empty()) return;
+  batch->Put(NumberKey(Table::kDestroy, inode.layout.object_sequence), EncodeDestroy({StripeGroups(inode.layout)}));
+}
+
+Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
+  QueueDestroy(*inode, &transaction->batch());
+  if (inode->inline_data || S_ISLNK(inode->mode)) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
+  std::string from = FidKey(Table::kXattr, inode->fid);
+  const std::string to = PrefixEnd(from);
+  for (bool more = inode->xattrs > 0; more;) {
+    ASSIGN_OR_RETURN(auto xattrs, mds.tables->Scan(from, to, kXattrPage));
+    more = xattrs.size() == kXattrPage;
+    if (more) from = xattrs.back().key + '\0';
+    for (KvEntry& xattr : xattrs) transaction->batch().Erase(std::move(xattr.key));
+  }
+  transaction->Erase(inode);
+  return OkStatus();
+}
+
+Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& parent, uint64_t cookie, bool keep,
+                WallTime now) {
+  transaction->Dirty(inode);
+  TouchChanged(inode, now);
+  inode->nlink = S_ISDIR(inode->mode) ? 0 : inode->nlink - 1;
+  bool primary = inode->parent == parent && inode->parent_cookie == cookie;
+  if (inode->nlink > 0) {
+    if (primary) return PromoteLink(mds, transaction, inode);
+    transaction->batch().Erase(ReverseLinkKey(inode->fid, parent, cookie));
+    return OkStatus();
+  }
+  inode->parent = {};
+  inode->parent_cookie = 0;
+  if (!keep && !mds.MayBeOpen(inode->fid)) return Destroy(mds, transaction, inode);
+  transaction->batch().Put(FidKey(Table::kOrphan, inode->fid), {});
+  return OkStatus();
+}
+
+Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid) {
+  if (mds->MayBeOpen(fid)) co_return OkStatus();
+  auto peek = mds->tables->GetInode(fid);
+  if (absl::IsNotFound(peek.status())) co_return OkStatus();
+  CO_RETURN_IF_ERROR(peek.status());
+  if ((*peek)->nlink > 0) co_return OkStatus();
+  FidLocks::Guard guard = co_await LockOne(*mds, fid);
+  if (mds->MayBeOpen(fid)) co_return OkStatus();
+  Transaction transaction(*mds->tables);
+  auto inode = transaction.Load(fid);
+  if (absl::IsNotFound(inode.status())) co_return OkStatus();
+  CO_RETURN_IF_ERROR(inode.status());
+  CO_RETURN_IF_ERROR(Destroy(*mds, &transaction, *inode));
+  transaction.batch().Erase(FidKey(Table::kOrphan, fid));
+  co_return mds->tables->Commit(&transaction);
+}
+
+Task<Status> SweepOrphans(MdsPtr mds) {
+  constexpr size_t kPage = 256;
+  std::string from = TableKey(Table::kOrphan);
+  const std::string to = PrefixEnd(from);
+  while (true) {
+    CO_ASSIGN_OR_RETURN(auto orphans, mds->tables->Scan(from, to, kPage));
+    for (const KvEntry& orphan : orphans) {
+      ByteReader key(std::string_view(orphan.key).substr(1));
+      const Fid fid = key.ReadFid();
+      CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(mds, fid));
+    }
+    if (orphans.size() < kPage) co_return OkStatus();
+    from = orphans.back().key + '\0';
+  }
+}
+
+}  // namespace nacre::mds

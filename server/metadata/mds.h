@@ -1,0 +1,94 @@
+// Everything that an operation of the MDS works on, and the context of one request.
+//
+// Mds is shared by all requests and background tasks; each part is thread-safe by itself. It outlives the MetadataServer as long as a
+// coroutine still runs; after Close nothing reaches the store or the network any more.
+//
+// Locking: operations take `locks` of the inodes that they change (a directory for its entries), in one go. Whoever also needs `data_locks`
+// (operations that wait for OSSes: MoveOut, partial truncation) takes those first.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/cluster/ost_choice.h"
+#include "server/cluster/ost_registry.h"
+#include "server/metadata/fid_locks.h"
+#include "server/metadata/id_allocator.h"
+#include "server/metadata/layout.h"
+#include "server/metadata/metadata_server.h"
+#include "server/metadata/open_table.h"
+#include "server/metadata/permission.h"
+#include "server/metadata/session_table.h"
+#include "server/metadata/tables.h"
+
+namespace nacre::mds {
+
+using Reply = StatusOr<proto::MetadataReply>;
+
+struct Mds {
+  Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_ptr<Tables> tables);
+
+  MetadataEnvironment env;
+  const MetadataOptions options;
+  const std::unique_ptr<Tables> tables;
+  const uint64_t instance;  // of this process
+  const Duration started;
+  FidLocks locks;
+  FidLocks data_locks;
+  IdAllocator ids;
+  OpenTable opens;
+  SessionTable sessions;
+  cluster::OstRegistry osts;
+  cluster::OstChooser chooser;
+  std::atomic<bool> closed{false};
+
+  bool Recovering() const { return sessions.Recovering(); }
+  // Whether somebody may have it open: whom the MDS knows of, or who has not come back yet after a restart.
+  bool MayBeOpen(const Fid& fid) const { return opens.IsOpen(fid) || Recovering(); }
+};
+
+using MdsPtr = std::shared_ptr<Mds>;
+
+// One request. Lives in the frame of MetadataServer::Handle.
+struct Op {
+  MdsPtr mds;
+  SessionPtr session;
+  const proto::MetadataRequest& request;
+  Caller caller;
+  WallTime now;
+
+  // Commits the transaction with the reply recorded in the same batch.
+  Status Commit(Transaction* transaction, const proto::MetadataReply& reply) const;
+};
+
+// Locks.
+Task<FidLocks::Guard> LockOne(Mds& mds, Fid fid);
+// The directory and what the name means in it (if anything), at the same time.
+Task<FidLocks::Guard> LockEntry(Mds& mds, Fid parent, std::string name);
+
+// Names and FIDs as they come in.
+Status CheckName(std::string_view name);  // EINVAL, ENAMETOOLONG; "." and ".." are refused with EINVAL
+StatusOr<InodePtr> GetDirectory(Mds& mds, const Fid& fid);  // ENOTDIR
+Status CheckDirectory(const Inode& inode);  // ENOTDIR
+Status CheckLinked(const Inode& directory);  // ENOENT in a directory that has been removed
+
+// Small steps that several operations share.
+void TouchChanged(Inode* inode, WallTime now);  // ctime
+void TouchModified(Inode* inode, WallTime now);  // mtime and ctime
+uint8_t DirType(uint32_t mode);
+// Layout and inline data where asked for.
+Status FillLayout(Mds& mds, const InodePtr& inode, proto::Layout* layout, std::string* data);
+// The template for what is made in this directory: its own, its ancestors', the filesystem's.
+StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inherited);
+// Queues a file's objects for destruction.
+void QueueDestroy(const Inode& inode, KvBatch* batch);
+// Takes one link away: the inode goes, becomes an orphan, or stays with its other links. `parent` and `cookie` name the link.
+Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& parent, uint64_t cookie, bool keep, WallTime now);
+// Removes what an inode without links still holds.
+Status Destroy(Mds& mds, Transaction* transaction, Inode* inode);
+// Ends an orphan that nobody has open any more. Does nothing to others.
+Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid);
+// The same for all orphans.
+Task<Status> SweepOrphans(MdsPtr mds);
+
+}  // namespace nacre::mds

@@ -1,0 +1,122 @@
+#include "server/metadata/metadata_server.h"
+
+#include <cerrno>
+
+#include "common/log.h"
+#include "common/metrics.h"
+#include "rpc/convert.h"
+#include "server/metadata/background.h"
+#include "server/metadata/dispatch.h"
+#include "server/metadata/mds.h"
+#include "server/metadata/ops/session_ops.h"
+
+namespace nacre {
+namespace {
+
+using mds::Mds;
+using mds::MdsPtr;
+using mds::Op;
+using mds::SessionPtr;
+
+proto::MetadataReply ToReply(mds::Reply result) {
+  if (result.ok()) return *std::move(result);
+  proto::MetadataReply reply;
+  *reply.mutable_status() = ToProto(result.status());
+  return reply;
+}
+
+StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& peer,
+                                 const proto::MetadataRequest& request) {
+  SessionPtr session = mds.sessions.Find(request.session());
+  if (session == nullptr || session->ended()) {
+    return ErrnoError(ESTALE, absl::StrFormat("session %d is not known: connect again", request.session()));
+  }
+  if (!session->IsPeer(peer)) {
+    return ErrnoError(ESTALE, absl::StrFormat("session %d goes on over another stream", request.session()));
+  }
+  session->Touch(mds.env.clock.Now());
+  return session;
+}
+
+// Does a mutation unless it was done before.
+Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request) {
+  while (true) {
+    auto begun = session->BeginMutation(request.sequence(), request.low_water());
+    if (begun.answer.has_value() && !mds->options.plant_repeat_twice) co_return *std::move(begun.answer);
+    if (!begun.wait.has_value()) break;
+    co_await begun.wait->Wait();
+  }
+  Op op{mds, session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
+  proto::MetadataReply reply = ToReply(co_await mds::Dispatch(op));
+  session->EndMutation(request.sequence(), reply);
+  co_return reply;
+}
+
+Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::MetadataRequest request) {
+  if (mds->closed) co_return ToReply(absl::UnavailableError("the metadata server is stopping"));
+  if (request.op_case() == proto::MetadataRequest::kConnect) {
+    SessionPtr session;
+    co_return ToReply(co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect()), &session));
+  }
+  auto session = FindSession(*mds, peer, request);
+  if (!session.ok()) co_return ToReply(session.status());
+  if (mds::IsMutation(request)) co_return co_await Once(mds, *session, request);
+  Op op{mds, *session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
+  co_return ToReply(co_await mds::Dispatch(op));
+}
+
+class Server : public MetadataServer {
+ public:
+  explicit Server(MdsPtr mds) : mds_(std::move(mds)) {}
+
+  ~Server() override { Close(); }
+
+  Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> peer, proto::MetadataRequest request) override {
+    return HandleRequest(mds_, std::move(peer), std::move(request));
+  }
+
+  void Disconnected(std::shared_ptr<MetadataPeer> peer) override {
+    for (const SessionPtr& session : mds_->sessions.All()) session->Detach(peer);
+  }
+
+  Task<proto::RegisterOssReply> RegisterOss(proto::RegisterOssRequest request) override {
+    return mds_->osts.Register(std::move(request));
+  }
+
+  Task<proto::HeartbeatReply> Heartbeat(proto::HeartbeatRequest request) override {
+    co_return mds_->osts.Heartbeat(request);
+  }
+
+  Task<proto::ClusterStatus> GetStatus() override { co_return mds::MakeStatus(*mds_); }
+
+  Task<Status> Stop() override {
+    Status status = co_await mds_->tables->Sync();
+    Close();
+    co_return status;
+  }
+
+ private:
+  void Close() {
+    mds_->closed = true;
+    mds_->tables->Close();
+    mds_->osts.Close();
+  }
+
+  const MdsPtr mds_;
+};
+
+}  // namespace
+
+Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEnvironment environment,
+                                                                      MetadataOptions options) {
+  CO_ASSIGN_OR_RETURN(auto tables, mds::Tables::Open(environment.store, environment.random, environment.clock.Wall()));
+  auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
+  CO_RETURN_IF_ERROR(co_await mds->ids.Start());
+  CO_RETURN_IF_ERROR(mds->osts.Load());
+  CO_RETURN_IF_ERROR(mds->sessions.Load(environment.clock.Now()));
+  mds::StartBackground(mds);
+  std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));
+  co_return server;
+}
+
+}  // namespace nacre

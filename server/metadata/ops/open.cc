@@ -1,0 +1,49 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "rpc/convert.h"
+#include "server/metadata/ops/open_common.h"
+#include "server/metadata/ops/ops.h"
+
+namespace nacre::mds {
+namespace {
+
+uint32_t WantedAccess(uint32_t flags) {
+  uint32_t want = 0;
+  if ((flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
+  if (OpensForWriting(flags) || (flags & O_TRUNC) != 0) want |= kMayWrite;
+  return want;
+}
+
+}  // namespace
+
+bool OpensForWriting(uint32_t flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
+
+void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
+  op.mds->opens.Open(op.session->id, fid, OpensForWriting(flags));
+}
+
+Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags) {
+  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
+  CO_RETURN_IF_ERROR(CheckAccess(op.caller, *inode, WantedAccess(flags)));
+  if (S_ISDIR(inode->mode) && (WantedAccess(flags) & kMayWrite) != 0) {
+    co_return ErrnoError(EISDIR, absl::StrCat(fid.ToString(), " is a directory: it cannot be opened for writing"));
+  }
+  proto::MetadataReply reply;
+  proto::Entry* entry = reply.mutable_entry();
+  if (S_ISREG(inode->mode)) {
+    CO_RETURN_IF_ERROR(FillLayout(*op.mds, inode, entry->mutable_layout(), entry->mutable_data()));
+  }
+  *entry->mutable_attr() = ToProto(*inode);
+  NoteOpen(op, fid, flags);
+  co_return reply;
+}
+
+Task<Reply> Open(const Op& op, const proto::Open& request) {
+  co_return co_await OpenFile(op, FromProto(request.fid()), request.flags());
+}
+
+}  // namespace nacre::mds

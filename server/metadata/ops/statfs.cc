@@ -1,0 +1,24 @@
+#include "server/metadata/ops/ops.h"
+
+namespace nacre::mds {
+namespace {
+
+// What an inode with its entry takes in the store, roughly: for how many more there is place.
+constexpr uint64_t kBytesPerInode = 1024;
+
+}  // namespace
+
+Task<Reply> Statfs(const Op& op) {
+  proto::MetadataReply reply;
+  proto::StatfsReply* out = reply.mutable_statfs();
+  for (const proto::OstState& ost : op.mds->osts.Map().osts()) {
+    out->set_total_bytes(out->total_bytes() + ost.info().total_bytes());
+    out->set_free_bytes(out->free_bytes() + ost.info().available_bytes());
+    out->set_available_bytes(out->available_bytes() + ost.info().available_bytes());
+  }
+  out->set_inodes(op.mds->tables->InodeCount());
+  out->set_inodes_free(op.mds->env.store.GetSpace().free_bytes / kBytesPerInode);
+  co_return reply;
+}
+
+}  // namespace nacre::mds

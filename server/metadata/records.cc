@@ -1,0 +1,306 @@
+#include "server/metadata/records.h"
+
+#include <sys/stat.h>
+
+#include "common/bytes.h"
+#include "rpc/convert.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr uint8_t kInodeVersion = 1;
+constexpr uint8_t kFlagInline = 1;
+// Bounds that a sound record never passes: a damaged length is refused instead of allocated.
+constexpr size_t kMaxComponents = 64;
+constexpr size_t kMaxStripes = 65536;
+
+Status Damaged(std::string_view what, std::string_view why) {
+  return absl::DataLossError(absl::StrCat("damaged ", AbslView(what), " record: ", AbslView(why)));
+}
+
+void PutTime(std::string* out, const WallTime& time) {
+  PutLittle(out, static_cast<uint64_t>(time.seconds));
+  PutLittle(out, time.nanos);
+}
+
+WallTime ReadTime(ByteReader* in) {
+  WallTime time;
+  time.seconds = static_cast<int64_t>(in->Little<uint64_t>());
+  time.nanos = in->Little<uint32_t>();
+  return time;
+}
+
+void PutString(std::string* out, std::string_view text) {
+  PutLittle(out, static_cast<uint32_t>(text.size()));
+  out->append(text);
+}
+
+std::string_view ReadString(ByteReader* in) { return in->Take(in->Little<uint32_t>()); }
+
+void PutLayout(std::string* out, const Layout& layout) {
+  PutLittle(out, layout.generation);
+  PutLittle(out, layout.object_sequence);
+  PutLittle(out, static_cast<uint8_t>(layout.components.size()));
+  for (const LayoutComponent& component : layout.components) {
+    PutLittle(out, component.end);
+    PutLittle(out, component.stripe_size);
+    PutLittle(out, static_cast<uint32_t>(component.groups.size()));
+    for (uint32_t group : component.groups) PutLittle(out, group);
+  }
+}
+
+Status ReadLayout(ByteReader* in, Layout* layout) {
+  layout->generation = in->Little<uint32_t>();
+  layout->object_sequence = in->Little<uint64_t>();
+  size_t count = in->Little<uint8_t>();
+  if (count > kMaxComponents) return Damaged("inode", absl::StrCat(count, " layout components"));
+  for (size_t i = 0; i < count; ++i) {
+    LayoutComponent component;
+    component.end = in->Little<uint64_t>();
+    component.stripe_size = in->Little<uint32_t>();
+    size_t stripes = in->Little<uint32_t>();
+    if (stripes > kMaxStripes) return Damaged("inode", absl::StrCat(stripes, " stripes"));
+    for (size_t n = 0; n < stripes; ++n) component.groups.push_back(in->Little<uint32_t>());
+    if (in->ok() && (component.groups.empty() || component.stripe_size == 0)) {
+      return Damaged("inode", "a layout component without stripes");
+    }
+    layout->components.push_back(std::move(component));
+  }
+  return OkStatus();
+}
+
+void PutTemplate(std::string* out, const LayoutTemplate& layout) {
+  PutLittle(out, static_cast<uint8_t>(layout.size()));
+  for (const TemplateComponent& component : layout) {
+    PutLittle(out, component.end);
+    PutLittle(out, component.stripe_size);
+    PutLittle(out, static_cast<uint32_t>(component.stripe_count));
+  }
+}
+
+Status ReadTemplate(ByteReader* in, LayoutTemplate* layout) {
+  size_t count = in->Little<uint8_t>();
+  if (count > kMaxComponents) return Damaged("inode", absl::StrCat(count, " template components"));
+  for (size_t i = 0; i < count; ++i) {
+    TemplateComponent component;
+    component.end = in->Little<uint64_t>();
+    component.stripe_size = in->Little<uint32_t>();
+    component.stripe_count = static_cast<int32_t>(in->Little<uint32_t>());
+    layout->push_back(component);
+  }
+  return OkStatus();
+}
+
+Status CheckEnd(const ByteReader& in, std::string_view what) {
+  if (!in.ok()) return Damaged(what, "it is too short");
+  if (!in.empty()) return Damaged(what, absl::StrCat(in.rest().size(), " bytes too long"));
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string EncodeInode(const Inode& inode) {
+  std::string out;
+  out.reserve(192);
+  PutLittle(&out, kInodeVersion);
+  PutLittle(&out, static_cast<uint8_t>(inode.inline_data ? kFlagInline : 0));
+  PutLittle(&out, inode.mode);
+  PutLittle(&out, inode.nlink);
+  PutLittle(&out, inode.uid);
+  PutLittle(&out, inode.gid);
+  PutLittle(&out, inode.rdev);
+  PutLittle(&out, inode.size);
+  PutLittle(&out, inode.blocks);
+  for (const WallTime* time : {&inode.atime, &inode.mtime, &inode.ctime, &inode.btime}) PutTime(&out, *time);
+  PutLittle(&out, inode.change);
+  PutFid(&out, inode.parent);
+  PutLittle(&out, inode.parent_cookie);
+  PutLittle(&out, inode.xattrs);
+  if (S_ISREG(inode.mode)) PutLayout(&out, inode.layout);
+  if (S_ISDIR(inode.mode)) PutTemplate(&out, inode.default_layout);
+  return out;
+}
+
+StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data) {
+  ByteReader in(data);
+  Inode inode;
+  inode.fid = fid;
+  uint8_t version = in.Little<uint8_t>();
+  if (version != kInodeVersion) return Damaged("inode", absl::StrCat(fid.ToString(), " has version ", version));
+  uint8_t flags = in.Little<uint8_t>();
+  if ((flags & ~kFlagInline) != 0) return Damaged("inode", absl::StrCat(fid.ToString(), " has flags ", flags));
+  inode.inline_data = (flags & kFlagInline) != 0;
+  inode.mode = in.Little<uint32_t>();
+  inode.nlink = in.Little<uint32_t>();
+  inode.uid = in.Little<uint32_t>();
+  inode.gid = in.Little<uint32_t>();
+  inode.rdev = in.Little<uint64_t>();
+  inode.size = in.Little<uint64_t>();
+  inode.blocks = in.Little<uint64_t>();
+  for (WallTime* time : {&inode.atime, &inode.mtime, &inode.ctime, &inode.btime}) *time = ReadTime(&in);
+  inode.change = in.Little<uint64_t>();
+  inode.parent = in.ReadFid();
+  inode.parent_cookie = in.Little<uint64_t>();
+  inode.xattrs = in.Little<uint32_t>();
+  if (S_ISREG(inode.mode)) RETURN_IF_ERROR(ReadLayout(&in, &inode.layout));
+  if (S_ISDIR(inode.mode)) RETURN_IF_ERROR(ReadTemplate(&in, &inode.default_layout));
+  RETURN_IF_ERROR(CheckEnd(in, absl::StrCat("inode ", fid.ToString())));
+  return inode;
+}
+
+std::string EncodeBucket(const Bucket& bucket) {
+  std::string out;
+  for (const BucketEntry& entry : bucket) {
+    PutLittle(&out, entry.index);
+    PutLittle(&out, entry.type);
+    PutFid(&out, entry.fid);
+    PutLittle(&out, static_cast<uint8_t>(entry.name.size()));
+    out.append(entry.name);
+  }
+  return out;
+}
+
+StatusOr<Bucket> ParseBucket(std::string_view data) {
+  ByteReader in(data);
+  Bucket bucket;
+  while (in.ok() && !in.empty()) {
+    BucketEntry entry;
+    entry.index = in.Little<uint8_t>();
+    entry.type = in.Little<uint8_t>();
+    entry.fid = in.ReadFid();
+    entry.name = in.Take(in.Little<uint8_t>());
+    if (in.ok() && entry.name.empty()) return Damaged("directory entry", "a name is empty");
+    bucket.push_back(std::move(entry));
+  }
+  RETURN_IF_ERROR(CheckEnd(in, "directory entry"));
+  if (bucket.empty()) return Damaged("directory entry", "it is empty");
+  return bucket;
+}
+
+std::string EncodeSuperblock(const Superblock& superblock) {
+  std::string out = "NACREMDT";
+  PutLittle(&out, superblock.version);
+  PutString(&out, superblock.cluster_uuid);
+  for (uint64_t part : superblock.hash_key) PutLittle(&out, part);
+  return out;
+}
+
+StatusOr<Superblock> ParseSuperblock(std::string_view data) {
+  ByteReader in(data);
+  if (in.Take(8) != "NACREMDT") return Damaged("superblock", "this is no MDT");
+  Superblock superblock;
+  superblock.version = in.Little<uint32_t>();
+  if (superblock.version != kFormatVersion) return superblock;  // the caller refuses it by its version
+  superblock.cluster_uuid = ReadString(&in);
+  for (uint64_t& part : superblock.hash_key) part = in.Little<uint64_t>();
+  RETURN_IF_ERROR(CheckEnd(in, "superblock"));
+  return superblock;
+}
+
+std::string EncodeSession(const SessionRecord& session) {
+  std::string out;
+  PutLittle(&out, session.nonce);
+  PutLittle(&out, static_cast<uint8_t>(session.read_only ? 1 : 0));
+  PutString(&out, session.name);
+  return out;
+}
+
+StatusOr<SessionRecord> ParseSession(std::string_view data) {
+  ByteReader in(data);
+  SessionRecord session;
+  session.nonce = in.Little<uint64_t>();
+  session.read_only = in.Little<uint8_t>() != 0;
+  session.name = ReadString(&in);
+  RETURN_IF_ERROR(CheckEnd(in, "session"));
+  return session;
+}
+
+std::string EncodeDestroy(const DestroyRecord& record) {
+  std::string out;
+  for (uint32_t group : record.groups) PutLittle(&out, group);
+  return out;
+}
+
+StatusOr<DestroyRecord> ParseDestroy(std::string_view data) {
+  if (data.size() % sizeof(uint32_t) != 0) return Damaged("destroy", absl::StrCat(data.size(), " bytes long"));
+  ByteReader in(data);
+  DestroyRecord record;
+  while (!in.empty()) record.groups.push_back(in.Little<uint32_t>());
+  return record;
+}
+
+std::string EncodeTruncate(const TruncateRecord& record) { return EncodeNumber(record.size); }
+
+StatusOr<TruncateRecord> ParseTruncate(std::string_view data) {
+  ASSIGN_OR_RETURN(uint64_t size, ParseNumber(data));
+  return TruncateRecord{size};
+}
+
+std::string EncodeNumber(uint64_t value) {
+  std::string out;
+  PutLittle(&out, value);
+  return out;
+}
+
+StatusOr<uint64_t> ParseNumber(std::string_view data) {
+  ByteReader in(data);
+  uint64_t value = in.Little<uint64_t>();
+  RETURN_IF_ERROR(CheckEnd(in, "number"));
+  return value;
+}
+
+proto::Attr ToProto(const Inode& inode) {
+  proto::Attr attr;
+  *attr.mutable_fid() = nacre::ToProto(inode.fid);
+  attr.set_mode(inode.mode);
+  attr.set_nlink(inode.nlink);
+  attr.set_uid(inode.uid);
+  attr.set_gid(inode.gid);
+  attr.set_rdev(inode.rdev);
+  attr.set_size(inode.size);
+  attr.set_blocks(inode.blocks);
+  *attr.mutable_atime() = nacre::ToProto(inode.atime);
+  *attr.mutable_mtime() = nacre::ToProto(inode.mtime);
+  *attr.mutable_ctime() = nacre::ToProto(inode.ctime);
+  *attr.mutable_btime() = nacre::ToProto(inode.btime);
+  attr.set_change(inode.change);
+  if (S_ISDIR(inode.mode)) *attr.mutable_parent() = nacre::ToProto(inode.parent);
+  attr.set_inline_data(inode.inline_data);
+  attr.set_has_xattrs(inode.xattrs > 0);
+  attr.set_layout_generation(inode.layout.generation);
+  return attr;
+}
+
+proto::Layout ToProto(const Layout& layout) {
+  proto::Layout out;
+  out.set_generation(layout.generation);
+  out.set_object_sequence(layout.object_sequence);
+  for (const LayoutComponent& component : layout.components) {
+    proto::Component* c = out.add_components();
+    c->set_end(component.end);
+    c->set_stripe_size(component.stripe_size);
+    for (uint32_t group : component.groups) c->add_ost_group(group);
+  }
+  return out;
+}
+
+proto::LayoutTemplate ToProto(const LayoutTemplate& layout) {
+  proto::LayoutTemplate out;
+  for (const TemplateComponent& component : layout) {
+    proto::TemplateComponent* c = out.add_components();
+    c->set_end(component.end);
+    c->set_stripe_size(component.stripe_size);
+    c->set_stripe_count(component.stripe_count);
+  }
+  return out;
+}
+
+std::vector<uint32_t> StripeGroups(const Layout& layout) {
+  std::vector<uint32_t> groups;
+  for (const LayoutComponent& component : layout.components) {
+    groups.insert(groups.end(), component.groups.begin(), component.groups.end());
+  }
+  return groups;
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,129 @@
+// What the MDT stores, as values and as bytes (proto/FORMAT.md, "The MDT", describes every byte). Parsers check their
+// whole input and return DATA_LOSS with the reason for anything damaged. Plain values; not thread-safe by themselves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/status.h"
+#include "proto/types.pb.h"
+#include "rpc/convert.h"
+
+namespace nacre::mds {
+
+inline constexpr uint64_t kEndOfFile = ~uint64_t{0};  // the end of a layout's last component
+inline constexpr size_t kMaxName = 255;
+inline constexpr size_t kMaxSymlink = 4095;
+inline constexpr uint32_t kMaxFileLinks = 65000;  // of anything but a directory
+inline constexpr uint32_t kMaxSubdirectories = 1u << 31;
+
+struct LayoutComponent {
+  uint64_t end = kEndOfFile;
+  uint32_t stripe_size = 0;
+  std::vector<uint32_t> groups;  // OST group of each stripe
+  bool operator==(const LayoutComponent&) const = default;
+};
+
+struct Layout {
+  uint32_t generation = 0;
+  uint64_t object_sequence = 0;
+  std::vector<LayoutComponent> components;
+  bool operator==(const Layout&) const = default;
+};
+
+struct TemplateComponent {
+  uint64_t end = kEndOfFile;
+  uint32_t stripe_size = 0;
+  int32_t stripe_count = 1;
+  bool operator==(const TemplateComponent&) const = default;
+};
+using LayoutTemplate = std::vector<TemplateComponent>;
+
+// One inode. The FID is its key.
+struct Inode {
+  Fid fid;
+  uint32_t mode = 0;
+  uint32_t nlink = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint64_t rdev = 0;
+  uint64_t size = 0;  // of a directory: the number of its entries
+  uint64_t blocks = 0;  // units of 512 bytes
+  WallTime atime, mtime, ctime, btime;
+  uint64_t change = 0;
+  Fid parent;  // the primary link: the directory and the entry's cookie there; others are reverse link records
+  uint64_t parent_cookie = 0;
+  uint32_t xattrs = 0;  // how many are set
+  bool inline_data = false;
+  Layout layout;  // regular files
+  LayoutTemplate default_layout;  // directories: empty means inherited
+  bool operator==(const Inode&) const = default;
+};
+
+// The entries of a directory whose names have the same hash: nearly always one.
+struct BucketEntry {
+  uint8_t index = 0;  // low byte of the cookie, stays with the entry
+  uint8_t type = 0;  // d_type
+  Fid fid;
+  std::string name;
+  bool operator==(const BucketEntry&) const = default;
+};
+using Bucket = std::vector<BucketEntry>;
+
+struct Superblock {
+  uint32_t version = 0;
+  std::string cluster_uuid;
+  uint64_t hash_key[2] = {0, 0};  // of names in directories
+  bool operator==(const Superblock&) const = default;
+};
+inline constexpr uint32_t kFormatVersion = 1;
+
+struct SessionRecord {
+  std::string name;
+  uint64_t nonce = 0;
+  bool read_only = false;
+  bool operator==(const SessionRecord&) const = default;
+};
+
+// Objects of a file that are to be destroyed: stripe n lies on groups[n].
+struct DestroyRecord {
+  std::vector<uint32_t> groups;
+  bool operator==(const DestroyRecord&) const = default;
+};
+
+// A truncation that has been decided: the objects are being cut.
+struct TruncateRecord {
+  uint64_t size = 0;
+  bool operator==(const TruncateRecord&) const = default;
+};
+
+std::string EncodeInode(const Inode& inode);
+StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data);
+std::string EncodeBucket(const Bucket& bucket);
+StatusOr<Bucket> ParseBucket(std::string_view data);
+std::string EncodeSuperblock(const Superblock& superblock);
+StatusOr<Superblock> ParseSuperblock(std::string_view data);
+std::string EncodeSession(const SessionRecord& session);
+StatusOr<SessionRecord> ParseSession(std::string_view data);
+std::string EncodeDestroy(const DestroyRecord& record);
+StatusOr<DestroyRecord> ParseDestroy(std::string_view data);
+std::string EncodeTruncate(const TruncateRecord& record);
+StatusOr<TruncateRecord> ParseTruncate(std::string_view data);
+std::string EncodeNumber(uint64_t value);
+StatusOr<uint64_t> ParseNumber(std::string_view data);
+
+// Wire forms.
+using nacre::FromProto;
+using nacre::ToProto;
+proto::Attr ToProto(const Inode& inode);
+proto::Layout ToProto(const Layout& layout);
+proto::LayoutTemplate ToProto(const LayoutTemplate& layout);
+
+// OST group of every stripe, in the order of the stripes' numbers.
+std::vector<uint32_t> StripeGroups(const Layout& layout);
+
+}  // namespace nacre::mds

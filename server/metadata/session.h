@@ -1,0 +1,86 @@
+// A client's session: who it is, which stream it is reached by, and the answers to its mutations (proto/metadata.proto: session,
+// sequence, low_water). Thread-safe; shared by the session table and the operations in progress.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/task.h"
+#include "proto/metadata.pb.h"
+#include "rpc/metadata_channel.h"
+#include "server/kv/kv_store.h"
+#include "server/metadata/records.h"
+
+namespace nacre::mds {
+
+// How many answers a session may have outstanding before it must raise low_water.
+inline constexpr size_t kMaxOutstanding = 65536;
+
+class Session {
+ public:
+  Session(SessionId id, SessionRecord record, Duration now) : id(id), record(std::move(record)), heard_(now) {}
+
+  const SessionId id;
+  const SessionRecord record;
+
+  // The stream.
+  void Attach(std::shared_ptr<MetadataPeer> peer, Duration now);
+  // False: it has another stream by now.
+  bool Detach(const std::shared_ptr<MetadataPeer>& peer);
+  bool IsPeer(const std::shared_ptr<MetadataPeer>& peer) const;
+  std::shared_ptr<MetadataPeer> peer() const;
+  void Push(proto::Push push);  // lost if there is no stream
+  void Touch(Duration now);
+  Duration heard() const;
+
+  // Between a restart of the MDS and the session's last Reclaim.
+  bool whole() const;
+  void set_whole(bool whole);
+  // An ended session's requests are refused.
+  bool ended() const;
+  void set_ended();
+
+  void Report(proto::KeepAlive report);
+  proto::KeepAlive report() const;
+
+  // Mutations. Exactly one of the fields is set, or none: carry it out, then call EndMutation.
+  struct Begun {
+    std::optional<proto::MetadataReply> answer;  // it was done before
+    std::optional<OneShot<Unit>> wait;  // it is being done: begin again when this is set
+  };
+  Begun BeginMutation(uint64_t sequence, uint64_t low_water);
+  // Remembers the answer, and lets the repeats go on that came meanwhile.
+  void EndMutation(uint64_t sequence, const proto::MetadataReply& reply);
+  // Adds the answer to the batch of its mutation, with the removal of what lies below the low water.
+  void Record(uint64_t sequence, const proto::MetadataReply& reply, KvBatch* batch);
+  // At the start: an answer that the store remembers.
+  void Restore(uint64_t sequence, std::string encoded);
+
+ private:
+  struct Answer {
+    std::string encoded;
+    bool done = false;
+    bool stored = false;
+    std::vector<OneShot<Unit>> waiters;
+  };
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<MetadataPeer> peer_;
+  Duration heard_;
+  bool whole_ = true;
+  bool ended_ = false;
+  proto::KeepAlive report_;
+  uint64_t low_water_ = 0;
+  std::map<uint64_t, Answer> answers_;  // from low_water_ on
+  std::vector<uint64_t> stale_;  // below it, still in the store
+};
+
+using SessionPtr = std::shared_ptr<Session>;
+
+}  // namespace nacre::mds

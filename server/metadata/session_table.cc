@@ -1,0 +1,121 @@
+#include "server/metadata/session_table.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr size_t kPage = 1024;
+
+// Calls `visit` for every entry of the prefix, a page at a time.
+template <typename Visit>
+Status ForEach(Tables& tables, const std::string& prefix, Visit visit) {
+  std::string from = prefix;
+  const std::string to = PrefixEnd(prefix);
+  while (true) {
+    ASSIGN_OR_RETURN(auto entries, tables.Scan(from, to, kPage));
+    for (KvEntry& entry : entries) RETURN_IF_ERROR(visit(entry));
+    if (entries.size() < kPage) return OkStatus();
+    from = entries.back().key + '\0';
+  }
+}
+
+}  // namespace
+
+Status SessionTable::Load(Duration now) {
+  RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kSession), [&](KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    SessionId id = key.Big<uint64_t>();
+    ASSIGN_OR_RETURN(SessionRecord record, ParseSession(entry.value));
+    auto session = std::make_shared<Session>(id, std::move(record), now);
+    session->set_whole(false);
+    sessions_[id] = std::move(session);
+    return OkStatus();
+  }));
+  RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    SessionId id = key.Big<uint64_t>();
+    uint64_t sequence = key.Big<uint64_t>();
+    auto it = sessions_.find(id);
+    if (it != sessions_.end()) it->second->Restore(sequence, std::move(entry.value));
+    return OkStatus();
+  }));
+  recovering_ = !sessions_.empty();
+  return OkStatus();
+}
+
+SessionPtr SessionTable::Find(SessionId id) const {
+  std::lock_guard lock(mutex_);
+  auto it = sessions_.find(id);
+  return it == sessions_.end() ? nullptr : it->second;
+}
+
+std::vector<SessionPtr> SessionTable::All() const {
+  std::lock_guard lock(mutex_);
+  std::vector<SessionPtr> all;
+  for (const auto& [id, session] : sessions_) all.push_back(session);
+  return all;
+}
+
+size_t SessionTable::Count() const {
+  std::lock_guard lock(mutex_);
+  return sessions_.size();
+}
+
+StatusOr<SessionPtr> SessionTable::Add(SessionId id, SessionRecord record, Duration now) {
+  KvBatch batch;
+  batch.Put(NumberKey(Table::kSession, id), EncodeSession(record));
+  RETURN_IF_ERROR(tables_.CommitBatch(std::move(batch)));
+  auto session = std::make_shared<Session>(id, std::move(record), now);
+  std::lock_guard lock(mutex_);
+  sessions_[id] = session;
+  return session;
+}
+
+Status SessionTable::Remove(const SessionPtr& session, KvBatch batch) {
+  batch.Erase(NumberKey(Table::kSession, session->id));
+  RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
+    batch.Erase(std::move(entry.key));
+    return OkStatus();
+  }));
+  RETURN_IF_ERROR(tables_.CommitBatch(std::move(batch)));
+  std::lock_guard lock(mutex_);
+  sessions_.erase(session->id);
+  return OkStatus();
+}
+
+bool SessionTable::Recovering() const {
+  std::lock_guard lock(mutex_);
+  return recovering_;
+}
+
+bool SessionTable::AllWhole() const {
+  for (const SessionPtr& session : All()) {
+    if (!session->whole()) return false;
+  }
+  return true;
+}
+
+void SessionTable::EndRecovery() {
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    recovering_ = false;
+    waiters.swap(waiters_);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
+}
+
+Task<void> SessionTable::AwaitRecovery() {
+  OneShot<Unit> over;
+  {
+    std::lock_guard lock(mutex_);
+    if (!recovering_) co_return;
+    waiters_.push_back(over);
+  }
+  co_await over.Wait();
+}
+
+void SessionTable::Broadcast(const proto::Push& push) const {
+  for (const SessionPtr& session : All()) session->Push(push);
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,48 @@
+// All sessions, in memory and in the store. Thread-safe.
+//
+// After a restart the sessions of the store are waited for: until each has come back and reclaimed what it holds, or the recovery window is over.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "server/metadata/session.h"
+#include "server/metadata/tables.h"
+
+namespace nacre::mds {
+
+class SessionTable {
+ public:
+  explicit SessionTable(Tables& tables) : tables_(tables) {}
+
+  // Reads sessions and recorded replies from the store.
+  Status Load(Duration now);
+
+  SessionPtr Find(SessionId id) const;
+  std::vector<SessionPtr> All() const;
+  size_t Count() const;
+
+  // Commits the new session.
+  StatusOr<SessionPtr> Add(SessionId id, SessionRecord record, Duration now);
+  // Removes it with its recorded replies. `batch` is committed along.
+  Status Remove(const SessionPtr& session, KvBatch batch);
+
+  // Recovery: true between Load and EndRecovery, if there were sessions.
+  bool Recovering() const;
+  bool AllWhole() const;
+  void EndRecovery();
+  // Returns when recovery has ended.
+  Task<void> AwaitRecovery();
+
+  void Broadcast(const proto::Push& push) const;
+
+ private:
+  Tables& tables_;
+  mutable std::mutex mutex_;
+  std::map<SessionId, SessionPtr> sessions_;
+  bool recovering_ = false;
+  std::vector<OneShot<Unit>> waiters_;
+};
+
+}  // namespace nacre::mds

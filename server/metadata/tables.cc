@@ -1,0 +1,325 @@
+#include "server/metadata/tables.h"
+
+#include <absl/strings/escaping.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "common/log.h"
+#include "server/metadata/name_hash.h"
+
+namespace nacre::mds {
+namespace {
+
+std::string MakeUuid(Random& random) {
+  uint64_t high = (random.Next() & ~uint64_t{0xf000}) | 0x4000;
+  uint64_t low = (random.Next() >> 2) | (uint64_t{1} << 63);
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", high >> 32, (high >> 16) & 0xffff, high & 0xffff, low >> 48,
+                         low & 0xffffffffffffu);
+}
+
+Status NoEntry(const Fid& parent, std::string_view name) {
+  return ErrnoError(ENOENT, absl::StrFormat("no entry \"%s\" in directory %s", absl::CHexEscape(AbslView(name)),
+                                            parent.ToString()));
+}
+
+Entry ToEntry(const BucketEntry& entry, uint64_t hash) { return {entry.name, entry.fid, entry.type, hash | entry.index}; }
+
+const BucketEntry* FindName(const Bucket& bucket, std::string_view name) {
+  for (const BucketEntry& entry : bucket) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+// The lowest index that is free; -1 if there is none.
+int FreeIndex(const Bucket& bucket) {
+  for (int index = 0; index < 256; ++index) {
+    bool taken = false;
+    for (const BucketEntry& entry : bucket) taken = taken || entry.index == index;
+    if (!taken) return index;
+  }
+  return -1;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Tables>> Tables::Open(KvStore& store, Random& random, WallTime now) {
+  std::unique_ptr<Tables> tables(new Tables(store));
+  auto first = store.Scan({}, {}, 1);
+  RETURN_IF_ERROR(first.status());
+  if (first->empty()) RETURN_IF_ERROR(tables->Format(random, now));
+  RETURN_IF_ERROR(tables->Load());
+  return tables;
+}
+
+Status Tables::Format(Random& random, WallTime now) {
+  Superblock superblock;
+  superblock.version = kFormatVersion;
+  superblock.cluster_uuid = MakeUuid(random);
+  for (uint64_t& part : superblock.hash_key) part = random.Next();
+  Inode root;
+  root.mode = S_IFDIR | 0755;
+  root.nlink = 2;
+  root.atime = root.mtime = root.ctime = root.btime = now;
+  root.change = 1;
+  root.parent = kRootFid;
+  KvBatch batch;
+  batch.Put(TableKey(Table::kSuperblock), EncodeSuperblock(superblock));
+  batch.Put(FidKey(Table::kInode, kRootFid), EncodeInode(root));
+  batch.Put(InodeCountKey(0), EncodeNumber(1));
+  return store_.Commit(std::move(batch));
+}
+
+Status Tables::Load() {
+  auto superblock = store_.Get(TableKey(Table::kSuperblock));
+  if (absl::IsNotFound(superblock.status())) {
+    return absl::DataLossError("the store is not empty but has no superblock: this is no MDT, or a damaged one");
+  }
+  RETURN_IF_ERROR(superblock.status());
+  ASSIGN_OR_RETURN(superblock_, ParseSuperblock(*superblock));
+  if (superblock_.version != kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the MDT has format version %d; this program knows version %d: use the release that wrote it, or upgrade",
+        superblock_.version, kFormatVersion));
+  }
+  for (size_t slot = 0; slot < kCountSlots; ++slot) {
+    auto value = store_.Get(InodeCountKey(static_cast<uint8_t>(slot)));
+    if (absl::IsNotFound(value.status())) continue;
+    RETURN_IF_ERROR(value.status());
+    ASSIGN_OR_RETURN(uint64_t count, ParseNumber(*value));
+    counts_[slot].value = static_cast<int64_t>(count);
+  }
+  return OkStatus();
+}
+
+Status Tables::CheckOpen() const {
+  return closed_ ? absl::UnavailableError("the metadata server is stopping") : OkStatus();
+}
+
+uint64_t Tables::Hash(std::string_view name) const { return NameHash(superblock_.hash_key, name); }
+
+uint64_t Tables::InodeCount() const {
+  int64_t sum = 0;
+  for (const CountSlot& slot : counts_) sum += slot.value;
+  return sum > 0 ? static_cast<uint64_t>(sum) : 0;
+}
+
+StatusOr<std::string> Tables::Get(std::string_view key) {
+  RETURN_IF_ERROR(CheckOpen());
+  return store_.Get(key);
+}
+
+StatusOr<std::vector<KvEntry>> Tables::Scan(std::string_view from, std::string_view to, size_t limit) {
+  RETURN_IF_ERROR(CheckOpen());
+  return store_.Scan(from, to, limit);
+}
+
+StatusOr<InodePtr> Tables::GetInode(const Fid& fid) {
+  RETURN_IF_ERROR(CheckOpen());
+  uint64_t ticket = 0;
+  if (InodePtr cached = cache_.Find(fid, &ticket)) return cached;
+  auto data = store_.Get(FidKey(Table::kInode, fid));
+  if (absl::IsNotFound(data.status())) {
+    return ErrnoError(ENOENT, absl::StrCat("no inode ", fid.ToString()));
+  }
+  RETURN_IF_ERROR(data.status());
+  ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, *data));
+  auto shared = std::make_shared<const Inode>(std::move(inode));
+  cache_.Insert(shared, ticket);
+  return shared;
+}
+
+StatusOr<Entry> Tables::FindEntry(const Fid& parent, std::string_view name) {
+  RETURN_IF_ERROR(CheckOpen());
+  uint64_t hash = Hash(name);
+  auto data = store_.Get(EntryKey(parent, hash));
+  if (absl::IsNotFound(data.status())) return NoEntry(parent, name);
+  RETURN_IF_ERROR(data.status());
+  ASSIGN_OR_RETURN(Bucket bucket, ParseBucket(*data));
+  const BucketEntry* entry = FindName(bucket, name);
+  if (entry == nullptr) return NoEntry(parent, name);
+  return ToEntry(*entry, hash);
+}
+
+StatusOr<std::vector<Entry>> Tables::ListEntries(const Fid& parent, uint64_t cookie, size_t limit) {
+  RETURN_IF_ERROR(CheckOpen());
+  std::string from = EntryKey(parent, CookieHash(cookie));
+  ASSIGN_OR_RETURN(auto found, store_.Scan(from, PrefixEnd(FidKey(Table::kEntry, parent)), limit + 1));
+  std::vector<Entry> entries;
+  for (const KvEntry& kv : found) {
+    ByteReader key(std::string_view(kv.key).substr(17));
+    uint64_t hash = key.Big<uint64_t>();
+    ASSIGN_OR_RETURN(Bucket bucket, ParseBucket(kv.value));
+    std::sort(bucket.begin(), bucket.end(), [](auto& a, auto& b) { return a.index < b.index; });
+    for (const BucketEntry& entry : bucket) {
+      if (cookie != 0 && (hash | entry.index) <= cookie) continue;
+      if (entries.size() == limit) return entries;
+      entries.push_back(ToEntry(entry, hash));
+    }
+  }
+  return entries;
+}
+
+StatusOr<std::string> Tables::NameOf(const Fid& parent, uint64_t cookie) {
+  ASSIGN_OR_RETURN(std::string data, Get(EntryKey(parent, CookieHash(cookie))));
+  ASSIGN_OR_RETURN(Bucket bucket, ParseBucket(data));
+  for (const BucketEntry& entry : bucket) {
+    if (entry.index == CookieIndex(cookie)) return entry.name;
+  }
+  return ErrnoError(ENOENT, absl::StrFormat("no entry with cookie %x in directory %s", cookie, parent.ToString()));
+}
+
+Task<Status> Tables::Sync() {
+  CO_RETURN_IF_ERROR(CheckOpen());
+  co_return co_await store_.Sync();
+}
+
+Status Tables::CommitBatch(KvBatch batch) {
+  RETURN_IF_ERROR(CheckOpen());
+  return store_.Commit(std::move(batch));
+}
+
+Status Tables::CommitCounted(KvBatch batch, int64_t inode_delta, size_t slot) {
+  if (inode_delta == 0) return store_.Commit(std::move(batch));
+  CountSlot& count = counts_[slot];
+  std::lock_guard lock(count.mutex);
+  int64_t value = count.value + inode_delta;
+  batch.Put(InodeCountKey(static_cast<uint8_t>(slot)), EncodeNumber(static_cast<uint64_t>(value)));
+  RETURN_IF_ERROR(store_.Commit(std::move(batch)));
+  count.value = value;
+  return OkStatus();
+}
+
+Status Tables::Commit(Transaction* transaction) {
+  RETURN_IF_ERROR(CheckOpen());
+  KvBatch batch = transaction->TakeBatch();
+  int64_t delta = 0;
+  size_t slot = 0;
+  for (const auto& loaded : transaction->inodes_) {
+    if (!loaded->dirty) continue;
+    cache_.BeginWrite(loaded->inode.fid);
+    if (loaded->created == loaded->erased) continue;
+    delta += loaded->created ? 1 : -1;
+    slot = absl::Hash<Fid>{}(loaded->inode.fid) % kCountSlots;
+  }
+  Status status = CommitCounted(std::move(batch), delta, slot);
+  for (auto& loaded : transaction->inodes_) {
+    if (!loaded->dirty) continue;
+    Fid fid = loaded->inode.fid;
+    bool keep = status.ok() && !loaded->erased;
+    cache_.EndWrite(fid, keep ? std::make_shared<const Inode>(loaded->inode) : nullptr);
+  }
+  return status;
+}
+
+StatusOr<Inode*> Transaction::Load(const Fid& fid) {
+  for (auto& loaded : inodes_) {
+    if (loaded->inode.fid == fid && !loaded->erased) return &loaded->inode;
+  }
+  ASSIGN_OR_RETURN(InodePtr inode, tables_.GetInode(fid));
+  inodes_.push_back(std::make_unique<Loaded>());
+  inodes_.back()->inode = *inode;
+  return &inodes_.back()->inode;
+}
+
+Transaction::Loaded* Transaction::Slot(const Inode* inode) {
+  for (auto& loaded : inodes_) {
+    if (&loaded->inode == inode) return loaded.get();
+  }
+  LogError("a transaction was given an inode %s that it has not loaded", inode->fid.ToString());
+  std::abort();
+}
+
+void Transaction::Dirty(Inode* inode) {
+  Loaded* loaded = Slot(inode);
+  if (loaded->dirty) return;
+  loaded->dirty = true;
+  ++inode->change;
+}
+
+Inode* Transaction::Create(Inode inode) {
+  inodes_.push_back(std::make_unique<Loaded>());
+  Loaded& loaded = *inodes_.back();
+  loaded.inode = std::move(inode);
+  loaded.inode.change = 1;
+  loaded.dirty = loaded.created = true;
+  return &loaded.inode;
+}
+
+void Transaction::Erase(Inode* inode) {
+  Loaded* loaded = Slot(inode);
+  loaded->dirty = loaded->erased = true;
+}
+
+StatusOr<Transaction::LoadedBucket*> Transaction::LoadBucket(const Fid& parent, uint64_t hash) {
+  std::string key = EntryKey(parent, hash);
+  for (auto& loaded : buckets_) {
+    if (loaded->key == key) return loaded.get();
+  }
+  auto loaded = std::make_unique<LoadedBucket>();
+  auto data = tables_.Get(key);
+  if (data.ok()) {
+    ASSIGN_OR_RETURN(loaded->bucket, ParseBucket(*data));
+    loaded->existed = true;
+  } else if (!absl::IsNotFound(data.status())) {
+    return data.status();
+  }
+  loaded->key = std::move(key);
+  buckets_.push_back(std::move(loaded));
+  return buckets_.back().get();
+}
+
+StatusOr<Entry> Transaction::Find(const Fid& parent, std::string_view name) {
+  uint64_t hash = tables_.Hash(name);
+  ASSIGN_OR_RETURN(LoadedBucket * loaded, LoadBucket(parent, hash));
+  const BucketEntry* entry = FindName(loaded->bucket, name);
+  if (entry == nullptr) return NoEntry(parent, name);
+  return ToEntry(*entry, hash);
+}
+
+StatusOr<uint64_t> Transaction::AddEntry(const Fid& parent, std::string_view name, const Fid& fid, uint8_t type) {
+  uint64_t hash = tables_.Hash(name);
+  ASSIGN_OR_RETURN(LoadedBucket * loaded, LoadBucket(parent, hash));
+  int index = FreeIndex(loaded->bucket);
+  if (index < 0) {
+    return ErrnoError(ENOSPC, absl::StrFormat("directory %s has 256 names with the hash of \"%s\" already",
+                                              parent.ToString(), absl::CHexEscape(AbslView(name))));
+  }
+  loaded->bucket.push_back({static_cast<uint8_t>(index), type, fid, std::string(name)});
+  loaded->dirty = true;
+  return hash | static_cast<uint64_t>(index);
+}
+
+Status Transaction::RemoveEntry(const Fid& parent, std::string_view name) {
+  uint64_t hash = tables_.Hash(name);
+  ASSIGN_OR_RETURN(LoadedBucket * loaded, LoadBucket(parent, hash));
+  size_t removed = std::erase_if(loaded->bucket, [&](const BucketEntry& entry) { return entry.name == name; });
+  if (removed == 0) return NoEntry(parent, name);
+  loaded->dirty = true;
+  return OkStatus();
+}
+
+KvBatch Transaction::TakeBatch() {
+  KvBatch batch = std::move(batch_);
+  for (const auto& loaded : inodes_) {
+    if (!loaded->dirty) continue;
+    std::string key = FidKey(Table::kInode, loaded->inode.fid);
+    if (!loaded->erased) {
+      batch.Put(std::move(key), EncodeInode(loaded->inode));
+    } else if (!loaded->created) {
+      batch.Erase(std::move(key));
+    }
+  }
+  for (auto& loaded : buckets_) {
+    if (!loaded->dirty) continue;
+    if (!loaded->bucket.empty()) {
+      batch.Put(std::move(loaded->key), EncodeBucket(loaded->bucket));
+    } else if (loaded->existed) {
+      batch.Erase(std::move(loaded->key));
+    }
+  }
+  return batch;
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,122 @@
+// The MDT's tables over a KvStore: typed reads, and transactions that become one batch.
+//
+// Tables is thread-safe. A Transaction belongs to one coroutine, which holds the locks (fid_locks.h) of every inode that it
+// loads for a change, and of the directory of every entry that it touches. Errors: ENOENT for what is not there, DATA_LOSS for damaged
+// records, UNAVAILABLE after Close.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/random.h"
+#include "server/kv/kv_store.h"
+#include "server/metadata/inode_cache.h"
+#include "server/metadata/keys.h"
+#include "server/metadata/records.h"
+
+namespace nacre::mds {
+
+class Transaction;
+
+struct Entry {
+  std::string name;
+  Fid fid;
+  uint8_t type = 0;
+  uint64_t cookie = 0;
+};
+
+// Opened once per process.
+class Tables {
+ public:
+  // Formats an empty store.
+  static StatusOr<std::unique_ptr<Tables>> Open(KvStore& store, Random& random, WallTime now);
+
+  StatusOr<InodePtr> GetInode(const Fid& fid);
+  StatusOr<Entry> FindEntry(const Fid& parent, std::string_view name);
+  // Entries behind the cookie in the order of their cookies; fewer than `limit`: the directory's end.
+  StatusOr<std::vector<Entry>> ListEntries(const Fid& parent, uint64_t cookie, size_t limit);
+  StatusOr<std::string> NameOf(const Fid& parent, uint64_t cookie);
+  StatusOr<std::string> Get(std::string_view key);
+  StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit);
+
+  Status Commit(Transaction* transaction);
+  Status CommitBatch(KvBatch batch);  // of what is neither inode nor entry
+  Task<Status> Sync();
+
+  const Superblock& superblock() const { return superblock_; }
+  uint64_t Hash(std::string_view name) const;
+  uint64_t InodeCount() const;
+
+  // From now on nothing reaches the store: what still runs fails with UNAVAILABLE.
+  void Close() { closed_ = true; }
+
+ private:
+  static constexpr size_t kCountSlots = 32;
+  static constexpr size_t kCachedInodes = 65536;
+  // The number of inodes is the sum of several counters, so that commits meet on none. A slot's mutex is held
+  // through the commit that changes it: the store's order of values is then the order of the changes.
+  struct CountSlot {
+    std::mutex mutex;
+    std::atomic<int64_t> value{0};
+  };
+
+  explicit Tables(KvStore& store) : store_(store), cache_(kCachedInodes) {}
+  Status Format(Random& random, WallTime now);
+  Status Load();
+  Status CheckOpen() const;
+  Status CommitCounted(KvBatch batch, int64_t inode_delta, size_t slot);
+
+  KvStore& store_;
+  std::atomic<bool> closed_{false};
+  Superblock superblock_;
+  InodeCache cache_;
+  std::array<CountSlot, kCountSlots> counts_;
+};
+
+class Transaction {
+ public:
+  explicit Transaction(Tables& tables) : tables_(tables) {}
+  Transaction(const Transaction&) = delete;
+
+  // The inode as this transaction has it. The pointer is good as long as the transaction.
+  StatusOr<Inode*> Load(const Fid& fid);
+  // To be written; its change number rises (once a transaction).
+  void Dirty(Inode* inode);
+  Inode* Create(Inode inode);
+  void Erase(Inode* inode);  // with its xattrs and body
+
+  StatusOr<Entry> Find(const Fid& parent, std::string_view name);
+  // The new entry's cookie. The name must be new there.
+  StatusOr<uint64_t> AddEntry(const Fid& parent, std::string_view name, const Fid& fid, uint8_t type);
+  Status RemoveEntry(const Fid& parent, std::string_view name);
+
+  KvBatch& batch() { return batch_; }
+
+ private:
+  friend class Tables;
+  struct Loaded {
+    Inode inode;
+    bool dirty = false, created = false, erased = false;
+  };
+  struct LoadedBucket {
+    std::string key;
+    Bucket bucket;
+    bool dirty = false, existed = false;
+  };
+
+  Loaded* Slot(const Inode* inode);
+  StatusOr<LoadedBucket*> LoadBucket(const Fid& parent, uint64_t hash);
+  KvBatch TakeBatch();
+
+  Tables& tables_;
+  std::vector<std::unique_ptr<Loaded>> inodes_;
+  std::vector<std::unique_ptr<LoadedBucket>> buckets_;
+  KvBatch batch_;
+};
+
+}  // namespace nacre::mds

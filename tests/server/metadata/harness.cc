@@ -1,0 +1,412 @@
+#include "tests/server/metadata/harness.h"
+
+#include "common/log.h"
+#include "rpc/object_stub.h"
+
+namespace nacre::mds {
+
+class ManualClock::Handle : public TimerHandle {
+ public:
+  Handle(ManualClock* clock, std::pair<Duration, uint64_t> key) : clock_(clock), key_(key) {}
+  ~Handle() override { clock_->timers_.erase(key_); }
+
+ private:
+  ManualClock* clock_;
+  std::pair<Duration, uint64_t> key_;
+};
+
+WallTime ManualClock::Wall() {
+  auto seconds = std::chrono::floor<std::chrono::seconds>(now_);
+  return {1'000'000'000 + seconds.count(), static_cast<uint32_t>((now_ - seconds).count())};
+}
+
+std::unique_ptr<TimerHandle> ManualClock::After(const Executor& executor, Duration delay,
+                                                absl::AnyInvocable<void()> function) {
+  std::pair<Duration, uint64_t> key{now_ + delay, next_++};
+  timers_.emplace(key, Timer{executor, std::move(function)});
+  return std::make_unique<Handle>(this, key);
+}
+
+bool ManualClock::RunNext(Duration limit) {
+  if (timers_.empty() || timers_.begin()->first.first > limit) {
+    now_ = std::max(now_, limit);
+    return false;
+  }
+  auto node = timers_.extract(timers_.begin());
+  now_ = std::max(now_, node.key().first);
+  asio::post(node.mapped().executor, std::move(node.mapped().function));
+  return true;
+}
+
+namespace {
+
+class FakeRegion : public MemoryRegion {
+ public:
+  FakeRegion(std::byte* data, size_t size) : MemoryRegion(data, size) {}
+};
+
+class FakeOssPeer : public Peer {
+ public:
+  FakeOssPeer(FakeOsts* osts, std::string address) : osts_(osts), address_(std::move(address)) {}
+  Task<StatusOr<std::string>> Call(CallRequest request, Duration) override {
+    if (closed_) co_return absl::UnavailableError("closed");
+    auto reply = osts_->Answer(request);
+    if (!reply.ok()) co_return reply.status();
+    co_return reply->SerializeAsString();
+  }
+  PathInfo path() const override { return {"fake", ""}; }
+  std::string address() const override { return address_; }
+  void Close() override { closed_ = true; }
+
+ private:
+  FakeOsts* osts_;
+  std::string address_;
+  bool closed_ = false;
+};
+
+std::string Gather(const CallRequest& call) {
+  std::string all;
+  for (const MemorySpan& span : call.memory) all.append(reinterpret_cast<const char*>(span.data()), span.length);
+  return all;
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<MemoryRegion>> FakeOsts::Register(std::byte* data, size_t size) {
+  return std::make_shared<FakeRegion>(data, size);
+}
+
+StatusOr<std::shared_ptr<Peer>> FakeOsts::Connect(const std::string& address) {
+  return std::make_shared<FakeOssPeer>(this, address);
+}
+
+StatusOr<std::unique_ptr<Listener>> FakeOsts::Listen(const std::string&, CallHandler) {
+  return absl::UnimplementedError("nobody listens here");
+}
+
+size_t FakeOsts::CountObjects() const {
+  size_t count = 0;
+  for (const auto& [ost, all] : objects) count += all.size();
+  return count;
+}
+
+StatusOr<proto::ObjectReply> FakeOsts::Answer(const CallRequest& call) {
+  proto::ObjectRequest request;
+  if (!request.ParseFromString(call.body)) return absl::InvalidArgumentError("not an ObjectRequest");
+  if (away.contains(request.ost())) return absl::UnavailableError("this OST is away");
+  return Do(request, call);
+}
+
+proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallRequest& call) {
+  proto::ObjectReply reply;
+  auto& here = objects[request.ost()];
+  if (request.has_write()) {
+    calls.push_back(absl::StrCat("write ", request.ost()));
+    std::string memory = Gather(call);
+    for (const proto::WriteRange& write : request.write().ranges()) {
+      const proto::ObjectRange& range = write.range();
+      Object& object = here[FromProto(range.object())];
+      object.parent = FromProto(write.parent());
+      object.data.resize(std::max<size_t>(object.data.size(), range.offset() + range.length()));
+      object.data.replace(range.offset(), range.length(), memory, range.memory_offset(), range.length());
+      reply.mutable_write()->set_blocks_delta(static_cast<int64_t>((range.length() + 4095) / 4096 * 8));
+    }
+  }
+  if (request.has_destroy()) {
+    calls.push_back(absl::StrCat("destroy ", request.ost()));
+    for (const auto& id : request.destroy().objects()) here.erase(FromProto(id));
+  }
+  if (request.has_truncate()) {
+    calls.push_back(absl::StrCat("truncate ", request.ost()));
+    auto it = here.find(FromProto(request.truncate().object()));
+    if (it != here.end() && it->second.data.size() > request.truncate().size()) {
+      it->second.data.resize(request.truncate().size());
+    }
+  }
+  if (request.has_stat()) {
+    auto it = here.find(FromProto(request.stat().object()));
+    reply.mutable_stat()->set_exists(it != here.end());
+    if (it != here.end()) {
+      reply.mutable_stat()->set_size(it->second.data.size());
+      reply.mutable_stat()->set_blocks((it->second.data.size() + 4095) / 4096 * 8);
+      *reply.mutable_stat()->mutable_parent() = ToProto(it->second.parent);
+    }
+  }
+  if (request.has_list()) {
+    proto::ListObjectsReply* list = reply.mutable_list();
+    auto it = request.list().has_after() ? here.upper_bound(FromProto(request.list().after())) : here.begin();
+    for (; it != here.end() && list->objects_size() < static_cast<int>(request.list().limit()); ++it) {
+      proto::ListedObject* listed = list->add_objects();
+      *listed->mutable_object() = ToProto(it->first);
+      *listed->mutable_parent() = ToProto(it->second.parent);
+      listed->set_size(it->second.data.size());
+    }
+    list->set_end(it == here.end());
+  }
+  if (request.has_fence()) {
+    calls.push_back(absl::StrCat("fence ", request.ost()));
+    fenced[request.ost()].insert(request.fence().session());
+  }
+  if (request.has_sync()) calls.push_back(absl::StrCat("sync ", request.ost()));
+  return reply;
+}
+
+Harness::Harness(int osts, MetadataOptions options) : ost_count(osts), options(options) {
+  SetLogLevel(LogLevel::kError);
+  Start();
+  RegisterOsts();
+}
+
+Harness::~Harness() { Crash(); }
+
+void Harness::Start() {
+  MetadataEnvironment environment{context.get_executor(), clock, random, store, osts};
+  auto started = Await(MetadataServer::Start(environment, options));
+  ASSERT_TRUE(started.ok()) << started.status();
+  server = *std::move(started);
+}
+
+void Harness::Crash() {
+  server.reset();
+  store.CrashProcess();
+}
+
+void Harness::RegisterOsts() {
+  for (int i = 0; i < ost_count; ++i) {
+    proto::RegisterOssRequest request;
+    request.set_address(absl::StrCat("fake:", i));
+    request.set_instance(1);
+    proto::OstInfo* info = request.add_osts();
+    info->set_index(static_cast<uint32_t>(i));
+    info->set_uuid(absl::StrCat("ost-uuid-", i));
+    info->set_total_bytes(ost_bytes);
+    info->set_available_bytes(ost_bytes);
+    auto reply = Await(server->RegisterOss(request));
+    ASSERT_EQ(reply.status().error(), 0u) << reply.status().message();
+  }
+}
+
+bool Harness::RunUntil(const std::function<bool()>& done, Duration limit) {
+  const Duration end = clock.Now() + limit;
+  while (true) {
+    context.restart();
+    context.poll();
+    if (done()) return true;
+    if (!clock.RunNext(end)) {
+      context.restart();
+      context.poll();
+      return done();
+    }
+  }
+}
+
+void Harness::RunFor(Duration time) {
+  RunUntil([] { return false; }, time);
+}
+
+TestClient::TestClient(Harness& harness, uint32_t uid, uint32_t gid, std::vector<uint32_t> groups)
+    : harness(harness), nonce(harness.random.Next()), uid(uid), gid(gid), groups(std::move(groups)) {
+  Connect();
+}
+
+proto::MetadataReply TestClient::Connect() {
+  peer = std::make_shared<FakePeer>("test");
+  proto::MetadataRequest request;
+  request.mutable_connect()->set_name("test");
+  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_session(session);
+  request.mutable_connect()->set_nonce(nonce);
+  auto reply = harness.Await(harness.server->Handle(peer, request));
+  if (reply.has_connect()) session = reply.connect().session();
+  return reply;
+}
+
+void TestClient::As(uint32_t new_uid, uint32_t new_gid, std::vector<uint32_t> new_groups) {
+  uid = new_uid;
+  gid = new_gid;
+  groups = std::move(new_groups);
+}
+
+proto::MetadataRequest TestClient::Prepare(proto::MetadataRequest request) {
+  request.set_session(session);
+  request.mutable_credentials()->set_uid(uid);
+  request.mutable_credentials()->set_gid(gid);
+  for (uint32_t group : groups) request.mutable_credentials()->add_groups(group);
+  static const std::set<int> kMutations = {
+      proto::MetadataRequest::kSetattr,  proto::MetadataRequest::kMknod,       proto::MetadataRequest::kCreate,
+      proto::MetadataRequest::kUnlink,   proto::MetadataRequest::kRename,      proto::MetadataRequest::kLink,
+      proto::MetadataRequest::kMoveOut,  proto::MetadataRequest::kUpdateSize,  proto::MetadataRequest::kWriteInline,
+      proto::MetadataRequest::kAppend,   proto::MetadataRequest::kSetXattr,    proto::MetadataRequest::kRemoveXattr,
+      proto::MetadataRequest::kSetLayout};
+  if (!kMutations.contains(request.op_case())) return request;
+  request.set_sequence(++sequence);
+  unanswered.insert(sequence);
+  request.set_low_water(*unanswered.begin());
+  return request;
+}
+
+proto::MetadataReply TestClient::Call(proto::MetadataRequest request) {
+  request = Prepare(std::move(request));
+  auto reply = harness.Await(harness.server->Handle(peer, request));
+  unanswered.erase(request.sequence());
+  return reply;
+}
+
+void TestClient::Start(proto::MetadataRequest request, std::shared_ptr<std::optional<proto::MetadataReply>> reply) {
+  request = Prepare(std::move(request));
+  asio::co_spawn(harness.context.get_executor(), harness.server->Handle(peer, std::move(request)),
+                 [reply](std::exception_ptr exception, proto::MetadataReply value) {
+                   if (exception) DieOfException(exception);
+                   *reply = std::move(value);
+                 });
+}
+
+proto::MetadataReply TestClient::Lookup(Fid parent, const std::string& name, bool layout) {
+  proto::MetadataRequest request;
+  *request.mutable_lookup()->mutable_parent() = ToProto(parent);
+  request.mutable_lookup()->set_name(name);
+  request.mutable_lookup()->set_want_layout(layout);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Getattr(Fid fid) {
+  proto::MetadataRequest request;
+  *request.mutable_getattr()->mutable_fid() = ToProto(fid);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Create(Fid parent, const std::string& name, uint32_t mode, uint32_t flags, bool exclusive) {
+  proto::MetadataRequest request;
+  *request.mutable_create()->mutable_parent() = ToProto(parent);
+  request.mutable_create()->set_name(name);
+  request.mutable_create()->set_mode(mode);
+  request.mutable_create()->set_flags(flags);
+  request.mutable_create()->set_exclusive(exclusive);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Mknod(Fid parent, const std::string& name, uint32_t mode, uint64_t rdev,
+                                       const std::string& target) {
+  proto::MetadataRequest request;
+  *request.mutable_mknod()->mutable_parent() = ToProto(parent);
+  request.mutable_mknod()->set_name(name);
+  request.mutable_mknod()->set_mode(mode);
+  request.mutable_mknod()->set_rdev(rdev);
+  request.mutable_mknod()->set_target(target);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Readlink(Fid fid) {
+  proto::MetadataRequest request;
+  *request.mutable_readlink()->mutable_fid() = ToProto(fid);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Unlink(Fid parent, const std::string& name, bool keep_open) {
+  proto::MetadataRequest request;
+  *request.mutable_unlink()->mutable_parent() = ToProto(parent);
+  request.mutable_unlink()->set_name(name);
+  request.mutable_unlink()->set_keep_open(keep_open);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Rmdir(Fid parent, const std::string& name) {
+  proto::MetadataRequest request;
+  *request.mutable_unlink()->mutable_parent() = ToProto(parent);
+  request.mutable_unlink()->set_name(name);
+  request.mutable_unlink()->set_directory(true);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Rename(Fid parent, const std::string& name, Fid new_parent, const std::string& new_name,
+                                        uint32_t flags) {
+  proto::MetadataRequest request;
+  *request.mutable_rename()->mutable_parent() = ToProto(parent);
+  request.mutable_rename()->set_name(name);
+  *request.mutable_rename()->mutable_new_parent() = ToProto(new_parent);
+  request.mutable_rename()->set_new_name(new_name);
+  request.mutable_rename()->set_flags(flags);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Link(Fid fid, Fid parent, const std::string& name) {
+  proto::MetadataRequest request;
+  *request.mutable_link()->mutable_fid() = ToProto(fid);
+  *request.mutable_link()->mutable_parent() = ToProto(parent);
+  request.mutable_link()->set_name(name);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Readdir(Fid fid, uint64_t cookie, uint32_t limit, bool plus) {
+  proto::MetadataRequest request;
+  *request.mutable_readdir()->mutable_fid() = ToProto(fid);
+  request.mutable_readdir()->set_cookie(cookie);
+  request.mutable_readdir()->set_limit(limit);
+  request.mutable_readdir()->set_plus(plus);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Open(Fid fid, uint32_t flags) {
+  proto::MetadataRequest request;
+  *request.mutable_open()->mutable_fid() = ToProto(fid);
+  request.mutable_open()->set_flags(flags);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Close(Fid fid, uint32_t count, bool write) {
+  proto::MetadataRequest request;
+  *request.mutable_close()->mutable_fid() = ToProto(fid);
+  request.mutable_close()->set_count(count);
+  request.mutable_close()->set_write(write);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::UpdateSize(Fid fid, uint64_t size, int64_t blocks) {
+  proto::MetadataRequest request;
+  *request.mutable_update_size()->mutable_fid() = ToProto(fid);
+  request.mutable_update_size()->set_size(size);
+  request.mutable_update_size()->set_blocks_delta(blocks);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Truncate(Fid fid, uint64_t size) {
+  proto::MetadataRequest request;
+  *request.mutable_setattr()->mutable_fid() = ToProto(fid);
+  request.mutable_setattr()->set_set_size(true);
+  request.mutable_setattr()->set_size(size);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Chmod(Fid fid, uint32_t mode) {
+  proto::MetadataRequest request;
+  *request.mutable_setattr()->mutable_fid() = ToProto(fid);
+  request.mutable_setattr()->set_set_mode(true);
+  request.mutable_setattr()->set_mode(mode);
+  return Call(std::move(request));
+}
+
+proto::MetadataReply TestClient::Chown(Fid fid, int64_t new_uid, int64_t new_gid) {
+  proto::MetadataRequest request;
+  *request.mutable_setattr()->mutable_fid() = ToProto(fid);
+  request.mutable_setattr()->set_set_uid(new_uid >= 0);
+  request.mutable_setattr()->set_uid(static_cast<uint32_t>(new_uid));
+  request.mutable_setattr()->set_set_gid(new_gid >= 0);
+  request.mutable_setattr()->set_gid(static_cast<uint32_t>(new_gid));
+  return Call(std::move(request));
+}
+
+std::vector<std::string> TestClient::List(Fid fid, uint32_t limit) {
+  std::vector<std::string> names;
+  uint64_t cookie = 0;
+  while (true) {
+    auto reply = Readdir(fid, cookie, limit);
+    EXPECT_THAT(reply, IsOk());
+    for (const auto& entry : reply.readdir().entries()) {
+      names.push_back(entry.name());
+      cookie = entry.cookie();
+    }
+    if (reply.readdir().end() || ErrorOf(reply) != 0) return names;
+  }
+}
+
+}  // namespace nacre::mds

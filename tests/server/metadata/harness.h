@@ -1,0 +1,188 @@
+// An MDS alone in one thread: MemKv, a clock that the test moves, OSTs that are maps, and clients without a client library.
+// Not thread-safe.
+#pragma once
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/object.pb.h"
+#include "rpc/convert.h"
+#include "server/kv/mem_kv.h"
+#include "server/metadata/metadata_server.h"
+
+namespace nacre::mds {
+
+class ManualClock : public Clock {
+ public:
+  Duration Now() override { return now_; }
+  WallTime Wall() override;
+  std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,
+                                     absl::AnyInvocable<void()> function) override;
+  bool RunNext(Duration limit);  // moves to the next timer; false: none before the limit, which is now
+  void Step(Duration by) { now_ += by; }
+
+ private:
+  struct Timer {
+    Executor executor;
+    absl::AnyInvocable<void()> function;
+  };
+  class Handle;
+  Duration now_{0};
+  uint64_t next_ = 0;
+  std::map<std::pair<Duration, uint64_t>, Timer> timers_;
+};
+
+// Objects of all OSTs, behind a Transport that carries ObjectRequests.
+class FakeOsts : public Transport {
+ public:
+  struct Object {
+    std::string data;
+    Fid parent;
+  };
+
+  StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override;
+  StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override;
+  StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) override;
+
+  StatusOr<proto::ObjectReply> Answer(const CallRequest& call);
+  size_t CountObjects() const;
+
+  std::map<OstIndex, std::map<ObjectId, Object>> objects;
+  std::set<OstIndex> away;  // calls to these fail
+  std::map<OstIndex, std::set<SessionId>> fenced;
+  std::vector<std::string> calls;  // "destroy 3", …
+
+ private:
+  proto::ObjectReply Do(const proto::ObjectRequest& request, const CallRequest& call);
+};
+
+class FakePeer : public MetadataPeer {
+ public:
+  explicit FakePeer(std::string name) : name_(std::move(name)) {}
+  void Send(proto::Push push) override {
+    pushes.push_back(push);
+    if (on_push) on_push(push);
+  }
+  void Close() override { closed = true; }
+  std::string name() const override { return name_; }
+
+  std::deque<proto::Push> pushes;
+  std::function<void(const proto::Push&)> on_push;
+  bool closed = false;
+
+ private:
+  std::string name_;
+};
+
+class Harness {
+ public:
+  explicit Harness(int osts = 4, MetadataOptions options = {});
+  ~Harness();
+
+  void Start();
+  void Crash();  // the process ends; what was running stays where it is
+  void Restart() {
+    Crash();
+    Start();
+  }
+  void RegisterOsts();
+
+  // Runs until `done`; false if the limit of time passes before.
+  bool RunUntil(const std::function<bool()>& done, Duration limit = std::chrono::seconds(600));
+  void RunFor(Duration time);
+
+  template <typename T>
+  T Await(Task<T> task) {
+    auto result = std::make_shared<std::optional<T>>();
+    asio::co_spawn(context.get_executor(), std::move(task), [result](std::exception_ptr exception, T value) {
+      if (exception) DieOfException(exception);
+      *result = std::move(value);
+    });
+    EXPECT_TRUE(RunUntil([&] { return result->has_value(); })) << "no answer";
+    return *std::move(*result);
+  }
+
+  asio::io_context context;
+  ManualClock clock;
+  SeededRandom random{42};
+  MemKv store;
+  FakeOsts osts;
+  int ost_count;
+  uint64_t ost_bytes = uint64_t{1} << 30;
+  MetadataOptions options;
+  std::unique_ptr<MetadataServer> server;
+};
+
+// A client of the harness: numbers its mutations, keeps its session. Methods return replies; status() has the error.
+class TestClient {
+ public:
+  explicit TestClient(Harness& harness, uint32_t uid = 0, uint32_t gid = 0, std::vector<uint32_t> groups = {});
+
+  proto::MetadataReply Connect();  // opens or resumes the session
+  proto::MetadataReply Call(proto::MetadataRequest request);
+  // Does not wait; the reply comes into *reply.
+  void Start(proto::MetadataRequest request, std::shared_ptr<std::optional<proto::MetadataReply>> reply);
+  proto::MetadataRequest Prepare(proto::MetadataRequest request);  // session, sequence, low water, credentials
+  void As(uint32_t uid, uint32_t gid, std::vector<uint32_t> groups = {});
+
+  proto::MetadataReply Lookup(Fid parent, const std::string& name, bool layout = false);
+  proto::MetadataReply Getattr(Fid fid);
+  proto::MetadataReply Create(Fid parent, const std::string& name, uint32_t mode = 0644, uint32_t flags = O_RDWR | O_CREAT,
+                              bool exclusive = true);
+  proto::MetadataReply Mknod(Fid parent, const std::string& name, uint32_t mode, uint64_t rdev = 0,
+                             const std::string& target = {});
+  proto::MetadataReply Mkdir(Fid parent, const std::string& name, uint32_t mode = 0755) {
+    return Mknod(parent, name, S_IFDIR | mode);
+  }
+  proto::MetadataReply Symlink(Fid parent, const std::string& name, const std::string& target) {
+    return Mknod(parent, name, S_IFLNK | 0777, 0, target);
+  }
+  proto::MetadataReply Readlink(Fid fid);
+  proto::MetadataReply Unlink(Fid parent, const std::string& name, bool keep_open = false);
+  proto::MetadataReply Rmdir(Fid parent, const std::string& name);
+  proto::MetadataReply Rename(Fid parent, const std::string& name, Fid new_parent, const std::string& new_name,
+                              uint32_t flags = 0);
+  proto::MetadataReply Link(Fid fid, Fid parent, const std::string& name);
+  proto::MetadataReply Readdir(Fid fid, uint64_t cookie = 0, uint32_t limit = 0, bool plus = false);
+  proto::MetadataReply Open(Fid fid, uint32_t flags = O_RDONLY);
+  proto::MetadataReply Close(Fid fid, uint32_t count = 1, bool write = false);
+  proto::MetadataReply UpdateSize(Fid fid, uint64_t size, int64_t blocks = 0);
+  proto::MetadataReply Truncate(Fid fid, uint64_t size);
+  proto::MetadataReply Chmod(Fid fid, uint32_t mode);
+  proto::MetadataReply Chown(Fid fid, int64_t uid, int64_t gid);  // -1: stays
+  std::vector<std::string> List(Fid fid, uint32_t limit = 0);
+
+  Harness& harness;
+  std::shared_ptr<FakePeer> peer;
+  SessionId session = 0;
+  uint64_t nonce;
+  uint64_t sequence = 0;
+  std::set<uint64_t> unanswered;
+  uint32_t uid, gid;
+  std::vector<uint32_t> groups;
+};
+
+inline int ErrorOf(const proto::MetadataReply& reply) { return static_cast<int>(reply.status().error()); }
+inline Fid FidOf(const proto::MetadataReply& reply) { return FromProto(reply.entry().attr().fid()); }
+
+MATCHER(IsOk, "") {
+  *result_listener << arg.status().message();
+  return arg.status().error() == 0;
+}
+MATCHER_P(Fails, error, "") {
+  *result_listener << "error " << arg.status().error() << ": " << arg.status().message();
+  return arg.status().error() == static_cast<uint32_t>(error);
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,158 @@
+# shellcheck shell=bash
+# Common ground of the system tests; a script sources it first and calls `begin`.
+#
+# Every script: THEME.sh [--full] [--rounds N] [--keep] [MOUNTPOINT]. With a MOUNTPOINT it works in a directory of its own there (any filesystem);
+# without, it starts a cluster with deploy/loopback. Short by default; --full is the acceptance form. Exit 0: all held; 1: something did not,
+# named on the last lines; 77: skipped, with the reason. Whatever happens, it ends within its time limit and takes down what it started.
+#
+# After `begin`: $repository, $work (a temporary directory on a disk), $cluster (its cluster, if it has one), $mount (and $second_mount), $here
+# (an empty directory on the mount), $full (0 or 1), $rounds.
+# shellcheck disable=SC2034  # some of these are for the scripts
+set -euo pipefail
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+programs=$repository/tests/system/programs
+bin=$repository/build/bin
+loopback=$repository/deploy/loopback
+full=0 rounds=0 keep=0 given='' work='' cluster='' mount='' second_mount='' here='' steps=0
+
+# begin NAME SHORT-SECONDS FULL-SECONDS [--own] [--mounts K] -- "$@"
+# Where no mountpoint is given, a cluster of K mounts is started; --own: never on a given mountpoint, because the test breaks servers.
+begin() {
+  name=$1 short_limit=$2 full_limit=$3
+  shift 3
+  local own=0 mounts=1
+  while [[ $1 != -- ]]; do
+    case $1 in
+      --own) own=1 ;;
+      --mounts) mounts=$2; shift ;;
+    esac
+    shift
+  done
+  shift
+  parse "$@"
+  under_limit "$@"
+  [[ $EUID -eq 0 ]] || skip "needs root: it mounts, and acts as several users"
+  [[ $own -eq 0 || -z $given ]] || fail "this test breaks servers, so it takes no mountpoint but starts a cluster of its own"
+  work=$(mktemp -d "${TMPDIR:-/var/tmp}/nacre-$name.XXXXXX")
+  trap finish EXIT
+  trap 'exit 1' INT TERM HUP
+  if [[ -n $given ]]; then
+    mount=$given
+  else
+    start_cluster "$mounts"
+  fi
+  here=$mount/system-test-$name-$$
+  mkdir "$here" || fail "cannot make a directory on $mount"
+}
+
+parse() {
+  while (($# > 0)); do
+    case $1 in
+      --full) full=1 ;;
+      --rounds) rounds=$2; shift ;;
+      --keep) keep=1 ;;
+      -*) echo "usage: $name.sh [--full] [--rounds N] [--keep] [MOUNTPOINT]" >&2; exit 2 ;;
+      *) given=$1 ;;
+    esac
+    shift
+  done
+  [[ -z $given || -d $given ]] || { echo "$name: $given is not a directory" >&2; exit 2; }
+}
+
+# Runs the script again under its time limit. `timeout` signals the whole process group, this shell's clean-up included.
+under_limit() {
+  [[ -z ${NACRE_UNDER_LIMIT:-} ]] || { unset NACRE_UNDER_LIMIT; return 0; }
+  local limit=$((full == 1 ? full_limit : short_limit))
+  local status=0
+  NACRE_UNDER_LIMIT=1 timeout --signal=TERM --kill-after=60 "$limit" "$0" "$@" || status=$?
+  ((status == 124)) && echo "$name: FAILED: not done within $limit s" >&2 && status=1
+  exit "$status"
+}
+
+start_cluster() {
+  [[ -x $loopback && -x $bin/nacre-mds ]] || skip "no deploy/loopback or no build/bin/nacre-mds: build first"
+  cluster=$work/cluster mount=$work/mnt
+  "$loopback" up "$cluster" "$mount" --oss 2 --osts 2 --mounts "$1" >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+  (($1 == 1)) || { second_mount=$mount.2 mount=$mount.1; }
+}
+
+finish() {
+  local status=$?
+  trap - EXIT INT TERM HUP
+  set +e
+  [[ -f $work/pids ]] && while read -r pid; do kill_tree "$pid"; done <"$work/pids"
+  if ((keep == 1 && status != 0)); then
+    echo "$name: kept: $work" >&2
+    exit "$status"
+  fi
+  [[ -n $given && -n $here ]] && timeout 60 rm -rf "$here"
+  [[ -n $cluster && -d $cluster ]] && show_logs "$status" && timeout 60 "$loopback" down "$cluster" >/dev/null 2>&1
+  unmount_below "$work"
+  [[ -n $work ]] && rm -rf --one-file-system "$work"
+  ((status == 0)) && echo "$name: passed, $steps steps"
+  exit "$status"
+}
+
+# in_background COMMAND…: its pid is in $!; it and its children end with the test at the latest.
+in_background() {
+  "$@" &
+  echo $! >>"$work/pids"
+}
+
+kill_tree() {
+  # shellcheck disable=SC2013  # numbers
+  local child
+  for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do kill_tree "$child"; done
+  kill -KILL "$1" 2>/dev/null
+}
+
+show_logs() {
+  (($1 == 0 || $1 == 77)) && return 0
+  find "$cluster" -name '*.log' -size +0 -exec sh -c 'echo "--- the end of $1"; tail -n 15 "$1"' _ {} \; >&2
+  return 0
+}
+
+unmount_below() {
+  [[ -n $1 ]] || return 0
+  awk -v below="$1/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r | while read -r point; do
+    umount --lazy "$point"
+  done
+  losetup --list --noheadings --output NAME,BACK-FILE | awk -v below="$1/" 'index($2, below) == 1 { print $1 }' | while read -r device; do
+    losetup --detach "$device"
+  done
+}
+
+skip() { echo "$name: SKIPPED: $*" >&2; exit 77; }
+fail() { echo "$name: FAILED: $*" >&2; exit 1; }
+
+# step TEXT COMMAND…: the command has to succeed; its output is shown only when it does not.
+step() {
+  local text=$1 start=$SECONDS
+  shift
+  set +e # within a condition the shell would ignore errors in the middle of a function
+  (set -e; "$@") >"$work/step.log" 2>&1
+  local status=$?
+  set -e
+  ((status == 0)) || { tail -n 40 "$work/step.log" >&2; fail "$text"; }
+  ((steps += 1))
+  echo "  ok  $text ($((SECONDS - start)) s)"
+}
+
+# note TEXT: what was left out and why; shown, but neither a success nor a failure.
+note() { echo "  --  $*"; }
+
+# choose SHORT FULL: the value for this run.
+choose() { ((full == 1)) && echo "$2" || echo "$1"; }
+
+have() { command -v "$1" >/dev/null; }
+
+# wait_for SECONDS WHAT COMMAND…: until the command succeeds.
+wait_for() {
+  local deadline=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < deadline)) || fail "$what did not happen in time"
+    sleep 0.1
+  done
+}
