@@ -22,6 +22,15 @@ Task<void> HeartbeatLoop(MdsPtr mds) {
   }
 }
 
+Task<void> DestroyLoop(MdsPtr mds) {
+  while (!mds->closed) {
+    co_await mds->env.clock.Sleep(mds->options.sync_interval);
+    if (mds->closed) co_return;
+    auto left = co_await mds->destroyer.Pass(mds);
+    if (!left.ok() && !mds->closed) LogError("destroying objects failed: %s", std::string(left.status().message()));
+  }
+}
+
 Task<void> RecoveryLoop(MdsPtr mds) {
   constexpr Duration kStep = std::chrono::milliseconds(100);
   while (!mds->closed && mds->Recovering()) {
@@ -45,6 +54,7 @@ void StartBackground(const MdsPtr& mds) {
   Spawn(mds->env.executor, SyncLoop(mds));
   Spawn(mds->env.executor, HeartbeatLoop(mds));
   Spawn(mds->env.executor, RecoveryLoop(mds));
+  Spawn(mds->env.executor, DestroyLoop(mds));
 }
 
 proto::ClusterStatus MakeStatus(Mds& mds) {
@@ -60,6 +70,7 @@ proto::ClusterStatus MakeStatus(Mds& mds) {
     *out->mutable_paths() = report.paths();
     out->set_resident_bytes(report.resident_bytes());
   }
+  status.set_destroy_queue(mds.destroyer.QueuedObjects());
   status.set_inodes(mds.tables->InodeCount());
   KvStore::Space space = mds.env.store.GetSpace();
   status.set_mdt_total_bytes(space.total_bytes);

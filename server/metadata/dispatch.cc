@@ -60,6 +60,30 @@ Task<Reply> Dispatch(const Op& op) {
       co_return co_await Close(op, request.close());
     case proto::MetadataRequest::kUpdateSize:
       co_return co_await UpdateSize(op, request.update_size());
+    case proto::MetadataRequest::kSetattr:
+      co_return co_await Setattr(op, request.setattr());
+    case proto::MetadataRequest::kRename:
+      co_return co_await Rename(op, request.rename());
+    case proto::MetadataRequest::kLink:
+      co_return co_await Link(op, request.link());
+    case proto::MetadataRequest::kWriteInline:
+      co_return co_await WriteInline(op, request.write_inline());
+    case proto::MetadataRequest::kMoveOut:
+      co_return co_await MoveOut(op, request.move_out());
+    case proto::MetadataRequest::kAppend:
+      co_return co_await Append(op, request.append());
+    case proto::MetadataRequest::kGetXattr:
+      co_return co_await GetXattr(op, request.get_xattr());
+    case proto::MetadataRequest::kSetXattr:
+      co_return co_await SetXattr(op, request.set_xattr());
+    case proto::MetadataRequest::kListXattr:
+      co_return co_await ListXattr(op, request.list_xattr());
+    case proto::MetadataRequest::kRemoveXattr:
+      co_return co_await RemoveXattr(op, request.remove_xattr());
+    case proto::MetadataRequest::kSetLayout:
+      co_return co_await SetLayout(op, request.set_layout());
+    case proto::MetadataRequest::kGetLayout:
+      co_return co_await GetLayout(op, request.get_layout());
     case proto::MetadataRequest::kStatfs:
       co_return co_await Statfs(op);
     case proto::MetadataRequest::kSync: {

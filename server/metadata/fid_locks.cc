@@ -24,6 +24,12 @@ std::optional<OneShot<Unit>> FidLocks::TakeOrQueue(const Fid& fid) {
   return it->second.emplace_back();
 }
 
+bool FidLocks::IsHeld(const Fid& fid) {
+  Shard& shard = ShardOf(fid);
+  std::lock_guard lock(shard.mutex);
+  return shard.held.contains(fid);
+}
+
 void FidLocks::Unlock(const std::vector<Fid>& fids) {
   for (const Fid& fid : fids) {
     Shard& shard = ShardOf(fid);

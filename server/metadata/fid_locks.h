@@ -46,6 +46,8 @@ class FidLocks {
   // Repeated and empty FIDs count once and not at all.
   Task<Guard> Lock(std::vector<Fid> fids);
 
+  bool IsHeld(const Fid& fid);
+
  private:
   static constexpr size_t kShards = 16;
   struct Shard {

@@ -142,6 +142,7 @@ void QueueDestroy(const Inode& inode, KvBatch* batch) {
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
   QueueDestroy(*inode, &transaction->batch());
   if (inode->inline_data || S_ISLNK(inode->mode)) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
+  if (mds.data_locks.IsHeld(inode->fid)) transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
   std::string from = FidKey(Table::kXattr, inode->fid);
   const std::string to = PrefixEnd(from);
   for (bool more = inode->xattrs > 0; more;) {

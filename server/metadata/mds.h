@@ -12,6 +12,7 @@
 
 #include "server/cluster/ost_choice.h"
 #include "server/cluster/ost_registry.h"
+#include "server/metadata/destroyer.h"
 #include "server/metadata/fid_locks.h"
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/layout.h"
@@ -40,6 +41,7 @@ struct Mds {
   SessionTable sessions;
   cluster::OstRegistry osts;
   cluster::OstChooser chooser;
+  Destroyer destroyer;
   std::atomic<bool> closed{false};
 
   bool Recovering() const { return sessions.Recovering(); }

@@ -9,6 +9,7 @@
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/ops/session_ops.h"
+#include "server/metadata/truncate.h"
 
 namespace nacre {
 namespace {
@@ -109,11 +110,16 @@ class Server : public MetadataServer {
 
 Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEnvironment environment,
                                                                       MetadataOptions options) {
+  if (options.inline_limit > mds::kStripeAlignment) {
+    co_return ErrnoError(EINVAL, absl::StrFormat("an inline limit of %d bytes: at most %d are possible", options.inline_limit,
+                                                 mds::kStripeAlignment));
+  }
   CO_ASSIGN_OR_RETURN(auto tables, mds::Tables::Open(environment.store, environment.random, environment.clock.Wall()));
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load());
   CO_RETURN_IF_ERROR(mds->sessions.Load(environment.clock.Now()));
+  CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
   mds::StartBackground(mds);
   std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));
   co_return server;

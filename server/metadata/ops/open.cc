@@ -6,6 +6,7 @@
 #include "rpc/convert.h"
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/ops.h"
+#include "server/metadata/truncate.h"
 
 namespace nacre::mds {
 namespace {
@@ -17,6 +18,22 @@ uint32_t WantedAccess(uint32_t flags) {
   return want;
 }
 
+Task<FidLocks::Guard> LockForOpen(Mds& mds, Fid fid, bool truncate) {
+  if (truncate) co_return co_await LockQuiet(mds, fid);
+  co_return co_await LockOne(mds, fid);
+}
+
+// O_TRUNC. Not recorded: a repeated open truncates again, which the client cannot tell from the first.
+Status Empty(const Op& op, const Fid& fid, uint64_t object_sequence) {
+  Transaction transaction(*op.mds->tables);
+  ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  transaction.Dirty(inode);
+  TouchModified(inode, op.now);
+  if (!op.caller.IsRoot()) inode->mode = ModeWithoutSetuid(inode->mode);
+  if (inode->size > 0 || inode->blocks > 0) TruncateToZero(*op.mds, &transaction, inode, object_sequence);
+  return op.mds->tables->Commit(&transaction);
+}
+
 }  // namespace
 
 bool OpensForWriting(uint32_t flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
@@ -26,11 +43,20 @@ void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
 }
 
 Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags) {
-  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  const bool truncate = (flags & O_TRUNC) != 0;
+  uint64_t object_sequence = 0;
+  if (truncate) {
+    CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
+  }
+  FidLocks::Guard guard = co_await LockForOpen(*op.mds, fid, truncate);
   CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
   CO_RETURN_IF_ERROR(CheckAccess(op.caller, *inode, WantedAccess(flags)));
   if (S_ISDIR(inode->mode) && (WantedAccess(flags) & kMayWrite) != 0) {
     co_return ErrnoError(EISDIR, absl::StrCat(fid.ToString(), " is a directory: it cannot be opened for writing"));
+  }
+  if (truncate && S_ISREG(inode->mode)) {
+    CO_RETURN_IF_ERROR(Empty(op, fid, object_sequence));
+    CO_ASSIGN_OR_RETURN(inode, op.mds->tables->GetInode(fid));
   }
   proto::MetadataReply reply;
   proto::Entry* entry = reply.mutable_entry();

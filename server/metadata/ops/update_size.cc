@@ -4,6 +4,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
+#include "server/metadata/truncate.h"
 
 namespace nacre::mds {
 namespace {
@@ -33,7 +34,7 @@ void AddBlocks(Inode* inode, int64_t delta) {
 
 Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request) {
   const Fid fid = FromProto(request.fid());
-  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  FidLocks::Guard guard = co_await LockQuiet(*op.mds, fid);
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   CO_RETURN_IF_ERROR(CheckTarget(*inode, request));

@@ -1,0 +1,155 @@
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "rpc/convert.h"
+#include "server/metadata/ops/ops.h"
+#include "server/metadata/truncate.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
+
+Status CheckTime(const proto::Time& time) {
+  if (time.nanos() < 1'000'000'000) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrFormat("a time with %d nanoseconds", time.nanos()));
+}
+
+Status CheckRequest(const proto::Setattr& request) {
+  RETURN_IF_ERROR(CheckTime(request.atime()));
+  RETURN_IF_ERROR(CheckTime(request.mtime()));
+  if (!request.set_size() || request.size() <= kMaxFileSize) return OkStatus();
+  return ErrnoError(EFBIG, absl::StrFormat("a size of %d bytes: at most %d are possible", request.size(), kMaxFileSize));
+}
+
+Status CheckTimes(const Op& op, const Inode& inode, const proto::Setattr& request) {
+  bool explicit_times = (request.set_atime() && !request.atime_now()) || (request.set_mtime() && !request.mtime_now());
+  if (explicit_times) return CheckOwner(op.caller, inode);
+  if (!request.set_atime() && !request.set_mtime()) return OkStatus();
+  return CheckOwner(op.caller, inode).ok() ? OkStatus() : CheckAccess(op.caller, inode, kMayWrite);
+}
+
+Status CheckNewOwner(const Op& op, const Inode& inode, const proto::Setattr& request) {
+  if (op.caller.IsRoot()) return OkStatus();
+  bool keeps_uid = !request.set_uid() || request.uid() == inode.uid;
+  bool may_gid = !request.set_gid() || request.gid() == inode.gid || op.caller.InGroup(request.gid());
+  bool changes = request.set_uid() || request.set_gid();
+  if (!changes || (op.caller.uid == inode.uid && keeps_uid && may_gid)) return OkStatus();
+  return ErrnoError(EPERM, absl::StrFormat("user %d may not give %s (owner %d, group %d) to another owner or group",
+                                           op.caller.uid, inode.fid.ToString(), inode.uid, inode.gid));
+}
+
+Status CheckSize(const Op& op, const Inode& inode, const proto::Setattr& request) {
+  if (!request.set_size()) return OkStatus();
+  if (S_ISDIR(inode.mode)) return ErrnoError(EISDIR, absl::StrCat(inode.fid.ToString(), " is a directory"));
+  if (!S_ISREG(inode.mode)) {
+    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+  }
+  return request.open_handle() ? OkStatus() : CheckAccess(op.caller, inode, kMayWrite);
+}
+
+Status CheckPermission(const Op& op, const Inode& inode, const proto::Setattr& request) {
+  if (request.set_mode()) RETURN_IF_ERROR(CheckOwner(op.caller, inode));
+  RETURN_IF_ERROR(CheckNewOwner(op, inode, request));
+  RETURN_IF_ERROR(CheckTimes(op, inode, request));
+  return CheckSize(op, inode, request);
+}
+
+void ApplyMode(const Op& op, const proto::Setattr& request, Inode* inode) {
+  bool chown = request.set_uid() || request.set_gid();
+  bool strip = request.kill_suid() || (request.set_size() && !op.caller.IsRoot()) || chown;
+  if (strip && !S_ISDIR(inode->mode)) inode->mode = ModeWithoutSetuid(inode->mode);
+  if (!request.set_mode()) return;
+  inode->mode = (inode->mode & S_IFMT) | (request.mode() & 07777);
+  if (!op.caller.IsRoot() && !op.caller.InGroup(inode->gid)) inode->mode &= ~static_cast<uint32_t>(S_ISGID);
+}
+
+void ApplyAttributes(const Op& op, const proto::Setattr& request, Transaction* transaction, Inode* inode) {
+  transaction->Dirty(inode);
+  TouchChanged(inode, op.now);
+  if (request.set_uid()) inode->uid = request.uid();
+  if (request.set_gid()) inode->gid = request.gid();
+  ApplyMode(op, request, inode);
+  if (request.set_size()) inode->mtime = op.now;
+  if (request.set_atime()) inode->atime = request.atime_now() ? op.now : FromProto(request.atime());
+  if (request.set_mtime()) inode->mtime = request.mtime_now() ? op.now : FromProto(request.mtime());
+}
+
+// Inline data that stays inline.
+Status ResizeBody(const Op& op, Transaction* transaction, Inode* inode, uint64_t size) {
+  if (size == inode->size) return OkStatus();
+  auto shared = std::make_shared<const Inode>(*inode);
+  proto::Layout unused;
+  std::string body;
+  RETURN_IF_ERROR(FillLayout(*op.mds, shared, &unused, &body));
+  body.resize(size, '\0');
+  inode->size = size;
+  inode->blocks = (size + 511) / 512;
+  transaction->batch().Put(FidKey(Table::kBody, inode->fid), std::move(body));
+  return OkStatus();
+}
+
+// With the data lock held: what has to be done before the inode can be locked for the change itself.
+struct SizeChange {
+  bool cut = false;
+  uint64_t blocks = 0;  // after the cut
+  uint64_t object_sequence = 0;  // for a truncation to zero
+};
+
+Task<StatusOr<SizeChange>> PrepareSize(const Op& op, Fid fid, uint64_t size) {
+  SizeChange change;
+  if (size == 0) {
+    CO_ASSIGN_OR_RETURN(change.object_sequence, co_await op.mds->ids.NextObjectSequence());
+    co_return change;
+  }
+  CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
+  if (inode->inline_data && size > op.mds->options.inline_limit) {
+    CO_RETURN_IF_ERROR(co_await MoveOutLocked(op.mds, fid));
+    co_return change;
+  }
+  change.cut = NeedsCut(*inode, size);
+  if (!change.cut) co_return change;
+  CO_ASSIGN_OR_RETURN(change.blocks, co_await Cut(op.mds, fid, size));
+  co_return change;
+}
+
+Status ApplySize(const Op& op, Transaction* transaction, Inode* inode, uint64_t size, const SizeChange& change) {
+  if (size == 0 && inode->size == 0 && inode->blocks == 0) return OkStatus();
+  if (size == 0) TruncateToZero(*op.mds, transaction, inode, change.object_sequence);
+  else if (change.cut) FinishCut(transaction, inode, size, change.blocks);
+  else if (inode->inline_data) return ResizeBody(op, transaction, inode, size);
+  else inode->size = size;
+  return OkStatus();
+}
+
+}  // namespace
+
+Task<Reply> Setattr(const Op& op, const proto::Setattr& request) {
+  CO_RETURN_IF_ERROR(CheckRequest(request));
+  Mds& mds = *op.mds;
+  const Fid fid = FromProto(request.fid());
+  FidLocks::Guard data;
+  SizeChange change;
+  if (request.set_size()) {
+    std::vector<Fid> fids(1, fid);
+    data = co_await mds.data_locks.Lock(std::move(fids));
+    CO_ASSIGN_OR_RETURN(InodePtr before, mds.tables->GetInode(fid));
+    CO_RETURN_IF_ERROR(CheckPermission(op, *before, request));
+    CO_ASSIGN_OR_RETURN(change, co_await PrepareSize(op, fid, request.size()));
+  }
+  FidLocks::Guard guard = co_await LockOne(mds, fid);
+  Transaction transaction(*mds.tables);
+  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
+  ApplyAttributes(op, request, &transaction, inode);
+  if (request.set_size()) CO_RETURN_IF_ERROR(ApplySize(op, &transaction, inode, request.size(), change));
+  proto::MetadataReply reply;
+  proto::AttrReply* out = reply.mutable_attr();
+  *out->mutable_attr() = ToProto(*inode);
+  if (request.set_size()) *out->mutable_layout() = ToProto(inode->layout);
+  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  co_return reply;
+}
+
+}  // namespace nacre::mds

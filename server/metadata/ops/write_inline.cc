@@ -1,0 +1,55 @@
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "rpc/convert.h"
+#include "server/metadata/ops/ops.h"
+
+namespace nacre::mds {
+namespace {
+
+Status CheckTarget(const Op& op, const Inode& inode, const proto::WriteInline& request) {
+  if (!S_ISREG(inode.mode)) {
+    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+  }
+  if (!inode.inline_data) {
+    return ErrnoError(ESTALE, absl::StrFormat("the data of %s lies in objects by now: get the layout", inode.fid.ToString()));
+  }
+  uint64_t limit = op.mds->options.inline_limit;
+  uint64_t offset = request.append() ? inode.size : request.offset();
+  if (offset <= limit && request.data().size() <= limit - offset) return OkStatus();
+  return ErrnoError(EFBIG, absl::StrFormat("%d bytes at %d of %s pass the limit for inline data, %d: move it out",
+                                           request.data().size(), offset, inode.fid.ToString(), limit));
+}
+
+}  // namespace
+
+Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
+  const Fid fid = FromProto(request.fid());
+  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  Transaction transaction(*op.mds->tables);
+  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_RETURN_IF_ERROR(CheckTarget(op, *inode, request));
+  auto before = std::make_shared<const Inode>(*inode);
+  proto::Layout unused;
+  std::string body;
+  CO_RETURN_IF_ERROR(FillLayout(*op.mds, before, &unused, &body));
+  uint64_t offset = request.append() ? inode->size : request.offset();
+  if (!request.data().empty()) {
+    body.resize(std::max<size_t>(body.size(), offset + request.data().size()), '\0');
+    body.replace(offset, request.data().size(), request.data());
+  }
+  transaction.Dirty(inode);
+  inode->size = body.size();
+  inode->blocks = (inode->size + 511) / 512;
+  inode->mtime = request.has_mtime() ? FromProto(request.mtime()) : op.now;
+  inode->ctime = inode->mtime;
+  if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
+  transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
+  proto::MetadataReply reply;
+  *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
+  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  co_return reply;
+}
+
+}  // namespace nacre::mds
