@@ -12,6 +12,7 @@ MemBlockStore::MemBlockStore(uint64_t block_count, Options options)
 Task<Status> MemBlockStore::Begin(Operation operation, uint64_t block, uint64_t count) {
   uint64_t incarnation;
   Duration delay{0};
+  Clock* clock;
   {
     std::lock_guard lock(mutex_);
     if (block > block_count_ || count > block_count_ - block) {
@@ -20,12 +21,13 @@ Task<Status> MemBlockStore::Begin(Operation operation, uint64_t block, uint64_t 
     }
     if (fault_hook_) CO_RETURN_IF_ERROR(fault_hook_(operation, block, count));
     incarnation = incarnation_;
-    if (options_.clock != nullptr) {
+    clock = options_.clock;
+    if (clock != nullptr) {
       uint64_t spread = static_cast<uint64_t>((options_.max_delay - options_.min_delay).count());
       delay = options_.min_delay + Duration(options_.random->Below(spread + 1));
     }
   }
-  if (options_.clock != nullptr) co_await options_.clock->Sleep(delay);
+  if (clock != nullptr) co_await clock->Sleep(delay);
   std::lock_guard lock(mutex_);
   if (incarnation != incarnation_) co_return ErrnoError(ESHUTDOWN, "the block store crashed");
   co_return OkStatus();
@@ -157,6 +159,11 @@ void MemBlockStore::LosePower(Random& random) {
 void MemBlockStore::SetFaultHook(FaultHook hook) {
   std::lock_guard lock(mutex_);
   fault_hook_ = std::move(hook);
+}
+
+void MemBlockStore::SetNoDelay() {
+  std::lock_guard lock(mutex_);
+  options_.clock = nullptr;
 }
 
 void MemBlockStore::FlipBit(uint64_t block, size_t byte) {

@@ -53,6 +53,7 @@ class MemBlockStore : public BlockStore {
   void LosePower(Random& random);
 
   void SetFaultHook(FaultHook hook);
+  void SetNoDelay();
   void FlipBit(uint64_t block, size_t byte);  // bit rot; survives everything
 
  private:

@@ -1,0 +1,226 @@
+#include "server/object/disk_engine.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <thread>
+
+namespace nacre {
+namespace {
+
+constexpr unsigned kRingEntries = 1024;
+constexpr int kThreads = 8;
+
+const char* Name(DiskOperation::Kind kind) {
+  switch (kind) {
+    case DiskOperation::Kind::kRead:
+      return "reading";
+    case DiskOperation::Kind::kWrite:
+      return "writing";
+    case DiskOperation::Kind::kSync:
+      return "flushing";
+    case DiskOperation::Kind::kAllocate:
+      return "allocating";
+  }
+  return "?";
+}
+
+unsigned BufferCount(const DiskOperation& operation) {
+  return static_cast<unsigned>(std::min<size_t>(operation.buffers.size() - operation.next_buffer, IOV_MAX));
+}
+
+}  // namespace
+
+bool DiskOperation::Advance(int64_t result) {
+  if (result == -EINTR || result == -EAGAIN) return false;
+  if (result < 0) {
+    auto error = static_cast<int>(-result);
+    done.Set(ErrnoError(error, absl::StrCat(Name(kind), " at byte ", offset, ": ", strerror(error))));
+    return true;
+  }
+  if (kind == Kind::kSync || kind == Kind::kAllocate) {
+    done.Set(OkStatus());
+    return true;
+  }
+  if (result == 0) {
+    done.Set(
+        ErrnoError(EIO, absl::StrCat(Name(kind), " at byte ", offset, ": nothing there; was the file cut?")));
+    return true;
+  }
+  offset += static_cast<uint64_t>(result);
+  auto moved = static_cast<size_t>(result);
+  while (next_buffer < buffers.size() && moved >= buffers[next_buffer].iov_len)
+    moved -= buffers[next_buffer++].iov_len;
+  if (next_buffer == buffers.size()) {
+    done.Set(OkStatus());
+    return true;
+  }
+  iovec& cut = buffers[next_buffer];
+  cut.iov_base = static_cast<char*>(cut.iov_base) + moved;
+  cut.iov_len -= moved;
+  return false;
+}
+
+namespace {
+
+// Whoever submits enters the ring under a mutex; one thread reaps.
+class UringEngine : public DiskEngine {
+ public:
+  Status Init() {
+    io_uring_params params{};
+    params.flags = IORING_SETUP_CQSIZE;
+    params.cq_entries = 4 * kRingEntries;
+    int error = io_uring_queue_init_params(kRingEntries, &ring_, &params);
+    if (error < 0) return ErrnoError(-error, absl::StrCat("io_uring_setup: ", strerror(-error)));
+    reaper_ = std::thread([this] { Reap(); });
+    return OkStatus();
+  }
+
+  ~UringEngine() override {
+    if (!reaper_.joinable()) return;
+    Enter(nullptr);
+    reaper_.join();
+    io_uring_queue_exit(&ring_);
+  }
+
+  void Submit(std::unique_ptr<DiskOperation> operation) override { Enter(operation.release()); }
+
+ private:
+  void Enter(DiskOperation* operation) {
+    std::lock_guard lock(mutex_);
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    while (sqe == nullptr) {  // only if an earlier submission was refused for want of resources
+      io_uring_submit(&ring_);
+      sqe = io_uring_get_sqe(&ring_);
+    }
+    Prepare(sqe, operation);
+    io_uring_sqe_set_data(sqe, operation);
+    int submitted;
+    do {
+      submitted = io_uring_submit(&ring_);
+    } while (submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY);
+  }
+
+  static void Prepare(io_uring_sqe* sqe, const DiskOperation* operation) {
+    if (operation == nullptr) return io_uring_prep_nop(sqe);
+    const iovec* buffers = operation->buffers.data() + operation->next_buffer;
+    switch (operation->kind) {
+      case DiskOperation::Kind::kRead:
+        return io_uring_prep_readv(sqe, operation->fd, buffers, BufferCount(*operation), operation->offset);
+      case DiskOperation::Kind::kWrite:
+        return io_uring_prep_writev(sqe, operation->fd, buffers, BufferCount(*operation), operation->offset);
+      case DiskOperation::Kind::kSync:
+        return io_uring_prep_fsync(sqe, operation->fd, IORING_FSYNC_DATASYNC);
+      case DiskOperation::Kind::kAllocate:
+        return io_uring_prep_fallocate(sqe, operation->fd, operation->mode,
+                                       static_cast<off_t>(operation->offset),
+                                       static_cast<off_t>(operation->length));
+    }
+  }
+
+  void Reap() {
+    while (true) {
+      io_uring_cqe* cqe = nullptr;
+      if (io_uring_wait_cqe(&ring_, &cqe) < 0) continue;
+      auto* operation = static_cast<DiskOperation*>(io_uring_cqe_get_data(cqe));
+      int result = cqe->res;
+      io_uring_cqe_seen(&ring_, cqe);
+      if (operation == nullptr) return;
+      if (operation->Advance(result)) {
+        delete operation;
+      } else {
+        Enter(operation);
+      }
+    }
+  }
+
+  io_uring ring_{};
+  std::mutex mutex_;
+  std::thread reaper_;
+};
+
+class ThreadEngine : public DiskEngine {
+ public:
+  ThreadEngine() {
+    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Work(); });
+  }
+
+  ~ThreadEngine() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void Submit(std::unique_ptr<DiskOperation> operation) override {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(operation));
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void Work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      std::unique_ptr<DiskOperation> operation = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      while (!operation->Advance(Call(*operation))) {
+      }
+      lock.lock();
+    }
+  }
+
+  static int64_t Call(const DiskOperation& operation) {
+    const iovec* buffers = operation.buffers.data() + operation.next_buffer;
+    auto count = static_cast<int>(BufferCount(operation));
+    auto offset = static_cast<off_t>(operation.offset);
+    int64_t result = 0;
+    switch (operation.kind) {
+      case DiskOperation::Kind::kRead:
+        result = preadv(operation.fd, buffers, count, offset);
+        break;
+      case DiskOperation::Kind::kWrite:
+        result = pwritev(operation.fd, buffers, count, offset);
+        break;
+      case DiskOperation::Kind::kSync:
+        result = fdatasync(operation.fd);
+        break;
+      case DiskOperation::Kind::kAllocate:
+        result = fallocate(operation.fd, operation.mode, offset, static_cast<off_t>(operation.length));
+        break;
+    }
+    return result < 0 ? -errno : result;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::unique_ptr<DiskOperation>> queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<DiskEngine>> MakeUringEngine() {
+  auto engine = std::make_unique<UringEngine>();
+  RETURN_IF_ERROR(engine->Init());
+  return std::unique_ptr<DiskEngine>(std::move(engine));
+}
+
+std::unique_ptr<DiskEngine> MakeThreadEngine() { return std::make_unique<ThreadEngine>(); }
+
+}  // namespace nacre
