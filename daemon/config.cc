@@ -1,0 +1,214 @@
+#include "daemon/config.h"
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_format.h>
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <set>
+
+#include "common/log.h"
+#include "daemon/config_file.h"
+
+namespace nacre {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kTiB = 1ull << 40;
+constexpr OstIndex kMaxOstIndex = 65535;
+
+const std::vector<std::string> kLogLevels = {"debug", "info", "warning", "error"};
+
+// 127.0.0.0/8, as a number: a name that begins like one may lead anywhere.
+bool IsLoopback4(const std::string& host) {
+  in_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
+}
+
+std::string HostName() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+Status Required(const std::string& value, const std::string& key, const std::string& what) {
+  if (!value.empty()) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrFormat("%s is not set: %s", key, what));
+}
+
+// All sections, so that a file for several daemons is checked as a whole; only `own` is kept.
+template <typename Config>
+Status ReadOne(const std::string& path, Config* own) {
+  MdsConfig mds;
+  OssConfig oss;
+  ClientConfig client;
+  std::vector<ConfigSection> sections = {Describe(&mds), Describe(&oss), Describe(&client)};
+  ConfigSection section = Describe(own);
+  for (ConfigSection& other : sections) {
+    if (other.name() == section.name()) other = std::move(section);
+  }
+  return ReadConfigFile(path, sections);
+}
+
+}  // namespace
+
+ConfigSection Describe(MdsConfig* config) {
+  MetadataOptions& options = config->options;
+  ConfigSection section("mds");
+  section.Text("directory", &config->directory, "where the metadata target (MDT) lives");
+  section.List("listen", &config->listen, "addresses to serve: HOST:PORT or unix:/PATH");
+  section.Flag("insecure", &config->insecure,
+               "serve addresses that other machines reach, without authentication");
+  section.Size("memory", &config->memory, 8 * kMiB, kTiB, "memory of the metadata store");
+  section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
+  section.Size("inline_limit", &config->inline_limit, 0, 64 << 10,
+               "files up to this size live in the MDT; 0: none");
+  section.Time("session_timeout", &options.session_timeout, 1s, hours(1),
+               "a client that is silent for so long is evicted");
+  section.Time("recovery_window", &options.recovery_window, 0s, hours(1),
+               "after a restart: wait so long for known clients");
+  section.Time("revoke_timeout", &options.revoke_timeout, 1s, hours(1),
+               "a client that keeps a revoked lease longer is evicted");
+  section.Time("sync_interval", &options.sync_interval, 10ms, minutes(1),
+               "what a loss of power may take at most");
+  section.Time("heartbeat", &options.heartbeat, 100ms, minutes(1), "between two signs of life of an OSS");
+  section.Time("kernel_cache", &options.kernel_cache, 0s, minutes(1),
+               "how long a lone client's kernel may trust its cache");
+  section.Flag("leases", &options.leases, "let clients cache under leases");
+  section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
+  return section;
+}
+
+ConfigSection Describe(OssConfig* config) {
+  ObjectOptions& options = config->options;
+  ConfigSection section("oss");
+  section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH");
+  section.Text("listen", &config->listen, "address of the data plane: HOST:PORT or unix:/PATH");
+  section.Text("advertise", &config->advertise, "address that clients are told, where it is another one");
+  section.Flag("insecure", &config->insecure,
+               "serve an address that other machines reach, without authentication");
+  section.Size("pool", &config->pool, 8 * kMiB, kTiB, "buffers and read cache, for all OSTs of this server");
+  section.Size("memory", &config->memory, 8 * kMiB, kTiB, "memory of each OST's metadata store");
+  section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
+  section.Time("sync_interval", &options.sync_interval, 10ms, minutes(1),
+               "what a loss of power may take at most");
+  section.Time("heartbeat", &options.heartbeat, 100ms, minutes(1), "between two signs of life to the MDS");
+  section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
+  section.Tables("ost", [config] {
+    // Described at once: a later [[oss.ost]] moves the vector.
+    config->osts.emplace_back();
+    OstConfig* ost = &config->osts.back();
+    ConfigSection each("oss.ost");
+    each.Number("index", &ost->index, 0, kMaxOstIndex, "number of the OST in the cluster, its own for ever");
+    each.Text("directory", &ost->directory, "where the OST lives");
+    each.Size("size", &ost->size, 0, 1ull << 50,
+              "space for objects; 0: what is free when the OST is formatted");
+    return each;
+  });
+  return section;
+}
+
+ConfigSection Describe(ClientConfig* config) {
+  client::Options& options = config->options;
+  ConfigSection section("client");
+  section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH");
+  section.Text("mount", &config->mount, "directory to mount at");
+  section.Text("name", &options.name, "what nacre status calls this client; by default host:mountpoint");
+  section.Choice("recovery", &config->recovery, {"hard", "soft"},
+                 "a server is away: wait for it, or fail with EIO");
+  section.Time("soft_timeout", &options.retry.soft_timeout, 1s, hours(24),
+               "with recovery = \"soft\": fail after so long");
+  section.Time("call_timeout", &options.retry.call_timeout, 1s, hours(1),
+               "one attempt of a request to an OSS");
+  section.Size("cache", &options.cache_bytes, kMiB, kTiB, "memory for file data, clean and dirty");
+  section.Size("dirty", &options.dirty_bytes, kMiB, kTiB, "of these, not yet sent");
+  section.Size("readahead", &options.readahead_bytes, 0, kTiB, "at most, per open file");
+  section.Time("write_behind", &options.write_behind, 0s, minutes(1),
+               "changes are sent after so long at the latest");
+  section.Time("kernel_cache", &options.kernel_cache, 0s, minutes(1),
+               "as in [mds]; must not be longer than there");
+  section.Flag("caching", &options.caching, "cache under leases; false: every operation goes to the servers");
+  section.Flag("verify", &options.verify, "check what arrives against its checksums");
+  section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
+  section.Flag("read_only", &config->read_only, "mount read-only");
+  section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
+  return section;
+}
+
+Status Finish(MdsConfig* config) {
+  RETURN_IF_ERROR(Required(config->directory, "[mds] directory", "name the directory of the MDT"));
+  if (config->listen.empty())
+    return ErrnoError(EINVAL, "[mds] listen is empty: name an address, such as 127.0.0.1:7710");
+  for (const std::string& address : config->listen) RETURN_IF_ERROR(CheckExposure(address, config->insecure));
+  config->options.inline_limit = static_cast<uint32_t>(config->inline_limit);
+  return OkStatus();
+}
+
+Status Finish(OssConfig* config) {
+  RETURN_IF_ERROR(Required(config->mds, "[oss] mds", "name the address of the MDS"));
+  RETURN_IF_ERROR(CheckExposure(config->listen, config->insecure));
+  if (config->osts.empty())
+    return ErrnoError(EINVAL, "no OST: add an [[oss.ost]] with index and directory, or --ost");
+  std::set<OstIndex> indices;
+  std::set<std::string> directories;
+  for (const OstConfig& ost : config->osts) {
+    RETURN_IF_ERROR(
+        Required(ost.directory, absl::StrFormat("[[oss.ost]] directory of OST %d", ost.index), "name one"));
+    if (!indices.insert(ost.index).second) {
+      return ErrnoError(
+          EINVAL, absl::StrFormat("[[oss.ost]] index %d is there twice: each OST has its own", ost.index));
+    }
+    if (!directories.insert(ost.directory).second) {
+      return ErrnoError(
+          EINVAL,
+          absl::StrFormat("[[oss.ost]] directory %s is there twice: each OST has its own", ost.directory));
+    }
+  }
+  config->options.listen = config->listen;
+  config->options.advertise = config->advertise;
+  config->options.pool_bytes = config->pool;
+  return OkStatus();
+}
+
+Status Finish(ClientConfig* config) {
+  RETURN_IF_ERROR(Required(config->mds, "[client] mds", "name the address of the MDS"));
+  RETURN_IF_ERROR(Required(config->mount, "[client] mount", "name the directory to mount at"));
+  client::Options& options = config->options;
+  if (options.dirty_bytes > options.cache_bytes) {
+    return ErrnoError(
+        EINVAL,
+        "[client] dirty is larger than cache, of which it is a part: make it smaller, or cache larger");
+  }
+  options.retry.hard = config->recovery == "hard";
+  if (options.name.empty()) options.name = absl::StrFormat("%s:%s", HostName(), config->mount);
+  return OkStatus();
+}
+
+Status ReadConfig(const std::string& path, MdsConfig* config) { return ReadOne(path, config); }
+Status ReadConfig(const std::string& path, OssConfig* config) { return ReadOne(path, config); }
+Status ReadConfig(const std::string& path, ClientConfig* config) { return ReadOne(path, config); }
+
+Status CheckExposure(const std::string& address, bool insecure) {
+  if (insecure || absl::StartsWith(address, "unix:") || absl::StartsWith(address, "inproc:"))
+    return OkStatus();
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (host == "localhost" || host == "[::1]" || IsLoopback4(host)) return OkStatus();
+  return ErrnoError(
+      EACCES,
+      absl::StrFormat("refusing to serve %s: other machines can reach it, and there is no "
+                      "authentication yet. Use 127.0.0.1, or say --insecure on a network that you trust",
+                      address));
+}
+
+void ApplyLogLevel(const std::string& level) {
+  constexpr LogLevel kLevels[] = {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError};
+  for (size_t i = 0; i < kLogLevels.size(); ++i) {
+    if (kLogLevels[i] == level) SetLogLevel(kLevels[i]);
+  }
+}
+
+}  // namespace nacre
