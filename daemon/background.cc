@@ -107,15 +107,21 @@ StatusOr<pid_t> FindProcess(const std::string& pid_file) {
   return pid;
 }
 
+Status WaitForProcess(const std::string& pid_file, int seconds) {
+  StatusOr<pid_t> pid = FindProcess(pid_file);
+  for (int tenths = 0; pid.ok() && tenths < seconds * 10; ++tenths) {
+    ::usleep(100000);
+    pid = FindProcess(pid_file);
+  }
+  if (!pid.ok()) return pid.status().code() == absl::StatusCode::kNotFound ? OkStatus() : pid.status();
+  return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", *pid, seconds));
+}
+
 Status EndProcess(const std::string& pid_file, int seconds) {
   ASSIGN_OR_RETURN(pid_t pid, FindProcess(pid_file));
   if (::kill(pid, SIGTERM) != 0 && errno != ESRCH)
     return SystemError(absl::StrFormat("cannot end process %d", pid));
-  for (int tenths = 0; tenths < seconds * 10; ++tenths) {
-    if (FindProcess(pid_file).status().code() == absl::StatusCode::kNotFound) return OkStatus();
-    ::usleep(100000);
-  }
-  return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", pid, seconds));
+  return WaitForProcess(pid_file, seconds);
 }
 
 std::unique_ptr<Background> Background::Foreground() {

@@ -31,6 +31,10 @@ class PidFile {
 // The living process that holds the pid file. NOT_FOUND if there is none.
 StatusOr<pid_t> FindProcess(const std::string& pid_file);
 
+// Waits until the process that holds the pid file, if there is one, is gone. DEADLINE_EXCEEDED after
+// `seconds`.
+Status WaitForProcess(const std::string& pid_file, int seconds);
+
 // SIGTERM, then waits until the process is gone. DEADLINE_EXCEEDED if it takes longer than `seconds`.
 Status EndProcess(const std::string& pid_file, int seconds);
 

@@ -1,0 +1,109 @@
+#include "daemon/client_daemon.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_replace.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/log.h"
+#include "daemon/background.h"
+#include "daemon/client_role.h"
+#include "daemon/directory.h"
+#include "daemon/ending.h"
+#include "fuse/mount.h"
+#include "rpc/grpc_channel.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace nacre {
+namespace {
+
+constexpr int kEndSeconds = 120;
+
+// "srv-data" for /srv/data.
+std::string FileName(const std::string& mountpoint) {
+  std::error_code error;
+  std::string path = std::filesystem::absolute(mountpoint, error).lexically_normal();
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return absl::StrReplaceAll(path.substr(1), {{"-", "--"}, {"/", "-"}});
+}
+
+std::string RuntimeDirectory() {
+  const char* own = ::geteuid() == 0 ? nullptr : std::getenv("XDG_RUNTIME_DIR");
+  return own == nullptr ? "/run/nacre" : absl::StrCat(own, "/nacre");
+}
+
+Status MakeParent(const std::string& file) {
+  return MakeDirectories(std::filesystem::path(file).parent_path());
+}
+
+int Complain(const Status& status) {
+  std::fprintf(stderr, "nacre: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+Status Prepare(ClientDaemonOptions* options) {
+  const std::string& mountpoint = options->config.mount;
+  if (options->pid_file.empty()) options->pid_file = DefaultPidFile(mountpoint);
+  if (options->log_file.empty()) {
+    options->log_file = absl::StrCat("/var/log/nacre/client-", FileName(mountpoint), ".log");
+  }
+  RETURN_IF_ERROR(MakeParent(options->pid_file));
+  return options->background ? MakeParent(options->log_file) : OkStatus();
+}
+
+int Serve(const ClientDaemonOptions& options, Background& background) {
+  ApplyLogLevel(options.config.log);
+  Runtime runtime(static_cast<int>(options.config.threads));
+  std::unique_ptr<Transport> transport = MakeTcpTransport(runtime.executor(), RealClock());
+  StatusOr<std::shared_ptr<MetadataConnector>> metadata = NewGrpcConnector(options.config.mds);
+  if (!metadata.ok()) return background.Failed(metadata.status());
+  StatusOr<std::unique_ptr<ClientRole>> role =
+      ClientRole::Start(runtime, *transport, *metadata, options.config);
+  if (!role.ok()) return background.Failed(role.status());
+  background.Ready(absl::StrFormat("%s mounted at %s\n", options.config.mds, options.config.mount));
+  WaitForEnd(runtime, (*role)->ended());
+  NotifySystemd("STOPPING=1");
+  Status stopped = (*role)->Stop();
+  if (!stopped.ok()) {
+    LogError("not everything could be written back: %s", std::string(stopped.message()));
+    std::_Exit(1);  // requests may still be waiting in what the destructors would take apart
+  }
+  LogInfo("%s: unmounted; everything is with the servers", options.config.mount);
+  role->reset();
+  runtime.Stop();
+  return 0;
+}
+
+}  // namespace
+
+std::string DefaultPidFile(const std::string& mountpoint) {
+  return absl::StrCat(RuntimeDirectory(), "/client-", FileName(mountpoint), ".pid");
+}
+
+int RunClientDaemon(ClientDaemonOptions options) {
+  Status status = Prepare(&options);
+  if (!status.ok()) return Complain(status);
+  std::unique_ptr<Background> background = Background::Foreground();
+  if (options.background) {
+    StatusOr<std::unique_ptr<Background>> forked = Background::Fork(options.log_file);
+    if (!forked.ok()) return Complain(forked.status());
+    background = *std::move(forked);
+  }
+  SetLogName("client");
+  StatusOr<std::unique_ptr<PidFile>> held = PidFile::Hold(options.pid_file);
+  if (!held.ok()) return background->Failed(held.status());
+  return Serve(options, *background);
+}
+
+int UnmountClient(const std::string& mountpoint, bool lazy) {
+  Status status = fuse::UnmountPath(mountpoint, lazy);
+  if (!status.ok()) return Complain(status);
+  status = WaitForProcess(DefaultPidFile(mountpoint), kEndSeconds);
+  return status.ok() ? 0 : Complain(status);
+}
+
+}  // namespace nacre

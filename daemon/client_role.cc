@@ -1,0 +1,34 @@
+#include "daemon/client_role.h"
+
+#include "common/random.h"
+
+namespace nacre {
+
+StatusOr<std::unique_ptr<ClientRole>> ClientRole::Start(Runtime& runtime, Transport& transport,
+                                                        std::shared_ptr<MetadataConnector> metadata,
+                                                        const ClientConfig& config) {
+  client::Environment environment{runtime.executor(), RealClock(), SystemRandom(), transport, metadata};
+  ASSIGN_OR_RETURN(std::unique_ptr<client::FileSystem> filesystem,
+                   runtime.Run(client::FileSystem::Mount(std::move(environment), config.options)));
+  std::unique_ptr<ClientRole> role(new ClientRole(runtime, std::move(filesystem)));
+  fuse::MountOptions options;
+  options.mountpoint = config.mount;
+  options.source = metadata->address();
+  options.read_only = config.read_only;
+  StatusOr<std::unique_ptr<fuse::Mount>> mount =
+      fuse::Mount::Start(*role->filesystem_, runtime.executor(), std::move(options));
+  if (!mount.ok()) {
+    Status ended = runtime.Run(role->filesystem_->Unmount());
+    (void)ended;  // nothing was written
+    return mount.status();
+  }
+  role->mount_ = *std::move(mount);
+  return role;
+}
+
+Status ClientRole::Stop() {
+  RETURN_IF_ERROR(mount_->Unmount());
+  return runtime_.Run(filesystem_->Unmount());
+}
+
+}  // namespace nacre

@@ -1,0 +1,44 @@
+// One client with its mount: session, caches and FUSE, composed from a ClientConfig. Used by nacre-client and
+// nacre local.
+//
+// Borrows the runtime and the transport. Main thread only; Start and Stop block. Errors name the address or
+// mountpoint.
+#pragma once
+
+#include <memory>
+
+#include "client/filesystem.h"
+#include "common/runtime.h"
+#include "daemon/config.h"
+#include "fuse/mount.h"
+#include "rpc/metadata_channel.h"
+#include "transport/transport.h"
+
+namespace nacre {
+
+class ClientRole {
+ public:
+  // Opens the session and mounts. The config is finished (config.h).
+  static StatusOr<std::unique_ptr<ClientRole>> Start(Runtime& runtime, Transport& transport,
+                                                     std::shared_ptr<MetadataConnector> metadata,
+                                                     const ClientConfig& config);
+
+  // Arrives when the mount is gone.
+  const OneShot<Unit>& ended() const { return mount_->ended(); }
+
+  client::FileSystem& filesystem() { return *filesystem_; }
+
+  // Takes the mount off, sends everything, ends the session. Without it, the destructor drops what was not
+  // sent, as a crash would. EBUSY: requests still wait for a server; the process can only exit then.
+  Status Stop();
+
+ private:
+  ClientRole(Runtime& runtime, std::unique_ptr<client::FileSystem> filesystem)
+      : runtime_(runtime), filesystem_(std::move(filesystem)) {}
+
+  Runtime& runtime_;
+  std::unique_ptr<client::FileSystem> filesystem_;
+  std::unique_ptr<fuse::Mount> mount_;
+};
+
+}  // namespace nacre

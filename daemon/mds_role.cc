@@ -1,0 +1,30 @@
+#include "daemon/mds_role.h"
+
+#include "common/random.h"
+#include "daemon/directory.h"
+#include "server/kv/rocks_kv.h"
+
+namespace nacre {
+
+StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& transport,
+                                                  const MdsConfig& config) {
+  std::unique_ptr<MdsRole> role(new MdsRole(runtime));
+  RETURN_IF_ERROR(MakeDirectories(config.directory));
+  RocksKvOptions store;
+  store.memory_bytes = config.memory;
+  ASSIGN_OR_RETURN(role->store_, OpenRocksKv(config.directory, store));
+  MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *role->store_, transport};
+  ASSIGN_OR_RETURN(role->server_, runtime.Run(MetadataServer::Start(environment, config.options)));
+  role->inproc_ = std::make_unique<InprocServer>(runtime.executor(), *role->server_, *role->server_);
+  ASSIGN_OR_RETURN(role->grpc_,
+                   GrpcServer::Start(runtime.executor(), *role->server_, *role->server_, config.listen));
+  return role;
+}
+
+Status MdsRole::Stop() {
+  grpc_->Stop();
+  inproc_->Stop();
+  return runtime_.Run(server_->Stop());
+}
+
+}  // namespace nacre

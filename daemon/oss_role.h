@@ -1,0 +1,49 @@
+// One OSS: its OSTs' stores and disks and the object server on them, composed from an OssConfig. Used by
+// nacre-oss and nacre local.
+//
+// An OST's directory holds meta/ (the KvStore) and data/ (the blocks). Borrows the runtime and the transport,
+// which must outlive it. Main thread only; Start and Stop block. Errors name the directory or address.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/runtime.h"
+#include "daemon/config.h"
+#include "rpc/cluster_channel.h"
+#include "server/kv/kv_store.h"
+#include "server/object/block_store.h"
+#include "server/object/object_server.h"
+#include "transport/transport.h"
+
+namespace nacre {
+
+class OssRole {
+ public:
+  // Makes and formats directories that are missing or empty. The config is finished (config.h).
+  static StatusOr<std::unique_ptr<OssRole>> Start(Runtime& runtime, Transport& transport,
+                                                  std::shared_ptr<ClusterChannel> cluster,
+                                                  const OssConfig& config);
+
+  // Where it serves, with the real port.
+  std::string address() const { return server_->address(); }
+
+  // Stops and syncs. Call before destruction.
+  Status Stop() { return runtime_.Run(server_->Stop()); }
+
+ private:
+  struct Ost {
+    std::unique_ptr<KvStore> store;
+    std::unique_ptr<BlockStore> blocks;
+  };
+
+  explicit OssRole(Runtime& runtime) : runtime_(runtime) {}
+  StatusOr<OstDevices> OpenOst(const OstConfig& config, uint64_t memory);
+
+  Runtime& runtime_;
+  std::vector<Ost> osts_;
+  std::unique_ptr<ObjectServer> server_;
+};
+
+}  // namespace nacre
