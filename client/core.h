@@ -1,0 +1,222 @@
+// FileSystem as it is: one object that holds the session, the targets and the caches; the operations are in
+// one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc, write.cc, …).
+//
+// Two ways of working (docs/architecture.md, Leases). With the filesystem lease (`cached`): everything known
+// is true, changes may be held back. Without: every operation goes to the servers. Each operation passes the
+// gate and stays in one way until it leaves; the gate is closed for the change from one way to the other
+// (lease.cc). Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/data_cache.h"
+#include "client/filesystem.h"
+#include "client/gate.h"
+#include "client/inode.h"
+#include "client/inode_table.h"
+#include "client/object_io.h"
+#include "client/session.h"
+#include "client/targets.h"
+#include "rpc/convert.h"
+
+namespace nacre::client {
+
+// Passes the gate, without a coroutine where it is open.
+#define NACRE_ENTER(pass)             \
+  Gate::Pass pass = gate_.TryEnter(); \
+  if (!pass) pass = co_await gate_.Enter()
+
+class Core final : public FileSystem {
+ public:
+  Core(Environment environment, Options options);
+  ~Core() override;
+
+  Task<Status> Start();
+
+  Task<Status> Unmount() override;
+  void SetInvalidation(Invalidation invalidation) override;
+
+  Task<StatusOr<Known>> Lookup(const Caller& caller, Fid parent, std::string name,
+                               Duration* negative_valid) override;
+  Task<StatusOr<Known>> Getattr(const Caller& caller, Fid fid, HandlePtr handle) override;
+  Task<StatusOr<Known>> Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) override;
+  Task<StatusOr<Known>> Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,
+                              uint64_t rdev) override;
+  Task<StatusOr<Known>> Symlink(const Caller& caller, Fid parent, std::string name,
+                                std::string target) override;
+  Task<StatusOr<std::string>> Readlink(const Caller& caller, Fid fid) override;
+  Task<Status> Unlink(const Caller& caller, Fid parent, std::string name) override;
+  Task<Status> Rmdir(const Caller& caller, Fid parent, std::string name) override;
+  Task<Status> Rename(const Caller& caller, Fid parent, std::string name, Fid new_parent,
+                      std::string new_name, uint32_t flags) override;
+  Task<StatusOr<Known>> Link(const Caller& caller, Fid fid, Fid parent, std::string name) override;
+  Task<StatusOr<proto::StatfsReply>> Statfs(const Caller& caller) override;
+
+  Task<StatusOr<HandlePtr>> Opendir(const Caller& caller, Fid fid) override;
+  Task<StatusOr<std::vector<DirEntry>>> Readdir(const Caller& caller, HandlePtr directory, uint64_t cookie,
+                                                size_t limit, bool plus) override;
+
+  Task<StatusOr<Created>> Create(const Caller& caller, Fid parent, std::string name, uint32_t mode,
+                                 int flags) override;
+  Task<StatusOr<HandlePtr>> Open(const Caller& caller, Fid fid, int flags) override;
+  Task<Status> Release(HandlePtr handle) override;
+  Task<Status> Flush(HandlePtr handle, uint64_t lock_owner) override;
+  Task<Status> Fsync(HandlePtr handle, bool data_only) override;
+  Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) override;
+  Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
+                               std::span<const std::span<const std::byte>> pieces) override;
+  Task<Status> Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) override;
+  Task<StatusOr<uint64_t>> Seek(HandlePtr handle, uint64_t offset, int whence) override;
+  Task<StatusOr<size_t>> CopyRange(HandlePtr from, uint64_t from_offset, HandlePtr to, uint64_t to_offset,
+                                   size_t size) override;
+
+  Task<StatusOr<std::string>> GetXattr(const Caller& caller, Fid fid, std::string name) override;
+  Task<Status> SetXattr(const Caller& caller, Fid fid, std::string name, std::string value,
+                        int flags) override;
+  Task<StatusOr<std::vector<std::string>>> ListXattr(const Caller& caller, Fid fid) override;
+  Task<Status> RemoveXattr(const Caller& caller, Fid fid, std::string name) override;
+
+  Task<StatusOr<proto::LockRange>> GetLock(HandlePtr handle, proto::LockRange lock) override;
+  Task<Status> SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) override;
+  void CancelLock(HandlePtr handle, uint64_t wait_id) override;
+
+  bool MayCachePages(const HandlePtr& handle) override;
+  Seen Look() override;
+
+ private:
+  using Pieces = std::span<const std::span<const std::byte>>;
+  using Reply = StatusOr<proto::MetadataReply>;
+
+  // --- session and lease (mount.cc, lease.cc) ---
+  void OnConnected(const proto::ConnectReply& reply, bool fresh);
+  void OnPush(proto::Push push);
+  void OnEvicted();
+  proto::Reclaim Held();
+  Task<void> TakeLease(proto::Lease lease);
+  Task<void> GiveLeaseUp(uint64_t lease_id);
+  Task<void> InvalidateKernel(std::vector<InodePtr> inodes);
+  void Background(Task<void> task);
+  Task<void> DrainBackground();
+  bool cached() const { return cached_.load(std::memory_order_acquire); }
+
+  // --- asking the MDS ---
+  Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
+  Task<Reply> AskAsSystem(
+      proto::MetadataRequest request);  // what follows from an open handle; with the rights of root
+  Status CheckHandle(const FileHandle& handle) const;  // EIO if its session was evicted
+
+  // --- what is known (lookup.cc) ---
+  Known MakeKnown(Inode& inode);
+  Known Learn(const proto::Attr& attr);            // under the lease: keeps it
+  InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
+  void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
+  Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
+  // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
+  Task<Status> LoadFile(InodePtr inode);
+
+  // --- handles (open.cc) ---
+  HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
+  HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
+  Task<void> CloseAtMds(Fid fid, uint32_t count, bool write);
+  Status TakeError(FileHandle& handle);
+
+  // --- names (create.cc, directory.cc, remove.cc) ---
+  Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
+                                 proto::MetadataRequest request);
+  void NoteScan(FileHandle& directory, uint64_t cookie, const std::vector<DirEntry>& entries, bool kept,
+                bool end);
+  Task<Status> Remove(const Caller& caller, Fid parent, std::string name, bool directory);
+  void BeginRemoval(const InodePtr& inode, bool* keep_open);
+  void EndRemoval(const InodePtr& inode);
+  void AfterRemoval(const proto::Attr& attr, bool kept);
+  void DiscardIfGone(const proto::Attr& attr);
+  void DiscardData(Inode& inode);
+
+  // --- data (read.cc, write.cc, truncate.cc) ---
+  Task<StatusOr<ReadResult>> ReadCached(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<ReadResult>> ReadThrough(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<ReadResult>> ReadObjects(InodePtr inode, LayoutPtr layout, uint64_t offset, size_t size,
+                                         bool* complete);
+  Task<StatusOr<ReadResult>> ReadLarge(HandlePtr handle, uint64_t offset, size_t size);
+  Task<Status> Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait);
+  void ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint64_t file_size);
+  Task<void> FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, Gate::Pass pass);
+
+  Task<StatusOr<size_t>> WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  void WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
+  Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
+                           uint64_t size);
+  Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
+  Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
+                                   uint64_t skip, uint64_t size);
+  Task<Status> WriteInlineThrough(InodePtr inode, const Caller& caller, uint64_t offset, Pieces pieces,
+                                  size_t size);
+  Task<void> DestroyObjects(LayoutPtr layout);
+  Task<Status> MoveOut(InodePtr inode);
+  Task<Status> MoveOutThrough(InodePtr inode);
+  void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
+  Task<StatusOr<Known>> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  void CutInline(Inode& inode, uint64_t size, bool was_inline);
+  void DropData(Inode& inode, uint64_t begin, uint64_t end);
+
+  // --- write-behind (write_behind.cc) ---
+  void ListDirty(const InodePtr& inode);
+  Task<void> SendOld(Duration age);
+  Task<Status> SendFiles(std::vector<InodePtr> files);
+  void ArmWriteBehind();
+  // Sends what is dirty in the range now, and waits for what is under way there. Errors are noted in the
+  // inode, too.
+  Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
+  Task<void> SendFull(InodePtr inode);
+  Task<Status> SendFlight(InodePtr inode, LayoutPtr layout, DataCache::Flight flight);
+  Task<Status> SendInline(InodePtr inode);  // inode->meta held
+  // Tells the MDS of size, times and blocks.
+  Task<Status> SendPending(InodePtr inode);
+  Task<Status> SendAll(InodePtr inode);
+  Task<Status> SendEverything();
+  Task<Status> SyncFile(InodePtr inode, bool data_only);
+  void NoteError(Inode& inode, const Status& status);
+
+  // --- space (space.cc) ---
+  Task<Status> Punch(InodePtr inode, uint64_t offset, uint64_t length);
+  Task<Status> Preallocate(InodePtr inode, uint64_t offset, uint64_t length);
+  using ObjectRequestMaker = proto::ObjectRequest (*)(const ObjectId& object, uint64_t begin, uint64_t end,
+                                                      Fid fid);
+  Task<Status> ForEachObject(InodePtr inode, uint64_t offset, uint64_t length, ObjectRequestMaker make);
+  Task<StatusOr<uint64_t>> NextData(LayoutPtr layout, uint64_t offset);
+  Task<StatusOr<uint64_t>> NextHole(LayoutPtr layout, uint64_t offset, uint64_t size);
+
+  // --- attributes (xattr.cc) ---
+  bool NoXattrs(Fid fid);
+  Task<StatusOr<std::string>> GetVirtual(const Caller& caller, Fid fid, std::string name);
+  Task<Status> ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request);
+
+  const Environment environment_;
+  const Options options_;
+  std::unique_ptr<DataCache> cache_;
+  std::unique_ptr<Targets> targets_;
+  std::unique_ptr<ObjectIo> io_;
+  std::unique_ptr<InodeTable> inodes_;
+  std::shared_ptr<Session> session_;
+  Gate gate_;
+  std::atomic<bool> cached_{false};
+  std::atomic<uint32_t> inline_limit_{0};
+  std::atomic<uint64_t> synced_mutation_{0};  // Session::mutations that the MDS has on stable storage
+
+  std::mutex mutex_;       // guards what follows
+  uint64_t lease_id_ = 0;  // 0: none
+  Invalidation invalidation_;
+  std::vector<InodePtr> dirty_;  // first come first
+  std::unique_ptr<TimerHandle> write_behind_timer_;
+  uint64_t background_tasks_ = 0;
+  std::vector<OneShot<Unit>> background_waiters_;
+  bool stopping_ = false;
+};
+
+}  // namespace nacre::client

@@ -1,0 +1,105 @@
+// Operations that make a name: create, mknod, mkdir, symlink, link.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+
+namespace nacre::client {
+
+Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::string name, uint32_t mode,
+                                     int flags) {
+  NACRE_ENTER(pass);
+  InodePtr directory;
+  NameLock lock;
+  if (cached()) {
+    directory = inodes_->Get(parent);
+    lock = co_await NameLock::Take(directory, name);
+  }
+  proto::MetadataRequest request;
+  proto::Create* create = request.mutable_create();
+  *create->mutable_parent() = ToProto(parent);
+  create->set_name(name);
+  create->set_mode(mode);
+  create->set_flags(static_cast<uint32_t>(flags));
+  create->set_exclusive((flags & O_EXCL) != 0);
+  auto reply = co_await Ask(caller, std::move(request));
+  if (!reply.ok()) {
+    if (directory != nullptr && ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
+    co_return reply.status();
+  }
+  InodePtr inode = LearnEntry(reply->entry());
+  if ((flags & O_TRUNC) != 0) DropData(*inode, 0, UINT64_MAX);
+  {
+    std::lock_guard guard(inode->mutex);
+    inode->mutation = session_->mutations();
+  }
+  if (directory != nullptr) {
+    lock.Set(*inodes_, inode->fid);
+    if (reply->entry().has_parent()) Learn(reply->entry().parent());
+  }
+  Created created;
+  created.known = MakeKnown(*inode);
+  created.handle = MakeHandle(caller, inode, flags, !cached());
+  co_return created;
+}
+
+Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::string name,
+                                     proto::MetadataRequest request) {
+  if (!cached()) {
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+    co_return Known{reply.entry().attr(), Duration(0)};
+  }
+  InodePtr directory = inodes_->Get(parent);
+  NameLock lock = co_await NameLock::Take(directory, name);
+  bool made_directory = request.has_mknod() && S_ISDIR(request.mknod().mode());
+  auto reply = co_await Ask(caller, std::move(request));
+  if (!reply.ok()) {
+    if (ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
+    co_return reply.status();
+  }
+  InodePtr inode = LearnEntry(reply->entry());
+  {
+    std::lock_guard guard(inode->mutex);
+    if (made_directory) inode->complete = true;  // nothing is in it but what we shall make
+    inode->mutation = session_->mutations();
+  }
+  lock.Set(*inodes_, inode->fid);
+  if (reply->entry().has_parent()) Learn(reply->entry().parent());
+  co_return MakeKnown(*inode);
+}
+
+Task<StatusOr<Known>> Core::Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,
+                                  uint64_t rdev) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  proto::Mknod* mknod = request.mutable_mknod();
+  *mknod->mutable_parent() = ToProto(parent);
+  mknod->set_name(name);
+  mknod->set_mode(mode);
+  mknod->set_rdev(rdev);
+  co_return co_await MakeNode(caller, parent, std::move(name), std::move(request));
+}
+
+Task<StatusOr<Known>> Core::Symlink(const Caller& caller, Fid parent, std::string name, std::string target) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  proto::Mknod* mknod = request.mutable_mknod();
+  *mknod->mutable_parent() = ToProto(parent);
+  mknod->set_name(name);
+  mknod->set_mode(S_IFLNK | 0777);
+  mknod->set_target(std::move(target));
+  co_return co_await MakeNode(caller, parent, std::move(name), std::move(request));
+}
+
+Task<StatusOr<Known>> Core::Link(const Caller& caller, Fid fid, Fid parent, std::string name) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  *request.mutable_link()->mutable_fid() = ToProto(fid);
+  *request.mutable_link()->mutable_parent() = ToProto(parent);
+  request.mutable_link()->set_name(name);
+  co_return co_await MakeNode(caller, parent, std::move(name), std::move(request));
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,56 @@
+// A door for all operations of a filesystem: many pass at once; whoever closes it waits until all are through
+// and keeps new ones out until it opens again. An operation must not enter twice. Thread-safe; must outlive
+// its passes.
+#pragma once
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/task.h"
+
+namespace nacre::client {
+
+class Gate {
+ public:
+  class [[nodiscard]] Pass {
+   public:
+    Pass() = default;
+    explicit Pass(Gate* gate) : gate_(gate) {}
+    Pass(Pass&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}
+    Pass& operator=(Pass&& other) noexcept {
+      Leave();
+      gate_ = std::exchange(other.gate_, nullptr);
+      return *this;
+    }
+    ~Pass() { Leave(); }
+    void Leave() {
+      if (gate_ != nullptr) std::exchange(gate_, nullptr)->Out();
+    }
+    explicit operator bool() const { return gate_ != nullptr; }
+
+   private:
+    Gate* gate_ = nullptr;
+  };
+
+  // The quick way in; empty while the gate is closed.
+  Pass TryEnter();
+  Task<Pass> Enter();
+
+  // One closer at a time: the others wait for their turn.
+  Task<void> Close();
+  void Open();
+
+ private:
+  void Out();
+
+  AsyncMutex closer_;
+  AsyncMutex::Guard closed_by_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  uint64_t inside_ = 0;
+  std::vector<OneShot<Unit>> outside_;
+  std::vector<OneShot<Unit>> empty_;
+};
+
+}  // namespace nacre::client

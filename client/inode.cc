@@ -1,0 +1,53 @@
+#include "client/inode.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "rpc/convert.h"
+
+namespace nacre::client {
+
+bool FileHandle::readable() const { return (flags & O_ACCMODE) != O_WRONLY; }
+bool FileHandle::writable() const { return (flags & O_ACCMODE) != O_RDONLY; }
+
+proto::Attr Inode::Effective() const {
+  proto::Attr out = attr;
+  if (pending.size > out.size()) out.set_size(pending.size);
+  if (pending.mtime) {
+    *out.mutable_mtime() = ToProto(*pending.mtime);
+    *out.mutable_ctime() = ToProto(*pending.mtime);
+  }
+  if (pending.kill_suid)
+    out.set_mode(out.mode() & ~static_cast<uint32_t>(S_ISUID | ((out.mode() & S_IXGRP) ? S_ISGID : 0)));
+  int64_t blocks = static_cast<int64_t>(out.blocks()) + pending.blocks_delta;
+  out.set_blocks(static_cast<uint64_t>(std::max<int64_t>(blocks, 0)));
+  if (dirty_blocks >
+      0) {  // they will take space; overwritten ones are counted twice, so no more than the size can need
+    constexpr uint64_t kSectors = kBlockSize / 512;
+    uint64_t most = std::max((out.size() + kBlockSize - 1) / kBlockSize * kSectors, out.blocks());
+    out.set_blocks(std::min(out.blocks() + dirty_blocks * kSectors, most));
+  }
+  return out;
+}
+
+bool Inode::Apply(const proto::Attr& newer) {
+  if (attr_known && newer.change() < attr.change()) return false;
+  attr = newer;
+  attr_known = true;
+  return true;
+}
+
+void Inode::ApplyLayout(const proto::Layout& proto_layout) {
+  if (layout != nullptr && layout->generation() >= proto_layout.generation()) return;
+  auto made = LayoutMap::Make(proto_layout);
+  if (made.ok()) {
+    layout = *std::move(made);
+  } else {
+    LogError("file %s: the MDS sent a bad layout: %s", fid.ToString(), std::string(made.status().message()));
+  }
+}
+
+}  // namespace nacre::client

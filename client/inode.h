@@ -1,0 +1,138 @@
+// What this client knows of one inode: attributes, layout, inline data, directory entries, changes not sent
+// yet, open handles. Shared by all handles of the file and by the inode table.
+//
+// Fields are guarded by `mutex` unless they say otherwise; it is held for moments only, never across a
+// co_await, and no other mutex is taken under it. Order of waiting: Gate, then NameLock, then `range`, then
+// `sending`.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/data_cache.h"
+#include "client/filesystem.h"
+#include "client/layout.h"
+#include "client/range_lock.h"
+#include "common/clock.h"
+#include "common/ids.h"
+#include "proto/metadata.pb.h"
+
+namespace nacre::client {
+
+// Changes of a file that the MDS has not been told of.
+struct Pending {
+  uint64_t size = 0;       // end of the last byte written since; counts if beyond attr.size
+  uint64_t sent_size = 0;  // the same, of bytes that objects have already
+  std::optional<WallTime> mtime;
+  int64_t blocks_delta = 0;  // of data that objects have already
+  bool kill_suid = false;
+
+  bool any() const { return size != 0 || mtime.has_value() || blocks_delta != 0 || kill_suid; }
+};
+
+struct Inode {
+  explicit Inode(Fid id, DataCache& cache) : fid(id), data_cache(cache) {}
+  ~Inode() { data_cache.Drop(data, 0, UINT64_MAX, nullptr); }
+  Inode(const Inode&) = delete;
+  Inode& operator=(const Inode&) = delete;
+
+  const Fid fid;
+  DataCache& data_cache;
+  FileCache data;   // guarded by data_cache
+  RangeLock range;  // orders writes, truncations and reads that miss
+  AsyncMutex meta;  // orders UpdateSize, WriteInline and MoveOut of this file
+
+  std::mutex mutex;
+  proto::Attr attr;
+  bool attr_known = false;
+  LayoutPtr layout;
+  // The bytes of a file with attr.inline_data, as this client sees them; null: not known. Replaced, never
+  // changed, while shared.
+  std::shared_ptr<std::string> inline_bytes;
+  uint64_t inline_dirty_begin = 0;  // not sent yet: [begin, end)
+  uint64_t inline_dirty_end = 0;
+  Pending pending;
+  uint64_t dirty_blocks = 0;  // of 4 KiB, in the data cache
+  Duration dirty_since{0};
+  bool listed_dirty = false;    // in the write-behind's list
+  uint64_t mutation = 0;        // Session::mutations when it last changed here: what fsync has to see synced
+  std::set<OstIndex> unsynced;  // written to since the last sync
+
+  uint32_t opens = 0;        // handles
+  uint32_t write_opens = 0;  // of these, open for writing
+  uint32_t told = 0;         // of these, known to the MDS
+  uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
+  bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
+  bool gone = false;         // no links and no handles left: nothing needs to be written any more
+
+  uint64_t error_count = 0;             // of write-behind
+  Status error;                         // the last one
+  std::vector<proto::LockRange> locks;  // held through this client, for Reclaim
+
+  // Directories.
+  struct Entry {
+    Fid fid;  // none: there is no such name
+  };
+  absl::flat_hash_map<std::string, Entry> entries;
+  bool complete = false;  // a name that is not among the entries does not exist
+  uint64_t version = 0;   // rises before and after each change made here
+  uint32_t changing = 0;  // changes under way
+  uint64_t drops = 0;     // rises when entries are forgotten
+  absl::flat_hash_set<std::string> locked_names;
+  std::vector<OneShot<Unit>> name_waiters;
+
+  // With the mutex held:
+  bool inline_dirty() const { return inline_dirty_begin < inline_dirty_end; }
+  uint64_t Size() const { return std::max<uint64_t>(attr.size(), pending.size); }
+  proto::Attr Effective() const;
+  // Takes over newer attributes; older ones are ignored. What came with them may be used if this returns
+  // true.
+  bool Apply(const proto::Attr& newer);
+  void ApplyLayout(const proto::Layout& proto_layout);
+};
+
+using InodePtr = std::shared_ptr<Inode>;
+
+// What reading of a handle looks like, for readahead. Guarded by its own mutex.
+struct ReadPattern {
+  std::mutex mutex;
+  uint64_t next = 0;    // where a sequential reader goes on
+  uint64_t ahead = 0;   // fetched, or being fetched, up to here
+  uint64_t window = 0;  // 0: not sequential
+};
+
+class FileHandle {
+ public:
+  FileHandle(InodePtr file, int open_flags, Caller opener, uint64_t session_epoch)
+      : inode(std::move(file)), flags(open_flags), caller(std::move(opener)), epoch(session_epoch) {}
+
+  const InodePtr inode;
+  const int flags;
+  const Caller caller;
+  const uint64_t epoch;  // Session::epoch when it was opened
+
+  bool readable() const;
+  bool writable() const;
+
+  // Guarded by inode->mutex.
+  bool told = false;  // the MDS knows of this handle
+  bool released = false;
+  uint64_t errors_seen = 0;
+
+  ReadPattern reading;
+
+  // Directories: whether this handle has read all entries up to `scan_cookie` with nothing missed. Guarded by
+  // inode->mutex.
+  bool scan_whole = false;
+  uint64_t scan_cookie = 0;
+  uint64_t scan_drops = 0;
+};
+
+}  // namespace nacre::client

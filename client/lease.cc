@@ -1,0 +1,140 @@
+// The filesystem lease: taking it, giving it up, losing the session.
+//
+// Both changes happen with the gate closed, so that each operation sees one way of working from its beginning
+// to its end.
+#include <cerrno>
+
+#include "client/core.h"
+#include "common/log.h"
+
+namespace nacre::client {
+
+void Core::OnPush(proto::Push push) {
+  if (push.has_map()) return targets_->SetMap(push.map());
+  if (push.has_granted()) return Background(TakeLease(push.granted()));
+  if (push.has_revoke()) return Background(GiveLeaseUp(push.revoke().id()));
+}
+
+Task<void> Core::TakeLease(proto::Lease lease) {
+  if (FromProto(lease.resource()) != kFilesystemFid) co_return;
+  co_await gate_.Close();
+  {
+    std::lock_guard lock(mutex_);
+    lease_id_ = lease.id();
+  }
+  inodes_->Forget();  // what was true without the lease need not be true now
+  cached_.store(options_.caching, std::memory_order_release);
+  gate_.Open();
+}
+
+// Everything held back is sent and every open file reported before anything else is let in; only then the
+// kernel is made to forget, with operations going on (its pages may be waiting for them), and the lease
+// released.
+Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
+  co_await gate_.Close();
+  bool was_cached = cached_.load();
+  {
+    std::lock_guard lock(mutex_);
+    if (lease_id_ == 0 || lease_id_ != lease_id) {
+      gate_.Open();
+      co_return;
+    }
+  }
+  const Duration promised = environment_.clock.Now();
+  std::vector<InodePtr> known;
+  if (was_cached) {
+    known = inodes_->All();
+    Status sent = co_await SendEverything();
+    if (!sent.ok())
+      LogError("giving the lease up: not everything could be written back: %s", std::string(sent.message()));
+  }
+  for (const InodePtr& inode : inodes_->All()) {
+    std::lock_guard lock(inode->mutex);
+    inode->told = inode->opens;
+  }
+  proto::MetadataRequest reclaim;
+  *reclaim.mutable_reclaim() = Held();
+  reclaim.mutable_reclaim()->set_last(true);
+  auto reclaimed = co_await AskAsSystem(std::move(reclaim));
+  if (!reclaimed.ok()) LogError("giving the lease up: %s", std::string(reclaimed.status().message()));
+  if (was_cached) {
+    for (const InodePtr& inode : inodes_->All()) cache_->Drop(inode->data, 0, UINT64_MAX, nullptr);
+    inodes_->Forget();
+  }
+  cached_.store(false, std::memory_order_release);
+  gate_.Open();
+
+  if (was_cached) {
+    co_await InvalidateKernel(std::move(known));
+    Duration left = promised + options_.kernel_cache - environment_.clock.Now();
+    if (left > 0ns) co_await environment_.clock.Sleep(left);
+    co_await targets_->ReturnGrants();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    lease_id_ = 0;
+  }
+  proto::MetadataRequest release;
+  release.mutable_release_lease()->set_id(lease_id);
+  auto released = co_await AskAsSystem(std::move(release));
+  if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
+}
+
+Task<void> Core::InvalidateKernel(std::vector<InodePtr> inodes) {
+  Invalidation invalidation;
+  {
+    std::lock_guard lock(mutex_);
+    invalidation = invalidation_;
+  }
+  if (!invalidation.data_and_attributes) co_return;
+  for (const InodePtr& inode : inodes) co_await invalidation.data_and_attributes(inode->fid);
+}
+
+// What this client holds: for the MDS after a lost stream, and when the lease goes.
+proto::Reclaim Core::Held() {
+  proto::Reclaim held;
+  for (const InodePtr& inode : inodes_->All()) {
+    std::lock_guard lock(inode->mutex);
+    uint32_t count = inode->kept_open ? std::max(inode->told, 1u) : inode->told;
+    if (count > 0) {
+      proto::OpenFile* open = held.add_opens();
+      *open->mutable_fid() = ToProto(inode->fid);
+      open->set_count(count);
+      open->set_write(inode->write_opens > 0);
+    }
+    for (const proto::LockRange& lock_range : inode->locks) *held.add_locks() = lock_range;
+  }
+  std::lock_guard lock(mutex_);
+  if (lease_id_ != 0) {
+    proto::Lease* lease = held.add_leases();
+    *lease->mutable_resource() = ToProto(kFilesystemFid);
+    lease->set_mode(proto::LEASE_WRITE);
+    lease->set_id(lease_id_);
+  }
+  return held;
+}
+
+// The session is gone: what was not written is lost, handles are dead, nothing known is true.
+void Core::OnEvicted() {
+  {
+    std::lock_guard lock(mutex_);
+    lease_id_ = 0;
+    dirty_.clear();
+  }
+  cached_.store(false, std::memory_order_release);
+  targets_->Reset(0);
+  std::vector<InodePtr> known = inodes_->All();
+  for (const InodePtr& inode : known) {
+    DiscardData(*inode);
+    std::lock_guard lock(inode->mutex);
+    inode->opens = inode->write_opens = inode->told = 0;
+    inode->kept_open = false;
+    inode->locks.clear();
+    inode->layout.reset();
+    inode->inline_bytes.reset();
+  }
+  inodes_->Forget();
+  Background(InvalidateKernel(std::move(known)));
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,146 @@
+// Lookup, getattr, readlink, statfs, and what is learned from the MDS's answers.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+#include "client/permission.h"
+
+namespace nacre::client {
+
+Known Core::MakeKnown(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return {inode.Effective(), cached() ? options_.kernel_cache : Duration(0)};
+}
+
+Known Core::Learn(const proto::Attr& attr) {
+  if (!cached()) return {attr, Duration(0)};
+  InodePtr inode = inodes_->Get(FromProto(attr.fid()));
+  LearnFile(*inode, attr, nullptr, nullptr);
+  return MakeKnown(*inode);
+}
+
+void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout,
+                     const std::string* data) {
+  std::lock_guard lock(inode.mutex);
+  if (!inode.Apply(attr)) return;
+  if (layout != nullptr && layout->components_size() > 0) inode.ApplyLayout(*layout);
+  if (!attr.inline_data()) {
+    inode.inline_bytes.reset();
+  } else if (data != nullptr && !inode.inline_dirty() && data->size() == attr.size()) {
+    inode.inline_bytes = std::make_shared<std::string>(*data);
+  }
+}
+
+InodePtr Core::LearnEntry(const proto::Entry& entry) {
+  InodePtr inode = inodes_->Get(FromProto(entry.attr().fid()));
+  LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
+  return inode;
+}
+
+Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string name,
+                                   Duration* negative_valid) {
+  NACRE_ENTER(pass);
+  *negative_valid = cached() ? options_.kernel_cache : Duration(0);
+  proto::MetadataRequest request;
+  *request.mutable_lookup()->mutable_parent() = ToProto(parent);
+  request.mutable_lookup()->set_name(name);
+  if (!cached()) {
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+    co_return Known{reply.entry().attr(), Duration(0)};
+  }
+
+  InodePtr directory = inodes_->Get(parent);
+  bool may_search = false;
+  {
+    std::lock_guard lock(directory->mutex);
+    may_search = directory->attr_known && S_ISDIR(directory->attr.mode()) &&
+                 MayAccess(directory->attr, caller, kMayExecute);
+  }
+  if (may_search) {
+    NameKnown known = FindName(*directory, name);
+    if (known.answer == NameKnown::Answer::kAbsent)
+      co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
+    InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr;
+    bool fresh = false;
+    if (inode != nullptr) {
+      std::lock_guard lock(inode->mutex);
+      fresh = inode->attr_known;
+    }
+    if (fresh) co_return MakeKnown(*inode);
+  }
+  FillToken token = BeginFill(*directory);
+  request.mutable_lookup()->set_want_layout(true);
+  auto reply = co_await Ask(caller, std::move(request));
+  if (!reply.ok()) {
+    if (ToErrno(reply.status()) == ENOENT) FillName(*inodes_, *directory, token, name, Fid{});
+    co_return reply.status();
+  }
+  InodePtr inode = LearnEntry(reply->entry());
+  FillName(*inodes_, *directory, token, name, inode->fid);
+  co_return MakeKnown(*inode);
+}
+
+Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_layout) {
+  proto::MetadataRequest request;
+  *request.mutable_getattr()->mutable_fid() = ToProto(fid);
+  request.mutable_getattr()->set_want_layout(want_layout);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  const proto::AttrReply& answer = reply.attr();
+  InodePtr inode = cached() || want_layout ? inodes_->Get(fid) : inodes_->Find(fid);
+  if (inode == nullptr) co_return Known{answer.attr(), Duration(0)};
+  LearnFile(*inode, answer.attr(), want_layout ? &answer.layout() : nullptr,
+            want_layout ? &answer.data() : nullptr);
+  co_return MakeKnown(*inode);
+}
+
+Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr handle) {
+  NACRE_ENTER(pass);
+  if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  if (cached()) {
+    InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid);
+    bool known = false;
+    if (inode != nullptr) {
+      std::lock_guard lock(inode->mutex);
+      known = inode->attr_known;
+    }
+    if (known) co_return MakeKnown(*inode);
+  }
+  co_return co_await Refresh(caller, fid, false);
+}
+
+Task<Status> Core::LoadFile(InodePtr inode) {
+  if (cached()) {
+    std::lock_guard lock(inode->mutex);
+    if (inode->attr_known &&
+        (inode->attr.inline_data() ? inode->inline_bytes != nullptr : inode->layout != nullptr)) {
+      co_return OkStatus();
+    }
+  }
+  Caller system;
+  auto known = co_await Refresh(system, inode->fid, true);
+  if (!known.ok()) co_return known.status();
+  std::lock_guard lock(inode->mutex);
+  if (inode->attr.inline_data() ? inode->inline_bytes != nullptr : inode->layout != nullptr)
+    co_return OkStatus();
+  co_return ErrnoError(
+      EIO, absl::StrFormat("file %s: the MDS sent neither data nor a layout", inode->fid.ToString()));
+}
+
+Task<StatusOr<std::string>> Core::Readlink(const Caller& caller, Fid fid) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  *request.mutable_readlink()->mutable_fid() = ToProto(fid);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  co_return reply.readlink().target();
+}
+
+Task<StatusOr<proto::StatfsReply>> Core::Statfs(const Caller& caller) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  request.mutable_statfs();
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  co_return reply.statfs();
+}
+
+}  // namespace nacre::client

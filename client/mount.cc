@@ -1,0 +1,149 @@
+// Mounting, unmounting, and what the session tells: the hooks.
+#include <algorithm>
+#include <cerrno>
+
+#include "client/core.h"
+#include "common/log.h"
+#include "common/metrics.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr size_t kInodeLimit = 200'000;   // inodes and directory entries kept
+constexpr Duration kMountPatience = 10s;  // for the first connection
+
+}  // namespace
+
+Task<StatusOr<std::unique_ptr<FileSystem>>> FileSystem::Mount(Environment environment, Options options) {
+  auto core = std::make_unique<Core>(std::move(environment), std::move(options));
+  CO_RETURN_IF_ERROR(co_await core->Start());
+  co_return std::unique_ptr<FileSystem>(std::move(core));
+}
+
+Core::Core(Environment environment, Options options)
+    : environment_(std::move(environment)), options_(std::move(options)) {}
+
+Core::~Core() {
+  std::lock_guard lock(mutex_);
+  write_behind_timer_.reset();
+}
+
+Task<Status> Core::Start() {
+  CO_ASSIGN_OR_RETURN(cache_,
+                      DataCache::Make(environment_.transport, options_.cache_bytes, options_.dirty_bytes));
+  targets_ = std::make_unique<Targets>(environment_.transport, environment_.clock, options_.retry);
+  io_ = std::make_unique<ObjectIo>(*targets_, options_.verify, [this](Fid fid, std::string message) {
+    proto::MetadataRequest request;
+    *request.mutable_report_problem()->mutable_fid() = ToProto(fid);
+    request.mutable_report_problem()->set_message(std::move(message));
+    Background([](Core* core, proto::MetadataRequest report) -> Task<void> {
+      (void)co_await core->AskAsSystem(std::move(report));
+    }(this, std::move(request)));
+  });
+  inodes_ = std::make_unique<InodeTable>(*cache_, kInodeLimit);
+  Session::Hooks hooks;
+  hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
+  hooks.held = [this] { return Held(); };
+  hooks.connected = [this](const proto::ConnectReply& reply, bool fresh) { OnConnected(reply, fresh); };
+  hooks.evicted = [this](std::string) { OnEvicted(); };
+  hooks.report = [this](proto::KeepAlive* keep_alive) {
+    for (std::string& path : targets_->Paths()) keep_alive->add_paths(std::move(path));
+    keep_alive->set_resident_bytes(ResidentBytes());
+  };
+  session_ =
+      std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
+                                environment_.metadata, options_.retry, options_.name, std::move(hooks));
+  auto reply = co_await session_->Start(kMountPatience);
+  co_return reply.status();
+}
+
+void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
+  if (fresh) targets_->Reset(reply.session());
+  targets_->SetMap(reply.map());
+  inline_limit_ = reply.inline_limit();
+  if (fresh && reply.has_filesystem_lease() && reply.filesystem_lease().mode() == proto::LEASE_WRITE) {
+    Background(TakeLease(reply.filesystem_lease()));
+  }
+}
+
+Task<Status> Core::Unmount() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    write_behind_timer_.reset();
+  }
+  co_await gate_.Close();
+  gate_.Open();
+  Status sent = co_await SendEverything();
+  co_await DrainBackground();
+  co_await targets_->ReturnGrants();
+  co_await session_->End(true);
+  targets_->Close();
+  co_return sent;
+}
+
+void Core::SetInvalidation(Invalidation invalidation) {
+  std::lock_guard lock(mutex_);
+  invalidation_ = std::move(invalidation);
+}
+
+// --- tasks of our own, which Unmount waits for ---
+
+void Core::Background(Task<void> task) {
+  {
+    std::lock_guard lock(mutex_);
+    ++background_tasks_;
+  }
+  Spawn(environment_.executor, [](Core* core, Task<void> work) -> Task<void> {
+    co_await std::move(work);
+    std::vector<OneShot<Unit>> waiters;
+    {
+      std::lock_guard lock(core->mutex_);
+      if (--core->background_tasks_ == 0) waiters.swap(core->background_waiters_);
+    }
+    for (OneShot<Unit>& waiter : waiters) waiter.Set({});
+  }(this, std::move(task)));
+}
+
+Task<void> Core::DrainBackground() {
+  OneShot<Unit> done;
+  {
+    std::lock_guard lock(mutex_);
+    if (background_tasks_ == 0) co_return;
+    background_waiters_.push_back(done);
+  }
+  co_await done.Wait();
+}
+
+// --- asking the MDS ---
+
+Task<Core::Reply> Core::Ask(const Caller& caller, proto::MetadataRequest request) {
+  proto::Credentials* credentials = request.mutable_credentials();
+  credentials->set_uid(caller.uid);
+  credentials->set_gid(caller.gid);
+  for (uint32_t group : caller.groups) credentials->add_groups(group);
+  return session_->Call(std::move(request));
+}
+
+Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
+  return session_->Call(std::move(request));
+}
+
+Status Core::CheckHandle(const FileHandle& handle) const {
+  if (handle.epoch == session_->epoch()) return OkStatus();
+  return ErrnoError(EIO,
+                    absl::StrFormat("file %s was opened before the MDS evicted this client: open it again",
+                                    handle.inode->fid.ToString()));
+}
+
+Seen Core::Look() {
+  Seen seen;
+  seen.paths = targets_->Paths();
+  seen.cached_bytes = cache_->cached_bytes();
+  seen.dirty_bytes = cache_->dirty_bytes();
+  seen.inodes = inodes_->count();
+  seen.filesystem_lease = cached();
+  return seen;
+}
+
+}  // namespace nacre::client

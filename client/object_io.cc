@@ -1,0 +1,305 @@
+#include "client/object_io.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/crc32c.h"
+#include "common/log.h"
+#include "common/metrics.h"
+#include "rpc/convert.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr uint64_t kBatchBytes = 1 << 20;
+constexpr size_t kBatchParts = 4096;  // keeps a request below the transport's limit
+
+Counter& Mismatches() {
+  static Counter& counter = GetCounter("client.checksum_mismatches");
+  return counter;
+}
+
+// Calls f(offset within the part, bytes) for the memory behind [from, to) of a part.
+template <typename F>
+void ForEachSpan(const std::vector<MemorySpan>& memory, uint64_t from, uint64_t to, F f) {
+  uint64_t at = 0;
+  for (const MemorySpan& span : memory) {
+    uint64_t begin = std::max(at, from);
+    uint64_t end = std::min(at + span.length, to);
+    if (begin < end) f(begin, std::span<std::byte>(span.data() + (begin - at), end - begin));
+    at += span.length;
+  }
+}
+
+}  // namespace
+
+struct ObjectIo::Part {
+  uint32_t stripe = 0;
+  uint64_t file_offset = 0;
+  uint64_t object_offset = 0;
+  uint64_t length = 0;
+  std::vector<MemorySpan> memory;
+};
+
+struct ObjectIo::Batch {
+  OstIndex ost = 0;
+  uint64_t bytes = 0;
+  std::vector<Part> parts;
+};
+
+ObjectIo::ObjectIo(Targets& targets, bool verify, Problem problem)
+    : targets_(targets), verify_(verify), problem_(std::move(problem)) {}
+
+// Requests of about 1 MiB, parts that touch in object and file joined.
+std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces) {
+  std::vector<Batch> batches;
+  std::map<OstIndex, size_t> open;  // the batch of each OST that has room
+  for (const IoPiece& piece : pieces) {
+    uint64_t done = 0;
+    while (done < piece.memory.length) {
+      StripePiece place = layout.At(piece.file_offset + done, piece.memory.length - done);
+      auto [it, fresh] = open.try_emplace(place.ost, batches.size());
+      if (!fresh &&
+          (batches[it->second].bytes >= kBatchBytes || batches[it->second].parts.size() >= kBatchParts)) {
+        it->second = batches.size();
+        fresh = true;
+      }
+      if (fresh) batches.push_back({place.ost, 0, {}});
+      Batch& batch = batches[it->second];
+      // Cut between blocks only: each block of an object is touched by one request.
+      uint64_t cut = (place.object_offset + kBatchBytes - batch.bytes) / kBlockSize * kBlockSize;
+      if (cut <= place.object_offset) cut = (place.object_offset / kBlockSize + 1) * kBlockSize;
+      place.length = std::min(place.length, cut - place.object_offset);
+      MemorySpan memory{piece.memory.region, piece.memory.offset + done, place.length};
+      Part* last = batch.parts.empty() ? nullptr : &batch.parts.back();
+      if (last != nullptr && last->stripe == place.stripe &&
+          last->object_offset + last->length == place.object_offset) {
+        last->length += place.length;
+      } else {
+        batch.parts.push_back({place.stripe, place.file_offset, place.object_offset, place.length, {}});
+        last = &batch.parts.back();
+      }
+      MemorySpan* tail = last->memory.empty() ? nullptr : &last->memory.back();
+      if (tail != nullptr && tail->region == memory.region && tail->offset + tail->length == memory.offset) {
+        tail->length += memory.length;
+      } else {
+        last->memory.push_back(std::move(memory));
+      }
+      batch.bytes += place.length;
+      done += place.length;
+    }
+  }
+  return batches;
+}
+
+// --- reading ---
+
+Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete) {
+  if (complete != nullptr) *complete = true;
+  std::vector<Batch> batches = Plan(*layout, pieces);
+  if (batches.empty()) co_return OkStatus();
+  if (batches.size() == 1) {
+    Batch only = std::move(batches.front());
+    co_return co_await ReadBatch(fid, layout, std::move(only), complete);
+  }
+  std::vector<Task<Status>> reads;
+  std::vector<std::unique_ptr<bool>> flags;
+  for (Batch& batch : batches) {
+    flags.push_back(std::make_unique<bool>(true));
+    reads.push_back(ReadBatch(fid, layout, std::move(batch), flags.back().get()));
+  }
+  std::vector<Status> results = co_await WhenAll(std::move(reads));
+  for (const auto& flag : flags) {
+    if (complete != nullptr && !*flag) *complete = false;
+  }
+  for (Status& result : results) CO_RETURN_IF_ERROR(std::move(result));
+  co_return OkStatus();
+}
+
+Task<Status> ObjectIo::ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete) {
+  std::vector<size_t> again;
+  CO_RETURN_IF_ERROR(co_await ReadOnce(fid, *layout, batch, false, &again, complete));
+  if (again.empty()) co_return OkStatus();
+  Batch rest;
+  rest.ost = batch.ost;
+  for (size_t index : again) {
+    rest.bytes += batch.parts[index].length;
+    rest.parts.push_back(std::move(batch.parts[index]));
+  }
+  std::vector<size_t> bad;
+  co_return co_await ReadOnce(fid, *layout, rest, true, &bad, complete);
+}
+
+Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
+                                std::vector<size_t>* again, bool* complete) {
+  proto::ObjectRequest request;
+  request.set_ost(batch.ost);
+  std::vector<MemorySpan> memory;
+  uint64_t at = 0;
+  for (const Part& part : batch.parts) {
+    proto::ObjectRange* range = request.mutable_read()->add_ranges();
+    *range->mutable_object() = ToProto(layout.Object(part.stripe));
+    range->set_offset(part.object_offset);
+    range->set_length(part.length);
+    range->set_memory_offset(at);
+    at += part.length;
+    memory.insert(memory.end(), part.memory.begin(), part.memory.end());
+  }
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
+                      co_await targets_.Call(std::move(request), CallMemory::kPutTarget, std::move(memory)));
+  if (reply.read().ranges_size() != static_cast<int>(batch.parts.size())) {
+    co_return ErrnoError(EIO, absl::StrFormat("OST %d answered %d ranges of %d", batch.ost,
+                                              reply.read().ranges_size(), batch.parts.size()));
+  }
+  for (size_t i = 0; i < batch.parts.size(); ++i) {
+    const proto::ReadRangeResult& result = reply.read().ranges(static_cast<int>(i));
+    if (result.status().error() != 0) {
+      Status status = FromProto(result.status());
+      LogError("reading file %s, object %s on OST %d: %s", fid.ToString(),
+               layout.Object(batch.parts[i].stripe).ToString(), batch.ost, std::string(status.message()));
+      co_return status;
+    }
+    if (complete != nullptr && (result.length() < batch.parts[i].length || result.holes_size() > 0))
+      *complete = false;
+    if (Verify(fid, layout, batch.ost, batch.parts[i], result, last)) continue;
+    if (last) {
+      co_return ErrnoError(
+          EIO, absl::StrFormat("file %s: data of object %s on OST %d does not match its checksum",
+                               fid.ToString(), layout.Object(batch.parts[i].stripe).ToString(), batch.ost));
+    }
+    again->push_back(i);
+  }
+  co_return OkStatus();
+}
+
+// Zeros what was not put and checks what was. False: a block does not match.
+bool ObjectIo::Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
+                      const proto::ReadRangeResult& result, bool last) {
+  auto zero = [&](uint64_t from, uint64_t to) {
+    ForEachSpan(part.memory, from, to,
+                [](uint64_t, std::span<std::byte> bytes) { std::memset(bytes.data(), 0, bytes.size()); });
+  };
+  const uint64_t length = std::min(result.length(), part.length);
+  zero(length, part.length);
+  for (const proto::Hole& hole : result.holes()) {
+    uint64_t from = std::min(hole.offset(), length);
+    zero(from, from + std::min(hole.length(), length - from));
+  }
+  if (!verify_ || length == 0) return true;
+
+  size_t count = CrcCount(part.object_offset, length);
+  bool good = static_cast<size_t>(result.crc_size()) == count;
+  uint64_t bad_offset = 0;
+  const uint64_t first_block = part.object_offset / kBlockSize;
+  auto in_hole = [&](uint64_t block) {
+    uint64_t start = std::max(block * kBlockSize, part.object_offset) - part.object_offset;
+    for (const proto::Hole& hole : result.holes()) {
+      if (hole.offset() <= start && start < hole.offset() + hole.length()) return true;
+    }
+    return false;
+  };
+  std::vector<uint32_t> sums(count);
+  if (good) {
+    ForEachSpan(part.memory, 0, length, [&](uint64_t at, std::span<std::byte> bytes) {
+      uint64_t offset = part.object_offset + at;
+      Crc32cBlocks(offset, bytes, &sums[offset / kBlockSize - first_block]);
+    });
+    for (size_t i = 0; i < count && good; ++i) {
+      if (sums[i] == result.crc(static_cast<int>(i)) || in_hole(first_block + i)) continue;
+      good = false;
+      bad_offset = (first_block + i) * kBlockSize;
+    }
+  }
+  if (good) return true;
+  Mismatches().Add();
+  std::string what =
+      absl::StrFormat("file %s: block at %d of object %s from OST %d does not match its checksum%s",
+                      fid.ToString(), bad_offset, layout.Object(part.stripe).ToString(), ost,
+                      last ? " a second time" : "; reading it once more");
+  LogError("%s", what);
+  if (last) problem_(fid, what);
+  return false;
+}
+
+// --- writing ---
+
+Task<WriteResult> ObjectIo::Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode) {
+  std::vector<Batch> batches = Plan(*layout, pieces);
+  if (batches.size() == 1) {
+    Batch only = std::move(batches.front());
+    co_return co_await WriteBatch(fid, layout, std::move(only), mode);
+  }
+  std::vector<Task<WriteResult>> writes;
+  for (Batch& batch : batches) writes.push_back(WriteBatch(fid, layout, std::move(batch), mode));
+  std::vector<WriteResult> results = co_await WhenAll(std::move(writes));
+  WriteResult all;
+  for (WriteResult& result : results) {
+    if (all.status.ok()) all.status = std::move(result.status);
+    all.blocks_delta += result.blocks_delta;
+    all.osts.merge(result.osts);
+  }
+  co_return all;
+}
+
+Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, WriteMode mode) {
+  proto::ObjectRequest request;
+  request.set_ost(batch.ost);
+  proto::WriteObjects* write = request.mutable_write();
+  write->set_sync(mode.sync);
+  std::vector<MemorySpan> memory;
+  uint64_t at = 0;
+  uint64_t blocks = 0;
+  for (const Part& part : batch.parts) {
+    proto::WriteRange* range = write->add_ranges();
+    *range->mutable_parent() = ToProto(fid);
+    *range->mutable_range()->mutable_object() = ToProto(layout->Object(part.stripe));
+    range->mutable_range()->set_offset(part.object_offset);
+    range->mutable_range()->set_length(part.length);
+    range->mutable_range()->set_memory_offset(at);
+    at += part.length;
+    size_t count = CrcCount(part.object_offset, part.length);
+    uint64_t first = part.object_offset / kBlockSize;
+    bool shared = &part != &batch.parts.front() && (&part)[-1].stripe == part.stripe &&
+                  ((&part)[-1].object_offset + (&part)[-1].length - 1) / kBlockSize == first;
+    blocks += count - (shared ? 1 : 0);
+    range->mutable_crc()->Resize(static_cast<int>(count), 0);
+    uint32_t* sums = range->mutable_crc()->mutable_data();
+    ForEachSpan(part.memory, 0, part.length, [&](uint64_t within, std::span<std::byte> bytes) {
+      uint64_t offset = part.object_offset + within;
+      Crc32cBlocks(offset, bytes, &sums[offset / kBlockSize - first]);
+    });
+    memory.insert(memory.end(), part.memory.begin(), part.memory.end());
+  }
+  if (mode.reserved) write->set_grant_used(blocks * kBlockSize);
+  WriteResult result;
+  result.osts.insert(batch.ost);
+  auto reply = co_await targets_.Call(std::move(request), CallMemory::kGetSource, std::move(memory));
+  if (mode.reserved) targets_.Used(batch.ost, blocks * kBlockSize);
+  if (!reply.ok()) {
+    result.status = reply.status();
+    co_return result;
+  }
+  result.blocks_delta = reply->write().blocks_delta();
+  co_return result;
+}
+
+Task<StatusOr<proto::ObjectReply>> ObjectIo::Send(proto::ObjectRequest request) {
+  std::vector<MemorySpan> none;
+  co_return co_await targets_.Call(std::move(request), CallMemory::kNone, std::move(none));
+}
+
+Task<Status> ObjectIo::Sync(std::set<OstIndex> osts) {
+  std::vector<Task<StatusOr<proto::ObjectReply>>> syncs;
+  for (OstIndex ost : osts) {
+    proto::ObjectRequest request;
+    request.set_ost(ost);
+    request.mutable_sync();
+    syncs.push_back(Send(std::move(request)));
+  }
+  auto replies = co_await WhenAll(std::move(syncs));
+  for (auto& reply : replies) CO_RETURN_IF_ERROR(reply.status());
+  co_return OkStatus();
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,76 @@
+// Moves file bytes between memory and objects: maps extents by the layout, asks all OSTs at once, checks what
+// arrives.
+//
+// Stateless but for its references; thread-safe. A block that does not match its checksum is asked for once
+// more; then the read fails with EIO, the place is logged, and `problem` is told. Memory must be laid out
+// like the objects: equal offsets modulo 4 KiB.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/layout.h"
+#include "client/targets.h"
+#include "common/ids.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/object.pb.h"
+#include "transport/transport.h"
+
+namespace nacre::client {
+
+// Bytes of a file and where they are (to be) in memory.
+struct IoPiece {
+  uint64_t file_offset = 0;
+  MemorySpan memory;
+};
+
+struct WriteResult {
+  Status status;
+  int64_t blocks_delta = 0;  // of what succeeded
+  std::set<OstIndex> osts;   // touched
+};
+
+struct WriteMode {
+  bool sync = false;
+  bool reserved = false;  // the space was set aside with Targets::Reserve, one block for each block touched
+};
+
+class ObjectIo {
+ public:
+  using Problem = std::function<void(Fid, std::string)>;
+
+  ObjectIo(Targets& targets, bool verify, Problem problem);
+
+  // Fills every piece; what no object holds reads as zeros. `*complete` (may be null) tells whether objects
+  // held everything that was asked for: if not, they may just have been replaced by a truncation.
+  Task<Status> Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete);
+
+  Task<WriteResult> Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode);
+
+  // One request without data for one object.
+  Task<StatusOr<proto::ObjectReply>> Send(proto::ObjectRequest request);
+
+  // Everything that was written to these OSTs is on stable storage.
+  Task<Status> Sync(std::set<OstIndex> osts);
+
+ private:
+  struct Part;   // contiguous in an object, spread over memory
+  struct Batch;  // one request
+
+  static std::vector<Batch> Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces);
+  Task<Status> ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete);
+  Task<Status> ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
+                        std::vector<size_t>* again, bool* complete);
+  Task<WriteResult> WriteBatch(Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
+  bool Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
+              const proto::ReadRangeResult& result, bool last);
+
+  Targets& targets_;
+  const bool verify_;
+  const Problem problem_;
+};
+
+}  // namespace nacre::client

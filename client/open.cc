@@ -1,0 +1,150 @@
+// Handles: open, release, and the errors of write-behind that they report.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "client/core.h"
+#include "client/permission.h"
+
+namespace nacre::client {
+
+HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told) {
+  auto handle = std::make_shared<FileHandle>(inode, flags, caller, session_->epoch());
+  std::lock_guard lock(inode->mutex);
+  ++inode->opens;
+  if (handle->writable()) ++inode->write_opens;
+  handle->told = told;
+  if (told) ++inode->told;
+  handle->errors_seen = inode->error_count;
+  return handle;
+}
+
+// An open that the MDS need not hear of: attributes and content are known, the access is allowed, and no
+// removal is under way.
+HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
+  InodePtr inode = inodes_->Find(fid);
+  if (inode == nullptr || (flags & O_TRUNC) != 0) return nullptr;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->attr_known || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
+    if (S_ISREG(inode->attr.mode())) {
+      bool loaded = inode->attr.inline_data() ? inode->inline_bytes != nullptr : inode->layout != nullptr;
+      if (!loaded) return nullptr;
+    } else if (!S_ISDIR(inode->attr.mode())) {
+      return nullptr;
+    }
+    uint32_t want = 0;
+    if ((flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
+    if ((flags & O_ACCMODE) != O_RDONLY) want |= kMayWrite;
+    if (!MayAccess(inode->attr, caller, want)) return nullptr;
+    if (S_ISDIR(inode->attr.mode()) && (want & kMayWrite) != 0) return nullptr;
+  }
+  return MakeHandle(caller, inode, flags, false);
+}
+
+Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
+  NACRE_ENTER(pass);
+  if (cached()) {
+    HandlePtr handle = TryOpenLocally(caller, fid, flags);
+    if (handle != nullptr) co_return handle;
+  }
+  RangeLock::Guard range;
+  if ((flags & O_TRUNC) != 0) {
+    InodePtr inode = inodes_->Get(fid);
+    range = co_await inode->range.Lock(0, UINT64_MAX, true);
+    co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
+  }
+  proto::MetadataRequest request;
+  *request.mutable_open()->mutable_fid() = ToProto(fid);
+  request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  InodePtr inode = inodes_->Get(fid);
+  if ((flags & O_TRUNC) != 0) DropData(*inode, 0, UINT64_MAX);
+  LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  co_return MakeHandle(caller, inode, flags, !cached());
+}
+
+Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
+  NACRE_ENTER(pass);
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  bool locked = false;
+  {
+    std::lock_guard lock(handle->inode->mutex);
+    for (const proto::LockRange& held : handle->inode->locks)
+      locked = locked || (!held.flock() && held.owner() == lock_owner);
+  }
+  if (locked) {  // POSIX: any close drops the owner's locks on the file
+    proto::LockRange all;
+    all.set_owner(lock_owner);
+    all.set_type(F_UNLCK);
+    all.set_end(INT64_MAX);
+    CO_RETURN_IF_ERROR(co_await SetLock(handle, std::move(all), false, 0));
+  }
+  co_return TakeError(*handle);
+}
+
+Task<Status> Core::Release(HandlePtr handle) {
+  NACRE_ENTER(pass);
+  if (handle->epoch != session_->epoch()) co_return OkStatus();
+  InodePtr inode = handle->inode;
+  bool told = false, last = false, kept = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
+    --inode->opens;
+    if (handle->writable()) --inode->write_opens;
+    // Handles are alike to the MDS: which of them it was told of does not matter.
+    told = inode->told > inode->opens;
+    if (told) --inode->told;
+    last = inode->opens == 0;
+    kept = last && inode->kept_open;
+    if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
+    if (last) inode->kept_open = false;
+    last = inode->gone;
+  }
+  Status error = TakeError(*handle);
+  if (last) DiscardData(*inode);
+  if (kept) {
+    Background(CloseAtMds(inode->fid, 0, handle->writable()));
+  } else if (told) {
+    Background(CloseAtMds(inode->fid, 1, handle->writable()));
+  }
+  co_return error;
+}
+
+// Not repeated as it stands after a lost stream: the counts that Reclaim has sent since are right, but for a
+// file that is not open here any more, which Reclaim does not name.
+Task<void> Core::CloseAtMds(Fid fid, uint32_t count, bool write) {
+  for (;;) {
+    proto::MetadataRequest request;
+    *request.mutable_close()->mutable_fid() = ToProto(fid);
+    request.mutable_close()->set_count(count);
+    request.mutable_close()->set_write(write);
+    auto reply = co_await session_->CallOnce(std::move(request));
+    if (reply.ok() || !IsRetryable(reply.status())) co_return;
+    InodePtr inode = inodes_->Find(fid);
+    if (inode != nullptr) {
+      std::lock_guard lock(inode->mutex);
+      if (inode->told > 0 || inode->kept_open) co_return;
+    }
+    count = 0;
+  }
+}
+
+void Core::NoteError(Inode& inode, const Status& status) {
+  std::lock_guard lock(inode.mutex);
+  ++inode.error_count;
+  inode.error = status;
+}
+
+// Each handle reports an error of write-behind once.
+Status Core::TakeError(FileHandle& handle) {
+  std::lock_guard lock(handle.inode->mutex);
+  if (handle.errors_seen == handle.inode->error_count) return OkStatus();
+  handle.errors_seen = handle.inode->error_count;
+  return handle.inode->error;
+}
+
+}  // namespace nacre::client

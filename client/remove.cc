@@ -1,0 +1,163 @@
+// Operations that take a name away: unlink, rmdir, rename. A file that is open here stays readable and
+// writable; the MDS, which under the lease does not know of the handles, is told to keep it.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+
+namespace nacre::client {
+
+// From here on opens go to the MDS, so that the order of open and removal is decided in one place.
+void Core::BeginRemoval(const InodePtr& inode, bool* keep_open) {
+  if (inode == nullptr) {
+    *keep_open = true;  // which file it is will be known from the reply only
+    return;
+  }
+  std::lock_guard lock(inode->mutex);
+  ++inode->removing;
+  *keep_open = inode->opens > 0;
+}
+
+void Core::EndRemoval(const InodePtr& inode) {
+  if (inode == nullptr) return;
+  std::lock_guard lock(inode->mutex);
+  --inode->removing;
+}
+
+// `attr`: of what lost a name. `kept`: the MDS was asked to keep it open if it was the last one.
+void Core::AfterRemoval(const proto::Attr& attr, bool kept) {
+  Fid fid = FromProto(attr.fid());
+  if (!fid) return;
+  InodePtr inode = inodes_->Get(fid);
+  bool unused = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->Apply(attr);
+    inode->mutation = session_->mutations();
+    if (S_ISDIR(attr.mode()) || attr.nlink() > 0) return;
+    unused = inode->opens == 0;
+    inode->kept_open = kept && !unused;
+    inode->gone = unused;
+  }
+  if (!unused) return;
+  DiscardData(*inode);
+  if (kept) Background(CloseAtMds(fid, 0, false));
+}
+
+Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bool directory) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  *request.mutable_unlink()->mutable_parent() = ToProto(parent);
+  request.mutable_unlink()->set_name(name);
+  request.mutable_unlink()->set_directory(directory);
+  if (!cached()) {
+    auto reply = co_await Ask(caller, std::move(request));
+    if (reply.ok()) DiscardIfGone(reply->attr().attr());
+    co_return reply.status();
+  }
+
+  InodePtr holder = inodes_->Get(parent);
+  NameLock lock = co_await NameLock::Take(holder, name);
+  NameKnown known = FindName(*holder, name);
+  InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr;
+  bool keep_open = false;
+  if (!directory) BeginRemoval(inode, &keep_open);
+  request.mutable_unlink()->set_keep_open(keep_open);
+  auto reply = co_await Ask(caller, std::move(request));
+  if (!directory) EndRemoval(inode);
+  if (!reply.ok()) {
+    if (ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
+    co_return reply.status();
+  }
+  lock.Set(*inodes_, Fid{});
+  if (reply->attr().has_parent()) Learn(reply->attr().parent());
+  AfterRemoval(reply->attr().attr(), keep_open);
+  co_return OkStatus();
+}
+
+Task<Status> Core::Unlink(const Caller& caller, Fid parent, std::string name) {
+  co_return co_await Remove(caller, parent, std::move(name), false);
+}
+
+Task<Status> Core::Rmdir(const Caller& caller, Fid parent, std::string name) {
+  co_return co_await Remove(caller, parent, std::move(name), true);
+}
+
+Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fid new_parent,
+                          std::string new_name, uint32_t flags) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  proto::Rename* rename = request.mutable_rename();
+  *rename->mutable_parent() = ToProto(parent);
+  rename->set_name(name);
+  *rename->mutable_new_parent() = ToProto(new_parent);
+  rename->set_new_name(new_name);
+  rename->set_flags(flags);
+  if (!cached() || (parent == new_parent && name == new_name)) {
+    auto reply = co_await Ask(caller, std::move(request));
+    if (reply.ok() && reply->entry().has_replaced()) DiscardIfGone(reply->entry().replaced());
+    co_return reply.status();
+  }
+
+  InodePtr from = inodes_->Get(parent);
+  InodePtr to = inodes_->Get(new_parent);
+  NameLock from_lock, to_lock;
+  if (std::tie(parent, name) < std::tie(new_parent, new_name)) {  // everybody in the same order
+    from_lock = co_await NameLock::Take(from, name);
+    to_lock = co_await NameLock::Take(to, new_name);
+  } else {
+    to_lock = co_await NameLock::Take(to, new_name);
+    from_lock = co_await NameLock::Take(from, name);
+  }
+  NameKnown target = FindName(*to, new_name);
+  InodePtr replaced = target.fid ? inodes_->Find(target.fid) : nullptr;
+  bool keep_open = false;
+  bool replaces =
+      (flags & (RENAME_EXCHANGE | RENAME_NOREPLACE)) == 0 && target.answer != NameKnown::Answer::kAbsent;
+  if (replaces) BeginRemoval(replaced, &keep_open);
+  rename->set_keep_open(keep_open);
+  auto reply = co_await Ask(caller, std::move(request));
+  if (replaces) EndRemoval(replaced);
+  if (!reply.ok()) {
+    if (ToErrno(reply.status()) == EIO) {
+      from_lock.SetUnknown(*inodes_);
+      to_lock.SetUnknown(*inodes_);
+    }
+    co_return reply.status();
+  }
+  const proto::Entry& entry = reply->entry();
+  Learn(entry.attr());
+  if (entry.has_parent()) Learn(entry.parent());
+  if (entry.has_old_parent()) Learn(entry.old_parent());
+  to_lock.Set(*inodes_, FromProto(entry.attr().fid()));
+  if ((flags & RENAME_EXCHANGE) != 0) {
+    if (entry.has_replaced()) Learn(entry.replaced());
+    if (entry.has_replaced()) {
+      from_lock.Set(*inodes_, FromProto(entry.replaced().fid()));
+    } else {
+      from_lock.SetUnknown(*inodes_);
+    }
+    co_return OkStatus();
+  }
+  // Renaming one link of a file over another link of it leaves both.
+  bool same = entry.has_replaced() && FromProto(entry.replaced().fid()) == FromProto(entry.attr().fid());
+  if (!same) from_lock.Set(*inodes_, Fid{});
+  if (entry.has_replaced() && !same) AfterRemoval(entry.replaced(), keep_open);
+  co_return OkStatus();
+}
+
+// A file whose last name went and that nobody here has open: what was held back of it need not be written.
+void Core::DiscardIfGone(const proto::Attr& attr) {
+  InodePtr inode = inodes_->Find(FromProto(attr.fid()));
+  if (inode == nullptr || S_ISDIR(attr.mode()) || attr.nlink() > 0) return;
+  std::unique_lock lock(inode->mutex);
+  if (inode->opens > 0) return;
+  inode->gone = true;
+  lock.unlock();
+  DiscardData(*inode);
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,343 @@
+#include "client/session.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "rpc/convert.h"
+
+namespace nacre::client {
+
+bool IsMutation(const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kSetattr:
+    case proto::MetadataRequest::kMknod:
+    case proto::MetadataRequest::kCreate:
+    case proto::MetadataRequest::kUnlink:
+    case proto::MetadataRequest::kRename:
+    case proto::MetadataRequest::kLink:
+    case proto::MetadataRequest::kUpdateSize:
+    case proto::MetadataRequest::kWriteInline:
+    case proto::MetadataRequest::kMoveOut:
+    case proto::MetadataRequest::kAppend:
+    case proto::MetadataRequest::kSetXattr:
+    case proto::MetadataRequest::kRemoveXattr:
+    case proto::MetadataRequest::kSetLayout:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Session::Session(Executor executor, Clock& clock, Random& random,
+                 std::shared_ptr<MetadataConnector> connector, RetryPolicy policy, std::string name,
+                 Hooks hooks)
+    : executor_(std::move(executor)),
+      clock_(clock),
+      connector_(std::move(connector)),
+      policy_(policy),
+      name_(std::move(name)),
+      hooks_(std::move(hooks)),
+      random_(random),
+      nonce_(random.Next()) {}
+
+SessionId Session::id() const {
+  std::lock_guard lock(mutex_);
+  return id_;
+}
+
+uint64_t Session::epoch() const {
+  std::lock_guard lock(mutex_);
+  return epoch_;
+}
+
+uint64_t Session::mutations() const {
+  std::lock_guard lock(mutex_);
+  return next_sequence_;
+}
+
+Status Session::Check(uint64_t epoch) const {
+  if (state_ == State::kEnded) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
+  if (epoch != epoch_)
+    return ErrnoError(EIO, "this client's session was evicted by the MDS while the request was under way");
+  return OkStatus();
+}
+
+uint64_t Session::LowWater() const { return unanswered_.empty() ? next_sequence_ : *unanswered_.begin(); }
+
+// --- connecting ---
+
+Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
+  const Duration begin = clock_.Now();
+  Duration pause = policy_.pause;
+  for (;;) {
+    uint64_t connection;
+    {
+      std::lock_guard lock(mutex_);
+      connection = ++connection_;
+      lost_ = false;
+    }
+    auto reply = co_await ConnectOnce(connection);
+    if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
+    if (clock_.Now() - begin + pause > patience) co_return reply;
+    co_await clock_.Sleep(pause);
+    pause = std::min(2 * pause, policy_.max_pause);
+  }
+}
+
+Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
+  std::weak_ptr<Session> weak = weak_from_this();
+  MetadataChannelEvents events;
+  events.on_push = [weak](proto::Push push) {
+    if (auto self = weak.lock()) self->Push(std::move(push));
+  };
+  events.on_lost = [weak, connection](Status why) {
+    if (auto self = weak.lock()) self->Lost(connection, std::move(why));
+  };
+  CO_ASSIGN_OR_RETURN(auto channel, co_await connector_->Connect(std::move(events), policy_.call_timeout));
+
+  proto::MetadataRequest request;
+  proto::Connect* connect = request.mutable_connect();
+  connect->set_name(name_);
+  connect->set_version(1);
+  bool fresh;
+  {
+    std::lock_guard lock(mutex_);
+    fresh = id_ == 0;
+    request.set_session(id_);
+    connect->set_session(id_);
+    connect->set_nonce(nonce_);
+    connect->set_cluster_uuid(cluster_uuid_);
+    request.set_low_water(LowWater());
+  }
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
+  Status status = FromProto(reply.status());
+  if (!status.ok()) {
+    channel->Close();
+    co_return status;
+  }
+  const proto::ConnectReply& connected = reply.connect();
+  hooks_.connected(connected, fresh);
+  if (!fresh) {
+    Status reclaimed = co_await SendReclaim(channel);
+    if (!reclaimed.ok()) {
+      channel->Close();
+      co_return reclaimed;
+    }
+  }
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kEnded) co_return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
+  if (lost_ || connection != connection_)
+    co_return ErrnoError(ECONNRESET, "the stream to the MDS was lost at once");
+  id_ = connected.session();
+  cluster_uuid_ = connected.cluster_uuid();
+  keep_alive_ = std::max<Duration>(std::chrono::milliseconds(connected.lease_ms()) / 3, 100ms);
+  channel_ = std::move(channel);
+  state_ = State::kConnected;
+  Wake();
+  std::weak_ptr<Session> self = weak_from_this();
+  keep_alive_timer_ = clock_.After(executor_, keep_alive_, [self] {
+    if (auto session = self.lock()) Spawn(session->executor_, session->KeepAlive());
+  });
+  co_return connected;
+}
+
+Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel) {
+  proto::MetadataRequest request;
+  *request.mutable_reclaim() = hooks_.held();
+  request.mutable_reclaim()->set_last(true);
+  request.set_session(id());
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
+  CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  for (const proto::Fid& fid : reply.reclaim().lost()) {
+    LogWarning("file %s is gone although it was open here: the MDS lost it", FromProto(fid).ToString());
+  }
+  co_return OkStatus();
+}
+
+void Session::Wake() {
+  for (OneShot<Unit>& waiter : waiters_) waiter.Set({});
+  waiters_.clear();
+}
+
+void Session::Lost(uint64_t connection, Status why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (connection != connection_ || lost_) return;
+    lost_ = true;
+    if (state_ != State::kConnected) return;  // whoever is connecting sees it
+    state_ = State::kConnecting;
+    channel_.reset();
+    keep_alive_timer_.reset();
+    connection = ++connection_;
+    lost_ = false;
+  }
+  LogWarning("connection to the MDS at %s lost (%s); connecting again", connector_->address(),
+             std::string(why.message()));
+  Spawn(executor_, [](std::shared_ptr<Session> self, uint64_t number) -> Task<void> {
+    co_await self->Reconnect(number);
+  }(shared_from_this(), connection));
+}
+
+Task<void> Session::Reconnect(uint64_t connection) {
+  Duration pause = policy_.pause;
+  bool said = false;
+  for (;;) {
+    auto reply = co_await ConnectOnce(connection);
+    if (reply.ok()) {
+      LogInfo("connected to the MDS at %s again", connector_->address());
+      co_return;
+    }
+    int error = ToErrno(reply.status());
+    if (error == ESHUTDOWN) co_return;
+    if (error == ESTALE) {
+      Evict(std::string(reply.status().message()));
+    } else {
+      Log(said ? LogLevel::kDebug : LogLevel::kWarning, "cannot connect to the MDS yet: %s; trying again",
+          std::string(reply.status().message()));
+      said = true;
+    }
+    co_await clock_.Sleep(pause);
+    pause = std::min(2 * pause, policy_.max_pause);
+    std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded) co_return;
+    connection = ++connection_;
+    lost_ = false;
+  }
+}
+
+// --- what the MDS says unasked ---
+
+void Session::Push(proto::Push push) {
+  if (!push.has_evicted()) return hooks_.push(std::move(push));
+  std::shared_ptr<MetadataChannel> channel;
+  {
+    std::lock_guard lock(mutex_);
+    channel = channel_;
+  }
+  Evict(push.evicted().reason());
+  if (channel != nullptr) channel->Close();  // on_lost follows, and a new session
+}
+
+void Session::Evict(std::string reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded || id_ == 0) return;
+    ++epoch_;
+    id_ = 0;
+    nonce_ = random_.Next();
+    next_sequence_ = 1;
+    unanswered_.clear();
+    Wake();
+  }
+  LogError(
+      "the MDS has evicted this client (%s): open files and what was not written back are lost; going on "
+      "with a new session",
+      reason);
+  hooks_.evicted(reason);
+}
+
+// --- calls ---
+
+Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration begin) {
+  for (;;) {
+    OneShot<Unit> change;
+    {
+      std::lock_guard lock(mutex_);
+      CO_RETURN_IF_ERROR(Check(epoch));
+      if (state_ == State::kConnected) co_return Turn{channel_, connection_, id_};
+      waiters_.push_back(change);
+    }
+    std::unique_ptr<TimerHandle> timer;
+    if (!policy_.hard) {
+      Duration left = policy_.soft_timeout - (clock_.Now() - begin);
+      if (left <= 0ns) {
+        co_return ErrnoError(EIO, absl::StrFormat("the MDS at %s did not answer for %d s (soft timeout)",
+                                                  connector_->address(), policy_.soft_timeout / 1s));
+      }
+      timer = clock_.After(executor_, left, [change] { change.Set({}); });
+    }
+    co_await change.Wait();
+  }
+}
+
+Task<StatusOr<proto::MetadataReply>> Session::Call(proto::MetadataRequest request) {
+  const Duration begin = clock_.Now();
+  uint64_t epoch;
+  {
+    std::lock_guard lock(mutex_);
+    epoch = epoch_;
+    if (IsMutation(request)) {
+      request.set_sequence(next_sequence_++);
+      unanswered_.insert(request.sequence());
+    }
+  }
+  StatusOr<proto::MetadataReply> result = Status(absl::StatusCode::kUnavailable, "not sent yet");
+  for (;;) {
+    auto turn = co_await WaitConnected(epoch, begin);
+    if (!turn.ok()) {
+      result = turn.status();
+      break;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      request.set_session(turn->session);
+      request.set_low_water(LowWater());
+    }
+    result = co_await turn->channel->Call(request);
+    if (result.ok() || !IsRetryable(result.status())) break;
+    Lost(turn->connection, result.status());
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (request.sequence() != 0 && epoch == epoch_) unanswered_.erase(request.sequence());
+    if (result.ok()) CO_RETURN_IF_ERROR(Check(epoch));
+  }
+  if (result.ok()) CO_RETURN_IF_ERROR(FromProto(result->status()));
+  co_return result;
+}
+
+Task<StatusOr<proto::MetadataReply>> Session::CallOnce(proto::MetadataRequest request) {
+  const Duration begin = clock_.Now();
+  uint64_t epoch = this->epoch();
+  CO_ASSIGN_OR_RETURN(Turn turn, co_await WaitConnected(epoch, begin));
+  request.set_session(turn.session);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await turn.channel->Call(std::move(request)));
+  CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  co_return reply;
+}
+
+Task<void> Session::KeepAlive() {
+  std::shared_ptr<Session> self = shared_from_this();
+  proto::MetadataRequest request;
+  hooks_.report(request.mutable_keep_alive());
+  auto reply = co_await CallOnce(std::move(request));
+  if (!reply.ok()) LogDebug("keep-alive: %s", std::string(reply.status().message()));
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kConnected) co_return;
+  std::weak_ptr<Session> weak = self;
+  keep_alive_timer_ = clock_.After(executor_, keep_alive_, [weak] {
+    if (auto session = weak.lock()) Spawn(session->executor_, session->KeepAlive());
+  });
+}
+
+Task<void> Session::End(bool clean) {
+  if (clean) {
+    proto::MetadataRequest request;
+    request.mutable_disconnect();
+    auto reply = co_await CallOnce(std::move(request));
+    if (!reply.ok())
+      LogWarning("the MDS was not told of the unmount: %s", std::string(reply.status().message()));
+  }
+  std::shared_ptr<MetadataChannel> channel;
+  {
+    std::lock_guard lock(mutex_);
+    state_ = State::kEnded;
+    channel = std::move(channel_);
+    keep_alive_timer_.reset();
+    Wake();
+  }
+  if (channel != nullptr) channel->Close();
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,106 @@
+// This client's session with the MDS: opens it, keeps it alive, takes it up again after a lost stream or a
+// restart of the MDS, and repeats what was unanswered under its old sequences (DESIGN §5).
+//
+// Lives in a shared_ptr; its own tasks run on the executor given. Thread-safe. Hooks are called outside of
+// all locks, from the session's tasks or from the channel. Calls fail with the reply's own error; EIO when
+// the soft policy gave up or the session was evicted while they were under way; ESHUTDOWN after End.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/random.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/metadata.pb.h"
+#include "rpc/metadata_channel.h"
+#include "rpc/object_stub.h"
+
+namespace nacre::client {
+
+bool IsMutation(const proto::MetadataRequest& request);
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  struct Hooks {
+    std::function<void(proto::Push)> push;  // revocations, grants, maps
+    std::function<proto::Reclaim()> held;   // what this client holds, for Reclaim
+    std::function<void(const proto::ConnectReply&, bool fresh)>
+        connected;                                    // fresh: a new session; before calls go on
+    std::function<void(std::string reason)> evicted;  // everything held is gone; a new session follows
+    std::function<void(proto::KeepAlive*)> report;    // fills in what nacre status shows
+  };
+
+  Session(Executor executor, Clock& clock, Random& random, std::shared_ptr<MetadataConnector> connector,
+          RetryPolicy policy, std::string name, Hooks hooks);
+
+  // The first connection. UNAVAILABLE, saying what to check, if the MDS cannot be reached within `patience`.
+  Task<StatusOr<proto::ConnectReply>> Start(Duration patience);
+
+  // Sends and repeats until there is an answer.
+  Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request);
+  // Sends once: UNAVAILABLE if the stream was lost meanwhile.
+  Task<StatusOr<proto::MetadataReply>> CallOnce(proto::MetadataRequest request);
+
+  // Says goodbye (`clean`: with Disconnect) and stops.
+  Task<void> End(bool clean);
+
+  SessionId id() const;
+  // Rises with each eviction: what was got under an older one is gone.
+  uint64_t epoch() const;
+  // Rises with each mutation that is begun.
+  uint64_t mutations() const;
+
+ private:
+  enum class State { kConnecting, kConnected, kEnded };
+
+  struct Turn {  // what a call needs to be sent
+    std::shared_ptr<MetadataChannel> channel;
+    uint64_t connection = 0;
+    SessionId session = 0;
+  };
+
+  Task<StatusOr<Turn>> WaitConnected(uint64_t epoch, Duration begin);
+  Status Check(uint64_t epoch) const;  // mutex held
+  uint64_t LowWater() const;           // mutex held
+  void Lost(uint64_t connection, Status why);
+  void Push(proto::Push push);
+  void Evict(std::string reason);
+  Task<void> Reconnect(uint64_t connection);
+  Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
+  Task<Status> SendReclaim(std::shared_ptr<MetadataChannel> channel);
+  Task<void> KeepAlive();
+  void Wake();
+
+  const Executor executor_;
+  Clock& clock_;
+  const std::shared_ptr<MetadataConnector> connector_;
+  const RetryPolicy policy_;
+  const std::string name_;
+  Hooks hooks_;
+
+  mutable std::mutex mutex_;
+  Random& random_;
+  State state_ = State::kConnecting;
+  SessionId id_ = 0;
+  uint64_t nonce_ = 0;
+  uint64_t epoch_ = 1;
+  uint64_t connection_ = 0;  // number of the connection that is up or being made
+  bool lost_ = false;        // that connection is lost already
+  std::string cluster_uuid_;
+  Duration keep_alive_ = std::chrono::seconds(10);
+  std::shared_ptr<MetadataChannel> channel_;
+  uint64_t next_sequence_ = 1;
+  std::set<uint64_t> unanswered_;
+  std::vector<OneShot<Unit>> waiters_;
+  std::unique_ptr<TimerHandle> keep_alive_timer_;
+};
+
+}  // namespace nacre::client

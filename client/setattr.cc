@@ -1,0 +1,119 @@
+// Setattr, truncation among it.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+
+namespace nacre::client {
+namespace {
+
+proto::MetadataRequest Encode(Fid fid, const SetAttributes& set) {
+  proto::MetadataRequest request;
+  proto::Setattr* out = request.mutable_setattr();
+  *out->mutable_fid() = ToProto(fid);
+  out->set_set_mode(set.mode.has_value());
+  out->set_mode(set.mode.value_or(0));
+  out->set_set_uid(set.uid.has_value());
+  out->set_uid(set.uid.value_or(0));
+  out->set_set_gid(set.gid.has_value());
+  out->set_gid(set.gid.value_or(0));
+  out->set_set_size(set.size.has_value());
+  out->set_size(set.size.value_or(0));
+  out->set_set_atime(set.atime.has_value() || set.atime_now);
+  out->set_atime_now(set.atime_now);
+  if (set.atime) *out->mutable_atime() = ToProto(*set.atime);
+  out->set_set_mtime(set.mtime.has_value() || set.mtime_now);
+  out->set_mtime_now(set.mtime_now);
+  if (set.mtime) *out->mutable_mtime() = ToProto(*set.mtime);
+  out->set_kill_suid(set.kill_suid);
+  return request;
+}
+
+}  // namespace
+
+Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) {
+  NACRE_ENTER(pass);
+  if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  InodePtr inode = handle != nullptr ? handle->inode : inodes_->Get(fid);
+  proto::MetadataRequest request = Encode(inode->fid, set);
+  request.mutable_setattr()->set_open_handle(handle != nullptr && handle->writable());
+  if (set.size) co_return co_await Truncate(caller, inode, std::move(request));
+
+  // What is pending and would undo this later: times, and a setuid bit to be taken.
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  bool kill_suid;
+  {
+    std::lock_guard lock(inode->mutex);
+    kill_suid = inode->pending.kill_suid;
+  }
+  if (kill_suid) {
+    meta.Release();
+    CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    meta = co_await inode->meta.Lock();
+  }
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->Apply(reply.attr().attr());
+    inode->mutation = session_->mutations();
+    if (set.mtime || set.mtime_now) inode->pending.mtime.reset();
+  }
+  co_return MakeKnown(*inode);
+}
+
+Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+  const uint64_t size = request.setattr().size();
+  RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+  bool inline_data = false, known = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    known = inode->attr_known;
+    inline_data = known && inode->attr.inline_data();
+  }
+  if (cached() && inline_data && size > inline_limit_) {
+    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+    CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+    inline_data = false;
+  }
+  if (cached() && !inline_data) {
+    // What will be cut need not be sent; but if the MDS may refuse, it must not be lost.
+    if (request.setattr().open_handle() || caller.uid == 0) DropData(*inode, size, UINT64_MAX);
+    CO_RETURN_IF_ERROR(co_await SendData(inode, size, UINT64_MAX));
+    CO_RETURN_IF_ERROR(co_await SendPending(inode));
+  }
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  DropData(*inode, size, UINT64_MAX);
+  const proto::AttrReply& answer = reply.attr();
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->Apply(answer.attr());
+    if (answer.has_layout() && answer.layout().components_size() > 0) inode->ApplyLayout(answer.layout());
+    inode->pending.size = inode->pending.sent_size = 0;
+    inode->pending.mtime.reset();
+    inode->mutation = session_->mutations();
+    CutInline(*inode, size, inline_data);
+  }
+  co_return MakeKnown(*inode);
+}
+
+// Inline bytes as they are after the truncation. inode.mutex is held.
+void Core::CutInline(Inode& inode, uint64_t size, bool was_inline) {
+  if (!inode.attr.inline_data()) {
+    inode.inline_bytes.reset();
+    inode.inline_dirty_begin = inode.inline_dirty_end = 0;
+    return;
+  }
+  if (size == 0 || !was_inline || inode.inline_bytes == nullptr || !cached()) {
+    inode.inline_bytes = size == 0 ? std::make_shared<std::string>() : nullptr;
+    inode.inline_dirty_begin = inode.inline_dirty_end = 0;
+    return;
+  }
+  auto bytes = std::make_shared<std::string>(*inode.inline_bytes);
+  bytes->resize(size);
+  inode.inline_bytes = std::move(bytes);
+  inode.inline_dirty_end = std::min(inode.inline_dirty_end, size);
+}
+
+}  // namespace nacre::client

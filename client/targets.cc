@@ -1,0 +1,207 @@
+#include "client/targets.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "rpc/convert.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr uint64_t kGrantAhead = 16 << 20;  // asked for beyond the need, so that few writes have to ask
+
+}  // namespace
+
+Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy)
+    : transport_(transport), clock_(clock), policy_(policy) {}
+
+void Targets::Reset(SessionId session) {
+  std::map<std::string, std::shared_ptr<ObjectStub>> old;
+  {
+    std::lock_guard lock(mutex_);
+    session_ = session;
+    old.swap(stubs_);
+    for (auto& [index, target] : targets_) target.granted = 0;
+  }
+  for (auto& [address, stub] : old) stub->Close();
+}
+
+void Targets::SetMap(const proto::ClusterMap& map) {
+  std::lock_guard lock(mutex_);
+  for (const proto::OstState& ost : map.osts()) {
+    if (ost.address().empty()) continue;
+    Target& target = targets_[ost.info().index()];
+    if (target.address == ost.address()) continue;
+    std::string old = std::exchange(target.address, ost.address());
+    auto stub = stubs_.find(old);
+    if (stub == stubs_.end() || stubs_.contains(target.address)) continue;
+    // The OSS has moved: its stub and its sequences go with it.
+    auto peer = transport_.Connect(target.address);
+    if (!peer.ok()) continue;
+    stub->second->SetPeer(*std::move(peer));
+    stubs_[target.address] = std::move(stub->second);
+    stubs_.erase(stub);
+  }
+}
+
+void Targets::Close() {
+  std::map<std::string, std::shared_ptr<ObjectStub>> old;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    old.swap(stubs_);
+  }
+  for (auto& [address, stub] : old) stub->Close();
+}
+
+std::shared_ptr<ObjectStub> Targets::StubOf(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  auto target = targets_.find(ost);
+  if (target == targets_.end() || closed_) return nullptr;
+  std::shared_ptr<ObjectStub>& stub = stubs_[target->second.address];
+  if (stub != nullptr) return stub;
+  auto peer = transport_.Connect(target->second.address);
+  if (!peer.ok()) {
+    LogError("OST %d: its address '%s' cannot be used: %s", ost, target->second.address,
+             std::string(peer.status().message()));
+    return nullptr;
+  }
+  stub = std::make_shared<ObjectStub>(*std::move(peer), clock_, session_, policy_);
+  return stub;
+}
+
+bool Targets::closed() const {
+  std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, CallMemory kind,
+                                                 std::vector<MemorySpan> memory) {
+  const OstIndex ost = request.ost();
+  const Duration begin = clock_.Now();
+  Duration pause = policy_.pause;
+  std::shared_ptr<ObjectStub> stub = StubOf(ost);
+  while (stub == nullptr) {
+    if (closed()) co_return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
+    if (!policy_.hard && clock_.Now() - begin > policy_.soft_timeout) {
+      co_return ErrnoError(EIO,
+                           absl::StrFormat("OST %d is not in the cluster map: is its OSS running?", ost));
+    }
+    co_await clock_.Sleep(pause);
+    pause = std::min(2 * pause, policy_.max_pause);
+    stub = StubOf(ost);
+  }
+  auto reply = co_await stub->Call(std::move(request), kind, std::move(memory));
+  if (reply.ok()) NoteInstance(ost, *reply);
+  co_return reply;
+}
+
+// Grants live in the OSS's memory: a restarted one knows of none.
+void Targets::NoteInstance(OstIndex ost, const proto::ObjectReply& reply) {
+  std::lock_guard lock(mutex_);
+  Target& target = targets_[ost];
+  if (target.instance == reply.instance()) return;
+  if (target.instance != 0) target.granted = 0;
+  target.instance = reply.instance();
+}
+
+// --- grants ---
+
+bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {
+  std::lock_guard lock(mutex_);
+  Target& target = targets_[ost];
+  if (target.granted >= target.reserved + bytes) {
+    target.reserved += bytes;
+    return true;
+  }
+  *want = target.reserved + bytes;
+  return false;
+}
+
+Task<Status> Targets::Ask(OstIndex ost, uint64_t want) {
+  proto::ObjectRequest request;
+  request.set_ost(ost);
+  request.mutable_grant()->set_want(want);
+  std::vector<MemorySpan> none;
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
+                      co_await Call(std::move(request), CallMemory::kNone, std::move(none)));
+  std::lock_guard lock(mutex_);
+  targets_[ost].granted = reply.grant();
+  co_return OkStatus();
+}
+
+Task<bool> Targets::Reserve(OstIndex ost, uint64_t bytes) {
+  uint64_t want = 0;
+  if (TryReserve(ost, bytes, &want)) co_return true;
+  std::shared_ptr<AsyncMutex> asking;
+  {
+    std::lock_guard lock(mutex_);
+    asking = targets_[ost].asking;
+  }
+  AsyncMutex::Guard turn = co_await asking->Lock();
+  if (TryReserve(ost, bytes, &want)) co_return true;  // who was before us asked for enough
+  Status asked = co_await Ask(ost, want + kGrantAhead);
+  if (!asked.ok()) {
+    LogDebug("OST %d grants no space: %s", ost, std::string(asked.message()));
+    co_return false;
+  }
+  co_return TryReserve(ost, bytes, &want);
+}
+
+void Targets::Unreserve(OstIndex ost, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  Target& target = targets_[ost];
+  target.reserved -= std::min(target.reserved, bytes);
+}
+
+void Targets::Used(OstIndex ost, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  Target& target = targets_[ost];
+  target.reserved -= std::min(target.reserved, bytes);
+  target.granted -= std::min(target.granted, bytes);
+}
+
+Task<void> Targets::ReturnGrants() {
+  std::vector<OstIndex> osts;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [index, target] : targets_) {
+      if (target.granted > 0 && target.reserved == 0) osts.push_back(index);
+    }
+  }
+  for (OstIndex ost : osts) {
+    std::shared_ptr<AsyncMutex> asking;
+    {
+      std::lock_guard lock(mutex_);
+      Target& target = targets_[ost];
+      if (target.reserved > 0) continue;
+      target.granted = 0;  // nobody may count on it from here on
+      asking = target.asking;
+    }
+    AsyncMutex::Guard turn = co_await asking->Lock();
+    Status asked = co_await Ask(ost, 0);
+    if (!asked.ok()) LogDebug("OST %d took no grant back: %s", ost, std::string(asked.message()));
+  }
+}
+
+// --- looking ---
+
+std::vector<std::string> Targets::Paths() const {
+  std::vector<std::string> paths;
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, stub] : stubs_) {
+    if (stub == nullptr) continue;
+    PathInfo path = stub->peer()->path();
+    paths.push_back(path.reason.empty() ? absl::StrFormat("%s %s", address, path.path)
+                                        : absl::StrFormat("%s %s (%s)", address, path.path, path.reason));
+  }
+  return paths;
+}
+
+size_t Targets::count() const {
+  std::lock_guard lock(mutex_);
+  return targets_.size();
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,78 @@
+// The OSTs as the cluster map names them, a stub for each OSS, and the space that is reserved on each OST for
+// write-behind (Lustre's grants): a write is accepted into the cache only if the space that it will take is
+// granted, so it cannot fail later.
+//
+// Thread-safe. A session's end means new stubs (Reset): their sequences begin anew.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/cluster.pb.h"
+#include "rpc/object_stub.h"
+#include "transport/transport.h"
+
+namespace nacre::client {
+
+class Targets {
+ public:
+  Targets(Transport& transport, Clock& clock, RetryPolicy policy);
+
+  // Closes the stubs of the old session; grants are gone with it.
+  void Reset(SessionId session);
+  void SetMap(const proto::ClusterMap& map);
+  // Every call ends with ESHUTDOWN.
+  void Close();
+
+  // Sends to the OSS that has the OST now. EIO if the map has no such OST (soft: after the timeout; hard:
+  // waits for a map that has).
+  Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
+                                          std::vector<MemorySpan> memory);
+
+  // Sets `bytes` of granted space aside, asking the OST for more if need be. False: the OST has none to give,
+  // write through.
+  Task<bool> Reserve(OstIndex ost, uint64_t bytes);
+  // Gives back what Reserve set aside and was not used.
+  void Unreserve(OstIndex ost, uint64_t bytes);
+  // What was set aside has gone with a write that the OST has answered.
+  void Used(OstIndex ost, uint64_t bytes);
+  // Gives grants that are not in use back to the OSTs.
+  Task<void> ReturnGrants();
+
+  // To each OSS: "address path (reason)".
+  std::vector<std::string> Paths() const;
+  size_t count() const;
+
+ private:
+  struct Target {
+    std::string address;
+    uint64_t instance = 0;  // of the OSS that gave the grant; another one has forgotten it
+    uint64_t granted = 0;
+    uint64_t reserved = 0;  // of these
+    std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
+  };
+
+  std::shared_ptr<ObjectStub> StubOf(OstIndex ost);
+  bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
+  Task<Status> Ask(OstIndex ost, uint64_t want);
+  bool closed() const;
+  void NoteInstance(OstIndex ost, const proto::ObjectReply& reply);
+
+  Transport& transport_;
+  Clock& clock_;
+  const RetryPolicy policy_;
+  mutable std::mutex mutex_;
+  SessionId session_ = 0;
+  bool closed_ = false;
+  std::map<std::string, std::shared_ptr<ObjectStub>> stubs_;  // by address
+  std::map<OstIndex, Target> targets_;
+};
+
+}  // namespace nacre::client

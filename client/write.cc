@@ -1,0 +1,374 @@
+// Writing: into the cache under the lease, through to the servers otherwise, with O_DIRECT, or when no space
+// can be reserved.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "client/core.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr uint64_t kWindow = 1 << 20;  // copied in one go
+constexpr int kRaces = 8;
+
+// Copies `size` bytes that begin `skip` bytes into the pieces.
+void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to,
+             uint64_t size) {
+  for (std::span<const std::byte> piece : pieces) {
+    if (skip >= piece.size()) {
+      skip -= piece.size();
+      continue;
+    }
+    uint64_t n = std::min<uint64_t>(piece.size() - skip, size);
+    std::memcpy(to, piece.data() + skip, n);
+    to += n;
+    size -= n;
+    skip = 0;
+    if (size == 0) return;
+  }
+}
+
+uint64_t BlocksIn(uint64_t begin, uint64_t end) {
+  return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
+}
+
+}  // namespace
+
+Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pieces) {
+  NACRE_ENTER(pass);
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  if (!handle->writable()) co_return ErrnoError(EBADF, "write: the file is open for reading only");
+  CO_RETURN_IF_ERROR(TakeError(*handle));
+  size_t size = 0;
+  for (std::span<const std::byte> piece : pieces) size += piece.size();
+  if (size == 0) co_return size_t{0};
+  if (offset > INT64_MAX || size > INT64_MAX - offset)
+    co_return ErrnoError(EFBIG, absl::StrFormat("write at %d: too far", offset));
+  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
+  if (cached()) {
+    written = co_await WriteCached(handle, offset, pieces, size);
+  } else if ((handle->flags & O_APPEND) != 0) {
+    written = co_await AppendThrough(handle, pieces, size);
+  } else {
+    written = co_await WriteThrough(handle, offset, pieces, size);
+  }
+  if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
+    CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
+  }
+  co_return written;
+}
+
+// Size and times as they are from now on. The setuid bit does not survive a write by others than root.
+void Core::NoteWrite(Inode& inode, const Caller& caller, uint64_t end) {
+  std::lock_guard lock(inode.mutex);
+  inode.pending.size = std::max(inode.pending.size, end);
+  inode.pending.mtime = environment_.clock.Wall();
+  if (caller.uid != 0 && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0) inode.pending.kill_suid = true;
+}
+
+// --- into the cache ---
+
+Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+  InodePtr inode = handle->inode;
+  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  const bool append = (handle->flags & O_APPEND) != 0;
+  RangeLock::Guard range;
+  bool is_inline = false;
+  for (;;) {
+    uint64_t from = 0, to = UINT64_MAX;
+    {
+      std::lock_guard lock(inode->mutex);
+      is_inline = inode->attr.inline_data();
+      if (append) offset = inode->Size();
+      if (!is_inline) {
+        from = offset;
+        to = append ? UINT64_MAX : offset + size;
+      }
+    }
+    range = co_await inode->range.Lock(from, to, true);
+    std::lock_guard lock(inode->mutex);
+    if (is_inline && append) offset = inode->Size();
+    if (inode->attr.inline_data() == is_inline && (!append || offset == inode->Size())) break;
+    range.Release();
+  }
+  if (is_inline) {
+    if (offset + size <= inline_limit_) {
+      WriteInlineBytes(*inode, offset, pieces, size);
+      NoteWrite(*inode, handle->caller, offset + size);
+      ListDirty(inode);
+      co_return size;
+    }
+    CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+  }
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    layout = inode->layout;
+  }
+  if ((handle->flags & O_DIRECT) != 0) {
+    DropData(*inode, offset, offset + size);
+    co_await cache_->WaitFlights(inode->data, offset, offset + size);
+    DropData(*inode, offset, offset + size);
+    CO_RETURN_IF_ERROR(co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size));
+    NoteWrite(*inode, handle->caller, offset + size);
+    ListDirty(inode);
+    co_return size;
+  }
+  uint64_t done = 0;
+  while (done < size) {
+    uint64_t at = offset + done;
+    uint64_t n = std::min<uint64_t>(size - done, kWindow - at % kChunkSize);
+    Status status = co_await WriteChunks(inode, layout, at, pieces, done, n);
+    if (!status.ok()) {
+      if (done == 0) co_return status;
+      break;
+    }
+    done += n;
+    NoteWrite(*inode, handle->caller, offset + done);
+    ListDirty(inode);
+  }
+  if (cache_->DirtyChunks(inode->data) * kChunkSize >= kWindow) {
+    Background(SendFull(inode));
+  }
+  co_return done;
+}
+
+// The range is locked; [offset, offset + size) fits the inline limit.
+void Core::WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size) {
+  std::lock_guard lock(inode.mutex);
+  if (inode.inline_bytes.use_count() > 1)
+    inode.inline_bytes = std::make_shared<std::string>(*inode.inline_bytes);
+  std::string& bytes = *inode.inline_bytes;
+  uint64_t begin = std::min<uint64_t>(offset, bytes.size());  // a gap is written as zeros
+  if (bytes.size() < offset + size) bytes.resize(offset + size);
+  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
+  if (inode.inline_dirty()) begin = std::min(begin, inode.inline_dirty_begin);
+  inode.inline_dirty_end = std::max(inode.inline_dirty() ? inode.inline_dirty_end : 0, offset + size);
+  inode.inline_dirty_begin = begin;
+}
+
+// One window of at most kWindow bytes. The range is locked.
+Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
+                               uint64_t skip, uint64_t size) {
+  const uint64_t end = offset + size;
+  co_await cache_->WaitForRoom();
+  std::map<OstIndex, uint64_t> reserved;
+  bool granted = true;
+  for (const StripePiece& piece : layout->Map(offset, size)) {
+    uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
+    granted = co_await targets_->Reserve(piece.ost, bytes);
+    if (!granted) break;
+    reserved[piece.ost] += bytes;
+  }
+  if (!granted) {  // the OST decides now whether there is space
+    for (auto [ost, bytes] : reserved) targets_->Unreserve(ost, bytes);
+    CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
+    DropData(*inode, offset, end);
+    co_return co_await WriteObjectsThrough(inode, layout, offset, pieces, skip, size);
+  }
+
+  ChunkPins spare(cache_.get());
+  DataCache::Write plan = cache_->PrepareWrite(inode->data, offset, end, &spare);
+  while (plan.pieces.empty()) {
+    if (plan.wait) co_await plan.wait->Wait();
+    if (plan.absent > 0) spare = co_await cache_->Allocate(plan.absent);
+    plan = cache_->PrepareWrite(inode->data, offset, end, &spare);
+  }
+  for (const ChunkPiece& piece : plan.pieces) {
+    CopyOut(pieces, skip + piece.file_offset() - offset, piece.chunk->data + piece.interval.begin,
+            piece.interval.end - piece.interval.begin);
+  }
+  uint64_t newly = 0;
+  cache_->FinishWrite(inode->data, plan, false, [&](uint64_t chunk_offset, uint64_t blocks) {
+    newly += blocks;
+    reserved[layout->At(chunk_offset, 1).ost] -= blocks * kBlockSize;
+  });
+  for (auto [ost, bytes] : reserved) {
+    if (bytes > 0) targets_->Unreserve(ost, bytes);  // blocks that were dirty before
+  }
+  std::lock_guard lock(inode->mutex);
+  inode->dirty_blocks += newly;
+  co_return OkStatus();
+}
+
+void Core::DropData(Inode& inode, uint64_t begin, uint64_t end) {
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode.mutex);
+    layout = inode.layout;
+  }
+  uint64_t dropped = 0;
+  std::map<OstIndex, uint64_t> bytes;
+  cache_->Drop(inode.data, begin, end, [&](uint64_t chunk_offset, uint64_t blocks) {
+    dropped += blocks;
+    if (layout != nullptr) bytes[layout->At(chunk_offset, 1).ost] += blocks * kBlockSize;
+  });
+  for (auto [ost, count] : bytes) targets_->Unreserve(ost, count);
+  std::lock_guard lock(inode.mutex);
+  inode.dirty_blocks -= std::min(inode.dirty_blocks, dropped);
+}
+
+// Everything that is held back of a file that is going away.
+void Core::DiscardData(Inode& inode) {
+  DropData(inode, 0, UINT64_MAX);
+  std::lock_guard lock(inode.mutex);
+  inode.pending = {};
+  inode.inline_dirty_begin = inode.inline_dirty_end = 0;
+}
+
+// The file outgrows the MDT: what is cached of it becomes cached object data. The whole range is locked.
+Task<Status> Core::MoveOut(InodePtr inode) {
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  proto::MetadataRequest request;
+  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  std::shared_ptr<std::string> bytes;
+  uint64_t dirty_begin = 0, dirty_end = 0;
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    bytes = std::move(inode->inline_bytes);
+    dirty_begin = std::exchange(inode->inline_dirty_begin, 0);
+    dirty_end = std::exchange(inode->inline_dirty_end, 0);
+    inode->Apply(reply.moved_out().attr());
+    inode->ApplyLayout(reply.moved_out().layout());
+    inode->mutation = session_->mutations();
+    layout = inode->layout;
+  }
+  if (layout == nullptr)
+    co_return ErrnoError(EIO, absl::StrFormat("file %s: moved out without a layout", inode->fid.ToString()));
+  for (uint64_t at = dirty_begin; at < dirty_end;) {
+    uint64_t n = std::min(dirty_end - at, kWindow - at % kChunkSize);
+    std::span<const std::byte> piece = std::as_bytes(std::span(bytes->data() + at, n));
+    CO_RETURN_IF_ERROR(co_await WriteChunks(inode, layout, at, Pieces(&piece, 1), 0, n));
+    at += n;
+  }
+  co_return OkStatus();
+}
+
+// --- through to the servers ---
+
+// Objects only, not the MDS. The range is locked, and nothing of it is cached.
+Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
+                                       uint64_t skip, uint64_t size) {
+  for (uint64_t done = 0; done < size;) {
+    uint64_t at = offset + done;
+    uint64_t n = std::min<uint64_t>(size - done, 4 * kWindow - at % kChunkSize);
+    n = std::min<uint64_t>(n, cache_->max_allocation() / 2 * kChunkSize - at % kChunkSize);
+    const uint64_t first = at / kChunkSize;
+    ChunkPins pins = co_await cache_->Allocate((at + n + kChunkSize - 1) / kChunkSize - first);
+    std::vector<IoPiece> io;
+    uint64_t copied = 0;
+    for (const Chunk* chunk : pins.chunks()) {
+      uint32_t begin = static_cast<uint32_t>((at + copied) % kChunkSize);
+      uint32_t count = static_cast<uint32_t>(std::min(n - copied, kChunkSize - begin));
+      CopyOut(pieces, skip + done + copied, chunk->data + begin, count);
+      io.push_back({at + copied, cache_->Span(*chunk, Interval{begin, begin + count})});
+      copied += count;
+    }
+    WriteMode mode;
+    WriteResult result = co_await io_->Write(inode->fid, layout, std::move(io), mode);
+    {
+      std::lock_guard lock(inode->mutex);
+      inode->pending.blocks_delta += result.blocks_delta;
+      inode->unsynced.merge(result.osts);
+      if (result.status.ok()) inode->pending.sent_size = std::max(inode->pending.sent_size, at + n);
+    }
+    CO_RETURN_IF_ERROR(result.status);
+    done += n;
+  }
+  co_return OkStatus();
+}
+
+Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+  InodePtr inode = handle->inode;
+  RangeLock::Guard range = co_await inode->range.Lock(offset, offset + size, true);
+  LayoutPtr stale;
+  for (int attempt = 0;; ++attempt) {
+    LayoutPtr layout;
+    {
+      std::lock_guard lock(inode->mutex);
+      if (!inode->attr.inline_data()) layout = inode->layout;
+    }
+    if (layout == nullptr || attempt > 0) {
+      CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+      std::lock_guard lock(inode->mutex);
+      bool replaced = stale != nullptr && (inode->layout == nullptr ||
+                                           inode->layout->object_sequence() != stale->object_sequence());
+      if (replaced) Background(DestroyObjects(stale));
+      layout = inode->attr.inline_data() ? nullptr : inode->layout;
+    }
+    Status status;
+    if (layout == nullptr) {
+      status = co_await WriteInlineThrough(inode, handle->caller, offset, pieces, size);
+    } else {
+      status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size);
+      NoteWrite(*inode, handle->caller, offset + size);
+      if (status.ok()) status = co_await SendPending(inode);
+      stale = layout;
+    }
+    if (status.ok()) co_return size;
+    bool raced = ToErrno(status) == ESTALE || (layout == nullptr && ToErrno(status) == EFBIG);
+    if (!raced || attempt >= kRaces) co_return status;
+    std::lock_guard lock(inode->mutex);
+    inode->pending = {};
+  }
+}
+
+Task<Status> Core::MoveOutThrough(InodePtr inode) {
+  proto::MetadataRequest request;
+  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  LearnFile(*inode, reply.moved_out().attr(), &reply.moved_out().layout(), nullptr);
+  co_return OkStatus();
+}
+
+// EFBIG: it has been moved out for this write, or by somebody else; write to the objects.
+Task<Status> Core::WriteInlineThrough(InodePtr inode, const Caller& caller, uint64_t offset, Pieces pieces,
+                                      size_t size) {
+  proto::MetadataRequest request;
+  if (offset + size > inline_limit_) {
+    CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
+    co_return ErrnoError(EFBIG, "moved out");
+  }
+  proto::WriteInline* write = request.mutable_write_inline();
+  *write->mutable_fid() = ToProto(inode->fid);
+  write->set_offset(offset);
+  std::string* data = write->mutable_data();
+  data->resize(size);
+  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(data->data()), size);
+  *write->mutable_mtime() = ToProto(environment_.clock.Wall());
+  write->set_kill_suid(caller.uid != 0);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
+  std::lock_guard lock(inode->mutex);
+  inode->mutation = session_->mutations();
+  co_return OkStatus();
+}
+
+// Takes the bytes at the end from the MDS, then writes there.
+Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {
+  InodePtr inode = handle->inode;
+  proto::MetadataRequest request;
+  *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
+  request.mutable_append()->set_length(size);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  LearnFile(*inode, reply.append().attr(), nullptr, nullptr);
+  co_return co_await WriteThrough(handle, reply.append().offset(), pieces, size);
+}
+
+// Objects that a write made anew after another client's truncation had given them up.
+Task<void> Core::DestroyObjects(LayoutPtr layout) {
+  for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) {
+    proto::ObjectRequest request;
+    request.set_ost(layout->Ost(stripe));
+    *request.mutable_destroy()->add_objects() = ToProto(layout->Object(stripe));
+    (void)co_await io_->Send(std::move(request));  // what stays is found by the checker
+  }
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,317 @@
+// Write-behind: what is held back under the lease, when it is sent, and fsync.
+//
+// Data goes to the objects first and the size to the MDS after it, so that a file never shows bytes that are
+// not there.
+#include <algorithm>
+#include <cerrno>
+
+#include "client/core.h"
+#include "common/log.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr uint64_t kFlightBytes = 4 << 20;
+constexpr size_t kFilesAtOnce = 64;
+constexpr size_t kMostDirtyFiles = 4096;
+
+}  // namespace
+
+// --- when ---
+
+void Core::ListDirty(const InodePtr& inode) {
+  {
+    std::lock_guard lock(inode->mutex);
+    if (inode->listed_dirty || inode->gone) return;
+    inode->listed_dirty = true;
+    inode->dirty_since = environment_.clock.Now();
+  }
+  bool crowded;
+  {
+    std::lock_guard lock(mutex_);
+    dirty_.push_back(inode);
+    crowded = dirty_.size() == kMostDirtyFiles;
+    if (write_behind_timer_ == nullptr) ArmWriteBehind();
+  }
+  if (crowded) Background(SendOld(0ns));
+}
+
+// mutex_ held.
+void Core::ArmWriteBehind() {
+  if (stopping_) return;
+  write_behind_timer_ = environment_.clock.After(environment_.executor, options_.write_behind / 2, [this] {
+    {
+      std::lock_guard lock(mutex_);
+      write_behind_timer_.reset();
+      if (stopping_ || dirty_.empty()) return;
+      ArmWriteBehind();
+    }
+    Background(SendOld(options_.write_behind / 2));
+  });
+}
+
+// Everything that has been dirty for so long.
+Task<void> Core::SendOld(Duration age) {
+  std::vector<InodePtr> due;
+  {
+    std::lock_guard lock(mutex_);
+    const Duration now = environment_.clock.Now();
+    auto young = std::find_if(dirty_.begin(), dirty_.end(), [&](const InodePtr& inode) {
+      std::lock_guard inode_lock(inode->mutex);
+      return now - inode->dirty_since < age;
+    });
+    due.assign(std::make_move_iterator(dirty_.begin()), std::make_move_iterator(young));
+    dirty_.erase(dirty_.begin(), young);
+  }
+  co_await SendFiles(std::move(due));
+}
+
+// The files are off the list; errors are noted in them.
+Task<Status> Core::SendFiles(std::vector<InodePtr> files) {
+  Status first;
+  for (size_t begin = 0; begin < files.size(); begin += kFilesAtOnce) {
+    std::vector<Task<Status>> sends;
+    for (size_t i = begin; i < std::min(begin + kFilesAtOnce, files.size()); ++i) {
+      {
+        std::lock_guard lock(files[i]->mutex);
+        files[i]->listed_dirty = false;
+      }
+      sends.push_back(SendAll(files[i]));
+    }
+    std::vector<Status> results = co_await WhenAll(std::move(sends));
+    for (Status& result : results) {
+      if (first.ok()) first = std::move(result);
+    }
+  }
+  co_return first;
+}
+
+Task<Status> Core::SendEverything() {
+  std::vector<InodePtr> files;
+  {
+    std::lock_guard lock(mutex_);
+    files.swap(dirty_);
+  }
+  Status sent = co_await SendFiles(std::move(files));
+  for (const InodePtr& inode : inodes_->All()) {  // what others are sending just now
+    co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
+    AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  }
+  co_return sent;
+}
+
+// --- data ---
+
+Task<Status> Core::SendFlight(InodePtr inode, LayoutPtr layout, DataCache::Flight flight) {
+  std::vector<IoPiece> pieces;
+  pieces.reserve(flight.pieces.size());
+  for (const ChunkPiece& piece : flight.pieces) {
+    pieces.push_back({piece.file_offset(), cache_->Span(*piece.chunk, piece.interval)});
+  }
+  const ChunkPiece& last = flight.pieces.back();
+  const uint64_t end = last.chunk_offset + last.interval.end;
+  WriteMode mode;
+  mode.reserved = true;
+  WriteResult result = co_await io_->Write(inode->fid, layout, std::move(pieces), mode);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->dirty_blocks -= std::min(inode->dirty_blocks, flight.blocks);
+    inode->pending.blocks_delta += result.blocks_delta;
+    inode->unsynced.merge(result.osts);
+    if (result.status.ok()) inode->pending.sent_size = std::max(inode->pending.sent_size, end);
+  }
+  if (!result.status.ok()) {
+    LogError("file %s: %d bytes before offset %d could not be written back and are lost: %s",
+             inode->fid.ToString(), flight.bytes, end, std::string(result.status.message()));
+    NoteError(*inode, result.status);
+  }
+  cache_->FinishFlight(inode->data, flight, result.status.ok());
+  co_return result.status;
+}
+
+Task<Status> Core::SendData(InodePtr inode, uint64_t begin, uint64_t end) {
+  const uint64_t until = cache_->Tick();
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    layout = inode->layout;
+  }
+  Status first;
+  for (;;) {
+    std::vector<Task<Status>> flights;
+    std::optional<OneShot<Unit>> wait;
+    for (;;) {
+      DataCache::Flight flight = cache_->TakeDirty(inode->data, begin, end, kFlightBytes, false, until);
+      wait = std::move(flight.wait);
+      if (flight.pieces.empty()) break;
+      flights.push_back(SendFlight(inode, layout, std::move(flight)));
+    }
+    std::vector<Status> results = co_await WhenAll(std::move(flights));
+    for (Status& result : results) {
+      if (first.ok()) first = std::move(result);
+    }
+    if (!wait) break;
+    co_await wait->Wait();
+  }
+  co_await cache_->WaitFlights(inode->data, begin, end, until);
+  co_return first;
+}
+
+// Chunks that are dirty from end to end; all, when much is dirty.
+Task<void> Core::SendFull(InodePtr inode) {
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    layout = inode->layout;
+  }
+  const bool only_full = !cache_->OverHalfDirty();
+  for (;;) {
+    DataCache::Flight flight =
+        cache_->TakeDirty(inode->data, 0, UINT64_MAX, kFlightBytes, only_full, UINT64_MAX);
+    if (flight.pieces.empty()) co_return;
+    (void)co_await SendFlight(inode, layout, std::move(flight));  // noted in the inode
+  }
+}
+
+// --- the MDS ---
+
+// All that is dirty of an inline file in one request. inode->meta is held.
+Task<Status> Core::SendInline(InodePtr inode) {
+  proto::MetadataRequest request;
+  proto::WriteInline* write = request.mutable_write_inline();
+  std::optional<WallTime> mtime;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->inline_dirty() || inode->inline_bytes == nullptr) co_return OkStatus();
+    uint64_t begin = std::exchange(inode->inline_dirty_begin, 0);
+    uint64_t end = std::exchange(inode->inline_dirty_end, 0);
+    write->set_offset(begin);
+    write->set_data(inode->inline_bytes->substr(begin, end - begin));
+    mtime = inode->pending.mtime;
+    *write->mutable_mtime() = mtime ? ToProto(*mtime) : inode->attr.mtime();
+    write->set_kill_suid(inode->pending.kill_suid);
+  }
+  *write->mutable_fid() = ToProto(inode->fid);
+  const bool kill_suid = write->kill_suid();
+  auto reply = co_await AskAsSystem(std::move(request));
+  std::unique_lock lock(inode->mutex);
+  if (!reply.ok()) {
+    inode->inline_bytes.reset();
+    inode->inline_dirty_begin = inode->inline_dirty_end = 0;
+    inode->pending = {};
+    if (inode->gone) co_return OkStatus();
+    lock.unlock();
+    LogError("file %s: inline data could not be written back and is lost: %s", inode->fid.ToString(),
+             std::string(reply.status().message()));
+    NoteError(*inode, reply.status());
+    co_return reply.status();
+  }
+  inode->Apply(reply->attr().attr());
+  inode->mutation = session_->mutations();
+  if (inode->pending.size <= inode->attr.size()) inode->pending.size = 0;
+  if (inode->pending.mtime == mtime && !inode->inline_dirty()) inode->pending.mtime.reset();
+  if (kill_suid) inode->pending.kill_suid = false;
+  co_return OkStatus();
+}
+
+// Size, times and blocks of what objects have by now.
+Task<Status> Core::SendPending(InodePtr inode) {
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  proto::MetadataRequest request;
+  proto::UpdateSize* update = request.mutable_update_size();
+  Pending sent;
+  {
+    std::lock_guard lock(inode->mutex);
+    sent = inode->pending;
+    if (!sent.any() || inode->gone) co_return OkStatus();
+    if (inode->attr.inline_data() || inode->layout == nullptr) co_return OkStatus();
+    update->set_size(std::max<uint64_t>(sent.sent_size, 0));
+    *update->mutable_mtime() = sent.mtime ? ToProto(*sent.mtime) : inode->attr.mtime();
+    update->set_layout_generation(inode->layout->generation());
+    inode->pending.blocks_delta = 0;
+  }
+  *update->mutable_fid() = ToProto(inode->fid);
+  update->set_blocks_delta(sent.blocks_delta);
+  update->set_kill_suid(sent.kill_suid);
+  auto reply = co_await AskAsSystem(std::move(request));
+  std::unique_lock lock(inode->mutex);
+  if (!reply.ok()) {
+    inode->pending = {};
+    if (inode->gone) co_return OkStatus();
+    if (!cached()) co_return reply.status();
+    lock.unlock();
+    LogError("file %s: the MDS did not take its new size: %s", inode->fid.ToString(),
+             std::string(reply.status().message()));
+    NoteError(*inode, reply.status());
+    co_return reply.status();
+  }
+  inode->Apply(reply->attr().attr());
+  inode->mutation = session_->mutations();
+  if (inode->pending.sent_size <= inode->attr.size()) inode->pending.sent_size = 0;
+  if (inode->pending.size <= inode->attr.size()) inode->pending.size = 0;
+  if (inode->pending.mtime == sent.mtime) inode->pending.mtime.reset();
+  if (sent.kill_suid) inode->pending.kill_suid = false;
+  co_return OkStatus();
+}
+
+Task<Status> Core::SendAll(InodePtr inode) {
+  {
+    AsyncMutex::Guard meta = co_await inode->meta.Lock();
+    CO_RETURN_IF_ERROR(co_await SendInline(inode));
+  }
+  Status data = co_await SendData(inode, 0, UINT64_MAX);
+  Status size = co_await SendPending(inode);
+  CO_RETURN_IF_ERROR(std::move(data));
+  co_return size;
+}
+
+// --- fsync ---
+
+Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
+  {
+    AsyncMutex::Guard meta = co_await inode->meta.Lock();
+    CO_RETURN_IF_ERROR(co_await SendInline(inode));
+  }
+  CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));
+  bool tell = true;
+  std::set<OstIndex> osts;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (data_only && inode->pending.sent_size <= inode->attr.size()) tell = false;
+    osts.swap(inode->unsynced);
+  }
+  if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
+  if (!osts.empty()) {
+    Status synced = co_await io_->Sync(osts);
+    if (!synced.ok()) {
+      std::lock_guard lock(inode->mutex);
+      inode->unsynced.merge(osts);
+      co_return synced;
+    }
+  }
+  uint64_t changed;
+  {
+    std::lock_guard lock(inode->mutex);
+    changed = inode->mutation;
+  }
+  if (changed <= synced_mutation_.load()) co_return OkStatus();
+  const uint64_t upto = session_->mutations();
+  proto::MetadataRequest request;
+  request.mutable_sync();
+  auto reply = co_await AskAsSystem(std::move(request));
+  if (!reply.ok()) co_return reply.status();
+  uint64_t before = synced_mutation_.load();
+  while (before < upto && !synced_mutation_.compare_exchange_weak(before, upto)) {
+  }
+  co_return OkStatus();
+}
+
+Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
+  NACRE_ENTER(pass);
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  Status synced = co_await SyncFile(handle->inode, data_only);
+  CO_RETURN_IF_ERROR(TakeError(*handle));  // what SyncFile met is among them
+  co_return synced;
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,112 @@
+// Extended attributes, the virtual nacre.* ones among them.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+#include "client/layout_text.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr std::string_view kVirtual = "nacre.";
+
+}  // namespace
+
+Task<StatusOr<std::string>> Core::GetXattr(const Caller& caller, Fid fid, std::string name) {
+  NACRE_ENTER(pass);
+  if (name.starts_with(kVirtual)) co_return co_await GetVirtual(caller, fid, std::move(name));
+  if (NoXattrs(fid)) co_return ErrnoError(ENODATA, absl::StrFormat("no attribute '%s'", name));
+  proto::MetadataRequest request;
+  *request.mutable_get_xattr()->mutable_fid() = ToProto(fid);
+  request.mutable_get_xattr()->set_name(std::move(name));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  co_return reply.xattr().value();
+}
+
+// Whether it is known without asking that there are none.
+bool Core::NoXattrs(Fid fid) {
+  if (!cached()) return false;
+  InodePtr inode = inodes_->Find(fid);
+  if (inode == nullptr) return false;
+  std::lock_guard lock(inode->mutex);
+  return inode->attr_known && !inode->attr.has_xattrs();
+}
+
+Task<StatusOr<std::string>> Core::GetVirtual(const Caller& caller, Fid fid, std::string name) {
+  if (name == "nacre.fid") co_return fid.ToString();
+  if (name == "nacre.mds") co_return environment_.metadata->address();
+  if (name != kLayoutXattr && name != kStripesXattr) {
+    co_return ErrnoError(ENODATA,
+                         absl::StrFormat("no attribute '%s': there are %s, %s, nacre.fid and nacre.mds", name,
+                                         kLayoutXattr, kStripesXattr));
+  }
+  proto::MetadataRequest request;
+  *request.mutable_get_layout()->mutable_fid() = ToProto(fid);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  const proto::LayoutReply& answer = reply.layout();
+  const bool directory = S_ISDIR(answer.attr().mode());
+  if (name == kLayoutXattr)
+    co_return directory ? FormatLayout(answer.directory_default()) : FormatLayout(answer.layout());
+  if (directory) co_return DescribeDirectory(fid, answer.directory_default(), answer.inherited());
+  co_return DescribeFile(fid, answer.layout(), answer.attr().inline_data());
+}
+
+Task<Status> Core::SetXattr(const Caller& caller, Fid fid, std::string name, std::string value, int flags) {
+  NACRE_ENTER(pass);
+  proto::MetadataRequest request;
+  if (name == kLayoutXattr) {
+    CO_ASSIGN_OR_RETURN(*request.mutable_set_layout()->mutable_layout(), ParseLayout(value));
+    *request.mutable_set_layout()->mutable_fid() = ToProto(fid);
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+    if (!reply.layout().has_attr()) co_return OkStatus();
+    InodePtr inode = inodes_->Get(fid);
+    const proto::Layout& layout = reply.layout().layout();
+    LearnFile(*inode, reply.layout().attr(), &layout, nullptr);
+    co_return OkStatus();
+  }
+  if (name.starts_with(kVirtual))
+    co_return ErrnoError(EPERM, absl::StrFormat("attribute '%s' cannot be set", name));
+  *request.mutable_set_xattr()->mutable_fid() = ToProto(fid);
+  request.mutable_set_xattr()->set_name(std::move(name));
+  request.mutable_set_xattr()->set_value(std::move(value));
+  request.mutable_set_xattr()->set_flags(static_cast<uint32_t>(flags));
+  co_return co_await ChangeXattr(caller, fid, std::move(request));
+}
+
+Task<Status> Core::RemoveXattr(const Caller& caller, Fid fid, std::string name) {
+  NACRE_ENTER(pass);
+  if (name.starts_with(kVirtual))
+    co_return ErrnoError(EPERM, absl::StrFormat("attribute '%s' cannot be removed", name));
+  if (NoXattrs(fid)) co_return ErrnoError(ENODATA, absl::StrFormat("no attribute '%s'", name));
+  proto::MetadataRequest request;
+  *request.mutable_remove_xattr()->mutable_fid() = ToProto(fid);
+  request.mutable_remove_xattr()->set_name(std::move(name));
+  co_return co_await ChangeXattr(caller, fid, std::move(request));
+}
+
+// The reply has the new attributes, or has_xattrs would lie.
+Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request) {
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  InodePtr inode = inodes_->Find(fid);
+  if (inode == nullptr) co_return OkStatus();
+  std::lock_guard lock(inode->mutex);
+  inode->mutation = session_->mutations();
+  if (reply.attr().has_attr()) {
+    inode->Apply(reply.attr().attr());
+  } else {
+    inode->attr_known = false;
+  }
+  co_return OkStatus();
+}
+
+Task<StatusOr<std::vector<std::string>>> Core::ListXattr(const Caller& caller, Fid fid) {
+  NACRE_ENTER(pass);
+  if (NoXattrs(fid)) co_return std::vector<std::string>();
+  proto::MetadataRequest request;
+  *request.mutable_list_xattr()->mutable_fid() = ToProto(fid);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  co_return std::vector<std::string>(reply.list_xattr().names().begin(), reply.list_xattr().names().end());
+}
+
+}  // namespace nacre::client
