@@ -5,21 +5,13 @@
 
 #include "common/crc32c.h"
 #include "common/log.h"
+#include "server/object/aligned_buffer.h"
 #include "server/object/journal.h"
 
 namespace nacre::ost {
 namespace {
 
 constexpr size_t kScanAtOnce = 256;
-
-struct AlignedDelete {
-  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t(kBlockSize)); }
-};
-using AlignedBuffer = std::unique_ptr<std::byte[], AlignedDelete>;
-
-AlignedBuffer MakeAligned(size_t size) {
-  return AlignedBuffer(static_cast<std::byte*>(::operator new[](size, std::align_val_t(kBlockSize))));
-}
 
 }  // namespace
 
