@@ -11,7 +11,8 @@ constexpr uint64_t kBytesPerInode = 1024;
 Task<Reply> Statfs(const Op& op) {
   proto::MetadataReply reply;
   proto::StatfsReply* out = reply.mutable_statfs();
-  for (const proto::OstState& ost : op.mds->osts.Map().osts()) {
+  const proto::ClusterMap map = op.mds->osts.Map();
+  for (const proto::OstState& ost : map.osts()) {
     out->set_total_bytes(out->total_bytes() + ost.info().total_bytes());
     out->set_free_bytes(out->free_bytes() + ost.info().available_bytes());
     out->set_available_bytes(out->available_bytes() + ost.info().available_bytes());
