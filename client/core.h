@@ -153,10 +153,11 @@ class Core final : public FileSystem {
                            uint64_t size);
   Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
                                    uint64_t skip, uint64_t size);
-  Task<Status> WriteInlineThrough(InodePtr inode, const Caller& caller, uint64_t offset, Pieces pieces,
-                                  size_t size);
+  Task<Status> WriteInlineThrough(InodePtr inode, const Caller& caller, std::optional<uint64_t> offset,
+                                  Pieces pieces, size_t size);
   Task<void> DestroyObjects(LayoutPtr layout);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);

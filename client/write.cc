@@ -328,16 +328,22 @@ Task<Status> Core::MoveOutThrough(InodePtr inode) {
 }
 
 // EFBIG: it has been moved out for this write, or by somebody else; write to the objects.
-Task<Status> Core::WriteInlineThrough(InodePtr inode, const Caller& caller, uint64_t offset, Pieces pieces,
-                                      size_t size) {
-  proto::MetadataRequest request;
-  if (offset + size > inline_limit_) {
+Task<Status> Core::WriteInlineThrough(InodePtr inode, const Caller& caller, std::optional<uint64_t> offset,
+                                      Pieces pieces, size_t size) {
+  uint64_t at = 0;  // an append's place is the server's to know; this says whether it is worth asking
+  {
+    std::lock_guard lock(inode->mutex);
+    at = offset.value_or(inode->Size());
+  }
+  if (at + size > inline_limit_) {
     CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
     co_return ErrnoError(EFBIG, "moved out");
   }
+  proto::MetadataRequest request;
   proto::WriteInline* write = request.mutable_write_inline();
   *write->mutable_fid() = ToProto(inode->fid);
-  write->set_offset(offset);
+  write->set_append(!offset);
+  write->set_offset(offset.value_or(0));
   std::string* data = write->mutable_data();
   data->resize(size);
   CopyOut(pieces, 0, reinterpret_cast<std::byte*>(data->data()), size);
@@ -350,15 +356,34 @@ Task<Status> Core::WriteInlineThrough(InodePtr inode, const Caller& caller, uint
   co_return OkStatus();
 }
 
-// Takes the bytes at the end from the MDS, then writes there.
-Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {
+// Inline, or at bytes at the end that the MDS gives out. EFBIG, ESTALE: the file has changed its form
+// meanwhile.
+Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
+  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  bool is_inline = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    is_inline = inode->attr.inline_data();
+  }
+  if (is_inline) {
+    CO_RETURN_IF_ERROR(co_await WriteInlineThrough(inode, handle->caller, std::nullopt, pieces, size));
+    co_return size;
+  }
   proto::MetadataRequest request;
   *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
   request.mutable_append()->set_length(size);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.append().attr(), nullptr, nullptr);
   co_return co_await WriteThrough(handle, reply.append().offset(), pieces, size);
+}
+
+Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {
+  for (int attempt = 0;; ++attempt) {
+    StatusOr<size_t> written = co_await AppendOnce(handle, pieces, size);
+    int error = ToErrno(written.status());
+    if ((error != EFBIG && error != ESTALE) || attempt >= kRaces) co_return written;
+  }
 }
 
 // Objects that a write made anew after another client's truncation had given them up.
