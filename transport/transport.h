@@ -107,8 +107,9 @@ using CallHandler = absl::AnyInvocable<Task<void>(std::shared_ptr<IncomingCall>)
 
 class Listener {
  public:
-  virtual ~Listener() =
-      default;  // stops listening, ends all connections, waits for running handlers' calls to fail
+  // Stops listening, starts no handler any more and ends all connections: what running handlers ask of their
+  // calls fails from now on. Does not wait for those handlers, which need the executor to come to their end.
+  virtual ~Listener() = default;
   virtual std::string address() const = 0;  // with the real port where 0 was asked for
 };
 

@@ -73,6 +73,13 @@ std::vector<TransportKind> AllKinds() {
   };
 }
 
+std::vector<TransportKind> TcpKinds() {
+  return {
+      {"Tcp", MakeSetup<TcpSetup>, 1},
+      {"TcpThreads", MakeSetup<TcpSetup>, 3},
+  };
+}
+
 void TransportTest::SetUp() {
   setup_ = GetParam().make();
   client_ = setup_->Make(executor());

@@ -37,6 +37,7 @@ struct TransportKind {
 };
 
 std::vector<TransportKind> AllKinds();
+std::vector<TransportKind> TcpKinds();
 
 class TransportTest : public ::testing::TestWithParam<TransportKind> {
  public:

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -82,6 +83,10 @@ Task<StatusOr<std::vector<StreamEndpoint>>> Resolve(Executor executor, TcpAddres
 
 // A path left behind by a server that is gone may be taken over; one that answers may not.
 Status RemoveStaleSocket(const UnixAddress& address, const asio::local::stream_protocol::endpoint& endpoint) {
+  struct stat info;
+  if (::lstat(address.path.c_str(), &info) != 0)
+    return OkStatus();  // the bind tells what is wrong with the path
+  if (!S_ISSOCK(info.st_mode)) return ErrnoError(EADDRINUSE, "there is something there that is no socket");
   int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoError(errno, absl::StrFormat("socket: %s", std::strerror(errno)));
   int error = ::connect(fd, endpoint.data(), endpoint.size()) == 0 ? 0 : errno;

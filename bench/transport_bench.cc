@@ -1,0 +1,242 @@
+// What the data plane costs over bare sockets, in one process over loopback: run it as
+// build/bin/transport_bench.
+//
+// The client and the server each have a thread of their own. "Bare" is what two threads reach with blocking
+// sockets and nothing else: a ping-pong of 4 KiB answered by a few bytes, and a stream in parts of 1 MiB.
+// Compare within one run.
+#include <absl/strings/str_format.h>
+#include <arpa/inet.h>
+#include <benchmark/benchmark.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <thread>
+
+#include "common/log.h"
+#include "transport/inproc/inproc_transport.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace nacre {
+namespace {
+
+constexpr size_t kSmall = 4 << 10;
+constexpr size_t kLarge = 1 << 20;
+constexpr size_t kReplySize = 40;  // about what an ObjectReply takes
+
+void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::perror(what);
+  std::abort();
+}
+
+// Two connected TCP sockets over loopback.
+struct SocketPair {
+  int a = -1, b = -1;
+
+  SocketPair() {
+    int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    Require(::bind(listener, reinterpret_cast<sockaddr*>(&at), size) == 0, "bind");
+    Require(::listen(listener, 1) == 0, "listen");
+    Require(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size) == 0, "getsockname");
+    a = ::socket(AF_INET, SOCK_STREAM, 0);
+    Require(::connect(a, reinterpret_cast<sockaddr*>(&at), size) == 0, "connect");
+    b = ::accept(listener, nullptr, nullptr);
+    ::close(listener);
+    const int on = 1;
+    ::setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  ~SocketPair() {
+    ::close(a);
+    ::close(b);
+  }
+};
+
+bool SendAll(int fd, const char* data, size_t size) {
+  while (size > 0) {
+    ssize_t n = ::send(fd, data, size, MSG_NOSIGNAL);
+    if (n <= 0) return false;
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool ReceiveAll(int fd, char* data, size_t size) {
+  while (size > 0) {
+    ssize_t n = ::recv(fd, data, size, 0);
+    if (n <= 0) return false;
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// There `request` bytes, back `reply` bytes.
+void BarePingPong(benchmark::State& state) {
+  const size_t request = static_cast<size_t>(state.range(0)), reply = static_cast<size_t>(state.range(1));
+  SocketPair sockets;
+  std::thread server([&] {
+    std::string in(request, 0), out(reply, 'r');
+    while (ReceiveAll(sockets.b, in.data(), request) && SendAll(sockets.b, out.data(), reply)) {
+    }
+  });
+  std::string in(reply, 0), out(request, 'q');
+  for (auto _ : state) {
+    Require(SendAll(sockets.a, out.data(), request), "send");
+    Require(ReceiveAll(sockets.a, in.data(), reply), "recv");
+  }
+  ::shutdown(sockets.a, SHUT_RDWR);
+  server.join();
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * std::max(request, reply)));
+}
+
+void BareStream(benchmark::State& state) {
+  SocketPair sockets;
+  std::thread server([&] {
+    std::string out(kLarge, 's');
+    while (SendAll(sockets.b, out.data(), out.size())) {
+    }
+  });
+  std::string in(kLarge, 0);
+  for (auto _ : state) Require(ReceiveAll(sockets.a, in.data(), in.size()), "recv");
+  ::shutdown(sockets.a, SHUT_RDWR);
+  server.join();
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kLarge));
+}
+
+// An io_context with one thread.
+class Side {
+ public:
+  ~Side() {
+    work_.reset();
+    thread_.join();
+  }
+  Executor executor() { return context_.get_executor(); }
+
+ private:
+  asio::io_context context_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
+  std::thread thread_{[this] { context_.run(); }};
+};
+
+enum Kind { kTcp, kUnix, kInproc };
+
+struct Pair {
+  explicit Pair(Kind kind, size_t size) : memory(16 * size, std::byte{1}) {
+    auto network = MakeInprocNetwork();
+    auto make = [&](Side& side) {
+      return kind == kInproc ? MakeInprocTransport(network, side.executor(), RealClock())
+                             : MakeTcpTransport(side.executor(), RealClock());
+    };
+    client = make(client_side);
+    server = make(kind == kInproc ? client_side : server_side);
+    std::string address = "127.0.0.1:0";
+    if (kind == kUnix) address = absl::StrFormat("unix:/tmp/nacre_transport_bench.%d", ::getpid());
+    if (kind == kInproc) address = "inproc:bench";
+    buffers.assign(16, std::vector<std::byte>(size, std::byte{2}));
+    listener =
+        server
+            ->Listen(address,
+                     [this](std::shared_ptr<IncomingCall> call) { return Handle(this, std::move(call)); })
+            .value();
+    peer = client->Connect(listener->address()).value();
+    region = client->Register(memory.data(), memory.size()).value();
+  }
+
+  // The body's first byte says which buffer to use.
+  static Task<void> Handle(Pair* self, std::shared_ptr<IncomingCall> call) {
+    std::vector<std::byte>& buffer = self->buffers[static_cast<size_t>(call->body()[0])];
+    Status status;
+    if (call->memory_kind() == CallMemory::kPutTarget) {
+      const std::span<const std::byte> out = std::span(buffer).first(call->memory_size());
+      status = co_await call->Put(0, std::span(&out, 1));
+    } else if (call->memory_kind() == CallMemory::kGetSource) {
+      const std::span<std::byte> in = std::span(buffer).first(call->memory_size());
+      status = co_await call->Get(0, std::span(&in, 1));
+    }
+    Require(status.ok(), "transfer");
+    std::string reply(kReplySize, 'r');
+    status = co_await call->Reply(std::move(reply));
+    Require(status.ok(), "reply");
+  }
+
+  Side client_side, server_side;
+  std::unique_ptr<Transport> client, server;
+  std::vector<std::vector<std::byte>> buffers;
+  std::unique_ptr<Listener> listener;
+  std::shared_ptr<Peer> peer;
+  std::vector<std::byte> memory;
+  std::shared_ptr<MemoryRegion> region;
+};
+
+// Calls one behind the other, until there have been `count` in all lanes together.
+Task<int> Lane(Pair* pair, int lane, CallMemory kind, size_t size, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    CallRequest request;
+    request.body = std::string(kReplySize, static_cast<char>(lane));
+    request.kind = kind;
+    if (size > 0) request.memory.push_back({pair->region, lane * size, size});
+    auto reply = co_await pair->peer->Call(std::move(request), std::chrono::seconds(30));
+    Require(reply.ok(), "call");
+  }
+  co_return 0;
+}
+
+Task<int> Lanes(Pair* pair, int lanes, CallMemory kind, size_t size, int64_t count) {
+  std::vector<Task<int>> tasks;
+  for (int i = 0; i < lanes; ++i) tasks.push_back(Lane(pair, i, kind, size, count));
+  (void)co_await WhenAll(std::move(tasks));
+  co_return 0;
+}
+
+void RunAndWait(Pair& pair, int lanes, CallMemory kind, size_t size, int64_t count) {
+  std::promise<void> done;
+  asio::co_spawn(pair.client_side.executor(), Lanes(&pair, lanes, kind, size, count),
+                 [&](std::exception_ptr, int) { done.set_value(); });
+  done.get_future().wait();
+}
+
+void Calls(benchmark::State& state, Kind link, CallMemory kind, size_t size, int lanes) {
+  Pair pair(link, std::max<size_t>(size, 1));
+  RunAndWait(pair, lanes, kind, size, 10);  // connects
+  const int64_t batch = std::max<int64_t>(1, (size == kLarge ? 64 : 1024) / lanes);
+  for (auto _ : state) RunAndWait(pair, lanes, kind, size, batch);
+  const int64_t calls = static_cast<int64_t>(state.iterations()) * batch * lanes;
+  state.SetBytesProcessed(calls * static_cast<int64_t>(size));
+  state.SetItemsProcessed(calls);
+  state.counters["us_per_call"] = benchmark::Counter(
+      static_cast<double>(calls) / 1e6, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+#define NACRE_ALL(link, name)                                                                           \
+  BENCHMARK_CAPTURE(Calls, name##_echo, link, CallMemory::kNone, 0, 1)->UseRealTime();                  \
+  BENCHMARK_CAPTURE(Calls, name##_put_4k, link, CallMemory::kPutTarget, kSmall, 1)->UseRealTime();      \
+  BENCHMARK_CAPTURE(Calls, name##_get_4k, link, CallMemory::kGetSource, kSmall, 1)->UseRealTime();      \
+  BENCHMARK_CAPTURE(Calls, name##_put_4k_x16, link, CallMemory::kPutTarget, kSmall, 16)->UseRealTime(); \
+  BENCHMARK_CAPTURE(Calls, name##_get_4k_x16, link, CallMemory::kGetSource, kSmall, 16)->UseRealTime(); \
+  BENCHMARK_CAPTURE(Calls, name##_put_1m, link, CallMemory::kPutTarget, kLarge, 1)->UseRealTime();      \
+  BENCHMARK_CAPTURE(Calls, name##_get_1m, link, CallMemory::kGetSource, kLarge, 1)->UseRealTime();      \
+  BENCHMARK_CAPTURE(Calls, name##_put_1m_x16, link, CallMemory::kPutTarget, kLarge, 16)->UseRealTime(); \
+  BENCHMARK_CAPTURE(Calls, name##_get_1m_x16, link, CallMemory::kGetSource, kLarge, 16)->UseRealTime()
+
+BENCHMARK(BarePingPong)->Args({64, 64})->Args({64, 4096 + 64})->Args({64, 1 << 20})->UseRealTime();
+BENCHMARK(BareStream)->UseRealTime();
+NACRE_ALL(kTcp, tcp);
+NACRE_ALL(kUnix, unix);
+NACRE_ALL(kInproc, inproc);
+
+}  // namespace
+}  // namespace nacre
+
+BENCHMARK_MAIN();
