@@ -23,6 +23,7 @@ class DetachedWrite : public WriteOp {
 Task<Status> AwaitedWrite::Send(WriteQueue& queue) {
   Status status;
   if (queue.Start(this, &status)) co_return status;
+  Queued();
   co_return co_await done_.Wait();
 }
 

@@ -76,6 +76,7 @@ class AwaitedWrite : public WriteOp {
   Task<Status> Send(WriteQueue& queue);
 
  protected:
+  virtual void Queued() {}  // it did not go out at once; may come after Done
   void Done(const Status& status) override { done_.Set(status); }
 
  private:

@@ -64,6 +64,22 @@ FrameHeader ReplyHeader(uint64_t id, const std::string& body, uint8_t flags) {
 
 }  // namespace
 
+// Lets the connection count the replies that wait for the socket.
+class ReplyWrite : public AwaitedWrite {
+ public:
+  explicit ReplyWrite(ServerConnection* connection) : connection_(connection) {}
+
+ protected:
+  void Queued() override { connection_->CountUnsentReply(1); }
+  void Done(const Status& status) override {
+    connection_->CountUnsentReply(-1);
+    AwaitedWrite::Done(status);
+  }
+
+ private:
+  ServerConnection* const connection_;
+};
+
 TcpIncomingCall::TcpIncomingCall(std::shared_ptr<ServerConnection> connection, const FrameHeader& header,
                                  std::string body, std::unique_ptr<std::byte[]> eager)
     : connection_(std::move(connection)),
@@ -74,8 +90,8 @@ TcpIncomingCall::TcpIncomingCall(std::shared_ptr<ServerConnection> connection, c
       eager_(std::move(eager)) {}
 
 TcpIncomingCall::~TcpIncomingCall() {
-  connection_->RemoveCall(id_);
   if (replied_) return;
+  connection_->RemoveCall(id_);
   std::string text = "the server's handler ended without a reply";
   const FrameHeader header = ReplyHeader(id_, text, kFrameFailed);
   connection_->SendFrame(header, std::move(text));
@@ -154,13 +170,12 @@ Task<Status> TcpIncomingCall::Reply(std::string body) {
                                                  body.size(), kMaxBodySize));
   }
   if (std::exchange(replied_, true)) co_return absl::FailedPreconditionError("the call has been replied to");
-  AwaitedWrite write;
+  connection_->RemoveCall(id_);
+  ReplyWrite write(connection_.get());
   if (!kept_.empty()) write.pieces.push_back({kept_.data(), kept_.size()});
   write.SetHeader(ReplyHeader(id_, body, 0));
   write.pieces.push_back({body.data(), body.size()});
-  Status status = co_await connection_->Send(write);
-  connection_->RemoveCall(id_);
-  co_return status;
+  co_return co_await connection_->Send(write);
 }
 
 }  // namespace nacre

@@ -108,12 +108,14 @@ Task<Status> ServerConnection::OnCall(FrameHeader header) {
   co_return OkStatus();
 }
 
-// Clients keep to the limit as they see it: a call is over for them when its reply has come, for this side a
-// little later, when its sender has noticed. Hence the factor.
+// Clients keep to the limit as they see it. A call leaves the table before its reply can be seen, so it is no
+// more here than there. Replies that wait for the socket are bounded too: those that have gone out and are
+// not noted yet (one batch of the writer) and as many as the client may ask for meanwhile.
 Status ServerConnection::AddCall(uint64_t id) {
   std::lock_guard lock(mutex_);
-  if (calls_.size() >= 2 * calls_at_once_) {
-    return ErrnoError(EPROTO, absl::StrFormat("more than the allowed %d calls at once", calls_at_once_));
+  const auto limit = static_cast<int64_t>(calls_at_once_);
+  if (static_cast<int64_t>(calls_.size()) >= limit || unsent_replies_ > 2 * limit) {
+    return ErrnoError(EPROTO, absl::StrFormat("more than the allowed %d calls at once", limit));
   }
   if (calls_.emplace(id, nullptr).second) return OkStatus();
   return ErrnoError(EPROTO, absl::StrFormat("call %#x is already in progress", id));
@@ -157,6 +159,11 @@ Task<Status> ServerConnection::Send(AwaitedWrite& write) {
   Status status = co_await write.Send(writer());
   if (status.ok()) co_return status;
   co_return ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", status.message()));
+}
+
+void ServerConnection::CountUnsentReply(int change) {
+  std::lock_guard lock(mutex_);
+  unsent_replies_ += change;
 }
 
 void ServerConnection::OnClosed(const Status& why) {

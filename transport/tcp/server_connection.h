@@ -42,6 +42,7 @@ class ServerConnection : public Connection {
 
  private:
   friend class TcpIncomingCall;
+  friend class ReplyWrite;
 
   // What a handler waits for, in its own frame.
   struct PendingGet {
@@ -61,6 +62,7 @@ class ServerConnection : public Connection {
   void RemoveCall(uint64_t id);
   Status AddGet(uint64_t id, PendingGet* get);  // until data has come or the connection has ended
   Task<Status> Send(AwaitedWrite& write);
+  void CountUnsentReply(int change);
 
   std::string name_;  // with the client's identity after the greeting; only for the reader
   const std::shared_ptr<CallSink> sink_;
@@ -72,8 +74,9 @@ class ServerConnection : public Connection {
   std::unique_ptr<TimerHandle> greeting_timer_;
   absl::AnyInvocable<void()> lost_;
   bool closed_ = false;
-  // The calls whose reply is not wholly sent, each with what its handler waits for.
+  // The calls in progress, each with what its handler waits for.
   absl::flat_hash_map<uint64_t, PendingGet*> calls_;
+  int64_t unsent_replies_ = 0;  // that wait for the socket; for a moment it may be below what is true
 };
 
 }  // namespace nacre

@@ -125,7 +125,7 @@ class WaitingRoom {
 };
 
 TEST_P(TcpTransportTest, MoreCallsThanAllowedEndTheConnection) {
-  const size_t bound = 2 * static_cast<size_t>(TcpOptions().calls_per_connection);
+  const size_t bound = static_cast<size_t>(TcpOptions().calls_per_connection);
   WaitingRoom room;
   Listen([&](CallPtr call) { return room.Enter(std::move(call)); });
   RawSocket socket = RawSocket::ConnectTo(address());
