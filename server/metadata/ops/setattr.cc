@@ -49,8 +49,20 @@ Status CheckSize(const Op& op, const Inode& inode, const proto::Setattr& request
   return request.open_handle() ? OkStatus() : CheckAccess(op.caller, inode, kMayWrite);
 }
 
+// Before others than the owner write or truncate, the kernel asks in their name for setuid and setgid to go.
+bool OnlyDropsSetuid(const Inode& inode, const proto::Setattr& request) {
+  const uint32_t before = inode.mode & 07777, after = request.mode() & 07777;
+  return before != after && (after & ~before) == 0 && (before & ~after & ~(S_ISUID | S_ISGID)) == 0;
+}
+
+Status CheckMode(const Op& op, const Inode& inode, const proto::Setattr& request) {
+  if (!request.set_mode() || CheckOwner(op.caller, inode).ok()) return OkStatus();
+  if (!OnlyDropsSetuid(inode, request)) return CheckOwner(op.caller, inode);
+  return request.open_handle() ? OkStatus() : CheckAccess(op.caller, inode, kMayWrite);
+}
+
 Status CheckPermission(const Op& op, const Inode& inode, const proto::Setattr& request) {
-  if (request.set_mode()) RETURN_IF_ERROR(CheckOwner(op.caller, inode));
+  RETURN_IF_ERROR(CheckMode(op, inode, request));
   RETURN_IF_ERROR(CheckNewOwner(op, inode, request));
   RETURN_IF_ERROR(CheckTimes(op, inode, request));
   return CheckSize(op, inode, request);

@@ -24,6 +24,20 @@ TEST_F(SetattrTest, ChmodIsForTheOwnerAndKeepsTheType) {
   EXPECT_THAT(client.Chmod(f, 0777), Fails(EPERM));
 }
 
+TEST_F(SetattrTest, WhoMayWriteMayDropSetuidAndNothingElse) {
+  Fid f = FidOf(client.Create(kRootFid, "f", 0777));
+  ASSERT_THAT(client.Chmod(f, 06777), IsOk());
+  client.As(1000, 1000);
+  EXPECT_THAT(client.Chmod(f, 0755), Fails(EPERM));
+  EXPECT_THAT(client.Chmod(f, 07777), Fails(EPERM));
+  EXPECT_THAT(client.Chmod(f, 0777), IsOk());
+  EXPECT_EQ(Attr(f).mode() & 07777, 0777u);
+  client.As(0, 0);
+  ASSERT_THAT(client.Chmod(f, 04755), IsOk());
+  client.As(1000, 1000);
+  EXPECT_THAT(client.Chmod(f, 0755), Fails(EACCES));
+}
+
 TEST_F(SetattrTest, SetgidNeedsTheGroup) {
   Fid f = FidOf(client.Create(kRootFid, "f"));
   client.Chown(f, 1000, 50);
