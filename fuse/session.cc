@@ -97,6 +97,7 @@ Status Session::MountKernel() {
                         "is this root or, with user_allow_other in /etc/fuse.conf, a user with fusermount3?",
                         options_.mountpoint));
   }
+  RETURN_IF_ERROR(init_reply_.Attach(fuse_));
   ASSIGN_OR_RETURN(MountEntry entry, FindMount(options_.mountpoint));
   device_ = entry.device;
   return OkStatus();

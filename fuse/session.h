@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "fuse/buffers.h"
 #include "fuse/callers.h"
+#include "fuse/init_reply.h"
 #include "fuse/invalidator.h"
 #include "fuse/libfuse.h"
 #include "fuse/mount.h"
@@ -39,6 +40,7 @@ class Session : public std::enable_shared_from_this<Session> {
   NodeTable& nodes() { return nodes_; }
   Callers& callers() { return callers_; }
   Invalidator& invalidator() { return *invalidator_; }
+  InitReply& init_reply() { return init_reply_; }
   const OneShot<Unit>& ended() const { return ended_; }
 
   void RequestBegins() { running_.fetch_add(1, std::memory_order_relaxed); }
@@ -64,6 +66,7 @@ class Session : public std::enable_shared_from_this<Session> {
   NodeTable nodes_;
   Callers callers_{RealClock()};
   BufferPool buffers_;
+  InitReply init_reply_;
   std::unique_ptr<Invalidator> invalidator_;
   OneShot<Unit> ended_;
 

@@ -128,6 +128,29 @@ TEST_F(IoTest, SharedAndPrivateMappings) {
   ::close(file);
 }
 
+TEST_F(IoTest, SharedMappingsWithoutTheLease) {
+  filesystem_.SetMayCache(false);
+  WriteFile("file", std::string(4096, 'a'));
+  int file = ::open(Path("file").c_str(), O_RDWR);
+  auto* shared = static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  if (shared == MAP_FAILED && errno == ENODEV) GTEST_SKIP() << "NOT TESTED: a kernel before 6.6";
+  ASSERT_NE(shared, MAP_FAILED) << std::strerror(errno);
+  shared[1] = 'S';
+  ASSERT_EQ(::msync(shared, 4096, MS_SYNC), 0);
+  EXPECT_EQ(ReadFile("file").substr(0, 3), "aSa");
+  ::munmap(shared, 4096);
+  ::close(file);
+}
+
+TEST_F(IoTest, AWriteAsksForNoAttribute) {
+  WriteFile("file", "x");
+  uint64_t before = filesystem_.xattr_requests();
+  int file = ::open(Path("file").c_str(), O_WRONLY);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(::write(file, "x", 1), 1);
+  ::close(file);
+  EXPECT_LE(filesystem_.xattr_requests() - before, 1u);
+}
+
 TEST_F(IoTest, AProgramRunsFromTheMount) {
   ASSERT_EQ(std::system(absl::StrFormat("cp /bin/true %s && %s", Path("true"), Path("true")).c_str()), 0);
 }

@@ -81,6 +81,11 @@ uint64_t MemoryFileSystem::reads() {
   return reads_;
 }
 
+uint64_t MemoryFileSystem::xattr_requests() {
+  std::lock_guard lock(mutex_);
+  return xattr_requests_;
+}
+
 Caller MemoryFileSystem::last_caller() {
   std::lock_guard lock(mutex_);
   return last_caller_;
@@ -447,6 +452,7 @@ Task<StatusOr<size_t>> MemoryFileSystem::CopyRange(HandlePtr from, uint64_t from
 
 Task<StatusOr<std::string>> MemoryFileSystem::GetXattr(const Caller&, Fid fid, std::string name) {
   std::lock_guard lock(mutex_);
+  ++xattr_requests_;
   NodePtr node = NodeOf(fid);
   if (node == nullptr) co_return ErrnoError(ESTALE, fid.ToString());
   auto it = node->xattrs.find(name);

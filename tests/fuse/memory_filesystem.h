@@ -46,6 +46,7 @@ class MemoryFileSystem : public FileSystem {
   void Overwrite(const std::string& path, std::string data);  // as another client would
   uint64_t open_handles();
   uint64_t reads();
+  uint64_t xattr_requests();
   Caller last_caller();
   void HoldReads(bool hold);  // reads wait until let go: requests in progress
 
@@ -120,7 +121,7 @@ class MemoryFileSystem : public FileSystem {
   bool may_cache_ = true;
   Duration valid_ = 1s;
   Invalidation invalidation_;
-  uint64_t open_handles_ = 0, reads_ = 0;
+  uint64_t open_handles_ = 0, reads_ = 0, xattr_requests_ = 0;
   Caller last_caller_;
   std::list<proto::LockRange> locks_;
   std::list<Waiter> waiters_;

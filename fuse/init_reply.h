@@ -1,0 +1,30 @@
+// What this libfuse has no name for in the kernel's first exchange (INIT): asked for by adding it to
+// libfuse's answer on its way out. Internal to fuse/. Works between fuse_session_mount and the first request.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/status.h"
+
+struct fuse_session;
+
+namespace nacre::fuse {
+
+class InitReply {
+ public:
+  // Routes the session's reads and writes through this object, which must outlive it. The session's userdata
+  // is a Session.
+  Status Attach(fuse_session* session);
+
+  // Called with every request and answer; quick after the first.
+  void SawRequest(const void* request, size_t size);
+  void SeesAnswer(struct iovec* pieces, int count);
+
+ private:
+  std::atomic<bool> done_{false};
+  uint64_t unique_ = 0;  // of the INIT request
+  uint64_t offered_ = 0;
+};
+
+}  // namespace nacre::fuse
