@@ -248,8 +248,11 @@ class InprocListener : public Listener {
 };
 
 struct PeerCore {
-  std::shared_ptr<InprocNetwork> network;
-  std::string address;
+  PeerCore(std::shared_ptr<InprocNetwork> network, std::string address, Clock& clock)
+      : network(std::move(network)), address(std::move(address)), clock(clock) {}
+
+  const std::shared_ptr<InprocNetwork> network;
+  const std::string address;
   Clock& clock;
   std::shared_ptr<Watchdog> watchdog;
   CallSet calls;
