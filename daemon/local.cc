@@ -81,6 +81,7 @@ StatusOr<MdsConfig> MakeMdsConfig(const LocalOptions& options) {
   config.directory = options.directory + "/mdt";
   config.listen = {LocalMdsAddress(options.directory)};
   config.memory = 2 * kStoreBytes;
+  config.options.recovery_window = 2s;  // the client of before was in the process of before
   RETURN_IF_ERROR(Finish(&config));
   return config;
 }
