@@ -1,0 +1,66 @@
+#include "server/object/range_lock.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <optional>
+
+namespace nacre::ost {
+namespace {
+
+class RangeLockTest : public testing::Test {
+ protected:
+  using Held = std::optional<RangeLock::Guard>;
+
+  void Take(uint64_t first, uint64_t end, bool exclusive, Held* out) {
+    Spawn(context_.get_executor(),
+          [](RangeLock* lock, uint64_t first, uint64_t end, bool exclusive, Held* out) -> Task<void> {
+            out->emplace(co_await lock->Lock(first, end, exclusive));
+          }(&lock_, first, end, exclusive, out));
+    Poll();
+  }
+  void Drop(Held* held) {
+    held->reset();
+    Poll();
+  }
+  void Poll() {
+    context_.restart();
+    context_.poll();
+  }
+
+  asio::io_context context_;
+  RangeLock lock_;
+};
+
+TEST_F(RangeLockTest, ReadersShareWritersExclude) {
+  Held reader, other, writer, apart;
+  Take(0, 10, false, &reader);
+  Take(5, 15, false, &other);
+  Take(8, 9, true, &writer);
+  Take(20, 30, true, &apart);
+  EXPECT_TRUE(reader && other && apart);
+  EXPECT_FALSE(writer);
+  Drop(&reader);
+  EXPECT_FALSE(writer);
+  Drop(&other);
+  EXPECT_TRUE(writer);
+}
+
+TEST_F(RangeLockTest, FirstComeFirstServedAmongThoseThatOverlap) {
+  Held held, writer, late_reader, elsewhere;
+  Take(0, 10, false, &held);
+  Take(0, 10, true, &writer);
+  Take(5, 6, false, &late_reader);
+  Take(10, RangeLock::kEnd, true, &elsewhere);
+  EXPECT_FALSE(writer);
+  EXPECT_FALSE(late_reader) << "a reader does not overtake the writer that waits";
+  EXPECT_TRUE(elsewhere);
+  Drop(&held);
+  EXPECT_TRUE(writer);
+  EXPECT_FALSE(late_reader);
+  Drop(&writer);
+  EXPECT_TRUE(late_reader);
+}
+
+}  // namespace
+}  // namespace nacre::ost
