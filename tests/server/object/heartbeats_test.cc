@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/server/object/server_fixture.h"
+
+namespace nacre {
+namespace {
+
+// An MGS that says what it is told to say.
+class FakeCluster : public ClusterChannel {
+ public:
+  Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest request) override {
+    registrations.push_back(request);
+    if (away) co_return ErrnoError(ECONNREFUSED, "nobody listens");
+    proto::RegisterOssReply reply;
+    *reply.mutable_status() = ToProto(refusal);
+    reply.set_cluster_uuid("cluster-1");
+    reply.set_heartbeat_ms(1);
+    co_return reply;
+  }
+  Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
+    heartbeats.push_back(request);
+    proto::HeartbeatReply reply;
+    if (forget) *reply.mutable_status() = ToProto(ErrnoError(ENOENT, "who are you?"));
+    forget = false;
+    co_return reply;
+  }
+  Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
+
+  bool away = false;
+  bool forget = false;
+  Status refusal;
+  std::vector<proto::RegisterOssRequest> registrations;
+  std::vector<proto::HeartbeatRequest> heartbeats;
+};
+
+ObjectOptions Quick() {
+  ObjectOptions options;
+  options.heartbeat = 1ms;
+  return options;
+}
+
+void RunUntil(ServerFixture* f, const std::function<bool()>& done) {
+  Duration deadline = RealClock().Now() + 20s;
+  f->context.restart();
+  while (!done() && RealClock().Now() < deadline) f->context.run_one_for(100ms);
+  ASSERT_TRUE(done());
+}
+
+TEST(Heartbeats, RegistersJoinsTheClusterAndBeats) {
+  auto cluster = std::make_shared<FakeCluster>();
+  ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return cluster->heartbeats.size() >= 3; });
+  ASSERT_EQ(cluster->registrations.size(), 1u);
+  const proto::RegisterOssRequest request = cluster->registrations[0];
+  EXPECT_EQ(request.cluster_uuid(), "");
+  EXPECT_EQ(request.address(), "inproc:oss");
+  ASSERT_EQ(request.osts_size(), 2);
+  EXPECT_EQ(request.osts(1).index(), 5u);
+  EXPECT_EQ(request.osts(1).uuid().size(), 36u);
+  EXPECT_EQ(request.osts(1).total_bytes(), ServerFixture::kBlocks * kBlockSize);
+  EXPECT_EQ(cluster->heartbeats[0].instance(), request.instance());
+  ASSERT_TRUE(f.Restart().ok());
+  RunUntil(&f, [&] { return cluster->registrations.size() >= 2; });
+  EXPECT_EQ(cluster->registrations[1].cluster_uuid(), "cluster-1");
+  EXPECT_EQ(cluster->registrations[1].osts(1).uuid(), request.osts(1).uuid());
+  EXPECT_NE(cluster->registrations[1].instance(), request.instance());
+}
+
+TEST(Heartbeats, GoesOnWhenTheMgsIsAwayAndRegistersAgainWhenItHasForgotten) {
+  auto cluster = std::make_shared<FakeCluster>();
+  cluster->away = true;
+  ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
+  cluster->away = false;
+  RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
+  size_t before = cluster->registrations.size();
+  cluster->forget = true;
+  RunUntil(&f, [&] { return cluster->registrations.size() > before; });
+}
+
+TEST(Heartbeats, ABadBlockIsReported) {
+  auto cluster = std::make_shared<FakeCluster>();
+  ServerFixture f(Quick(), cluster);
+  auto client = f.Client(1);
+  ASSERT_TRUE(f.Write(client.get(), 0, {9, 0}, 0, "data").ok());
+  ASSERT_TRUE(f.Run(f.server->Stop()).ok());
+  f.disk[0].FlipBit(0, 1);
+  ASSERT_TRUE(f.Restart().ok());
+  EXPECT_EQ(ToErrno(f.Read(client.get(), 0, {9, 0}, 0, 4).status()), EIO);
+  size_t before = cluster->heartbeats.size();
+  RunUntil(&f, [&] { return cluster->heartbeats.size() > before + 1; });
+  ASSERT_EQ(cluster->heartbeats.back().osts(0).problems_size(), 1);
+  EXPECT_NE(cluster->heartbeats.back().osts(0).problems(0).find("file [0x7:0x1:0x0] object 9.0 block 0"),
+            std::string::npos);
+  EXPECT_EQ(cluster->heartbeats.back().osts(1).problems_size(), 0);
+}
+
+}  // namespace
+}  // namespace nacre
