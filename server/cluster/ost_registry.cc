@@ -10,6 +10,7 @@ namespace nacre::cluster {
 namespace {
 
 constexpr int kMissedHeartbeats = 5;
+constexpr Duration kFencePatience = std::chrono::seconds(5);
 constexpr uint32_t kMaxOsts = 65536;
 
 void PutString(std::string* out, std::string_view text) {
@@ -66,7 +67,8 @@ void OstRegistry::Close() {
   {
     std::lock_guard lock(mutex_);
     for (auto& [index, ost] : osts_) {
-      if (ost.stub != nullptr) stubs.push_back(ost.stub);
+      stubs.push_back(ost.stub);
+      stubs.push_back(ost.impatient);
     }
   }
   for (auto& stub : stubs) stub->Close();
@@ -82,12 +84,33 @@ StatusOr<std::shared_ptr<Peer>> OstRegistry::PeerOf(const std::string& address) 
 
 Status OstRegistry::PointStub(Ost* ost) {
   ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, PeerOf(ost->record.address));
-  if (ost->stub == nullptr) {
-    ost->stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, RetryPolicy{});
-  } else if (ost->stub->peer() != peer) {
-    ost->stub->SetPeer(peer);
-  }
+  Point(&ost->stub, peer, /*patient=*/true);
+  Point(&ost->impatient, peer, /*patient=*/false);
   return OkStatus();
+}
+
+void OstRegistry::Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, bool patient) {
+  RetryPolicy policy;
+  policy.hard = patient;
+  policy.soft_timeout = kFencePatience;
+  if (*stub == nullptr) *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, policy);
+  else if ((*stub)->peer() != peer) (*stub)->SetPeer(peer);
+}
+
+Task<Status> OstRegistry::Fence(OstIndex index, SessionId session) {
+  std::shared_ptr<ObjectStub> stub;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = osts_.find(index);
+    if (it != osts_.end()) stub = it->second.impatient;
+  }
+  if (stub == nullptr) co_return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", index));
+  proto::ObjectRequest request;
+  request.set_ost(index);
+  request.mutable_fence()->set_session(session);
+  std::vector<MemorySpan> none;
+  auto reply = co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
+  co_return reply.status();
 }
 
 Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {

@@ -61,6 +61,8 @@ class OstRegistry {
   std::vector<OstSpace> Usable() const;  // up ones; all known ones when none is up
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
+  // Tells the OST to refuse this session. Fails after a few seconds if the OST does not answer.
+  Task<Status> Fence(OstIndex index, SessionId session);
   StatusOr<std::shared_ptr<ObjectStub>> Stub(OstIndex index);  // ENODEV: no OST of that index was ever registered
 
  private:
@@ -71,7 +73,9 @@ class OstRegistry {
     uint64_t instance = 0;
     Duration heard{0};
     std::shared_ptr<ObjectStub> stub;
+    std::shared_ptr<ObjectStub> impatient;  // gives up on an OST that does not answer
   };
+  void Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, bool patient);
 
   Status CheckRequest(const proto::RegisterOssRequest& request) const;
   Status CheckOwner(const proto::OstInfo& info) const;

@@ -2,9 +2,12 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "server/metadata/eviction.h"
 
 namespace nacre::mds {
 namespace {
+
+Task<Status> NotRunning() { co_return absl::UnavailableError("the metadata server is stopping"); }
 
 Task<void> SyncLoop(MdsPtr mds) {
   while (!mds->closed) {
@@ -31,14 +34,40 @@ Task<void> DestroyLoop(MdsPtr mds) {
   }
 }
 
+Task<void> EvictAndLog(MdsPtr mds, SessionPtr session, std::string reason) {
+  Status status = co_await Evict(mds, session, std::move(reason));
+  if (!status.ok() && !mds->closed) {
+    LogError("evicting session %d failed: %s", session->id, std::string(status.message()));
+  }
+}
+
+Task<void> EvictMissing(MdsPtr mds) {
+  for (const SessionPtr& session : mds->sessions.All()) {
+    if (!session->whole()) co_await EvictAndLog(mds, session, "it did not come back after a restart of the MDS");
+  }
+}
+
+Task<void> SessionLoop(MdsPtr mds) {
+  while (!mds->closed) {
+    co_await mds->env.clock.Sleep(mds->options.heartbeat);
+    if (mds->closed || mds->Recovering()) continue;
+    for (const SessionPtr& session : mds->sessions.All()) {
+      if (session->ended() || mds->env.clock.Now() - session->heard() < mds->options.session_timeout) continue;
+      Spawn(mds->env.executor, EvictAndLog(mds, session, "it was silent for too long"));
+    }
+  }
+}
+
 Task<void> RecoveryLoop(MdsPtr mds) {
   constexpr Duration kStep = std::chrono::milliseconds(100);
   while (!mds->closed && mds->Recovering()) {
     bool over = mds->env.clock.Now() - mds->started >= mds->options.recovery_window;
+    if (over) co_await EvictMissing(mds);
     if (over || mds->sessions.AllWhole()) mds->sessions.EndRecovery();
     else co_await mds->env.clock.Sleep(kStep);
   }
   if (mds->closed) co_return;
+  co_await mds->filesystem_lease.OfferToLast(mds);
   Status status = co_await SweepOrphans(mds);
   if (!status.ok() && !mds->closed) LogError("removing orphans failed: %s", std::string(status.message()));
 }
@@ -51,10 +80,16 @@ void StartBackground(const MdsPtr& mds) {
     *push.mutable_map() = map;
     if (MdsPtr mds = weak.lock()) mds->sessions.Broadcast(push);
   });
+  mds->osts.SetAdmit([weak = std::weak_ptr<Mds>(mds)](OstIndex ost) -> Task<Status> {
+    MdsPtr mds = weak.lock();
+    if (mds == nullptr) return NotRunning();
+    return CatchUpFences(std::move(mds), ost);
+  });
   Spawn(mds->env.executor, SyncLoop(mds));
   Spawn(mds->env.executor, HeartbeatLoop(mds));
   Spawn(mds->env.executor, RecoveryLoop(mds));
   Spawn(mds->env.executor, DestroyLoop(mds));
+  Spawn(mds->env.executor, SessionLoop(mds));
 }
 
 proto::ClusterStatus MakeStatus(Mds& mds) {
@@ -67,10 +102,20 @@ proto::ClusterStatus MakeStatus(Mds& mds) {
     out->set_name(session->record.name);
     out->set_connected(session->peer() != nullptr);
     out->set_open_files(mds.opens.CountOf(session->id));
+    out->set_leases(mds.leases.CountOf(session->id));
+    out->set_locks(mds.file_locks.CountOf(session->id));
     *out->mutable_paths() = report.paths();
     out->set_resident_bytes(report.resident_bytes());
   }
   status.set_destroy_queue(mds.destroyer.QueuedObjects());
+  for (std::string& problem : mds.Problems()) status.add_problems(std::move(problem));
+  for (const proto::OstState& ost : status.map().osts()) {
+    for (const std::string& problem : ost.info().problems()) {
+      status.add_problems(absl::StrFormat("OST %d: %s", ost.info().index(), problem));
+    }
+    if (!ost.up()) status.add_problems(absl::StrFormat("OST %d at %s is down", ost.info().index(), ost.address()));
+  }
+  status.set_version(NACRE_VERSION);
   status.set_inodes(mds.tables->InodeCount());
   KvStore::Space space = mds.env.store.GetSpace();
   status.set_mdt_total_bytes(space.total_bytes);

@@ -84,6 +84,16 @@ Task<Reply> Dispatch(const Op& op) {
       co_return co_await SetLayout(op, request.set_layout());
     case proto::MetadataRequest::kGetLayout:
       co_return co_await GetLayout(op, request.get_layout());
+    case proto::MetadataRequest::kSetLock:
+      co_return co_await SetLock(op, request.set_lock());
+    case proto::MetadataRequest::kGetLock:
+      co_return co_await GetLock(op, request.get_lock());
+    case proto::MetadataRequest::kAcquireLease:
+      co_return AcquireLease(op, request.acquire_lease());
+    case proto::MetadataRequest::kReleaseLease:
+      co_return ReleaseLease(op, request.release_lease());
+    case proto::MetadataRequest::kReportProblem:
+      co_return ReportProblem(op, request.report_problem());
     case proto::MetadataRequest::kStatfs:
       co_return co_await Statfs(op);
     case proto::MetadataRequest::kSync: {

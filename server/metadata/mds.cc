@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "common/log.h"
 #include "rpc/convert.h"
 
 namespace nacre::mds {
@@ -45,6 +46,20 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       sessions(*tables),
       osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
       chooser(environment.random) {}
+
+void Mds::NoteProblem(std::string problem) {
+  constexpr size_t kKept = 100;
+  LogWarning("a client reports: %s", problem);
+  std::lock_guard lock(problems_mutex_);
+  if (std::find(problems_.begin(), problems_.end(), problem) != problems_.end()) return;
+  problems_.push_back(std::move(problem));
+  if (problems_.size() > kKept) problems_.pop_front();
+}
+
+std::vector<std::string> Mds::Problems() const {
+  std::lock_guard lock(problems_mutex_);
+  return {problems_.begin(), problems_.end()};
+}
 
 Status Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
   if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));

@@ -7,15 +7,20 @@
 // (operations that wait for OSSes: MoveOut, partial truncation) takes those first.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "server/cluster/ost_choice.h"
 #include "server/cluster/ost_registry.h"
 #include "server/metadata/destroyer.h"
 #include "server/metadata/fid_locks.h"
+#include "server/metadata/filesystem_lease.h"
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/layout.h"
+#include "server/metadata/lease_table.h"
+#include "server/metadata/lock_table.h"
 #include "server/metadata/metadata_server.h"
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
@@ -38,15 +43,26 @@ struct Mds {
   FidLocks data_locks;
   IdAllocator ids;
   OpenTable opens;
+  LockTable file_locks;
+  LeaseTable leases;
+  FilesystemLease filesystem_lease;
   SessionTable sessions;
   cluster::OstRegistry osts;
   cluster::OstChooser chooser;
   Destroyer destroyer;
   std::atomic<bool> closed{false};
 
+  // For nacre status: the newest few are kept.
+  void NoteProblem(std::string problem);
+  std::vector<std::string> Problems() const;
+
   bool Recovering() const { return sessions.Recovering(); }
   // Whether somebody may have it open: whom the MDS knows of, or who has not come back yet after a restart.
   bool MayBeOpen(const Fid& fid) const { return opens.IsOpen(fid) || Recovering(); }
+
+ private:
+  mutable std::mutex problems_mutex_;
+  std::deque<std::string> problems_;
 };
 
 using MdsPtr = std::shared_ptr<Mds>;

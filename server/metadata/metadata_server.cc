@@ -9,6 +9,7 @@
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/ops/session_ops.h"
+#include "server/metadata/size_recovery.h"
 #include "server/metadata/truncate.h"
 
 namespace nacre {
@@ -56,8 +57,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::Met
 Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::MetadataRequest request) {
   if (mds->closed) co_return ToReply(absl::UnavailableError("the metadata server is stopping"));
   if (request.op_case() == proto::MetadataRequest::kConnect) {
-    SessionPtr session;
-    co_return ToReply(co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect()), &session));
+    co_return ToReply(co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect())));
   }
   auto session = FindSession(*mds, peer, request);
   if (!session.ok()) co_return ToReply(session.status());
@@ -121,6 +121,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(mds->sessions.Load(environment.clock.Now()));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
   mds::StartBackground(mds);
+  CO_RETURN_IF_ERROR(mds::ResumeSizeScan(mds));
   std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));
   co_return server;
 }

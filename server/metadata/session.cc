@@ -68,9 +68,9 @@ bool Session::ended() const {
   return ended_;
 }
 
-void Session::set_ended() {
+bool Session::TryEnd() {
   std::lock_guard lock(mutex_);
-  ended_ = true;
+  return !std::exchange(ended_, true);
 }
 
 void Session::Report(proto::KeepAlive report) {

@@ -44,7 +44,7 @@ class Session {
   void set_whole(bool whole);
   // An ended session's requests are refused.
   bool ended() const;
-  void set_ended();
+  bool TryEnd();  // true for the first caller: it ends the session
 
   void Report(proto::KeepAlive report);
   proto::KeepAlive report() const;

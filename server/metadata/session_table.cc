@@ -30,14 +30,17 @@ Status SessionTable::Load(Duration now) {
     sessions_[id] = std::move(session);
     return OkStatus();
   }));
+  KvBatch leftovers;  // of a mutation that was committed while its session ended
   RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
     ByteReader key(std::string_view(entry.key).substr(1));
     SessionId id = key.Big<uint64_t>();
     uint64_t sequence = key.Big<uint64_t>();
     auto it = sessions_.find(id);
-    if (it != sessions_.end()) it->second->Restore(sequence, std::move(entry.value));
+    if (it == sessions_.end()) leftovers.Erase(std::move(entry.key));
+    else it->second->Restore(sequence, std::move(entry.value));
     return OkStatus();
   }));
+  if (!leftovers.empty()) RETURN_IF_ERROR(tables_.CommitBatch(std::move(leftovers)));
   recovering_ = !sessions_.empty();
   return OkStatus();
 }
@@ -70,16 +73,41 @@ StatusOr<SessionPtr> SessionTable::Add(SessionId id, SessionRecord record, Durat
   return session;
 }
 
-Status SessionTable::Remove(const SessionPtr& session, KvBatch batch) {
+SessionPtr SessionTable::FindByNonce(uint64_t nonce) const {
+  for (const SessionPtr& session : All()) {
+    if (session->record.nonce == nonce && !session->ended()) return session;
+  }
+  return nullptr;
+}
+
+Status SessionTable::Remove(const SessionPtr& session) {
+  KvBatch batch;
   batch.Erase(NumberKey(Table::kSession, session->id));
   RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
     batch.Erase(std::move(entry.key));
     return OkStatus();
   }));
   RETURN_IF_ERROR(tables_.CommitBatch(std::move(batch)));
-  std::lock_guard lock(mutex_);
-  sessions_.erase(session->id);
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    sessions_.erase(session->id);
+    auto [first, last] = gone_waiters_.equal_range(session->id);
+    for (auto it = first; it != last; ++it) waiters.push_back(it->second);
+    gone_waiters_.erase(first, last);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
   return OkStatus();
+}
+
+Task<void> SessionTable::AwaitGone(SessionId id) {
+  OneShot<Unit> gone;
+  {
+    std::lock_guard lock(mutex_);
+    if (!sessions_.contains(id)) co_return;
+    gone_waiters_.emplace(id, gone);
+  }
+  co_await gone.Wait();
 }
 
 bool SessionTable::Recovering() const {

@@ -25,8 +25,11 @@ class SessionTable {
 
   // Commits the new session.
   StatusOr<SessionPtr> Add(SessionId id, SessionRecord record, Duration now);
-  // Removes it with its recorded replies. `batch` is committed along.
-  Status Remove(const SessionPtr& session, KvBatch batch);
+  SessionPtr FindByNonce(uint64_t nonce) const;
+  // Removes it with its recorded replies.
+  Status Remove(const SessionPtr& session);
+  // Returns when the session has been removed.
+  Task<void> AwaitGone(SessionId id);
 
   // Recovery: true between Load and EndRecovery, if there were sessions.
   bool Recovering() const;
@@ -43,6 +46,7 @@ class SessionTable {
   std::map<SessionId, SessionPtr> sessions_;
   bool recovering_ = false;
   std::vector<OneShot<Unit>> waiters_;
+  std::multimap<SessionId, OneShot<Unit>> gone_waiters_;
 };
 
 }  // namespace nacre::mds

@@ -39,6 +39,7 @@ Status Empty(const Op& op, const Fid& fid, uint64_t object_sequence) {
 bool OpensForWriting(uint32_t flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
 
 void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
+  if (op.mds->leases.Holds(op.session->id, kFilesystemFid)) return;
   op.mds->opens.Open(op.session->id, fid, OpensForWriting(flags));
 }
 

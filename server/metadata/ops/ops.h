@@ -28,6 +28,8 @@ Task<Reply> ListXattr(const Op& op, const proto::ListXattr& request);
 Task<Reply> RemoveXattr(const Op& op, const proto::RemoveXattr& request);
 Task<Reply> SetLayout(const Op& op, const proto::SetLayout& request);
 Task<Reply> GetLayout(const Op& op, const proto::GetLayout& request);
+Task<Reply> SetLock(const Op& op, const proto::SetLock& request);
+Task<Reply> GetLock(const Op& op, const proto::GetLock& request);
 Task<Reply> Statfs(const Op& op);
 
 }  // namespace nacre::mds

@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "server/metadata/eviction.h"
 
 namespace nacre::mds {
 namespace {
@@ -33,11 +34,27 @@ StatusOr<SessionPtr> Resume(Mds& mds, const proto::Connect& request) {
   return session;
 }
 
-Task<StatusOr<SessionPtr>> Admit(MdsPtr mds, proto::Connect request) {
+struct Admitted {
+  SessionPtr session;
+  proto::Lease lease;
+};
+
+Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   co_await mds->sessions.AwaitRecovery();
-  CO_ASSIGN_OR_RETURN(SessionId id, co_await mds->ids.NextSession());
-  SessionRecord record{request.name(), request.nonce(), request.read_only()};
-  co_return mds->sessions.Add(id, std::move(record), mds->env.clock.Now());
+  AsyncMutex::Guard guard = co_await mds->filesystem_lease.LockAdmission();
+  Admitted admitted;
+  // The reply to an earlier attempt was lost: nobody else knows this nonce.
+  admitted.session = mds->sessions.FindByNonce(request.nonce());
+  if (admitted.session == nullptr) {
+    CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
+    CO_ASSIGN_OR_RETURN(SessionId id, co_await mds->ids.NextSession());
+    SessionRecord record{request.name(), request.nonce(), request.read_only()};
+    CO_ASSIGN_OR_RETURN(admitted.session, mds->sessions.Add(id, std::move(record), mds->env.clock.Now()));
+    LogInfo("session %d opened: %s at %s", id, request.name(), peer->name());
+  }
+  admitted.session->Attach(peer, mds->env.clock.Now());
+  admitted.lease = mds->filesystem_lease.GrantIfAlone(*mds, admitted.session);
+  co_return admitted;
 }
 
 Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* reply) {
@@ -56,19 +73,18 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
 
 }  // namespace
 
-Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request, SessionPtr* session) {
+Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   CO_RETURN_IF_ERROR(CheckConnect(*mds, request));
-  SessionPtr found;
+  Admitted admitted;
   if (request.session() != 0) {
-    CO_ASSIGN_OR_RETURN(found, Resume(*mds, request));
+    CO_ASSIGN_OR_RETURN(admitted.session, Resume(*mds, request));
+    admitted.session->Attach(peer, mds->env.clock.Now());
   } else {
-    CO_ASSIGN_OR_RETURN(found, co_await Admit(mds, request));
-    LogInfo("session %d opened: %s at %s", found->id, request.name(), peer->name());
+    CO_ASSIGN_OR_RETURN(admitted, co_await Admit(mds, peer, request));
   }
-  found->Attach(peer, mds->env.clock.Now());
   proto::MetadataReply reply;
-  CO_RETURN_IF_ERROR(FillConnectReply(*mds, *found, reply.mutable_connect()));
-  *session = std::move(found);
+  CO_RETURN_IF_ERROR(FillConnectReply(*mds, *admitted.session, reply.mutable_connect()));
+  if (admitted.lease.mode() != proto::LEASE_NONE) *reply.mutable_connect()->mutable_filesystem_lease() = admitted.lease;
   co_return reply;
 }
 
@@ -92,24 +108,49 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     mds.opens.Set(op.session->id, fid, open.count(), open.write());
     if (open.count() == 0) CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(op.mds, fid));
   }
+  for (const proto::LockRange& lock : request.locks()) {
+    Status status = mds.file_locks.Reclaim(op.session->id, lock);
+    if (status.ok()) continue;
+    LogWarning("session %d lost a lock on %s: %s", op.session->id, FromProto(lock.fid()).ToString(),
+               std::string(status.message()));
+    *out->add_lost() = lock.fid();
+  }
+  for (const proto::Lease& lease : request.leases()) mds.filesystem_lease.Restore(mds, op.session, lease);
   if (!request.last()) co_return reply;
   op.session->set_whole(true);
+  if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.EndRecovery();
+  Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {
+    if (!mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
+  }(op.mds));
   co_return reply;
 }
 
-Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
-  session->set_ended();
-  CO_RETURN_IF_ERROR(mds->sessions.Remove(session, KvBatch{}));
-  std::vector<Fid> files = mds->opens.FilesOf(session->id);
-  mds->opens.DropSession(session->id);
-  for (const Fid& fid : files) CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(mds, fid));
-  co_return OkStatus();
-}
-
 Task<Reply> Disconnect(const Op& op) {
+  if (!op.session->TryEnd()) co_return proto::MetadataReply{};
   CO_RETURN_IF_ERROR(co_await EndSession(op.mds, op.session));
   LogInfo("session %d closed: %s", op.session->id, op.session->record.name);
   co_return proto::MetadataReply{};
+}
+
+Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
+  proto::MetadataReply reply;
+  proto::Lease* lease = reply.mutable_lease()->mutable_lease();
+  *lease->mutable_resource() = request.resource();
+  for (const LeaseGrant& grant : op.mds->leases.HoldersOf(FromProto(request.resource()))) {
+    if (grant.session == op.session->id && !grant.revoking) *lease = grant.ToProto();
+  }
+  return reply;
+}
+
+Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
+  op.mds->leases.Release(op.session->id, request.id(), request.keep());
+  return proto::MetadataReply{};
+}
+
+Reply ReportProblem(const Op& op, const proto::ReportProblem& request) {
+  op.mds->NoteProblem(absl::StrFormat("%s: %s (seen by %s)", FromProto(request.fid()).ToString(), request.message(),
+                                      op.session->record.name));
+  return proto::MetadataReply{};
 }
 
 }  // namespace nacre::mds

@@ -5,13 +5,12 @@
 
 namespace nacre::mds {
 
-// Sets *session when it succeeds.
-Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request, SessionPtr* session);
+Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request);
 Task<Reply> Disconnect(const Op& op);
 Reply KeepAlive(const Op& op, const proto::KeepAlive& request);
 Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request);
-
-// Drops what the session holds: opens, locks, leases, its record.
-Task<Status> EndSession(MdsPtr mds, SessionPtr session);
+Reply AcquireLease(const Op& op, const proto::AcquireLease& request);
+Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request);
+Reply ReportProblem(const Op& op, const proto::ReportProblem& request);
 
 }  // namespace nacre::mds

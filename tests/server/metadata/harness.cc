@@ -15,6 +15,11 @@ class ManualClock::Handle : public TimerHandle {
   std::pair<Duration, uint64_t> key_;
 };
 
+// What waits for a timer may hold handles of others: each goes after it has left the map.
+ManualClock::~ManualClock() {
+  while (!timers_.empty()) auto node = timers_.extract(timers_.begin());
+}
+
 WallTime ManualClock::Wall() {
   auto seconds = std::chrono::floor<std::chrono::seconds>(now_);
   return {1'000'000'000 + seconds.count(), static_cast<uint32_t>((now_ - seconds).count())};
@@ -151,10 +156,55 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
   return reply;
 }
 
+namespace {
+
+proto::RegisterOssRequest Registration(OstIndex ost, uint64_t bytes) {
+  proto::RegisterOssRequest request;
+  request.set_address(absl::StrCat("fake:", ost));
+  request.set_instance(1);
+  proto::OstInfo* info = request.add_osts();
+  info->set_index(ost);
+  info->set_uuid(absl::StrCat("ost-uuid-", ost));
+  info->set_total_bytes(bytes);
+  info->set_available_bytes(bytes);
+  return request;
+}
+
+}  // namespace
+
 Harness::Harness(int osts, MetadataOptions options) : ost_count(osts), options(options) {
   SetLogLevel(LogLevel::kError);
   Start();
   RegisterOsts();
+  Spawn(context.get_executor(), BeatHearts(this));
+}
+
+Task<void> Harness::BeatHearts(Harness* harness) {
+  while (true) {
+    co_await harness->clock.Sleep(std::chrono::seconds(1));
+    for (int i = 0; i < harness->ost_count && harness->server != nullptr; ++i) {
+      OstIndex ost = static_cast<OstIndex>(i);
+      if (!harness->osts.away.contains(ost)) (void)co_await harness->BeatHeart(ost);
+    }
+  }
+}
+
+Task<Status> Harness::BeatHeart(OstIndex ost) {
+  proto::RegisterOssRequest request = Registration(ost, ost_bytes);
+  proto::HeartbeatRequest beat;
+  beat.set_address(request.address());
+  beat.set_instance(request.instance());
+  *beat.mutable_osts() = request.osts();
+  auto heard = co_await server->Heartbeat(std::move(beat));
+  if (heard.status().error() == 0 || server == nullptr) co_return OkStatus();
+  auto registered = co_await server->RegisterOss(std::move(request));
+  co_return FromProto(registered.status());
+}
+
+MetadataOptions Harness::WithoutLeases() {
+  MetadataOptions options;
+  options.leases = false;
+  return options;
 }
 
 Harness::~Harness() { Crash(); }
@@ -173,16 +223,8 @@ void Harness::Crash() {
 
 void Harness::RegisterOsts() {
   for (int i = 0; i < ost_count; ++i) {
-    proto::RegisterOssRequest request;
-    request.set_address(absl::StrCat("fake:", i));
-    request.set_instance(1);
-    proto::OstInfo* info = request.add_osts();
-    info->set_index(static_cast<uint32_t>(i));
-    info->set_uuid(absl::StrCat("ost-uuid-", i));
-    info->set_total_bytes(ost_bytes);
-    info->set_available_bytes(ost_bytes);
-    auto reply = Await(server->RegisterOss(request));
-    ASSERT_EQ(reply.status().error(), 0u) << reply.status().message();
+    Status status = Await(BeatHeart(static_cast<OstIndex>(i)));
+    ASSERT_TRUE(status.ok()) << status;
   }
 }
 

@@ -25,6 +25,7 @@ namespace nacre::mds {
 
 class ManualClock : public Clock {
  public:
+  ~ManualClock() override;
   Duration Now() override { return now_; }
   WallTime Wall() override;
   std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,
@@ -87,7 +88,9 @@ class FakePeer : public MetadataPeer {
 
 class Harness {
  public:
-  explicit Harness(int osts = 4, MetadataOptions options = {});
+  // Without leases unless the options say otherwise: the MDS is told of every open file then.
+  explicit Harness(int osts = 4, MetadataOptions options = WithoutLeases());
+  static MetadataOptions WithoutLeases();
   ~Harness();
 
   void Start();
@@ -96,7 +99,7 @@ class Harness {
     Crash();
     Start();
   }
-  void RegisterOsts();
+  void RegisterOsts();  // what the heartbeats of those that are not away do by themselves within a second
 
   // Runs until `done`; false if the limit of time passes before.
   bool RunUntil(const std::function<bool()>& done, Duration limit = std::chrono::seconds(600));
@@ -122,6 +125,10 @@ class Harness {
   uint64_t ost_bytes = uint64_t{1} << 30;
   MetadataOptions options;
   std::unique_ptr<MetadataServer> server;
+
+ private:
+  static Task<void> BeatHearts(Harness* harness);
+  Task<Status> BeatHeart(OstIndex ost);
 };
 
 // A client of the harness: numbers its mutations, keeps its session. Methods return replies; status() has the error.

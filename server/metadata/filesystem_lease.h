@@ -1,0 +1,39 @@
+// The policy of leases today: a session that is the only one holds the whole filesystem, for writing; with several sessions nobody
+// holds anything. Granting leases of single inodes will be another policy over the same LeaseTable. Thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/metadata.pb.h"
+#include "server/metadata/session.h"
+
+namespace nacre::mds {
+
+struct Mds;
+
+class FilesystemLease {
+ public:
+  // New sessions come in one at a time; hold this from MakeWay until the session stands in the table.
+  Task<AsyncMutex::Guard> LockAdmission() { return admission_.Lock(); }
+
+  // Takes the lease from whoever has it: asks, waits for the release, evicts after the revocation timeout.
+  Task<Status> MakeWay(std::shared_ptr<Mds> mds);
+
+  // With the admission lock held: the lease if this is the only session, mode NONE otherwise.
+  proto::Lease GrantIfAlone(Mds& mds, const SessionPtr& session);
+
+  // Offers the lease to the session that is left alone, if there is one. Takes the admission lock.
+  Task<void> OfferToLast(std::shared_ptr<Mds> mds);
+
+  // A client that comes back says that it held this lease.
+  void Restore(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
+
+ private:
+  void AskBack(Mds& mds, SessionId session, uint64_t id);
+
+  AsyncMutex admission_;
+};
+
+}  // namespace nacre::mds

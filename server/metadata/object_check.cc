@@ -1,0 +1,83 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "server/metadata/check.h"
+#include "server/metadata/keys.h"
+#include "server/metadata/layout.h"
+
+namespace nacre::mds {
+
+// What is wrong with this object; empty if nothing is. Objects in the destroy queue are on their way out.
+StatusOr<std::string> ObjectCheck::Judge(OstIndex ost, const proto::ListedObject& listed) {
+  const ObjectId id = FromProto(listed.object());
+  const Fid parent = FromProto(listed.parent());
+  const std::string place = absl::StrFormat("object %s on OST %d", id.ToString(), ost);
+  auto queued = store_.Get(NumberKey(Table::kDestroy, id.sequence));
+  if (queued.ok()) return std::string();
+  auto data = store_.Get(FidKey(Table::kInode, parent));
+  if (absl::IsNotFound(data.status())) return absl::StrFormat("%s: its file %s does not exist", place, parent.ToString());
+  RETURN_IF_ERROR(data.status());
+  ASSIGN_OR_RETURN(Inode inode, ParseInode(parent, *data));
+  if (!S_ISREG(inode.mode) || inode.inline_data || inode.layout.object_sequence != id.sequence) {
+    return absl::StrFormat("%s: file %s does not use it", place, parent.ToString());
+  }
+  std::vector<uint32_t> groups = StripeGroups(inode.layout);
+  if (id.stripe >= groups.size() || groups[id.stripe] != ost) {
+    return absl::StrFormat("%s: the layout of %s has stripe %d elsewhere", place, parent.ToString(), id.stripe);
+  }
+  seen_[parent] = true;
+  return std::string();
+}
+
+Status ObjectCheck::AddObject(OstIndex ost, const proto::ListedObject& listed) {
+  ASSIGN_OR_RETURN(std::string problem, Judge(ost, listed));
+  if (problem.empty()) return OkStatus();
+  report_.Add(std::move(problem));
+  std::vector<uint32_t>& groups = orphans_[listed.object().sequence()];
+  const uint32_t stripe = listed.object().stripe();
+  constexpr uint32_t kMaxStripe = 65536;
+  if (stripe >= kMaxStripe) return OkStatus();  // no file ever had such a stripe: left to the OST's own check
+  if (groups.size() <= stripe) groups.resize(stripe + 1, ost);
+  groups[stripe] = ost;
+  return OkStatus();
+}
+
+Status ObjectCheck::QueueOrphans(bool repair) {
+  if (!repair || orphans_.empty()) return OkStatus();
+  KvBatch batch;
+  for (const auto& [sequence, groups] : orphans_) {
+    DestroyRecord record;
+    record.groups = groups;
+    batch.Put(NumberKey(Table::kDestroy, sequence), EncodeDestroy(record));
+    ++report_.repaired;
+  }
+  return store_.Commit(std::move(batch));
+}
+
+StatusOr<CheckReport> ObjectCheck::Finish(bool repair) {
+  constexpr size_t kPage = 4096;
+  std::string from = TableKey(Table::kInode);
+  const std::string to = PrefixEnd(from);
+  for (bool more = true; more;) {
+    ASSIGN_OR_RETURN(auto page, store_.Scan(from, to, kPage));
+    more = page.size() == kPage;
+    if (more) from = page.back().key + '\0';
+    for (const KvEntry& entry : page) {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      const Fid fid = key.ReadFid();
+      ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, entry.value));
+      // Objects that name a wrong file but belong to this one, or lie on a wrong OST: nothing to destroy.
+      if (S_ISREG(inode.mode) && !inode.inline_data) orphans_.erase(inode.layout.object_sequence);
+      bool has_objects = S_ISREG(inode.mode) && !inode.inline_data && inode.blocks > 0;
+      if (has_objects && !seen_.contains(fid)) {
+        report_.Add(absl::StrFormat("file %s counts %d blocks but none of its objects exists", fid.ToString(), inode.blocks));
+      }
+      ++report_.inodes;
+    }
+  }
+  RETURN_IF_ERROR(QueueOrphans(repair));
+  return std::move(report_);
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,179 @@
+#include "server/metadata/check.h"
+
+#include "server/metadata/keys.h"
+#include "server/metadata/name_hash.h"
+#include "tests/server/metadata/harness.h"
+
+namespace nacre::mds {
+namespace {
+
+class CheckTest : public testing::Test {
+ protected:
+  CheckTest() {
+    d = FidOf(client.Mkdir(kRootFid, "d"));
+    f = FidOf(client.Mknod(d, "f", S_IFREG | 0644));
+    client.Link(f, kRootFid, "g");
+    client.Symlink(d, "s", "f");
+    open_file = FidOf(client.Create(d, "open"));
+    client.Unlink(d, "open");
+    proto::MetadataRequest xattr;
+    *xattr.mutable_set_xattr()->mutable_fid() = ToProto(f);
+    xattr.mutable_set_xattr()->set_name("user.x");
+    xattr.mutable_set_xattr()->set_value("1");
+    client.Call(xattr);
+    harness.Crash();
+  }
+
+  void Put(std::string key, std::string value) {
+    KvBatch batch;
+    batch.Put(std::move(key), std::move(value));
+    ASSERT_TRUE(harness.store.Commit(std::move(batch)).ok());
+  }
+  void Erase(std::string key) {
+    KvBatch batch;
+    batch.Erase(std::move(key));
+    ASSERT_TRUE(harness.store.Commit(std::move(batch)).ok());
+  }
+  Inode Read(Fid fid) { return *ParseInode(fid, *harness.store.Get(FidKey(Table::kInode, fid))); }
+  std::string KeyOf(Fid parent, const std::string& name) {
+    Superblock superblock = *ParseSuperblock(*harness.store.Get(TableKey(Table::kSuperblock)));
+    return EntryKey(parent, NameHash(superblock.hash_key, name));
+  }
+  // Finds `problem`, repairs, and then finds nothing.
+  void Expect(const std::string& problem) {
+    auto found = CheckMdt(harness.store, false);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_THAT(found->problems, testing::Contains(testing::HasSubstr(problem)));
+    EXPECT_EQ(found->repaired, 0u);
+    ASSERT_TRUE(CheckMdt(harness.store, true).ok());
+    ASSERT_TRUE(CheckMdt(harness.store, true).ok());  // what a repair makes visible
+    auto after = CheckMdt(harness.store, false);
+    EXPECT_TRUE(after->clean()) << after->problems[0];
+  }
+
+  Harness harness;
+  TestClient client{harness};
+  Fid d, f, open_file;
+};
+
+TEST_F(CheckTest, ASoundTreeIsClean) {
+  auto report = CheckMdt(harness.store, false);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->clean()) << report->problems[0];
+  EXPECT_EQ(report->inodes, 5u);
+  EXPECT_EQ(report->entries, 4u);
+}
+
+TEST_F(CheckTest, AnEntryWithoutInode) {
+  Erase(FidKey(Table::kInode, f));
+  Expect("is missing");
+}
+
+TEST_F(CheckTest, AnInodeWithoutEntryGetsAName) {
+  Erase(KeyOf(d, "s"));
+  Expect("has no name");
+  harness.Start();
+  ASSERT_THAT(client.Connect(), IsOk());
+  EXPECT_THAT(client.List(kRootFid), testing::Contains(testing::StartsWith("lost+found.")));
+}
+
+TEST_F(CheckTest, ALostDirectoryKeepsItsContent) {
+  Erase(KeyOf(kRootFid, "d"));
+  Expect("has no name");
+}
+
+TEST_F(CheckTest, WrongLinkCount) {
+  Inode inode = Read(f);
+  inode.nlink = 7;
+  Put(FidKey(Table::kInode, f), EncodeInode(inode));
+  Expect("counts 7 links, it has 2");
+}
+
+TEST_F(CheckTest, WrongEntryCount) {
+  Inode inode = Read(d);
+  inode.size = 70;
+  Put(FidKey(Table::kInode, d), EncodeInode(inode));
+  Expect("counts 70 entries, it has 2");
+}
+
+TEST_F(CheckTest, TheNameOfThePrimaryLinkIsGone) {
+  Erase(KeyOf(d, "f"));
+  Expect("names a parent that has no entry for it");
+}
+
+TEST_F(CheckTest, DamagedRecords) {
+  Put(FidKey(Table::kInode, f), "rubbish");
+  Put(KeyOf(d, "s"), "x");
+  Expect("damaged");
+}
+
+TEST_F(CheckTest, OrphansThatAreNone) {
+  Put(FidKey(Table::kOrphan, f), "");
+  Expect("has a name");
+  Put(FidKey(Table::kOrphan, Fid{9, 9, 9}), "");
+  Expect("has no inode");
+}
+
+TEST_F(CheckTest, LeftoversOfInodesThatAreGone) {
+  Put(XattrKey(Fid{9, 9, 9}, "user.a"), "1");
+  Put(FidKey(Table::kBody, Fid{9, 9, 9}), "data");
+  Put(ReverseLinkKey(Fid{9, 9, 9}, kRootFid, 512), "");
+  Expect("which does not exist");
+}
+
+TEST_F(CheckTest, WrongCounters) {
+  Put(InodeCountKey(0), EncodeNumber(1000));
+  Expect("inodes are counted");
+  Put(CounterKey(CounterId::kObjectSequence), EncodeNumber(1));
+  Expect("although");
+}
+
+TEST_F(CheckTest, ObjectsInUseAreTakenFromTheDestroyQueue) {
+  Inode inode = Read(f);
+  inode.inline_data = false;
+  Put(FidKey(Table::kInode, f), EncodeInode(inode));
+  Put(NumberKey(Table::kDestroy, inode.layout.object_sequence), EncodeDestroy({}));
+  Expect("belong to a file");
+}
+
+TEST_F(CheckTest, NoMdtAtAll) {
+  MemKv other;
+  EXPECT_FALSE(CheckMdt(other, true).ok());
+}
+
+TEST_F(CheckTest, ObjectsAgainstTheMdt) {
+  Inode inode = Read(f);
+  inode.inline_data = false;
+  inode.blocks = 8;
+  Put(FidKey(Table::kInode, f), EncodeInode(inode));
+  const OstIndex ost = inode.layout.components[0].groups[0];
+  auto listed = [](uint64_t sequence, uint32_t stripe, Fid parent) {
+    proto::ListedObject object;
+    object.mutable_object()->set_sequence(sequence);
+    object.mutable_object()->set_stripe(stripe);
+    *object.mutable_parent() = ToProto(parent);
+    return object;
+  };
+  ObjectCheck missing(harness.store);
+  EXPECT_THAT(missing.Finish(false)->problems, testing::ElementsAre(testing::HasSubstr("none of its objects exists")));
+
+  ObjectCheck sound(harness.store);
+  ASSERT_TRUE(sound.AddObject(ost, listed(inode.layout.object_sequence, 0, f)).ok());
+  EXPECT_TRUE(sound.Finish(false)->clean());
+
+  ObjectCheck orphan(harness.store);
+  ASSERT_TRUE(orphan.AddObject(ost, listed(inode.layout.object_sequence, 0, f)).ok());
+  ASSERT_TRUE(orphan.AddObject(1, listed(0xdead, 1, Fid{9, 9, 9})).ok());
+  EXPECT_EQ(orphan.Finish(true)->problem_count, 1u);
+  auto queued = harness.store.Get(NumberKey(Table::kDestroy, 0xdead));
+  ASSERT_TRUE(queued.ok());
+  EXPECT_EQ(ParseDestroy(*queued)->groups.at(1), 1u);
+
+  ObjectCheck misplaced(harness.store);
+  ASSERT_TRUE(misplaced.AddObject(ost + 1, listed(inode.layout.object_sequence, 0, f)).ok());
+  EXPECT_EQ(misplaced.Finish(true)->problem_count, 2u);
+  EXPECT_FALSE(harness.store.Get(NumberKey(Table::kDestroy, inode.layout.object_sequence)).ok());
+}
+
+}  // namespace
+}  // namespace nacre::mds

@@ -1,0 +1,320 @@
+// Sessions, the filesystem lease, recovery after a restart, evictions.
+#include "tests/server/metadata/harness.h"
+
+namespace nacre::mds {
+namespace {
+
+MetadataOptions WithLeases() { return MetadataOptions{}; }
+
+// Starts to connect; the reply comes when the MDS lets it in.
+struct Connecting {
+  std::shared_ptr<FakePeer> peer = std::make_shared<FakePeer>("late");
+  std::shared_ptr<std::optional<proto::MetadataReply>> reply = std::make_shared<std::optional<proto::MetadataReply>>();
+
+  explicit Connecting(Harness& harness, uint64_t nonce = 4711) {
+    proto::MetadataRequest request;
+    request.mutable_connect()->set_version(1);
+    request.mutable_connect()->set_nonce(nonce);
+    asio::co_spawn(harness.context.get_executor(), harness.server->Handle(peer, request),
+                   [reply = reply](std::exception_ptr, proto::MetadataReply value) { *reply = std::move(value); });
+  }
+  bool done() const { return reply->has_value(); }
+};
+
+proto::MetadataRequest ReleaseRequest(uint64_t id) {
+  proto::MetadataRequest request;
+  request.mutable_release_lease()->set_id(id);
+  return request;
+}
+
+proto::MetadataRequest ReclaimRequest(bool last = true) {
+  proto::MetadataRequest request;
+  request.mutable_reclaim()->set_last(last);
+  return request;
+}
+
+void AddOpen(proto::MetadataRequest* request, Fid fid, uint32_t count, bool write) {
+  proto::OpenFile* open = request->mutable_reclaim()->add_opens();
+  *open->mutable_fid() = ToProto(fid);
+  open->set_count(count);
+  open->set_write(write);
+}
+
+TEST(Session, RefusesStrangers) {
+  Harness harness;
+  TestClient client(harness);
+  SessionId mine = client.session;
+  client.nonce ^= 1;
+  EXPECT_THAT(client.Connect(), Fails(EPERM));
+  client.session = 999;
+  EXPECT_THAT(client.Connect(), Fails(ESTALE));
+  EXPECT_THAT(client.Getattr(kRootFid), Fails(ESTALE));
+  TestClient other(harness);
+  other.session = mine;  // over another stream
+  EXPECT_THAT(other.Getattr(kRootFid), Fails(ESTALE));
+}
+
+TEST(Session, ConnectChecksVersionAndCluster) {
+  Harness harness;
+  proto::MetadataRequest request;
+  request.mutable_connect()->set_version(2);
+  auto peer = std::make_shared<FakePeer>("p");
+  EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EPROTO));
+  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_cluster_uuid("another");
+  EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EINVAL));
+}
+
+TEST(Session, AReadOnlyOneChangesNothing) {
+  Harness harness;
+  proto::MetadataRequest request;
+  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_read_only(true);
+  TestClient client(harness);
+  client.session = harness.Await(harness.server->Handle(client.peer, request)).connect().session();
+  EXPECT_THAT(client.Create(kRootFid, "a"), Fails(EROFS));
+  EXPECT_THAT(client.Getattr(kRootFid), IsOk());
+}
+
+TEST(Session, ARepeatedConnectIsTheSameSession) {
+  Harness harness;
+  Connecting first(harness), second(harness);
+  ASSERT_TRUE(harness.RunUntil([&] { return first.done() && second.done(); }));
+  EXPECT_EQ((*first.reply)->connect().session(), (*second.reply)->connect().session());
+}
+
+TEST(Session, SequencesBelowTheLowWaterAreRefused) {
+  Harness harness;
+  TestClient client(harness);
+  for (int i = 0; i < 3; ++i) client.Mkdir(kRootFid, absl::StrCat("d", i));
+  proto::MetadataRequest request;
+  *request.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+  request.mutable_mknod()->set_name("late");
+  request.mutable_mknod()->set_mode(S_IFDIR | 0755);
+  request.set_session(client.session);
+  request.set_sequence(1);
+  request.set_low_water(1);
+  EXPECT_THAT(harness.Await(harness.server->Handle(client.peer, request)), Fails(ESTALE));
+  request.set_sequence(0);
+  EXPECT_THAT(harness.Await(harness.server->Handle(client.peer, request)), Fails(EPROTO));
+}
+
+TEST(Session, ARepeatWaitsForTheFirst) {
+  Harness harness;
+  TestClient client(harness);
+  proto::MetadataRequest request;
+  *request.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+  request.mutable_mknod()->set_name("once");
+  request.mutable_mknod()->set_mode(S_IFDIR | 0755);
+  request = client.Prepare(request);
+  int answers = 0;
+  std::string first;
+  for (int i = 0; i < 3; ++i) {
+    asio::co_spawn(harness.context.get_executor(), harness.server->Handle(client.peer, request),
+                   [&](std::exception_ptr, proto::MetadataReply reply) {
+                     ++answers;
+                     if (first.empty()) first = reply.SerializeAsString();
+                     EXPECT_EQ(first, reply.SerializeAsString());
+                   });
+  }
+  ASSERT_TRUE(harness.RunUntil([&] { return answers == 3; }));
+  EXPECT_EQ(client.Getattr(kRootFid).attr().attr().nlink(), 3u);
+}
+
+TEST(Session, RecordedRepliesAreTrimmed) {
+  Harness harness;
+  TestClient client(harness);
+  for (int i = 0; i < 50; ++i) ASSERT_THAT(client.Mkdir(kRootFid, absl::StrCat("d", i)), IsOk());
+  std::string prefix(1, 0x21);
+  EXPECT_LE(harness.store.Scan(prefix, PrefixEnd(prefix), 100)->size(), 2u);
+}
+
+TEST(Lease, TheOnlySessionHoldsTheFilesystemUntilASecondOneComes) {
+  Harness harness(4, WithLeases());
+  Connecting first(harness, 1);
+  ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
+  auto lease = (*first.reply)->connect().filesystem_lease();
+  EXPECT_EQ(lease.mode(), proto::LEASE_WRITE);
+  Connecting second(harness, 2);
+  harness.RunFor(std::chrono::seconds(5));
+  EXPECT_FALSE(second.done()) << "admitted before the lease was given back";
+  ASSERT_EQ(first.peer->pushes.size(), 1u);
+  EXPECT_EQ(first.peer->pushes[0].revoke().id(), lease.id());
+  auto release = ReleaseRequest(lease.id());
+  release.set_session((*first.reply)->connect().session());
+  EXPECT_THAT(harness.Await(harness.server->Handle(first.peer, release)), IsOk());
+  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
+  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_NONE);
+  // The second goes: the first is offered the lease again.
+  proto::MetadataRequest bye;
+  bye.mutable_disconnect();
+  bye.set_session((*second.reply)->connect().session());
+  EXPECT_THAT(harness.Await(harness.server->Handle(second.peer, bye)), IsOk());
+  ASSERT_TRUE(harness.RunUntil([&] { return first.peer->pushes.size() == 2; }));
+  EXPECT_EQ(first.peer->pushes[1].granted().mode(), proto::LEASE_WRITE);
+}
+
+TEST(Lease, WhoDoesNotGiveItBackIsFencedAndEvicted) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  ASSERT_THAT(client.Create(kRootFid, "f"), IsOk());
+  const Duration begin = harness.clock.Now();
+  Connecting second(harness);
+  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
+  EXPECT_GE(harness.clock.Now() - begin, harness.options.revoke_timeout);
+  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
+  EXPECT_TRUE(client.peer->closed);
+  for (uint32_t ost : {0u, 1u}) EXPECT_TRUE(harness.osts.fenced[ost].contains(client.session));
+  EXPECT_THAT(client.Getattr(kRootFid), Fails(ESTALE));
+  EXPECT_THAT(client.Connect(), Fails(ESTALE));
+}
+
+TEST(Lease, UnderItOpensAreNotNotedAndKeepOpenHoldsTheFile) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  Fid a = FidOf(client.Create(kRootFid, "a")), b = FidOf(client.Create(kRootFid, "b"));
+  EXPECT_THAT(client.Unlink(kRootFid, "a"), IsOk());
+  EXPECT_THAT(client.Getattr(a), Fails(ENOENT));
+  EXPECT_THAT(client.Unlink(kRootFid, "b", /*keep_open=*/true), IsOk());
+  EXPECT_THAT(client.Getattr(b), IsOk());
+  EXPECT_THAT(client.Close(b, 0), IsOk());
+  EXPECT_THAT(client.Getattr(b), Fails(ENOENT));
+}
+
+TEST(Eviction, ASilentSessionGoesAndItsOrphansWithIt) {
+  Harness harness;
+  TestClient client(harness);
+  Fid f = FidOf(client.Create(kRootFid, "f"));
+  client.Unlink(kRootFid, "f");
+  harness.RunFor(harness.options.session_timeout + std::chrono::seconds(5));
+  EXPECT_TRUE(client.peer->closed);
+  TestClient other(harness);
+  EXPECT_THAT(other.Getattr(f), Fails(ENOENT));
+}
+
+TEST(Eviction, KeepAliveKeepsIt) {
+  Harness harness;
+  TestClient client(harness);
+  proto::MetadataRequest alive;
+  alive.mutable_keep_alive()->add_paths("oss tcp");
+  for (int i = 0; i < 10; ++i) {
+    harness.RunFor(std::chrono::seconds(10));
+    ASSERT_THAT(client.Call(alive), IsOk());
+  }
+  auto status = harness.Await(harness.server->GetStatus());
+  ASSERT_EQ(status.sessions_size(), 1);
+  EXPECT_EQ(status.sessions(0).paths(0), "oss tcp");
+}
+
+TEST(Eviction, FilesOpenForWritingGetTheSizeOfTheirObjects) {
+  Harness harness(2);
+  TestClient client(harness);
+  Fid f = FidOf(client.Create(kRootFid, "f"));
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(f);
+  auto layout = client.Call(out).moved_out().layout();
+  auto& object = harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
+  object.data = std::string(5000, 'x');
+  object.parent = f;
+  harness.RunFor(harness.options.session_timeout + std::chrono::seconds(5));
+  TestClient other(harness);
+  EXPECT_EQ(other.Getattr(f).attr().attr().size(), 5000u);
+}
+
+TEST(Eviction, AfterALostLeaseHolderAllObjectsAreLookedThrough) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  Fid f = FidOf(client.Create(kRootFid, "f"));
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(f);
+  auto layout = client.Call(out).moved_out().layout();
+  auto& object = harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
+  object.data = std::string(5000, 'x');
+  object.parent = f;
+  harness.RunFor(harness.options.session_timeout + std::chrono::seconds(10));
+  TestClient other(harness);
+  EXPECT_EQ(other.Getattr(f).attr().attr().size(), 5000u);
+}
+
+TEST(Eviction, AnOstThatWasAwayIsFencedBeforeItIsUpAgain) {
+  Harness harness(2);
+  TestClient client(harness);
+  harness.osts.away = {0, 1};
+  harness.RunFor(std::chrono::seconds(10));  // no heartbeats: both are down
+  harness.RunFor(harness.options.session_timeout + std::chrono::seconds(5));
+  EXPECT_TRUE(client.peer->closed);
+  EXPECT_TRUE(harness.osts.fenced[0].empty());
+  harness.osts.away = {};
+  harness.RegisterOsts();
+  EXPECT_TRUE(harness.osts.fenced[0].contains(client.session));
+  EXPECT_TRUE(harness.osts.fenced[1].contains(client.session));
+}
+
+TEST(Recovery, ClientsComeBackWithWhatTheyHeld) {
+  Harness harness(2);
+  TestClient client(harness);
+  Fid f = FidOf(client.Create(kRootFid, "f"));
+  ASSERT_THAT(client.Unlink(kRootFid, "f"), IsOk());
+  harness.Restart();
+  EXPECT_THAT(client.Getattr(kRootFid), Fails(ESTALE));
+  auto back = client.Connect();
+  ASSERT_THAT(back, IsOk());
+  auto reclaim = ReclaimRequest();
+  AddOpen(&reclaim, f, 1, true);
+  AddOpen(&reclaim, Fid{77, 7, 0}, 1, false);
+  auto reply = client.Call(reclaim);
+  ASSERT_THAT(reply, IsOk());
+  EXPECT_EQ(reply.reclaim().lost_size(), 1);
+  harness.RunFor(std::chrono::seconds(5));
+  EXPECT_THAT(client.Getattr(f), IsOk());
+  EXPECT_THAT(client.Close(f), IsOk());
+  EXPECT_THAT(client.Getattr(f), Fails(ENOENT));
+}
+
+TEST(Recovery, NewSessionsWaitUntilTheOldOnesAreBackOrEvicted) {
+  Harness harness(2);
+  TestClient a(harness), b(harness);
+  Fid f = FidOf(a.Create(kRootFid, "f"));
+  ASSERT_THAT(a.Unlink(kRootFid, "f"), IsOk());
+  harness.Restart();
+  harness.RegisterOsts();
+  ASSERT_THAT(b.Connect(), IsOk());
+  ASSERT_THAT(b.Call(ReclaimRequest()), IsOk());
+  Connecting late(harness);
+  harness.RunFor(std::chrono::seconds(20));
+  EXPECT_FALSE(late.done());
+  EXPECT_THAT(b.Getattr(f), IsOk()) << "an orphan of a session that may still come back";
+  proto::MetadataRequest alive;
+  alive.mutable_keep_alive();
+  EXPECT_THAT(b.Call(alive), IsOk());
+  ASSERT_TRUE(harness.RunUntil([&] { return late.done(); }, std::chrono::seconds(15)));
+  EXPECT_THAT(b.Getattr(f), Fails(ENOENT));
+  EXPECT_TRUE(harness.osts.fenced[0].contains(a.session));
+}
+
+TEST(Recovery, TheLeaseIsReclaimed) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  auto held = client.Call([] {
+    proto::MetadataRequest request;
+    *request.mutable_acquire_lease()->mutable_resource() = ToProto(kFilesystemFid);
+    return request;
+  }());
+  ASSERT_EQ(held.lease().lease().mode(), proto::LEASE_WRITE);
+  harness.Restart();
+  ASSERT_THAT(client.Connect(), IsOk());
+  auto reclaim = ReclaimRequest();
+  *reclaim.mutable_reclaim()->add_leases() = held.lease().lease();
+  ASSERT_THAT(client.Call(reclaim), IsOk());
+  Connecting second(harness);
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_FALSE(second.done());
+  std::erase_if(client.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
+  ASSERT_EQ(client.peer->pushes.size(), 1u);
+  EXPECT_EQ(client.peer->pushes[0].revoke().id(), held.lease().lease().id());
+  ASSERT_THAT(client.Call(ReleaseRequest(held.lease().lease().id())), IsOk());
+  EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, std::chrono::seconds(1)));
+}
+
+}  // namespace
+}  // namespace nacre::mds
