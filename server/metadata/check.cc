@@ -2,6 +2,7 @@
 
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/escaping.h>
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
