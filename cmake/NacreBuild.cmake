@@ -51,10 +51,14 @@ set(NACRE_PCH_HEADERS <boost/asio/any_io_executor.hpp> <boost/asio/awaitable.hpp
     <boost/asio/use_awaitable.hpp> <absl/status/statusor.h> <absl/functional/any_invocable.h>
     <absl/strings/str_cat.h> <absl/strings/str_format.h> <memory> <string> <vector> <map> <unordered_map> <mutex> <functional>)
 
-# nacre_library(NAME [DEPS lib...]): a static library of all .cc files of the current directory.
+# nacre_library(NAME [DEPS lib...] [EXCLUDE file...]): a static library of all .cc files of the current directory (and
+# SUBDIRS), except programs.
 function(nacre_library name)
-  cmake_parse_arguments(ARG "" "" "DEPS;SUBDIRS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;SUBDIRS;EXCLUDE" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  foreach(program ${ARG_EXCLUDE})
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${program})
+  endforeach()
   foreach(sub ${ARG_SUBDIRS})
     file(GLOB more CONFIGURE_DEPENDS ${sub}/*.cc)
     list(APPEND sources ${more})

@@ -14,6 +14,7 @@
 #include "daemon/client_role.h"
 #include "daemon/directory.h"
 #include "daemon/ending.h"
+#include "daemon/watchdog.h"
 #include "fuse/mount.h"
 #include "rpc/grpc_channel.h"
 #include "transport/tcp/tcp_transport.h"
@@ -65,6 +66,7 @@ int Serve(const ClientDaemonOptions& options, Background& background) {
       ClientRole::Start(runtime, *transport, *metadata, options.config);
   if (!role.ok()) return background.Failed(role.status());
   background.Ready(absl::StrFormat("%s mounted at %s\n", options.config.mds, options.config.mount));
+  StartWatchdog(runtime);
   WaitForEnd(runtime, (*role)->ended());
   NotifySystemd("STOPPING=1");
   Status stopped = (*role)->Stop();

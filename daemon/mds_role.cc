@@ -16,13 +16,18 @@ StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& t
   MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *role->store_, transport};
   ASSIGN_OR_RETURN(role->server_, runtime.Run(MetadataServer::Start(environment, config.options)));
   role->inproc_ = std::make_unique<InprocServer>(runtime.executor(), *role->server_, *role->server_);
-  ASSIGN_OR_RETURN(role->grpc_,
-                   GrpcServer::Start(runtime.executor(), *role->server_, *role->server_, config.listen));
+  auto grpc = GrpcServer::Start(runtime.executor(), *role->server_, *role->server_, config.listen);
+  if (!grpc.ok()) {
+    Status stopped = role->Stop();
+    (void)stopped;  // nothing was asked of it yet
+    return grpc.status();
+  }
+  role->grpc_ = *std::move(grpc);
   return role;
 }
 
 Status MdsRole::Stop() {
-  grpc_->Stop();
+  if (grpc_ != nullptr) grpc_->Stop();
   inproc_->Stop();
   return runtime_.Run(server_->Stop());
 }

@@ -1,0 +1,107 @@
+#include <absl/strings/str_cat.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "client/filesystem.h"
+#include "common/random.h"
+#include "common/runtime.h"
+#include "daemon/cli/bench_target.h"
+#include "rpc/convert.h"
+#include "rpc/grpc_channel.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace nacre::cli {
+namespace {
+
+class ClientTarget : public BenchTarget {
+ public:
+  ClientTarget() : runtime_(2), transport_(MakeTcpTransport(runtime_.executor(), RealClock())) {}
+
+  ~ClientTarget() override {
+    if (filesystem_ != nullptr) End();
+    runtime_.Stop();
+  }
+
+  Status Start(const std::string& mds) {
+    ASSIGN_OR_RETURN(std::shared_ptr<MetadataConnector> metadata, NewGrpcConnector(mds));
+    client::Environment environment{runtime_.executor(), RealClock(), SystemRandom(), *transport_,
+                                    std::move(metadata)};
+    client::Options options;
+    options.name = absl::StrCat("nacre bench, process ", ::getpid());
+    ASSIGN_OR_RETURN(filesystem_,
+                     runtime_.Run(client::FileSystem::Mount(std::move(environment), std::move(options))));
+    ASSIGN_OR_RETURN(client::Known made,
+                     runtime_.Run(filesystem_->Mknod(caller_, kRootFid, directory_name_, S_IFDIR | 0700, 0)));
+    directory_ = FromProto(made.attr.fid());
+    ASSIGN_OR_RETURN(client::Created data,
+                     runtime_.Run(filesystem_->Create(caller_, directory_, "data", 0600, O_RDWR)));
+    data_ = data.handle;
+    return OkStatus();
+  }
+
+  Status Write(uint64_t offset, std::span<const std::byte> data) override {
+    std::array<std::span<const std::byte>, 1> pieces = {data};
+    return runtime_.Run(filesystem_->Write(data_, offset, pieces)).status();
+  }
+  Status Read(uint64_t offset, std::span<std::byte> data) override {
+    ASSIGN_OR_RETURN(client::ReadResult result, runtime_.Run(filesystem_->Read(data_, offset, data.size())));
+    if (result.size != data.size()) return ErrnoError(EIO, "a read came back short");
+    for (const auto& piece : result.pieces) {
+      std::memcpy(data.data(), piece.data(), piece.size());
+      data = data.subspan(piece.size());
+    }
+    return OkStatus();
+  }
+  Status Sync() override { return runtime_.Run(filesystem_->Fsync(data_, false)); }
+  // The client has no way to forget alone: its cache is smaller than what bench writes, or the figures are
+  // the cache's.
+  Status DropCaches() override { return OkStatus(); }
+
+  Status Create(uint64_t number) override {
+    ASSIGN_OR_RETURN(client::Created made,
+                     runtime_.Run(filesystem_->Create(caller_, directory_, absl::StrCat(number), 0600,
+                                                      O_WRONLY | O_EXCL)));
+    return runtime_.Run(filesystem_->Release(made.handle));
+  }
+  Status Stat(uint64_t number) override {
+    Duration negative{0};
+    return runtime_.Run(filesystem_->Lookup(caller_, directory_, absl::StrCat(number), &negative)).status();
+  }
+  Status Unlink(uint64_t number) override {
+    return runtime_.Run(filesystem_->Unlink(caller_, directory_, absl::StrCat(number)));
+  }
+
+ private:
+  void End() {
+    Status ended = OkStatus();
+    if (data_ != nullptr) ended.Update(runtime_.Run(filesystem_->Release(data_)));
+    ended.Update(runtime_.Run(filesystem_->Unlink(caller_, directory_, "data")));
+    ended.Update(runtime_.Run(filesystem_->Rmdir(caller_, kRootFid, directory_name_)));
+    ended.Update(runtime_.Run(filesystem_->Unmount()));
+    if (!ended.ok()) std::fprintf(stderr, "nacre: cleaning up: %s\n", std::string(ended.message()).c_str());
+  }
+
+  Runtime runtime_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<client::FileSystem> filesystem_;
+  const client::Caller caller_;
+  const std::string directory_name_ = absl::StrCat("nacre-bench.", ::getpid());
+  Fid directory_;
+  client::HandlePtr data_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<BenchTarget>> MakeClientTarget(const std::string& mds) {
+  auto target = std::make_unique<ClientTarget>();
+  RETURN_IF_ERROR(target->Start(mds));
+  return target;
+}
+
+}  // namespace nacre::cli

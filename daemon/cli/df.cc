@@ -1,0 +1,59 @@
+#include <cstdio>
+
+#include "common/units.h"
+#include "daemon/cli/cluster_target.h"
+#include "daemon/cli/command.h"
+#include "daemon/cli/status_json.h"
+
+namespace nacre::cli {
+namespace {
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  nacre df --dir /tmp/n1\n"
+    "  nacre df /mnt/nacre --json\n"
+    "Exit status: 0 done, 1 the MDS cannot be reached.";
+
+void PrintLine(const std::string& name, uint64_t total, uint64_t available, const std::string& remark) {
+  std::printf("%-10s %10s %10s %10s %4d%%  %s\n", name.c_str(), HumanSize(total).c_str(),
+              HumanSize(total - std::min(total, available)).c_str(), HumanSize(available).c_str(),
+              PercentUsed(total, available), remark.c_str());
+}
+
+void Print(const proto::ClusterStatus& status) {
+  std::printf("%-10s %10s %10s %10s %5s\n", "target", "size", "used", "available", "use");
+  PrintLine("MDT", status.mdt_total_bytes(), status.mdt_free_bytes(),
+            std::to_string(status.inodes()) + " inodes");
+  for (const proto::OstState& ost : status.map().osts()) {
+    const std::string objects = std::to_string(ost.info().objects()) + " objects";
+    PrintLine("OST " + std::to_string(ost.info().index()), ost.info().total_bytes(),
+              ost.info().available_bytes(), ost.up() ? objects : "DOWN, as last heard: " + objects);
+  }
+  const Space space = OstSpace(status);
+  PrintLine("all OSTs", space.total, space.available, "");
+}
+
+int Run(const ClusterTarget& target, bool json) {
+  auto status = FetchStatus(target);
+  if (!status.ok()) return Fail(status.status());
+  if (json) {
+    std::puts(SpaceToJson(*status).dump(2).c_str());
+  } else {
+    Print(*status);
+  }
+  return kOk;
+}
+
+}  // namespace
+
+void AddDf(CLI::App& app, int* exit) {
+  CLI::App* command = app.add_subcommand("df", "Show the space of each target");
+  auto target = std::make_shared<ClusterTarget>();
+  auto json = std::make_shared<bool>(false);
+  AddTargetOptions(command, target.get());
+  command->add_flag("--json", *json, "print JSON");
+  command->footer(kExamples);
+  command->callback([=] { *exit = Run(*target, *json); });
+}
+
+}  // namespace nacre::cli

@@ -1,0 +1,112 @@
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "client/layout_text.h"
+#include "daemon/cli/command.h"
+#include "daemon/cli/xattr.h"
+
+namespace nacre::cli {
+namespace {
+
+constexpr char kHelp[] =
+    "nacre setstripe [-E END] [-c COUNT] [-S SIZE] [-E END ...] PATH...\n"
+    "nacre setstripe -d DIR...\n"
+    "\n"
+    "Options (in this order for each component):\n"
+    "  -E, --component-end END     a component up to this byte of the file; -1 or eof: its end\n"
+    "  -c, --stripe-count COUNT    stripes; -1: one on every OST\n"
+    "  -S, --stripe-size SIZE      bytes of a stripe, a multiple of 64K\n"
+    "  -d, --delete                directories: inherit again\n"
+    "\n"
+    "On a directory the layout is the default for what is made in it from then on. A file takes one only as "
+    "long as it\n"
+    "has no data; a file that does not exist is made. -c and -S hold for the later components too until "
+    "given again.\n"
+    "\n"
+    "Examples:\n"
+    "  nacre setstripe -c 4 -S 1M /mnt/nacre/data             4 stripes of 1 MiB for what is made there\n"
+    "  nacre setstripe -c -1 /mnt/nacre/wide                  one stripe on every OST\n"
+    "  nacre setstripe -E 1M -c 1 -E 64M -c 4 -E -1 -c -1 /mnt/nacre/mixed\n"
+    "                                                         progressive: the larger the file, the more "
+    "OSTs\n"
+    "  nacre setstripe -d /mnt/nacre/data                     what the parent directory says, again\n"
+    "Exit status: 0 done, 1 failed, 2 wrong usage.";
+
+struct Request {
+  std::string layout;  // as ParseLayout takes it
+  bool remove = false;
+  std::vector<std::string> paths;
+};
+
+// "-E", "-c" or "-S" for each spelling; "" for what is no option of a layout.
+std::string LayoutOption(const std::string& word) {
+  if (word == "-E" || word == "--component-end") return "-E";
+  if (word == "-c" || word == "--stripe-count") return "-c";
+  if (word == "-S" || word == "--stripe-size") return "-S";
+  return "";
+}
+
+StatusOr<Request> Parse(const std::vector<std::string>& words) {
+  Request request;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const std::string option = LayoutOption(word);
+    if (!option.empty()) {
+      if (++i == words.size()) return ErrnoError(EINVAL, absl::StrFormat("%s needs a value", word));
+      absl::StrAppend(&request.layout, option, " ", words[i], " ");
+    } else if (word == "-d" || word == "--delete") {
+      request.remove = true;
+    } else if (word.size() > 1 && word[0] == '-') {
+      return ErrnoError(EINVAL, absl::StrFormat("unknown option '%s'; see nacre setstripe --help", word));
+    } else {
+      request.paths.push_back(word);
+    }
+  }
+  if (request.paths.empty()) return ErrnoError(EINVAL, "no path given; see nacre setstripe --help");
+  if (request.remove == !request.layout.empty()) {
+    return ErrnoError(EINVAL, request.remove ? "-d takes no layout"
+                                             : "no layout given: say -c, -S or -E, or -d to inherit again");
+  }
+  return request;
+}
+
+Status MakeFile(const std::string& path) {
+  int fd = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+  if (fd < 0 && errno != EEXIST)
+    return ErrnoError(errno, absl::StrFormat("%s: %s", path, std::strerror(errno)));
+  if (fd >= 0) close(fd);
+  return OkStatus();
+}
+
+int Run(const std::vector<std::string>& words) {
+  auto request = Parse(words);
+  if (!request.ok()) return Fail(request.status());
+  auto layout = ParseLayout(request->layout);
+  if (!layout.ok()) return Fail(layout.status());
+  int exit = kOk;
+  for (const std::string& path : request->paths) {
+    Status status = request->remove ? OkStatus() : MakeFile(path);
+    if (status.ok()) status = WriteXattr(path, kLayoutXattr, FormatLayout(*layout));
+    if (!status.ok()) exit = Fail(status) == kOk ? exit : kFailure;
+  }
+  return exit;
+}
+
+}  // namespace
+
+void AddSetstripe(CLI::App& app, int* exit) {
+  CLI::App* command = app.add_subcommand("setstripe", "Set how files are spread over the OSTs");
+  // The order of the options matters and -1 is a value, which CLI11 does not know: they are taken as they
+  // are.
+  command->allow_extras();
+  command->footer(kHelp);
+  command->callback([=] { *exit = Run(command->remaining()); });
+}
+
+}  // namespace nacre::cli

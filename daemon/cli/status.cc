@@ -1,0 +1,95 @@
+#include <absl/strings/str_format.h>
+
+#include <cstdio>
+
+#include "common/units.h"
+#include "daemon/cli/cluster_target.h"
+#include "daemon/cli/command.h"
+#include "daemon/cli/status_json.h"
+
+namespace nacre::cli {
+namespace {
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  nacre status --dir /tmp/n1          of a nacre local\n"
+    "  nacre status --mds 127.0.0.1:7710   of a cluster\n"
+    "  nacre status /mnt/nacre --json      of what is mounted there, for programs\n"
+    "Exit status: 0 everything is up, 1 the MDS cannot be reached, an OST is down or there are problems.";
+
+std::string Ago(uint64_t seconds) {
+  if (seconds < 120) return absl::StrFormat("%d s", seconds);
+  if (seconds < 2 * 3600) return absl::StrFormat("%d min", seconds / 60);
+  if (seconds < 48 * 3600) return absl::StrFormat("%d h", seconds / 3600);
+  return absl::StrFormat("%d days", seconds / 86400);
+}
+
+void PrintOst(const proto::OstState& ost) {
+  const proto::OstInfo& info = ost.info();
+  const std::string state =
+      ost.up() ? "up" : absl::StrFormat("DOWN for %s", Ago(ost.seconds_since_heartbeat()));
+  std::printf("  OST %-3d %-14s %9s of %9s free  %8llu objects  %s  %s\n", info.index(), state.c_str(),
+              HumanSize(info.available_bytes()).c_str(), HumanSize(info.total_bytes()).c_str(),
+              static_cast<unsigned long long>(info.objects()), ost.address().c_str(),
+              info.directory().c_str());
+  for (const std::string& problem : info.problems()) std::printf("    problem: %s\n", problem.c_str());
+}
+
+void PrintSession(const proto::SessionState& session) {
+  std::printf("  %s: %s, %llu open files, %llu leases, %llu locks, %s resident\n", session.name().c_str(),
+              session.connected() ? "connected" : "NOT CONNECTED",
+              static_cast<unsigned long long>(session.open_files()),
+              static_cast<unsigned long long>(session.leases()),
+              static_cast<unsigned long long>(session.locks()), HumanSize(session.resident_bytes()).c_str());
+  for (const std::string& path : session.paths()) std::printf("    %s\n", path.c_str());
+}
+
+void Print(const proto::ClusterStatus& status) {
+  std::printf("cluster %s, Nacre %s\n", status.map().cluster_uuid().c_str(), status.version().c_str());
+  std::printf("  MDS     up %s, %llu inodes, %s of %s free, %s resident\n",
+              Ago(status.mds_uptime_seconds()).c_str(), static_cast<unsigned long long>(status.inodes()),
+              HumanSize(status.mdt_free_bytes()).c_str(), HumanSize(status.mdt_total_bytes()).c_str(),
+              HumanSize(status.mds_resident_bytes()).c_str());
+  for (const proto::OstState& ost : status.map().osts()) PrintOst(ost);
+  if (status.map().osts().empty()) std::printf("  no OST has registered yet: is nacre-oss running?\n");
+  if (status.destroy_queue() > 0) {
+    std::printf("  %llu objects of deleted files are still to be destroyed\n",
+                static_cast<unsigned long long>(status.destroy_queue()));
+  }
+  std::printf("%d client%s\n", status.sessions_size(), status.sessions_size() == 1 ? "" : "s");
+  for (const proto::SessionState& session : status.sessions()) PrintSession(session);
+  for (const std::string& problem : status.problems()) std::printf("problem: %s\n", problem.c_str());
+}
+
+bool Healthy(const proto::ClusterStatus& status) {
+  for (const proto::OstState& ost : status.map().osts()) {
+    if (!ost.up() || !ost.info().problems().empty()) return false;
+  }
+  return status.problems().empty();
+}
+
+int Run(const ClusterTarget& target, bool json) {
+  auto status = FetchStatus(target);
+  if (!status.ok()) return Fail(status.status());
+  if (json) {
+    std::puts(StatusToJson(*status).dump(2).c_str());
+  } else {
+    Print(*status);
+  }
+  return Healthy(*status) ? kOk : kFailure;
+}
+
+}  // namespace
+
+void AddStatus(CLI::App& app, int* exit) {
+  CLI::App* command =
+      app.add_subcommand("status", "Show the servers, OSTs and clients of a cluster, and what is wrong");
+  auto target = std::make_shared<ClusterTarget>();
+  auto json = std::make_shared<bool>(false);
+  AddTargetOptions(command, target.get());
+  command->add_flag("--json", *json, "print JSON");
+  command->footer(kExamples);
+  command->callback([=] { *exit = Run(*target, *json); });
+}
+
+}  // namespace nacre::cli

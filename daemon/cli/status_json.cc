@@ -1,0 +1,94 @@
+#include "daemon/cli/status_json.h"
+
+#include <algorithm>
+
+namespace nacre::cli {
+namespace {
+
+Json Texts(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  Json out = Json::array();
+  for (const std::string& text : texts) out.push_back(text);
+  return out;
+}
+
+Json OstToJson(const proto::OstState& ost) {
+  return {{"index", ost.info().index()},
+          {"up", ost.up()},
+          {"address", ost.address()},
+          {"directory", ost.info().directory()},
+          {"uuid", ost.info().uuid()},
+          {"total_bytes", ost.info().total_bytes()},
+          {"available_bytes", ost.info().available_bytes()},
+          {"objects", ost.info().objects()},
+          {"seconds_since_heartbeat", ost.seconds_since_heartbeat()},
+          {"problems", Texts(ost.info().problems())}};
+}
+
+Json SessionToJson(const proto::SessionState& session) {
+  return {{"id", session.id()},
+          {"name", session.name()},
+          {"connected", session.connected()},
+          {"open_files", session.open_files()},
+          {"leases", session.leases()},
+          {"locks", session.locks()},
+          {"resident_bytes", session.resident_bytes()},
+          {"paths", Texts(session.paths())}};
+}
+
+}  // namespace
+
+int PercentUsed(uint64_t total, uint64_t available) {
+  if (total == 0) return 0;
+  const uint64_t used = total - std::min(total, available);
+  return static_cast<int>((static_cast<unsigned __int128>(used) * 100 + total - 1) / total);
+}
+
+Space OstSpace(const proto::ClusterStatus& status) {
+  Space space;
+  for (const proto::OstState& ost : status.map().osts()) {
+    if (!ost.up()) continue;
+    space.total += ost.info().total_bytes();
+    space.available += ost.info().available_bytes();
+  }
+  return space;
+}
+
+Json StatusToJson(const proto::ClusterStatus& status) {
+  Json osts = Json::array(), sessions = Json::array();
+  for (const proto::OstState& ost : status.map().osts()) osts.push_back(OstToJson(ost));
+  for (const proto::SessionState& session : status.sessions()) sessions.push_back(SessionToJson(session));
+  return {{"cluster_uuid", status.map().cluster_uuid()},
+          {"version", status.version()},
+          {"map_version", status.map().version()},
+          {"mds",
+           {{"uptime_seconds", status.mds_uptime_seconds()},
+            {"resident_bytes", status.mds_resident_bytes()},
+            {"inodes", status.inodes()},
+            {"total_bytes", status.mdt_total_bytes()},
+            {"free_bytes", status.mdt_free_bytes()},
+            {"destroy_queue", status.destroy_queue()}}},
+          {"osts", osts},
+          {"sessions", sessions},
+          {"problems", Texts(status.problems())}};
+}
+
+Json SpaceToJson(const proto::ClusterStatus& status) {
+  Json osts = Json::array();
+  for (const proto::OstState& ost : status.map().osts()) {
+    osts.push_back({{"index", ost.info().index()},
+                    {"up", ost.up()},
+                    {"total_bytes", ost.info().total_bytes()},
+                    {"available_bytes", ost.info().available_bytes()},
+                    {"objects", ost.info().objects()}});
+  }
+  const Space space = OstSpace(status);
+  return {{"mdt",
+           {{"total_bytes", status.mdt_total_bytes()},
+            {"available_bytes", status.mdt_free_bytes()},
+            {"inodes", status.inodes()}}},
+          {"osts", osts},
+          {"total_bytes", space.total},
+          {"available_bytes", space.available}};
+}
+
+}  // namespace nacre::cli

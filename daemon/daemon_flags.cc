@@ -1,0 +1,61 @@
+#include "daemon/daemon_flags.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_replace.h>
+#include <absl/strings/str_split.h>
+
+#include <cstdio>
+
+#include "daemon/version.h"
+
+namespace nacre {
+
+DaemonFlags::DaemonFlags(const std::string& program, const std::string& description, ConfigSection section)
+    : app_(description, program), section_(std::move(section)) {
+  app_.set_version_flag("--version", absl::StrCat(program, " ", kVersion));
+  app_.add_option("--config", config_file_, "configuration file (nacre.toml(5)); the flags below win over it")
+      ->type_name("FILE");
+  app_.add_flag("--check", check_, "check the configuration and end");
+  for (const ConfigKey& key : section_.keys()) {
+    const std::string flag = "--" + absl::StrReplaceAll(key.name, {{"_", "-"}});
+    const std::string help = absl::StrCat(key.help, " (", key.allowed,
+                                          key.fallback.empty() ? "" : "; default ", key.fallback, ")");
+    auto keep = [this, &key](const std::vector<std::string>& values) {
+      ConfigValue value = values.back();
+      if (key.list) value = values;
+      given_.emplace_back(key.name, value);
+      return true;
+    };
+    // A switch may stand alone.
+    CLI::Option* option = app_.add_option(flag, CLI::callback_t(keep), help)->type_name("VALUE");
+    if (key.flag) option->expected(0, 1)->default_str("true")->type_name("[BOOL]");
+    if (key.list) option->expected(1, 64)->delimiter(',');
+  }
+}
+
+std::optional<int> DaemonFlags::Parse(int argc, char** argv) {
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app_.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  return std::nullopt;
+}
+
+Status DaemonFlags::Apply() const {
+  for (const auto& [name, value] : given_) {
+    Status status = section_.Find(name)->assign(value);
+    if (status.ok()) continue;
+    return ErrnoError(ToErrno(status),
+                      absl::StrCat("--", absl::StrReplaceAll(name, {{"_", "-"}}), ": ", status.message()));
+  }
+  return OkStatus();
+}
+
+void Complain(const std::string& program, const Status& status) {
+  for (const auto& line : absl::StrSplit(status.message(), '\n')) {
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(line).c_str());
+  }
+}
+
+}  // namespace nacre

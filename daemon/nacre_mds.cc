@@ -1,0 +1,39 @@
+// nacre-mds: the metadata server.
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
+#include "daemon/config.h"
+#include "daemon/daemon_flags.h"
+#include "daemon/mds_role.h"
+#include "daemon/serve.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace nacre {
+namespace {
+
+constexpr char kAbout[] =
+    "The metadata server of Nacre: namespace, leases, locks, and the management service.\n"
+    "Example: nacre-mds --directory /var/lib/nacre/mdt --listen 127.0.0.1:7710";
+
+int Main(int argc, char** argv) {
+  MdsConfig config;
+  DaemonFlags flags("nacre-mds", kAbout, Describe(&config));
+  if (auto exit = Configure(flags, argc, argv, &config)) return *exit;
+  Runtime runtime(static_cast<int>(config.threads));
+  std::unique_ptr<Transport> transport = MakeTcpTransport(runtime.executor(), RealClock());
+  std::unique_ptr<MdsRole> role;
+  auto start = [&]() -> StatusOr<Served> {
+    ASSIGN_OR_RETURN(role, MdsRole::Start(runtime, *transport, config));
+    return Served{absl::StrFormat("serving the MDT in %s at %s", config.directory,
+                                  absl::StrJoin(role->addresses(), ", ")),
+                  [&role] { return role->Stop(); }};
+  };
+  int exit = Serve(runtime, {"nacre-mds", "mds", config.log, {config.directory}}, start);
+  runtime.Stop();
+  return exit;
+}
+
+}  // namespace
+}  // namespace nacre
+
+int main(int argc, char** argv) { return nacre::Main(argc, argv); }

@@ -1,0 +1,85 @@
+// nacre-oss: an object storage server.
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_split.h>
+
+#include <cerrno>
+
+#include "common/units.h"
+#include "daemon/config.h"
+#include "daemon/daemon_flags.h"
+#include "daemon/oss_role.h"
+#include "daemon/serve.h"
+#include "rpc/grpc_channel.h"
+#include "transport/tcp/tcp_transport.h"
+
+namespace nacre {
+namespace {
+
+constexpr Duration kMgsTimeout = 5s;
+
+constexpr char kAbout[] =
+    "An object storage server of Nacre: serves the objects of one or more OSTs.\n"
+    "Example: nacre-oss --mds 127.0.0.1:7710 --ost 0=/var/lib/nacre/ost0 --ost 1=/var/lib/nacre/ost1,100GiB";
+
+// "3=/var/lib/nacre/ost3" or "3=/var/lib/nacre/ost3,100GiB".
+StatusOr<OstConfig> ParseOst(const std::string& text) {
+  OstConfig ost;
+  std::vector<std::string> halves = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  if (halves.size() != 2 || !absl::SimpleAtoi(halves[0], &ost.index) || ost.index > 65535) {
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("--ost '%s': must be INDEX=DIRECTORY or INDEX=DIRECTORY,SIZE", text));
+  }
+  std::vector<std::string> parts = absl::StrSplit(halves[1], absl::MaxSplits(',', 1));
+  ost.directory = parts[0];
+  if (parts.size() == 2) {
+    ASSIGN_OR_RETURN(ost.size, ParseSize(parts[1]));
+  }
+  return ost;
+}
+
+Status AddOsts(const std::vector<std::string>& texts, OssConfig* config) {
+  if (!texts.empty()) config->osts.clear();
+  for (const std::string& text : texts) {
+    ASSIGN_OR_RETURN(OstConfig ost, ParseOst(text));
+    config->osts.push_back(std::move(ost));
+  }
+  return OkStatus();
+}
+
+std::string Describe(const OssRole& role, const OssConfig& config) {
+  std::string text = "serving";
+  for (const OstConfig& ost : config.osts)
+    absl::StrAppendFormat(&text, " OST %d in %s,", ost.index, ost.directory);
+  text.back() = ' ';
+  return text + "at " + role.address();
+}
+
+int Main(int argc, char** argv) {
+  OssConfig config;
+  std::vector<std::string> osts;
+  DaemonFlags flags("nacre-oss", kAbout, nacre::Describe(&config));
+  flags.app()
+      .add_option("--ost", osts, "an OST and where it lives; may be given many times")
+      ->type_name("INDEX=DIRECTORY[,SIZE]");
+  auto add_osts = [&osts](OssConfig* config) { return AddOsts(osts, config); };
+  if (auto exit = Configure<OssConfig>(flags, argc, argv, &config, add_osts)) return *exit;
+  Runtime runtime(static_cast<int>(config.threads));
+  std::unique_ptr<Transport> transport = MakeTcpTransport(runtime.executor(), RealClock());
+  std::unique_ptr<OssRole> role;
+  auto start = [&]() -> StatusOr<Served> {
+    ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(config.mds, kMgsTimeout));
+    ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
+    return Served{Describe(*role, config), [&role] { return role->Stop(); }};
+  };
+  ServeOptions options{"nacre-oss", "oss", config.log, {}};
+  for (const OstConfig& ost : config.osts) options.directories.push_back(ost.directory);
+  int exit = Serve(runtime, options, start);
+  runtime.Stop();
+  return exit;
+}
+
+}  // namespace
+}  // namespace nacre
+
+int main(int argc, char** argv) { return nacre::Main(argc, argv); }

@@ -1,0 +1,29 @@
+// The life of a server daemon: keep others off its directories, start, say so, wait for the end, stop. Main
+// thread only.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/runtime.h"
+#include "common/status.h"
+
+namespace nacre {
+
+struct Served {
+  std::string description;       // "serving MDT /var/lib/nacre/mdt at 127.0.0.1:7710"
+  std::function<Status()> stop;  // must be called before what it stops is destroyed
+};
+
+struct ServeOptions {
+  std::string program;   // "nacre-mds"
+  std::string log_name;  // "mds"
+  std::string log_level;
+  std::vector<std::string> directories;  // made if missing; one server each
+};
+
+// The exit status for main. `start` gets everything going or says why not.
+int Serve(Runtime& runtime, const ServeOptions& options, const std::function<StatusOr<Served>()>& start);
+
+}  // namespace nacre

@@ -1,0 +1,46 @@
+// Programs under test: started with their output caught, ended by pid, temporary directories that go away.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace nacre {
+
+struct Ended {
+  int exit = -1;       // 128 + the signal's number if one ended it
+  std::string output;  // stdout and stderr together
+};
+
+// One process; killed by the destructor if it still runs.
+class Program {
+ public:
+  // The first word is a program of the build or a path. Ends the test process if it cannot be started.
+  explicit Program(std::vector<std::string> words);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void Signal(int signal) const;
+  Ended Wait();  // for its end
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
+
+Ended RunProgram(std::vector<std::string> words);
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace nacre

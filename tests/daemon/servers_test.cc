@@ -1,0 +1,204 @@
+// nacre-mds, nacre-oss and the commands that ask them, as processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/runtime.h"
+#include "rpc/grpc_channel.h"
+#include "tests/daemon/program.h"
+
+namespace nacre {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A cluster of one MDS and one OSS with two OSTs on unix sockets.
+class ServersTest : public testing::Test {
+ protected:
+  std::vector<std::string> MdsWords() {
+    return {"nacre-mds", "--directory", directory_ / "mdt", "--listen", mds_};
+  }
+  std::vector<std::string> OssWords() {
+    return {"nacre-oss",
+            "--mds",
+            mds_,
+            "--listen",
+            "unix:" + directory_ / "oss.sock",
+            "--heartbeat",
+            "100ms",
+            "--ost",
+            "0=" + directory_ / "ost0" + ",256MiB",
+            "--ost",
+            "1=" + directory_ / "ost1" + ",256MiB"};
+  }
+
+  // Until the MGS answers and counts so many OSTs as up.
+  bool WaitForOsts(int osts) {
+    auto cluster = *NewGrpcClusterChannel(mds_, 1s);
+    for (Duration end = RealClock().Now() + 60s; RealClock().Now() < end;) {
+      auto status = runtime_.Run(cluster->GetStatus());
+      int up = 0;
+      if (status.ok()) {
+        for (const auto& ost : status->map().osts()) up += ost.up();
+        if (up >= osts) return true;
+      }
+      runtime_.Run([]() -> Task<int> {
+        co_await RealClock().Sleep(10ms);
+        co_return 0;
+      }());
+    }
+    return false;
+  }
+
+  TemporaryDirectory directory_;
+  std::string mds_ = "unix:" + directory_ / "mds.sock";
+  Runtime runtime_{1};
+};
+
+TEST_F(ServersTest, AClusterShowsItsStateAndEndsWhenAsked) {
+  Program mds(MdsWords());
+  ASSERT_TRUE(WaitForOsts(0));
+  Program oss(OssWords());
+  ASSERT_TRUE(WaitForOsts(2));
+
+  Ended status = RunProgram({"nacre", "status", "--mds", mds_, "--json"});
+  EXPECT_EQ(status.exit, 0) << status.output;
+  json shown = json::parse(status.output, nullptr, false);
+  ASSERT_TRUE(shown.is_object()) << status.output;
+  ASSERT_EQ(shown["osts"].size(), 2u);
+  EXPECT_EQ(shown["osts"][1]["up"], true);
+  EXPECT_GT(shown["osts"][1]["total_bytes"], 0);
+  EXPECT_GT(shown["mds"]["resident_bytes"], 0);
+
+  status = RunProgram({"nacre", "status", "--mds", mds_});
+  EXPECT_THAT(status.output, AllOf(HasSubstr("OST 0"), HasSubstr("OST 1"), HasSubstr("0 clients")));
+  Ended df = RunProgram({"nacre", "df", "--mds", mds_});
+  EXPECT_EQ(df.exit, 0) << df.output;
+  EXPECT_THAT(df.output, AllOf(HasSubstr("MDT"), HasSubstr("OST 1"), HasSubstr("all OSTs")));
+  df = RunProgram({"nacre", "df", "--mds", mds_, "--json"});
+  EXPECT_GT(json::parse(df.output, nullptr, false)["available_bytes"], 0) << df.output;
+
+  oss.Signal(SIGTERM);
+  Ended ended = oss.Wait();
+  EXPECT_EQ(ended.exit, 0) << ended.output;
+  mds.Signal(SIGTERM);
+  ended = mds.Wait();
+  EXPECT_EQ(ended.exit, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("everything is on disk"));
+}
+
+TEST_F(ServersTest, ASecondServerOnTheSameDirectoryIsRefused) {
+  Program mds(MdsWords());
+  ASSERT_TRUE(WaitForOsts(0));
+  Ended second = RunProgram(
+      {"nacre-mds", "--directory", directory_ / "mdt", "--listen", "unix:" + directory_ / "other.sock"});
+  EXPECT_EQ(second.exit, 1);
+  EXPECT_THAT(second.output, AllOf(HasSubstr(directory_ / "mdt"), HasSubstr("is running already")));
+}
+
+TEST_F(ServersTest, AServerThatIsKilledStartsAgain) {
+  {
+    Program mds(MdsWords());
+    ASSERT_TRUE(WaitForOsts(0));
+    Program oss(OssWords());
+    ASSERT_TRUE(WaitForOsts(2));
+  }
+  Program mds(MdsWords());
+  ASSERT_TRUE(WaitForOsts(0));
+  Program oss(OssWords());
+  EXPECT_TRUE(WaitForOsts(2));
+}
+
+TEST_F(ServersTest, AnAddressThatIsTakenIsNamed) {
+  Program mds(
+      {"nacre-mds", "--directory", directory_ / "mdt", "--listen", mds_, "--listen", "127.0.0.1:17711"});
+  ASSERT_TRUE(WaitForOsts(0));
+  Ended second = RunProgram({"nacre-mds", "--directory", directory_ / "mdt2", "--listen", "127.0.0.1:17711"});
+  EXPECT_EQ(second.exit, 1);
+  EXPECT_THAT(second.output, AllOf(HasSubstr("127.0.0.1:17711"), HasSubstr("another server listens there")));
+}
+
+TEST_F(ServersTest, MistakesEndWithUsageAndWithoutAnyEffect) {
+  Ended exposed = RunProgram({"nacre-mds", "--directory", directory_ / "mdt", "--listen", "0.0.0.0:7710"});
+  EXPECT_EQ(exposed.exit, 2);
+  EXPECT_THAT(exposed.output, AllOf(HasSubstr("0.0.0.0:7710"), HasSubstr("--insecure")));
+  Ended unknown = RunProgram({"nacre-mds", "--directroy", "/x"});
+  EXPECT_EQ(unknown.exit, 2);
+  Ended value = RunProgram({"nacre-mds", "--directory", directory_ / "mdt", "--threads", "0"});
+  EXPECT_EQ(value.exit, 2);
+  EXPECT_THAT(value.output, AllOf(HasSubstr("--threads"), HasSubstr("a number from 1 to 256")));
+  Ended none = RunProgram({"nacre-mds"});
+  EXPECT_EQ(none.exit, 2);
+  EXPECT_THAT(none.output, HasSubstr("[mds] directory is not set"));
+  Ended ost = RunProgram({"nacre-oss", "--ost", "nonsense"});
+  EXPECT_EQ(ost.exit, 2);
+  EXPECT_THAT(ost.output, HasSubstr("INDEX=DIRECTORY"));
+  EXPECT_FALSE(std::ifstream(directory_ / "mdt/CURRENT").good());
+}
+
+TEST_F(ServersTest, FlagsWinOverTheFile) {
+  const std::string file = directory_ / "mds.toml";
+  std::ofstream(file) << "[mds]\ndirectory = \"/nowhere\"\nlisten = [\"0.0.0.0:1\"]\n";
+  EXPECT_EQ(RunProgram({"nacre-mds", "--config", file, "--check"}).exit, 2);
+  Ended good =
+      RunProgram({"nacre-mds", "--config", file, "--check", "--listen", "127.0.0.1:1", "--leases", "false"});
+  EXPECT_EQ(good.exit, 0) << good.output;
+  std::ofstream(file) << "[mds]\nthreads = 1\n\nthread = 2\n";
+  Ended wrong = RunProgram({"nacre-mds", "--config", file});
+  EXPECT_EQ(wrong.exit, 2);
+  EXPECT_THAT(wrong.output,
+              HasSubstr("nacre-mds: " + file + ":4: unknown key 'thread' in [mds]: did you mean 'threads'?"));
+}
+
+TEST_F(ServersTest, CommandsSayWhatToCheckWhenNobodyAnswers) {
+  Ended status = RunProgram({"nacre", "status", "--mds", mds_});
+  EXPECT_EQ(status.exit, 1);
+  EXPECT_THAT(status.output, AllOf(HasSubstr(mds_), HasSubstr("check that nacre-mds runs there")));
+  Ended path = RunProgram({"nacre", "df", "/"});
+  EXPECT_EQ(path.exit, 1);
+  EXPECT_THAT(path.output, HasSubstr("/ is not on a Nacre mount"));
+}
+
+TEST(Commands, HelpTeachesAndUsageIsTwo) {
+  for (const char* command : {"local", "stop", "mount", "umount", "status", "df", "setstripe", "getstripe"}) {
+    Ended help = RunProgram({"nacre", command, "--help"});
+    EXPECT_EQ(help.exit, 0) << command;
+    EXPECT_THAT(help.output, AllOf(HasSubstr("Example"), HasSubstr("Exit status"))) << command;
+  }
+  EXPECT_EQ(RunProgram({"nacre"}).exit, 2);
+  EXPECT_EQ(RunProgram({"nacre", "frobnicate"}).exit, 2);
+  EXPECT_EQ(RunProgram({"nacre", "status", "--jsn"}).exit, 2);
+  EXPECT_EQ(RunProgram({"nacre", "setstripe", "-c", "4"}).exit, 2);
+  EXPECT_EQ(RunProgram({"nacre", "setstripe", "-c", "0", "/tmp"}).exit, 2);
+  EXPECT_EQ(RunProgram({"nacre", "setstripe", "/tmp"}).exit, 2);
+  EXPECT_THAT(RunProgram({"nacre", "version"}).output, HasSubstr("nacre 0."));
+  EXPECT_THAT(RunProgram({"nacre", "getstripe", "/tmp"}).output, HasSubstr("/tmp is not on a Nacre mount"));
+}
+
+// The helper beside a program that prints what it was called with.
+TEST(MountHelper, TurnsOptionsIntoFlags) {
+  TemporaryDirectory directory;
+  const std::string helper = directory / "mount.fuse.nacre", client = directory / "nacre-client";
+  std::ofstream(helper) << std::ifstream(NACRE_SOURCE_DIR "/deploy/mount.fuse.nacre").rdbuf();
+  std::ofstream(client) << "#!/bin/sh\nprintf '[%s]' \"$@\"\n";
+  ::chmod(client.c_str(), 0755);
+  Ended plain = RunProgram({"/bin/sh", helper, "127.0.0.1:7710", "/mnt/a b"});
+  EXPECT_EQ(plain.output, "[--mds][127.0.0.1:7710][--mount][/mnt/a b][--daemon]");
+  Ended options = RunProgram(
+      {"/bin/sh", helper, "h:1", "/m", "-n", "-o", "rw,_netdev,ro,config=/e.toml,soft_timeout=5s"});
+  EXPECT_EQ(options.output,
+            "[--mds][h:1][--mount][/m][--daemon][--read-only][--config][/e.toml][--soft-timeout=5s]");
+  Ended wrong = RunProgram({"/bin/sh", helper, "h:1", "/m", "-o", "frob"});
+  EXPECT_EQ(wrong.exit, 1);
+  EXPECT_THAT(wrong.output, HasSubstr("unknown option 'frob'"));
+  EXPECT_EQ(RunProgram({"/bin/sh", helper, "h:1", "/m", "-f"}).output, "");
+}
+
+}  // namespace
+}  // namespace nacre
