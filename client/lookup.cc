@@ -7,6 +7,11 @@
 #include "client/permission.h"
 
 namespace nacre::client {
+namespace {
+
+constexpr size_t kMaxName = 255;  // bytes; the kernel lets more through
+
+}  // namespace
 
 Known Core::MakeKnown(Inode& inode) {
   std::lock_guard lock(inode.mutex);
@@ -42,6 +47,9 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
                                    Duration* negative_valid) {
   NACRE_ENTER(pass);
   *negative_valid = cached() ? options_.kernel_cache : Duration(0);
+  if (name.size() > kMaxName) {
+    co_return ErrnoError(ENAMETOOLONG, absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
+  }
   proto::MetadataRequest request;
   *request.mutable_lookup()->mutable_parent() = ToProto(parent);
   request.mutable_lookup()->set_name(name);

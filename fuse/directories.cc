@@ -110,7 +110,7 @@ Task<void> Readdir(Request request, Fid fid, client::HandlePtr handle, size_t si
 Task<void> Opendir(Request request, Fid fid, fuse_file_info info) {
   StatusOr<client::HandlePtr> handle = co_await request.filesystem().Opendir(request.caller(), fid);
   if (!handle.ok()) co_return request.Done(handle.status());
-  auto file = std::make_unique<OpenFile>(OpenFile{fid, *handle});
+  auto file = std::make_unique<OpenFile>(fid, *handle);
   info.fh = reinterpret_cast<uint64_t>(file.get());
   if (fuse_reply_open(request.Take(), &info) == 0) {
     file.release();  // the kernel's now, until releasedir
@@ -142,7 +142,7 @@ void AddDirectories(fuse_lowlevel_ops* ops) {
   };
   ops->releasedir = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
     std::unique_ptr<OpenFile> file(&FileOf(*info));
-    Start(raw, Releasedir, std::move(file->handle));
+    Start(raw, Releasedir, file->handle);
   };
   ops->fsyncdir = [](fuse_req_t raw, fuse_ino_t, int data_only, fuse_file_info* info) {
     Start(raw, Fsyncdir, HandleOf(*info), data_only != 0);

@@ -65,7 +65,7 @@ Task<void> Create(Request request, Fid parent, std::string name, uint32_t mode, 
   fuse_entry_param entry = MakeEntry(request.session(), created->known);
   const proto::Fid& fid = created->known.attr.fid();
   Fid own{fid.sequence(), fid.object(), fid.version()};
-  auto file = std::make_unique<OpenFile>(OpenFile{own, created->handle});
+  auto file = std::make_unique<OpenFile>(own, created->handle);
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
@@ -81,7 +81,7 @@ Task<void> Create(Request request, Fid parent, std::string name, uint32_t mode, 
 Task<void> Open(Request request, Fid fid, int flags) {
   StatusOr<client::HandlePtr> handle = co_await request.filesystem().Open(request.caller(), fid, flags);
   if (!handle.ok()) co_return request.Done(handle.status());
-  auto file = std::make_unique<OpenFile>(OpenFile{fid, *handle});
+  auto file = std::make_unique<OpenFile>(fid, *handle);
   fuse_open_out out = MakeOpen(request, file.get(), flags);
   if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
     file.release();
@@ -90,9 +90,9 @@ Task<void> Open(Request request, Fid fid, int flags) {
   }
 }
 
-Task<void> Release(Request request, client::HandlePtr handle, std::optional<proto::LockRange> unlock) {
-  if (unlock) {
-    Status unlocked = co_await request.filesystem().SetLock(handle, *unlock, false, 0);
+Task<void> Release(Request request, client::HandlePtr handle, std::vector<proto::LockRange> unlocks) {
+  for (const proto::LockRange& unlock : unlocks) {
+    Status unlocked = co_await request.filesystem().SetLock(handle, unlock, false, 0);
     if (!unlocked.ok()) LogWarning("a lock could not be given back: %s", std::string(unlocked.message()));
   }
   request.Done(co_await request.filesystem().Release(std::move(handle)));
@@ -122,20 +122,6 @@ Task<void> CopyRange(Request request, client::HandlePtr from, uint64_t from_offs
       co_await request.filesystem().CopyRange(std::move(from), from_offset, std::move(to), to_offset, size));
 }
 
-// The BSD lock that a last close gives back.
-std::optional<proto::LockRange> FlockOf(const OpenFile& file, const fuse_file_info& info) {
-  if (!file.flocked || !info.flock_release) return std::nullopt;
-  proto::LockRange lock;
-  lock.mutable_fid()->set_sequence(file.fid.sequence);
-  lock.mutable_fid()->set_object(file.fid.object);
-  lock.mutable_fid()->set_version(file.fid.version);
-  lock.set_owner(info.lock_owner);
-  lock.set_flock(true);
-  lock.set_type(F_UNLCK);
-  lock.set_end(INT64_MAX);
-  return lock;
-}
-
 }  // namespace
 
 void AddFiles(fuse_lowlevel_ops* ops) {
@@ -147,10 +133,15 @@ void AddFiles(fuse_lowlevel_ops* ops) {
   };
   ops->release = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
     std::unique_ptr<OpenFile> file(&FileOf(*info));
-    Start(raw, Release, file->handle, FlockOf(*file, *info));
+    Start(raw, Release, file->handle, UnlocksAtRelease(*file, *info));
   };
   ops->flush = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
-    Start(raw, Flush, HandleOf(*info), info->lock_owner);
+    OpenFile& file = FileOf(*info);
+    {
+      std::lock_guard lock(file.mutex);
+      file.lock_owners.erase(info->lock_owner);
+    }
+    Start(raw, Flush, file.handle, info->lock_owner);
   };
   ops->fsync = [](fuse_req_t raw, fuse_ino_t, int data_only, fuse_file_info* info) {
     Start(raw, Fsync, HandleOf(*info), data_only != 0);

@@ -92,18 +92,38 @@ void Flock(fuse_req_t raw, fuse_ino_t, fuse_file_info* info, int operation) {
   Start(raw, SetLock, file.handle, std::move(lock), wait);
 }
 
+void SetPosixLock(fuse_req_t raw, fuse_ino_t, fuse_file_info* info, struct flock* lock, int wait) {
+  OpenFile& file = FileOf(*info);
+  bool unlock = lock->l_type == F_UNLCK;
+  if (!unlock) {
+    std::lock_guard guard(file.mutex);
+    file.lock_owners.insert(info->lock_owner);
+  }
+  Start(raw, SetLock, file.handle, PosixRange(file, info->lock_owner, *lock), wait != 0 && !unlock);
+}
+
 }  // namespace
+
+std::vector<proto::LockRange> UnlocksAtRelease(OpenFile& file, const fuse_file_info& info) {
+  std::vector<proto::LockRange> unlocks;
+  auto add = [&](uint64_t owner, bool flock) {
+    proto::LockRange lock = MakeRange(file, owner);
+    lock.set_type(F_UNLCK);
+    lock.set_flock(flock);
+    unlocks.push_back(std::move(lock));
+  };
+  if (file.flocked && info.flock_release) add(info.lock_owner, true);
+  std::lock_guard guard(file.mutex);
+  for (uint64_t owner : file.lock_owners) add(owner, false);
+  return unlocks;
+}
 
 void AddLocks(fuse_lowlevel_ops* ops) {
   ops->getlk = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info, struct flock* lock) {
     OpenFile& file = FileOf(*info);
     Start(raw, GetLock, file.handle, PosixRange(file, info->lock_owner, *lock));
   };
-  ops->setlk = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info, struct flock* lock, int wait) {
-    OpenFile& file = FileOf(*info);
-    Start(raw, SetLock, file.handle, PosixRange(file, info->lock_owner, *lock),
-          wait != 0 && lock->l_type != F_UNLCK);
-  };
+  ops->setlk = SetPosixLock;
   ops->flock = Flock;
 }
 

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,13 +67,23 @@ fuse_entry_param MakeEntry(Session& session, const client::Known& known);
 
 // An open file or directory, named by fuse_file_info::fh.
 struct OpenFile {
-  Fid fid;
-  client::HandlePtr handle;
+  OpenFile(Fid fid, client::HandlePtr handle) : fid(fid), handle(std::move(handle)) {}
+
+  const Fid fid;
+  const client::HandlePtr handle;
   bool cached = false;   // the kernel was allowed to keep pages
   bool flocked = false;  // a BSD lock was asked for through it: gone with the last close
+
+  // Owners of POSIX locks taken through it and not flushed since. What is left at the last close are locks of
+  // the open file itself (F_OFD_SETLK): the kernel says nothing when those should go.
+  std::mutex mutex;
+  std::set<uint64_t> lock_owners;
 };
 inline OpenFile& FileOf(const fuse_file_info& info) { return *reinterpret_cast<OpenFile*>(info.fh); }
 inline client::HandlePtr HandleOf(const fuse_file_info& info) { return FileOf(info).handle; }
+
+// The locks that the last close of a file gives back, as unlocks (locks.cc).
+std::vector<proto::LockRange> UnlocksAtRelease(OpenFile& file, const fuse_file_info& info);
 
 // Registration of the operations, one function per group (one file each).
 void AddNamespace(fuse_lowlevel_ops* ops);

@@ -71,6 +71,24 @@ TEST_F(LocksTest, BsdLocksGoWithTheLastClose) {
   ::close(second);
 }
 
+TEST_F(LocksTest, LocksOfAnOpenFileGoWithItsLastClose) {
+  WriteFile("file", "x");
+  int first = ::open(Path("file").c_str(), O_RDWR), second = ::open(Path("file").c_str(), O_RDWR);
+  struct flock lock = Range(F_WRLCK, 0, 10);
+  ASSERT_EQ(::fcntl(first, F_OFD_SETLK, &lock), 0);
+  lock = Range(F_WRLCK, 5, 1);
+  EXPECT_EQ(::fcntl(second, F_OFD_SETLK, &lock), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  int copy = ::dup(first);
+  ::close(first);
+  lock = Range(F_WRLCK, 5, 1);
+  EXPECT_EQ(::fcntl(second, F_OFD_SETLK, &lock), -1);
+  ::close(copy);
+  lock = Range(F_WRLCK, 5, 1);
+  EXPECT_EQ(::fcntl(second, F_OFD_SETLKW, &lock), 0);  // waits for the release, which comes late
+  ::close(second);
+}
+
 TEST_F(LocksTest, AWaitEndsBySignal) {
   WriteFile("file", "x");
   int file = ::open(Path("file").c_str(), O_RDWR);
