@@ -30,7 +30,7 @@ class MdsRole {
 
   // For clients and servers in this process.
   std::shared_ptr<MetadataConnector> NewConnector(std::string name) {
-    return inproc_->NewConnector(std::move(name));
+    return inproc_->NewConnector(std::move(name), addresses().front());
   }
   std::shared_ptr<ClusterChannel> NewClusterChannel() { return inproc_->NewClusterChannel(); }
 

@@ -21,8 +21,8 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("nacre ") + kVersion);
   app.require_subcommand(1);
   int exit = kOk;
-  for (auto add :
-       {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddSetstripe, AddGetstripe, AddBench, AddDoctor, AddVersion}) {
+  for (auto add : {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddSetstripe, AddGetstripe,
+                   AddBench, AddDoctor, AddVersion}) {
     add(app, &exit);
   }
   try {

@@ -115,7 +115,8 @@ class InprocServer::Channel : public MetadataChannel {
 
 class InprocServer::Connector : public MetadataConnector {
  public:
-  Connector(std::shared_ptr<Core> core, std::string name) : core_(std::move(core)), name_(std::move(name)) {}
+  Connector(std::shared_ptr<Core> core, std::string name, std::string address)
+      : core_(std::move(core)), name_(std::move(name)), address_(std::move(address)) {}
 
   Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events, Duration) override {
     Executor executor = co_await asio::this_coro::executor;
@@ -127,11 +128,11 @@ class InprocServer::Connector : public MetadataConnector {
     }
     co_return std::make_shared<Channel>(stream);
   }
-  std::string address() const override { return "inproc"; }
+  std::string address() const override { return address_; }
 
  private:
   const std::shared_ptr<Core> core_;
-  const std::string name_;
+  const std::string name_, address_;
 };
 
 class InprocServer::Cluster : public ClusterChannel {
@@ -165,8 +166,8 @@ InprocServer::InprocServer(Executor executor, MetadataHandler& metadata, Cluster
 
 InprocServer::~InprocServer() { Stop(); }
 
-std::shared_ptr<MetadataConnector> InprocServer::NewConnector(std::string name) {
-  return std::make_shared<Connector>(core_, std::move(name));
+std::shared_ptr<MetadataConnector> InprocServer::NewConnector(std::string name, std::string address) {
+  return std::make_shared<Connector>(core_, std::move(name), std::move(address));
 }
 
 std::shared_ptr<ClusterChannel> InprocServer::NewClusterChannel() { return std::make_shared<Cluster>(core_); }

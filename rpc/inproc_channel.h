@@ -21,8 +21,9 @@ class InprocServer {
   InprocServer& operator=(const InprocServer&) = delete;
 
   // Both may outlive the server: once it has stopped they answer UNAVAILABLE.
-  // `name` is what the MDS sees as the peer's name.
-  std::shared_ptr<MetadataConnector> NewConnector(std::string name);
+  // `name` is what the MDS sees as the peer's name; `address` is where others reach it, for messages and
+  // users.
+  std::shared_ptr<MetadataConnector> NewConnector(std::string name, std::string address = "inproc");
   std::shared_ptr<ClusterChannel> NewClusterChannel();
 
   // Ends every stream, on both sides.

@@ -93,6 +93,41 @@ TEST_F(ServersTest, AClusterShowsItsStateAndEndsWhenAsked) {
   EXPECT_THAT(ended.output, HasSubstr("everything is on disk"));
 }
 
+TEST_F(ServersTest, DoctorChecksWhatIsStoppedAndRefusesWhatIsServed) {
+  {
+    Program mds(MdsWords());
+    ASSERT_TRUE(WaitForOsts(0));
+    Program oss(OssWords());
+    ASSERT_TRUE(WaitForOsts(2));
+    Ended bench = RunProgram(
+        {"nacre", "bench", "--layer", "client", "--mds", mds_, "--size", "1M", "--count", "20", "--json"});
+    EXPECT_EQ(bench.exit, 0) << bench.output;
+    json figures = json::parse(bench.output, nullptr, false);
+    ASSERT_TRUE(figures.is_object()) << bench.output;
+    EXPECT_EQ(figures["figures"].size(), 7u) << bench.output;
+    Ended served = RunProgram({"nacre", "doctor", directory_.path()});
+    EXPECT_EQ(served.exit, 1);
+    EXPECT_THAT(served.output, HasSubstr("is being served by process"));
+    oss.Signal(SIGTERM);
+    EXPECT_EQ(oss.Wait().exit, 0);
+    mds.Signal(SIGTERM);
+    EXPECT_EQ(mds.Wait().exit, 0);
+  }
+  Ended doctor = RunProgram({"nacre", "doctor", directory_.path(), "--data", "--json"});
+  EXPECT_EQ(doctor.exit, 0) << doctor.output;
+  json reports = json::parse(doctor.output, nullptr, false);
+  ASSERT_EQ(reports.size(), 4u) << doctor.output;  // MDT, two OSTs, all together
+  EXPECT_EQ(reports[0]["target"], "MDT");
+  EXPECT_EQ(reports[2]["target"], "OST 1");
+  EXPECT_EQ(reports[3]["problem_count"], 0);
+  Ended one = RunProgram({"nacre", "doctor", directory_ / "ost1", "--repair"});
+  EXPECT_EQ(one.exit, 0) << one.output;
+  EXPECT_THAT(one.output, AllOf(HasSubstr("OST 1"), HasSubstr("nothing is wrong")));
+  Ended none = RunProgram({"nacre", "doctor", "/usr"});
+  EXPECT_EQ(none.exit, 1);
+  EXPECT_THAT(none.output, HasSubstr("neither an MDT nor an OST"));
+}
+
 TEST_F(ServersTest, ASecondServerOnTheSameDirectoryIsRefused) {
   Program mds(MdsWords());
   ASSERT_TRUE(WaitForOsts(0));
@@ -166,7 +201,8 @@ TEST_F(ServersTest, CommandsSayWhatToCheckWhenNobodyAnswers) {
 }
 
 TEST(Commands, HelpTeachesAndUsageIsTwo) {
-  for (const char* command : {"local", "stop", "mount", "umount", "status", "df", "setstripe", "getstripe"}) {
+  for (const char* command :
+       {"local", "stop", "mount", "umount", "status", "df", "setstripe", "getstripe", "bench", "doctor"}) {
     Ended help = RunProgram({"nacre", command, "--help"});
     EXPECT_EQ(help.exit, 0) << command;
     EXPECT_THAT(help.output, AllOf(HasSubstr("Example"), HasSubstr("Exit status"))) << command;

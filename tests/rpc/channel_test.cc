@@ -369,6 +369,13 @@ TEST_P(GrpcTest, ASecondServerAtTheAddressIsRefusedWithTheReason) {
 INSTANTIATE_TEST_SUITE_P(Forms, GrpcTest, testing::Values("unix", "tcp"),
                          [](const auto& info) { return info.param; });
 
+TEST(Inproc, AConnectorKnowsWhereOthersReachTheServer) {
+  Runtime runtime(1);
+  EchoMds mds;
+  InprocServer server(runtime.executor(), mds, mds);
+  EXPECT_EQ(server.NewConnector("a", "unix:/run/mds.sock")->address(), "unix:/run/mds.sock");
+}
+
 TEST(GrpcAddress, WrongOnesAreNamed) {
   for (const std::string& address :
        std::vector<std::string>{"", "host", "host:", ":7000", "host:99999", "host:x",

@@ -1,0 +1,207 @@
+#include "daemon/doctor.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+
+#include "common/runtime.h"
+#include "common/units.h"
+#include "daemon/background.h"
+#include "rpc/convert.h"
+#include "server/kv/rocks_kv.h"
+#include "server/metadata/check.h"
+#include "server/object/check.h"
+#include "server/object/uring_block_store.h"
+
+namespace nacre {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool IsOst(const fs::path& path) {
+  return fs::is_directory(path / "meta") && fs::is_directory(path / "data");
+}
+bool IsMdt(const fs::path& path) { return fs::exists(path / "CURRENT"); }
+
+struct Targets {
+  std::string mdt;  // empty: none
+  std::vector<std::string> osts;
+};
+
+StatusOr<Targets> FindTargets(const std::string& directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return ErrnoError(ENOTDIR, absl::StrFormat("%s is not a directory", directory));
+  }
+  Targets targets;
+  if (IsMdt(directory)) targets.mdt = directory;
+  if (IsOst(directory)) targets.osts.push_back(directory);
+  if (!targets.mdt.empty() || !targets.osts.empty()) return targets;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (IsMdt(entry.path())) targets.mdt = entry.path();
+    if (IsOst(entry.path())) targets.osts.push_back(entry.path());
+  }
+  std::sort(targets.osts.begin(), targets.osts.end());
+  if (!targets.mdt.empty() || !targets.osts.empty()) return targets;
+  return ErrnoError(ENOENT,
+                    absl::StrFormat("%s: neither an MDT nor an OST here, nor one level below", directory));
+}
+
+// A server that runs would change what is looked at.
+Status CheckStopped(const std::string& directory) {
+  for (const char* file : {"/mds.pid", "/oss.pid", "/../local.pid"}) {
+    auto pid = FindProcess(directory + file);
+    if (!pid.ok()) continue;
+    return ErrnoError(EBUSY,
+                      absl::StrFormat("%s is being served by process %d: stop it first", directory, *pid));
+  }
+  return OkStatus();
+}
+
+StatusOr<std::unique_ptr<KvStore>> OpenStore(const std::string& directory, bool repair) {
+  RocksKvOptions options;
+  options.read_only = !repair;
+  return OpenRocksKv(directory, options);
+}
+
+void Take(TargetReport* out, const mds::CheckReport& report) {
+  out->problems = report.problems;
+  out->problem_count = report.problem_count;
+  out->left = report.problem_count;
+}
+
+void Take(TargetReport* out, const ost::CheckReport& report) {
+  out->target = absl::StrCat("OST ", report.superblock.index);
+  out->summary =
+      absl::StrFormat("%d objects, %s used", report.objects, HumanSize(report.blocks * kBlockSize));
+  if (report.verified_blocks > 0) {
+    absl::StrAppend(&out->summary, ", ", HumanSize(report.verified_blocks * kBlockSize), " read");
+  }
+  for (const ost::CheckProblem& problem : report.problems) {
+    out->problems.push_back(problem.text + (problem.repaired ? " (repaired)" : ""));
+  }
+  out->problem_count = report.problem_count;
+  out->left = report.problem_count;
+}
+
+class Doctor {
+ public:
+  Doctor(Targets targets, const DoctorOptions& options) : targets_(std::move(targets)), options_(options) {}
+
+  std::vector<TargetReport> Run() {
+    if (!targets_.mdt.empty())
+      Keep("MDT", targets_.mdt, [this](TargetReport* out) { return ExamineMdt(out); });
+    for (const std::string& ost : targets_.osts) {
+      Keep("OST", ost, [&](TargetReport* out) { return ExamineOst(ost, out); });
+    }
+    if (!targets_.mdt.empty() && !targets_.osts.empty() && !failed_) {
+      const std::string name = absl::StrFormat("MDT against %d OSTs", targets_.osts.size());
+      Keep(name, targets_.mdt, [this](TargetReport* out) { return Compare(out); });
+    }
+    return std::move(reports_);
+  }
+
+ private:
+  void Keep(const std::string& target, const std::string& directory,
+            const std::function<Status(TargetReport*)>& examine) {
+    TargetReport report;
+    report.target = target;
+    report.directory = directory;
+    report.failure = CheckStopped(directory);
+    if (report.failure.ok()) report.failure = examine(&report);
+    failed_ |= !report.failure.ok();
+    reports_.push_back(std::move(report));
+  }
+
+  // After a repair what is left counts, which a second look tells.
+  Status ExamineMdt(TargetReport* out) {
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenStore(targets_.mdt, options_.repair));
+    ASSIGN_OR_RETURN(mds::CheckReport report, mds::CheckMdt(*store, options_.repair));
+    Take(out, report);
+    out->summary = absl::StrFormat("%d inodes, %d entries", report.inodes, report.entries);
+    if (!options_.repair || report.clean()) return OkStatus();
+    ASSIGN_OR_RETURN(mds::CheckReport again, mds::CheckMdt(*store, false));
+    out->left = again.problem_count;
+    return OkStatus();
+  }
+
+  Status ExamineOst(const std::string& directory, TargetReport* out) {
+    ASSIGN_OR_RETURN(ost::CheckReport report, CheckOst(directory, options_.repair, options_.data, nullptr));
+    Take(out, report);
+    if (!options_.repair || report.problem_count == 0) return OkStatus();
+    ASSIGN_OR_RETURN(ost::CheckReport again, CheckOst(directory, false, options_.data, nullptr));
+    out->left = again.problem_count;
+    return OkStatus();
+  }
+
+  Status Compare(TargetReport* out) {
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenStore(targets_.mdt, options_.repair));
+    ASSIGN_OR_RETURN(mds::CheckReport report, CompareWith(*store, options_.repair));
+    Take(out, report);
+    if (!options_.repair || report.clean()) return OkStatus();
+    ASSIGN_OR_RETURN(mds::CheckReport again, CompareWith(*store, false));
+    out->left = again.problem_count;
+    return OkStatus();
+  }
+
+  StatusOr<mds::CheckReport> CompareWith(KvStore& store, bool repair) {
+    mds::ObjectCheck check(store);
+    for (const std::string& ost : targets_.osts) {
+      RETURN_IF_ERROR(CheckOst(ost, false, false, &check).status());
+    }
+    return check.Finish(repair);
+  }
+
+  // `compare`: every object of the OST is shown to it.
+  StatusOr<ost::CheckReport> CheckOst(const std::string& directory, bool repair, bool data,
+                                      mds::ObjectCheck* compare) {
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenStore(directory + "/meta", repair));
+    UringBlockStoreOptions disk;
+    disk.read_only = !repair;
+    ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks, OpenUringBlockStore(directory + "/data", disk));
+    ASSIGN_OR_RETURN(std::string value, store->Get(ost::kSuperblockKey));
+    ASSIGN_OR_RETURN(ost::Superblock superblock, ost::ParseSuperblock(value));
+    OstDevices devices{superblock.index, store.get(), blocks.get(), directory};
+    Status compared = OkStatus();
+    ost::CheckOptions options;
+    options.verify_data = data;
+    options.repair = repair;
+    options.on_progress = [this, &directory](uint64_t records) {
+      if (options_.on_progress)
+        options_.on_progress(absl::StrCat(directory, ", ", records, " records checked"));
+    };
+    if (compare != nullptr) {
+      options.on_object = [&](const ost::CheckedObject& object) {
+        proto::ListedObject listed;
+        *listed.mutable_object() = ToProto(object.id);
+        *listed.mutable_parent() = ToProto(object.parent);
+        listed.set_size(object.size);
+        listed.set_blocks(object.blocks);
+        compared.Update(compare->AddObject(superblock.index, listed));
+      };
+    }
+    Runtime runtime(1);
+    auto report = runtime.Run(ost::CheckOst(devices, std::move(options)));
+    runtime.Stop();
+    RETURN_IF_ERROR(compared);
+    return report;
+  }
+
+  const Targets targets_;
+  const DoctorOptions& options_;
+  std::vector<TargetReport> reports_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+StatusOr<std::vector<TargetReport>> Examine(const std::string& directory, const DoctorOptions& options) {
+  ASSIGN_OR_RETURN(Targets targets, FindTargets(directory));
+  return Doctor(std::move(targets), options).Run();
+}
+
+}  // namespace nacre
