@@ -162,6 +162,7 @@ class Core final : public FileSystem {
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
+  Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   Task<StatusOr<Known>> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void CutInline(Inode& inode, uint64_t size, bool was_inline);
   void DropData(Inode& inode, uint64_t begin, uint64_t end);

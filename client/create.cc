@@ -29,8 +29,8 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     if (directory != nullptr && ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
     co_return reply.status();
   }
+  if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply->entry().attr().fid())));
   InodePtr inode = LearnEntry(reply->entry());
-  if ((flags & O_TRUNC) != 0) DropData(*inode, 0, UINT64_MAX);
   {
     std::lock_guard guard(inode->mutex);
     inode->mutation = session_->mutations();

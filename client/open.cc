@@ -50,20 +50,32 @@ Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
     HandlePtr handle = TryOpenLocally(caller, fid, flags);
     if (handle != nullptr) co_return handle;
   }
-  RangeLock::Guard range;
-  if ((flags & O_TRUNC) != 0) {
-    InodePtr inode = inodes_->Get(fid);
-    range = co_await inode->range.Lock(0, UINT64_MAX, true);
-    co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-  }
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   InodePtr inode = inodes_->Get(fid);
-  if ((flags & O_TRUNC) != 0) DropData(*inode, 0, UINT64_MAX);
-  LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  if ((flags & O_TRUNC) != 0) {
+    CO_RETURN_IF_ERROR(co_await OpenEmpty(caller, inode, std::move(request)));
+  } else {
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+    LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  }
   co_return MakeHandle(caller, inode, flags, !cached());
+}
+
+// An open with O_TRUNC: what is held back of the old content must neither be seen nor be sent afterwards.
+Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+  RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+  co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
+  CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));  // the MDS may refuse
+  CO_RETURN_IF_ERROR(co_await SendPending(inode));
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  DiscardData(*inode);
+  LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  std::lock_guard lock(inode->mutex);
+  inode->mutation = session_->mutations();
+  co_return OkStatus();
 }
 
 Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
