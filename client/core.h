@@ -201,7 +201,7 @@ class Core final : public FileSystem {
 
   const Environment environment_;
   const Options options_;
-  std::unique_ptr<DataCache> cache_;
+  std::shared_ptr<DataCache> cache_;
   std::unique_ptr<Targets> targets_;
   std::unique_ptr<ObjectIo> io_;
   std::unique_ptr<InodeTable> inodes_;

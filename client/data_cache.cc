@@ -24,10 +24,10 @@ ChunkPins::~ChunkPins() {
   if (!chunks_.empty()) cache_->Unpin(chunks_);
 }
 
-StatusOr<std::unique_ptr<DataCache>> DataCache::Make(Transport& transport, uint64_t cache_bytes,
+StatusOr<std::shared_ptr<DataCache>> DataCache::Make(Transport& transport, uint64_t cache_bytes,
                                                      uint64_t dirty_bytes) {
   constexpr uint64_t kLeastChunks = 128;
-  std::unique_ptr<DataCache> cache(new DataCache);
+  std::shared_ptr<DataCache> cache(new DataCache);
   cache->chunk_count_ = std::max(cache_bytes / kChunkSize, kLeastChunks);
   cache->dirty_limit_ = std::clamp<uint64_t>(dirty_bytes / kChunkSize, 16, cache->chunk_count_ / 2);
   cache->size_ = cache->chunk_count_ * kChunkSize;
@@ -106,14 +106,14 @@ bool DataCache::TakeLocked(size_t count, std::vector<Chunk*>* out) {
 }
 
 std::optional<ChunkPins> DataCache::TryAllocate(size_t count) {
-  ChunkPins pins(this);
+  ChunkPins pins(shared_from_this());
   std::lock_guard lock(mutex_);
   if (!allocations_.empty() || !TakeLocked(count, &pins.chunks_)) return std::nullopt;
   return pins;
 }
 
 Task<ChunkPins> DataCache::Allocate(size_t count) {
-  ChunkPins pins(this);
+  ChunkPins pins(shared_from_this());
   OneShot<std::vector<Chunk*>> arrival;
   {
     std::lock_guard lock(mutex_);

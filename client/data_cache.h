@@ -49,7 +49,7 @@ struct Chunk {
 // Chunks that stay in place while this lives.
 class ChunkPins {
  public:
-  explicit ChunkPins(DataCache* cache) : cache_(cache) {}
+  explicit ChunkPins(std::shared_ptr<DataCache> cache) : cache_(std::move(cache)) {}
   ChunkPins(ChunkPins&& other) noexcept : cache_(other.cache_), chunks_(std::move(other.chunks_)) {
     other.chunks_.clear();
   }
@@ -64,7 +64,7 @@ class ChunkPins {
 
  private:
   friend class DataCache;
-  DataCache* cache_;
+  std::shared_ptr<DataCache> cache_;
   std::vector<Chunk*> chunks_;
 };
 
@@ -86,9 +86,9 @@ struct ChunkPiece {
   uint64_t chunk_offset = 0;
 };
 
-class DataCache {
+class DataCache : public std::enable_shared_from_this<DataCache> {
  public:
-  static StatusOr<std::unique_ptr<DataCache>> Make(Transport& transport, uint64_t cache_bytes,
+  static StatusOr<std::shared_ptr<DataCache>> Make(Transport& transport, uint64_t cache_bytes,
                                                    uint64_t dirty_bytes);
   ~DataCache();
 

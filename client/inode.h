@@ -38,16 +38,16 @@ struct Pending {
 };
 
 struct Inode {
-  explicit Inode(Fid id, DataCache& cache) : fid(id), data_cache(cache) {}
-  ~Inode() { data_cache.Drop(data, 0, UINT64_MAX, nullptr); }
+  Inode(Fid id, std::shared_ptr<DataCache> cache) : fid(id), data_cache(std::move(cache)) {}
+  ~Inode() { data_cache->Drop(data, 0, UINT64_MAX, nullptr); }
   Inode(const Inode&) = delete;
   Inode& operator=(const Inode&) = delete;
 
   const Fid fid;
-  DataCache& data_cache;
-  FileCache data;   // guarded by data_cache
-  RangeLock range;  // orders writes, truncations and reads that miss
-  AsyncMutex meta;  // orders UpdateSize, WriteInline and MoveOut of this file
+  const std::shared_ptr<DataCache> data_cache;  // may outlive the FileSystem, for handles that do
+  FileCache data;                               // guarded by data_cache
+  RangeLock range;                              // orders writes, truncations and reads that miss
+  AsyncMutex meta;                              // orders UpdateSize, WriteInline and MoveOut of this file
 
   std::mutex mutex;
   proto::Attr attr;

@@ -20,7 +20,7 @@ namespace nacre::client {
 
 class InodeTable {
  public:
-  InodeTable(DataCache& cache, size_t limit) : cache_(cache), limit_(limit) {}
+  InodeTable(std::shared_ptr<DataCache> cache, size_t limit) : cache_(std::move(cache)), limit_(limit) {}
 
   InodePtr Get(Fid fid);   // made if need be
   InodePtr Find(Fid fid);  // null: not known
@@ -41,7 +41,7 @@ class InodeTable {
   };
   void Trim(std::vector<InodePtr>* out);
 
-  DataCache& cache_;
+  const std::shared_ptr<DataCache> cache_;
   const size_t limit_;
   std::mutex mutex_;
   absl::flat_hash_map<Fid, Slot> slots_;

@@ -40,7 +40,7 @@ Task<Status> Core::Start() {
       (void)co_await core->AskAsSystem(std::move(report));
     }(this, std::move(request)));
   });
-  inodes_ = std::make_unique<InodeTable>(*cache_, kInodeLimit);
+  inodes_ = std::make_unique<InodeTable>(cache_, kInodeLimit);
   Session::Hooks hooks;
   hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
   hooks.held = [this] { return Held(); };

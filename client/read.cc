@@ -81,7 +81,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   ReadAhead(handle, offset, end - offset, file_size);
 
   ReadResult result;
-  auto pins = std::make_shared<ChunkPins>(cache_.get());
+  auto pins = std::make_shared<ChunkPins>(cache_);
   if (!cache_->TryRead(inode->data, offset, end - offset, &result.pieces, pins.get())) {
     RangeLock::Guard range = co_await inode->range.Lock(offset, end, false);
     {
@@ -102,7 +102,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
 // Brings [begin, end) into the cache; without `may_wait` as much of it as there is memory for. The range is
 // locked by the caller.
 Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait) {
-  ChunkPins spare(cache_.get());
+  ChunkPins spare(cache_);
   for (;;) {
     DataCache::Fetch plan = cache_->PlanFetch(inode->data, begin, end, &spare);
     if (!plan.pieces.empty()) {

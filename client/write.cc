@@ -171,7 +171,7 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
     co_return co_await WriteObjectsThrough(inode, layout, offset, pieces, skip, size);
   }
 
-  ChunkPins spare(cache_.get());
+  ChunkPins spare(cache_);
   DataCache::Write plan = cache_->PrepareWrite(inode->data, offset, end, &spare);
   while (plan.pieces.empty()) {
     if (plan.wait) co_await plan.wait->Wait();
