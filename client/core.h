@@ -97,8 +97,10 @@ class Core final : public FileSystem {
   void OnPush(proto::Push push);
   void OnEvicted();
   proto::Reclaim Held();
-  Task<void> TakeLease(proto::Lease lease);
+  void BeginLease(const proto::Lease& lease);
+  Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
+  Task<void> ReleaseLease(uint64_t lease_id);
   Task<void> InvalidateKernel(std::vector<InodePtr> inodes);
   void Background(Task<void> task);
   Task<void> DrainBackground();
@@ -155,7 +157,7 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
-                                   uint64_t skip, uint64_t size);
+                                   uint64_t skip, uint64_t size, Pending* sent);
   Task<Status> WriteInlineThrough(InodePtr inode, const Caller& caller, std::optional<uint64_t> offset,
                                   Pieces pieces, size_t size);
   Task<void> DestroyObjects(LayoutPtr layout);
@@ -163,6 +165,8 @@ class Core final : public FileSystem {
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
   Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  void NoteSent(Inode& inode, const Pending& sent);
+  Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent);
   Task<StatusOr<Known>> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void CutInline(Inode& inode, uint64_t size, bool was_inline);
   void DropData(Inode& inode, uint64_t begin, uint64_t end);

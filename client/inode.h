@@ -34,7 +34,9 @@ struct Pending {
   int64_t blocks_delta = 0;  // of data that objects have already
   bool kill_suid = false;
 
-  bool any() const { return size != 0 || mtime.has_value() || blocks_delta != 0 || kill_suid; }
+  bool any() const {
+    return size != 0 || sent_size != 0 || mtime.has_value() || blocks_delta != 0 || kill_suid;
+  }
 };
 
 struct Inode {

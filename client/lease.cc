@@ -11,19 +11,33 @@ namespace nacre::client {
 
 void Core::OnPush(proto::Push push) {
   if (push.has_map()) return targets_->SetMap(push.map());
-  if (push.has_granted()) return Background(TakeLease(push.granted()));
+  if (push.has_granted()) return BeginLease(push.granted());
   if (push.has_revoke()) return Background(GiveLeaseUp(push.revoke().id()));
 }
 
-Task<void> Core::TakeLease(proto::Lease lease) {
-  if (FromProto(lease.resource()) != kFilesystemFid) co_return;
-  co_await gate_.Close();
+// Noted at once, so that a revocation that comes right behind finds it.
+void Core::BeginLease(const proto::Lease& lease) {
+  if (FromProto(lease.resource()) != kFilesystemFid || lease.mode() != proto::LEASE_WRITE) return;
   {
     std::lock_guard lock(mutex_);
     lease_id_ = lease.id();
   }
+  Background(options_.caching ? TakeLease(lease.id()) : GiveLeaseUp(lease.id()));
+}
+
+Task<void> Core::TakeLease(uint64_t lease_id) {
+  co_await gate_.Close();
+  bool mine;
+  {
+    std::lock_guard lock(mutex_);
+    mine = lease_id_ == lease_id;
+  }
+  if (!mine) {
+    gate_.Open();
+    co_return;
+  }
   inodes_->Forget();  // what was true without the lease need not be true now
-  cached_.store(options_.caching, std::memory_order_release);
+  cached_.store(true, std::memory_order_release);
   gate_.Open();
 }
 
@@ -32,14 +46,16 @@ Task<void> Core::TakeLease(proto::Lease lease) {
 // released.
 Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   co_await gate_.Close();
-  bool was_cached = cached_.load();
+  bool mine;
   {
     std::lock_guard lock(mutex_);
-    if (lease_id_ == 0 || lease_id_ != lease_id) {
-      gate_.Open();
-      co_return;
-    }
+    mine = lease_id_ == lease_id;
   }
+  if (!mine) {  // lost with an earlier session, or given up before
+    gate_.Open();
+    co_return co_await ReleaseLease(lease_id);
+  }
+  const bool was_cached = cached_.load();
   const Duration promised = environment_.clock.Now();
   std::vector<InodePtr> known;
   if (was_cached) {
@@ -54,7 +70,7 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   }
   proto::MetadataRequest reclaim;
   *reclaim.mutable_reclaim() = Held();
-  reclaim.mutable_reclaim()->set_last(true);
+  reclaim.mutable_reclaim()->clear_leases();
   auto reclaimed = co_await AskAsSystem(std::move(reclaim));
   if (!reclaimed.ok()) LogError("giving the lease up: %s", std::string(reclaimed.status().message()));
   if (was_cached) {
@@ -72,8 +88,12 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   }
   {
     std::lock_guard lock(mutex_);
-    lease_id_ = 0;
+    if (lease_id_ == lease_id) lease_id_ = 0;
   }
+  co_await ReleaseLease(lease_id);
+}
+
+Task<void> Core::ReleaseLease(uint64_t lease_id) {
   proto::MetadataRequest release;
   release.mutable_release_lease()->set_id(lease_id);
   auto released = co_await AskAsSystem(std::move(release));

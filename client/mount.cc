@@ -61,9 +61,7 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
   if (fresh) targets_->Reset(reply.session());
   targets_->SetMap(reply.map());
   inline_limit_ = reply.inline_limit();
-  if (fresh && reply.has_filesystem_lease() && reply.filesystem_lease().mode() == proto::LEASE_WRITE) {
-    Background(TakeLease(reply.filesystem_lease()));
-  }
+  if (fresh && reply.has_filesystem_lease()) BeginLease(reply.filesystem_lease());
 }
 
 Task<Status> Core::Unmount() {

@@ -21,6 +21,7 @@ void Targets::Reset(SessionId session) {
   {
     std::lock_guard lock(mutex_);
     session_ = session;
+    ++generation_;
     old.swap(stubs_);
     for (auto& [index, target] : targets_) target.granted = 0;
   }
@@ -55,42 +56,41 @@ void Targets::Close() {
   for (auto& [address, stub] : old) stub->Close();
 }
 
-std::shared_ptr<ObjectStub> Targets::StubOf(OstIndex ost) {
+uint64_t Targets::generation() const {
   std::lock_guard lock(mutex_);
-  auto target = targets_.find(ost);
-  if (target == targets_.end() || closed_) return nullptr;
-  std::shared_ptr<ObjectStub>& stub = stubs_[target->second.address];
-  if (stub != nullptr) return stub;
-  auto peer = transport_.Connect(target->second.address);
-  if (!peer.ok()) {
-    LogError("OST %d: its address '%s' cannot be used: %s", ost, target->second.address,
-             std::string(peer.status().message()));
-    return nullptr;
-  }
-  stub = std::make_shared<ObjectStub>(*std::move(peer), clock_, session_, policy_);
-  return stub;
+  return generation_;
 }
 
-bool Targets::closed() const {
+// Null: wait, there is no session or no such OST yet.
+StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t generation) {
   std::lock_guard lock(mutex_);
-  return closed_;
+  if (closed_) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
+  if (generation != generation_)
+    return ErrnoError(EIO, "this client's session was evicted while the request was under way");
+  auto target = targets_.find(ost);
+  if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
+  std::shared_ptr<ObjectStub>& stub = stubs_[target->second.address];
+  if (stub != nullptr) return stub;
+  ASSIGN_OR_RETURN(auto peer, transport_.Connect(target->second.address));
+  stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, policy_);
+  return stub;
 }
 
 Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, CallMemory kind,
                                                  std::vector<MemorySpan> memory) {
   const OstIndex ost = request.ost();
+  const uint64_t generation = this->generation();
   const Duration begin = clock_.Now();
   Duration pause = policy_.pause;
-  std::shared_ptr<ObjectStub> stub = StubOf(ost);
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, StubOf(ost, generation));
   while (stub == nullptr) {
-    if (closed()) co_return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
     if (!policy_.hard && clock_.Now() - begin > policy_.soft_timeout) {
       co_return ErrnoError(EIO,
                            absl::StrFormat("OST %d is not in the cluster map: is its OSS running?", ost));
     }
     co_await clock_.Sleep(pause);
     pause = std::min(2 * pause, policy_.max_pause);
-    stub = StubOf(ost);
+    CO_ASSIGN_OR_RETURN(stub, StubOf(ost, generation));
   }
   auto reply = co_await stub->Call(std::move(request), kind, std::move(memory));
   if (reply.ok()) NoteInstance(ost, *reply);

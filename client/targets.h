@@ -59,17 +59,18 @@ class Targets {
     std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
   };
 
-  std::shared_ptr<ObjectStub> StubOf(OstIndex ost);
+  StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t generation);
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
   Task<Status> Ask(OstIndex ost, uint64_t want);
-  bool closed() const;
+  uint64_t generation() const;
   void NoteInstance(OstIndex ost, const proto::ObjectReply& reply);
 
   Transport& transport_;
   Clock& clock_;
   const RetryPolicy policy_;
   mutable std::mutex mutex_;
-  SessionId session_ = 0;
+  SessionId session_ = 0;    // 0: none just now
+  uint64_t generation_ = 0;  // rises with each session: what was begun under an older one must not be sent
   bool closed_ = false;
   std::map<std::string, std::shared_ptr<ObjectStub>> stubs_;  // by address
   std::map<OstIndex, Target> targets_;

@@ -70,6 +70,13 @@ void Core::NoteWrite(Inode& inode, const Caller& caller, uint64_t end) {
   if (caller.uid != 0 && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0) inode.pending.kill_suid = true;
 }
 
+// What objects have been given already.
+void Core::NoteSent(Inode& inode, const Pending& sent) {
+  std::lock_guard lock(inode.mutex);
+  inode.pending.blocks_delta += sent.blocks_delta;
+  inode.pending.sent_size = std::max(inode.pending.sent_size, sent.sent_size);
+}
+
 // --- into the cache ---
 
 Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
@@ -113,7 +120,10 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     DropData(*inode, offset, offset + size);
     co_await cache_->WaitFlights(inode->data, offset, offset + size);
     DropData(*inode, offset, offset + size);
-    CO_RETURN_IF_ERROR(co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size));
+    Pending done;
+    Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &done);
+    NoteSent(*inode, done);
+    CO_RETURN_IF_ERROR(std::move(status));
     NoteWrite(*inode, handle->caller, offset + size);
     ListDirty(inode);
     co_return size;
@@ -168,7 +178,10 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
     for (auto [ost, bytes] : reserved) targets_->Unreserve(ost, bytes);
     CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
     DropData(*inode, offset, end);
-    co_return co_await WriteObjectsThrough(inode, layout, offset, pieces, skip, size);
+    Pending done;
+    Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, skip, size, &done);
+    NoteSent(*inode, done);
+    co_return status;
   }
 
   ChunkPins spare(cache_);
@@ -252,9 +265,9 @@ Task<Status> Core::MoveOut(InodePtr inode) {
 
 // --- through to the servers ---
 
-// Objects only, not the MDS. The range is locked, and nothing of it is cached.
+// Objects only: `sent` says what the MDS must be told. The range is locked, and nothing of it is cached.
 Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
-                                       uint64_t skip, uint64_t size) {
+                                       uint64_t skip, uint64_t size, Pending* sent) {
   for (uint64_t done = 0; done < size;) {
     uint64_t at = offset + done;
     uint64_t n = std::min<uint64_t>(size - done, 4 * kWindow - at % kChunkSize);
@@ -274,11 +287,11 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
     WriteResult result = co_await io_->Write(inode->fid, layout, std::move(io), mode);
     {
       std::lock_guard lock(inode->mutex);
-      inode->pending.blocks_delta += result.blocks_delta;
       inode->unsynced.merge(result.osts);
-      if (result.status.ok()) inode->pending.sent_size = std::max(inode->pending.sent_size, at + n);
     }
+    sent->blocks_delta += result.blocks_delta;
     CO_RETURN_IF_ERROR(result.status);
+    sent->sent_size = at + n;
     done += n;
   }
   co_return OkStatus();
@@ -306,16 +319,16 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
     if (layout == nullptr) {
       status = co_await WriteInlineThrough(inode, handle->caller, offset, pieces, size);
     } else {
-      status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size);
-      NoteWrite(*inode, handle->caller, offset + size);
-      if (status.ok()) status = co_await SendPending(inode);
+      Pending sent;
+      status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &sent);
+      sent.mtime = environment_.clock.Wall();
+      sent.kill_suid = handle->caller.uid != 0;
+      if (status.ok()) status = co_await TellSize(inode, layout, sent);
       stale = layout;
     }
     if (status.ok()) co_return size;
     bool raced = ToErrno(status) == ESTALE || (layout == nullptr && ToErrno(status) == EFBIG);
     if (!raced || attempt >= kRaces) co_return status;
-    std::lock_guard lock(inode->mutex);
-    inode->pending = {};
   }
 }
 

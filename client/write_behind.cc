@@ -214,44 +214,57 @@ Task<Status> Core::SendInline(InodePtr inode) {
   co_return OkStatus();
 }
 
+// One UpdateSize: `sent` as it is.
+Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
+  proto::MetadataRequest request;
+  proto::UpdateSize* update = request.mutable_update_size();
+  *update->mutable_fid() = ToProto(inode->fid);
+  update->set_size(sent.sent_size);
+  if (sent.mtime) *update->mutable_mtime() = ToProto(*sent.mtime);
+  update->set_blocks_delta(sent.blocks_delta);
+  update->set_kill_suid(sent.kill_suid);
+  update->set_layout_generation(layout->generation());
+  auto reply = co_await AskAsSystem(std::move(request));
+  if (!reply.ok()) co_return reply.status();
+  std::lock_guard lock(inode->mutex);
+  inode->Apply(reply->attr().attr());
+  inode->mutation = session_->mutations();
+  co_return OkStatus();
+}
+
 // Size, times and blocks of what objects have by now.
 Task<Status> Core::SendPending(InodePtr inode) {
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  proto::MetadataRequest request;
-  proto::UpdateSize* update = request.mutable_update_size();
   Pending sent;
+  std::optional<WallTime> mtime;
+  LayoutPtr layout;
   {
     std::lock_guard lock(inode->mutex);
+    layout = inode->layout;
+    if (!inode->pending.any() || inode->gone || inode->attr.inline_data() || layout == nullptr)
+      co_return OkStatus();
     sent = inode->pending;
-    if (!sent.any() || inode->gone) co_return OkStatus();
-    if (inode->attr.inline_data() || inode->layout == nullptr) co_return OkStatus();
-    update->set_size(std::max<uint64_t>(sent.sent_size, 0));
-    *update->mutable_mtime() = sent.mtime ? ToProto(*sent.mtime) : inode->attr.mtime();
-    update->set_layout_generation(inode->layout->generation());
+    mtime = sent.mtime;
+    if (!mtime) sent.mtime = FromProto(inode->attr.mtime());  // as it is
     inode->pending.blocks_delta = 0;
   }
-  *update->mutable_fid() = ToProto(inode->fid);
-  update->set_blocks_delta(sent.blocks_delta);
-  update->set_kill_suid(sent.kill_suid);
-  auto reply = co_await AskAsSystem(std::move(request));
-  std::unique_lock lock(inode->mutex);
-  if (!reply.ok()) {
-    inode->pending = {};
-    if (inode->gone) co_return OkStatus();
-    if (!cached()) co_return reply.status();
-    lock.unlock();
-    LogError("file %s: the MDS did not take its new size: %s", inode->fid.ToString(),
-             std::string(reply.status().message()));
-    NoteError(*inode, reply.status());
-    co_return reply.status();
+  Status told = co_await TellSize(inode, layout, sent);
+  bool gone;
+  {
+    std::lock_guard lock(inode->mutex);
+    gone = inode->gone;
+    Pending& pending = inode->pending;
+    if (!told.ok()) pending = {};
+    if (pending.sent_size <= inode->attr.size()) pending.sent_size = 0;
+    if (pending.size <= inode->attr.size()) pending.size = 0;
+    if (pending.mtime == mtime) pending.mtime.reset();
+    if (sent.kill_suid) pending.kill_suid = false;
   }
-  inode->Apply(reply->attr().attr());
-  inode->mutation = session_->mutations();
-  if (inode->pending.sent_size <= inode->attr.size()) inode->pending.sent_size = 0;
-  if (inode->pending.size <= inode->attr.size()) inode->pending.size = 0;
-  if (inode->pending.mtime == sent.mtime) inode->pending.mtime.reset();
-  if (sent.kill_suid) inode->pending.kill_suid = false;
-  co_return OkStatus();
+  if (told.ok() || gone) co_return OkStatus();
+  LogError("file %s: the MDS did not take its new size: %s", inode->fid.ToString(),
+           std::string(told.message()));
+  NoteError(*inode, told);
+  co_return told;
 }
 
 Task<Status> Core::SendAll(InodePtr inode) {
