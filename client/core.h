@@ -176,6 +176,7 @@ class Core final : public FileSystem {
   Task<void> SendOld(Duration age);
   Task<Status> SendFiles(std::vector<InodePtr> files);
   void ArmWriteBehind();
+  void RelievePressure();
   // Sends what is dirty in the range now, and waits for what is under way there. Errors are noted in the
   // inode, too.
   Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
@@ -212,6 +213,7 @@ class Core final : public FileSystem {
   std::shared_ptr<Session> session_;
   Gate gate_;
   std::atomic<bool> cached_{false};
+  std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
   std::atomic<uint64_t> synced_mutation_{0};  // Session::mutations that the MDS has on stable storage
 

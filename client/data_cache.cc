@@ -326,7 +326,7 @@ DataCache::Flight DataCache::TakeDirty(FileCache& file, uint64_t begin, uint64_t
     if (start >= end) break;
     if (chunk->dirty.empty() || chunk->dirty_since > until) continue;
     if (only_full && !chunk->dirty.Covers(0, kChunkSize)) continue;
-    if (chunk->writers > 0 || !chunk->sending.empty()) {
+    if (chunk->writers > 0 || !chunk->sending.empty() || file.frozen_ > 0) {
       busy = true;
       continue;
     }
@@ -381,6 +381,20 @@ Task<void> DataCache::WaitFlights(FileCache& file, uint64_t begin, uint64_t end,
     }
     co_await change.Wait();
   }
+}
+
+void DataCache::Freeze(FileCache& file) {
+  std::lock_guard lock(mutex_);
+  ++file.frozen_;
+}
+
+void DataCache::Thaw(FileCache& file) {
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    if (--file.frozen_ == 0) waiters.swap(file.waiters_);
+  }
+  Wake(std::move(waiters));
 }
 
 // --- forgetting ---

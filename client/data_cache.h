@@ -74,6 +74,7 @@ class FileCache {
   friend class DataCache;
   absl::btree_map<uint64_t, Chunk*> chunks_;
   uint64_t dirty_chunks_ = 0;           // with dirty or sending bytes
+  uint32_t frozen_ = 0;                 // no new flights
   uint64_t flights_ = 0;                // chunks with sending bytes
   std::vector<OneShot<Unit>> waiters_;  // for a fetch or a flight of this file to end
 };
@@ -144,6 +145,10 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   // Waits until no flight that began before `until` is under way in [begin, end).
   Task<void> WaitFlights(FileCache& file, uint64_t begin, uint64_t end, uint64_t until = UINT64_MAX);
 
+  // While a file is frozen no flight begins: its objects may be about to go.
+  void Freeze(FileCache& file);
+  void Thaw(FileCache& file);
+
   // Forgets [begin, end), dirty bytes too (`dropped` tells of blocks not dirty any more). Flights must have
   // ended there.
   void Drop(FileCache& file, uint64_t begin, uint64_t end, const BlockCount& dropped);
@@ -193,6 +198,28 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   };
   std::deque<Waiter> allocations_;
   std::vector<OneShot<Unit>> room_waiters_;
+};
+
+// Freezes a file while it lives.
+class Frozen {
+ public:
+  Frozen() = default;
+  Frozen(std::shared_ptr<DataCache> cache, FileCache* file) : cache_(std::move(cache)), file_(file) {
+    cache_->Freeze(*file_);
+  }
+  Frozen(Frozen&& other) noexcept : cache_(std::move(other.cache_)), file_(other.file_) {}
+  Frozen& operator=(Frozen&& other) noexcept {
+    std::swap(cache_, other.cache_);
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~Frozen() {
+    if (cache_ != nullptr) cache_->Thaw(*file_);
+  }
+
+ private:
+  std::shared_ptr<DataCache> cache_;
+  FileCache* file_ = nullptr;
 };
 
 // Blocks of 4 KiB that a set of intervals touches.

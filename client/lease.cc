@@ -140,6 +140,7 @@ void Core::OnEvicted() {
     std::lock_guard lock(mutex_);
     lease_id_ = 0;
     dirty_.clear();
+    synced_mutation_ = 0;
   }
   cached_.store(false, std::memory_order_release);
   targets_->Reset(0);

@@ -64,7 +64,10 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   NameKnown known = FindName(*holder, name);
   InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr;
   bool keep_open = false;
+  Frozen frozen;  // a flight that arrives behind the removal would make the file's objects anew
   if (!directory) BeginRemoval(inode, &keep_open);
+  if (!directory && inode != nullptr && !keep_open) frozen = Frozen(cache_, &inode->data);
+  if (!directory && inode != nullptr) co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   request.mutable_unlink()->set_keep_open(keep_open);
   auto reply = co_await Ask(caller, std::move(request));
   if (!directory) EndRemoval(inode);
@@ -117,7 +120,12 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   bool keep_open = false;
   bool replaces =
       (flags & (RENAME_EXCHANGE | RENAME_NOREPLACE)) == 0 && target.answer != NameKnown::Answer::kAbsent;
+  Frozen frozen;
   if (replaces) BeginRemoval(replaced, &keep_open);
+  if (replaces && replaced != nullptr) {
+    frozen = Frozen(cache_, &replaced->data);
+    co_await cache_->WaitFlights(replaced->data, 0, UINT64_MAX);
+  }
   rename->set_keep_open(keep_open);
   auto reply = co_await Ask(caller, std::move(request));
   if (replaces) EndRemoval(replaced);

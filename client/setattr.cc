@@ -76,10 +76,10 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     CO_RETURN_IF_ERROR(co_await MoveOut(inode));
     inline_data = false;
   }
+  Frozen frozen;
   if (cached() && !inline_data) {
-    // What will be cut need not be sent; but if the MDS may refuse, it must not be lost.
-    if (request.setattr().open_handle() || caller.uid == 0) DropData(*inode, size, UINT64_MAX);
-    CO_RETURN_IF_ERROR(co_await SendData(inode, size, UINT64_MAX));
+    frozen = Frozen(cache_, &inode->data);  // what is cut need not be sent
+    co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
     CO_RETURN_IF_ERROR(co_await SendPending(inode));
   }
   AsyncMutex::Guard meta = co_await inode->meta.Lock();

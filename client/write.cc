@@ -143,6 +143,8 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
   }
   if (cache_->DirtyChunks(inode->data) * kChunkSize >= kWindow) {
     Background(SendFull(inode));
+  } else if (cache_->OverHalfDirty()) {
+    RelievePressure();
   }
   co_return done;
 }
@@ -230,6 +232,7 @@ void Core::DiscardData(Inode& inode) {
   DropData(inode, 0, UINT64_MAX);
   std::lock_guard lock(inode.mutex);
   inode.pending = {};
+  inode.inline_bytes.reset();
   inode.inline_dirty_begin = inode.inline_dirty_end = 0;
 }
 

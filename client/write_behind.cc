@@ -50,6 +50,15 @@ void Core::ArmWriteBehind() {
   });
 }
 
+// More is dirty than is good: do not wait for its time. One at a time.
+void Core::RelievePressure() {
+  if (relieving_.exchange(true)) return;
+  Background([](Core* core) -> Task<void> {
+    co_await core->SendOld(0ns);
+    core->relieving_ = false;
+  }(this));
+}
+
 // Everything that has been dirty for so long.
 Task<void> Core::SendOld(Duration age) {
   std::vector<InodePtr> due;
@@ -302,8 +311,8 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
       co_return synced;
     }
   }
-  uint64_t changed;
-  {
+  uint64_t changed = session_->mutations();  // fsync: the names that lead here, too
+  if (data_only) {
     std::lock_guard lock(inode->mutex);
     changed = inode->mutation;
   }
