@@ -153,12 +153,20 @@ void DataCache::Unpin(const std::vector<Chunk*>& chunks) {
   Serve(std::move(lock));
 }
 
-void DataCache::CountDirty(Chunk* chunk, bool was_dirty) {
-  bool dirty = !chunk->dirty.empty() || !chunk->sending.empty();
-  if (dirty == was_dirty) return;
-  int64_t change = dirty ? 1 : -1;
-  dirty_chunks_ += change;
-  if (chunk->file != nullptr) chunk->file->dirty_chunks_ += change;
+void DataCache::Uncount(Chunk* chunk) {
+  if (chunk->dirty.empty() && chunk->sending.empty()) return;
+  --dirty_chunks_;
+  if (chunk->file == nullptr) return;
+  --chunk->file->dirty_chunks_;
+  if (chunk->dirty.Covers(0, kChunkSize)) --chunk->file->full_chunks_;
+}
+
+void DataCache::Count(Chunk* chunk) {
+  if (chunk->dirty.empty() && chunk->sending.empty()) return;
+  ++dirty_chunks_;
+  if (chunk->file == nullptr) return;
+  ++chunk->file->dirty_chunks_;
+  if (chunk->dirty.Covers(0, kChunkSize)) ++chunk->file->full_chunks_;
 }
 
 // --- reading ---
@@ -290,14 +298,14 @@ void DataCache::FinishWrite(FileCache& file, const Write& write, bool clean, con
     Chunk* chunk = piece.chunk;
     --chunk->writers;
     chunk->valid.Add(piece.interval.begin, piece.interval.end);
-    bool was_dirty = !chunk->dirty.empty() || !chunk->sending.empty();
+    Uncount(chunk);
     if (!clean) {
       if (chunk->dirty.empty()) chunk->dirty_since = ++tick_;
       uint64_t before = BlocksTouched(chunk->dirty);
       chunk->dirty.Add(piece.interval.begin, piece.interval.end);
       if (newly_dirty) newly_dirty(piece.chunk_offset, BlocksTouched(chunk->dirty) - before);
     }
-    CountDirty(chunk, was_dirty);
+    Count(chunk);
     Settle(chunk);
   }
   std::vector<OneShot<Unit>> waiters;
@@ -330,7 +338,9 @@ DataCache::Flight DataCache::TakeDirty(FileCache& file, uint64_t begin, uint64_t
       busy = true;
       continue;
     }
+    Uncount(chunk);
     std::swap(chunk->sending, chunk->dirty);
+    Count(chunk);
     chunk->sending_since = ++tick_;
     for (const Interval& i : chunk->sending.intervals()) {
       flight.pieces.push_back({chunk, i, start});
@@ -354,9 +364,10 @@ void DataCache::FinishFlight(FileCache& file, const Flight& flight, bool ok) {
     const Interval& interval = flight.pieces[i].interval;
     if (!ok) chunk->valid.Remove(interval.begin, interval.end);
     if (i + 1 < flight.pieces.size() && flight.pieces[i + 1].chunk == chunk) continue;
+    Uncount(chunk);
     chunk->sending.Clear();
+    Count(chunk);
     --file.flights_;
-    CountDirty(chunk, true);
     Settle(chunk);
   }
   std::vector<OneShot<Unit>> waiters;
@@ -408,13 +419,13 @@ void DataCache::Drop(FileCache& file, uint64_t begin, uint64_t end, const BlockC
     uint64_t start = chunk->index * kChunkSize;
     uint32_t from = static_cast<uint32_t>(std::max(begin, start) - start);
     uint32_t to = static_cast<uint32_t>(std::min(end - start, kChunkSize));
-    bool was_dirty = !chunk->dirty.empty() || !chunk->sending.empty();
+    Uncount(chunk);
     uint64_t blocks = BlocksTouched(chunk->dirty);
     chunk->dirty.Remove(from, to);
     chunk->valid.Remove(from, to);
     blocks -= BlocksTouched(chunk->dirty);
     if (blocks > 0 && dropped) dropped(start, blocks);
-    CountDirty(chunk, was_dirty);
+    Count(chunk);
     if (chunk->valid.empty() && chunk->sending.empty() && chunk->writers == 0 && !chunk->fetching) {
       uint64_t index = chunk->index;
       Detach(chunk);
@@ -444,16 +455,9 @@ bool DataCache::IsDirty(FileCache& file, uint64_t begin, uint64_t end) {
   return false;
 }
 
-uint64_t DataCache::DirtyChunks(FileCache& file) {
+uint64_t DataCache::FullChunks(FileCache& file) {
   std::lock_guard lock(mutex_);
-  return file.dirty_chunks_;
-}
-
-void DataCache::ForEachDirty(FileCache& file, const BlockCount& visit) {
-  std::lock_guard lock(mutex_);
-  for (const auto& [index, chunk] : file.chunks_) {
-    if (!chunk->dirty.empty()) visit(index * kChunkSize, BlocksTouched(chunk->dirty));
-  }
+  return file.full_chunks_;
 }
 
 Task<void> DataCache::WaitForRoom() {

@@ -75,6 +75,7 @@ class FileCache {
   absl::btree_map<uint64_t, Chunk*> chunks_;
   uint64_t dirty_chunks_ = 0;           // with dirty or sending bytes
   uint32_t frozen_ = 0;                 // no new flights
+  uint64_t full_chunks_ = 0;            // dirty from end to end
   uint64_t flights_ = 0;                // chunks with sending bytes
   std::vector<OneShot<Unit>> waiters_;  // for a fetch or a flight of this file to end
 };
@@ -155,8 +156,7 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
 
   bool IsDirty(FileCache& file);
   bool IsDirty(FileCache& file, uint64_t begin, uint64_t end);
-  uint64_t DirtyChunks(FileCache& file);
-  void ForEachDirty(FileCache& file, const BlockCount& visit);
+  uint64_t FullChunks(FileCache& file);  // dirty from end to end
 
   // Waits while more is dirty than allowed.
   Task<void> WaitForRoom();
@@ -174,7 +174,9 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   void Detach(Chunk* chunk);
   bool TakeLocked(size_t count, std::vector<Chunk*>* out);
   Chunk* Attach(FileCache& file, uint64_t index, ChunkPins* spare);
-  void CountDirty(Chunk* chunk, bool was_dirty);
+  // Before and after a change of what is dirty in a chunk.
+  void Uncount(Chunk* chunk);
+  void Count(Chunk* chunk);
   void Wake(std::vector<OneShot<Unit>> waiters);
   void Serve(std::unique_lock<std::mutex> lock);
 

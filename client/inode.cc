@@ -37,6 +37,7 @@ bool Inode::Apply(const proto::Attr& newer) {
   if (attr_known && newer.change() < attr.change()) return false;
   attr = newer;
   attr_known = true;
+  if (layout != nullptr && layout->generation() < attr.layout_generation()) layout.reset();
   return true;
 }
 

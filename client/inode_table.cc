@@ -93,6 +93,8 @@ void InodeTable::Forget() {
     ++inode->version;
     ++inode->drops;
     inode->attr_known = false;
+    inode->layout.reset();
+    if (!inode->inline_dirty()) inode->inline_bytes.reset();
   }
 }
 

@@ -32,7 +32,8 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
   if (layout != nullptr && layout->components_size() > 0) inode.ApplyLayout(*layout);
   if (!attr.inline_data()) {
     inode.inline_bytes.reset();
-  } else if (data != nullptr && !inode.inline_dirty() && data->size() == attr.size()) {
+  } else if (data != nullptr && data->size() == attr.size() && (inode.inline_bytes == nullptr || !cached())) {
+    // Under the lease what is here is at least as new: the answer may have met a write of ours on its way.
     inode.inline_bytes = std::make_shared<std::string>(*data);
   }
 }

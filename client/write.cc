@@ -141,7 +141,7 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     NoteWrite(*inode, handle->caller, offset + done);
     ListDirty(inode);
   }
-  if (cache_->DirtyChunks(inode->data) * kChunkSize >= kWindow) {
+  if (cache_->FullChunks(inode->data) * kChunkSize >= kWindow) {
     Background(SendFull(inode));
   } else if (cache_->OverHalfDirty()) {
     RelievePressure();

@@ -166,17 +166,15 @@ Task<Status> Core::SendData(InodePtr inode, uint64_t begin, uint64_t end) {
   co_return first;
 }
 
-// Chunks that are dirty from end to end; all, when much is dirty.
+// Chunks that are dirty from end to end: writers of a stream will not come back to them.
 Task<void> Core::SendFull(InodePtr inode) {
   LayoutPtr layout;
   {
     std::lock_guard lock(inode->mutex);
     layout = inode->layout;
   }
-  const bool only_full = !cache_->OverHalfDirty();
   for (;;) {
-    DataCache::Flight flight =
-        cache_->TakeDirty(inode->data, 0, UINT64_MAX, kFlightBytes, only_full, UINT64_MAX);
+    DataCache::Flight flight = cache_->TakeDirty(inode->data, 0, UINT64_MAX, kFlightBytes, true, UINT64_MAX);
     if (flight.pieces.empty()) co_return;
     (void)co_await SendFlight(inode, layout, std::move(flight));  // noted in the inode
   }
