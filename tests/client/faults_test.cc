@@ -1,0 +1,152 @@
+// Servers that go away and come back, bytes that change on the way, disks that fill up.
+#include "client/inode.h"
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+class Faults : public testing::TestWithParam<bool> {
+ protected:
+  static HarnessOptions MakeOptions(bool caching) {
+    HarnessOptions options;
+    options.client.caching = caching;
+    return options;
+  }
+  // Restarts a server after 5 s while `work` goes on.
+  void RestartSoon(Harness& harness, int node) {
+    harness.cluster.Crash(node, sim::Loss::kProcess);
+    harness.world.clock().At(5s, [&harness, node] { harness.cluster.Boot(node); });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, Faults, testing::Bool(),
+                         [](const auto& info) { return info.param ? "WithLease" : "WithoutLease"; });
+
+TEST_P(Faults, AnAbsentServerOnlyDelays) {
+  Harness harness(MakeOptions(GetParam()));
+  auto client = harness.Mount();
+  HandlePtr file = client->Create("f");
+  HandlePtr gone = client->Create("gone");
+  client->Write(gone, 0, "orphan");
+  ASSERT_TRUE(client->Await(client->fs().Unlink(client->caller, kRootFid, "gone")).ok());
+  std::string data;
+  for (int node : {0, 1, 2, 0}) {
+    RestartSoon(harness, node);
+    for (int i = 0; i < 4; ++i) {
+      std::string piece = Pattern(data.size(), 700'000);
+      client->Write(file, data.size(), piece);
+      data += piece;
+    }
+    HandlePtr made = client->Create("made" + std::to_string(data.size()));
+    ASSERT_TRUE(client->Fsync(file).ok());
+    EXPECT_EQ(client->Read(file, 0, data.size()).size(), data.size());
+    EXPECT_TRUE(client->Close(made).ok());
+    harness.world.RunFor(10s);
+  }
+  EXPECT_EQ(client->Read(gone, 0, 100), "orphan");
+  ASSERT_TRUE(client->Unmount().ok());
+  client = harness.Mount();
+  HandlePtr again = client->OpenName("f");
+  for (size_t at = 0; at < data.size(); at += kMiB) {
+    ASSERT_EQ(client->Read(again, at, kMiB), data.substr(at, kMiB)) << at;
+  }
+  EXPECT_EQ(client->List().size(), 5u);
+}
+
+TEST_P(Faults, BrokenStreamsRepeatNothing) {
+  Harness harness(MakeOptions(GetParam()));
+  harness.network.faults().break_one_in = 30;
+  auto client = harness.Mount();
+  for (int i = 0; i < 40; ++i) {
+    std::string name = "f" + std::to_string(i);
+    HandlePtr file = client->Create(name, O_RDWR | O_EXCL);  // EEXIST if it were carried out twice
+    ASSERT_NE(file, nullptr);
+    client->Write(file, 0, name);
+    EXPECT_TRUE(client->Close(file).ok());
+    ASSERT_TRUE(
+        client->Await(client->fs().Rename(client->caller, kRootFid, name, kRootFid, "g" + name, 0)).ok());
+  }
+  harness.network.faults().break_one_in = 0;
+  EXPECT_EQ(client->List().size(), 40u);
+}
+
+TEST_P(Faults, ChangedBytesAreNeverReturned) {
+  Harness harness(MakeOptions(GetParam()));
+  auto client = harness.Mount();
+  const std::string data = Pattern(1, 4 * kMiB);
+  HandlePtr file = client->Create("f", O_RDWR | O_DIRECT);
+  client->Write(file, 0, data);
+  harness.network.faults().corrupt_one_in = 4;
+  int good = 0, bad = 0;
+  for (int i = 0; i < 100; ++i) {
+    auto result = client->Await(client->fs().Read(file, static_cast<uint64_t>(i) * 40'000, 40'000));
+    if (!result.ok()) {
+      EXPECT_THAT(result.status(), HasErrno(EIO));
+      ++bad;
+      continue;
+    }
+    std::string bytes;
+    for (auto piece : result->pieces) bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    EXPECT_EQ(bytes, data.substr(static_cast<size_t>(i) * 40'000, 40'000));
+    ++good;
+  }
+  EXPECT_GT(good, 60);  // most are read well, at once or the second time
+  EXPECT_GT(bad, 0);
+}
+
+TEST_P(Faults, NoAcceptedWriteIsLostOnAFullOst) {
+  HarnessOptions options = MakeOptions(GetParam());
+  options.osses = 1;
+  options.osts_per_oss = 1;
+  options.ost_blocks = 4096;  // 16 MiB
+  Harness harness(options);
+  auto client = harness.Mount();
+  HandlePtr file = client->Create("f");
+  std::string accepted;
+  Status refused;
+  for (int i = 0; i < 400 && refused.ok(); ++i) {
+    std::string piece = Pattern(static_cast<uint64_t>(i), 100'000);
+    auto written = client->TryWrite(file, accepted.size(), piece);
+    if (!written.ok()) refused = written.status();
+    if (written.ok()) accepted += piece.substr(0, *written);
+  }
+  EXPECT_THAT(refused, HasErrno(ENOSPC));
+  EXPECT_GT(accepted.size(), 8 * kMiB);
+  EXPECT_TRUE(client->Fsync(file).ok());
+  EXPECT_TRUE(client->Close(file).ok());
+  ASSERT_TRUE(client->Unmount().ok());
+  client = harness.Mount();
+  file = client->OpenName("f");
+  for (size_t at = 0; at < accepted.size(); at += kMiB) {
+    ASSERT_EQ(client->Read(file, at, kMiB), accepted.substr(at, kMiB)) << at;
+  }
+  // Space comes back with the file.
+  EXPECT_TRUE(client->Close(file).ok());
+  ASSERT_TRUE(client->Await(client->fs().Unlink(client->caller, kRootFid, "f")).ok());
+  harness.world.RunFor(30s);
+  file = client->Create("again");
+  client->Write(file, 0, Pattern(3, 4 * kMiB));
+  EXPECT_TRUE(client->Fsync(file).ok());
+}
+
+TEST_P(Faults, SoftMountsGiveUp) {
+  HarnessOptions options = MakeOptions(GetParam());
+  options.client.retry.hard = false;
+  options.client.retry.soft_timeout = 10s;
+  Harness harness(options);
+  auto client = harness.Mount();
+  HandlePtr file = client->Create("f");
+  client->Write(file, 0, Pattern(1, 100'000));
+  ASSERT_TRUE(client->Fsync(file).ok());
+  harness.cluster.Crash(0, sim::Loss::kProcess);
+  EXPECT_THAT(client->Await(client->fs().Mknod(client->caller, kRootFid, "x", S_IFREG | 0644, 0)).status(),
+              HasErrno(EIO));
+  harness.cluster.Boot(0);
+  harness.world.RunFor(60s);
+  EXPECT_EQ(client->Read(file, 0, 10), Pattern(1, 100'000).substr(0, 10));
+}
+
+}  // namespace
+}  // namespace nacre::client

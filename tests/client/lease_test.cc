@@ -1,0 +1,178 @@
+// The filesystem lease comes and goes: what one client holds back, the next one sees; what may be cached, and
+// for how long.
+#include "client/inode.h"
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+class Lease : public testing::Test {
+ protected:
+  Lease() : a_(harness_.Mount()) {}
+
+  bool Held(Mounted& client) { return client.fs().Look().filesystem_lease; }
+
+  Harness harness_;
+  std::unique_ptr<Mounted> a_;
+  std::unique_ptr<Mounted> b_;
+};
+
+TEST_F(Lease, TheSecondClientSeesWhatTheFirstHeldBack) {
+  const std::string large = Pattern(1, 3 << 20);
+  HandlePtr small = a_->Create("small");
+  HandlePtr file = a_->Create("large");
+  a_->Write(small, 0, "held back");
+  a_->Write(file, 0, large);
+  ASSERT_TRUE(Held(*a_));
+
+  b_ = harness_.Mount();
+  EXPECT_FALSE(Held(*a_));
+  EXPECT_FALSE(Held(*b_));
+  EXPECT_EQ(b_->Read(b_->OpenName("small"), 0, 100), "held back");
+  EXPECT_EQ(b_->Read(b_->OpenName("large"), 0, 4 << 20), large);
+}
+
+TEST_F(Lease, WithoutItEachSeesTheOthersChangesAtOnce) {
+  HandlePtr of_a = a_->Create("f");
+  b_ = harness_.Mount();
+  HandlePtr of_b = b_->OpenName("f");
+  std::string model;
+  for (int i = 0; i < 20; ++i) {
+    std::string piece = Pattern(static_cast<uint64_t>(i), 3000);
+    Mounted& writer = i % 2 == 0 ? *a_ : *b_;
+    writer.Write(i % 2 == 0 ? of_a : of_b, model.size(), piece);
+    model += piece;
+    ASSERT_EQ(a_->Read(of_a, 0, 1 << 20), model);
+    ASSERT_EQ(b_->Read(of_b, 0, 1 << 20), model);
+    ASSERT_EQ(a_->Stat(of_a->inode->fid).size(), model.size());
+    ASSERT_EQ(b_->Stat(of_a->inode->fid).size(), model.size());
+  }
+  b_->Truncate(of_b, 10);
+  EXPECT_EQ(a_->Read(of_a, 0, 1 << 20), model.substr(0, 10));
+  a_->Truncate(of_a, 0);
+  b_->Write(of_b, 0, "new");
+  EXPECT_EQ(a_->Read(of_a, 0, 1 << 20), "new");
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, kRootFid, "f", kRootFid, "g", 0)).ok());
+  EXPECT_THAT(b_->Lookup("f").status(), HasErrno(ENOENT));
+  EXPECT_TRUE(b_->Lookup("g").ok());
+}
+
+TEST_F(Lease, AppendsOfTwoClientsAreAllThere) {
+  HandlePtr of_a = a_->Create("log", O_RDWR | O_APPEND);
+  b_ = harness_.Mount();
+  HandlePtr of_b = b_->OpenName("log", O_RDWR | O_APPEND);
+  std::string model;
+  for (int i = 0; i < 40; ++i) {
+    std::string piece = Pattern(static_cast<uint64_t>(i), 1111);
+    (i % 3 == 0 ? *a_ : *b_).Write(i % 3 == 0 ? of_a : of_b, 0, piece);
+    model += piece;
+  }
+  EXPECT_EQ(a_->Read(of_a, 0, 1 << 20), model);
+}
+
+TEST_F(Lease, ComesBackToTheOneThatIsLeft) {
+  b_ = harness_.Mount();
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "one");
+  ASSERT_FALSE(Held(*a_));
+  ASSERT_TRUE(b_->Unmount().ok());
+  ASSERT_TRUE(harness_.RunUntil([&] { return Held(*a_); }));
+  a_->Write(file, 3, "two");
+  EXPECT_EQ(a_->Read(file, 0, 10), "onetwo");
+  b_ = harness_.Mount();
+  EXPECT_EQ(b_->Read(b_->OpenName("f"), 0, 10), "onetwo");
+  EXPECT_EQ(a_->Read(file, 0, 10), "onetwo");
+}
+
+TEST_F(Lease, FilesOpenAtTheRevocationSurviveTheOthersUnlink) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "alive");
+  HandlePtr orphan = a_->Create("orphan");
+  a_->Write(orphan, 0, Pattern(2, 100'000));
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, kRootFid, "orphan")).ok());
+  b_ = harness_.Mount();
+  ASSERT_TRUE(b_->Await(b_->fs().Unlink(b_->caller, kRootFid, "f")).ok());
+  harness_.world.RunFor(10s);
+  EXPECT_EQ(a_->Read(file, 0, 100), "alive");
+  EXPECT_EQ(a_->Read(orphan, 0, 1 << 20), Pattern(2, 100'000));
+  EXPECT_TRUE(a_->Close(file).ok());
+  EXPECT_TRUE(a_->Close(orphan).ok());
+}
+
+// The kernel forgets before the lease goes, and operations go on while it does: its pages may wait for them.
+TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "data");
+  std::vector<Fid> told;
+  bool read_meanwhile = false;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid fid) -> Task<void> {
+    told.push_back(fid);
+    auto result = co_await a_->fs().Read(file, 0, 4);
+    read_meanwhile = result.ok() && result->size == 4;
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  EXPECT_GT(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->valid, Duration(0));
+  const Duration before = harness_.world.clock().Now();
+  b_ = harness_.Mount();
+  EXPECT_GE(harness_.world.clock().Now() - before, harness_.options.client.kernel_cache);
+  EXPECT_THAT(told, testing::Contains(file->inode->fid));
+  EXPECT_TRUE(read_meanwhile);
+  EXPECT_EQ(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->valid, Duration(0));
+  EXPECT_FALSE(a_->fs().MayCachePages(file));
+}
+
+// A mapping written back while the lease goes, and writers that never pause.
+TEST_F(Lease, WritersKeepWritingWhileItGoesAndComes) {
+  HandlePtr file = a_->Create("f");
+  std::string model(200'000, '\0');
+  bool stop = false, stopped = false;
+  auto writer = [](Mounted* client, HandlePtr handle, std::string* bytes, bool* stop_now,
+                   bool* done) -> Task<void> {
+    SeededRandom random(5);
+    while (!*stop_now) {
+      uint64_t offset = random.Below(bytes->size() - 5000);
+      std::string data = Pattern(random.Next(), 1 + random.Below(5000));
+      bytes->replace(offset, data.size(), data);
+      std::span<const std::byte> piece = std::as_bytes(std::span(data.data(), data.size()));
+      auto written = co_await client->fs().Write(handle, offset, std::span(&piece, 1));
+      EXPECT_TRUE(written.ok()) << written.status();
+      co_await client->process()->world().clock().Sleep(3ms);
+    }
+    *done = true;
+  };
+  a_->Truncate(file, model.size());
+  Spawn(a_->process()->executor(), writer(a_.get(), file, &model, &stop, &stopped));
+  for (int round = 0; round < 3; ++round) {
+    b_ = harness_.Mount();
+    harness_.world.RunFor(200ms);
+    ASSERT_TRUE(b_->Unmount().ok());
+    harness_.world.RunFor(200ms);
+  }
+  stop = true;
+  ASSERT_TRUE(harness_.RunUntil([&] { return stopped; }));
+  EXPECT_EQ(a_->Read(file, 0, 1 << 20), model);
+  b_ = harness_.Mount();
+  EXPECT_EQ(b_->Read(b_->OpenName("f"), 0, 1 << 20), model);
+}
+
+TEST_F(Lease, AClientThatDoesNotAnswerIsEvictedAndGoesOnWithANewSession) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "lost");
+  ASSERT_TRUE(a_->Fsync(file).ok());
+  harness_.network.Cut(100, 0);
+  harness_.network.Cut(0, 100);
+  b_ = harness_.Mount();  // waits for the eviction
+  HandlePtr of_b = b_->OpenName("f");
+  b_->Write(of_b, 0, "done");
+  harness_.network.Heal();
+  harness_.world.RunFor(60s);
+  auto stale = a_->Await(a_->fs().Read(file, 0, 10));
+  EXPECT_THAT(stale.status(), HasErrno(EIO));
+  EXPECT_THAT(a_->TryWrite(file, 0, "no").status(), HasErrno(EIO));
+  EXPECT_TRUE(a_->Close(file).ok() || true);  // whatever it says, it must not hang
+  EXPECT_EQ(a_->Read(a_->OpenName("f"), 0, 10), "done");
+}
+
+}  // namespace
+}  // namespace nacre::client

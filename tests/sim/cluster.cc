@@ -1,0 +1,170 @@
+#include "tests/sim/cluster.h"
+
+namespace nacre::sim {
+namespace {
+
+constexpr char kMdsAddress[] = "sim:mds";
+
+}  // namespace
+
+Cluster::Cluster(World& world, Network& network, ClusterOptions options)
+    : world_(world),
+      network_(network),
+      options_(std::move(options)),
+      disk_random_(world.random().Next()),
+      nodes_(static_cast<size_t>(nodes())) {
+  MemBlockStoreOptions blocks;
+  blocks.clock = &world_.clock();
+  blocks.random = &disk_random_;
+  auto add_disk = [this, blocks](Node& node, uint64_t block_count) {
+    auto disk = std::make_unique<Disk>();
+    disk->kv.SetSyncHook([this] { return SlowSync(this); });
+    if (block_count > 0) disk->blocks = std::make_unique<MemBlockStore>(block_count, blocks);
+    node.stores.push_back(std::move(disk));
+  };
+  nodes_[0].name = "mds";
+  add_disk(nodes_[0], 0);
+  for (int i = 0; i < options_.osses; ++i) {
+    nodes_[oss(i)].name = absl::StrFormat("oss%d", i);
+    for (int k = 0; k < options_.osts_per_oss; ++k) add_disk(nodes_[oss(i)], options_.ost_blocks);
+  }
+  for (int i = 0; i < options_.clients; ++i) nodes_[client(i)].name = absl::StrFormat("client%d", i);
+}
+
+Cluster::~Cluster() { world_.KillAll(); }
+
+Task<Status> Cluster::SlowSync(Cluster* cluster) {
+  co_await cluster->world_.clock().Sleep(std::chrono::microseconds(100 + cluster->disk_random_.Below(3000)));
+  co_return OkStatus();
+}
+
+bool Cluster::AllReady() const {
+  for (int node = 0; node < nodes(); ++node) {
+    if (!ready(node)) return false;
+  }
+  return true;
+}
+
+void Cluster::Boot(int number) {
+  Node& node = nodes_[number];
+  node.process = world_.Start(number, absl::StrFormat("%s.%d", node.name, ++node.starts));
+  Executor executor = node.process->executor();
+  if (number == mds()) return Spawn(executor, BootMds(this, node.process));
+  if (number < client(0)) return Spawn(executor, BootOss(this, node.process, number - oss(0)));
+  Spawn(executor, BootClient(this, node.process, number - client(0)));
+}
+
+void Cluster::Crash(int number, Loss loss) {
+  Node& node = nodes_[number];
+  if (node.process != nullptr) {
+    world_.Trace("%s of %s", loss == Loss::kPower ? "loss of power" : "crash", node.name);
+    world_.Kill(std::exchange(node.process, nullptr));
+  }
+  node.ready = false;
+  node.filesystem = nullptr;
+  node.metadata = nullptr;
+  node.object = nullptr;
+  for (auto& disk : node.stores) {
+    if (loss == Loss::kPower) {
+      disk->kv.LosePower(disk_random_);
+      if (disk->blocks) disk->blocks->LosePower(disk_random_);
+    } else {
+      disk->kv.CrashProcess();
+      if (disk->blocks) disk->blocks->CrashProcess(disk_random_);
+    }
+  }
+}
+
+Task<void> Cluster::BootMds(Cluster* cluster, Process* process) {
+  Node& node = cluster->nodes_[0];
+  std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
+  process->Own(transport);
+  MetadataEnvironment environment{process->executor(), cluster->world_.clock(), process->random(),
+                                  node.stores[0]->kv, *transport};
+  MetadataOptions options = cluster->options_.metadata;
+  auto server = co_await MetadataServer::Start(environment, options);
+  if (!server.ok()) co_return cluster->world_.Fail("the MDS does not start: " + server.status().ToString());
+  node.metadata = server->get();
+  process->Own(std::shared_ptr<MetadataServer>(*std::move(server)));
+  Service service;
+  service.process = process;
+  service.metadata = node.metadata;
+  service.cluster = node.metadata;
+  Status listening = cluster->network_.Add(kMdsAddress, std::move(service));
+  if (!listening.ok()) cluster->world_.Fail(listening.ToString());
+  node.ready = true;
+}
+
+Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
+  Node& node = cluster->nodes_[cluster->oss(i)];
+  std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
+  process->Own(transport);
+  ObjectEnvironment environment{process->executor(), cluster->world_.clock(), process->random(), *transport,
+                                NewClusterChannel(cluster->network_, process, kMdsAddress)};
+  std::vector<OstDevices> devices;
+  for (size_t k = 0; k < node.stores.size(); ++k) {
+    OstDevices device;
+    device.index = static_cast<OstIndex>(i * cluster->options_.osts_per_oss + static_cast<int>(k));
+    device.store = &node.stores[k]->kv;
+    device.blocks = node.stores[k]->blocks.get();
+    device.directory = absl::StrFormat("(simulated OST %d)", device.index);
+    devices.push_back(std::move(device));
+  }
+  ObjectOptions options = cluster->options_.object;
+  options.listen = options.advertise = absl::StrFormat("sim:%s", node.name);
+  auto server = co_await ObjectServer::Start(environment, std::move(devices), options);
+  if (!server.ok()) {
+    co_return cluster->world_.Fail(
+        absl::StrFormat("%s does not start: %s", node.name, server.status().ToString()));
+  }
+  node.object = server->get();
+  process->Own(std::shared_ptr<ObjectServer>(*std::move(server)));
+  node.ready = true;
+}
+
+Task<void> Cluster::BootClient(Cluster* cluster, Process* process, int i) {
+  Node& node = cluster->nodes_[cluster->client(i)];
+  std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
+  process->Own(transport);
+  client::Environment environment{process->executor(), cluster->world_.clock(), process->random(), *transport,
+                                  NewMetadataConnector(cluster->network_, process, kMdsAddress)};
+  client::Options options = cluster->options_.client;
+  options.name = process->name();
+  while (true) {
+    auto mounted = co_await client::FileSystem::Mount(environment, options);
+    if (mounted.ok()) {
+      node.filesystem = mounted->get();
+      process->Own(std::shared_ptr<client::FileSystem>(*std::move(mounted)));
+      node.ready = true;
+      cluster->world_.Trace("%s has mounted", process->name());
+      co_return;
+    }
+    cluster->world_.Trace("%s cannot mount: %s", process->name(), mounted.status().ToString());
+    co_await cluster->world_.clock().Sleep(500ms);
+  }
+}
+
+Task<void> Cluster::Stop(Cluster* cluster, Node* node, OneShot<Unit> done) {
+  Status stopped;
+  if (node->filesystem != nullptr) stopped = co_await node->filesystem->Unmount();
+  if (node->metadata != nullptr) stopped = co_await node->metadata->Stop();
+  if (node->object != nullptr) stopped = co_await node->object->Stop();
+  if (!stopped.ok()) cluster->world_.Fail(node->name + " does not stop cleanly: " + stopped.ToString());
+  done.Set({});
+}
+
+bool Cluster::Shutdown(int number, Duration limit) {
+  Node& node = nodes_[number];
+  if (!ready(number)) {
+    Crash(number, Loss::kProcess);
+    return true;
+  }
+  OneShot<Unit> done;
+  Spawn(node.process->executor(), Stop(this, &node, done));
+  const bool stopped = world_.RunUntil([&] { return done.IsSet(); }, limit);
+  if (!stopped) world_.Fail(node.name + " does not stop");
+  Crash(number, Loss::kProcess);
+  return stopped;
+}
+
+}  // namespace nacre::sim

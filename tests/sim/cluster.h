@@ -1,0 +1,94 @@
+// A whole cluster in one simulated world: an MDS, some OSSes, some clients, and the disks that outlive their
+// processes.
+//
+// Everything is real code but the seams beneath it. Boot and Crash may be called at any moment; a node that
+// is booted starts in the background. A start that fails for another reason than a fault is a failure of the
+// run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/filesystem.h"
+#include "server/kv/mem_kv.h"
+#include "server/metadata/metadata_server.h"
+#include "server/object/mem_block_store.h"
+#include "server/object/object_server.h"
+#include "tests/sim/network.h"
+#include "tests/sim/world.h"
+
+namespace nacre::sim {
+
+struct ClusterOptions {
+  int osses = 2;
+  int osts_per_oss = 1;
+  int clients = 2;
+  uint64_t ost_blocks = 16 << 10;
+  MetadataOptions metadata;
+  ObjectOptions object;
+  client::Options client;
+};
+
+enum class Loss { kProcess, kPower };
+
+class Cluster {
+ public:
+  Cluster(World& world, Network& network, ClusterOptions options);
+  ~Cluster();
+
+  // Nodes: 0 is the MDS, then the OSSes, then the clients.
+  int mds() const { return 0; }
+  int oss(int i) const { return 1 + i; }
+  int client(int i) const { return 1 + options_.osses + i; }
+  int nodes() const { return 1 + options_.osses + options_.clients; }
+  const ClusterOptions& options() const { return options_; }
+
+  void Boot(int node);
+  void Crash(int node, Loss loss);
+  bool up(int node) const { return nodes_[node].process != nullptr; }
+  bool ready(int node) const { return up(node) && nodes_[node].ready; }
+  bool AllReady() const;
+  // Of a client that is ready.
+  client::FileSystem& filesystem(int i) { return *nodes_[client(i)].filesystem; }
+  Process* process(int node) { return nodes_[node].process; }
+
+  KvStore& mdt() { return nodes_[0].stores[0]->kv; }
+  struct Disk {  // of an MDT (without blocks) or an OST
+    MemKv kv;
+    std::unique_ptr<MemBlockStore> blocks;
+  };
+  Disk& ost(int index) {
+    return *nodes_[oss(index / options_.osts_per_oss)].stores[index % options_.osts_per_oss];
+  }
+  int osts() const { return options_.osses * options_.osts_per_oss; }
+
+  // Ends what runs in an orderly way: unmount or Stop. The node is down when it returns true.
+  bool Shutdown(int node, Duration limit);
+
+ private:
+  struct Node {
+    std::string name;
+    Process* process = nullptr;
+    bool ready = false;
+    int starts = 0;
+    std::vector<std::unique_ptr<Disk>> stores;
+    client::FileSystem* filesystem = nullptr;
+    MetadataServer* metadata = nullptr;
+    ObjectServer* object = nullptr;
+  };
+
+  static Task<void> BootMds(Cluster* cluster, Process* process);
+  static Task<void> BootOss(Cluster* cluster, Process* process, int i);
+  static Task<void> BootClient(Cluster* cluster, Process* process, int i);
+  static Task<void> Stop(Cluster* cluster, Node* node, OneShot<Unit> done);
+  static Task<Status> SlowSync(Cluster* cluster);
+
+  World& world_;
+  Network& network_;
+  const ClusterOptions options_;
+  SeededRandom disk_random_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace nacre::sim
