@@ -113,6 +113,24 @@ TEST_P(Files, TruncateCutsAndGrows) {
   }
 }
 
+TEST_P(Files, OpeningWithTruncEmpties) {
+  for (uint64_t size : {uint64_t{3000}, 3 * kMiB}) {
+    std::string name = "f" + std::to_string(size);
+    HandlePtr file = c().Create(name);
+    c().Write(file, 0, Pattern(2, size));
+    HandlePtr again = c().Open(file->inode->fid, O_RDWR | O_TRUNC);
+    EXPECT_EQ(c().Read(file, 0, size), "");
+    EXPECT_EQ(c().Stat(file->inode->fid).size(), 0u);
+    c().Write(again, 10, "x");
+    EXPECT_EQ(c().Read(file, 0, size), std::string(10, '\0') + "x");
+    harness_.world.RunFor(10s);
+    EXPECT_EQ(c().Read(file, 0, size), std::string(10, '\0') + "x");
+    EXPECT_TRUE(c().Close(again).ok());
+    Remount();
+    EXPECT_EQ(c().Read(c().OpenName(name), 0, size), std::string(10, '\0') + "x");
+  }
+}
+
 TEST_P(Files, InlineFileTruncatedBeyondTheLimit) {
   HandlePtr file = c().Create("f");
   c().Write(file, 0, "abc");
