@@ -125,7 +125,7 @@ ConfigSection Describe(ClientConfig* config) {
   section.Time("call_timeout", &options.retry.call_timeout, 1s, hours(1),
                "one attempt of a request to an OSS");
   section.Size("cache", &options.cache_bytes, kMiB, kTiB, "memory for file data, clean and dirty");
-  section.Size("dirty", &options.dirty_bytes, kMiB, kTiB, "of these, not yet sent");
+  section.Size("dirty", &config->dirty, 0, kTiB, "of these, not yet sent; 0: a quarter of the cache");
   section.Size("readahead", &options.readahead_bytes, 0, kTiB, "at most, per open file");
   section.Time("write_behind", &options.write_behind, 0s, minutes(1),
                "changes are sent after so long at the latest");
@@ -178,6 +178,7 @@ Status Finish(ClientConfig* config) {
   RETURN_IF_ERROR(Required(config->mds, "[client] mds", "name the address of the MDS"));
   RETURN_IF_ERROR(Required(config->mount, "[client] mount", "name the directory to mount at"));
   client::Options& options = config->options;
+  options.dirty_bytes = config->dirty == 0 ? options.cache_bytes / 4 : config->dirty;
   if (options.dirty_bytes > options.cache_bytes) {
     return ErrnoError(
         EINVAL,

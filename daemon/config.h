@@ -54,6 +54,7 @@ struct ClientConfig {
   std::string recovery = "hard";
   unsigned threads = 4;
   bool read_only = false;
+  uint64_t dirty = 0;  // 0: a quarter of the cache
   std::string log = "info";
   client::Options options;
 };

@@ -13,6 +13,8 @@
 #include <map>
 #include <sstream>
 
+#include "daemon/toml_guard.h"
+
 namespace nacre {
 namespace {
 
@@ -22,9 +24,9 @@ class Reader {
 
   void ReadFile(const toml::table& root, const std::vector<ConfigSection>& sections) {
     for (const auto& [name, node] : root) {
-      const ConfigSection* section = FindSection(std::string(name.str()), sections);
+      const ConfigSection* section = FindSection(UnguardToml(name.str()), sections);
       if (section == nullptr) {
-        UnknownSection(std::string(name.str()), node, sections);
+        UnknownSection(UnguardToml(name.str()), node, sections);
       } else if (!node.is_table()) {
         Wrong(node, absl::StrFormat("%s must be a section: [%s]", section->name(), section->name()));
       } else {
@@ -61,7 +63,7 @@ class Reader {
 
   void ReadSection(const toml::table& table, const ConfigSection& section) {
     for (const auto& [name, node] : table) {
-      const std::string key(name.str());
+      const std::string key = UnguardToml(name.str());
       if (const auto* add = section.FindTables(key)) {
         ReadTables(node, section.name() + "." + key, *add);
       } else if (const ConfigKey* known = section.Find(key)) {
@@ -98,12 +100,12 @@ class Reader {
     } else if (const auto* number = node.as_integer()) {
       *value = number->get();
     } else if (const auto* text = node.as_string()) {
-      *value = text->get();
+      *value = UnguardToml(text->get());
     } else if (const auto* array = node.as_array()) {
       std::vector<std::string> list;
       for (const toml::node& element : *array) {
         if (!element.is_string()) return false;
-        list.push_back(element.as_string()->get());
+        list.push_back(UnguardToml(element.as_string()->get()));
       }
       *value = std::move(list);
     } else {
@@ -125,11 +127,12 @@ class Reader {
 
 Status ReadConfigText(std::string_view text, const std::string& name,
                       const std::vector<ConfigSection>& sections) {
-  toml::parse_result parsed = toml::parse(text, name);
+  ASSIGN_OR_RETURN(std::string guarded, GuardToml(text, name));
+  toml::parse_result parsed = toml::parse(std::string_view(guarded), name);
   if (!parsed) {
     const toml::parse_error& error = parsed.error();
-    return ErrnoError(
-        EINVAL, absl::StrFormat("%s:%d: not TOML: %s", name, error.source().begin.line, error.description()));
+    return ErrnoError(EINVAL, absl::StrFormat("%s:%d: not TOML: %s", name, error.source().begin.line,
+                                              std::string(error.description())));
   }
   Reader reader(name);
   reader.ReadFile(parsed.table(), sections);

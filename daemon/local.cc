@@ -91,7 +91,6 @@ StatusOr<ClientConfig> MakeClientConfig(const LocalOptions& options) {
   config.mds = LocalMdsAddress(options.directory);
   config.mount = options.mountpoint;
   config.options.cache_bytes = options.cache_bytes;
-  config.options.dirty_bytes = std::min(config.options.dirty_bytes, options.cache_bytes / 2);
   RETURN_IF_ERROR(Finish(&config));
   return config;
 }

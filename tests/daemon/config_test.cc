@@ -128,6 +128,15 @@ TEST(Config, EachMistakeNamesFileLineKeyAndWhatIsAllowed) {
   EXPECT_THAT(Why("[mds]\nlisten = [1]"), HasSubstr("[mds] listen: must be a list of texts"));
   EXPECT_THAT(Why("[mds]\ndirectory = 5"), HasSubstr("5 is not allowed; must be a text in quotes"));
   EXPECT_THAT(Why("[mds\n"), HasSubstr("test.toml:1: not TOML:"));
+  EXPECT_THAT(Why("[mds]\n[\x1bmds]"),
+              HasSubstr("test.toml:2: not TOML: a section's name must follow the '['"));
+  EXPECT_THAT(Why("[= 5"), HasSubstr("test.toml:1: not TOML:"));
+  EXPECT_THAT(Why("[mds]\nlog = \"info\" \u02d5"), HasSubstr("test.toml:2: not TOML:"));
+  MdsConfig good;
+  EXPECT_EQ(Read(&good, "[mds]  # \u02d5 ~\ndirectory = \"/m\u00fcll~1\"\nlisten = ['unix:/\u00e9']"),
+            OkStatus());
+  EXPECT_EQ(good.directory, "/m\u00fcll~1");
+  EXPECT_EQ(good.listen, std::vector<std::string>{"unix:/\u00e9"});
   EXPECT_THAT(Why("[mds]\nthreads = 1\nthreads = 2"), HasSubstr("test.toml:3: not TOML:"));
 }
 
@@ -177,12 +186,13 @@ TEST(Config, WhatFollowsFromSeveralKeysIsChecked) {
   EXPECT_THAT(std::string(Finish(&mds).message()), HasSubstr("[mds] directory is not set"));
   ClientConfig client;
   client.mount = "/m";
-  client.options.dirty_bytes = client.options.cache_bytes + 1;
+  client.dirty = client.options.cache_bytes + 1;
   EXPECT_THAT(std::string(Finish(&client).message()), HasSubstr("dirty is larger than cache"));
-  client.options.dirty_bytes = 1 << 20;
+  client.dirty = 0;
   client.recovery = "soft";
   EXPECT_EQ(Finish(&client), OkStatus());
   EXPECT_FALSE(client.options.retry.hard);
+  EXPECT_EQ(client.options.dirty_bytes, client.options.cache_bytes / 4);
   EXPECT_THAT(client.options.name, testing::EndsWith(":/m"));
 }
 
