@@ -7,12 +7,15 @@
 namespace nacre::mds {
 namespace {
 
+constexpr Duration kOrphanGrace = std::chrono::seconds(5);
+
 Task<Status> NotRunning() { co_return absl::UnavailableError("the metadata server is stopping"); }
 
 Task<void> SyncLoop(MdsPtr mds) {
   while (!mds->closed) {
     co_await mds->env.clock.Sleep(mds->options.sync_interval);
     if (mds->closed) co_return;
+    if (!mds->tables->HasUnsynced()) continue;
     Status status = co_await mds->tables->Sync();
     if (!status.ok() && !mds->closed) LogError("syncing the MDT failed: %s", std::string(status.message()));
   }
@@ -68,6 +71,9 @@ Task<void> RecoveryLoop(MdsPtr mds) {
   }
   if (mds->closed) co_return;
   co_await mds->filesystem_lease.OfferToLast(mds);
+  // Clients repeat what was unanswered once they are back: an unlink of a file that they keep open may be among it.
+  co_await mds->env.clock.Sleep(kOrphanGrace);
+  if (mds->closed) co_return;
   Status status = co_await SweepOrphans(mds);
   if (!status.ok() && !mds->closed) LogError("removing orphans failed: %s", std::string(status.message()));
 }

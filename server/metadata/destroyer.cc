@@ -34,6 +34,7 @@ bool AllDone(const DestroyRecord& record, const std::set<OstIndex>& done) {
 
 Status TakeOff(Mds& mds, const Page& page, const std::set<OstIndex>& done, size_t* left) {
   KvBatch batch;
+  batch.UseReserve();
   for (size_t i = 0; i < page.sequences.size(); ++i) {
     if (AllDone(page.records[i], done)) batch.Erase(NumberKey(Table::kDestroy, page.sequences[i]));
     else *left += page.records[i].groups.size();

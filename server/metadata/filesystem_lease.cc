@@ -6,6 +6,18 @@
 #include "server/metadata/mds.h"
 
 namespace nacre::mds {
+namespace {
+
+// Who has lost its stream is given the time to come back, not the time to write back.
+constexpr Duration kDisconnectedPatience = std::chrono::seconds(5);
+
+Duration Patience(const Mds& mds, SessionId session) {
+  SessionPtr holder = mds.sessions.Find(session);
+  bool connected = holder != nullptr && holder->peer() != nullptr;
+  return connected ? mds.options.revoke_timeout : std::min(mds.options.revoke_timeout, kDisconnectedPatience);
+}
+
+}  // namespace
 
 void FilesystemLease::AskBack(Mds& mds, SessionId session, uint64_t id) {
   if (!mds.leases.BeginRevoke(id)) return;
@@ -21,7 +33,7 @@ Task<Status> FilesystemLease::MakeWay(MdsPtr mds) {
     OneShot<Unit> released = mds->leases.Released(grant.id);
     AskBack(*mds, grant.session, grant.id);
     OneShot<bool> decided;  // true: released in time
-    auto timer = mds->env.clock.After(mds->env.executor, mds->options.revoke_timeout, [decided] { decided.Set(false); });
+    auto timer = mds->env.clock.After(mds->env.executor, Patience(*mds, grant.session), [decided] { decided.Set(false); });
     Spawn(mds->env.executor, [](OneShot<Unit> released, OneShot<bool> decided) -> Task<void> {
       co_await released.Wait();
       decided.Set(true);

@@ -155,6 +155,7 @@ void QueueDestroy(const Inode& inode, KvBatch* batch) {
 }
 
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
+  transaction->batch().UseReserve();
   QueueDestroy(*inode, &transaction->batch());
   if (inode->inline_data || S_ISLNK(inode->mode)) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
   if (mds.data_locks.IsHeld(inode->fid)) transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));

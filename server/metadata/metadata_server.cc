@@ -8,6 +8,7 @@
 #include "server/metadata/background.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
+#include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/session_ops.h"
 #include "server/metadata/size_recovery.h"
 #include "server/metadata/truncate.h"
@@ -40,15 +41,29 @@ StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& 
   return session;
 }
 
+// A recorded reply says that a handle was opened, or kept for the client; who has restarted or reclaimed since does not know of it.
+void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
+  if (reply.status().error() != 0) return;
+  const proto::MetadataRequest& request = op.request;
+  if (request.has_create()) mds::NoteOpen(op, FromProto(reply.entry().attr().fid()), request.create().flags());
+  const proto::Attr* removed = nullptr;
+  if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
+  if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced()) removed = &reply.entry().replaced();
+  if (removed != nullptr && removed->nlink() == 0) op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
+}
+
 // Does a mutation unless it was done before.
 Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request) {
+  Op op{mds, session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
   while (true) {
     auto begun = session->BeginMutation(request.sequence(), request.low_water());
-    if (begun.answer.has_value() && !mds->options.plant_repeat_twice) co_return *std::move(begun.answer);
+    if (begun.answer.has_value() && !mds->options.plant_repeat_twice) {
+      NoteHandles(op, *begun.answer);
+      co_return *std::move(begun.answer);
+    }
     if (!begun.wait.has_value()) break;
     co_await begun.wait->Wait();
   }
-  Op op{mds, session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
   proto::MetadataReply reply = ToReply(co_await mds::Dispatch(op));
   session->EndMutation(request.sequence(), reply);
   co_return reply;

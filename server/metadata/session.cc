@@ -125,7 +125,8 @@ void Session::EndMutation(uint64_t sequence, const proto::MetadataReply& reply) 
   {
     std::lock_guard lock(mutex_);
     Answer& answer = answers_[sequence];
-    if (answer.encoded.empty()) reply.SerializeToString(&answer.encoded);
+    // Recorded already, unless the operation or its commit has failed.
+    if (answer.encoded.empty() || reply.status().error() != 0) reply.SerializeToString(&answer.encoded);
     answer.done = true;
     waiters = std::move(answer.waiters);
     answer.waiters.clear();

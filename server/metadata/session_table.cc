@@ -82,6 +82,7 @@ SessionPtr SessionTable::FindByNonce(uint64_t nonce) const {
 
 Status SessionTable::Remove(const SessionPtr& session) {
   KvBatch batch;
+  batch.UseReserve();
   batch.Erase(NumberKey(Table::kSession, session->id));
   RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
     batch.Erase(std::move(entry.key));

@@ -172,15 +172,20 @@ StatusOr<std::string> Tables::NameOf(const Fid& parent, uint64_t cookie) {
 
 Task<Status> Tables::Sync() {
   CO_RETURN_IF_ERROR(CheckOpen());
-  co_return co_await store_.Sync();
+  unsynced_ = false;
+  Status status = co_await store_.Sync();
+  if (!status.ok()) unsynced_ = true;
+  co_return status;
 }
 
 Status Tables::CommitBatch(KvBatch batch) {
   RETURN_IF_ERROR(CheckOpen());
+  unsynced_ = true;
   return store_.Commit(std::move(batch));
 }
 
 Status Tables::CommitCounted(KvBatch batch, int64_t inode_delta, size_t slot) {
+  unsynced_ = true;
   if (inode_delta == 0) return store_.Commit(std::move(batch));
   CountSlot& count = counts_[slot];
   std::lock_guard lock(count.mutex);

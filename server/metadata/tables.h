@@ -47,6 +47,7 @@ class Tables {
   Status Commit(Transaction* transaction);
   Status CommitBatch(KvBatch batch);  // of what is neither inode nor entry
   Task<Status> Sync();
+  bool HasUnsynced() const { return unsynced_; }
 
   const Superblock& superblock() const { return superblock_; }
   uint64_t Hash(std::string_view name) const;
@@ -73,6 +74,7 @@ class Tables {
 
   KvStore& store_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> unsynced_{true};  // something was committed since the last Sync began
   Superblock superblock_;
   InodeCache cache_;
   std::array<CountSlot, kCountSlots> counts_;

@@ -214,9 +214,11 @@ Task<Reply> Rename(const Op& op, const proto::Rename& request) {
   CO_RETURN_IF_ERROR(CheckTargetName(plan, request));
   CO_RETURN_IF_ERROR(CheckNotBelow(mds, *plan.source, *plan.new_directory));
   if (plan.exchange) CO_RETURN_IF_ERROR(CheckNotBelow(mds, *plan.target, *plan.old_directory));
-  CO_RETURN_IF_ERROR(CheckPermission(op, plan));
-  CO_RETURN_IF_ERROR(CheckTypes(plan));
-  if (plan.source != plan.target) CO_RETURN_IF_ERROR(Apply(op, request, &transaction, plan));
+  if (plan.source != plan.target) {  // else: two names of one inode, or the same name twice; nothing is to be done
+    CO_RETURN_IF_ERROR(CheckPermission(op, plan));
+    CO_RETURN_IF_ERROR(CheckTypes(plan));
+    CO_RETURN_IF_ERROR(Apply(op, request, &transaction, plan));
+  }
   proto::MetadataReply reply = MakeReply(plan);
   CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
   bool orphan = plan.target != nullptr && plan.target != plan.source && plan.target->nlink == 0;

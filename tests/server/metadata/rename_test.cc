@@ -77,6 +77,10 @@ TEST_F(RenameTest, OntoItselfAndOntoAnotherLinkChangesNothing) {
   ASSERT_THAT(client.Link(f, kRootFid, "b"), IsOk());
   EXPECT_THAT(client.Rename(kRootFid, "a", kRootFid, "b"), IsOk());
   EXPECT_THAT(client.Rename(kRootFid, "a", kRootFid, "a"), IsOk());
+  File(Dir(kRootFid, "full"), "x");
+  EXPECT_THAT(client.Rename(kRootFid, "full", kRootFid, "full"), IsOk());
+  ASSERT_THAT(client.Unlink(FidOf(client.Lookup(kRootFid, "full")), "x"), IsOk());
+  ASSERT_THAT(client.Rmdir(kRootFid, "full"), IsOk());
   EXPECT_EQ(Links(f), 2u);
   EXPECT_THAT(client.List(kRootFid), testing::UnorderedElementsAre("a", "b"));
 }

@@ -129,6 +129,62 @@ TEST(Session, RecordedRepliesAreTrimmed) {
   EXPECT_LE(harness.store.Scan(prefix, PrefixEnd(prefix), 100)->size(), 2u);
 }
 
+TEST(Session, AFailedCommitIsNotRecordedAsDone) {
+  Harness harness;
+  TestClient client(harness);
+  proto::MetadataRequest request;
+  *request.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+  request.mutable_mknod()->set_name("d");
+  request.mutable_mknod()->set_mode(S_IFDIR | 0755);
+  request = client.Prepare(request);
+  harness.store.SetCommitHook([](const KvBatch&) { return ErrnoError(ENOSPC, "full"); });
+  EXPECT_THAT(harness.Await(harness.server->Handle(client.peer, request)), Fails(ENOSPC));
+  harness.store.SetCommitHook({});
+  EXPECT_THAT(harness.Await(harness.server->Handle(client.peer, request)), Fails(ENOSPC));
+  EXPECT_THAT(client.Lookup(kRootFid, "d"), Fails(ENOENT));
+  EXPECT_EQ(client.Getattr(kRootFid).attr().attr().nlink(), 2u);
+}
+
+TEST(Session, ARepeatedCreateOrKeptUnlinkNotesTheHandleAfterARestart) {
+  Harness harness;
+  TestClient client(harness), other(harness);
+  Fid kept = FidOf(other.Mknod(kRootFid, "kept", S_IFREG | 0644));
+  proto::MetadataRequest create, unlink;
+  *create.mutable_create()->mutable_parent() = ToProto(kRootFid);
+  create.mutable_create()->set_name("made");
+  create.mutable_create()->set_exclusive(true);
+  create = client.Prepare(create);
+  *unlink.mutable_unlink()->mutable_parent() = ToProto(kRootFid);
+  unlink.mutable_unlink()->set_name("kept");
+  unlink.mutable_unlink()->set_keep_open(true);
+  unlink = client.Prepare(unlink);
+  Fid made = FidOf(harness.Await(harness.server->Handle(client.peer, create)));
+  ASSERT_THAT(harness.Await(harness.server->Handle(client.peer, unlink)), IsOk());
+  harness.Restart();
+  for (TestClient* back : {&client, &other}) {
+    ASSERT_THAT(back->Connect(), IsOk());
+    ASSERT_THAT(back->Call(ReclaimRequest()), IsOk());
+  }
+  ASSERT_THAT(harness.Await(harness.server->Handle(client.peer, create)), IsOk());
+  ASSERT_THAT(harness.Await(harness.server->Handle(client.peer, unlink)), IsOk());
+  EXPECT_THAT(other.Unlink(kRootFid, "made"), IsOk());
+  harness.RunFor(std::chrono::seconds(10));
+  EXPECT_THAT(client.Getattr(made), IsOk());
+  EXPECT_THAT(client.Getattr(kept), IsOk());
+  EXPECT_THAT(client.Close(made), IsOk());
+  EXPECT_THAT(client.Close(kept, 0), IsOk());
+  EXPECT_THAT(client.Getattr(made), Fails(ENOENT));
+  EXPECT_THAT(client.Getattr(kept), Fails(ENOENT));
+}
+
+TEST(Lease, WhoLostItsStreamIsNotWaitedForLong) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  harness.server->Disconnected(client.peer);
+  Connecting second(harness);
+  EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, std::chrono::seconds(8)));
+}
+
 TEST(Lease, TheOnlySessionHoldsTheFilesystemUntilASecondOneComes) {
   Harness harness(4, WithLeases());
   Connecting first(harness, 1);
@@ -288,6 +344,7 @@ TEST(Recovery, NewSessionsWaitUntilTheOldOnesAreBackOrEvicted) {
   alive.mutable_keep_alive();
   EXPECT_THAT(b.Call(alive), IsOk());
   ASSERT_TRUE(harness.RunUntil([&] { return late.done(); }, std::chrono::seconds(15)));
+  harness.RunFor(std::chrono::seconds(6));
   EXPECT_THAT(b.Getattr(f), Fails(ENOENT));
   EXPECT_TRUE(harness.osts.fenced[0].contains(a.session));
 }

@@ -1,0 +1,57 @@
+#include "server/cluster/ost_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace nacre::cluster {
+namespace {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+std::vector<OstSpace> Osts(std::vector<uint64_t> free) {
+  std::vector<OstSpace> osts;
+  for (uint64_t bytes : free) osts.push_back({static_cast<OstIndex>(osts.size()), 100 * kGiB, bytes});
+  return osts;
+}
+
+TEST(OstChoice, AlikeUpToSeventeenPercent) {
+  EXPECT_TRUE(SpaceIsAlike(Osts({100, 83})));
+  EXPECT_FALSE(SpaceIsAlike(Osts({100, 82})));
+  EXPECT_TRUE(SpaceIsAlike(Osts({0, 0})));
+  EXPECT_TRUE(SpaceIsAlike({}));
+}
+
+TEST(OstChoice, RoundRobinWhileSpaceIsAlike) {
+  SeededRandom random(1);
+  OstChooser chooser(random);
+  auto osts = Osts({kGiB, kGiB, kGiB, kGiB});
+  EXPECT_THAT(chooser.Choose(osts, 1), testing::ElementsAre(0));
+  EXPECT_THAT(chooser.Choose(osts, 2), testing::ElementsAre(1, 2));
+  EXPECT_THAT(chooser.Choose(osts, 9), testing::ElementsAre(3, 0, 1, 2));
+  EXPECT_THAT(chooser.Choose({}, 3), testing::IsEmpty());
+}
+
+TEST(OstChoice, WeightedByFreeSpaceOtherwise) {
+  SeededRandom random(1);
+  OstChooser chooser(random);
+  std::map<OstIndex, int> count;
+  for (int i = 0; i < 4000; ++i) ++count[chooser.Choose(Osts({30 * kGiB, 10 * kGiB, 0}), 1)[0]];
+  EXPECT_NEAR(count[0], 3000, 150);
+  EXPECT_NEAR(count[1], 1000, 150);
+  EXPECT_EQ(count[2], 0);
+}
+
+TEST(OstChoice, StripesOfOneFileAreOnDifferentOsts) {
+  SeededRandom random(1);
+  OstChooser chooser(random);
+  for (int i = 0; i < 100; ++i) {
+    auto chosen = chooser.Choose(Osts({90 * kGiB, kGiB, 0, 20 * kGiB}), 4);
+    EXPECT_EQ(std::set<OstIndex>(chosen.begin(), chosen.end()).size(), 4u);
+  }
+}
+
+}  // namespace
+}  // namespace nacre::cluster
