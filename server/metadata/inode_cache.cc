@@ -33,6 +33,7 @@ void InodeCache::BeginWrite(const Fid& fid) {
 void InodeCache::EndWrite(const Fid& fid, InodePtr value) {
   Shard& shard = ShardOf(fid);
   std::lock_guard lock(shard.mutex);
+  ++shard.writes;  // who asked during the write may have read the value from before it
   Slot& slot = shard.slots[fid];
   --slot.writers;
   if (value != nullptr && slot.writers == 0) return Store(&shard, &slot, std::move(value));

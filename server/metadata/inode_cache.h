@@ -39,7 +39,7 @@ class InodeCache {
   };
   struct Shard {
     std::mutex mutex;
-    uint64_t writes = 0;  // begun so far
+    uint64_t writes = 0;  // begun and ended so far
     absl::flat_hash_map<Fid, Slot> slots;
     std::list<Fid> lru;  // newest first
   };
