@@ -34,7 +34,7 @@ namespace nacre::client {
 struct Options {
   std::string name;  // host and mountpoint, for nacre status
   RetryPolicy retry;
-  uint64_t cache_bytes = 256 << 20;    // file data, clean and dirty
+  uint64_t cache_bytes = 128 << 20;    // file data, clean and dirty
   uint64_t dirty_bytes = 64 << 20;     // of these, not yet sent
   uint64_t readahead_bytes = 8 << 20;  // at most, per open file
   Duration write_behind =
