@@ -12,20 +12,23 @@ set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 programs=$repository/tests/system/programs
-bin=$repository/build/bin
+bin=${NACRE_BIN:-$repository/build/bin}
 loopback=$repository/deploy/loopback
-full=0 rounds=0 keep=0 given='' work='' cluster='' mount='' second_mount='' here='' steps=0
+full=0 rounds=0 keep=0 given='' work='' cluster='' local_dir='' mount='' second_mount='' here='' steps=0
 
-# begin NAME SHORT-SECONDS FULL-SECONDS [--own] [--mounts K] -- "$@"
-# Where no mountpoint is given, a cluster of K mounts is started; --own: never on a given mountpoint, because the test breaks servers.
+# begin NAME SHORT-SECONDS FULL-SECONDS [--own] [--mounts K] [--local N] [--bare] -- "$@"
+# Where no mountpoint is given, a cluster of K mounts is started, `nacre local` with N OSTs, or nothing (--bare). With --own, --local and --bare
+# no mountpoint is taken: such a test breaks servers, or looks at them.
 begin() {
   name=$1 short_limit=$2 full_limit=$3
   shift 3
-  local own=0 mounts=1
+  local own=0 mounts=1 osts=0 bare=0
   while [[ $1 != -- ]]; do
     case $1 in
       --own) own=1 ;;
       --mounts) mounts=$2; shift ;;
+      --local) own=1 osts=$2; shift ;;
+      --bare) own=1 bare=1 ;;
     esac
     shift
   done
@@ -33,12 +36,18 @@ begin() {
   parse "$@"
   under_limit "$@"
   [[ $EUID -eq 0 ]] || skip "needs root: it mounts, and acts as several users"
-  [[ $own -eq 0 || -z $given ]] || fail "this test breaks servers, so it takes no mountpoint but starts a cluster of its own"
+  [[ $own -eq 0 || -z $given ]] || fail "this test takes no mountpoint: it starts a cluster of its own"
   work=$(mktemp -d "${TMPDIR:-/var/tmp}/nacre-$name.XXXXXX")
   trap finish EXIT
   trap 'exit 1' INT TERM HUP
+  if ((bare == 1)); then
+    [[ -x $bin/nacre ]] || skip "no build/bin/nacre: build first"
+    return 0
+  fi
   if [[ -n $given ]]; then
     mount=$given
+  elif ((osts > 0)); then
+    start_local "$osts"
   else
     start_cluster "$mounts"
   fi
@@ -77,6 +86,13 @@ start_cluster() {
   (($1 == 1)) || { second_mount=$mount.2 mount=$mount.1; }
 }
 
+start_local() {
+  [[ -x $bin/nacre ]] || skip "no build/bin/nacre: build first"
+  local_dir=$work/local mount=$work/mnt
+  mkdir "$mount"
+  "$bin/nacre" local --dir "$local_dir" --mount "$mount" --osts "$1" --daemon >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "nacre local"; }
+}
+
 finish() {
   local status=$?
   trap - EXIT INT TERM HUP
@@ -87,7 +103,10 @@ finish() {
     exit "$status"
   fi
   [[ -n $given && -n $here ]] && timeout 60 rm -rf "$here"
-  [[ -n $cluster && -d $cluster ]] && show_logs "$status" && timeout 60 "$loopback" down "$cluster" >/dev/null 2>&1
+  ((status == 0 || status == 77)) || show_logs
+  [[ -n $cluster && -d $cluster ]] && timeout 60 "$loopback" down "$cluster" >/dev/null 2>&1
+  [[ -n $local_dir ]] && timeout 60 "$bin/nacre" stop --dir "$local_dir" >/dev/null 2>&1
+  for pid in $(cluster_pids); do kill -KILL "$pid"; done
   unmount_below "$work"
   [[ -n $work ]] && rm -rf --one-file-system "$work"
   ((status == 0)) && echo "$name: passed, $steps steps"
@@ -101,16 +120,23 @@ in_background() {
 }
 
 kill_tree() {
-  # shellcheck disable=SC2013  # numbers
   local child
+  # shellcheck disable=SC2013  # the words are numbers
   for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do kill_tree "$child"; done
   kill -KILL "$1" 2>/dev/null
 }
 
-show_logs() {
-  (($1 == 0 || $1 == 77)) && return 0
-  find "$cluster" -name '*.log' -size +0 -exec sh -c 'echo "--- the end of $1"; tail -n 15 "$1"' _ {} \; >&2
+# Processes of nacre's that have a path below $work in their command line: those of this test, whoever started them.
+cluster_pids() {
+  local file
+  for file in /proc/[0-9]*/cmdline; do
+    { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -q "^[^ ]*nacre[^ ]* .*$work/" && basename "$(dirname "$file")"
+  done
   return 0
+}
+
+show_logs() {
+  find "$work" -xdev -path '*/log/*.log' -size +0 -exec sh -c 'echo "--- the end of $1"; tail -n 15 "$1"' _ {} \; >&2
 }
 
 unmount_below() {

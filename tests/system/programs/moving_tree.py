@@ -9,8 +9,9 @@ import sys
 import time
 
 
-def work(directory, number, stop, counts):
+def work(directory, number, stop, counts, ready):
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    ready.wait()  # from now on the directory has no lasting path
     done = 0
     while not stop.is_set():
         name, data = f"w{number}-{done}", f"{number}:{done}".encode() * 100
@@ -40,10 +41,12 @@ def main():
     for leaf in leaves:
         (places[0] / leaf).mkdir(parents=True)
 
-    stop, counts = multiprocessing.Event(), multiprocessing.Array("q", len(leaves))
-    workers = [multiprocessing.Process(target=work, args=(places[0] / leaf, number, stop, counts)) for number, leaf in enumerate(leaves)]
+    stop, counts, ready = multiprocessing.Event(), multiprocessing.Array("q", len(leaves)), multiprocessing.Barrier(len(leaves) + 1)
+    workers = [multiprocessing.Process(target=work, args=(places[0] / leaf, number, stop, counts, ready))
+               for number, leaf in enumerate(leaves)]
     for worker in workers:
         worker.start()
+    ready.wait()
     moves, end = 0, time.monotonic() + args.seconds
     while time.monotonic() < end:
         os.rename(places[moves % 2], places[(moves + 1) % 2])

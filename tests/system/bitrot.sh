@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# One flipped byte on the disk of an OST: reading that file fails with EIO, the OSS's log and `nacre status` name file, object and block,
+# every other file reads, and doctor finds the block. (Acceptance 4.)
+# shellcheck source=lib.sh
+source "$(dirname "$0")/lib.sh"
+export NACRE_OST_SIZE=$((256 << 20)) # small enough to search
+begin bitrot 120 300 --own -- "$@"
+files=$(choose 20 200)
+
+write_files() {
+  for number in $(seq "$files"); do
+    "$programs/marked_file.py" write "$here/file$number" "$number"
+  done
+  sync -f "$here"
+}
+
+# The OST's data file and the byte in it at which a piece of file $1 lies.
+find_on_disk() {
+  local marker found
+  marker=$("$programs/marked_file.py" marker "$1" 100)
+  found=$(grep --recursive --only-matching --byte-offset --binary --text --fixed-strings -- "$marker" "$cluster" |
+    grep -v '\.log:' | head -n 1)
+  [[ -n $found ]] || { echo "no piece of file $1 lies on any OST's disk"; return 1; }
+  echo "${found%%:*}" "$(cut -d: -f2 <<<"$found")"
+}
+
+flip() {
+  local file=$1 at=$2 old
+  old=$(od -An -tu1 -j "$at" -N 1 "$file")
+  printf '%b' "$(printf '\\x%x' $((old ^ 1)))" | dd of="$file" bs=1 seek="$at" conv=notrunc,fsync status=none
+}
+
+# Runs COMMAND… while nobody is there who could hold a block in memory.
+with_all_stopped() {
+  for part in client.1 oss.1 oss.2; do "$loopback" stop "$cluster" "$part"; done
+  "$@"
+  for part in oss.1 oss.2 client.1; do "$loopback" start "$cluster" "$part"; done
+  wait_for 30 "the mount" mountpoint -q "$mount"
+}
+
+spoil() {
+  local place
+  place=$(find_on_disk 7)
+  # shellcheck disable=SC2086  # file and offset
+  with_all_stopped flip $place
+}
+
+read_fails_with_eio() {
+  local output
+  if output=$("$programs/marked_file.py" check "$here/file7" 7 2>&1); then
+    echo "the spoiled file reads without an error"
+    return 1
+  fi
+  grep -q 'Input/output error' <<<"$output" || { echo "not EIO: $output"; return 1; }
+}
+
+others_read() {
+  for number in $(seq "$files"); do
+    ((number == 7)) || "$programs/marked_file.py" check "$here/file$number" "$number"
+  done
+}
+
+log_names_it() {
+  grep -i 'checksum' "$cluster"/log/oss.*.log || { echo "no log of an OSS speaks of a checksum"; return 1; }
+  grep -i 'checksum' "$cluster"/log/oss.*.log | grep -i 'object' | grep -qi 'block'
+}
+
+# Its exit status is 1 where there are problems.
+status_names_it() {
+  "$bin/nacre" status "$mount" >"$work/status" && { echo "nacre status finds nothing wrong"; return 1; }
+  cat "$work/status"
+  grep -i 'checksum' "$work/status" | grep -qi 'object'
+}
+
+doctor_names_it() {
+  "$loopback" down "$cluster"
+  ! "$bin/nacre" doctor --data "$cluster" >"$work/doctor.log" 2>&1 || { echo "doctor finds nothing wrong"; return 1; }
+  grep -i 'checksum' "$work/doctor.log"
+}
+
+step "$files files written and on disk" write_files
+step "the byte is flipped, caches are empty" spoil
+step "reading the spoiled file fails with EIO" read_fails_with_eio
+step "every other file reads" others_read
+step "the log names the object and the block" log_names_it
+step "nacre status names it" status_names_it
+step "doctor names it" doctor_names_it
