@@ -9,9 +9,14 @@
 namespace nacre::mds {
 namespace {
 
+constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
+
 Status CheckTarget(const Inode& inode, const proto::UpdateSize& request) {
   if (!S_ISREG(inode.mode)) {
     return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+  }
+  if (request.size() > kMaxFileSize) {
+    return ErrnoError(EFBIG, absl::StrFormat("a size of %d bytes: at most %d are possible", request.size(), kMaxFileSize));
   }
   uint32_t generation = request.layout_generation();
   if (generation != 0 && generation != inode.layout.generation) {

@@ -203,6 +203,12 @@ TEST_F(TruncateTest, IsDoneAfterACrashInBetween) {
   EXPECT_THAT(Sizes(), testing::UnorderedElementsAre(1000, 0, 0, 0));
 }
 
+TEST_F(SetattrTest, SizesHaveALimit) {
+  Fid f = FidOf(client.Create(kRootFid, "f"));
+  EXPECT_THAT(client.UpdateSize(f, ~uint64_t{0}), Fails(EFBIG));
+  EXPECT_THAT(client.Truncate(f, ~uint64_t{0}), Fails(EFBIG));
+}
+
 TEST_F(TruncateTest, AWriteUnderTheOldLayoutIsRefused) {
   Fid f = Striped(1 << 20);
   uint32_t old = Attr(f).layout_generation();
