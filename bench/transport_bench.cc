@@ -2,8 +2,9 @@
 // build/bin/transport_bench.
 //
 // The client and the server each have a thread of their own. "Bare" is what two threads reach with blocking
-// sockets and nothing else: a ping-pong of 4 KiB answered by a few bytes, and a stream in parts of 1 MiB.
-// Compare within one run.
+// sockets and nothing else: a ping-pong (bytes there / bytes back), and a stream in parts of 1 MiB out of and
+// into as many buffers as the argument says: 16 are more than the cache holds, as with 16 calls in flight.
+// Compare within one run; CPU is what the whole process spent on one call or part.
 #include <absl/strings/str_format.h>
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
@@ -102,14 +103,16 @@ void BarePingPong(benchmark::State& state) {
 }
 
 void BareStream(benchmark::State& state) {
+  const auto buffers = static_cast<size_t>(state.range(0));
   SocketPair sockets;
   std::thread server([&] {
-    std::string out(kLarge, 's');
-    while (SendAll(sockets.b, out.data(), out.size())) {
+    const std::vector<std::string> out(buffers, std::string(kLarge, 's'));
+    for (size_t i = 0; SendAll(sockets.b, out[i % buffers].data(), kLarge); ++i) {
     }
   });
-  std::string in(kLarge, 0);
-  for (auto _ : state) Require(ReceiveAll(sockets.a, in.data(), in.size()), "recv");
+  std::vector<std::string> in(buffers, std::string(kLarge, 0));
+  size_t i = 0;
+  for (auto _ : state) Require(ReceiveAll(sockets.a, in[i++ % buffers].data(), kLarge), "recv");
   ::shutdown(sockets.a, SHUT_RDWR);
   server.join();
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kLarge));
@@ -211,27 +214,46 @@ void Calls(benchmark::State& state, Kind link, CallMemory kind, size_t size, int
   Pair pair(link, std::max<size_t>(size, 1));
   RunAndWait(pair, lanes, kind, size, 10);  // connects
   const int64_t batch = std::max<int64_t>(1, (size == kLarge ? 64 : 1024) / lanes);
-  for (auto _ : state) RunAndWait(pair, lanes, kind, size, batch);
-  const int64_t calls = static_cast<int64_t>(state.iterations()) * batch * lanes;
-  state.SetBytesProcessed(calls * static_cast<int64_t>(size));
-  state.SetItemsProcessed(calls);
-  state.counters["us_per_call"] = benchmark::Counter(
-      static_cast<double>(calls) / 1e6, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  while (state.KeepRunningBatch(batch * lanes)) RunAndWait(pair, lanes, kind, size, batch);
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * size));
 }
 
-#define NACRE_ALL(link, name)                                                                           \
-  BENCHMARK_CAPTURE(Calls, name##_echo, link, CallMemory::kNone, 0, 1)->UseRealTime();                  \
-  BENCHMARK_CAPTURE(Calls, name##_put_4k, link, CallMemory::kPutTarget, kSmall, 1)->UseRealTime();      \
-  BENCHMARK_CAPTURE(Calls, name##_get_4k, link, CallMemory::kGetSource, kSmall, 1)->UseRealTime();      \
-  BENCHMARK_CAPTURE(Calls, name##_put_4k_x16, link, CallMemory::kPutTarget, kSmall, 16)->UseRealTime(); \
-  BENCHMARK_CAPTURE(Calls, name##_get_4k_x16, link, CallMemory::kGetSource, kSmall, 16)->UseRealTime(); \
-  BENCHMARK_CAPTURE(Calls, name##_put_1m, link, CallMemory::kPutTarget, kLarge, 1)->UseRealTime();      \
-  BENCHMARK_CAPTURE(Calls, name##_get_1m, link, CallMemory::kGetSource, kLarge, 1)->UseRealTime();      \
-  BENCHMARK_CAPTURE(Calls, name##_put_1m_x16, link, CallMemory::kPutTarget, kLarge, 16)->UseRealTime(); \
-  BENCHMARK_CAPTURE(Calls, name##_get_1m_x16, link, CallMemory::kGetSource, kLarge, 16)->UseRealTime()
+#define NACRE_ALL(link, name)                                                           \
+  BENCHMARK_CAPTURE(Calls, name##_echo, link, CallMemory::kNone, 0, 1)                  \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_put_4k, link, CallMemory::kPutTarget, kSmall, 1)      \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_get_4k, link, CallMemory::kGetSource, kSmall, 1)      \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_put_4k_x16, link, CallMemory::kPutTarget, kSmall, 16) \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_get_4k_x16, link, CallMemory::kGetSource, kSmall, 16) \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_put_1m, link, CallMemory::kPutTarget, kLarge, 1)      \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_get_1m, link, CallMemory::kGetSource, kLarge, 1)      \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_put_1m_x16, link, CallMemory::kPutTarget, kLarge, 16) \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime();                                                                  \
+  BENCHMARK_CAPTURE(Calls, name##_get_1m_x16, link, CallMemory::kGetSource, kLarge, 16) \
+      ->MeasureProcessCPUTime()                                                         \
+      ->UseRealTime()
 
-BENCHMARK(BarePingPong)->Args({64, 64})->Args({64, 4096 + 64})->Args({64, 1 << 20})->UseRealTime();
-BENCHMARK(BareStream)->UseRealTime();
+BENCHMARK(BarePingPong)
+    ->Args({64, 64})
+    ->Args({64, 4096 + 64})
+    ->Args({64, 1 << 20})
+    ->MeasureProcessCPUTime()
+    ->UseRealTime();
+BENCHMARK(BareStream)->Arg(1)->Arg(16)->MeasureProcessCPUTime()->UseRealTime();
 NACRE_ALL(kTcp, tcp);
 NACRE_ALL(kUnix, unix);
 NACRE_ALL(kInproc, inproc);

@@ -153,7 +153,7 @@ StatusOr<SocketAddress> ParseSocketAddress(const std::string& address) {
 void PrepareStream(int fd) {
   // Not an error on unix sockets, which have none of these. The kernel tunes the buffers of TCP by itself,
   // beyond what SO_SNDBUF may ask for; those of unix sockets it does not.
-  const int on = 1, idle = 15, interval = 5, count = 3, buffer = 4 << 20;
+  const int on = 1, idle = 15, interval = 5, count = 3, buffer = 4 << 20, unanswered_ms = 30'000;
   if (::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     return;
@@ -162,6 +162,7 @@ void PrepareStream(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof unanswered_ms);
 }
 
 Task<StatusOr<StreamSocket>> Dial(Executor executor, Clock& clock, std::string address, Duration timeout) {

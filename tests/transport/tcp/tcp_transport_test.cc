@@ -369,6 +369,7 @@ TEST_P(TcpTransportTest, ATimeoutEndsOnlyTheCallsOfItsConnection) {
   auto peer = Connect();
   Bytes memory(1 << 20);
   auto spans = Whole(memory);
+  ASSERT_TRUE(Call(*peer, "connect", CallMemory::kPutTarget, spans).ok());
   OneShot<Status> ended;
   auto wait = [](std::shared_ptr<Peer> peer, std::vector<MemorySpan> spans,
                  OneShot<Status> ended) -> Task<void> {
