@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <set>
 
 #include "common/log.h"
@@ -33,6 +34,15 @@ std::string HostName() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+// Of this boot of this machine: the MDS takes a session of the same name for the same place (hosts may share
+// a name).
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id.substr(0, 8);
 }
 
 Status Required(const std::string& value, const std::string& key, const std::string& what) {
@@ -117,7 +127,7 @@ ConfigSection Describe(ClientConfig* config) {
   ConfigSection section("client");
   section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH");
   section.Text("mount", &config->mount, "directory to mount at");
-  section.Text("name", &options.name, "what nacre status calls this client; by default host:mountpoint");
+  section.Text("name", &options.name, "what nacre status calls this client; by default host:mountpoint@boot");
   section.Choice("recovery", &config->recovery, {"hard", "soft"},
                  "a server is away: wait for it, or fail with EIO");
   section.Time("soft_timeout", &options.retry.soft_timeout, 1s, hours(24),
@@ -185,7 +195,7 @@ Status Finish(ClientConfig* config) {
         "[client] dirty is larger than cache, of which it is a part: make it smaller, or cache larger");
   }
   options.retry.hard = config->recovery == "hard";
-  if (options.name.empty()) options.name = absl::StrFormat("%s:%s", HostName(), config->mount);
+  if (options.name.empty()) options.name = absl::StrFormat("%s:%s@%s", HostName(), config->mount, BootId());
   return OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,25 +38,30 @@ std::string KernelOptions(const MountOptions& options) {
   return out;
 }
 
-// A mount whose daemon is dead answers ENOTCONN to everything; a directory is needed.
+// A mount whose daemon is dead answers ENOTCONN, as soon as it is asked for something that the kernel does
+// not remember: space.
+bool IsDead(const std::string& mountpoint) {
+  struct statfs space;
+  return ::statfs(mountpoint.c_str(), &space) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
 Status PrepareMountpoint(const std::string& mountpoint) {
-  struct stat found;
-  if (::stat(mountpoint.c_str(), &found) == 0) {
-    if (!S_ISDIR(found.st_mode))
-      return ErrnoError(ENOTDIR, absl::StrFormat("%s: not a directory", mountpoint));
-    StatusOr<MountEntry> entry = FindMount(mountpoint);
-    if (entry.ok() && entry->type == "fuse.nacre") {
+  StatusOr<MountEntry> entry = FindMount(mountpoint);
+  if (entry.ok() && entry->type == "fuse.nacre") {
+    if (!IsDead(mountpoint)) {
       return ErrnoError(
           EBUSY, absl::StrFormat("%s: Nacre (%s) is already mounted there; nacre umount %s takes it off",
                                  mountpoint, entry->source, mountpoint));
     }
-    return OkStatus();
+    LogWarning("%s: taking off a mount whose daemon is gone", mountpoint);
+    return UnmountPath(mountpoint, true);
   }
-  if (errno != ENOTCONN && errno != ECONNABORTED) {
+  struct stat found;
+  if (::stat(mountpoint.c_str(), &found) != 0) {
     return ErrnoError(errno, absl::StrFormat("%s: %s", mountpoint, std::strerror(errno)));
   }
-  LogWarning("%s: taking off a mount whose daemon is gone", mountpoint);
-  return UnmountPath(mountpoint, true);
+  if (!S_ISDIR(found.st_mode)) return ErrnoError(ENOTDIR, absl::StrFormat("%s: not a directory", mountpoint));
+  return OkStatus();
 }
 
 }  // namespace

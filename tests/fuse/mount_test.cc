@@ -80,6 +80,23 @@ TEST_F(MountTest, WaitsForRequestsInProgress) {
   StopMount();
 }
 
+// As just after kill -9: the kernel still answers from what it was told, for as long as it was told.
+TEST_F(MountTest, TakesOffADeadMountThatTheKernelStillRemembers) {
+  filesystem_.SetValid(1h);
+  WriteFile("file", "x");
+  int file = ::open(Path("file").c_str(), O_RDONLY);
+  struct stat found;
+  ASSERT_EQ(::stat(mountpoint_.c_str(), &found), 0);
+  EXPECT_EQ(::umount2(mountpoint_.c_str(), MNT_FORCE), -1) << "busy: only the connection is cut";
+  for (int i = 0; i < 5000 && !mount_->ended().IsSet(); ++i) ::usleep(1000);
+  ASSERT_TRUE(mount_->ended().IsSet());
+  StopMount();
+  ASSERT_EQ(::stat(mountpoint_.c_str(), &found), 0) << "the point of this test is gone";
+  StartMount({});
+  EXPECT_EQ(ReadFile("file"), "x");
+  ::close(file);
+}
+
 // As after kill -9 of a daemon: the mount stays and answers ENOTCONN.
 TEST_F(MountTest, TakesOffWhatADeadDaemonLeft) {
   StopMount();

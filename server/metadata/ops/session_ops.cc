@@ -13,13 +13,15 @@ constexpr uint32_t kProtocolVersion = 1;
 
 Status CheckConnect(const Mds& mds, const proto::Connect& request) {
   if (request.version() != kProtocolVersion) {
-    return ErrnoError(EPROTO, absl::StrFormat("the client speaks version %d of the protocol, this server version %d",
-                                              request.version(), kProtocolVersion));
+    return ErrnoError(EPROTO,
+                      absl::StrFormat("the client speaks version %d of the protocol, this server version %d",
+                                      request.version(), kProtocolVersion));
   }
   const std::string& uuid = mds.tables->superblock().cluster_uuid;
   if (request.cluster_uuid().empty() || request.cluster_uuid() == uuid) return OkStatus();
-  return ErrnoError(EINVAL, absl::StrFormat("the client wants cluster %s, this is cluster %s: check the address",
-                                            request.cluster_uuid(), uuid));
+  return ErrnoError(EINVAL,
+                    absl::StrFormat("the client wants cluster %s, this is cluster %s: check the address",
+                                    request.cluster_uuid(), uuid));
 }
 
 StatusOr<SessionPtr> Resume(Mds& mds, const proto::Connect& request) {
@@ -39,7 +41,22 @@ struct Admitted {
   proto::Lease lease;
 };
 
+// A name stands for a place that one client has at a time (host, boot and mountpoint). Who asks for a new
+// session there says that the process with the old one is gone: nobody need wait until that has not answered
+// for long enough. A session whose stream is up is left alone.
+Task<Status> TakeOver(MdsPtr mds, std::string name) {
+  if (name.empty()) co_return OkStatus();
+  for (const SessionPtr& session : mds->sessions.All()) {
+    if (session->record.name != name || session->peer() != nullptr) continue;
+    CO_RETURN_IF_ERROR(co_await Evict(mds, session, "its client has been started again"));
+  }
+  if (mds->Recovering() && mds->sessions.AllWhole()) mds->sessions.EndRecovery();
+  co_return OkStatus();
+}
+
 Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
+  if (mds->sessions.FindByNonce(request.nonce()) == nullptr)
+    CO_RETURN_IF_ERROR(co_await TakeOver(mds, request.name()));
   co_await mds->sessions.AwaitRecovery();
   AsyncMutex::Guard guard = co_await mds->filesystem_lease.LockAdmission();
   Admitted admitted;
@@ -84,7 +101,8 @@ Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Conne
   }
   proto::MetadataReply reply;
   CO_RETURN_IF_ERROR(FillConnectReply(*mds, *admitted.session, reply.mutable_connect()));
-  if (admitted.lease.mode() != proto::LEASE_NONE) *reply.mutable_connect()->mutable_filesystem_lease() = admitted.lease;
+  if (admitted.lease.mode() != proto::LEASE_NONE)
+    *reply.mutable_connect()->mutable_filesystem_lease() = admitted.lease;
   co_return reply;
 }
 
@@ -148,8 +166,8 @@ Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
 }
 
 Reply ReportProblem(const Op& op, const proto::ReportProblem& request) {
-  op.mds->NoteProblem(absl::StrFormat("%s: %s (seen by %s)", FromProto(request.fid()).ToString(), request.message(),
-                                      op.session->record.name));
+  op.mds->NoteProblem(absl::StrFormat("%s: %s (seen by %s)", FromProto(request.fid()).ToString(),
+                                      request.message(), op.session->record.name));
   return proto::MetadataReply{};
 }
 

@@ -9,14 +9,17 @@ MetadataOptions WithLeases() { return MetadataOptions{}; }
 // Starts to connect; the reply comes when the MDS lets it in.
 struct Connecting {
   std::shared_ptr<FakePeer> peer = std::make_shared<FakePeer>("late");
-  std::shared_ptr<std::optional<proto::MetadataReply>> reply = std::make_shared<std::optional<proto::MetadataReply>>();
+  std::shared_ptr<std::optional<proto::MetadataReply>> reply =
+      std::make_shared<std::optional<proto::MetadataReply>>();
 
-  explicit Connecting(Harness& harness, uint64_t nonce = 4711) {
+  explicit Connecting(Harness& harness, uint64_t nonce = 4711, const std::string& name = "") {
     proto::MetadataRequest request;
+    request.mutable_connect()->set_name(name);
     request.mutable_connect()->set_version(1);
     request.mutable_connect()->set_nonce(nonce);
-    asio::co_spawn(harness.context.get_executor(), harness.server->Handle(peer, request),
-                   [reply = reply](std::exception_ptr, proto::MetadataReply value) { *reply = std::move(value); });
+    asio::co_spawn(
+        harness.context.get_executor(), harness.server->Handle(peer, request),
+        [reply = reply](std::exception_ptr, proto::MetadataReply value) { *reply = std::move(value); });
   }
   bool done() const { return reply->has_value(); }
 };
@@ -225,6 +228,37 @@ TEST(Lease, WhoDoesNotGiveItBackIsFencedAndEvicted) {
   EXPECT_THAT(client.Connect(), Fails(ESTALE));
 }
 
+TEST(Eviction, AClientThatIsStartedAgainTakesItsPlaceAtOnce) {
+  Harness harness(2, WithLeases());
+  const std::string place = "host:/mnt@boot";
+  Connecting first(harness, 1, place);
+  ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
+  harness.server->Disconnected(first.peer);  // killed
+  const Duration begin = harness.clock.Now();
+  Connecting second(harness, 2, place);
+  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
+  EXPECT_LT(harness.clock.Now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
+  for (uint32_t ost : {0u, 1u})
+    EXPECT_TRUE(harness.osts.fenced[ost].contains((*first.reply)->connect().session()));
+
+  harness.Crash();  // and the MDS with it
+  harness.Start();
+  Connecting third(harness, 3, place);
+  ASSERT_TRUE(harness.RunUntil([&] { return third.done(); }));
+  EXPECT_LT(harness.clock.Now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Eviction, ANameOfALivingClientIsNotTakenOver) {
+  Harness harness(2);
+  Connecting first(harness, 1, "same");
+  ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
+  Connecting second(harness, 2, "same");
+  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
+  EXPECT_FALSE(first.peer->closed);
+  EXPECT_TRUE(harness.osts.fenced[0].empty());
+}
+
 TEST(Lease, UnderItOpensAreNotNotedAndKeepOpenHoldsTheFile) {
   Harness harness(2, WithLeases());
   TestClient client(harness);
@@ -269,7 +303,8 @@ TEST(Eviction, FilesOpenForWritingGetTheSizeOfTheirObjects) {
   proto::MetadataRequest out;
   *out.mutable_move_out()->mutable_fid() = ToProto(f);
   auto layout = client.Call(out).moved_out().layout();
-  auto& object = harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
+  auto& object =
+      harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
   object.data = std::string(5000, 'x');
   object.parent = f;
   harness.RunFor(harness.options.session_timeout + std::chrono::seconds(5));
@@ -284,7 +319,8 @@ TEST(Eviction, AfterALostLeaseHolderAllObjectsAreLookedThrough) {
   proto::MetadataRequest out;
   *out.mutable_move_out()->mutable_fid() = ToProto(f);
   auto layout = client.Call(out).moved_out().layout();
-  auto& object = harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
+  auto& object =
+      harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
   object.data = std::string(5000, 'x');
   object.parent = f;
   harness.RunFor(harness.options.session_timeout + std::chrono::seconds(10));
