@@ -117,6 +117,12 @@ void TouchChanged(Inode* inode, WallTime now) { inode->ctime = now; }
 
 void TouchModified(Inode* inode, WallTime now) { inode->mtime = inode->ctime = now; }
 
+void TouchWritten(Inode* inode, WallTime when) {
+  const bool set_into_the_future = inode->mtime > inode->ctime;
+  inode->mtime = set_into_the_future ? when : std::max(inode->mtime, when);
+  inode->ctime = std::max(inode->ctime, when);
+}
+
 uint8_t DirType(uint32_t mode) { return static_cast<uint8_t>(IFTODT(mode)); }
 
 Status FillLayout(Mds& mds, const InodePtr& inode, proto::Layout* layout, std::string* data) {

@@ -93,6 +93,9 @@ Status CheckLinked(const Inode& directory);  // ENOENT in a directory that has b
 // Small steps that several operations share.
 void TouchChanged(Inode* inode, WallTime now);  // ctime
 void TouchModified(Inode* inode, WallTime now);  // mtime and ctime
+// As TouchModified, for a change made at `when`, which later ones may have overtaken on the way here: neither time goes
+// back, unless somebody has set mtime into the future.
+void TouchWritten(Inode* inode, WallTime when);
 uint8_t DirType(uint32_t mode);
 // Layout and inline data where asked for.
 Status FillLayout(Mds& mds, const InodePtr& inode, proto::Layout* layout, std::string* data);

@@ -101,6 +101,8 @@ Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std
   std::vector<uint32_t> crcs(CrcCount(0, data.size()));
   Crc32cBlocks(0, bytes, crcs.data());
   for (uint32_t crc : crcs) write->add_crc(crc);
+  // They may have been fsynced where they lay: the OST's loss of power must not take them back.
+  request.mutable_write()->set_sync(true);
   std::vector<MemorySpan> memory(1);
   memory[0].region = std::move(region);
   memory[0].length = data.size();

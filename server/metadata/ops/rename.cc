@@ -134,7 +134,7 @@ Status CheckTypes(const Plan& plan) {
   if (grows && plan.new_directory->nlink >= kMaxSubdirectories) {
     return ErrnoError(EMLINK, absl::StrCat(plan.new_directory->fid.ToString(), " has too many subdirectories"));
   }
-  if (plan.target == nullptr || plan.exchange) return OkStatus();
+  if (plan.target == nullptr || plan.target == plan.source || plan.exchange) return OkStatus();
   bool from_directory = S_ISDIR(plan.source->mode), to_directory = S_ISDIR(plan.target->mode);
   if (from_directory && !to_directory) {
     return ErrnoError(ENOTDIR, absl::StrCat("a directory cannot replace ", plan.target->fid.ToString(), ", which is none"));

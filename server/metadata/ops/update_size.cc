@@ -46,8 +46,7 @@ Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request) {
   transaction.Dirty(inode);
   inode->size = std::max(inode->size, request.size());
   AddBlocks(inode, request.blocks_delta());
-  inode->mtime = request.has_mtime() ? FromProto(request.mtime()) : op.now;
-  inode->ctime = inode->mtime;
+  TouchWritten(inode, request.has_mtime() ? FromProto(request.mtime()) : op.now);
   if (request.has_atime()) inode->atime = FromProto(request.atime());
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   proto::MetadataReply reply;

@@ -42,8 +42,7 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   transaction.Dirty(inode);
   inode->size = body.size();
   inode->blocks = (inode->size + 511) / 512;
-  inode->mtime = request.has_mtime() ? FromProto(request.mtime()) : op.now;
-  inode->ctime = inode->mtime;
+  TouchWritten(inode, request.has_mtime() ? FromProto(request.mtime()) : op.now);
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
   proto::MetadataReply reply;
