@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kNoBlock = ~uint64_t{0};
 constexpr size_t kPiecesInFlight = 4;
+constexpr int kFetchAttempts = 3;  // of bytes that arrive damaged
 
 }  // namespace
 
@@ -142,9 +143,13 @@ class RangeWriter {
       AppendBuffer(&buffers, loaded_.data(i) + (begin - block_start), end - begin);
     }
     uint64_t source_offset = from - args_->offset;
-    Status fetched = co_await source_->Fetch(source_offset, buffers);
-    if (!fetched.ok()) co_return fetched;
-    CO_RETURN_IF_ERROR(Verify(at, from, buffers));
+    Status intact = ErrnoError(EIO, "nothing has arrived");
+    for (int attempt = 0; attempt < kFetchAttempts && !intact.ok(); ++attempt) {
+      Status fetched = co_await source_->Fetch(source_offset, buffers);
+      if (!fetched.ok()) co_return fetched;
+      intact = Verify(at, from, buffers);
+    }
+    if (!intact.ok()) co_return intact;
     if (cut_head) crc_[at] = Crc32c({loaded_.data(0), kBlockSize});
     if (cut_tail) crc_[at + count - 1] = Crc32c({loaded_.data(count - 1), kBlockSize});
     co_return OkStatus();
