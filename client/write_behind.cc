@@ -288,6 +288,7 @@ Task<Status> Core::SendAll(InodePtr inode) {
 // --- fsync ---
 
 Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
+  const bool shared = !cached();
   {
     AsyncMutex::Guard meta = co_await inode->meta.Lock();
     CO_RETURN_IF_ERROR(co_await SendInline(inode));
@@ -299,6 +300,10 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
     std::lock_guard lock(inode->mutex);
     if (data_only && inode->pending.sent_size <= inode->attr.size()) tell = false;
     osts.swap(inode->unsynced);
+    // Without the lease others may have written what this is to make durable.
+    if (shared && !inode->attr.inline_data() && inode->layout != nullptr) {
+      for (uint32_t n = 0; n < inode->layout->stripe_count(); ++n) osts.insert(inode->layout->Ost(n));
+    }
   }
   if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
   if (!osts.empty()) {
@@ -314,7 +319,7 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
     std::lock_guard lock(inode->mutex);
     changed = inode->mutation;
   }
-  if (changed <= synced_mutation_.load()) co_return OkStatus();
+  if (!shared && changed <= synced_mutation_.load()) co_return OkStatus();
   const uint64_t upto = session_->mutations();
   proto::MetadataRequest request;
   request.mutable_sync();
