@@ -66,6 +66,12 @@ class Network {
   const Service* Find(const std::string& address, const Process* process) const;
 
   Duration Delay();
+  // Not twice within a second, so that a repetition gets through.
+  bool MayCorrupt() {
+    if (world_.clock().Now() < next_corruption_) return false;
+    next_corruption_ = world_.clock().Now() + 1s;
+    return true;
+  }
   bool Chance(uint64_t one_in) { return one_in != 0 && world_.random().OneIn(one_in); }
 
  private:
@@ -74,6 +80,7 @@ class Network {
   World& world_;
   NetworkFaults faults_;
   std::set<std::pair<int, int>> cuts_;
+  Duration next_corruption_{0};
   std::map<std::string, Service> services_;
   std::vector<std::weak_ptr<Connection>> connections_;
 };

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "proto/object.pb.h"
 #include "tests/sim/network.h"
 
 namespace nacre::sim {
@@ -101,6 +102,13 @@ class Incoming : public IncomingCall {
   }
 
   Task<Status> Reply(std::string body) override {
+    network().world().Note([&] {
+      proto::ObjectReply reply;
+      reply.ParseFromString(body);
+      return absl::StrFormat("%s <- %s: %s", link_->connection->process(kClientSide)->name(),
+                             link_->connection->process(kServerSide)->name(),
+                             reply.status().ShortDebugString());
+    });
     auto deliver = [call = call_, body = std::move(body)]() mutable { call->done.Set(std::move(body)); };
     link_->connection->Send(kServerSide, false, std::move(deliver));
     if (link_->connection->broken()) co_return Lost();
@@ -140,6 +148,7 @@ class Incoming : public IncomingCall {
 
   void Corrupt(const std::vector<std::span<std::byte>>& pieces) {
     if (pieces.empty() || !network().Chance(network().faults().corrupt_one_in)) return;
+    if (!network().MayCorrupt()) return;
     Random& random = network().world().random();
     auto piece = pieces[random.Below(pieces.size())];
     if (piece.empty()) return;
@@ -230,6 +239,12 @@ class SimPeer : public Peer {
     Connection& connection = *link->connection;
     const Service* service = connection.network().Find(connection.address(), connection.process(kServerSide));
     if (service == nullptr || !service->calls) return connection.Break();
+    connection.network().world().Note([&] {
+      proto::ObjectRequest request;
+      request.ParseFromString(call->request.body);
+      return absl::StrFormat("%s -> %s: %s", connection.process(kClientSide)->name(),
+                             service->process->name(), request.ShortDebugString().substr(0, 200));
+    });
     auto incoming = std::make_shared<Incoming>(link, call, service->calls);
     Spawn(service->process->executor(), (*service->calls)(std::move(incoming)));
   }

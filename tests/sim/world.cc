@@ -204,6 +204,11 @@ void World::Fail(std::string what) {
   if (failure_.empty()) failure_ = std::move(what);
 }
 
+void World::Note(const std::function<std::string()>& line) {
+  if (print_trace_)
+    std::printf("%12.6f   %s\n", static_cast<double>(clock_.Now().count()) / 1e9, line().c_str());
+}
+
 void World::Record(const std::string& line) {
   hash_ = (hash_ ^ static_cast<uint64_t>(clock_.Now().count())) * 0x100000001b3u;
   for (char c : line) hash_ = (hash_ ^ static_cast<uint8_t>(c)) * 0x100000001b3u;

@@ -139,6 +139,8 @@ class World {
   void Trace(const absl::FormatSpec<Args...>& format, const Args&... args) {
     Record(absl::StrFormat(format, args...));
   }
+  // Detail for people, not part of the hash; `line` is asked only if somebody looks.
+  void Note(const std::function<std::string()>& line);
   uint64_t trace_hash() const { return hash_; }
   uint64_t steps() const { return steps_; }
   // Whether anything was recorded that must not be (see Fail).

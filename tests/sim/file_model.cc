@@ -1,0 +1,186 @@
+#include "tests/sim/file_model.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/ids.h"
+
+namespace nacre::sim {
+namespace {
+
+constexpr size_t kMaxSubsets =
+    10;  // changes of one block that may be missing independently: 2^10 contents are tried
+
+std::string Where(uint64_t offset, std::byte got, std::byte want) {
+  return absl::StrFormat("byte %d (block %d) is 0x%02x instead of 0x%02x", offset, offset / kBlockSize,
+                         static_cast<int>(got), static_cast<int>(want));
+}
+
+}  // namespace
+
+Bytes Pattern(uint64_t operation, uint64_t offset, uint64_t length) {
+  Bytes bytes(length);
+  for (uint64_t i = 0; i < length; ++i) {
+    const uint64_t word = (operation * 0x9e3779b97f4a7c15u) ^ ((offset + i) * 0xbf58476d1ce4e5b9u);
+    bytes[i] = static_cast<std::byte>((word >> 32) | 1);  // never zero: a hole is not data
+  }
+  return bytes;
+}
+
+void FileModel::Apply(const FileChange& change, Bytes* bytes) {
+  switch (change.kind) {
+    case FileChange::kTruncate:
+      bytes->resize(change.offset);
+      return;
+    case FileChange::kZero: {
+      const uint64_t end = std::min<uint64_t>(change.offset + change.length, bytes->size());
+      if (change.offset < end) std::fill(bytes->begin() + change.offset, bytes->begin() + end, std::byte{0});
+      return;
+    }
+    case FileChange::kWrite:
+      if (change.data.empty()) return;
+      if (bytes->size() < change.offset + change.length) bytes->resize(change.offset + change.length);
+      std::copy(change.data.begin(), change.data.end(), bytes->begin() + change.offset);
+      return;
+  }
+}
+
+void FileModel::Begin(FileChange change) { recent_.push_back(std::move(change)); }
+
+// Changes of one file that run at once touch different bytes: the order in which they are noted does not
+// matter.
+void FileModel::Acknowledge(uint64_t operation, Duration now) {
+  for (FileChange& change : recent_) {
+    if (change.operation != operation) continue;
+    change.acknowledged = true;
+    change.at = now;
+    Apply(change, &current_);
+  }
+}
+
+void FileModel::Withdraw(uint64_t operation) {
+  std::erase_if(recent_, [&](const FileChange& change) { return change.operation == operation; });
+}
+
+void FileModel::MakeDurable(const std::function<bool(const FileChange&)>& durable) {
+  for (FileChange& change : recent_) {
+    if (change.acknowledged && durable(change)) change.durable = true;
+  }
+  while (!recent_.empty() && recent_.front().durable) {
+    Apply(recent_.front(), &base_);
+    recent_.erase(recent_.begin());
+  }
+}
+
+std::vector<uint64_t> FileModel::Acknowledged() const {
+  std::vector<uint64_t> operations;
+  for (const FileChange& change : recent_) {
+    if (change.acknowledged && !change.durable) operations.push_back(change.operation);
+  }
+  return operations;
+}
+
+std::string FileModel::CheckRead(uint64_t offset, uint64_t asked, const Bytes& got) const {
+  const uint64_t want = offset >= size() ? 0 : std::min(asked, size() - offset);
+  if (got.size() != want) {
+    return absl::StrFormat("a read of %d bytes at %d got %d instead of %d (size %d)", asked, offset,
+                           got.size(), want, size());
+  }
+  auto [bad, expected] =
+      std::mismatch(got.begin(), got.end(), current_.begin() + static_cast<ptrdiff_t>(offset));
+  if (bad == got.end()) return {};
+  return Where(offset + static_cast<uint64_t>(bad - got.begin()), *bad, *expected);
+}
+
+std::vector<size_t> FileModel::Touching(uint64_t block) const {
+  const uint64_t begin = block * kBlockSize, end = begin + kBlockSize;
+  std::vector<size_t> touching;
+  for (size_t i = 0; i < recent_.size(); ++i) {
+    const FileChange& change = recent_[i];
+    const bool touches = change.kind == FileChange::kTruncate
+                             ? change.offset < end
+                             : change.offset < end && change.offset + change.length > begin;
+    if (touches) touching.push_back(i);
+  }
+  return touching;
+}
+
+// Tries every choice of the changes that may be missing, the newest state first.
+std::string FileModel::SettleBlock(uint64_t block, const Bytes& observed,
+                                   const std::function<bool(const FileChange&)>& may_be_lost) const {
+  const uint64_t begin = block * kBlockSize, length = std::min(kBlockSize, observed.size() - begin);
+  std::vector<size_t> touching = Touching(block), optional;
+  for (size_t i : touching) {
+    if (may_be_lost(recent_[i])) optional.push_back(i);
+  }
+  if (optional.size() > kMaxSubsets) optional.erase(optional.begin(), optional.end() - kMaxSubsets);
+  Bytes start(kBlockSize);
+  if (base_.size() > begin) {
+    std::copy_n(base_.begin() + begin, std::min(kBlockSize, base_.size() - begin), start.begin());
+  }
+  std::string first;
+  for (uint64_t missing = 0; missing < uint64_t{1} << optional.size(); ++missing) {
+    Bytes content = start;
+    for (size_t i : touching) {
+      const auto place = std::find(optional.begin(), optional.end(), i) - optional.begin();
+      if (place < static_cast<ptrdiff_t>(optional.size()) && (missing >> place & 1) != 0) continue;
+      const FileChange& change = recent_[i];
+      const uint64_t from = std::max(change.offset, begin);
+      const uint64_t to = change.kind == FileChange::kTruncate
+                              ? begin + kBlockSize
+                              : std::min(change.offset + change.length, begin + kBlockSize);
+      for (uint64_t at = from; at < to; ++at) {
+        content[at - begin] =
+            change.kind == FileChange::kWrite ? change.data[at - change.offset] : std::byte{0};
+      }
+    }
+    auto bad = std::mismatch(content.begin(), content.begin() + length, observed.begin() + begin);
+    if (bad.first == content.begin() + length) return {};
+    if (missing == 0) {
+      first = Where(begin + static_cast<uint64_t>(bad.first - content.begin()), *bad.second, *bad.first);
+    }
+  }
+  return absl::StrFormat("%s, and no choice of the %d changes that may be lost explains the block", first,
+                         optional.size());
+}
+
+bool FileModel::SizeAllowed(uint64_t size, const std::function<bool(const FileChange&)>& may_be_lost) const {
+  std::vector<uint64_t> sizes = {base_.size()};  // all sizes that some choice leads to
+  for (const FileChange& change : recent_) {
+    std::vector<uint64_t> next;
+    for (uint64_t before : sizes) {
+      uint64_t after = before;
+      if (change.kind == FileChange::kTruncate) after = change.offset;
+      if (change.kind == FileChange::kWrite) after = std::max(before, change.offset + change.length);
+      next.push_back(after);
+      if (may_be_lost(change)) next.push_back(before);
+      // What was not answered, or was held back, may have come as far as any of its blocks.
+      if (change.kind == FileChange::kWrite && may_be_lost(change) && size > before && size < after) {
+        next.push_back(size);
+      }
+    }
+    std::sort(next.begin(), next.end());
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    sizes = std::move(next);
+  }
+  return std::find(sizes.begin(), sizes.end(), size) != sizes.end();
+}
+
+std::string FileModel::Settle(const Bytes& observed,
+                              const std::function<bool(const FileChange&)>& may_be_lost) {
+  if (!SizeAllowed(observed.size(), may_be_lost)) {
+    return absl::StrFormat("the size is %d, %d was acknowledged, and no loss that is allowed explains it",
+                           observed.size(), size());
+  }
+  for (uint64_t block = 0; block * kBlockSize < observed.size(); ++block) {
+    std::string wrong = SettleBlock(block, observed, may_be_lost);
+    if (!wrong.empty()) return wrong;
+  }
+  base_ = current_ = observed;
+  recent_.clear();
+  return {};
+}
+
+}  // namespace nacre::sim

@@ -1,0 +1,78 @@
+// What a file's bytes must be: the content as acknowledged, and beside it which changes a crash may still
+// take.
+//
+// Every change is remembered until it is known to be durable. After a crash each 4 KiB block must read as it
+// was with some of the changes that may be lost left out, and never as a part of one: a torn block matches
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+
+namespace nacre::sim {
+
+using Bytes = std::vector<std::byte>;
+
+// What an operation writes: different for every operation and offset, so that a byte tells where it comes
+// from.
+Bytes Pattern(uint64_t operation, uint64_t offset, uint64_t length);
+
+struct FileChange {
+  enum Kind { kWrite, kTruncate, kZero };  // kZero: a punched or zeroed range; the size stays
+  Kind kind = kWrite;
+  uint64_t operation = 0;
+  int client = 0;
+  bool lazy = false;          // made under a lease: the client may still hold it back
+  bool acknowledged = false;  // else it may have happened, in part
+  bool durable = false;       // no crash may take it
+  Duration at{0};             // when it was acknowledged
+  uint64_t offset = 0;
+  uint64_t length = 0;  // kTruncate: none, the offset is the new size
+  Bytes data;           // kWrite
+};
+
+class FileModel {
+ public:
+  const Bytes& bytes() const { return current_; }
+  uint64_t size() const { return current_.size(); }
+
+  // A change that begins: it may show from now on, and after a crash may or may not have happened. One with
+  // the same operation is replaced.
+  void Begin(FileChange change);
+  // It has been acknowledged with `length` bytes done.
+  void Acknowledge(uint64_t operation, Duration now);
+  // It was refused: it must not show.
+  void Withdraw(uint64_t operation);
+
+  // Acknowledged changes of which this is true can no longer be lost.
+  void MakeDurable(const std::function<bool(const FileChange&)>& durable);
+  // The operations whose changes may still be lost; what an fsync that begins now will make durable.
+  std::vector<uint64_t> Acknowledged() const;
+
+  // Empty: a read of [offset, offset + got.size()) that asked for `asked` bytes may answer this. Else what is
+  // wrong.
+  std::string CheckRead(uint64_t offset, uint64_t asked, const Bytes& got) const;
+
+  // After a crash, when the whole file reads as `observed`. Empty: a state that the promises allow, and the
+  // model has taken it over. Else what is wrong.
+  std::string Settle(const Bytes& observed, const std::function<bool(const FileChange&)>& may_be_lost);
+
+ private:
+  static void Apply(const FileChange& change, Bytes* bytes);
+  // The changes that touch this block, as indices into recent_.
+  std::vector<size_t> Touching(uint64_t block) const;
+  std::string SettleBlock(uint64_t block, const Bytes& observed,
+                          const std::function<bool(const FileChange&)>& may_be_lost) const;
+  bool SizeAllowed(uint64_t size, const std::function<bool(const FileChange&)>& may_be_lost) const;
+
+  Bytes base_;  // durable
+  Bytes current_;
+  std::vector<FileChange> recent_;  // since then, in order
+};
+
+}  // namespace nacre::sim

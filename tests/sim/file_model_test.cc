@@ -1,0 +1,109 @@
+#include "tests/sim/file_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/ids.h"
+
+namespace nacre::sim {
+namespace {
+
+using testing::HasSubstr;
+
+FileChange Write(uint64_t operation, uint64_t offset, uint64_t length) {
+  FileChange change;
+  change.operation = operation;
+  change.offset = offset;
+  change.length = length;
+  change.data = Pattern(operation, offset, length);
+  return change;
+}
+
+bool All(const FileChange&) { return true; }
+bool None(const FileChange&) { return false; }
+
+Bytes Joined(Bytes a, const Bytes& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST(FileModel, ReadsWhatWasAcknowledged) {
+  FileModel file;
+  file.Begin(Write(1, 10, 20));
+  EXPECT_EQ(file.CheckRead(0, 100, {}), "");
+  file.Acknowledge(1, 1s);
+  Bytes want = Joined(Bytes(10), Pattern(1, 10, 20));
+  EXPECT_EQ(file.CheckRead(0, 100, want), "");
+  EXPECT_THAT(file.CheckRead(0, 100, Bytes(30)), HasSubstr("byte 10"));
+  EXPECT_THAT(file.CheckRead(0, 100, Bytes(10)), HasSubstr("got 10 instead of 30"));
+}
+
+TEST(FileModel, ACrashTakesWholeChangesOrNone) {
+  for (uint64_t kept = 0; kept < 4; ++kept) {
+    FileModel file;
+    for (uint64_t operation : {1, 2}) {
+      file.Begin(Write(operation, operation * 100, 100));
+      file.Acknowledge(operation, 1s);
+    }
+    Bytes observed(300);
+    for (uint64_t operation : {1, 2}) {
+      if ((kept >> (operation - 1) & 1) == 0) continue;
+      Bytes data = Pattern(operation, operation * 100, 100);
+      std::copy(data.begin(), data.end(), observed.begin() + static_cast<ptrdiff_t>(operation) * 100);
+    }
+    EXPECT_EQ(file.Settle(observed, All), "") << kept;
+    EXPECT_EQ(file.bytes(), observed);
+  }
+}
+
+TEST(FileModel, ATornBlockIsFound) {
+  FileModel file;
+  file.Begin(Write(1, 0, 2 * kBlockSize));
+  file.Acknowledge(1, 1s);
+  Bytes observed = Pattern(1, 0, 2 * kBlockSize);
+  std::fill(observed.begin(), observed.begin() + kBlockSize, std::byte{0});  // a whole block may be missing
+  EXPECT_EQ(FileModel(file).Settle(observed, All), "");
+  observed[kBlockSize] = std::byte{0};
+  EXPECT_THAT(file.Settle(observed, All), HasSubstr("no choice"));
+}
+
+TEST(FileModel, WhatIsDurableMustBeThere) {
+  FileModel file;
+  file.Begin(Write(1, 0, 10));
+  file.Acknowledge(1, 1s);
+  EXPECT_THAT(FileModel(file).Settle({}, None), HasSubstr("size"));
+  EXPECT_EQ(FileModel(file).Settle({}, All), "");
+  file.MakeDurable([](const FileChange& change) { return change.operation == 1; });
+  EXPECT_THAT(file.Settle({}, All), HasSubstr("size"));
+}
+
+TEST(FileModel, AnUnansweredWriteMayHaveHappened) {
+  auto unanswered = [](const FileChange& change) { return !change.acknowledged; };
+  FileModel file;
+  file.Begin(Write(1, 0, 3 * kBlockSize));
+  EXPECT_EQ(FileModel(file).Settle({}, unanswered), "");
+  EXPECT_EQ(FileModel(file).Settle(Pattern(1, 0, 3 * kBlockSize), unanswered), "");
+  EXPECT_EQ(FileModel(file).Settle(Pattern(1, 0, kBlockSize), unanswered), "");
+  EXPECT_THAT(FileModel(file).Settle(Pattern(2, 0, kBlockSize), unanswered), HasSubstr("no choice"));
+}
+
+TEST(FileModel, TruncationMayBeLost) {
+  FileModel file;
+  file.Begin(Write(1, 0, 100));
+  file.Acknowledge(1, 1s);
+  file.MakeDurable(All);
+  FileChange cut;
+  cut.kind = FileChange::kTruncate;
+  cut.operation = 2;
+  cut.offset = 40;
+  file.Begin(cut);
+  file.Acknowledge(2, 2s);
+  EXPECT_EQ(file.size(), 40u);
+  EXPECT_EQ(FileModel(file).Settle(Pattern(1, 0, 100), All), "");
+  EXPECT_EQ(FileModel(file).Settle(Pattern(1, 0, 40), All), "");
+  EXPECT_THAT(FileModel(file).Settle(Pattern(1, 0, 100), None), HasSubstr("size"));
+  EXPECT_THAT(FileModel(file).Settle(Pattern(1, 0, 70), All), HasSubstr("size"));
+}
+
+}  // namespace
+}  // namespace nacre::sim

@@ -1,0 +1,222 @@
+#include "tests/sim/model.h"
+
+#include <absl/strings/str_format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "rpc/convert.h"
+
+namespace nacre::sim {
+
+bool ModelInode::directory() const { return S_ISDIR(mode); }
+bool ModelInode::regular() const { return S_ISREG(mode); }
+
+Model::Model() {
+  ModelInode& root = inodes_[kRootInode];
+  root.id = root.parent = kRootInode;
+  root.fid = kRootFid;
+  root.mode = S_IFDIR | 0755;
+  root.nlink = 2;
+  root.mtime.known = false;
+}
+
+std::optional<InodeId> Model::Child(InodeId directory, const std::string& name) const {
+  auto found = inodes_.find(directory);
+  if (found == inodes_.end()) return std::nullopt;
+  auto child = found->second.children.find(name);
+  if (child == found->second.children.end()) return std::nullopt;
+  return child->second;
+}
+
+bool Model::IsWithin(InodeId below, InodeId above) const {
+  for (InodeId at = below;; at = inodes_.at(at).parent) {
+    if (at == above) return true;
+    if (at == kRootInode || !inodes_.contains(at)) return false;
+  }
+}
+
+InodeId Model::Add(InodeId parent, const std::string& name, uint32_t mode, Fid fid) {
+  const InodeId id = next_++;
+  ModelInode& made = inodes_[id];
+  made.id = id;
+  made.fid = fid;
+  made.mode = mode;
+  made.parent = parent;
+  made.mtime.known = false;
+  made.nlink = S_ISDIR(mode) ? 2 : 1;
+  inode(parent).children[name] = id;
+  if (S_ISDIR(mode)) ++inode(parent).nlink;
+  return id;
+}
+
+void Model::Remove(InodeId parent, const std::string& name) {
+  const InodeId id = inode(parent).children.at(name);
+  inode(parent).children.erase(name);
+  if (inode(id).directory()) {
+    --inode(parent).nlink;
+    inode(id).nlink = 0;
+  } else {
+    --inode(id).nlink;
+  }
+  DropIfGone(id);
+}
+
+void Model::Link(InodeId id, InodeId parent, const std::string& name) {
+  inode(parent).children[name] = id;
+  ++inode(id).nlink;
+}
+
+void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
+                   bool exchange) {
+  const InodeId id = inode(parent).children.at(name);
+  const auto replaced = Child(new_parent, new_name);
+  if (replaced == id) return;  // two names of one file: nothing happens
+  auto move = [this](InodeId what, InodeId from, InodeId to) {
+    if (!inode(what).directory() || from == to) return;
+    --inode(from).nlink;
+    ++inode(to).nlink;
+    inode(what).parent = to;
+  };
+  if (exchange) {
+    inode(parent).children[name] = *replaced;
+    inode(new_parent).children[new_name] = id;
+    move(id, parent, new_parent);
+    move(*replaced, new_parent, parent);
+    return;
+  }
+  if (replaced) Remove(new_parent, new_name);
+  inode(parent).children.erase(name);
+  inode(new_parent).children[new_name] = id;
+  move(id, parent, new_parent);
+}
+
+void Model::Closed(InodeId id) {
+  --inode(id).open;
+  DropIfGone(id);
+}
+
+void Model::DropIfGone(InodeId id) {
+  if (inode(id).nlink == 0 && inode(id).open == 0) inodes_.erase(id);
+}
+
+bool Model::Take(uint64_t operation, std::vector<Claim> claims) {
+  for (const auto& [holder, held] : claims_) {
+    for (const Claim& mine : claims) {
+      for (const Claim& other : held) {
+        const bool meet = mine.resource == other.resource && mine.begin < other.end && other.begin < mine.end;
+        if (meet && (mine.exclusive || other.exclusive)) return false;
+      }
+    }
+  }
+  claims_.emplace(operation, std::move(claims));
+  return true;
+}
+
+std::string Model::PathOf(InodeId id) const {
+  if (id == kRootInode) return "/";
+  for (const auto& [parent, inode] : inodes_) {
+    for (const auto& [name, child] : inode.children) {
+      if (child != id) continue;
+      return parent == kRootInode ? "/" + name : PathOf(parent) + "/" + name;
+    }
+  }
+  return absl::StrFormat("(inode %d, unlinked)", id);
+}
+
+void Model::Remember(Duration now) {
+  history_.emplace_back(now, inodes_);
+  while (history_.size() > 2 && history_[1].first < now - 10s) history_.pop_front();
+}
+
+std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
+  for (auto& [operation, pending] : std::exchange(pending_, {})) {
+    if (pending.happened(tree)) pending.apply(tree);
+  }
+  claims_.clear();
+  for (const auto& [id, inode] : inodes_) {
+    if (!inode.synced || inode.nlink == 0 || tree.contains(inode.fid)) continue;
+    return absl::StrFormat("%s %s was fsynced and is gone", PathOf(id), inode.fid.ToString());
+  }
+  std::string wrong = CompareTree(tree);
+  while (!wrong.empty() && losses.names_after && !history_.empty()) {
+    GoBackTo(std::move(history_.back().second));
+    const bool durable = history_.back().first <= *losses.names_after;
+    history_.pop_back();
+    const std::string older = CompareTree(tree);
+    if (older.empty()) {
+      wrong.clear();
+      break;
+    }
+    wrong += "; before that: " + older;
+    if (durable) break;
+  }
+  history_.clear();
+  if (!wrong.empty()) return wrong;
+  for (auto& [id, inode] : inodes_) {
+    if (!inode.regular() || inode.nlink == 0) continue;
+    inode.mtime.known = false;
+    wrong = file(id).Settle(tree.at(inode.fid).bytes, losses.may_be_lost);
+    if (!wrong.empty()) return absl::StrFormat("%s %s: %s", PathOf(id), inode.fid.ToString(), wrong);
+  }
+  return {};
+}
+
+// Nobody has anything open then: a loss of power ends the clients too.
+void Model::GoBackTo(Inodes inodes) {
+  inodes_ = std::move(inodes);
+  for (auto& [id, inode] : inodes_) inode.open = 0;
+  std::erase_if(inodes_, [](const auto& entry) { return entry.second.nlink == 0; });
+}
+
+std::string Model::CompareTree(const ObservedTree& tree) const {
+  size_t linked = 0;
+  for (const auto& [id, inode] : inodes_) {
+    if (inode.nlink == 0) continue;
+    ++linked;
+    auto found = tree.find(inode.fid);
+    if (found == tree.end()) return absl::StrFormat("%s %s is not there", PathOf(id), inode.fid.ToString());
+    std::string wrong = CompareInode(inode, found->second);
+    if (!wrong.empty()) return absl::StrFormat("%s %s: %s", PathOf(id), inode.fid.ToString(), wrong);
+  }
+  if (linked == tree.size()) return {};
+  for (const auto& [fid, found] : tree) {
+    const bool known =
+        std::any_of(inodes_.begin(), inodes_.end(), [&](auto& entry) { return entry.second.fid == fid; });
+    if (!known) return absl::StrFormat("%s is there and nobody has made it", fid.ToString());
+  }
+  return {};
+}
+
+std::string Model::CompareInode(const ModelInode& inode, const ObservedInode& found) const {
+  const proto::Attr& attr = found.attr;
+  if (attr.mode() != inode.mode) return absl::StrFormat("mode 0%o instead of 0%o", attr.mode(), inode.mode);
+  if (attr.uid() != inode.uid || attr.gid() != inode.gid) {
+    return absl::StrFormat("owner %d:%d instead of %d:%d", attr.uid(), attr.gid(), inode.uid, inode.gid);
+  }
+  if (attr.nlink() != inode.nlink)
+    return absl::StrFormat("%d links instead of %d", attr.nlink(), inode.nlink);
+  if (found.target != inode.target)
+    return absl::StrFormat("target '%s' instead of '%s'", found.target, inode.target);
+  if (found.xattrs != inode.xattrs) return "other extended attributes";
+  if (inode.directory() && attr.size() != inode.children.size()) {
+    return absl::StrFormat("a directory of size %d with %d entries", attr.size(), inode.children.size());
+  }
+  if (found.children.size() != inode.children.size()) {
+    return absl::StrFormat("%d entries instead of %d", found.children.size(), inode.children.size());
+  }
+  for (const auto& [name, child] : inode.children) {
+    auto entry = found.children.find(name);
+    if (entry == found.children.end()) return absl::StrFormat("no entry %s", name);
+    if (entry->second != inodes_.at(child).fid) {
+      return absl::StrFormat("entry %s leads to %s instead of %s", name, entry->second.ToString(),
+                             inodes_.at(child).fid.ToString());
+    }
+  }
+  if (inode.regular() && attr.size() != found.bytes.size()) {
+    return absl::StrFormat("size %d, but %d bytes could be read", attr.size(), found.bytes.size());
+  }
+  return {};
+}
+
+}  // namespace nacre::sim

@@ -1,0 +1,138 @@
+// The filesystem as it must be: a plain tree in memory that every operation is compared with.
+//
+// Operations that run at once hold locks here on what they touch, so that the model knows the answer of each
+// one exactly. An operation whose client dies stays pending: it may or may not have happened, until Settle
+// has looked.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/status.h"
+#include "proto/types.pb.h"
+#include "tests/sim/file_model.h"
+
+namespace nacre::sim {
+
+using InodeId = uint64_t;  // the model's own
+inline constexpr InodeId kRootInode = 1;
+
+// When something was last changed, as exactly as an observer can know: between the start and the end of the
+// operation.
+struct TimeBounds {
+  WallTime low, high;
+  bool known = true;
+};
+
+struct ModelInode {
+  InodeId id = 0;
+  Fid fid;
+  uint32_t mode = 0;  // with the type
+  uint32_t uid = 0, gid = 0;
+  uint32_t nlink = 1;
+  TimeBounds mtime;
+  std::string target;  // of a symlink
+  std::map<std::string, std::string> xattrs;
+  std::map<std::string, InodeId> children;
+  InodeId parent = 0;   // of a directory
+  bool synced = false;  // an fsync was answered: no loss of power takes it away
+  int open = 0;         // handles: an unlinked inode lives until the last one goes
+
+  bool directory() const;
+  bool regular() const;
+};
+
+// What an operation holds while it runs.
+struct Claim {
+  std::string resource;
+  bool exclusive = true;
+  uint64_t begin = 0, end = ~uint64_t{0};  // of a file's bytes
+};
+
+// What a walk over the mounted filesystem has found.
+struct ObservedInode {
+  proto::Attr attr;
+  std::string target;
+  std::map<std::string, std::string> xattrs;
+  std::map<std::string, Fid> children;
+  Bytes bytes;
+};
+using ObservedTree = std::map<Fid, ObservedInode>;
+
+class Model {
+ public:
+  Model();
+
+  ModelInode& inode(InodeId id) { return inodes_.at(id); }
+  FileModel& file(InodeId id) { return files_[id]; }
+  bool Exists(InodeId id) const { return inodes_.contains(id); }
+  const std::map<InodeId, ModelInode>& inodes() const { return inodes_; }
+  std::optional<InodeId> Child(InodeId directory, const std::string& name) const;
+  // Whether `below` is `above` or lies beneath it.
+  bool IsWithin(InodeId below, InodeId above) const;
+
+  // Changes of the tree, when they have been acknowledged.
+  InodeId Add(InodeId parent, const std::string& name, uint32_t mode, Fid fid);
+  void Remove(InodeId parent, const std::string& name);
+  void Link(InodeId inode, InodeId parent, const std::string& name);
+  void Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
+              bool exchange);
+  void Opened(InodeId id) { ++inode(id).open; }
+  void Closed(InodeId id);
+
+  // All or nothing, without waiting.
+  bool Take(uint64_t operation, std::vector<Claim> claims);
+  void Release(uint64_t operation) { claims_.erase(operation); }
+
+  // A change of the namespace that has begun. `happened` tells from what was found afterwards whether it did;
+  // `apply` does it here.
+  struct Pending {
+    int client = 0;
+    std::string what;
+    std::function<bool(const ObservedTree&)> happened;
+    std::function<void(const ObservedTree&)> apply;
+  };
+  void Begin(uint64_t operation, Pending pending) { pending_.emplace(operation, std::move(pending)); }
+  void End(uint64_t operation) { pending_.erase(operation); }
+  const std::map<uint64_t, Pending>& pending() const { return pending_; }
+
+  // A change of the tree has been acknowledged (one operation at a time only): remembered, so that a loss of
+  // power may go back to it.
+  void Remember(Duration now);
+
+  struct Losses {
+    std::function<bool(const FileChange&)> may_be_lost;
+    // Changes of the tree acknowledged later than this may be gone, the newest first. Only if Remember was
+    // told of all.
+    std::optional<Duration> names_after;
+  };
+  // After a crash, with nothing running: decides each pending operation, then compares. The first difference,
+  // or empty.
+  std::string Settle(const ObservedTree& tree, const Losses& losses);
+
+  std::string PathOf(InodeId id) const;
+
+ private:
+  using Inodes = std::map<InodeId, ModelInode>;
+
+  void DropIfGone(InodeId id);
+  void GoBackTo(Inodes inodes);
+  std::string CompareTree(const ObservedTree& tree) const;
+  std::string CompareInode(const ModelInode& inode, const ObservedInode& found) const;
+
+  Inodes inodes_;
+  std::map<InodeId, FileModel> files_;  // of unlinked ones too: a loss of power may bring them back
+  std::deque<std::pair<Duration, Inodes>> history_;  // the tree from then on, until the next
+  std::map<uint64_t, std::vector<Claim>> claims_;
+  std::map<uint64_t, Pending> pending_;
+  InodeId next_ = kRootInode + 1;
+};
+
+}  // namespace nacre::sim

@@ -1,0 +1,56 @@
+// nacre-sim: runs simulated clusters by seed. The same seed always runs the same way.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+
+#include "common/log.h"
+#include "tests/sim/scenario.h"
+
+int main(int argc, char** argv) {
+  using nacre::sim::Plant;
+  CLI::App app{
+      "Simulated clusters, one per seed: MDS, OSSes and clients on one thread, under a simulated clock, "
+      "network and "
+      "disk.\nStops at the first seed that fails, and says which; nacre-sim --seed N --trace shows what "
+      "happened."};
+  nacre::sim::RunOptions options;
+  uint64_t count = 1;
+  bool go_on = false, logs = false;
+  const std::map<std::string, Plant> plants = {{"none", Plant::kNone},
+                                               {"repeat_twice", Plant::kRepeatTwice},
+                                               {"commit_before_data", Plant::kCommitBeforeData},
+                                               {"early_sync", Plant::kEarlySync}};
+  app.add_option("--seed", options.seed, "the first seed")->required();
+  app.add_option("--count", count, "how many seeds, one after the other")->capture_default_str();
+  app.add_option("--plant", options.plant, "a bug to be found (docs/testing.md)")
+      ->transform(CLI::CheckedTransformer(plants));
+  app.add_flag("--trace", options.trace, "print what happens, with the virtual time in seconds");
+  app.add_flag("--log", logs, "print what the servers and clients log");
+  app.add_flag("--keep-going", go_on, "run all seeds, whatever fails");
+  CLI11_PARSE(app, argc, argv);
+
+  nacre::SetLogLevel(logs ? nacre::LogLevel::kDebug : static_cast<nacre::LogLevel>(100));
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t operations = 0, failures = 0, ran = 0;
+  for (uint64_t seed = options.seed; ran < count; ++seed) {
+    nacre::sim::RunOptions one = options;
+    one.seed = seed;
+    nacre::sim::RunResult result = nacre::sim::RunSeed(one);
+    ++ran;
+    operations += result.operations;
+    if (count == 1) {
+      std::printf("seed %lu: %lu operations, %lu steps, %.3f s of virtual time, trace %016lx\n", seed,
+                  result.operations, result.steps, static_cast<double>(result.virtual_time.count()) / 1e9,
+                  result.trace_hash);
+    }
+    if (result.failure.empty()) continue;
+    ++failures;
+    std::printf("seed %lu FAILED: %s\n", seed, result.failure.c_str());
+    std::fflush(stdout);
+    if (!go_on) break;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  std::printf("%lu seeds, %lu failed, %lu operations, %.1f s\n", ran, failures, operations, took.count());
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,277 @@
+// The operations on open files.
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+
+#include <cerrno>
+
+#include "rpc/convert.h"
+#include "tests/sim/workload.h"
+
+namespace nacre::sim {
+namespace {
+
+struct Context {
+  Workload* workload;
+  ClientState* client;
+  OpenFile file;
+  Model& model;
+  Random& random;
+  client::FileSystem& filesystem;
+
+  Context(Workload* workload, ClientState* client, OpenFile file)
+      : workload(workload),
+        client(client),
+        file(std::move(file)),
+        model(workload->model()),
+        random(workload->random()),
+        filesystem(*client->filesystem) {}
+
+  ModelInode& inode() const { return model.inode(file.inode); }
+  FileModel& content() const { return model.file(file.inode); }
+  bool writable() const { return (file.flags & O_ACCMODE) != O_RDONLY; }
+  Claim Bytes(bool exclusive, uint64_t begin = 0, uint64_t end = ~uint64_t{0}) const {
+    return {absl::StrFormat("f%d", file.inode), exclusive, begin, end};
+  }
+  Claim Handle(bool exclusive) const {
+    return {absl::StrFormat("h%d", reinterpret_cast<uintptr_t>(file.handle.get())), exclusive};
+  }
+
+  uint64_t Length() const {
+    switch (random.Below(12)) {
+      case 0:
+        return 1 + random.Below(10);
+      case 1:
+      case 2:
+      case 3:
+        return 1 + random.Below(6000);
+      case 4:
+      case 5:
+        return kBlockSize * (1 + random.Below(4));
+      case 6:
+      case 7:
+        return 1 + random.Below(20'000);
+      case 8:
+        return 64 << 10;
+      case 9:
+        return 1 + random.Below(150'000);
+      default:
+        return 1 + random.Below(500);
+    }
+  }
+
+  uint64_t Offset() const {
+    const uint64_t size = content().size();
+    switch (random.Below(6)) {
+      case 0:
+        return 0;
+      case 1:
+        return size;
+      case 2:
+        return kBlockSize * random.Below(size / kBlockSize + 4);
+      case 3:
+        return random.Below(workload->options().max_bytes / 2);
+      default:
+        return random.Below(size + 1);
+    }
+  }
+};
+
+// The change is visible from its start on, and its time lies between start and end.
+void Begin(Context& at, Operation& operation, FileChange change) {
+  change.operation = operation.id();
+  change.client = at.client->index;
+  change.lazy = at.filesystem.Look().filesystem_lease;
+  at.content().Begin(std::move(change));
+}
+
+void Done(Context& at, Operation& operation, WallTime start) {
+  World& world = at.workload->world();
+  at.content().Acknowledge(operation.id(), world.clock().Now());
+  at.content().MakeDurable(
+      [now = world.clock().Now()](const FileChange& change) { return change.at < now - 12s; });
+  TimeBounds& mtime = at.inode().mtime;
+  const WallTime end = world.clock().Wall();
+  mtime.low = mtime.known ? std::max(mtime.low, start) : start;
+  mtime.high = mtime.known ? std::max(mtime.high, end) : end;
+  mtime.known = true;
+}
+
+Task<bool> Read(Context at) {
+  const uint64_t offset = at.Offset(), length = at.Length();
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(false), at.Bytes(false, offset, offset + length)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = absl::StrFormat("read %s %d+%d", at.model.PathOf(at.file.inode), offset, length);
+  auto read = co_await at.filesystem.Read(at.file.handle, offset, length);
+  if (!operation.Expect(what, read.status(), 0)) co_return true;
+  nacre::sim::Bytes got;
+  for (auto piece : read->pieces) got.insert(got.end(), piece.begin(), piece.end());
+  if (got.size() != read->size) operation.Wrong(what + ": the pieces are not of the size told");
+  std::string wrong = at.content().CheckRead(offset, length, got);
+  if (!wrong.empty()) operation.Wrong(what + ": " + wrong);
+  co_return true;
+}
+
+Task<bool> Write(Context at) {
+  if (!at.writable()) co_return false;
+  const bool append = (at.file.flags & O_APPEND) != 0;
+  const uint64_t size = at.content().size();
+  const uint64_t length = at.Length();
+  const uint64_t offset = append ? size : at.Offset();
+  if (offset + length > at.workload->options().max_bytes) co_return false;
+  const bool in_place = !append && offset + length <= size;
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(false)};
+  claims.push_back(in_place ? at.Bytes(true, offset, offset + length) : at.Bytes(true));
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = absl::StrFormat("%s %s %d+%d", append ? "append" : "write",
+                                           at.model.PathOf(at.file.inode), offset, length);
+  FileChange change;
+  change.offset = offset;
+  change.length = length;
+  change.data = Pattern(operation.id(), offset, length);
+  const nacre::sim::Bytes data = change.data;
+  const uint64_t cut = at.random.Below(length + 1);
+  std::vector<std::span<const std::byte>> pieces = {std::span(data).subspan(0, cut),
+                                                    std::span(data).subspan(cut)};
+  const WallTime start = at.workload->world().clock().Wall();
+  Begin(at, operation, std::move(change));
+  auto written = co_await at.filesystem.Write(at.file.handle, append ? 0 : offset, pieces);
+  if (!operation.Expect(what, written.status(), 0)) co_return true;
+  if (*written != length) operation.Wrong(absl::StrFormat("%s: only %d bytes", what, *written));
+  Done(at, operation, start);
+  co_return true;
+}
+
+Task<bool> Truncate(Context at) {
+  if (!at.writable()) co_return false;
+  const uint64_t old_size = at.content().size();
+  const uint64_t size =
+      at.random.OneIn(4) ? 0 : at.random.Below(std::min(old_size * 2 + 5000, uint64_t{200'000}));
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(false), at.Bytes(true)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = absl::StrFormat("truncate %s %d", at.model.PathOf(at.file.inode), size);
+  FileChange change;
+  change.kind = FileChange::kTruncate;
+  change.offset = size;
+  const WallTime start = at.workload->world().clock().Wall();
+  Begin(at, operation, std::move(change));
+  client::SetAttributes set;
+  set.size = size;
+  const Fid fid = at.inode().fid;
+  client::HandlePtr handle = at.file.handle;
+  auto changed = co_await at.filesystem.Setattr(Root(), fid, set, handle);
+  if (!operation.Expect(what, changed.status(), 0)) co_return true;
+  if (changed->attr.size() != size)
+    operation.Wrong(absl::StrFormat("%s answers %d", what, changed->attr.size()));
+  Done(at, operation, start);
+  co_return true;
+}
+
+Task<bool> Fallocate(Context at) {
+  if (!at.writable()) co_return false;
+  const uint64_t offset = at.Offset(), length = at.Length();
+  if (offset + length > at.workload->options().max_bytes) co_return false;
+  const uint64_t choice = at.random.Below(3);
+  const int mode = choice == 0   ? FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+                   : choice == 1 ? FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE
+                                 : 0;
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(false), at.Bytes(true)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what =
+      absl::StrFormat("fallocate 0x%x %s %d+%d", mode, at.model.PathOf(at.file.inode), offset, length);
+  FileChange change;
+  const uint64_t old_size = at.content().size();
+  const bool changes = mode != 0 || offset + length > old_size;
+  change.kind = mode == 0 ? FileChange::kTruncate : FileChange::kZero;
+  change.offset = mode == 0 ? std::max(old_size, offset + length) : offset;
+  change.length = mode == 0 ? 0 : length;
+  const WallTime start = at.workload->world().clock().Wall();
+  if (changes) Begin(at, operation, std::move(change));
+  Status status = co_await at.filesystem.Fallocate(at.file.handle, mode, offset, length);
+  if (!operation.Expect(what, status, 0)) co_return true;
+  if (changes) Done(at, operation, start);
+  if (!changes) at.inode().mtime.known = false;
+  co_return true;
+}
+
+Task<bool> Fsync(Context at) {
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(false)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = "fsync " + at.model.PathOf(at.file.inode);
+  const std::vector<uint64_t> before = at.content().Acknowledged();
+  Status status = co_await at.filesystem.Fsync(at.file.handle, at.random.OneIn(2));
+  if (!operation.Expect(what, status, 0)) co_return true;
+  at.inode().synced = true;
+  const int client = at.client->index;
+  at.content().MakeDurable([&before, client](const FileChange& change) {
+    // What another client has written is durable when it has been sent: without a lease at once.
+    return std::find(before.begin(), before.end(), change.operation) != before.end() &&
+           (change.client == client || !change.lazy);
+  });
+  co_return true;
+}
+
+Task<bool> FileGetattr(Context at) {
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(false), at.Bytes(false)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = "fstat " + at.model.PathOf(at.file.inode);
+  const Fid fid = at.inode().fid;
+  auto known = co_await at.filesystem.Getattr(Root(), fid, at.file.handle);
+  if (!operation.Expect(what, known.status(), 0)) co_return true;
+  if (known->attr.size() != at.content().size()) {
+    operation.Wrong(
+        absl::StrFormat("%s: size %d instead of %d", what, known->attr.size(), at.content().size()));
+  }
+  co_return true;
+}
+
+Task<bool> Close(Context at) {
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Handle(true)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = "close " + at.model.PathOf(at.file.inode);
+  Status status = co_await at.filesystem.Flush(at.file.handle, 0);
+  if (status.ok()) status = co_await at.filesystem.Release(at.file.handle);
+  if (!operation.Expect(what, status, 0)) co_return true;
+  std::erase_if(at.client->files, [&](const OpenFile& file) { return file.handle == at.file.handle; });
+  at.model.Closed(at.file.inode);
+  co_return true;
+}
+
+}  // namespace
+
+Task<bool> DataOperation(Workload* workload, ClientState* client) {
+  Context at(workload, client, client->files[workload->random().Below(client->files.size())]);
+  switch (at.random.Below(22)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+    case 5:
+      return Read(at);
+    case 6:
+      return Truncate(at);
+    case 7:
+    case 8:
+      return Fallocate(at);
+    case 9:
+    case 10:
+      return Fsync(at);
+    case 11:
+    case 12:
+      return FileGetattr(at);
+    case 13:
+      return Close(at);
+    default:
+      return Write(at);
+  }
+}
+
+}  // namespace nacre::sim

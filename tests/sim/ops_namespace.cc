@@ -1,0 +1,476 @@
+// The operations on names and attributes.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "rpc/convert.h"
+#include "tests/sim/workload.h"
+
+namespace nacre::sim {
+namespace {
+
+constexpr size_t kMaxDirectories = 6;
+constexpr size_t kMaxInodes = 40;
+constexpr size_t kMaxHandles = 4;
+
+Claim NameClaim(InodeId directory, const std::string& name) {
+  return {absl::StrFormat("n%d/%s", directory, name)};
+}
+Claim DirectoryClaim(InodeId directory, bool exclusive) {
+  return {absl::StrFormat("d%d", directory), exclusive};
+}
+Claim AttributeClaim(InodeId inode, bool exclusive) { return {absl::StrFormat("a%d", inode), exclusive}; }
+Claim BytesClaim(InodeId inode, bool exclusive) { return {absl::StrFormat("f%d", inode), exclusive}; }
+
+// One operation's surroundings, and what it may choose from.
+struct Context {
+  Workload* workload;
+  ClientState* client;
+  Model& model;
+  Random& random;
+  client::FileSystem& filesystem;
+
+  explicit Context(Workload* workload, ClientState* client)
+      : workload(workload),
+        client(client),
+        model(workload->model()),
+        random(workload->random()),
+        filesystem(*client->filesystem) {}
+
+  template <typename Wanted>
+  std::optional<InodeId> PickInode(Wanted wanted) const {
+    std::vector<InodeId> candidates;
+    for (const auto& [id, inode] : model.inodes()) {
+      if (inode.nlink > 0 && wanted(inode)) candidates.push_back(id);
+    }
+    if (candidates.empty()) return std::nullopt;
+    return candidates[random.Below(candidates.size())];
+  }
+  InodeId PickDirectory() const {
+    return *PickInode([](const ModelInode& inode) { return inode.directory(); });
+  }
+  std::string PickName() const { return std::string(1, static_cast<char>('a' + random.Below(7))); }
+  Fid FidOf(InodeId id) const { return model.inode(id).fid; }
+  bool Crowded() const { return model.inodes().size() >= kMaxInodes; }
+};
+
+// Whether the directory, as found, has this entry.
+std::optional<Fid> FoundEntry(const ObservedTree& tree, Fid directory, const std::string& name) {
+  auto found = tree.find(directory);
+  if (found == tree.end()) return std::nullopt;
+  auto entry = found->second.children.find(name);
+  if (entry == found->second.children.end()) return std::nullopt;
+  return entry->second;
+}
+
+// In case no answer comes: the entry is there afterwards, and then it is what was asked for.
+void PendingMake(Operation& operation, Context& at, std::string what, InodeId directory, std::string name,
+                 uint32_t mode, std::string target) {
+  const Fid parent = at.FidOf(directory);
+  auto happened = [parent, name](const ObservedTree& tree) {
+    return FoundEntry(tree, parent, name).has_value();
+  };
+  auto apply = [&model = at.model, parent, directory, name, mode, target](const ObservedTree& tree) {
+    const InodeId made = model.Add(directory, name, mode, *FoundEntry(tree, parent, name));
+    model.inode(made).target = target;
+  };
+  operation.Pending(std::move(what), happened, apply);
+}
+
+Task<bool> Make(Context at, uint32_t type) {
+  if (at.Crowded()) co_return false;
+  const InodeId directory = at.PickDirectory();
+  const std::string name = at.PickName();
+  if (type == S_IFDIR) {
+    size_t directories = 0;
+    for (const auto& [id, inode] : at.model.inodes()) directories += inode.directory();
+    if (directories >= kMaxDirectories) co_return false;
+  }
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const uint32_t mode = type | (at.random.OneIn(2) ? 0644 : 0750);
+  const std::string target = type == S_IFLNK ? absl::StrFormat("to/%d", operation.id()) : "";
+  const uint32_t want_mode = type == S_IFLNK ? S_IFLNK | 0777 : mode;
+  const int error = at.model.Child(directory, name) ? EEXIST : 0;
+  const std::string what = absl::StrFormat("make 0%o %s/%s", want_mode, at.model.PathOf(directory), name);
+  if (error == 0) PendingMake(operation, at, what, directory, name, want_mode, target);
+  const Fid parent = at.FidOf(directory);
+  Status status;
+  Fid fid;
+  if (type == S_IFLNK) {
+    auto made = co_await at.filesystem.Symlink(Root(), parent, name, target);
+    status = made.status();
+    if (made.ok()) fid = FromProto(made->attr.fid());
+  } else {
+    auto made = co_await at.filesystem.Mknod(Root(), parent, name, mode, 0);
+    status = made.status();
+    if (made.ok()) fid = FromProto(made->attr.fid());
+  }
+  if (!operation.Expect(what, status, error) || error != 0) co_return true;
+  at.model.inode(at.model.Add(directory, name, want_mode, fid)).target = target;
+  co_return true;
+}
+
+Task<bool> Create(Context at) {
+  if (at.Crowded() || at.client->files.size() >= kMaxHandles) co_return false;
+  const InodeId directory = at.PickDirectory();
+  const std::string name = at.PickName();
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const int error = at.model.Child(directory, name) ? EEXIST : 0;
+  const uint32_t mode = S_IFREG | 0640;
+  const int flags = O_RDWR | O_CREAT | O_EXCL | (at.random.OneIn(4) ? O_APPEND : 0);
+  const std::string what = absl::StrFormat("create %s/%s", at.model.PathOf(directory), name);
+  if (error == 0) PendingMake(operation, at, what, directory, name, mode, "");
+  const Fid parent = at.FidOf(directory);
+  auto made = co_await at.filesystem.Create(Root(), parent, name, mode, flags);
+  if (!operation.Expect(what, made.status(), error) || error != 0) co_return true;
+  const InodeId id = at.model.Add(directory, name, mode, FromProto(made->known.attr.fid()));
+  at.model.Opened(id);
+  at.client->files.push_back({id, flags, made->handle});
+  co_return true;
+}
+
+Task<bool> Remove(Context at) {
+  const InodeId directory = at.PickDirectory();
+  const std::string name = at.PickName();
+  const auto child = at.model.Child(directory, name);
+  const bool is_directory = child && at.model.inode(*child).directory();
+  const bool as_directory = at.random.OneIn(8) ? !is_directory : is_directory;
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
+  if (child) claims.push_back(AttributeClaim(*child, true));
+  if (is_directory) claims.push_back(DirectoryClaim(*child, true));
+  if (is_directory) claims.push_back({"tree"});
+  if (!operation.Take(std::move(claims))) co_return false;
+  int error = 0;
+  if (!child) {
+    error = ENOENT;
+  } else if (as_directory != is_directory) {
+    error = as_directory ? ENOTDIR : EISDIR;
+  } else if (is_directory && !at.model.inode(*child).children.empty()) {
+    error = ENOTEMPTY;
+  }
+  const std::string what =
+      absl::StrFormat("%s %s/%s", as_directory ? "rmdir" : "unlink", at.model.PathOf(directory), name);
+  const Fid parent = at.FidOf(directory);
+  if (error == 0) {
+    operation.Pending(
+        what, [parent, name](const ObservedTree& tree) { return !FoundEntry(tree, parent, name); },
+        [&model = at.model, directory, name](const ObservedTree&) { model.Remove(directory, name); });
+  }
+  Status status;
+  if (as_directory) {
+    status = co_await at.filesystem.Rmdir(Root(), parent, name);
+  } else {
+    status = co_await at.filesystem.Unlink(Root(), parent, name);
+  }
+  if (operation.Expect(what, status, error) && error == 0) at.model.Remove(directory, name);
+  co_return true;
+}
+
+// What rename(2) answers.
+int RenameError(Model& model, InodeId from, std::optional<InodeId> source, InodeId to,
+                std::optional<InodeId> target, uint32_t flags) {
+  if (!source) return ENOENT;
+  if (target && (flags & RENAME_NOREPLACE) != 0) return EEXIST;
+  if (!target && (flags & RENAME_EXCHANGE) != 0) return ENOENT;
+  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
+  const bool directory = model.inode(*source).directory();
+  if (directory && model.IsWithin(to, *source)) return EINVAL;
+  if (!target) return 0;
+  const bool onto_directory = model.inode(*target).directory();
+  if (exchange) return onto_directory && model.IsWithin(from, *target) ? EINVAL : 0;
+  if (*source == *target) return 0;
+  if (directory != onto_directory) return directory ? ENOTDIR : EISDIR;
+  return onto_directory && !model.inode(*target).children.empty() ? ENOTEMPTY : 0;
+}
+
+Task<bool> Rename(Context at) {
+  const InodeId from = at.PickDirectory();
+  const InodeId to = at.random.OneIn(2) ? from : at.PickDirectory();
+  const std::string name = at.PickName(), new_name = at.PickName();
+  const auto source = at.model.Child(from, name), target = at.model.Child(to, new_name);
+  const uint32_t choice = static_cast<uint32_t>(at.random.Below(6));
+  const uint32_t flags = choice == 0 ? RENAME_NOREPLACE : choice == 1 ? RENAME_EXCHANGE : 0;
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {NameClaim(from, name), NameClaim(to, new_name), DirectoryClaim(from, false),
+                               DirectoryClaim(to, false)};
+  for (const auto& id : {source, target}) {
+    if (!id) continue;
+    claims.push_back(AttributeClaim(*id, true));
+    if (!at.model.inode(*id).directory()) continue;
+    claims.push_back(DirectoryClaim(*id, false));
+    claims.push_back({"tree"});
+  }
+  if (target && at.model.inode(*target).directory()) claims.push_back(DirectoryClaim(*target, true));
+  if (!operation.Take(std::move(claims))) co_return false;
+  const int error = RenameError(at.model, from, source, to, target, flags);
+  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
+  const std::string what = absl::StrFormat("rename %s/%s -> %s/%s flags %d", at.model.PathOf(from), name,
+                                           at.model.PathOf(to), new_name, flags);
+  const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
+  const bool nothing = error == 0 && source == target;
+  if (error == 0 && !nothing) {
+    const Fid source_fid = at.FidOf(*source);
+    operation.Pending(
+        what,
+        [to_fid, new_name, source_fid](const ObservedTree& tree) {
+          return FoundEntry(tree, to_fid, new_name) == source_fid;
+        },
+        [&model = at.model, from, name, to, new_name, exchange](const ObservedTree&) {
+          model.Rename(from, name, to, new_name, exchange);
+        });
+  }
+  Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
+  if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
+  at.model.Rename(from, name, to, new_name, exchange);
+  co_return true;
+}
+
+Task<bool> MakeLink(Context at) {
+  const auto source = at.PickInode([](const ModelInode& inode) { return !inode.directory(); });
+  if (!source) co_return false;
+  const InodeId directory = at.PickDirectory();
+  const std::string name = at.PickName();
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false),
+                               AttributeClaim(*source, true)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const int error = at.model.Child(directory, name) ? EEXIST : 0;
+  const std::string what =
+      absl::StrFormat("link %s -> %s/%s", at.model.PathOf(*source), at.model.PathOf(directory), name);
+  const Fid parent = at.FidOf(directory), fid = at.FidOf(*source);
+  if (error == 0) {
+    operation.Pending(
+        what, [parent, name](const ObservedTree& tree) { return FoundEntry(tree, parent, name).has_value(); },
+        [&model = at.model, id = *source, directory, name](const ObservedTree&) {
+          model.Link(id, directory, name);
+        });
+  }
+  auto linked = co_await at.filesystem.Link(Root(), fid, parent, name);
+  if (operation.Expect(what, linked.status(), error) && error == 0) at.model.Link(*source, directory, name);
+  co_return true;
+}
+
+Task<bool> SetMode(Context at) {
+  const auto id = at.PickInode([](const ModelInode& inode) { return !S_ISLNK(inode.mode); });
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {AttributeClaim(*id, true)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const Fid fid = at.FidOf(*id);
+  client::SetAttributes set;
+  const uint32_t mode =
+      (at.model.inode(*id).mode & S_IFMT) | (0700 + static_cast<uint32_t>(at.random.Below(64)));
+  const uint32_t uid = static_cast<uint32_t>(at.random.Below(3));
+  set.mode = mode & 07777;
+  set.uid = uid;
+  const std::string what = absl::StrFormat("setattr %s 0%o uid %d", at.model.PathOf(*id), mode, uid);
+  operation.Pending(
+      what,
+      [fid, mode, uid](const ObservedTree& tree) {
+        auto found = tree.find(fid);
+        return found != tree.end() && found->second.attr.mode() == mode && found->second.attr.uid() == uid;
+      },
+      [&model = at.model, id = *id, mode, uid](const ObservedTree&) {
+        model.inode(id).mode = mode;
+        model.inode(id).uid = uid;
+      });
+  client::HandlePtr none;
+  auto changed = co_await at.filesystem.Setattr(Root(), fid, set, none);
+  if (!operation.Expect(what, changed.status(), 0)) co_return true;
+  at.model.inode(*id).mode = mode;
+  at.model.inode(*id).uid = uid;
+  if (changed->attr.mode() != mode || changed->attr.uid() != uid)
+    operation.Wrong(what + " answers other attributes");
+  co_return true;
+}
+
+Task<bool> Xattr(Context at) {
+  const auto id = at.PickInode([](const ModelInode& inode) { return inode.regular() || inode.directory(); });
+  Operation operation(*at.workload, *at.client);
+  const uint64_t choice = at.random.Below(3);
+  std::vector<Claim> claims = {AttributeClaim(*id, choice != 0)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string name = at.random.OneIn(2) ? "user.x" : "user.y";
+  const Fid fid = at.FidOf(*id);
+  const auto& xattrs = at.model.inode(*id).xattrs;
+  const int error = choice != 1 && !xattrs.contains(name) ? ENODATA : 0;
+  if (choice == 0) {
+    auto value = co_await at.filesystem.GetXattr(Root(), fid, name);
+    if (!operation.Expect("getxattr " + at.model.PathOf(*id), value.status(), error) || error != 0)
+      co_return true;
+    if (*value != at.model.inode(*id).xattrs.at(name)) operation.Wrong("getxattr: another value");
+    co_return true;
+  }
+  const std::string value = choice == 1 ? absl::StrFormat("v%d", operation.id()) : "";
+  const std::string what =
+      absl::StrFormat("%s %s %s", choice == 1 ? "setxattr" : "removexattr", at.model.PathOf(*id), name);
+  auto change = [&model = at.model, id = *id, name, value] {
+    if (value.empty()) {
+      model.inode(id).xattrs.erase(name);
+    } else {
+      model.inode(id).xattrs[name] = value;
+    }
+  };
+  if (error == 0) {
+    operation.Pending(
+        what,
+        [fid, name, value](const ObservedTree& tree) {
+          auto found = tree.find(fid);
+          if (found == tree.end()) return false;
+          auto place = found->second.xattrs.find(name);
+          return place == found->second.xattrs.end() ? value.empty() : place->second == value;
+        },
+        [change](const ObservedTree&) { change(); });
+  }
+  Status status;
+  if (choice == 1) {
+    status = co_await at.filesystem.SetXattr(Root(), fid, name, value, 0);
+  } else {
+    status = co_await at.filesystem.RemoveXattr(Root(), fid, name);
+  }
+  if (operation.Expect(what, status, error) && error == 0) change();
+  co_return true;
+}
+
+Task<bool> Lookup(Context at) {
+  const InodeId directory = at.PickDirectory();
+  const std::string name = at.PickName();
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const auto child = at.model.Child(directory, name);
+  const std::string what = absl::StrFormat("lookup %s/%s", at.model.PathOf(directory), name);
+  const Fid parent = at.FidOf(directory);
+  Duration negative{0};
+  auto found = co_await at.filesystem.Lookup(Root(), parent, name, &negative);
+  if (!operation.Expect(what, found.status(), child ? 0 : ENOENT) || !child) co_return true;
+  if (FromProto(found->attr.fid()) != at.FidOf(*child)) operation.Wrong(what + " finds another inode");
+  co_return true;
+}
+
+Task<bool> Getattr(Context at) {
+  const auto id = at.PickInode([](const ModelInode&) { return true; });
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {AttributeClaim(*id, false), BytesClaim(*id, false)};
+  const bool directory = at.model.inode(*id).directory();
+  if (directory) claims.push_back(DirectoryClaim(*id, true));
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = "getattr " + at.model.PathOf(*id);
+  const Fid fid = at.FidOf(*id);
+  client::HandlePtr none;
+  auto known = co_await at.filesystem.Getattr(Root(), fid, none);
+  if (!operation.Expect(what, known.status(), 0)) co_return true;
+  const ModelInode& inode = at.model.inode(*id);
+  const proto::Attr& attr = known->attr;
+  if (attr.mode() != inode.mode || attr.uid() != inode.uid || attr.nlink() != inode.nlink) {
+    operation.Wrong(absl::StrFormat("%s: mode 0%o uid %d nlink %d instead of 0%o %d %d", what, attr.mode(),
+                                    attr.uid(), attr.nlink(), inode.mode, inode.uid, inode.nlink));
+  }
+  const uint64_t size = directory ? inode.children.size() : at.model.file(*id).size();
+  if ((directory || inode.regular()) && attr.size() != size) {
+    operation.Wrong(absl::StrFormat("%s: size %d instead of %d", what, attr.size(), size));
+  }
+  const WallTime mtime = FromProto(attr.mtime());
+  if (inode.regular() && inode.mtime.known && (mtime < inode.mtime.low || mtime > inode.mtime.high)) {
+    operation.Wrong(absl::StrFormat("%s: mtime %d.%09d, last changed between %d.%09d and %d.%09d", what,
+                                    mtime.seconds, mtime.nanos, inode.mtime.low.seconds,
+                                    inode.mtime.low.nanos, inode.mtime.high.seconds, inode.mtime.high.nanos));
+  }
+  co_return true;
+}
+
+Task<bool> Readdir(Context at) {
+  const InodeId directory = at.PickDirectory();
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {DirectoryClaim(directory, true)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const std::string what = "readdir " + at.model.PathOf(directory);
+  const Fid fid = at.FidOf(directory);
+  std::map<std::string, Fid> found;
+  auto opened = co_await at.filesystem.Opendir(Root(), fid);
+  Status status = opened.status();
+  uint64_t cookie = 0;
+  while (status.ok()) {
+    auto entries = co_await at.filesystem.Readdir(Root(), *opened, cookie, 3, at.random.OneIn(2));
+    status = entries.status();
+    if (!status.ok() || entries->empty()) break;
+    for (auto& entry : *entries) {
+      if (!found.emplace(entry.name, entry.fid).second) operation.Wrong(what + " names twice " + entry.name);
+    }
+    cookie = entries->back().cookie;
+  }
+  if (opened.ok()) (void)co_await at.filesystem.Release(*opened);
+  if (!operation.Expect(what, status, 0)) co_return true;
+  std::map<std::string, Fid> want;
+  for (const auto& [name, child] : at.model.inode(directory).children) want.emplace(name, at.FidOf(child));
+  if (found != want) {
+    operation.Wrong(
+        absl::StrFormat("%s: %d entries, or others, instead of %d", what, found.size(), want.size()));
+  }
+  co_return true;
+}
+
+Task<bool> Open(Context at) {
+  if (at.client->files.size() >= kMaxHandles) co_return false;
+  const auto id = at.PickInode([](const ModelInode& inode) { return inode.regular(); });
+  if (!id) co_return false;
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {AttributeClaim(*id, false)};
+  if (!operation.Take(std::move(claims))) co_return false;
+  const int flags = at.random.OneIn(4) ? O_RDONLY : O_RDWR | (at.random.OneIn(4) ? O_APPEND : 0);
+  const Fid fid = at.FidOf(*id);
+  auto opened = co_await at.filesystem.Open(Root(), fid, flags);
+  if (!operation.Expect("open " + at.model.PathOf(*id), opened.status(), 0)) co_return true;
+  at.model.Opened(*id);
+  at.client->files.push_back({*id, flags, *std::move(opened)});
+  co_return true;
+}
+
+}  // namespace
+
+Task<bool> NamespaceOperation(Workload* workload, ClientState* client) {
+  Context at(workload, client);
+  switch (at.random.Below(20)) {
+    case 0:
+      return Make(at, S_IFDIR);
+    case 1:
+      return Make(at, S_IFLNK);
+    case 2:
+      return Make(at, S_IFREG);
+    case 3:
+    case 4:
+    case 5:
+      return Create(at);
+    case 6:
+    case 7:
+      return Remove(at);
+    case 8:
+    case 9:
+      return Rename(at);
+    case 10:
+      return MakeLink(at);
+    case 11:
+      return SetMode(at);
+    case 12:
+      return Xattr(at);
+    case 13:
+    case 14:
+      return Lookup(at);
+    case 15:
+    case 16:
+      return Getattr(at);
+    case 17:
+      return Readdir(at);
+    default:
+      return Open(at);
+  }
+}
+
+}  // namespace nacre::sim

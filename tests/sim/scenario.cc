@@ -1,0 +1,350 @@
+#include "tests/sim/scenario.h"
+
+#include <cerrno>
+
+#include "client/layout_text.h"
+#include "rpc/convert.h"
+#include "server/metadata/check.h"
+#include "server/object/check.h"
+
+namespace nacre::sim {
+namespace {
+
+constexpr Duration kPatience = 120s;      // whatever has not ended by then hangs
+constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, and what was under way
+constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
+
+// Every block of one OST, and its objects for the comparison with the MDT.
+Task<Status> CheckOst(OstDevices devices, mds::ObjectCheck* objects) {
+  Status listed;
+  ost::CheckOptions options;
+  options.verify_data = true;
+  options.on_object = [&listed, objects, index = devices.index](const ost::CheckedObject& object) {
+    proto::ListedObject found;
+    *found.mutable_object() = ToProto(object.id);
+    *found.mutable_parent() = ToProto(object.parent);
+    found.set_size(object.size);
+    found.set_blocks(object.blocks);
+    listed.Update(objects->AddObject(index, found));
+  };
+  auto report = co_await ost::CheckOst(devices, std::move(options));
+  CO_RETURN_IF_ERROR(report.status());
+  if (!report->problems.empty()) co_return ErrnoError(EUCLEAN, report->problems.front().text);
+  co_return listed;
+}
+
+Status FirstProblem(const StatusOr<mds::CheckReport>& report) {
+  RETURN_IF_ERROR(report.status());
+  return report->clean() ? OkStatus() : ErrnoError(EUCLEAN, report->problems.front());
+}
+
+bool NothingLost(const FileChange& change) { return !change.acknowledged; }
+
+}  // namespace
+
+Shape ChooseShape(Random& random, Plant plant) {
+  Shape shape;
+  ClusterOptions& cluster = shape.cluster;
+  cluster.clients = random.OneIn(3) ? 1 : 2 + static_cast<int>(random.Below(2));
+  cluster.osses = 1 + static_cast<int>(random.Below(2));
+  cluster.osts_per_oss = 1 + static_cast<int>(random.Below(2));
+  cluster.metadata.inline_limit = random.OneIn(3) ? 0 : 16 << 10;
+  cluster.metadata.leases = !random.OneIn(4);
+  cluster.metadata.session_timeout = 6s;
+  cluster.metadata.recovery_window = 8s;
+  cluster.metadata.revoke_timeout = 4s;
+  cluster.metadata.kernel_cache = 200ms;
+  cluster.object.pool_bytes = random.OneIn(2) ? 4 << 20 : 64 << 20;
+  cluster.client.kernel_cache = 200ms;
+  cluster.client.retry.call_timeout = 3s;
+  cluster.client.caching = !random.OneIn(8);
+  cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
+  cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
+  cluster.metadata.plant_repeat_twice = plant == Plant::kRepeatTwice;
+  cluster.object.plant_commit_before_data = plant == Plant::kCommitBeforeData;
+  cluster.object.plant_early_sync = plant == Plant::kEarlySync;
+  const char* layouts[] = {"", "-c -1 -S 64K", "-c 2 -S 64K",
+                           "-E 64K -c 1 -S 64K -E 256K -c 2 -S 64K -E -1 -c -1 -S 128K"};
+  shape.layout = layouts[random.Below(4)];
+  shape.workload.sequential = random.OneIn(3);
+  shape.workload.workers = 1 + static_cast<int>(random.Below(4));
+  shape.faults.break_one_in = random.OneIn(3) ? 0 : random.OneIn(2) ? 400 : 60;
+  shape.faults.corrupt_one_in = random.OneIn(4) ? 100 : 0;
+  shape.events = 2 + static_cast<int>(random.Below(4));
+  return shape;
+}
+
+Scenario::Scenario(World& world, Plant plant)
+    : world_(world),
+      shape_(ChooseShape(world.random(), plant)),
+      network_(world),
+      cluster_(world, network_, shape_.cluster),
+      workload_(world, cluster_, model_, shape_.workload) {}
+
+Scenario::~Scenario() { world_.KillAll(); }
+
+Duration Scenario::UpTo(Duration limit) {
+  return Duration(static_cast<int64_t>(world_.random().Below(static_cast<uint64_t>(limit.count()) + 1)));
+}
+
+void Scenario::Run() {
+  world_.Trace("%d clients, %d OSSes of %d OSTs, '%s', %d workers%s, inline %d, leases %d, caching %d",
+               shape_.cluster.clients, shape_.cluster.osses, shape_.cluster.osts_per_oss, shape_.layout,
+               shape_.workload.workers, shape_.workload.sequential ? " in turn" : "",
+               shape_.cluster.metadata.inline_limit, shape_.cluster.metadata.leases,
+               shape_.cluster.client.caching);
+  Start();
+  for (int i = 0; i < shape_.events && !failed(); ++i) {
+    Work(50ms + UpTo(world_.random().OneIn(4) ? Duration(4s) : Duration(600ms)));
+    if (!failed()) Event();
+  }
+  if (!failed()) Work(300ms);
+  if (!failed()) Finish();
+}
+
+void Scenario::Start() {
+  for (int node = 0; node < cluster_.nodes(); ++node) cluster_.Boot(node);
+  if (!WaitReady("at the start")) return;
+  Work(2s);  // the OSSes make themselves known
+  if (!shape_.layout.empty()) {
+    const std::string layout = shape_.layout;
+    Task<Status> set = cluster_.filesystem(0).SetXattr(Root(), kRootFid, kLayoutXattr, layout, 0);
+    if (!Await(cluster_.process(cluster_.client(0)), std::move(set), "setting the layout").ok()) return;
+  }
+  model_.Remember(world_.clock().Now());
+  network_.faults() = shape_.faults;
+  ResumeClients();
+}
+
+void Scenario::Work(Duration time) {
+  world_.RunUntil([this] { return failed(); }, time);
+}
+
+bool Scenario::WaitReady(const char* why) {
+  if (world_.RunUntil([this] { return cluster_.AllReady() || failed(); }, kPatience) && !failed())
+    return true;
+  if (failed()) return false;
+  std::string missing;
+  for (int node = 0; node < cluster_.nodes(); ++node) {
+    if (!cluster_.ready(node)) missing += absl::StrFormat(" node %d", node);
+  }
+  world_.Fail(absl::StrFormat("hang: not ready %s:%s", why, missing));
+  return false;
+}
+
+void Scenario::BootDown() {
+  for (int node = 0; node < cluster_.nodes(); ++node) {
+    if (!cluster_.up(node)) cluster_.Boot(node);
+  }
+}
+
+// Gives work to every client.
+void Scenario::ResumeClients() {
+  workload_.Resume();
+  for (int i = 0; i < shape_.cluster.clients; ++i) workload_.Start(i);
+}
+
+void Scenario::Event() {
+  switch (world_.random().Below(9)) {
+    case 0:
+    case 1:
+    case 2:
+      return CrashServer(Loss::kProcess);
+    case 3:
+      return CrashClient(false);
+    case 4:
+      return CrashClient(true);
+    case 5:
+      return PowerLoss();
+    case 6:
+      return Partition();
+    default:
+      return BreakSome();
+  }
+}
+
+// A server comes back with all that was acknowledged, and the applications notice nothing.
+void Scenario::CrashServer(Loss loss) {
+  const int node = static_cast<int>(world_.random().Below(1 + static_cast<uint64_t>(shape_.cluster.osses)));
+  cluster_.Crash(node, loss);
+  Work(UpTo(2s));
+  if (failed()) return;
+  cluster_.Boot(node);
+  if (world_.random().OneIn(4)) {  // once more, in the middle of its recovery
+    Work(UpTo(3s));
+    if (failed()) return;
+    cluster_.Crash(node, loss);
+    cluster_.Boot(node);
+  }
+  WaitReady("after the restart of a server");
+}
+
+void Scenario::BreakSome() {
+  for (int i = 0; i < 3 && !failed(); ++i) {
+    const int client = cluster_.client(static_cast<int>(world_.random().Below(shape_.cluster.clients)));
+    network_.Break(client, static_cast<int>(world_.random().Below(cluster_.client(0))));
+    Work(UpTo(300ms));
+  }
+}
+
+// Shorter than it takes to be evicted.
+void Scenario::Partition() {
+  const uint64_t nodes = static_cast<uint64_t>(cluster_.nodes());
+  for (int i = 0; i < 2; ++i) {
+    const int one = static_cast<int>(world_.random().Below(nodes)),
+              other = static_cast<int>(world_.random().Below(nodes));
+    network_.Cut(one, other);
+    if (world_.random().OneIn(2)) network_.Cut(other, one);
+  }
+  Work(UpTo(1500ms));
+  network_.Heal();
+}
+
+// Its applications stop, or (silent) it is cut off until it is evicted and only then ends.
+void Scenario::CrashClient(bool silent) {
+  const int index = static_cast<int>(world_.random().Below(shape_.cluster.clients));
+  const int node = cluster_.client(index);
+  if (silent) {
+    workload_.Failing(index);
+    for (int server = 0; server < cluster_.client(0); ++server) {
+      if (server != cluster_.mds() && world_.random().OneIn(2)) continue;  // it still reaches this OSS
+      network_.Cut(node, server);
+      network_.Cut(server, node);
+    }
+    Work(shape_.cluster.metadata.session_timeout + 5s);
+  }
+  const Duration crashed = world_.clock().Now();
+  orphans_allowed_ = true;
+  workload_.Dies(index);
+  cluster_.Crash(node, Loss::kProcess);
+  if (silent) network_.Heal();
+  if (failed()) return;
+  cluster_.Boot(node);
+  if (!Quiesce() || !WaitReady("after the crash of a client")) return;
+  Work(shape_.cluster.metadata.session_timeout +
+       2s);  // the dead session is evicted: nothing of it comes any more
+  Model::Losses losses;
+  const Duration since = crashed - kClientLoss - (silent ? Duration(20s) : Duration(0));
+  losses.may_be_lost = [index, since](const FileChange& change) {
+    return !change.acknowledged ||
+           (!change.durable && change.lazy && change.client == index && change.at >= since);
+  };
+  Settle(losses);
+  if (!failed()) ResumeClients();
+}
+
+// Of one OSS or of everything; the clients go with it.
+void Scenario::PowerLoss() {
+  const bool everything = shape_.workload.sequential && world_.random().OneIn(2);
+  const Duration lost = world_.clock().Now();
+  orphans_allowed_ = true;
+  for (int i = 0; i < shape_.cluster.clients; ++i) {
+    workload_.Dies(i);
+    cluster_.Crash(cluster_.client(i), Loss::kProcess);
+  }
+  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
+  for (int i = 0; i < shape_.cluster.osses; ++i) {
+    if (everything || i == oss) cluster_.Crash(cluster_.oss(i), Loss::kPower);
+  }
+  if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
+  BootDown();
+  if (!Quiesce() || !WaitReady("after a loss of power")) return;
+  Work(shape_.cluster.metadata.session_timeout + 2s);
+  Model::Losses losses;
+  losses.may_be_lost = [lost](const FileChange& change) {
+    if (!change.acknowledged) return true;
+    return !change.durable && change.at >= lost - (change.lazy ? kClientLoss + kServerLoss : kServerLoss);
+  };
+  if (everything) losses.names_after = lost - kServerLoss;
+  Settle(losses);
+  if (!failed()) ResumeClients();
+}
+
+bool Scenario::Quiesce() {
+  workload_.Pause();
+  if (world_.RunUntil([this] { return workload_.Idle() || failed(); }, kPatience)) return !failed();
+  if (!failed()) world_.Fail("hang: operations do not end");
+  return false;
+}
+
+// The task's result; it runs in this process while nothing else is looked at.
+Status Scenario::Await(Process* process, Task<Status> task, const char* what) {
+  auto result = std::make_shared<std::optional<Status>>();
+  asio::co_spawn(process->executor(), std::move(task), [result](std::exception_ptr exception, Status status) {
+    if (exception) DieOfException(exception);
+    *result = std::move(status);
+  });
+  world_.RunUntil([&] { return result->has_value() || failed(); }, kPatience);
+  if (!result->has_value()) *result = ErrnoError(ETIMEDOUT, "hang");
+  if (!(*result)->ok()) world_.Fail(absl::StrFormat("%s: %s", what, (*result)->ToString()));
+  return **result;
+}
+
+// Reads everything through a random mount and compares. Nothing else runs.
+void Scenario::Settle(const Model::Losses& losses) {
+  const int index = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.clients)));
+  ObservedTree tree;
+  Process* process = cluster_.process(cluster_.client(index));
+  if (!Await(process, Walk(&cluster_.filesystem(index), &tree), "reading everything").ok()) return;
+  std::string wrong = model_.Settle(tree, losses);
+  if (!wrong.empty()) return world_.Fail("afterwards: " + wrong);
+  model_.Remember(world_.clock().Now());
+  world_.Trace("settled: %d inodes", tree.size());
+}
+
+// Everything is read, stopped, checked on its disks, started and read again.
+void Scenario::Finish() {
+  if (!Quiesce()) return;
+  Model::Losses losses;
+  losses.may_be_lost = NothingLost;
+  if (!failed()) Settle(losses);
+  network_.faults().break_one_in = 0;
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    workload_.Dies(i);
+    cluster_.Shutdown(cluster_.client(i), kPatience);
+  }
+  Work(5s);  // deleted files' objects go in the background
+  for (int node = cluster_.client(0) - 1; node >= 0 && !failed(); --node) cluster_.Shutdown(node, kPatience);
+  if (!failed()) CheckStores();
+  if (failed()) return;
+  BootDown();
+  if (!WaitReady("after the end")) return;
+  Settle(losses);
+}
+
+// The checkers of the servers: each store on its own, then the MDT against the OSTs.
+void Scenario::CheckStores() {
+  mds::ObjectCheck objects(cluster_.mdt());
+  Process* checker = world_.Start(cluster_.nodes(), "checker");
+  for (int i = 0; i < cluster_.osts() && !failed(); ++i) {
+    OstDevices devices;
+    devices.index = static_cast<OstIndex>(i);
+    devices.store = &cluster_.ost(i).kv;
+    devices.blocks = cluster_.ost(i).blocks.get();
+    devices.directory = absl::StrFormat("(simulated OST %d)", i);
+    (void)Await(checker, CheckOst(devices, &objects), "the checker of an OST");
+  }
+  world_.Kill(checker);
+  if (failed()) return;
+  Status mdt = FirstProblem(mds::CheckMdt(cluster_.mdt(), false));
+  if (!mdt.ok()) return world_.Fail("the checker of the MDT: " + mdt.ToString());
+  Status both = orphans_allowed_ ? OkStatus() : FirstProblem(objects.Finish(false));
+  if (!both.ok()) world_.Fail("the MDT against its OSTs: " + both.ToString());
+}
+
+RunResult RunSeed(const RunOptions& options) {
+  World world(options.seed, options.trace);
+  RunResult result;
+  {
+    Scenario scenario(world, options.plant);
+    scenario.Run();
+    result.operations = scenario.operations();
+  }
+  result.failure = world.failure();
+  result.trace_hash = world.trace_hash();
+  result.steps = world.steps();
+  result.virtual_time = world.clock().Now();
+  return result;
+}
+
+}  // namespace nacre::sim

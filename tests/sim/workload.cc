@@ -1,0 +1,206 @@
+#include "tests/sim/workload.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+namespace nacre::sim {
+
+const client::Caller& Root() {
+  static const client::Caller root;
+  return root;
+}
+
+// --- one operation ---
+
+Operation::Operation(Workload& workload, ClientState& client)
+    : workload_(workload), client_(client), id_(workload.next_operation_++) {}
+
+// Runs after the coroutine has applied the change to the model.
+Operation::~Operation() {
+  if (!over_ && taken_) return;  // unanswered: its claims and its change stay until Settle
+  workload_.model().End(id_);
+  workload_.model().Release(id_);
+  if (workload_.options().sequential && changes_) workload_.model().Remember(workload_.world().clock().Now());
+}
+
+bool Operation::Take(std::vector<Claim> claims) {
+  return taken_ = workload_.model().Take(id_, std::move(claims));
+}
+
+void Operation::Pending(std::string what, std::function<bool(const ObservedTree&)> happened,
+                        std::function<void(const ObservedTree&)> apply) {
+  Model::Pending pending;
+  pending.client = client_.index;
+  pending.what = std::move(what);
+  pending.happened = std::move(happened);
+  pending.apply = std::move(apply);
+  workload_.model().Begin(id_, std::move(pending));
+  changes_ = true;
+}
+
+bool Operation::Expect(const std::string& what, const Status& status, int error) {
+  const int got = ToErrno(status);
+  workload_.world().Trace("%s #%d %s: %s", client_.process->name(), id_, what,
+                          got == 0 ? "ok" : ErrnoName(got));
+  if (got == error) {
+    over_ = true;
+    ++workload_.done_;
+    return true;
+  }
+  if (client_.failing && got != 0) return false;
+  workload_.world().Fail(absl::StrFormat(
+      "%s #%d %s: %s instead of %s (%s)", client_.process->name(), id_, what,
+      got == 0 ? "ok" : ErrnoName(got), error == 0 ? "ok" : ErrnoName(error), std::string(status.message())));
+  return false;
+}
+
+void Operation::Wrong(const std::string& what) {
+  if (client_.failing) return;
+  workload_.world().Fail(absl::StrFormat("%s #%d %s", client_.process->name(), id_, what));
+}
+
+// --- workers ---
+
+struct Workload::Running {
+  explicit Running(Workload& workload) : workload(workload) { ++workload.running_; }
+  ~Running() { --workload.running_; }
+  Workload& workload;
+};
+
+void Workload::Start(int index) {
+  auto client = std::make_shared<ClientState>();
+  client->index = index;
+  client->filesystem = &cluster_.filesystem(index);
+  client->process = cluster_.process(cluster_.client(index));
+  client->process->Own(client);
+  clients_.resize(std::max(clients_.size(), static_cast<size_t>(index) + 1));
+  clients_[static_cast<size_t>(index)] = client;
+  for (int i = 0; i < options_.workers; ++i) Spawn(client->process->executor(), Worker(this, client.get()));
+}
+
+Task<void> Workload::Worker(Workload* workload, ClientState* client) {
+  Running running(*workload);
+  Random& random = workload->random();
+  while (workload->world_.failure().empty()) {
+    const Duration pause =
+        std::chrono::microseconds(random.OneIn(20) ? random.Below(400'000) : random.Below(3000));
+    co_await workload->world_.clock().Sleep(pause);
+    if (workload->paused_ || client->failing) co_return;
+    if (workload->options_.sequential && workload->busy_ != nullptr) continue;
+    workload->busy_ = client;
+    const bool names = client->files.empty() || random.OneIn(3);
+    if (names) {
+      (void)co_await NamespaceOperation(workload, client);
+    } else {
+      (void)co_await DataOperation(workload, client);
+    }
+    workload->busy_ = nullptr;
+  }
+}
+
+void Workload::Dies(int index) {
+  auto client = clients_[static_cast<size_t>(index)].lock();
+  clients_[static_cast<size_t>(index)].reset();
+  if (!client) return;
+  if (busy_ == client.get()) busy_ = nullptr;
+  CloseAll(*client);
+}
+
+void Workload::Failing(int index) {
+  if (auto client = clients_[static_cast<size_t>(index)].lock()) client->failing = true;
+}
+
+void Workload::CloseAll(ClientState& client) {
+  for (const OpenFile& file : client.files) model_.Closed(file.inode);
+}
+
+Task<void> ReleaseAll(Workload* workload, ClientState* client) {
+  while (!client->files.empty()) {
+    OpenFile file = std::move(client->files.back());
+    client->files.pop_back();
+    Status released = co_await client->filesystem->Release(file.handle);
+    workload->model().Closed(file.inode);
+    if (!released.ok()) workload->world().Fail("release: " + released.ToString());
+  }
+}
+
+// --- walk ---
+
+namespace {
+
+Task<Status> WalkFile(client::FileSystem* filesystem, Fid fid, ObservedInode* found) {
+  client::HandlePtr none;
+  auto opened = co_await filesystem->Open(Root(), fid, O_RDONLY);
+  CO_RETURN_IF_ERROR(opened.status());
+  client::HandlePtr handle = *std::move(opened);
+  while (true) {
+    constexpr size_t kStep = 128 << 10;
+    auto read = co_await filesystem->Read(handle, found->bytes.size(), kStep);
+    CO_RETURN_IF_ERROR(read.status());
+    for (auto piece : read->pieces) found->bytes.insert(found->bytes.end(), piece.begin(), piece.end());
+    if (read->size < kStep) break;
+  }
+  co_return co_await filesystem->Release(handle);
+}
+
+Task<Status> WalkDirectory(client::FileSystem* filesystem, Fid fid, ObservedInode* found) {
+  auto opened = co_await filesystem->Opendir(Root(), fid);
+  CO_RETURN_IF_ERROR(opened.status());
+  client::HandlePtr handle = *std::move(opened);
+  uint64_t cookie = 0;
+  while (true) {
+    auto entries = co_await filesystem->Readdir(Root(), handle, cookie, 4, false);
+    CO_RETURN_IF_ERROR(entries.status());
+    if (entries->empty()) break;
+    for (auto& entry : *entries) {
+      if (!found->children.emplace(entry.name, entry.fid).second) {
+        co_return ErrnoError(EUCLEAN, absl::StrFormat("readdir names %s twice", entry.name));
+      }
+    }
+    cookie = entries->back().cookie;
+  }
+  co_return co_await filesystem->Release(handle);
+}
+
+Task<Status> WalkXattrs(client::FileSystem* filesystem, Fid fid, ObservedInode* found) {
+  auto names = co_await filesystem->ListXattr(Root(), fid);
+  CO_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    if (!name.starts_with("user.")) continue;
+    auto value = co_await filesystem->GetXattr(Root(), fid, name);
+    CO_RETURN_IF_ERROR(value.status());
+    found->xattrs[name] = *std::move(value);
+  }
+  co_return OkStatus();
+}
+
+}  // namespace
+
+Task<Status> Walk(client::FileSystem* filesystem, ObservedTree* tree) {
+  std::vector<Fid> todo = {kRootFid};
+  while (!todo.empty()) {
+    const Fid fid = todo.back();
+    todo.pop_back();
+    if (tree->contains(fid)) continue;
+    ObservedInode& found = (*tree)[fid];
+    client::HandlePtr none;
+    auto known = co_await filesystem->Getattr(Root(), fid, none);
+    CO_RETURN_IF_ERROR(known.status());
+    found.attr = known->attr;
+    CO_RETURN_IF_ERROR(co_await WalkXattrs(filesystem, fid, &found));
+    if (S_ISREG(found.attr.mode())) CO_RETURN_IF_ERROR(co_await WalkFile(filesystem, fid, &found));
+    if (S_ISLNK(found.attr.mode())) {
+      auto target = co_await filesystem->Readlink(Root(), fid);
+      CO_RETURN_IF_ERROR(target.status());
+      found.target = *std::move(target);
+    }
+    if (!S_ISDIR(found.attr.mode())) continue;
+    CO_RETURN_IF_ERROR(co_await WalkDirectory(filesystem, fid, &found));
+    for (const auto& [name, child] : found.children) todo.push_back(child);
+  }
+  co_return OkStatus();
+}
+
+}  // namespace nacre::sim

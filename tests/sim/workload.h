@@ -1,0 +1,124 @@
+// Random POSIX operations by several clients, each compared with the model as it is answered.
+//
+// A client runs a few workers, one operation each at a time. A worker takes the model's claims for what its
+// operation touches; if it cannot, it picks another one. So operations run at once wherever the answer of
+// each is still certain: on different names of a directory, on different bytes of a file, on handles while
+// names come and go.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/filesystem.h"
+#include "tests/sim/cluster.h"
+#include "tests/sim/model.h"
+#include "tests/sim/world.h"
+
+namespace nacre::sim {
+
+struct WorkloadOptions {
+  int workers = 3;                 // of each client
+  bool sequential = false;         // one operation at a time in all
+  uint64_t max_bytes = 384 << 10;  // of a file
+};
+
+struct OpenFile {
+  InodeId inode = 0;
+  int flags = 0;
+  client::HandlePtr handle;
+};
+
+class Workload;
+
+// What belongs to one life of a client; destroyed with its process, before its FileSystem.
+struct ClientState {
+  int index = 0;
+  client::FileSystem* filesystem = nullptr;
+  Process* process = nullptr;
+  std::vector<OpenFile> files;
+  bool failing =
+      false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened
+};
+
+// One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
+// model.
+class Operation {
+ public:
+  Operation(Workload& workload, ClientState& client);
+  ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  uint64_t id() const { return id_; }
+  bool Take(std::vector<Claim> claims);
+  // A change of the tree, in case no answer comes.
+  void Pending(std::string what, std::function<bool(const ObservedTree&)> happened,
+               std::function<void(const ObservedTree&)> apply);
+  // Compares with the errno that must come. True: it came, and the operation is over (`error` 0: go on and
+  // apply it).
+  bool Expect(const std::string& what, const Status& status, int error);
+  void Wrong(const std::string& what);
+
+ private:
+  Workload& workload_;
+  ClientState& client_;
+  const uint64_t id_;
+  bool taken_ = false;
+  bool over_ = false;
+  bool changes_ = false;
+};
+
+class Workload {
+ public:
+  Workload(World& world, Cluster& cluster, Model& model, WorkloadOptions options)
+      : world_(world), cluster_(cluster), model_(model), options_(options) {}
+
+  // The client has mounted: gives it work until Pause.
+  void Start(int client);
+  // The client's process is about to end.
+  void Dies(int client);
+  void Failing(int client);
+
+  void Pause() { paused_ = true; }
+  void Resume() { paused_ = false; }
+  bool Idle() const { return running_ == 0; }
+  uint64_t done() const { return done_; }
+
+  World& world() { return world_; }
+  Model& model() { return model_; }
+  const WorkloadOptions& options() const { return options_; }
+  Random& random() { return world_.random(); }
+
+ private:
+  friend class Operation;
+  struct Running;  // counts a worker for as long as its coroutine lives
+
+  static Task<void> Worker(Workload* workload, ClientState* client);
+  void CloseAll(ClientState& client);
+
+  World& world_;
+  Cluster& cluster_;
+  Model& model_;
+  const WorkloadOptions options_;
+  std::vector<std::weak_ptr<ClientState>> clients_;
+  bool paused_ = false;
+  ClientState* busy_ = nullptr;  // of the sequential form: whose turn it is
+  int running_ = 0;
+  uint64_t next_operation_ = 1;
+  uint64_t done_ = 0;
+};
+
+const client::Caller& Root();
+
+// Closes every handle of a client that lives.
+Task<void> ReleaseAll(Workload* workload, ClientState* client);
+
+// One random operation. False: nothing suitable could be claimed.
+Task<bool> NamespaceOperation(Workload* workload, ClientState* client);
+Task<bool> DataOperation(Workload* workload, ClientState* client);
+
+// Reads everything there is, through this mount.
+Task<Status> Walk(client::FileSystem* filesystem, ObservedTree* tree);
+
+}  // namespace nacre::sim
