@@ -27,6 +27,14 @@ Task<StatusOr<proto::ObjectReply>> Call(MdsPtr mds, proto::ObjectRequest request
   co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
 }
 
+Task<Status> SyncOst(MdsPtr mds, OstIndex ost) {
+  proto::ObjectRequest request;
+  request.set_ost(ost);
+  request.mutable_sync();
+  auto synced = co_await Call(std::move(mds), std::move(request));
+  co_return synced.status();
+}
+
 struct Measured {
   Status status;
   uint64_t size = 0;
@@ -57,6 +65,10 @@ Task<Measured> CutOne(MdsPtr mds, Stripe stripe, uint64_t size) {
     failed.status = reply.status();
     co_return failed;
   }
+  // The decision to cut is forgotten once the new size is committed: no loss of power may bring the old end back then.
+  Measured unsynced;
+  unsynced.status = co_await SyncOst(mds, stripe.ost);
+  if (!unsynced.status.ok()) co_return unsynced;
   co_return co_await MeasureOne(std::move(mds), stripe);
 }
 
@@ -118,11 +130,7 @@ Task<Status> DestroyObjects(MdsPtr mds, OstIndex ost, std::vector<ObjectId> obje
   for (const ObjectId& object : objects) *request.mutable_destroy()->add_objects() = ToProto(object);
   auto destroyed = co_await Call(mds, std::move(request));
   CO_RETURN_IF_ERROR(destroyed.status());
-  proto::ObjectRequest sync;
-  sync.set_ost(ost);
-  sync.mutable_sync();
-  auto synced = co_await Call(std::move(mds), std::move(sync));
-  co_return synced.status();
+  co_return co_await SyncOst(std::move(mds), ost);
 }
 
 }  // namespace nacre::mds
