@@ -19,6 +19,7 @@ std::string EncodePending(const std::vector<OstIndex>& osts) {
 
 Status StorePending(Mds& mds, SessionId session, const std::vector<OstIndex>& osts) {
   KvBatch batch;
+  batch.UseReserve();
   std::string key = NumberKey(Table::kFence, session);
   if (osts.empty()) batch.Erase(std::move(key));
   else batch.Put(std::move(key), EncodePending(osts));
@@ -77,13 +78,28 @@ Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, std::string reason) {
 }  // namespace
 
 Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason) {
-  if (session->TryEnd()) co_return co_await EvictFirst(mds, session, std::move(reason));
-  co_await mds->sessions.AwaitGone(session->id);
-  co_return OkStatus();
+  if (!session->TryEnd()) {
+    co_await mds->sessions.AwaitGone(session->id);
+    co_return OkStatus();
+  }
+  // Others wait for it to be gone, so a store that refuses for a while (a full disk) must not leave it half evicted.
+  Status status = co_await EvictFirst(mds, session, reason);
+  while (!status.ok() && !mds->closed) {
+    LogError("evicting session %d failed, trying again: %s", session->id, std::string(status.message()));
+    co_await mds->env.clock.Sleep(mds->options.heartbeat);
+    status = co_await EvictFirst(mds, session, reason);
+  }
+  co_return status;
 }
 
 Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
-  CO_RETURN_IF_ERROR(mds->sessions.Remove(session));
+  Status removed = mds->sessions.Remove(session);
+  while (!removed.ok() && !mds->closed) {
+    LogError("removing session %d failed, trying again: %s", session->id, std::string(removed.message()));
+    co_await mds->env.clock.Sleep(mds->options.heartbeat);
+    removed = mds->sessions.Remove(session);
+  }
+  CO_RETURN_IF_ERROR(removed);
   std::vector<Fid> files = mds->opens.FilesOf(session->id);
   mds->opens.DropSession(session->id);
   mds->file_locks.DropSession(session->id);

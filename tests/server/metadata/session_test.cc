@@ -282,6 +282,18 @@ TEST(Eviction, ASilentSessionGoesAndItsOrphansWithIt) {
   EXPECT_THAT(other.Getattr(f), Fails(ENOENT));
 }
 
+TEST(Eviction, GoesOnWhenTheStoreTakesWritesAgain) {
+  Harness harness(2);
+  TestClient client(harness);
+  ASSERT_THAT(client.Create(kRootFid, "f"), IsOk());
+  harness.store.SetCommitHook([](const KvBatch&) { return ErrnoError(ENOSPC, "full"); });
+  harness.RunFor(harness.options.session_timeout + std::chrono::seconds(10));
+  EXPECT_EQ(harness.Await(harness.server->GetStatus()).sessions_size(), 1);
+  harness.store.SetCommitHook({});
+  harness.RunFor(std::chrono::seconds(5));
+  EXPECT_EQ(harness.Await(harness.server->GetStatus()).sessions_size(), 0);
+}
+
 TEST(Eviction, KeepAliveKeepsIt) {
   Harness harness;
   TestClient client(harness);
