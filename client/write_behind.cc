@@ -11,7 +11,7 @@
 namespace nacre::client {
 namespace {
 
-constexpr uint64_t kFlightBytes = 4 << 20;
+constexpr uint64_t kFlightBytes = 1 << 20;
 constexpr size_t kFilesAtOnce = 64;
 constexpr size_t kMostDirtyFiles = 4096;
 
@@ -173,11 +173,13 @@ Task<void> Core::SendFull(InodePtr inode) {
     std::lock_guard lock(inode->mutex);
     layout = inode->layout;
   }
+  std::vector<Task<Status>> flights;
   for (;;) {
     DataCache::Flight flight = cache_->TakeDirty(inode->data, 0, UINT64_MAX, kFlightBytes, true, UINT64_MAX);
-    if (flight.pieces.empty()) co_return;
-    (void)co_await SendFlight(inode, layout, std::move(flight));  // noted in the inode
+    if (flight.pieces.empty()) break;
+    flights.push_back(SendFlight(inode, layout, std::move(flight)));
   }
+  (void)co_await WhenAll(std::move(flights));  // errors are noted in the inode
 }
 
 // --- the MDS ---
