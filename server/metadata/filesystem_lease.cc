@@ -63,6 +63,7 @@ Task<void> FilesystemLease::OfferToLast(MdsPtr mds) {
   AsyncMutex::Guard guard = co_await admission_.Lock();
   std::vector<SessionPtr> all = mds->sessions.All();
   if (all.size() != 1 || all[0]->peer() == nullptr || !all[0]->whole()) co_return;
+  if (all[0]->declines_lease()) co_return;
   proto::Lease lease = GrantIfAlone(*mds, all[0]);
   if (lease.mode() == proto::LEASE_NONE) co_return;
   proto::Push push;

@@ -42,6 +42,9 @@ class Session {
   // Between a restart of the MDS and the session's last Reclaim.
   bool whole() const;
   void set_whole(bool whole);
+  // It gave the filesystem lease back unasked: it does not want it, and is not offered it again.
+  bool declines_lease() const;
+  void DeclineLease();
   // An ended session's requests are refused.
   bool ended() const;
   bool TryEnd();  // true for the first caller: it ends the session
@@ -74,6 +77,7 @@ class Session {
   std::shared_ptr<MetadataPeer> peer_;
   Duration heard_;
   bool whole_ = true;
+  bool declines_lease_ = false;
   bool ended_ = false;
   proto::KeepAlive report_;
   uint64_t low_water_ = 0;

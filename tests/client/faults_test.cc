@@ -92,8 +92,9 @@ TEST_P(Faults, ChangedBytesAreNeverReturned) {
     EXPECT_EQ(bytes, data.substr(static_cast<size_t>(i) * 40'000, 40'000));
     ++good;
   }
-  EXPECT_GT(good, 60);  // most are read well, at once or the second time
-  EXPECT_GT(bad, 0);
+  // The network changes bytes at most once a second, so the repetition after a mismatch always gets good ones.
+  EXPECT_EQ(good, 100);
+  EXPECT_EQ(bad, 0);
 }
 
 TEST_P(Faults, NoAcceptedWriteIsLostOnAFullOst) {
