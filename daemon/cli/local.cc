@@ -54,7 +54,7 @@ void AddLocal(CLI::App& app, int* exit) {
       ->add_option("--ost-size", arguments->ost_size,
                    "space of each new OST; by default its share of the disk")
       ->type_name("SIZE");
-  command->add_option("--cache", arguments->cache, "memory of the client for file data; default 256M")
+  command->add_option("--cache", arguments->cache, "memory of the client for file data; default 128M")
       ->type_name("SIZE");
   command->add_flag("--daemon", options.background, "go on in the background once it is mounted");
   command->footer(kLocalHelp);
