@@ -170,7 +170,7 @@ TEST_F(Lease, AClientThatDoesNotAnswerIsEvictedAndGoesOnWithANewSession) {
   auto stale = a_->Await(a_->fs().Read(file, 0, 10));
   EXPECT_THAT(stale.status(), HasErrno(EIO));
   EXPECT_THAT(a_->TryWrite(file, 0, "no").status(), HasErrno(EIO));
-  EXPECT_TRUE(a_->Close(file).ok() || true);  // whatever it says, it must not hang
+  (void)a_->Close(file);  // whatever it says: the test hangs if it does
   EXPECT_EQ(a_->Read(a_->OpenName("f"), 0, 10), "done");
 }
 
