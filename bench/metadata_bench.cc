@@ -1,9 +1,10 @@
-// What an MDS costs, without network and client: creates, lookups, stats and unlinks a second of MetadataServer::Handle on a real RocksDB.
+// What an MDS costs, without network and client: creates, lookups, stats and unlinks a second of
+// MetadataServer::Handle on a real RocksDB.
 //
 //   metadata_bench DIRECTORY [FILES [IN_FLIGHT]]
 //
-// FILES (default 100,000) are made in one directory with IN_FLIGHT (default 16) requests at a time, by one thread. The DIRECTORY is
-// created and must not hold an MDT yet.
+// FILES (default 100,000) are made in one directory with IN_FLIGHT (default 16) requests at a time, by one
+// thread. The DIRECTORY is created and must not hold an MDT yet.
 #include <fcntl.h>
 
 #include <boost/asio/io_context.hpp>
@@ -51,7 +52,8 @@ class Bench {
   }
 
   // Sends `count` requests, `in_flight` at a time, and prints how many a second.
-  void Measure(const char* name, int count, bool mutation, const std::function<proto::MetadataRequest(int)>& make) {
+  void Measure(const char* name, int count, bool mutation,
+               const std::function<proto::MetadataRequest(int)>& make) {
     const Duration begin = RealClock().Now();
     int sent = 0, done = 0;
     std::function<void()> next = [&] {
@@ -60,7 +62,8 @@ class Bench {
       request.set_session(session_);
       request.mutable_credentials();
       if (mutation) request.set_sequence(++sequence_);
-      if (mutation) request.set_low_water(sequence_ > static_cast<uint64_t>(in_flight_) ? sequence_ - in_flight_ : 1);
+      if (mutation)
+        request.set_low_water(sequence_ > static_cast<uint64_t>(in_flight_) ? sequence_ - in_flight_ : 1);
       asio::co_spawn(context_, server_->Handle(peer_, std::move(request)),
                      [&](std::exception_ptr, proto::MetadataReply reply) {
                        if (reply.status().error() != 0) Die(FromProto(reply.status()));
@@ -80,7 +83,8 @@ class Bench {
   template <typename T>
   T Run(Task<T> task) {
     std::optional<T> result;
-    asio::co_spawn(context_, std::move(task), [&](std::exception_ptr, T value) { result = std::move(value); });
+    asio::co_spawn(context_, std::move(task),
+                   [&](std::exception_ptr, T value) { result = std::move(value); });
     while (!result.has_value()) context_.run_one();
     return *std::move(result);
   }
@@ -91,7 +95,8 @@ class Bench {
 
   asio::io_context context_;
   const int in_flight_;
-  std::shared_ptr<Transport> transport_ = MakeInprocTransport(MakeInprocNetwork(), context_.get_executor(), RealClock());
+  std::shared_ptr<Transport> transport_ =
+      MakeInprocTransport(MakeInprocNetwork(), context_.get_executor(), RealClock());
   std::shared_ptr<SilentPeer> peer_ = std::make_shared<SilentPeer>();
   std::unique_ptr<MetadataServer> server_;
   SessionId session_ = 0;

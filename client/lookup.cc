@@ -49,7 +49,8 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   NACRE_ENTER(pass);
   *negative_valid = cached() ? options_.kernel_cache : Duration(0);
   if (name.size() > kMaxName) {
-    co_return ErrnoError(ENAMETOOLONG, absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
+    co_return ErrnoError(ENAMETOOLONG,
+                         absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
   }
   proto::MetadataRequest request;
   *request.mutable_lookup()->mutable_parent() = ToProto(parent);

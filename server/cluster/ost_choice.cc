@@ -6,9 +6,8 @@ namespace nacre::cluster {
 
 bool SpaceIsAlike(const std::vector<OstSpace>& osts) {
   if (osts.empty()) return true;
-  auto [least, most] = std::minmax_element(osts.begin(), osts.end(), [](auto& a, auto& b) {
-    return a.available_bytes < b.available_bytes;
-  });
+  auto [least, most] = std::minmax_element(
+      osts.begin(), osts.end(), [](auto& a, auto& b) { return a.available_bytes < b.available_bytes; });
   double difference = static_cast<double>(most->available_bytes - least->available_bytes);
   return difference <= 0.17 * static_cast<double>(most->available_bytes);
 }

@@ -1,5 +1,6 @@
-// Which OSTs a new file's stripes go to: round robin while the free space of all is alike, by free space at random otherwise (Lustre's
-// rule: unlike means that the emptiest and the fullest differ by more than 17 %). Thread-safe. Deterministic under a seeded Random.
+// Which OSTs a new file's stripes go to: round robin while the free space of all is alike, by free space at
+// random otherwise (Lustre's rule: unlike means that the emptiest and the fullest differ by more than 17 %).
+// Thread-safe. Deterministic under a seeded Random.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ class OstChooser {
  public:
   explicit OstChooser(Random& random) : random_(random) {}
 
-  // `count` different ones out of `osts` (all of them if there are fewer), in stripe order. Those without any space
-  // come last: they are taken only when the others do not suffice.
+  // `count` different ones out of `osts` (all of them if there are fewer), in stripe order. Those without any
+  // space come last: they are taken only when the others do not suffice.
   std::vector<OstIndex> Choose(std::vector<OstSpace> osts, size_t count);
 
  private:

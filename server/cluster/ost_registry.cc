@@ -93,8 +93,10 @@ void OstRegistry::Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr
   RetryPolicy policy;
   policy.hard = patient;
   policy.soft_timeout = kFencePatience;
-  if (*stub == nullptr) *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, policy);
-  else if ((*stub)->peer() != peer) (*stub)->SetPeer(peer);
+  if (*stub == nullptr)
+    *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, policy);
+  else if ((*stub)->peer() != peer)
+    (*stub)->SetPeer(peer);
 }
 
 Task<Status> OstRegistry::Fence(OstIndex index, SessionId session) {
@@ -104,7 +106,8 @@ Task<Status> OstRegistry::Fence(OstIndex index, SessionId session) {
     auto it = osts_.find(index);
     if (it != osts_.end()) stub = it->second.impatient;
   }
-  if (stub == nullptr) co_return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", index));
+  if (stub == nullptr)
+    co_return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", index));
   proto::ObjectRequest request;
   request.set_ost(index);
   request.mutable_fence()->set_session(session);
@@ -115,9 +118,10 @@ Task<Status> OstRegistry::Fence(OstIndex index, SessionId session) {
 
 Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {
   if (!request.cluster_uuid().empty() && request.cluster_uuid() != options_.cluster_uuid) {
-    return ErrnoError(EINVAL, absl::StrFormat(
-        "the OSS at %s belongs to cluster %s, this is cluster %s: start it with its own metadata server, or give it fresh directories",
-        request.address(), request.cluster_uuid(), options_.cluster_uuid));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("the OSS at %s belongs to cluster %s, this is cluster %s: start it "
+                                      "with its own metadata server, or give it fresh directories",
+                                      request.address(), request.cluster_uuid(), options_.cluster_uuid));
   }
   if (request.address().empty()) return ErrnoError(EINVAL, "an OSS registered without an address");
   if (request.osts().empty()) {
@@ -129,18 +133,21 @@ Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const
 
 Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
   if (info.index() >= kMaxOsts) {
-    return ErrnoError(EINVAL, absl::StrFormat("OST index %d is too high: the highest is %d", info.index(), kMaxOsts - 1));
+    return ErrnoError(
+        EINVAL, absl::StrFormat("OST index %d is too high: the highest is %d", info.index(), kMaxOsts - 1));
   }
-  if (info.uuid().empty()) return ErrnoError(EINVAL, absl::StrFormat("OST %d registered without a uuid", info.index()));
+  if (info.uuid().empty())
+    return ErrnoError(EINVAL, absl::StrFormat("OST %d registered without a uuid", info.index()));
   for (const auto& [index, ost] : osts_) {
     if (index == info.index() && ost.record.uuid != info.uuid()) {
-      return ErrnoError(EEXIST, absl::StrFormat(
-          "OST index %d belongs to %s for ever, %s (%s) cannot have it: give the new OST an index of its own", index,
-          ost.record.uuid, info.uuid(), info.directory()));
+      return ErrnoError(EEXIST, absl::StrFormat("OST index %d belongs to %s for ever, %s (%s) cannot have "
+                                                "it: give the new OST an index of its own",
+                                                index, ost.record.uuid, info.uuid(), info.directory()));
     }
     if (index != info.index() && ost.record.uuid == info.uuid()) {
-      return ErrnoError(EEXIST, absl::StrFormat("OST %s has index %d, it cannot come back as %d: correct its configuration",
-                                                info.uuid(), index, info.index()));
+      return ErrnoError(
+          EEXIST, absl::StrFormat("OST %s has index %d, it cannot come back as %d: correct its configuration",
+                                  info.uuid(), index, info.index()));
     }
   }
   return OkStatus();
@@ -181,7 +188,8 @@ Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest re
   }
   MarkUp(request);
   reply.set_cluster_uuid(options_.cluster_uuid);
-  reply.set_heartbeat_ms(static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.heartbeat).count()));
+  reply.set_heartbeat_ms(
+      static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.heartbeat).count()));
   co_return reply;
 }
 
@@ -208,8 +216,9 @@ proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& requ
     bool known = it != osts_.end() && it->second.record.uuid == info.uuid() && it->second.up &&
                  it->second.instance == request.instance() && it->second.record.address == request.address();
     if (!known) {
-      *reply.mutable_status() = ToProto(ErrnoError(
-          ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again", info.index(), request.address())));
+      *reply.mutable_status() =
+          ToProto(ErrnoError(ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again",
+                                                     info.index(), request.address())));
       return reply;
     }
     it->second.info = info;

@@ -1,7 +1,8 @@
-// The MGS's knowledge of the OSTs: who holds which index (for ever, in the store), where it is served, whether it is up, and the cluster
-// map made of that. Also the way from here to an OST: one ObjectStub each.
+// The MGS's knowledge of the OSTs: who holds which index (for ever, in the store), where it is served,
+// whether it is up, and the cluster map made of that. Also the way from here to an OST: one ObjectStub each.
 //
-// Thread-safe. Registrations are on stable storage before they are answered. Errors name the OST and what to do.
+// Thread-safe. Registrations are on stable storage before they are answered. Errors name the OST and what to
+// do.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -48,8 +49,11 @@ class OstRegistry {
   // Ends all calls to the OSSes.
   void Close();
   // Called (outside of all locks) with each new cluster map. Set it before the first call.
-  void SetOnChange(absl::AnyInvocable<void(const proto::ClusterMap&)> on_change) { on_change_ = std::move(on_change); }
-  // Before an OST counts as up: what has to be done at it first (fences that it missed). Set it before the first call.
+  void SetOnChange(absl::AnyInvocable<void(const proto::ClusterMap&)> on_change) {
+    on_change_ = std::move(on_change);
+  }
+  // Before an OST counts as up: what has to be done at it first (fences that it missed). Set it before the
+  // first call.
   void SetAdmit(absl::AnyInvocable<Task<Status>(OstIndex)> admit) { admit_ = std::move(admit); }
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
@@ -63,7 +67,8 @@ class OstRegistry {
   bool IsUp(OstIndex index) const;
   // Tells the OST to refuse this session. Fails after a few seconds if the OST does not answer.
   Task<Status> Fence(OstIndex index, SessionId session);
-  StatusOr<std::shared_ptr<ObjectStub>> Stub(OstIndex index);  // ENODEV: no OST of that index was ever registered
+  StatusOr<std::shared_ptr<ObjectStub>> Stub(
+      OstIndex index);  // ENODEV: no OST of that index was ever registered
 
  private:
   struct Ost {

@@ -33,7 +33,8 @@ Task<void> DestroyLoop(MdsPtr mds) {
     co_await mds->env.clock.Sleep(mds->options.sync_interval);
     if (mds->closed) co_return;
     auto left = co_await mds->destroyer.Pass(mds);
-    if (!left.ok() && !mds->closed) LogError("destroying objects failed: %s", std::string(left.status().message()));
+    if (!left.ok() && !mds->closed)
+      LogError("destroying objects failed: %s", std::string(left.status().message()));
   }
 }
 
@@ -46,7 +47,8 @@ Task<void> EvictAndLog(MdsPtr mds, SessionPtr session, std::string reason) {
 
 Task<void> EvictMissing(MdsPtr mds) {
   for (const SessionPtr& session : mds->sessions.All()) {
-    if (!session->whole()) co_await EvictAndLog(mds, session, "it did not come back after a restart of the MDS");
+    if (!session->whole())
+      co_await EvictAndLog(mds, session, "it did not come back after a restart of the MDS");
   }
 }
 
@@ -55,7 +57,8 @@ Task<void> SessionLoop(MdsPtr mds) {
     co_await mds->env.clock.Sleep(mds->options.heartbeat);
     if (mds->closed || mds->Recovering()) continue;
     for (const SessionPtr& session : mds->sessions.All()) {
-      if (session->ended() || mds->env.clock.Now() - session->heard() < mds->options.session_timeout) continue;
+      if (session->ended() || mds->env.clock.Now() - session->heard() < mds->options.session_timeout)
+        continue;
       Spawn(mds->env.executor, EvictAndLog(mds, session, "it was silent for too long"));
     }
   }
@@ -66,12 +69,15 @@ Task<void> RecoveryLoop(MdsPtr mds) {
   while (!mds->closed && mds->Recovering()) {
     bool over = mds->env.clock.Now() - mds->started >= mds->options.recovery_window;
     if (over) co_await EvictMissing(mds);
-    if (over || mds->sessions.AllWhole()) mds->sessions.EndRecovery();
-    else co_await mds->env.clock.Sleep(kStep);
+    if (over || mds->sessions.AllWhole())
+      mds->sessions.EndRecovery();
+    else
+      co_await mds->env.clock.Sleep(kStep);
   }
   if (mds->closed) co_return;
   co_await mds->filesystem_lease.OfferToLast(mds);
-  // Clients repeat what was unanswered once they are back: an unlink of a file that they keep open may be among it.
+  // Clients repeat what was unanswered once they are back: an unlink of a file that they keep open may be
+  // among it.
   co_await mds->env.clock.Sleep(kOrphanGrace);
   if (mds->closed) co_return;
   Status status = co_await SweepOrphans(mds);
@@ -119,7 +125,8 @@ proto::ClusterStatus MakeStatus(Mds& mds) {
     for (const std::string& problem : ost.info().problems()) {
       status.add_problems(absl::StrFormat("OST %d: %s", ost.info().index(), problem));
     }
-    if (!ost.up()) status.add_problems(absl::StrFormat("OST %d at %s is down", ost.info().index(), ost.address()));
+    if (!ost.up())
+      status.add_problems(absl::StrFormat("OST %d at %s is down", ost.info().index(), ost.address()));
   }
   status.set_version(NACRE_VERSION);
   status.set_inodes(mds.tables->InodeCount());
@@ -127,8 +134,8 @@ proto::ClusterStatus MakeStatus(Mds& mds) {
   status.set_mdt_total_bytes(space.total_bytes);
   status.set_mdt_free_bytes(space.free_bytes);
   status.set_mds_resident_bytes(ResidentBytes());
-  status.set_mds_uptime_seconds(
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(mds.env.clock.Now() - mds.started).count()));
+  status.set_mds_uptime_seconds(static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(mds.env.clock.Now() - mds.started).count()));
   return status;
 }
 

@@ -1,5 +1,5 @@
-// What the MDS does without being asked: syncing, watching heartbeats and sessions, ending the recovery window, destroying objects.
-// Every task ends soon after Mds::closed is set. Also the MGS's report.
+// What the MDS does without being asked: syncing, watching heartbeats and sessions, ending the recovery
+// window, destroying objects. Every task ends soon after Mds::closed is set. Also the MGS's report.
 #pragma once
 
 #include "server/metadata/mds.h"

@@ -94,8 +94,8 @@ class MdtChecker {
     RETURN_IF_ERROR(data.status());
     ASSIGN_OR_RETURN(superblock_, ParseSuperblock(*data));
     if (superblock_.version == kFormatVersion) return OkStatus();
-    return absl::FailedPreconditionError(absl::StrFormat("the MDT has format version %d, this program knows %d",
-                                                         superblock_.version, kFormatVersion));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the MDT has format version %d, this program knows %d", superblock_.version, kFormatVersion));
   }
 
   Status ReadInodes() {
@@ -121,7 +121,8 @@ class MdtChecker {
     return ForEachEntry(store_, TableKey(Table::kOrphan), [&](const KvEntry& entry) -> Status {
       const Fid fid = KeyFid(entry);
       auto it = seen_.find(fid);
-      if (it == seen_.end()) return FoundUseless(absl::StrCat("orphan ", fid.ToString(), " has no inode"), entry.key);
+      if (it == seen_.end())
+        return FoundUseless(absl::StrCat("orphan ", fid.ToString(), " has no inode"), entry.key);
       it->second.orphan = true;
       return OkStatus();
     });
@@ -129,15 +130,18 @@ class MdtChecker {
 
   // Empty: nothing is wrong with it.
   std::string JudgeEntry(const Fid& parent, uint64_t hash, const BucketEntry& entry) {
-    std::string place = absl::StrFormat("entry \"%s\" of directory %s", absl::CHexEscape(entry.name), parent.ToString());
+    std::string place =
+        absl::StrFormat("entry \"%s\" of directory %s", absl::CHexEscape(entry.name), parent.ToString());
     auto directory = seen_.find(parent);
     if (directory == seen_.end()) return absl::StrCat(place, ": there is no such directory");
     if (!S_ISDIR(directory->second.mode)) return absl::StrCat(place, ": that is no directory");
-    if (NameHash(superblock_.hash_key, entry.name) != hash) return absl::StrCat(place, ": it lies under a wrong hash");
+    if (NameHash(superblock_.hash_key, entry.name) != hash)
+      return absl::StrCat(place, ": it lies under a wrong hash");
     auto child = seen_.find(entry.fid);
     if (child == seen_.end()) return absl::StrFormat("%s: inode %s is missing", place, entry.fid.ToString());
     bool second_name = S_ISDIR(child->second.mode) && child->second.links > 0;
-    if (second_name) return absl::StrFormat("%s: directory %s has another name already", place, entry.fid.ToString());
+    if (second_name)
+      return absl::StrFormat("%s: directory %s has another name already", place, entry.fid.ToString());
     return {};
   }
 
@@ -148,8 +152,10 @@ class MdtChecker {
     ++directory.entries;
     ++child.links;
     if (S_ISDIR(child.mode)) ++directory.subdirectories;
-    if (child.parent == parent && child.parent_cookie == cookie) child.primary = true;
-    else secondary_[entry.fid].push_back({parent, cookie});
+    if (child.parent == parent && child.parent_cookie == cookie)
+      child.primary = true;
+    else
+      secondary_[entry.fid].push_back({parent, cookie});
   }
 
   Status ReadEntries() {
@@ -172,8 +178,10 @@ class MdtChecker {
       }
       if (wrong.empty()) return OkStatus();
       KvBatch fix;
-      if (good.empty()) fix.Erase(kv.key);
-      else fix.Put(kv.key, EncodeBucket(good));
+      if (good.empty())
+        fix.Erase(kv.key);
+      else
+        fix.Put(kv.key, EncodeBucket(good));
       return Found(std::move(wrong), std::move(fix));
     });
   }
@@ -185,7 +193,8 @@ class MdtChecker {
     }
     RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kReverseLink), [&](const KvEntry& entry) -> Status {
       if (wanted.erase(entry.key) > 0) return OkStatus();
-      return FoundUseless(absl::StrCat("a reverse link of ", KeyFid(entry).ToString(), " names no entry"), entry.key);
+      return FoundUseless(absl::StrCat("a reverse link of ", KeyFid(entry).ToString(), " names no entry"),
+                          entry.key);
     }));
     for (const std::string& key : wanted) {
       ByteReader in(std::string_view(key).substr(1));
@@ -193,7 +202,8 @@ class MdtChecker {
       if (!seen_[fid].primary) continue;  // CheckInodes makes one of them the primary one
       KvBatch fix;
       fix.Put(key, {});
-      RETURN_IF_ERROR(Found(absl::StrCat("a link of ", fid.ToString(), " has no reverse link"), std::move(fix)));
+      RETURN_IF_ERROR(
+          Found(absl::StrCat("a link of ", fid.ToString(), " has no reverse link"), std::move(fix)));
     }
     return OkStatus();
   }
@@ -241,15 +251,17 @@ class MdtChecker {
     KvBatch fix;
     fix.Put(EntryKey(kRootFid, hash), EncodeBucket(bucket));
     fix.Put(FidKey(Table::kInode, lost.fid), EncodeInode(inode));
-    return Found(absl::StrFormat("inode %s has no name%s", lost.fid.ToString(), repair_ ? ": it is now /" + name : ""),
-                 std::move(fix));
+    return Found(
+        absl::StrFormat("inode %s has no name%s", lost.fid.ToString(), repair_ ? ": it is now /" + name : ""),
+        std::move(fix));
   }
 
   Status CheckLinks(Inode inode, const Seen& seen) {
     uint32_t links = S_ISDIR(inode.mode) ? 2 + seen.subdirectories : seen.links;
     if (seen.orphan) links = 0;
     if (inode.nlink != links) {
-      std::string problem = absl::StrFormat("inode %s counts %d links, it has %d", inode.fid.ToString(), inode.nlink, links);
+      std::string problem =
+          absl::StrFormat("inode %s counts %d links, it has %d", inode.fid.ToString(), inode.nlink, links);
       inode.nlink = links;
       RETURN_IF_ERROR(FoundWrongInode(std::move(problem), inode));
     }
@@ -260,12 +272,13 @@ class MdtChecker {
       KvBatch fix;
       fix.Put(FidKey(Table::kInode, inode.fid), EncodeInode(inode));
       fix.Erase(ReverseLinkKey(inode.fid, parent, cookie));
-      RETURN_IF_ERROR(Found(absl::StrCat("inode ", inode.fid.ToString(), " names a parent that has no entry for it"),
-                            std::move(fix)));
+      RETURN_IF_ERROR(
+          Found(absl::StrCat("inode ", inode.fid.ToString(), " names a parent that has no entry for it"),
+                std::move(fix)));
     }
     if (!S_ISDIR(inode.mode) || inode.size == seen.entries) return OkStatus();
-    std::string problem = absl::StrFormat("directory %s counts %d entries, it has %d", inode.fid.ToString(), inode.size,
-                                          seen.entries);
+    std::string problem = absl::StrFormat("directory %s counts %d entries, it has %d", inode.fid.ToString(),
+                                          inode.size, seen.entries);
     inode.size = seen.entries;
     return FoundWrongInode(std::move(problem), inode);
   }
@@ -275,7 +288,8 @@ class MdtChecker {
     ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, data));
     if (seen->links > 0 && seen->orphan) {
       seen->orphan = false;
-      RETURN_IF_ERROR(FoundUseless(absl::StrCat("orphan ", fid.ToString(), " has a name"), FidKey(Table::kOrphan, fid)));
+      RETURN_IF_ERROR(
+          FoundUseless(absl::StrCat("orphan ", fid.ToString(), " has a name"), FidKey(Table::kOrphan, fid)));
     }
     bool nameless = seen->links == 0 && !seen->orphan && fid != kRootFid;
     return nameless ? Adopt(inode, seen) : CheckLinks(std::move(inode), *seen);
@@ -296,7 +310,8 @@ class MdtChecker {
       const Fid fid = KeyFid(entry);
       auto it = seen_.find(fid);
       if (it == seen_.end()) {
-        return FoundUseless(absl::StrCat("an extended attribute of ", fid.ToString(), ", which does not exist"), entry.key);
+        return FoundUseless(
+            absl::StrCat("an extended attribute of ", fid.ToString(), ", which does not exist"), entry.key);
       }
       ++it->second.xattrs;
       return OkStatus();
@@ -304,8 +319,8 @@ class MdtChecker {
     return ForEachEntry(store_, TableKey(Table::kInode), [&](const KvEntry& entry) -> Status {
       auto inode = ParseInode(KeyFid(entry), entry.value);
       if (!inode.ok() || inode->xattrs == seen_[inode->fid].xattrs) return OkStatus();
-      std::string problem = absl::StrFormat("inode %s counts %d extended attributes, it has %d", inode->fid.ToString(),
-                                            inode->xattrs, seen_[inode->fid].xattrs);
+      std::string problem = absl::StrFormat("inode %s counts %d extended attributes, it has %d",
+                                            inode->fid.ToString(), inode->xattrs, seen_[inode->fid].xattrs);
       inode->xattrs = seen_[inode->fid].xattrs;
       return FoundWrongInode(std::move(problem), *inode);
     });
@@ -323,10 +338,12 @@ class MdtChecker {
     return ForEachEntry(store_, TableKey(Table::kDestroy), [&](const KvEntry& entry) -> Status {
       ByteReader key(std::string_view(entry.key).substr(1));
       uint64_t sequence = key.Big<uint64_t>();
-      if (!ParseDestroy(entry.value).ok()) return FoundUseless(absl::StrFormat("destroy record %x is damaged", sequence), entry.key);
+      if (!ParseDestroy(entry.value).ok())
+        return FoundUseless(absl::StrFormat("destroy record %x is damaged", sequence), entry.key);
       max_object_sequence_ = std::max(max_object_sequence_, sequence);
       if (!used_sequences_.contains(sequence)) return OkStatus();
-      return FoundUseless(absl::StrFormat("objects %x are to be destroyed but belong to a file", sequence), entry.key);
+      return FoundUseless(absl::StrFormat("objects %x are to be destroyed but belong to a file", sequence),
+                          entry.key);
     });
   }
 
@@ -339,7 +356,8 @@ class MdtChecker {
     if (used < next) return OkStatus();
     KvBatch fix;
     fix.Put(CounterKey(counter), EncodeNumber(used + 1));
-    return Found(absl::StrFormat("counter %d stands at %d although %d is in use", static_cast<int>(counter), next, used),
+    return Found(absl::StrFormat("counter %d stands at %d although %d is in use", static_cast<int>(counter),
+                                 next, used),
                  std::move(fix));
   }
 

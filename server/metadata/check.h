@@ -1,9 +1,11 @@
-// The checker of a stopped MDT, and of an MDT against the objects of its OSTs. Used by `nacre doctor` and the simulation.
+// The checker of a stopped MDT, and of an MDT against the objects of its OSTs. Used by `nacre doctor` and the
+// simulation.
 //
-// Finds: damaged records, entries without inode, inodes without entry, wrong link and entry counts, loops and cut-off directories, wrong counters,
-// wrong reverse links, attributes and data of inodes that are gone, orphans that are none, objects in the destroy queue that are still in use.
-// Repair drops what is useless and corrects what can be derived; an inode without a name gets one in the root ("lost+found.<fid>").
-// Memory grows with the number of inodes (about 100 bytes each). Not thread-safe; the store must not be in use.
+// Finds: damaged records, entries without inode, inodes without entry, wrong link and entry counts, loops and
+// cut-off directories, wrong counters, wrong reverse links, attributes and data of inodes that are gone,
+// orphans that are none, objects in the destroy queue that are still in use. Repair drops what is useless and
+// corrects what can be derived; an inode without a name gets one in the root ("lost+found.<fid>"). Memory
+// grows with the number of inodes (about 100 bytes each). Not thread-safe; the store must not be in use.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -29,11 +31,13 @@ struct CheckReport {
   bool clean() const { return problem_count == 0; }
 };
 
-// Errors: the store's, and FAILED_PRECONDITION or DATA_LOSS if it is no MDT of this version. What is merely wrong is in the report.
+// Errors: the store's, and FAILED_PRECONDITION or DATA_LOSS if it is no MDT of this version. What is merely
+// wrong is in the report.
 StatusOr<CheckReport> CheckMdt(KvStore& store, bool repair);
 
-// Compares an MDT with what the OSTs hold. Call AddObject for each object of each OST, then Finish. Objects that belong to no file are
-// orphans (repair: into the destroy queue); a file that counts blocks without having an object has lost them.
+// Compares an MDT with what the OSTs hold. Call AddObject for each object of each OST, then Finish. Objects
+// that belong to no file are orphans (repair: into the destroy queue); a file that counts blocks without
+// having an object has lost them.
 class ObjectCheck {
  public:
   explicit ObjectCheck(KvStore& store) : store_(store) {}
@@ -46,7 +50,7 @@ class ObjectCheck {
 
   KvStore& store_;
   CheckReport report_;
-  absl::flat_hash_map<Fid, bool> seen_;  // files of which an object was found
+  absl::flat_hash_map<Fid, bool> seen_;                           // files of which an object was found
   absl::flat_hash_map<uint64_t, std::vector<uint32_t>> orphans_;  // sequence -> OST of each stripe
 };
 

@@ -36,8 +36,10 @@ Status TakeOff(Mds& mds, const Page& page, const std::set<OstIndex>& done, size_
   KvBatch batch;
   batch.UseReserve();
   for (size_t i = 0; i < page.sequences.size(); ++i) {
-    if (AllDone(page.records[i], done)) batch.Erase(NumberKey(Table::kDestroy, page.sequences[i]));
-    else *left += page.records[i].groups.size();
+    if (AllDone(page.records[i], done))
+      batch.Erase(NumberKey(Table::kDestroy, page.sequences[i]));
+    else
+      *left += page.records[i].groups.size();
   }
   return batch.empty() ? OkStatus() : mds.tables->CommitBatch(std::move(batch));
 }

@@ -1,6 +1,7 @@
-// Works off the destroy queue: objects of files that are gone. In the background, in batches, per OST and around OSTs that are away; what is
-// done is taken off the queue once the OST has it on stable storage. Nothing is destroyed before the MDT's own record of it is durable: else
-// a loss of power could bring a file back without its data. Thread-safe.
+// Works off the destroy queue: objects of files that are gone. In the background, in batches, per OST and
+// around OSTs that are away; what is done is taken off the queue once the OST has it on stable storage.
+// Nothing is destroyed before the MDT's own record of it is durable: else a loss of power could bring a file
+// back without its data. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_set.h>
@@ -20,7 +21,8 @@ struct Mds;
 
 class Destroyer {
  public:
-  // Objects of this sequence are being written (truncate.h, MoveOut): leave them although they are in the queue.
+  // Objects of this sequence are being written (truncate.h, MoveOut): leave them although they are in the
+  // queue.
   void Hold(uint64_t sequence);
   void Release(uint64_t sequence);
 

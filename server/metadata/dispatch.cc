@@ -101,8 +101,8 @@ Task<Reply> Dispatch(const Op& op) {
       co_return proto::MetadataReply{};
     }
     default:
-      co_return ErrnoError(EPROTO, absl::StrFormat("request %d has no operation that this server knows (%d)", request.id(),
-                                                   request.op_case()));
+      co_return ErrnoError(EPROTO, absl::StrFormat("request %d has no operation that this server knows (%d)",
+                                                   request.id(), request.op_case()));
   }
 }
 

@@ -21,8 +21,10 @@ Status StorePending(Mds& mds, SessionId session, const std::vector<OstIndex>& os
   KvBatch batch;
   batch.UseReserve();
   std::string key = NumberKey(Table::kFence, session);
-  if (osts.empty()) batch.Erase(std::move(key));
-  else batch.Put(std::move(key), EncodePending(osts));
+  if (osts.empty())
+    batch.Erase(std::move(key));
+  else
+    batch.Put(std::move(key), EncodePending(osts));
   return mds.tables->CommitBatch(std::move(batch));
 }
 
@@ -39,7 +41,8 @@ Task<Fenced> FenceAt(MdsPtr mds, OstIndex ost, SessionId session) {
     Status status = co_await mds->osts.Fence(ost, session);
     fenced.done = status.ok();
     if (fenced.done) break;
-    LogWarning("fencing session %d at OST %d failed, trying again: %s", session, ost, std::string(status.message()));
+    LogWarning("fencing session %d at OST %d failed, trying again: %s", session, ost,
+               std::string(status.message()));
     co_await mds->env.clock.Sleep(mds->options.heartbeat);
   }
   co_return fenced;
@@ -70,7 +73,8 @@ Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, std::string reason) {
   if (unknown) CO_RETURN_IF_ERROR(RequestSizeScan(mds));
   for (const Fid& fid : mds->opens.WrittenBy(session->id)) {
     Status status = co_await RecoverSize(mds, fid);
-    if (!status.ok()) LogWarning("the size of %s could not be recovered: %s", fid.ToString(), std::string(status.message()));
+    if (!status.ok())
+      LogWarning("the size of %s could not be recovered: %s", fid.ToString(), std::string(status.message()));
   }
   co_return co_await EndSession(mds, session);
 }
@@ -82,7 +86,8 @@ Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason) {
     co_await mds->sessions.AwaitGone(session->id);
     co_return OkStatus();
   }
-  // Others wait for it to be gone, so a store that refuses for a while (a full disk) must not leave it half evicted.
+  // Others wait for it to be gone, so a store that refuses for a while (a full disk) must not leave it half
+  // evicted.
   Status status = co_await EvictFirst(mds, session, reason);
   while (!status.ok() && !mds->closed) {
     LogError("evicting session %d failed, trying again: %s", session->id, std::string(status.message()));
@@ -139,7 +144,8 @@ Task<Status> RecoverSize(MdsPtr mds, Fid fid) {
   auto inode = transaction.Load(fid);
   if (absl::IsNotFound(inode.status())) co_return OkStatus();
   CO_RETURN_IF_ERROR(inode.status());
-  bool same = (*inode)->layout == layout && !(*inode)->inline_data;  // else it was truncated meanwhile, which settles it
+  bool same = (*inode)->layout == layout &&
+              !(*inode)->inline_data;  // else it was truncated meanwhile, which settles it
   if (!same || sizes.end <= (*inode)->size) co_return OkStatus();
   LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), sizes.end, (*inode)->size);
   transaction.Dirty(*inode);

@@ -1,5 +1,6 @@
-// Exclusive locks on FIDs for coroutines, first come first served. Thread-safe. A set is taken in ascending order, so that
-// two operations never wait for each other; whoever holds a set takes no further one of the same FidLocks.
+// Exclusive locks on FIDs for coroutines, first come first served. Thread-safe. A set is taken in ascending
+// order, so that two operations never wait for each other; whoever holds a set takes no further one of the
+// same FidLocks.
 //
 // Memory: only FIDs that are locked at the moment have an entry.
 #pragma once
@@ -24,7 +25,8 @@ class FidLocks {
    public:
     Guard() = default;
     Guard(FidLocks* locks, std::vector<Fid> fids) : locks_(locks), fids_(std::move(fids)) {}
-    Guard(Guard&& other) noexcept : locks_(std::exchange(other.locks_, nullptr)), fids_(std::move(other.fids_)) {}
+    Guard(Guard&& other) noexcept
+        : locks_(std::exchange(other.locks_, nullptr)), fids_(std::move(other.fids_)) {}
     Guard& operator=(Guard&& other) noexcept {
       Release();
       locks_ = std::exchange(other.locks_, nullptr);

@@ -33,7 +33,8 @@ Task<Status> FilesystemLease::MakeWay(MdsPtr mds) {
     OneShot<Unit> released = mds->leases.Released(grant.id);
     AskBack(*mds, grant.session, grant.id);
     OneShot<bool> decided;  // true: released in time
-    auto timer = mds->env.clock.After(mds->env.executor, Patience(*mds, grant.session), [decided] { decided.Set(false); });
+    auto timer = mds->env.clock.After(mds->env.executor, Patience(*mds, grant.session),
+                                      [decided] { decided.Set(false); });
     Spawn(mds->env.executor, [](OneShot<Unit> released, OneShot<bool> decided) -> Task<void> {
       co_await released.Wait();
       decided.Set(true);

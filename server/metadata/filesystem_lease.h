@@ -1,5 +1,6 @@
-// The policy of leases today: a session that is the only one holds the whole filesystem, for writing; with several sessions nobody
-// holds anything. Granting leases of single inodes will be another policy over the same LeaseTable. Thread-safe.
+// The policy of leases today: a session that is the only one holds the whole filesystem, for writing; with
+// several sessions nobody holds anything. Granting leases of single inodes will be another policy over the
+// same LeaseTable. Thread-safe.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// Hands out numbers that are never used twice: FIDs, object sequences, session ids. They are taken from the store in ranges which
-// are on stable storage before their first use, so that handing one out costs no write and not even a loss of power brings one back.
-// Thread-safe. Errors are the store's.
+// Hands out numbers that are never used twice: FIDs, object sequences, session ids. They are taken from the
+// store in ranges which are on stable storage before their first use, so that handing one out costs no write
+// and not even a loss of power brings one back. Thread-safe. Errors are the store's.
 #pragma once
 
 #include <mutex>

@@ -1,7 +1,8 @@
 // Inodes in memory, bounded, least recently used ones dropped first. Thread-safe.
 //
-// A writer announces an inode before its commit (BeginWrite) and ends with the new value (EndWrite). In between nobody is answered
-// from the cache and no reader may insert what it has read, so that the cache never goes back to an older value.
+// A writer announces an inode before its commit (BeginWrite) and ends with the new value (EndWrite). In
+// between nobody is answered from the cache and no reader may insert what it has read, so that the cache
+// never goes back to an older value.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>

@@ -1,5 +1,5 @@
-// Keys of the MDT's tables: one byte for the table, then big-endian fields, so that what belongs together lies together
-// (proto/FORMAT.md, "The MDT"). Pure functions.
+// Keys of the MDT's tables: one byte for the table, then big-endian fields, so that what belongs together
+// lies together (proto/FORMAT.md, "The MDT"). Pure functions.
 #pragma once
 
 #include <string>

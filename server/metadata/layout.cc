@@ -8,27 +8,29 @@ namespace {
 
 Status CheckComponent(const TemplateComponent& component, uint64_t start) {
   if (component.stripe_size % kStripeAlignment != 0 || component.stripe_size > kMaxStripeSize) {
-    return ErrnoError(EINVAL, absl::StrFormat("stripe size %d is not a multiple of %d up to %d", component.stripe_size,
-                                              kStripeAlignment, kMaxStripeSize));
+    return ErrnoError(EINVAL, absl::StrFormat("stripe size %d is not a multiple of %d up to %d",
+                                              component.stripe_size, kStripeAlignment, kMaxStripeSize));
   }
   if (component.stripe_count < -1 || component.stripe_count > kMaxStripeCount) {
-    return ErrnoError(EINVAL, absl::StrFormat("stripe count %d is none of -1 (all OSTs), 1..%d", component.stripe_count,
-                                              kMaxStripeCount));
+    return ErrnoError(EINVAL, absl::StrFormat("stripe count %d is none of -1 (all OSTs), 1..%d",
+                                              component.stripe_count, kMaxStripeCount));
   }
   if (component.end <= start) {
-    return ErrnoError(EINVAL, absl::StrFormat("a layout component ends at %d, where the one before ends at %d",
-                                              component.end, start));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("a layout component ends at %d, where the one before ends at %d",
+                                      component.end, start));
   }
   if (component.end != kEndOfFile && component.end % component.stripe_size != 0) {
-    return ErrnoError(EINVAL, absl::StrFormat("a layout component ends at %d, which is no multiple of its stripe size %d",
-                                              component.end, component.stripe_size));
+    return ErrnoError(
+        EINVAL, absl::StrFormat("a layout component ends at %d, which is no multiple of its stripe size %d",
+                                component.end, component.stripe_size));
   }
   return OkStatus();
 }
 
 struct Place {
   const LayoutComponent* component = nullptr;
-  uint64_t start = 0;  // of the component in the file
+  uint64_t start = 0;     // of the component in the file
   uint32_t position = 0;  // of the stripe in the component
 };
 
@@ -62,8 +64,9 @@ StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted) {
     checked.push_back(component);
   }
   if (!checked.empty() && start != kEndOfFile) {
-    return ErrnoError(EINVAL, absl::StrFormat("the layout's last component ends at %d: let it end at -1, the end of the file",
-                                              start));
+    return ErrnoError(
+        EINVAL, absl::StrFormat(
+                    "the layout's last component ends at %d: let it end at -1, the end of the file", start));
   }
   return checked;
 }
@@ -99,7 +102,8 @@ uint64_t FileSizeFor(const Layout& layout, uint32_t stripe, uint64_t object_size
   uint64_t stripe_size = place.component->stripe_size;
   uint64_t last = object_size - 1;
   uint64_t row = last / stripe_size;
-  uint64_t offset = (row * place.component->groups.size() + place.position) * stripe_size + last % stripe_size;
+  uint64_t offset =
+      (row * place.component->groups.size() + place.position) * stripe_size + last % stripe_size;
   return place.start + offset + 1;
 }
 

@@ -1,4 +1,5 @@
-// Layout templates: checking what a user asks for, and turning one into a file's layout. Pure functions apart from the choice of OSTs.
+// Layout templates: checking what a user asks for, and turning one into a file's layout. Pure functions apart
+// from the choice of OSTs.
 #pragma once
 
 #include "proto/types.pb.h"
@@ -17,8 +18,8 @@ inline constexpr size_t kMaxTemplateComponents = 16;
 // One stripe of 1 MiB.
 LayoutTemplate DefaultTemplate();
 
-// EINVAL with the offending value unless sizes are aligned and components follow each other up to the end of the file. Zero stripe sizes
-// become the default, a zero count becomes 1.
+// EINVAL with the offending value unless sizes are aligned and components follow each other up to the end of
+// the file. Zero stripe sizes become the default, a zero count becomes 1.
 StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted);
 
 // ENODEV when the cluster has no OST yet.
@@ -28,7 +29,8 @@ StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const std::vector<clu
 // Where the object of stripe n of this layout ends if the file ends at `size`: the object's size at the most.
 uint64_t ObjectSizeFor(const Layout& layout, uint32_t stripe, uint64_t size);
 
-// The other way round: the end of the file if the object of stripe n ends at `object_size` (0 for an empty object).
+// The other way round: the end of the file if the object of stripe n ends at `object_size` (0 for an empty
+// object).
 uint64_t FileSizeFor(const Layout& layout, uint32_t stripe, uint64_t object_size);
 
 }  // namespace nacre::mds

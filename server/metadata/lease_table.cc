@@ -7,7 +7,9 @@
 namespace nacre::mds {
 namespace {
 
-bool Conflict(proto::LeaseMode a, proto::LeaseMode b) { return a == proto::LEASE_WRITE || b == proto::LEASE_WRITE; }
+bool Conflict(proto::LeaseMode a, proto::LeaseMode b) {
+  return a == proto::LEASE_WRITE || b == proto::LEASE_WRITE;
+}
 
 void SetAll(const std::vector<OneShot<Unit>>& waiters) {
   for (const auto& waiter : waiters) waiter.Set({});
@@ -64,7 +66,8 @@ std::vector<LeaseGrant> LeaseTable::HoldersOf(const Fid& resource) const {
   return HoldersLocked(resource);
 }
 
-std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const {
+std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId session,
+                                              proto::LeaseMode mode) const {
   std::vector<LeaseGrant> conflicts = HoldersOf(resource);
   std::erase_if(conflicts, [&](const LeaseGrant& grant) {
     return grant.session == session || !Conflict(grant.mode, mode);
@@ -91,8 +94,10 @@ OneShot<Unit> LeaseTable::Released(uint64_t id) {
   OneShot<Unit> released;
   std::lock_guard lock(mutex_);
   auto it = grants_.find(id);
-  if (it == grants_.end()) released.Set({});
-  else it->second.waiters.push_back(released);
+  if (it == grants_.end())
+    released.Set({});
+  else
+    it->second.waiters.push_back(released);
   return released;
 }
 

@@ -1,5 +1,6 @@
-// Who holds which lease, and which are being revoked. Knows resources and modes, no policy (filesystem_lease.h decides). In memory: a
-// client that comes back after a restart says what it held. Thread-safe.
+// Who holds which lease, and which are being revoked. Knows resources and modes, no policy
+// (filesystem_lease.h decides). In memory: a client that comes back after a restart says what it held.
+// Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -27,7 +28,8 @@ struct LeaseGrant {
 
 class LeaseTable {
  public:
-  // The grant of this session on the resource is made, or changed to this mode. The caller has made sure that no other conflicts.
+  // The grant of this session on the resource is made, or changed to this mode. The caller has made sure that
+  // no other conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // What a client says it held before a restart. False: another session's grant conflicts.
   bool Restore(SessionId session, const proto::Lease& lease);

@@ -23,9 +23,11 @@ proto::LockRange Nothing(proto::LockRange lock) {
 
 StatusOr<LockTable::Range> LockTable::Parse(SessionId session, const proto::LockRange& lock) {
   if (lock.type() != F_RDLCK && lock.type() != F_WRLCK && lock.type() != F_UNLCK) {
-    return ErrnoError(EINVAL, absl::StrFormat("a lock of type %d: allowed are F_RDLCK, F_WRLCK, F_UNLCK", lock.type()));
+    return ErrnoError(
+        EINVAL, absl::StrFormat("a lock of type %d: allowed are F_RDLCK, F_WRLCK, F_UNLCK", lock.type()));
   }
-  Range range{{session, lock.owner()}, lock.flock(), lock.type() == F_WRLCK, lock.start(), lock.end(), lock.pid()};
+  Range range{
+      {session, lock.owner()}, lock.flock(), lock.type() == F_WRLCK, lock.start(), lock.end(), lock.pid()};
   if (range.flock) {
     range.start = 0;
     range.end = kToTheEnd;
@@ -127,7 +129,8 @@ bool LockTable::ClosesCircle(const File& file, const Range& range) const {
   return false;
 }
 
-LockTable::Outcome LockTable::Set(SessionId session, const proto::LockRange& lock, bool wait, uint64_t wait_id) {
+LockTable::Outcome LockTable::Set(SessionId session, const proto::LockRange& lock, bool wait,
+                                  uint64_t wait_id) {
   auto range = Parse(session, lock);
   if (!range.ok()) return {range.status(), {}};
   std::vector<Answer> answers;
@@ -144,7 +147,8 @@ LockTable::Outcome LockTable::Set(SessionId session, const proto::LockRange& loc
     } else if (lock.type() != F_UNLCK && !wait) {
       outcome.status = ErrnoError(EAGAIN, absl::StrFormat("%s is locked by another owner", fid.ToString()));
     } else if (lock.type() != F_UNLCK && !range->flock && ClosesCircle(file, *range)) {
-      outcome.status = ErrnoError(EDEADLK, absl::StrFormat("waiting for %s would be a deadlock", fid.ToString()));
+      outcome.status =
+          ErrnoError(EDEADLK, absl::StrFormat("waiting for %s would be a deadlock", fid.ToString()));
     } else if (lock.type() != F_UNLCK) {
       file.waiting.push_back({*range, wait_id, {}});
       outcome.pending = file.waiting.back().answer;
@@ -170,8 +174,10 @@ bool LockTable::Cancel(SessionId session, uint64_t wait_id) {
     std::lock_guard guard(mutex_);
     for (auto it = files_.begin(); it != files_.end();) {
       CancelLocked(&it->second, session, wait_id, &answers);
-      if (it->second.empty()) files_.erase(it++);
-      else ++it;
+      if (it->second.empty())
+        files_.erase(it++);
+      else
+        ++it;
     }
   }
   bool found = !answers.empty();
@@ -214,8 +220,10 @@ void LockTable::DropSession(SessionId session) {
         return true;
       });
       Wake(&file, &answers);
-      if (file.empty()) files_.erase(it++);
-      else ++it;
+      if (file.empty())
+        files_.erase(it++);
+      else
+        ++it;
     }
   }
   Deliver(std::move(answers));

@@ -1,8 +1,8 @@
-// File locks: BSD locks on whole files (flock) and POSIX record locks (fcntl), which do not see each other. In memory: after a
-// restart the clients tell it again (Reclaim). Thread-safe; nothing waits inside.
+// File locks: BSD locks on whole files (flock) and POSIX record locks (fcntl), which do not see each other.
+// In memory: after a restart the clients tell it again (Reclaim). Thread-safe; nothing waits inside.
 //
-// Errors: EAGAIN (held by another owner), EDEADLK (a POSIX wait that would close a circle), EINTR (a wait that was cancelled),
-// EINVAL (a malformed range).
+// Errors: EAGAIN (held by another owner), EDEADLK (a POSIX wait that would close a circle), EINTR (a wait
+// that was cancelled), EINVAL (a malformed range).
 #pragma once
 
 #include <absl/container/flat_hash_map.h>

@@ -1,7 +1,7 @@
 #include "server/metadata/mds.h"
 
-#include <dirent.h>
 #include <absl/strings/escaping.h>
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -24,8 +24,9 @@ Status PromoteLink(Mds& mds, Transaction* transaction, Inode* inode) {
   std::string prefix = FidKey(Table::kReverseLink, inode->fid);
   ASSIGN_OR_RETURN(auto links, mds.tables->Scan(prefix, PrefixEnd(prefix), 1));
   if (links.empty()) {
-    return absl::DataLossError(absl::StrFormat("inode %s has %d links but no reverse link record: run nacre doctor",
-                                               inode->fid.ToString(), inode->nlink));
+    return absl::DataLossError(
+        absl::StrFormat("inode %s has %d links but no reverse link record: run nacre doctor",
+                        inode->fid.ToString(), inode->nlink));
   }
   ByteReader key(std::string_view(links[0].key).substr(prefix.size()));
   inode->parent = key.ReadFid();
@@ -88,7 +89,8 @@ Status CheckName(std::string_view name) {
     return ErrnoError(EINVAL, absl::StrFormat("\"%s\" cannot be the name of an entry", name));
   }
   if (name.size() > kMaxName) {
-    return ErrnoError(ENAMETOOLONG, absl::StrFormat("a name of %d bytes: at most %d are allowed", name.size(), kMaxName));
+    return ErrnoError(ENAMETOOLONG,
+                      absl::StrFormat("a name of %d bytes: at most %d are allowed", name.size(), kMaxName));
   }
   if (name.find('/') != name.npos || name.find('\0') != name.npos) {
     return ErrnoError(EINVAL, absl::StrFormat("the name \"%s\" has a slash or a NUL in it",
@@ -99,7 +101,8 @@ Status CheckName(std::string_view name) {
 
 Status CheckDirectory(const Inode& inode) {
   if (S_ISDIR(inode.mode)) return OkStatus();
-  return ErrnoError(ENOTDIR, absl::StrFormat("%s is no directory: mode %o", inode.fid.ToString(), inode.mode));
+  return ErrnoError(ENOTDIR,
+                    absl::StrFormat("%s is no directory: mode %o", inode.fid.ToString(), inode.mode));
 }
 
 Status CheckLinked(const Inode& directory) {
@@ -157,13 +160,15 @@ StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inh
 
 void QueueDestroy(const Inode& inode, KvBatch* batch) {
   if (!S_ISREG(inode.mode) || inode.inline_data || inode.layout.components.empty()) return;
-  batch->Put(NumberKey(Table::kDestroy, inode.layout.object_sequence), EncodeDestroy({StripeGroups(inode.layout)}));
+  batch->Put(NumberKey(Table::kDestroy, inode.layout.object_sequence),
+             EncodeDestroy({StripeGroups(inode.layout)}));
 }
 
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
   transaction->batch().UseReserve();
   QueueDestroy(*inode, &transaction->batch());
-  if (inode->inline_data || S_ISLNK(inode->mode)) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
+  if (inode->inline_data || S_ISLNK(inode->mode))
+    transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
   if (mds.data_locks.IsHeld(inode->fid)) transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
   std::string from = FidKey(Table::kXattr, inode->fid);
   const std::string to = PrefixEnd(from);
@@ -177,8 +182,8 @@ Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
   return OkStatus();
 }
 
-Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& parent, uint64_t cookie, bool keep,
-                WallTime now) {
+Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& parent, uint64_t cookie,
+                bool keep, WallTime now) {
   transaction->Dirty(inode);
   TouchChanged(inode, now);
   inode->nlink = S_ISDIR(inode->mode) ? 0 : inode->nlink - 1;

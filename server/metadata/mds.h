@@ -1,10 +1,12 @@
 // Everything that an operation of the MDS works on, and the context of one request.
 //
-// Mds is shared by all requests and background tasks; each part is thread-safe by itself. It outlives the MetadataServer as long as a
-// coroutine still runs; after Close nothing reaches the store or the network any more.
+// Mds is shared by all requests and background tasks; each part is thread-safe by itself. It outlives the
+// MetadataServer as long as a coroutine still runs; after Close nothing reaches the store or the network any
+// more.
 //
-// Locking: operations take `locks` of the inodes that they change (a directory for its entries), in one go. Whoever also needs `data_locks`
-// (operations that wait for OSSes: MoveOut, partial truncation) takes those first.
+// Locking: operations take `locks` of the inodes that they change (a directory for its entries), in one go.
+// Whoever also needs `data_locks` (operations that wait for OSSes: MoveOut, partial truncation) takes those
+// first.
 #pragma once
 
 #include <deque>
@@ -87,14 +89,14 @@ Task<FidLocks::Guard> LockEntry(Mds& mds, Fid parent, std::string name);
 // Names and FIDs as they come in.
 Status CheckName(std::string_view name);  // EINVAL, ENAMETOOLONG; "." and ".." are refused with EINVAL
 StatusOr<InodePtr> GetDirectory(Mds& mds, const Fid& fid);  // ENOTDIR
-Status CheckDirectory(const Inode& inode);  // ENOTDIR
-Status CheckLinked(const Inode& directory);  // ENOENT in a directory that has been removed
+Status CheckDirectory(const Inode& inode);                  // ENOTDIR
+Status CheckLinked(const Inode& directory);                 // ENOENT in a directory that has been removed
 
 // Small steps that several operations share.
-void TouchChanged(Inode* inode, WallTime now);  // ctime
+void TouchChanged(Inode* inode, WallTime now);   // ctime
 void TouchModified(Inode* inode, WallTime now);  // mtime and ctime
-// As TouchModified, for a change made at `when`, which later ones may have overtaken on the way here: neither time goes
-// back, unless somebody has set mtime into the future.
+// As TouchModified, for a change made at `when`, which later ones may have overtaken on the way here: neither
+// time goes back, unless somebody has set mtime into the future.
 void TouchWritten(Inode* inode, WallTime when);
 uint8_t DirType(uint32_t mode);
 // Layout and inline data where asked for.
@@ -103,8 +105,10 @@ Status FillLayout(Mds& mds, const InodePtr& inode, proto::Layout* layout, std::s
 StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inherited);
 // Queues a file's objects for destruction.
 void QueueDestroy(const Inode& inode, KvBatch* batch);
-// Takes one link away: the inode goes, becomes an orphan, or stays with its other links. `parent` and `cookie` name the link.
-Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& parent, uint64_t cookie, bool keep, WallTime now);
+// Takes one link away: the inode goes, becomes an orphan, or stays with its other links. `parent` and
+// `cookie` name the link.
+Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& parent, uint64_t cookie,
+                bool keep, WallTime now);
 // Removes what an inode without links still holds.
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode);
 // Ends an orphan that nobody has open any more. Does nothing to others.

@@ -41,15 +41,19 @@ StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& 
   return session;
 }
 
-// A recorded reply says that a handle was opened, or kept for the client; who has restarted or reclaimed since does not know of it.
+// A recorded reply says that a handle was opened, or kept for the client; who has restarted or reclaimed
+// since does not know of it.
 void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
   if (reply.status().error() != 0) return;
   const proto::MetadataRequest& request = op.request;
-  if (request.has_create()) mds::NoteOpen(op, FromProto(reply.entry().attr().fid()), request.create().flags());
+  if (request.has_create())
+    mds::NoteOpen(op, FromProto(reply.entry().attr().fid()), request.create().flags());
   const proto::Attr* removed = nullptr;
   if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
-  if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced()) removed = &reply.entry().replaced();
-  if (removed != nullptr && removed->nlink() == 0) op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
+  if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced())
+    removed = &reply.entry().replaced();
+  if (removed != nullptr && removed->nlink() == 0)
+    op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
 }
 
 // Does a mutation unless it was done before.
@@ -69,7 +73,8 @@ Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::Met
   co_return reply;
 }
 
-Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::MetadataRequest request) {
+Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,
+                                         proto::MetadataRequest request) {
   if (mds->closed) co_return ToReply(absl::UnavailableError("the metadata server is stopping"));
   if (request.op_case() == proto::MetadataRequest::kConnect) {
     co_return ToReply(co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect())));
@@ -87,7 +92,8 @@ class Server : public MetadataServer {
 
   ~Server() override { Close(); }
 
-  Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> peer, proto::MetadataRequest request) override {
+  Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> peer,
+                                    proto::MetadataRequest request) override {
     return HandleRequest(mds_, std::move(peer), std::move(request));
   }
 
@@ -126,10 +132,11 @@ class Server : public MetadataServer {
 Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEnvironment environment,
                                                                       MetadataOptions options) {
   if (options.inline_limit > mds::kStripeAlignment) {
-    co_return ErrnoError(EINVAL, absl::StrFormat("an inline limit of %d bytes: at most %d are possible", options.inline_limit,
-                                                 mds::kStripeAlignment));
+    co_return ErrnoError(EINVAL, absl::StrFormat("an inline limit of %d bytes: at most %d are possible",
+                                                 options.inline_limit, mds::kStripeAlignment));
   }
-  CO_ASSIGN_OR_RETURN(auto tables, mds::Tables::Open(environment.store, environment.random, environment.clock.Wall()));
+  CO_ASSIGN_OR_RETURN(auto tables,
+                      mds::Tables::Open(environment.store, environment.random, environment.clock.Wall()));
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load());

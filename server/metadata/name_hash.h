@@ -1,6 +1,7 @@
-// Hash of a name within a directory: SipHash-2-4 (Aumasson, Bernstein 2012) under the filesystem's own key, so that nobody
-// can prepare names that collide. The result is the upper part of a directory cookie: its low byte is zero (place
-// for the index within a bucket), its highest bit too (cookies are positive as off_t), and it is never 0. Thread-safe.
+// Hash of a name within a directory: SipHash-2-4 (Aumasson, Bernstein 2012) under the filesystem's own key,
+// so that nobody can prepare names that collide. The result is the upper part of a directory cookie: its low
+// byte is zero (place for the index within a bucket), its highest bit too (cookies are positive as off_t),
+// and it is never 0. Thread-safe.
 #pragma once
 
 #include <cstdint>

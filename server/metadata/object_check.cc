@@ -16,7 +16,8 @@ StatusOr<std::string> ObjectCheck::Judge(OstIndex ost, const proto::ListedObject
   auto queued = store_.Get(NumberKey(Table::kDestroy, id.sequence));
   if (queued.ok()) return std::string();
   auto data = store_.Get(FidKey(Table::kInode, parent));
-  if (absl::IsNotFound(data.status())) return absl::StrFormat("%s: its file %s does not exist", place, parent.ToString());
+  if (absl::IsNotFound(data.status()))
+    return absl::StrFormat("%s: its file %s does not exist", place, parent.ToString());
   RETURN_IF_ERROR(data.status());
   ASSIGN_OR_RETURN(Inode inode, ParseInode(parent, *data));
   if (!S_ISREG(inode.mode) || inode.inline_data || inode.layout.object_sequence != id.sequence) {
@@ -24,7 +25,8 @@ StatusOr<std::string> ObjectCheck::Judge(OstIndex ost, const proto::ListedObject
   }
   std::vector<uint32_t> groups = StripeGroups(inode.layout);
   if (id.stripe >= groups.size() || groups[id.stripe] != ost) {
-    return absl::StrFormat("%s: the layout of %s has stripe %d elsewhere", place, parent.ToString(), id.stripe);
+    return absl::StrFormat("%s: the layout of %s has stripe %d elsewhere", place, parent.ToString(),
+                           id.stripe);
   }
   seen_[parent] = true;
   return std::string();
@@ -71,7 +73,8 @@ StatusOr<CheckReport> ObjectCheck::Finish(bool repair) {
       if (S_ISREG(inode.mode) && !inode.inline_data) orphans_.erase(inode.layout.object_sequence);
       bool has_objects = S_ISREG(inode.mode) && !inode.inline_data && inode.blocks > 0;
       if (has_objects && !seen_.contains(fid)) {
-        report_.Add(absl::StrFormat("file %s counts %d blocks but none of its objects exists", fid.ToString(), inode.blocks));
+        report_.Add(absl::StrFormat("file %s counts %d blocks but none of its objects exists", fid.ToString(),
+                                    inode.blocks));
       }
       ++report_.inodes;
     }

@@ -65,7 +65,8 @@ Task<Measured> CutOne(MdsPtr mds, Stripe stripe, uint64_t size) {
     failed.status = reply.status();
     co_return failed;
   }
-  // The decision to cut is forgotten once the new size is committed: no loss of power may bring the old end back then.
+  // The decision to cut is forgotten once the new size is committed: no loss of power may bring the old end
+  // back then.
   Measured unsynced;
   unsynced.status = co_await SyncOst(mds, stripe.ost);
   if (!unsynced.status.ok()) co_return unsynced;
@@ -101,7 +102,8 @@ Task<StatusOr<ObjectSizes>> CutObjects(MdsPtr mds, Layout layout, uint64_t size)
 
 Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std::string data) {
   std::vector<Stripe> stripes = StripesOf(layout);
-  if (stripes.empty()) co_return ErrnoError(EIO, absl::StrCat("file ", fid.ToString(), " has an empty layout"));
+  if (stripes.empty())
+    co_return ErrnoError(EIO, absl::StrCat("file ", fid.ToString(), " has an empty layout"));
   std::span<std::byte> bytes(reinterpret_cast<std::byte*>(data.data()), data.size());
   CO_ASSIGN_OR_RETURN(auto region, mds->env.transport.Register(bytes.data(), bytes.size()));
   proto::ObjectRequest request;

@@ -1,5 +1,5 @@
-// What the MDS does to objects: cut, measure, write, destroy, over the OSTs' stubs. Calls wait for an OST that is away as long as the MDS runs
-// (UNAVAILABLE when it stops). Thread-safe.
+// What the MDS does to objects: cut, measure, write, destroy, over the OSTs' stubs. Calls wait for an OST
+// that is away as long as the MDS runs (UNAVAILABLE when it stops). Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"
@@ -8,7 +8,7 @@ namespace nacre::mds {
 
 struct ObjectSizes {
   uint64_t blocks = 0;  // of all objects, units of 512 bytes
-  uint64_t end = 0;  // where the file would end by its objects
+  uint64_t end = 0;     // where the file would end by its objects
 };
 
 // Every object of the layout, at once.

@@ -1,4 +1,5 @@
-// Which session has which inode open, and how often. In memory: after a restart the clients tell it again (Reclaim). Thread-safe.
+// Which session has which inode open, and how often. In memory: after a restart the clients tell it again
+// (Reclaim). Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>

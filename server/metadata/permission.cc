@@ -26,14 +26,15 @@ Status CheckAccess(const Caller& caller, const Inode& inode, uint32_t want) {
     granted = (inode.mode >> 3) & 7;
   }
   if ((want & ~granted) == 0) return OkStatus();
-  return ErrnoError(EACCES, absl::StrFormat("user %d may not do this to %s: mode %o, owner %d, group %d", caller.uid,
-                                            inode.fid.ToString(), inode.mode & 07777, inode.uid, inode.gid));
+  return ErrnoError(EACCES,
+                    absl::StrFormat("user %d may not do this to %s: mode %o, owner %d, group %d", caller.uid,
+                                    inode.fid.ToString(), inode.mode & 07777, inode.uid, inode.gid));
 }
 
 Status CheckOwner(const Caller& caller, const Inode& inode) {
   if (caller.IsRoot() || caller.uid == inode.uid) return OkStatus();
-  return ErrnoError(EPERM, absl::StrFormat("user %d does not own %s (user %d does)", caller.uid, inode.fid.ToString(),
-                                           inode.uid));
+  return ErrnoError(EPERM, absl::StrFormat("user %d does not own %s (user %d does)", caller.uid,
+                                           inode.fid.ToString(), inode.uid));
 }
 
 Status CheckDirectoryChange(const Caller& caller, const Inode& directory) {
@@ -63,7 +64,8 @@ void InheritFrom(const Caller& caller, const Inode& directory, Inode* inode) {
   }
   // A file that its maker could not have made setgid by chmod is not made so.
   bool setgid_file = S_ISREG(inode->mode) && (inode->mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
-  if (setgid_file && !caller.IsRoot() && !caller.InGroup(inode->gid)) inode->mode &= ~static_cast<uint32_t>(S_ISGID);
+  if (setgid_file && !caller.IsRoot() && !caller.InGroup(inode->gid))
+    inode->mode &= ~static_cast<uint32_t>(S_ISGID);
 }
 
 }  // namespace nacre::mds

@@ -1,5 +1,5 @@
-// Who may do what, as Linux decides it. User 0 has the rights of CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN and CAP_FSETID. Pure
-// functions over an inode and the caller; errors are EACCES and EPERM.
+// Who may do what, as Linux decides it. User 0 has the rights of CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN and
+// CAP_FSETID. Pure functions over an inode and the caller; errors are EACCES and EPERM.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,12 @@ Status CheckDirectoryChange(const Caller& caller, const Inode& directory);
 // The above, and EPERM by the sticky bit: who removes or renames `victim` must own it or the directory.
 Status CheckRemoval(const Caller& caller, const Inode& directory, const Inode& victim);
 
-// Mode bits after a write, truncation or change of owner by anybody who is not privileged: without setuid, and without setgid where
-// the group may execute.
+// Mode bits after a write, truncation or change of owner by anybody who is not privileged: without setuid,
+// and without setgid where the group may execute.
 uint32_t ModeWithoutSetuid(uint32_t mode);
 
-// uid, gid and mode of a new inode in this directory: a setgid directory hands on its group, and to directories its bit.
+// uid, gid and mode of a new inode in this directory: a setgid directory hands on its group, and to
+// directories its bit.
 void InheritFrom(const Caller& caller, const Inode& directory, Inode* inode);
 
 }  // namespace nacre::mds

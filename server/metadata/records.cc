@@ -126,9 +126,11 @@ StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data) {
   Inode inode;
   inode.fid = fid;
   uint8_t version = in.Little<uint8_t>();
-  if (version != kInodeVersion) return Damaged("inode", absl::StrCat(fid.ToString(), " has version ", version));
+  if (version != kInodeVersion)
+    return Damaged("inode", absl::StrCat(fid.ToString(), " has version ", version));
   uint8_t flags = in.Little<uint8_t>();
-  if ((flags & ~kFlagInline) != 0) return Damaged("inode", absl::StrCat(fid.ToString(), " has flags ", flags));
+  if ((flags & ~kFlagInline) != 0)
+    return Damaged("inode", absl::StrCat(fid.ToString(), " has flags ", flags));
   inode.inline_data = (flags & kFlagInline) != 0;
   inode.mode = in.Little<uint32_t>();
   inode.nlink = in.Little<uint32_t>();
@@ -222,7 +224,8 @@ std::string EncodeDestroy(const DestroyRecord& record) {
 }
 
 StatusOr<DestroyRecord> ParseDestroy(std::string_view data) {
-  if (data.size() % sizeof(uint32_t) != 0) return Damaged("destroy", absl::StrCat(data.size(), " bytes long"));
+  if (data.size() % sizeof(uint32_t) != 0)
+    return Damaged("destroy", absl::StrCat(data.size(), " bytes long"));
   ByteReader in(data);
   DestroyRecord record;
   while (!in.empty()) record.groups.push_back(in.Little<uint32_t>());

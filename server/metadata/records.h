@@ -1,5 +1,6 @@
-// What the MDT stores, as values and as bytes (proto/FORMAT.md, "The MDT", describes every byte). Parsers check their
-// whole input and return DATA_LOSS with the reason for anything damaged. Plain values; not thread-safe by themselves.
+// What the MDT stores, as values and as bytes (proto/FORMAT.md, "The MDT", describes every byte). Parsers
+// check their whole input and return DATA_LOSS with the reason for anything damaged. Plain values; not
+// thread-safe by themselves.
 #pragma once
 
 #include <cstdint>
@@ -51,15 +52,16 @@ struct Inode {
   uint32_t uid = 0;
   uint32_t gid = 0;
   uint64_t rdev = 0;
-  uint64_t size = 0;  // of a directory: the number of its entries
+  uint64_t size = 0;    // of a directory: the number of its entries
   uint64_t blocks = 0;  // units of 512 bytes
   WallTime atime, mtime, ctime, btime;
   uint64_t change = 0;
-  Fid parent;  // the primary link: the directory and the entry's cookie there; others are reverse link records
+  Fid parent;  // the primary link: the directory and the entry's cookie there; others are reverse link
+               // records
   uint64_t parent_cookie = 0;
   uint32_t xattrs = 0;  // how many are set
   bool inline_data = false;
-  Layout layout;  // regular files
+  Layout layout;                  // regular files
   LayoutTemplate default_layout;  // directories: empty means inherited
   bool operator==(const Inode&) const = default;
 };
@@ -67,7 +69,7 @@ struct Inode {
 // The entries of a directory whose names have the same hash: nearly always one.
 struct BucketEntry {
   uint8_t index = 0;  // low byte of the cookie, stays with the entry
-  uint8_t type = 0;  // d_type
+  uint8_t type = 0;   // d_type
   Fid fid;
   std::string name;
   bool operator==(const BucketEntry&) const = default;

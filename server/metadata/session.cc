@@ -109,12 +109,15 @@ Session::Begun Session::BeginMutation(uint64_t sequence, uint64_t low_water) {
   auto it = answers_.find(sequence);
   if (it == answers_.end()) {
     if (sequence < low_water_) {
-      return {Refusal(ESTALE, absl::StrFormat("sequence %d lies below the low water %d: it has been answered", sequence,
-                                              low_water_)), {}};
+      return {Refusal(ESTALE, absl::StrFormat("sequence %d lies below the low water %d: it has been answered",
+                                              sequence, low_water_)),
+              {}};
     }
     if (answers_.size() >= kMaxOutstanding) {
-      return {Refusal(EPROTO, absl::StrFormat("session %d has %d unacknowledged mutations: it must raise low_water", id,
-                                              answers_.size())), {}};
+      return {Refusal(EPROTO,
+                      absl::StrFormat("session %d has %d unacknowledged mutations: it must raise low_water",
+                                      id, answers_.size())),
+              {}};
     }
     answers_.try_emplace(sequence);
     return {};

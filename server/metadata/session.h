@@ -1,5 +1,6 @@
-// A client's session: who it is, which stream it is reached by, and the answers to its mutations (proto/metadata.proto: session,
-// sequence, low_water). Thread-safe; shared by the session table and the operations in progress.
+// A client's session: who it is, which stream it is reached by, and the answers to its mutations
+// (proto/metadata.proto: session, sequence, low_water). Thread-safe; shared by the session table and the
+// operations in progress.
 #pragma once
 
 #include <map>
@@ -24,7 +25,8 @@ inline constexpr size_t kMaxOutstanding = 65536;
 
 class Session {
  public:
-  Session(SessionId id, SessionRecord record, Duration now) : id(id), record(std::move(record)), heard_(now) {}
+  Session(SessionId id, SessionRecord record, Duration now)
+      : id(id), record(std::move(record)), heard_(now) {}
 
   const SessionId id;
   const SessionRecord record;
@@ -55,7 +57,7 @@ class Session {
   // Mutations. Exactly one of the fields is set, or none: carry it out, then call EndMutation.
   struct Begun {
     std::optional<proto::MetadataReply> answer;  // it was done before
-    std::optional<OneShot<Unit>> wait;  // it is being done: begin again when this is set
+    std::optional<OneShot<Unit>> wait;           // it is being done: begin again when this is set
   };
   Begun BeginMutation(uint64_t sequence, uint64_t low_water);
   // Remembers the answer, and lets the repeats go on that came meanwhile.
@@ -82,7 +84,7 @@ class Session {
   proto::KeepAlive report_;
   uint64_t low_water_ = 0;
   std::map<uint64_t, Answer> answers_;  // from low_water_ on
-  std::vector<uint64_t> stale_;  // below it, still in the store
+  std::vector<uint64_t> stale_;         // below it, still in the store
 };
 
 using SessionPtr = std::shared_ptr<Session>;

@@ -36,8 +36,10 @@ Status SessionTable::Load(Duration now) {
     SessionId id = key.Big<uint64_t>();
     uint64_t sequence = key.Big<uint64_t>();
     auto it = sessions_.find(id);
-    if (it == sessions_.end()) leftovers.Erase(std::move(entry.key));
-    else it->second->Restore(sequence, std::move(entry.value));
+    if (it == sessions_.end())
+      leftovers.Erase(std::move(entry.key));
+    else
+      it->second->Restore(sequence, std::move(entry.value));
     return OkStatus();
   }));
   if (!leftovers.empty()) RETURN_IF_ERROR(tables_.CommitBatch(std::move(leftovers)));

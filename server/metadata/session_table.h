@@ -1,6 +1,7 @@
 // All sessions, in memory and in the store. Thread-safe.
 //
-// After a restart the sessions of the store are waited for: until each has come back and reclaimed what it holds, or the recovery window is over.
+// After a restart the sessions of the store are waited for: until each has come back and reclaimed what it
+// holds, or the recovery window is over.
 #pragma once
 
 #include <map>

@@ -34,7 +34,8 @@ Task<Status> ScanOst(MdsPtr mds, OstIndex ost) {
   request.mutable_list()->set_limit(kPage);
   for (bool end = false; !end && !mds->closed;) {
     std::vector<MemorySpan> none;
-    CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await stub->Call(request, CallMemory::kNone, std::move(none)));
+    CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
+                        co_await stub->Call(request, CallMemory::kNone, std::move(none)));
     end = reply.list().end() || reply.list().objects().empty();
     for (const proto::ListedObject& listed : reply.list().objects()) {
       *request.mutable_list()->mutable_after() = listed.object();
@@ -56,7 +57,8 @@ Task<Status> ScanAll(MdsPtr mds, uint64_t wish) {
 
 Task<void> RunScan(MdsPtr mds, uint64_t wish) {
   Status status = co_await ScanAll(mds, wish);
-  if (!status.ok() && !mds->closed) LogError("looking for files that reach too far failed: %s", std::string(status.message()));
+  if (!status.ok() && !mds->closed)
+    LogError("looking for files that reach too far failed: %s", std::string(status.message()));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Finding files that reach further in their objects than the MDT knows, after a writer was lost whose open files nobody knows (it held the
-// filesystem lease, or went away together with the MDS). All objects of all OSTs are listed, in the background, a page at a time; the wish
-// is recorded, so that a restart takes it up again. Thread-safe.
+// Finding files that reach further in their objects than the MDT knows, after a writer was lost whose open
+// files nobody knows (it held the filesystem lease, or went away together with the MDS). All objects of all
+// OSTs are listed, in the background, a page at a time; the wish is recorded, so that a restart takes it up
+// again. Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"

@@ -14,16 +14,18 @@ namespace {
 std::string MakeUuid(Random& random) {
   uint64_t high = (random.Next() & ~uint64_t{0xf000}) | 0x4000;
   uint64_t low = (random.Next() >> 2) | (uint64_t{1} << 63);
-  return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", high >> 32, (high >> 16) & 0xffff, high & 0xffff, low >> 48,
-                         low & 0xffffffffffffu);
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", high >> 32, (high >> 16) & 0xffff, high & 0xffff,
+                         low >> 48, low & 0xffffffffffffu);
 }
 
 Status NoEntry(const Fid& parent, std::string_view name) {
-  return ErrnoError(ENOENT, absl::StrFormat("no entry \"%s\" in directory %s", absl::CHexEscape(AbslView(name)),
-                                            parent.ToString()));
+  return ErrnoError(ENOENT, absl::StrFormat("no entry \"%s\" in directory %s",
+                                            absl::CHexEscape(AbslView(name)), parent.ToString()));
 }
 
-Entry ToEntry(const BucketEntry& entry, uint64_t hash) { return {entry.name, entry.fid, entry.type, hash | entry.index}; }
+Entry ToEntry(const BucketEntry& entry, uint64_t hash) {
+  return {entry.name, entry.fid, entry.type, hash | entry.index};
+}
 
 const BucketEntry* FindName(const Bucket& bucket, std::string_view name) {
   for (const BucketEntry& entry : bucket) {
@@ -74,14 +76,16 @@ Status Tables::Format(Random& random, WallTime now) {
 Status Tables::Load() {
   auto superblock = store_.Get(TableKey(Table::kSuperblock));
   if (absl::IsNotFound(superblock.status())) {
-    return absl::DataLossError("the store is not empty but has no superblock: this is no MDT, or a damaged one");
+    return absl::DataLossError(
+        "the store is not empty but has no superblock: this is no MDT, or a damaged one");
   }
   RETURN_IF_ERROR(superblock.status());
   ASSIGN_OR_RETURN(superblock_, ParseSuperblock(*superblock));
   if (superblock_.version != kFormatVersion) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "the MDT has format version %d; this program knows version %d: use the release that wrote it, or upgrade",
-        superblock_.version, kFormatVersion));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the MDT has format version %d; this program knows version %d: use the release that "
+                        "wrote it, or upgrade",
+                        superblock_.version, kFormatVersion));
   }
   for (size_t slot = 0; slot < kCountSlots; ++slot) {
     auto value = store_.Get(InodeCountKey(static_cast<uint8_t>(slot)));
@@ -167,7 +171,8 @@ StatusOr<std::string> Tables::NameOf(const Fid& parent, uint64_t cookie) {
   for (const BucketEntry& entry : bucket) {
     if (entry.index == CookieIndex(cookie)) return entry.name;
   }
-  return ErrnoError(ENOENT, absl::StrFormat("no entry with cookie %x in directory %s", cookie, parent.ToString()));
+  return ErrnoError(ENOENT,
+                    absl::StrFormat("no entry with cookie %x in directory %s", cookie, parent.ToString()));
 }
 
 Task<Status> Tables::Sync() {
@@ -283,7 +288,8 @@ StatusOr<Entry> Transaction::Find(const Fid& parent, std::string_view name) {
   return ToEntry(*entry, hash);
 }
 
-StatusOr<uint64_t> Transaction::AddEntry(const Fid& parent, std::string_view name, const Fid& fid, uint8_t type) {
+StatusOr<uint64_t> Transaction::AddEntry(const Fid& parent, std::string_view name, const Fid& fid,
+                                         uint8_t type) {
   uint64_t hash = tables_.Hash(name);
   ASSIGN_OR_RETURN(LoadedBucket * loaded, LoadBucket(parent, hash));
   int index = FreeIndex(loaded->bucket);
@@ -299,7 +305,8 @@ StatusOr<uint64_t> Transaction::AddEntry(const Fid& parent, std::string_view nam
 Status Transaction::RemoveEntry(const Fid& parent, std::string_view name) {
   uint64_t hash = tables_.Hash(name);
   ASSIGN_OR_RETURN(LoadedBucket * loaded, LoadBucket(parent, hash));
-  size_t removed = std::erase_if(loaded->bucket, [&](const BucketEntry& entry) { return entry.name == name; });
+  size_t removed =
+      std::erase_if(loaded->bucket, [&](const BucketEntry& entry) { return entry.name == name; });
   if (removed == 0) return NoEntry(parent, name);
   loaded->dirty = true;
   return OkStatus();

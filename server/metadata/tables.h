@@ -1,8 +1,8 @@
 // The MDT's tables over a KvStore: typed reads, and transactions that become one batch.
 //
-// Tables is thread-safe. A Transaction belongs to one coroutine, which holds the locks (fid_locks.h) of every inode that it
-// loads for a change, and of the directory of every entry that it touches. Errors: ENOENT for what is not there, DATA_LOSS for damaged
-// records, UNAVAILABLE after Close.
+// Tables is thread-safe. A Transaction belongs to one coroutine, which holds the locks (fid_locks.h) of every
+// inode that it loads for a change, and of the directory of every entry that it touches. Errors: ENOENT for
+// what is not there, DATA_LOSS for damaged records, UNAVAILABLE after Close.
 #pragma once
 
 #include <array>

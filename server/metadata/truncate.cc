@@ -27,7 +27,8 @@ StatusOr<InlineFile> ReadInline(Mds& mds, const InodePtr& inode) {
   return file;
 }
 
-// Reserves an object sequence: until the move is committed its objects are in the destroy queue, where a crash leaves them.
+// Reserves an object sequence: until the move is committed its objects are in the destroy queue, where a
+// crash leaves them.
 Status HoldSequence(Mds& mds, const Layout& layout) {
   KvBatch batch;
   batch.Put(NumberKey(Table::kDestroy, layout.object_sequence), EncodeDestroy({StripeGroups(layout)}));
@@ -80,7 +81,8 @@ Task<Status> TryMoveOut(MdsPtr mds, Fid fid, bool* done) {
 Task<void> ResumeOne(MdsPtr mds, Fid fid, uint64_t size, [[maybe_unused]] FidLocks::Guard data) {
   auto blocks = co_await Cut(mds, fid, size);
   if (!blocks.ok()) {
-    if (!mds->closed) LogError("truncating %s failed: %s", fid.ToString(), std::string(blocks.status().message()));
+    if (!mds->closed)
+      LogError("truncating %s failed: %s", fid.ToString(), std::string(blocks.status().message()));
     co_return;
   }
   FidLocks::Guard guard = co_await LockOne(*mds, fid);
@@ -90,7 +92,8 @@ Task<void> ResumeOne(MdsPtr mds, Fid fid, uint64_t size, [[maybe_unused]] FidLoc
   FinishCut(&transaction, *inode, size, *blocks);
   TouchModified(*inode, mds->env.clock.Wall());
   Status status = mds->tables->Commit(&transaction);
-  if (!status.ok() && !mds->closed) LogError("truncating %s failed: %s", fid.ToString(), std::string(status.message()));
+  if (!status.ok() && !mds->closed)
+    LogError("truncating %s failed: %s", fid.ToString(), std::string(status.message()));
 }
 
 }  // namespace
@@ -116,7 +119,9 @@ void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint
   ++inode->layout.generation;
 }
 
-bool NeedsCut(const Inode& inode, uint64_t size) { return !inode.inline_data && size > 0 && size < inode.size; }
+bool NeedsCut(const Inode& inode, uint64_t size) {
+  return !inode.inline_data && size > 0 && size < inode.size;
+}
 
 Task<StatusOr<uint64_t>> Cut(MdsPtr mds, Fid fid, uint64_t size) {
   Layout layout;

@@ -92,7 +92,8 @@ TEST_P(Faults, ChangedBytesAreNeverReturned) {
     EXPECT_EQ(bytes, data.substr(static_cast<size_t>(i) * 40'000, 40'000));
     ++good;
   }
-  // The network changes bytes at most once a second, so the repetition after a mismatch always gets good ones.
+  // The network changes bytes at most once a second, so the repetition after a mismatch always gets good
+  // ones.
   EXPECT_EQ(good, 100);
   EXPECT_EQ(bad, 0);
 }

@@ -1,4 +1,5 @@
-// Hostile MDT records: each parser accepts or refuses, and what it accepts it writes back to the same meaning.
+// Hostile MDT records: each parser accepts or refuses, and what it accepts it writes back to the same
+// meaning.
 #include <cstdlib>
 #include <string_view>
 
@@ -18,14 +19,16 @@ void RoundTrip(std::string_view data, Parse parse, Encode encode) {
 
 void Try(std::string_view data) {
   const Fid fid{1, 2, 3};
-  RoundTrip(data, [&](std::string_view in) { return ParseInode(fid, in); }, EncodeInode);
+  RoundTrip(
+      data, [&](std::string_view in) { return ParseInode(fid, in); }, EncodeInode);
   RoundTrip(data, ParseBucket, EncodeBucket);
   RoundTrip(data, ParseSession, EncodeSession);
   RoundTrip(data, ParseDestroy, EncodeDestroy);
   RoundTrip(data, ParseTruncate, EncodeTruncate);
   RoundTrip(data, ParseNumber, EncodeNumber);
   auto superblock = ParseSuperblock(data);
-  if (superblock.ok() && superblock->version == kFormatVersion) RoundTrip(data, ParseSuperblock, EncodeSuperblock);
+  if (superblock.ok() && superblock->version == kFormatVersion)
+    RoundTrip(data, ParseSuperblock, EncodeSuperblock);
   auto ost = cluster::ParseOst(data);
   if (ost.ok() && cluster::EncodeOst(*ost) != data) std::abort();
 }

@@ -1,5 +1,5 @@
-// Hostile requests to an MDS, by a client that has a session: each is answered, with an error or not, and nothing breaks. The input is
-// a sequence of requests, each behind two bytes of length.
+// Hostile requests to an MDS, by a client that has a session: each is answered, with an error or not, and
+// nothing breaks. The input is a sequence of requests, each behind two bytes of length.
 #include <boost/asio/io_context.hpp>
 #include <cstdlib>
 #include <optional>
@@ -27,7 +27,9 @@ class FuzzedServer {
     MetadataEnvironment environment{context_.get_executor(), RealClock(), random_, kv_, *transport_};
     std::optional<StatusOr<std::unique_ptr<MetadataServer>>> started;
     asio::co_spawn(context_, MetadataServer::Start(environment, MetadataOptions{}),
-                   [&](std::exception_ptr, StatusOr<std::unique_ptr<MetadataServer>> server) { started = std::move(server); });
+                   [&](std::exception_ptr, StatusOr<std::unique_ptr<MetadataServer>> server) {
+                     started = std::move(server);
+                   });
     Poll();
     if (!started.has_value() || !started->ok()) std::abort();
     server_ = **std::move(started);
@@ -67,7 +69,8 @@ class FuzzedServer {
   asio::io_context context_;
   SeededRandom random_{1};
   MemKv kv_;
-  std::shared_ptr<Transport> transport_ = MakeInprocTransport(MakeInprocNetwork(), context_.get_executor(), RealClock());
+  std::shared_ptr<Transport> transport_ =
+      MakeInprocTransport(MakeInprocNetwork(), context_.get_executor(), RealClock());
   std::shared_ptr<SilentPeer> peer_ = std::make_shared<SilentPeer>();
   std::unique_ptr<MetadataServer> server_;
   SessionId session_ = 0;

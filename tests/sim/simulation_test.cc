@@ -59,7 +59,9 @@ uint64_t FirstToFind(Plant plant, uint64_t first, uint64_t count) {
   return 0;
 }
 
-TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) { EXPECT_NE(FirstToFind(Plant::kRepeatTwice, 1, 40), 0u); }
+TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) {
+  EXPECT_NE(FirstToFind(Plant::kRepeatTwice, 1, 40), 0u);
+}
 
 TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
   // Found by 597; recovery takes most such writes back with their undo record before anybody can read them.

@@ -13,11 +13,13 @@ constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
 
 Status CheckTarget(const Inode& inode, uint64_t length) {
   if (!S_ISREG(inode.mode)) {
-    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
   }
   if (inode.inline_data) {
-    return ErrnoError(ESTALE, absl::StrFormat("the data of %s lies in the MDT: write it inline, or move it out first",
-                                              inode.fid.ToString()));
+    return ErrnoError(ESTALE,
+                      absl::StrFormat("the data of %s lies in the MDT: write it inline, or move it out first",
+                                      inode.fid.ToString()));
   }
   if (length <= kMaxFileSize && inode.size <= kMaxFileSize - length) return OkStatus();
   return ErrnoError(EFBIG, absl::StrFormat("%d bytes behind the %d of %s are too many", length, inode.size,

@@ -21,14 +21,14 @@ Status CheckNew(const Op& op, Transaction* transaction, const NewInode& wanted) 
   RETURN_IF_ERROR(CheckLinked(*directory));
   auto existing = transaction->Find(wanted.parent, wanted.name);
   if (existing.ok()) {
-    return ErrnoError(EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already", wanted.parent.ToString(),
-                                              absl::CHexEscape(wanted.name)));
+    return ErrnoError(EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already",
+                                              wanted.parent.ToString(), absl::CHexEscape(wanted.name)));
   }
   if (!absl::IsNotFound(existing.status())) return existing.status();
   RETURN_IF_ERROR(CheckDirectoryChange(op.caller, *directory));
   if (S_ISDIR(wanted.mode) && directory->nlink >= kMaxSubdirectories) {
-    return ErrnoError(EMLINK, absl::StrFormat("directory %s has %d subdirectories: the limit", wanted.parent.ToString(),
-                                              directory->nlink - 2));
+    return ErrnoError(EMLINK, absl::StrFormat("directory %s has %d subdirectories: the limit",
+                                              wanted.parent.ToString(), directory->nlink - 2));
   }
   return OkStatus();
 }
@@ -46,7 +46,8 @@ StatusOr<Inode*> Make(const Op& op, Transaction* transaction, const NewInode& wa
   if (S_ISREG(wanted.mode)) {
     bool inherited = false;
     ASSIGN_OR_RETURN(LayoutTemplate layout, TemplateFor(*op.mds, *directory, &inherited));
-    ASSIGN_OR_RETURN(inode.layout, Instantiate(layout, op.mds->osts.Usable(), &op.mds->chooser, wanted.object_sequence));
+    ASSIGN_OR_RETURN(inode.layout,
+                     Instantiate(layout, op.mds->osts.Usable(), &op.mds->chooser, wanted.object_sequence));
     inode.inline_data = op.mds->options.inline_limit > 0;
     *reply->mutable_layout() = ToProto(inode.layout);
   }

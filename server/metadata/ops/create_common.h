@@ -11,18 +11,19 @@ struct NewInode {
   uint32_t mode = 0;
   uint64_t rdev = 0;
   std::string target;  // of a symlink
-  Fid fid;  // from here on: set by Prepare
+  Fid fid;             // from here on: set by Prepare
   uint64_t object_sequence = 0;
 };
 
 // Takes the numbers that it needs. Before the lock, since it may wait for the store.
 Task<Status> Prepare(const Op& op, NewInode* wanted);
 
-// With the parent locked: EEXIST for a name that is taken (before any question of permission to write, as Linux does), EACCES, ENOENT
-// in a removed directory.
+// With the parent locked: EEXIST for a name that is taken (before any question of permission to write, as
+// Linux does), EACCES, ENOENT in a removed directory.
 Status CheckNew(const Op& op, Transaction* transaction, const NewInode& wanted);
 
-// The inode, its entry, the parent's change; fills the reply's attributes and, for a regular file, its layout.
+// The inode, its entry, the parent's change; fills the reply's attributes and, for a regular file, its
+// layout.
 StatusOr<Inode*> Make(const Op& op, Transaction* transaction, const NewInode& wanted, proto::Entry* reply);
 
 }  // namespace nacre::mds

@@ -16,16 +16,21 @@ Status SetOnDirectory(const Op& op, Inode* directory, LayoutTemplate wanted) {
   return OkStatus();
 }
 
-Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64_t object_sequence, KvBatch* batch) {
+Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64_t object_sequence,
+                 KvBatch* batch) {
   RETURN_IF_ERROR(CheckAccess(op.caller, *file, kMayWrite));
-  if (wanted.empty()) return ErrnoError(EINVAL, absl::StrCat("no layout was given for file ", file->fid.ToString()));
+  if (wanted.empty())
+    return ErrnoError(EINVAL, absl::StrCat("no layout was given for file ", file->fid.ToString()));
   if (file->size > 0 || file->blocks > 0) {
-    return ErrnoError(EBUSY, absl::StrFormat("file %s has data already (%d bytes): its layout stays; make a new file and copy",
-                                             file->fid.ToString(), file->size));
+    return ErrnoError(
+        EBUSY,
+        absl::StrFormat("file %s has data already (%d bytes): its layout stays; make a new file and copy",
+                        file->fid.ToString(), file->size));
   }
   QueueDestroy(*file, batch);
   uint32_t generation = file->layout.generation + 1;
-  ASSIGN_OR_RETURN(file->layout, Instantiate(wanted, op.mds->osts.Usable(), &op.mds->chooser, object_sequence));
+  ASSIGN_OR_RETURN(file->layout,
+                   Instantiate(wanted, op.mds->osts.Usable(), &op.mds->chooser, object_sequence));
   file->layout.generation = generation;
   return OkStatus();
 }
@@ -43,8 +48,8 @@ Status FillReply(Mds& mds, const Inode& inode, proto::LayoutReply* reply) {
 
 Status CheckHasLayout(const Inode& inode) {
   if (S_ISREG(inode.mode) || S_ISDIR(inode.mode)) return OkStatus();
-  return ErrnoError(EINVAL, absl::StrFormat("only files and directories have layouts; %s has mode %o", inode.fid.ToString(),
-                                            inode.mode));
+  return ErrnoError(EINVAL, absl::StrFormat("only files and directories have layouts; %s has mode %o",
+                                            inode.fid.ToString(), inode.mode));
 }
 
 }  // namespace
@@ -57,8 +62,10 @@ Task<Reply> SetLayout(const Op& op, const proto::SetLayout& request) {
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   CO_RETURN_IF_ERROR(CheckHasLayout(*inode));
-  if (S_ISDIR(inode->mode)) CO_RETURN_IF_ERROR(SetOnDirectory(op, inode, std::move(wanted)));
-  else CO_RETURN_IF_ERROR(SetOnFile(op, inode, wanted, sequence, &transaction.batch()));
+  if (S_ISDIR(inode->mode))
+    CO_RETURN_IF_ERROR(SetOnDirectory(op, inode, std::move(wanted)));
+  else
+    CO_RETURN_IF_ERROR(SetOnFile(op, inode, wanted, sequence, &transaction.batch()));
   transaction.Dirty(inode);
   TouchChanged(inode, op.now);
   proto::MetadataReply reply;

@@ -11,7 +11,8 @@ namespace {
 
 Status CheckLinkable(const Inode& inode) {
   if (S_ISDIR(inode.mode)) {
-    return ErrnoError(EPERM, absl::StrCat(inode.fid.ToString(), " is a directory: it cannot have a second name"));
+    return ErrnoError(EPERM,
+                      absl::StrCat(inode.fid.ToString(), " is a directory: it cannot have a second name"));
   }
   if (inode.nlink == 0) return ErrnoError(ENOENT, absl::StrCat(inode.fid.ToString(), " has been removed"));
   if (inode.nlink < kMaxFileLinks) return OkStatus();
@@ -44,7 +45,8 @@ Task<Reply> Link(const Op& op, const proto::Link& request) {
   CO_RETURN_IF_ERROR(CheckFree(&transaction, parent, request.name()));
   CO_RETURN_IF_ERROR(CheckDirectoryChange(op.caller, *directory));
   CO_RETURN_IF_ERROR(CheckLinkable(*inode));
-  CO_ASSIGN_OR_RETURN(uint64_t cookie, transaction.AddEntry(parent, request.name(), fid, DirType(inode->mode)));
+  CO_ASSIGN_OR_RETURN(uint64_t cookie,
+                      transaction.AddEntry(parent, request.name(), fid, DirType(inode->mode)));
   transaction.batch().Put(ReverseLinkKey(fid, parent, cookie), {});
   transaction.Dirty(inode);
   ++inode->nlink;

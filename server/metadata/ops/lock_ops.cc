@@ -1,4 +1,5 @@
-// SetLock and GetLock. During recovery they wait: a lock that somebody has not reclaimed yet must not be given away.
+// SetLock and GetLock. During recovery they wait: a lock that somebody has not reclaimed yet must not be
+// given away.
 #include <fcntl.h>
 
 #include "rpc/convert.h"
@@ -27,7 +28,8 @@ Task<Reply> SetLock(const Op& op, const proto::SetLock& request) {
 Task<Reply> GetLock(const Op& op, const proto::GetLock& request) {
   co_await op.mds->sessions.AwaitRecovery();
   proto::MetadataReply reply;
-  CO_ASSIGN_OR_RETURN(*reply.mutable_lock()->mutable_conflict(), op.mds->file_locks.Get(op.session->id, request.lock()));
+  CO_ASSIGN_OR_RETURN(*reply.mutable_lock()->mutable_conflict(),
+                      op.mds->file_locks.Get(op.session->id, request.lock()));
   co_return reply;
 }
 

@@ -13,7 +13,8 @@ Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request) {
   const Fid fid = FromProto(request.fid());
   CO_ASSIGN_OR_RETURN(InodePtr before, op.mds->tables->GetInode(fid));
   if (!S_ISREG(before->mode)) {
-    co_return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", fid.ToString(), before->mode));
+    co_return ErrnoError(EINVAL,
+                         absl::StrFormat("%s is no regular file: mode %o", fid.ToString(), before->mode));
   }
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));

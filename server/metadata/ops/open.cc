@@ -36,7 +36,9 @@ Status Empty(const Op& op, const Fid& fid, uint64_t object_sequence) {
 
 }  // namespace
 
-bool OpensForWriting(uint32_t flags) { return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR; }
+bool OpensForWriting(uint32_t flags) {
+  return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR;
+}
 
 void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
   if (op.mds->leases.Holds(op.session->id, kFilesystemFid)) return;
@@ -53,7 +55,8 @@ Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags) {
   CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
   CO_RETURN_IF_ERROR(CheckAccess(op.caller, *inode, WantedAccess(flags)));
   if (S_ISDIR(inode->mode) && (WantedAccess(flags) & kMayWrite) != 0) {
-    co_return ErrnoError(EISDIR, absl::StrCat(fid.ToString(), " is a directory: it cannot be opened for writing"));
+    co_return ErrnoError(EISDIR,
+                         absl::StrCat(fid.ToString(), " is a directory: it cannot be opened for writing"));
   }
   if (truncate && S_ISREG(inode->mode)) {
     CO_RETURN_IF_ERROR(Empty(op, fid, object_sequence));

@@ -1,5 +1,6 @@
-// The operations of proto/metadata.proto, one per file of this directory. Each checks its input and the caller's permission, takes its
-// locks, and commits one transaction. Thread-safe; the Op lives until the task has ended. Errors are what the application sees.
+// The operations of proto/metadata.proto, one per file of this directory. Each checks its input and the
+// caller's permission, takes its locks, and commits one transaction. Thread-safe; the Op lives until the task
+// has ended. Errors are what the application sees.
 #pragma once
 
 #include "server/metadata/mds.h"

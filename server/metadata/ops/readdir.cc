@@ -27,9 +27,12 @@ Task<Reply> Readdir(const Op& op, const proto::Readdir& request) {
     e->set_cookie(entry.cookie);
     if (!request.plus()) continue;
     auto inode = mds.tables->GetInode(entry.fid);
-    if (inode.ok()) *e->mutable_attr() = ToProto(**inode);
-    else if (absl::IsNotFound(inode.status())) out->mutable_entries()->RemoveLast();  // unlinked meanwhile
-    else co_return inode.status();
+    if (inode.ok())
+      *e->mutable_attr() = ToProto(**inode);
+    else if (absl::IsNotFound(inode.status()))
+      out->mutable_entries()->RemoveLast();  // unlinked meanwhile
+    else
+      co_return inode.status();
   }
   co_return reply;
 }

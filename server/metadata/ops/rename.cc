@@ -27,9 +27,12 @@ struct Plan {
 Status CheckRequest(const proto::Rename& request) {
   RETURN_IF_ERROR(CheckName(request.name()));
   RETURN_IF_ERROR(CheckName(request.new_name()));
-  if ((request.flags() & ~(kNoReplace | kExchange)) == 0 && request.flags() != (kNoReplace | kExchange)) return OkStatus();
-  return ErrnoError(EINVAL, absl::StrFormat("rename flags 0x%x: allowed are RENAME_NOREPLACE and RENAME_EXCHANGE, one of them",
-                                            request.flags()));
+  if ((request.flags() & ~(kNoReplace | kExchange)) == 0 && request.flags() != (kNoReplace | kExchange))
+    return OkStatus();
+  return ErrnoError(
+      EINVAL,
+      absl::StrFormat("rename flags 0x%x: allowed are RENAME_NOREPLACE and RENAME_EXCHANGE, one of them",
+                      request.flags()));
 }
 
 Fid PeekEntry(Mds& mds, const Fid& parent, const std::string& name) {
@@ -43,8 +46,8 @@ bool MovesDirectory(Mds& mds, const Fid& fid) {
   return inode.ok() && S_ISDIR((*inode)->mode);
 }
 
-// The directories, what the names mean in them, and, where a directory goes to another parent, the lock that keeps the tree's
-// shape: while it is held nobody else makes a directory the ancestor of another one.
+// The directories, what the names mean in them, and, where a directory goes to another parent, the lock that
+// keeps the tree's shape: while it is held nobody else makes a directory the ancestor of another one.
 std::vector<Fid> LocksFor(Mds& mds, const proto::Rename& request) {
   const Fid parent = FromProto(request.parent());
   const Fid new_parent = FromProto(request.new_parent());
@@ -89,12 +92,14 @@ StatusOr<Plan> Load(const Op& op, const proto::Rename& request, Transaction* tra
 
 Status CheckTargetName(const Plan& plan, const proto::Rename& request) {
   if ((request.flags() & kNoReplace) != 0 && plan.target != nullptr) {
-    return ErrnoError(EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already", plan.new_directory->fid.ToString(),
-                                              absl::CHexEscape(request.new_name())));
+    return ErrnoError(
+        EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already",
+                                plan.new_directory->fid.ToString(), absl::CHexEscape(request.new_name())));
   }
   if (plan.exchange && plan.target == nullptr) {
-    return ErrnoError(ENOENT, absl::StrFormat("nothing to exchange with: no entry \"%s\" in directory %s",
-                                              absl::CHexEscape(request.new_name()), plan.new_directory->fid.ToString()));
+    return ErrnoError(
+        ENOENT, absl::StrFormat("nothing to exchange with: no entry \"%s\" in directory %s",
+                                absl::CHexEscape(request.new_name()), plan.new_directory->fid.ToString()));
   }
   return CheckLinked(*plan.new_directory);
 }
@@ -119,38 +124,44 @@ Status CheckNotBelow(Mds& mds, const Inode& moved, const Inode& directory) {
   Fid at = directory.fid;
   for (int depth = 0; depth < kMaxDepth; ++depth) {
     if (at == moved.fid) {
-      return ErrnoError(EINVAL, absl::StrFormat("directory %s cannot go into %s, which lies below it", moved.fid.ToString(),
-                                                directory.fid.ToString()));
+      return ErrnoError(EINVAL, absl::StrFormat("directory %s cannot go into %s, which lies below it",
+                                                moved.fid.ToString(), directory.fid.ToString()));
     }
     if (at == kRootFid || !at) return OkStatus();
     ASSIGN_OR_RETURN(InodePtr inode, mds.tables->GetInode(at));
     at = inode->parent;
   }
-  return ErrnoError(EINVAL, absl::StrFormat("directory %s lies deeper than %d", directory.fid.ToString(), kMaxDepth));
+  return ErrnoError(EINVAL,
+                    absl::StrFormat("directory %s lies deeper than %d", directory.fid.ToString(), kMaxDepth));
 }
 
 Status CheckTypes(const Plan& plan) {
-  bool grows = S_ISDIR(plan.source->mode) && plan.old_directory != plan.new_directory && plan.target == nullptr;
+  bool grows =
+      S_ISDIR(plan.source->mode) && plan.old_directory != plan.new_directory && plan.target == nullptr;
   if (grows && plan.new_directory->nlink >= kMaxSubdirectories) {
-    return ErrnoError(EMLINK, absl::StrCat(plan.new_directory->fid.ToString(), " has too many subdirectories"));
+    return ErrnoError(EMLINK,
+                      absl::StrCat(plan.new_directory->fid.ToString(), " has too many subdirectories"));
   }
   if (plan.target == nullptr || plan.target == plan.source || plan.exchange) return OkStatus();
   bool from_directory = S_ISDIR(plan.source->mode), to_directory = S_ISDIR(plan.target->mode);
   if (from_directory && !to_directory) {
-    return ErrnoError(ENOTDIR, absl::StrCat("a directory cannot replace ", plan.target->fid.ToString(), ", which is none"));
+    return ErrnoError(
+        ENOTDIR, absl::StrCat("a directory cannot replace ", plan.target->fid.ToString(), ", which is none"));
   }
   if (!from_directory && to_directory) {
-    return ErrnoError(EISDIR, absl::StrCat("only a directory can replace directory ", plan.target->fid.ToString()));
+    return ErrnoError(EISDIR,
+                      absl::StrCat("only a directory can replace directory ", plan.target->fid.ToString()));
   }
   if (to_directory && plan.target->size > 0) {
-    return ErrnoError(ENOTEMPTY, absl::StrFormat("directory %s has %d entries", plan.target->fid.ToString(), plan.target->size));
+    return ErrnoError(ENOTEMPTY, absl::StrFormat("directory %s has %d entries", plan.target->fid.ToString(),
+                                                 plan.target->size));
   }
   return OkStatus();
 }
 
 // The inode's link (parent, cookie) becomes (new_parent, new_cookie).
-void MoveLink(Transaction* transaction, Inode* inode, const Entry& old_entry, const Fid& old_parent, const Fid& new_parent,
-              uint64_t new_cookie, WallTime now) {
+void MoveLink(Transaction* transaction, Inode* inode, const Entry& old_entry, const Fid& old_parent,
+              const Fid& new_parent, uint64_t new_cookie, WallTime now) {
   transaction->Dirty(inode);
   TouchChanged(inode, now);
   if (inode->parent == old_parent && inode->parent_cookie == old_entry.cookie) {
@@ -180,14 +191,16 @@ Status Apply(const Op& op, const proto::Rename& request, Transaction* transactio
     CountEntry(plan.new_directory, *plan.target, -1);
   }
   if (plan.target != nullptr && !plan.exchange) {
-    RETURN_IF_ERROR(DropLink(*op.mds, transaction, plan.target, to, plan.target_entry->cookie, request.keep_open(), op.now));
+    RETURN_IF_ERROR(DropLink(*op.mds, transaction, plan.target, to, plan.target_entry->cookie,
+                             request.keep_open(), op.now));
   }
-  ASSIGN_OR_RETURN(uint64_t cookie,
-                   transaction->AddEntry(to, request.new_name(), plan.source->fid, DirType(plan.source->mode)));
+  ASSIGN_OR_RETURN(uint64_t cookie, transaction->AddEntry(to, request.new_name(), plan.source->fid,
+                                                          DirType(plan.source->mode)));
   CountEntry(plan.new_directory, *plan.source, 1);
   MoveLink(transaction, plan.source, plan.source_entry, from, to, cookie, op.now);
   if (!plan.exchange) return OkStatus();
-  ASSIGN_OR_RETURN(uint64_t back, transaction->AddEntry(from, request.name(), plan.target->fid, DirType(plan.target->mode)));
+  ASSIGN_OR_RETURN(uint64_t back,
+                   transaction->AddEntry(from, request.name(), plan.target->fid, DirType(plan.target->mode)));
   CountEntry(plan.old_directory, *plan.target, 1);
   MoveLink(transaction, plan.target, *plan.target_entry, to, from, back, op.now);
   return OkStatus();
@@ -214,7 +227,8 @@ Task<Reply> Rename(const Op& op, const proto::Rename& request) {
   CO_RETURN_IF_ERROR(CheckTargetName(plan, request));
   CO_RETURN_IF_ERROR(CheckNotBelow(mds, *plan.source, *plan.new_directory));
   if (plan.exchange) CO_RETURN_IF_ERROR(CheckNotBelow(mds, *plan.target, *plan.old_directory));
-  if (plan.source != plan.target) {  // else: two names of one inode, or the same name twice; nothing is to be done
+  if (plan.source !=
+      plan.target) {  // else: two names of one inode, or the same name twice; nothing is to be done
     CO_RETURN_IF_ERROR(CheckPermission(op, plan));
     CO_RETURN_IF_ERROR(CheckTypes(plan));
     CO_RETURN_IF_ERROR(Apply(op, request, &transaction, plan));

@@ -136,8 +136,8 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   for (const proto::Lease& lease : request.leases()) mds.filesystem_lease.Restore(mds, op.session, lease);
   if (!request.last()) co_return reply;
   op.session->set_whole(true);
-  // After a restart it is not known who declined: whoever comes back without the lease is not offered it at once, because
-  // opens that cross the offer on their way would not be counted.
+  // After a restart it is not known who declined: whoever comes back without the lease is not offered it at
+  // once, because opens that cross the offer on their way would not be counted.
   const bool offer = !mds.Recovering() || request.leases_size() > 0;
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.EndRecovery();
   if (!offer) co_return reply;
@@ -166,7 +166,8 @@ Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
 
 Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
   for (const LeaseGrant& grant : op.mds->leases.HoldersOf(kFilesystemFid)) {
-    if (grant.session == op.session->id && grant.id == request.id() && !grant.revoking) op.session->DeclineLease();
+    if (grant.session == op.session->id && grant.id == request.id() && !grant.revoking)
+      op.session->DeclineLease();
   }
   op.mds->leases.Release(op.session->id, request.id(), request.keep());
   return proto::MetadataReply{};

@@ -20,11 +20,13 @@ Status CheckRequest(const proto::Setattr& request) {
   RETURN_IF_ERROR(CheckTime(request.atime()));
   RETURN_IF_ERROR(CheckTime(request.mtime()));
   if (!request.set_size() || request.size() <= kMaxFileSize) return OkStatus();
-  return ErrnoError(EFBIG, absl::StrFormat("a size of %d bytes: at most %d are possible", request.size(), kMaxFileSize));
+  return ErrnoError(
+      EFBIG, absl::StrFormat("a size of %d bytes: at most %d are possible", request.size(), kMaxFileSize));
 }
 
 Status CheckTimes(const Op& op, const Inode& inode, const proto::Setattr& request) {
-  bool explicit_times = (request.set_atime() && !request.atime_now()) || (request.set_mtime() && !request.mtime_now());
+  bool explicit_times =
+      (request.set_atime() && !request.atime_now()) || (request.set_mtime() && !request.mtime_now());
   if (explicit_times) return CheckOwner(op.caller, inode);
   if (!request.set_atime() && !request.set_mtime()) return OkStatus();
   return CheckOwner(op.caller, inode).ok() ? OkStatus() : CheckAccess(op.caller, inode, kMayWrite);
@@ -36,15 +38,17 @@ Status CheckNewOwner(const Op& op, const Inode& inode, const proto::Setattr& req
   bool may_gid = !request.set_gid() || request.gid() == inode.gid || op.caller.InGroup(request.gid());
   bool changes = request.set_uid() || request.set_gid();
   if (!changes || (op.caller.uid == inode.uid && keeps_uid && may_gid)) return OkStatus();
-  return ErrnoError(EPERM, absl::StrFormat("user %d may not give %s (owner %d, group %d) to another owner or group",
-                                           op.caller.uid, inode.fid.ToString(), inode.uid, inode.gid));
+  return ErrnoError(EPERM,
+                    absl::StrFormat("user %d may not give %s (owner %d, group %d) to another owner or group",
+                                    op.caller.uid, inode.fid.ToString(), inode.uid, inode.gid));
 }
 
 Status CheckSize(const Op& op, const Inode& inode, const proto::Setattr& request) {
   if (!request.set_size()) return OkStatus();
   if (S_ISDIR(inode.mode)) return ErrnoError(EISDIR, absl::StrCat(inode.fid.ToString(), " is a directory"));
   if (!S_ISREG(inode.mode)) {
-    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
   }
   return request.open_handle() ? OkStatus() : CheckAccess(op.caller, inode, kMayWrite);
 }
@@ -105,7 +109,7 @@ Status ResizeBody(const Op& op, Transaction* transaction, Inode* inode, uint64_t
 // With the data lock held: what has to be done before the inode can be locked for the change itself.
 struct SizeChange {
   bool cut = false;
-  uint64_t blocks = 0;  // after the cut
+  uint64_t blocks = 0;           // after the cut
   uint64_t object_sequence = 0;  // for a truncation to zero
 };
 
@@ -126,12 +130,17 @@ Task<StatusOr<SizeChange>> PrepareSize(const Op& op, Fid fid, uint64_t size) {
   co_return change;
 }
 
-Status ApplySize(const Op& op, Transaction* transaction, Inode* inode, uint64_t size, const SizeChange& change) {
+Status ApplySize(const Op& op, Transaction* transaction, Inode* inode, uint64_t size,
+                 const SizeChange& change) {
   if (size == 0 && inode->size == 0 && inode->blocks == 0) return OkStatus();
-  if (size == 0) TruncateToZero(*op.mds, transaction, inode, change.object_sequence);
-  else if (change.cut) FinishCut(transaction, inode, size, change.blocks);
-  else if (inode->inline_data) return ResizeBody(op, transaction, inode, size);
-  else inode->size = size;
+  if (size == 0)
+    TruncateToZero(*op.mds, transaction, inode, change.object_sequence);
+  else if (change.cut)
+    FinishCut(transaction, inode, size, change.blocks);
+  else if (inode->inline_data)
+    return ResizeBody(op, transaction, inode, size);
+  else
+    inode->size = size;
   return OkStatus();
 }
 

@@ -17,7 +17,8 @@ Status CheckVictim(const proto::Unlink& request, const Inode& victim) {
     return ErrnoError(EISDIR, absl::StrCat(victim.fid.ToString(), " is a directory: remove it by rmdir"));
   }
   if (directory && victim.size > 0) {
-    return ErrnoError(ENOTEMPTY, absl::StrFormat("directory %s has %d entries", victim.fid.ToString(), victim.size));
+    return ErrnoError(ENOTEMPTY,
+                      absl::StrFormat("directory %s has %d entries", victim.fid.ToString(), victim.size));
   }
   return OkStatus();
 }
@@ -45,8 +46,7 @@ Task<Reply> Unlink(const Op& op, const proto::Unlink& request) {
   CO_RETURN_IF_ERROR(CheckVictim(request, *victim));
   CO_RETURN_IF_ERROR(transaction.RemoveEntry(parent, request.name()));
   transaction.batch().UseReserve();
-  CO_RETURN_IF_ERROR(
-      DropLink(mds, &transaction, victim, parent, entry.cookie, request.keep_open(), op.now));
+  CO_RETURN_IF_ERROR(DropLink(mds, &transaction, victim, parent, entry.cookie, request.keep_open(), op.now));
   transaction.Dirty(directory);
   TouchModified(directory, op.now);
   --directory->size;

@@ -13,19 +13,23 @@ constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
 
 Status CheckTarget(const Inode& inode, const proto::UpdateSize& request) {
   if (!S_ISREG(inode.mode)) {
-    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
   }
   if (request.size() > kMaxFileSize) {
-    return ErrnoError(EFBIG, absl::StrFormat("a size of %d bytes: at most %d are possible", request.size(), kMaxFileSize));
+    return ErrnoError(
+        EFBIG, absl::StrFormat("a size of %d bytes: at most %d are possible", request.size(), kMaxFileSize));
   }
   uint32_t generation = request.layout_generation();
   if (generation != 0 && generation != inode.layout.generation) {
-    return ErrnoError(ESTALE, absl::StrFormat("%s has layout generation %d by now, not %d: write the data again",
-                                              inode.fid.ToString(), inode.layout.generation, generation));
+    return ErrnoError(ESTALE,
+                      absl::StrFormat("%s has layout generation %d by now, not %d: write the data again",
+                                      inode.fid.ToString(), inode.layout.generation, generation));
   }
   if (inode.inline_data && request.size() > inode.size) {
-    return ErrnoError(ESTALE, absl::StrFormat("the data of %s lies in the MDT: move it out before writing to objects",
-                                              inode.fid.ToString()));
+    return ErrnoError(ESTALE,
+                      absl::StrFormat("the data of %s lies in the MDT: move it out before writing to objects",
+                                      inode.fid.ToString()));
   }
   return OkStatus();
 }

@@ -10,16 +10,19 @@ namespace {
 
 Status CheckTarget(const Op& op, const Inode& inode, const proto::WriteInline& request) {
   if (!S_ISREG(inode.mode)) {
-    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
   }
   if (!inode.inline_data) {
-    return ErrnoError(ESTALE, absl::StrFormat("the data of %s lies in objects by now: get the layout", inode.fid.ToString()));
+    return ErrnoError(ESTALE, absl::StrFormat("the data of %s lies in objects by now: get the layout",
+                                              inode.fid.ToString()));
   }
   uint64_t limit = op.mds->options.inline_limit;
   uint64_t offset = request.append() ? inode.size : request.offset();
   if (offset <= limit && request.data().size() <= limit - offset) return OkStatus();
-  return ErrnoError(EFBIG, absl::StrFormat("%d bytes at %d of %s pass the limit for inline data, %d: move it out",
-                                           request.data().size(), offset, inode.fid.ToString(), limit));
+  return ErrnoError(EFBIG,
+                    absl::StrFormat("%d bytes at %d of %s pass the limit for inline data, %d: move it out",
+                                    request.data().size(), offset, inode.fid.ToString(), limit));
 }
 
 }  // namespace

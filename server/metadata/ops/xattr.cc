@@ -1,5 +1,6 @@
-// Extended attributes, by the rules of Linux's VFS: user. on files and directories by their permission bits, trusted. for root alone, security.
-// written by root and read by all. POSIX ACLs and everything else: EOPNOTSUPP.
+// Extended attributes, by the rules of Linux's VFS: user. on files and directories by their permission bits,
+// trusted. for root alone, security. written by root and read by all. POSIX ACLs and everything else:
+// EOPNOTSUPP.
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
@@ -15,25 +16,30 @@ constexpr size_t kMaxXattrName = 255;
 constexpr size_t kMaxXattrValue = 65536;
 constexpr uint32_t kMaxXattrs = 1000;
 
-bool HasPrefix(std::string_view name, std::string_view prefix) { return name.substr(0, prefix.size()) == prefix; }
+bool HasPrefix(std::string_view name, std::string_view prefix) {
+  return name.substr(0, prefix.size()) == prefix;
+}
 
 Status CheckXattrName(std::string_view name) {
   if (name.size() > kMaxXattrName) {
-    return ErrnoError(ERANGE, absl::StrFormat("an attribute's name of %d bytes: at most %d are allowed", name.size(),
-                                              kMaxXattrName));
+    return ErrnoError(ERANGE, absl::StrFormat("an attribute's name of %d bytes: at most %d are allowed",
+                                              name.size(), kMaxXattrName));
   }
   for (std::string_view prefix : {"user.", "trusted.", "security."}) {
     if (!HasPrefix(name, prefix)) continue;
     if (name.size() > prefix.size()) return OkStatus();
     return ErrnoError(EINVAL, absl::StrFormat("the attribute name \"%s\" ends behind its namespace", name));
   }
-  return ErrnoError(EOPNOTSUPP, absl::StrFormat("attribute \"%s\": only user., trusted. and security. are kept here", name));
+  return ErrnoError(
+      EOPNOTSUPP,
+      absl::StrFormat("attribute \"%s\": only user., trusted. and security. are kept here", name));
 }
 
 Status CheckUserAccess(const Caller& caller, const Inode& inode, bool write) {
   if (!S_ISREG(inode.mode) && !S_ISDIR(inode.mode)) {
-    return ErrnoError(write ? EPERM : ENODATA, absl::StrFormat("user. attributes exist on files and directories only; %s has mode %o",
-                                                               inode.fid.ToString(), inode.mode));
+    return ErrnoError(write ? EPERM : ENODATA,
+                      absl::StrFormat("user. attributes exist on files and directories only; %s has mode %o",
+                                      inode.fid.ToString(), inode.mode));
   }
   bool sticky = S_ISDIR(inode.mode) && (inode.mode & S_ISVTX) != 0;
   if (write && sticky) RETURN_IF_ERROR(CheckOwner(caller, inode));
@@ -53,11 +59,13 @@ Status NoAttribute(const Inode& inode, std::string_view name) {
 
 Status CheckExistence(const Inode& inode, const proto::SetXattr& request, bool exists) {
   if (exists && (request.flags() & XATTR_CREATE) != 0) {
-    return ErrnoError(EEXIST, absl::StrFormat("%s has an attribute \"%s\" already", inode.fid.ToString(), request.name()));
+    return ErrnoError(
+        EEXIST, absl::StrFormat("%s has an attribute \"%s\" already", inode.fid.ToString(), request.name()));
   }
   if (!exists && (request.flags() & XATTR_REPLACE) != 0) return NoAttribute(inode, request.name());
   if (exists || inode.xattrs < kMaxXattrs) return OkStatus();
-  return ErrnoError(ENOSPC, absl::StrFormat("%s has %d attributes: the limit", inode.fid.ToString(), inode.xattrs));
+  return ErrnoError(ENOSPC,
+                    absl::StrFormat("%s has %d attributes: the limit", inode.fid.ToString(), inode.xattrs));
 }
 
 StatusOr<bool> Exists(Mds& mds, const std::string& key) {

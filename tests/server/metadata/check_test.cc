@@ -155,7 +155,8 @@ TEST_F(CheckTest, ObjectsAgainstTheMdt) {
     return object;
   };
   ObjectCheck missing(harness.store);
-  EXPECT_THAT(missing.Finish(false)->problems, testing::ElementsAre(testing::HasSubstr("none of its objects exists")));
+  EXPECT_THAT(missing.Finish(false)->problems,
+              testing::ElementsAre(testing::HasSubstr("none of its objects exists")));
 
   ObjectCheck sound(harness.store);
   ASSERT_TRUE(sound.AddObject(ost, listed(inode.layout.object_sequence, 0, f)).ok());

@@ -71,7 +71,8 @@ class FakeOssPeer : public Peer {
 
 std::string Gather(const CallRequest& call) {
   std::string all;
-  for (const MemorySpan& span : call.memory) all.append(reinterpret_cast<const char*>(span.data()), span.length);
+  for (const MemorySpan& span : call.memory)
+    all.append(reinterpret_cast<const char*>(span.data()), span.length);
   return all;
 }
 
@@ -275,10 +276,12 @@ proto::MetadataRequest TestClient::Prepare(proto::MetadataRequest request) {
   request.mutable_credentials()->set_gid(gid);
   for (uint32_t group : groups) request.mutable_credentials()->add_groups(group);
   static const std::set<int> kMutations = {
-      proto::MetadataRequest::kSetattr,  proto::MetadataRequest::kMknod,       proto::MetadataRequest::kCreate,
-      proto::MetadataRequest::kUnlink,   proto::MetadataRequest::kRename,      proto::MetadataRequest::kLink,
-      proto::MetadataRequest::kMoveOut,  proto::MetadataRequest::kUpdateSize,  proto::MetadataRequest::kWriteInline,
-      proto::MetadataRequest::kAppend,   proto::MetadataRequest::kSetXattr,    proto::MetadataRequest::kRemoveXattr,
+      proto::MetadataRequest::kSetattr,     proto::MetadataRequest::kMknod,
+      proto::MetadataRequest::kCreate,      proto::MetadataRequest::kUnlink,
+      proto::MetadataRequest::kRename,      proto::MetadataRequest::kLink,
+      proto::MetadataRequest::kMoveOut,     proto::MetadataRequest::kUpdateSize,
+      proto::MetadataRequest::kWriteInline, proto::MetadataRequest::kAppend,
+      proto::MetadataRequest::kSetXattr,    proto::MetadataRequest::kRemoveXattr,
       proto::MetadataRequest::kSetLayout};
   if (!kMutations.contains(request.op_case())) return request;
   request.set_sequence(++sequence);
@@ -294,7 +297,8 @@ proto::MetadataReply TestClient::Call(proto::MetadataRequest request) {
   return reply;
 }
 
-void TestClient::Start(proto::MetadataRequest request, std::shared_ptr<std::optional<proto::MetadataReply>> reply) {
+void TestClient::Start(proto::MetadataRequest request,
+                       std::shared_ptr<std::optional<proto::MetadataReply>> reply) {
   request = Prepare(std::move(request));
   asio::co_spawn(harness.context.get_executor(), harness.server->Handle(peer, std::move(request)),
                  [reply](std::exception_ptr exception, proto::MetadataReply value) {
@@ -317,7 +321,8 @@ proto::MetadataReply TestClient::Getattr(Fid fid) {
   return Call(std::move(request));
 }
 
-proto::MetadataReply TestClient::Create(Fid parent, const std::string& name, uint32_t mode, uint32_t flags, bool exclusive) {
+proto::MetadataReply TestClient::Create(Fid parent, const std::string& name, uint32_t mode, uint32_t flags,
+                                        bool exclusive) {
   proto::MetadataRequest request;
   *request.mutable_create()->mutable_parent() = ToProto(parent);
   request.mutable_create()->set_name(name);
@@ -360,8 +365,8 @@ proto::MetadataReply TestClient::Rmdir(Fid parent, const std::string& name) {
   return Call(std::move(request));
 }
 
-proto::MetadataReply TestClient::Rename(Fid parent, const std::string& name, Fid new_parent, const std::string& new_name,
-                                        uint32_t flags) {
+proto::MetadataReply TestClient::Rename(Fid parent, const std::string& name, Fid new_parent,
+                                        const std::string& new_name, uint32_t flags) {
   proto::MetadataRequest request;
   *request.mutable_rename()->mutable_parent() = ToProto(parent);
   request.mutable_rename()->set_name(name);

@@ -1,5 +1,5 @@
-// An MDS alone in one thread: MemKv, a clock that the test moves, OSTs that are maps, and clients without a client library.
-// Not thread-safe.
+// An MDS alone in one thread: MemKv, a clock that the test moves, OSTs that are maps, and clients without a
+// client library. Not thread-safe.
 #pragma once
 
 #include <fcntl.h>
@@ -131,22 +131,25 @@ class Harness {
   Task<Status> BeatHeart(OstIndex ost);
 };
 
-// A client of the harness: numbers its mutations, keeps its session. Methods return replies; status() has the error.
+// A client of the harness: numbers its mutations, keeps its session. Methods return replies; status() has the
+// error.
 class TestClient {
  public:
-  explicit TestClient(Harness& harness, uint32_t uid = 0, uint32_t gid = 0, std::vector<uint32_t> groups = {});
+  explicit TestClient(Harness& harness, uint32_t uid = 0, uint32_t gid = 0,
+                      std::vector<uint32_t> groups = {});
 
   proto::MetadataReply Connect();  // opens or resumes the session
   proto::MetadataReply Call(proto::MetadataRequest request);
   // Does not wait; the reply comes into *reply.
   void Start(proto::MetadataRequest request, std::shared_ptr<std::optional<proto::MetadataReply>> reply);
-  proto::MetadataRequest Prepare(proto::MetadataRequest request);  // session, sequence, low water, credentials
+  proto::MetadataRequest Prepare(
+      proto::MetadataRequest request);  // session, sequence, low water, credentials
   void As(uint32_t uid, uint32_t gid, std::vector<uint32_t> groups = {});
 
   proto::MetadataReply Lookup(Fid parent, const std::string& name, bool layout = false);
   proto::MetadataReply Getattr(Fid fid);
-  proto::MetadataReply Create(Fid parent, const std::string& name, uint32_t mode = 0644, uint32_t flags = O_RDWR | O_CREAT,
-                              bool exclusive = true);
+  proto::MetadataReply Create(Fid parent, const std::string& name, uint32_t mode = 0644,
+                              uint32_t flags = O_RDWR | O_CREAT, bool exclusive = true);
   proto::MetadataReply Mknod(Fid parent, const std::string& name, uint32_t mode, uint64_t rdev = 0,
                              const std::string& target = {});
   proto::MetadataReply Mkdir(Fid parent, const std::string& name, uint32_t mode = 0755) {
@@ -158,8 +161,8 @@ class TestClient {
   proto::MetadataReply Readlink(Fid fid);
   proto::MetadataReply Unlink(Fid parent, const std::string& name, bool keep_open = false);
   proto::MetadataReply Rmdir(Fid parent, const std::string& name);
-  proto::MetadataReply Rename(Fid parent, const std::string& name, Fid new_parent, const std::string& new_name,
-                              uint32_t flags = 0);
+  proto::MetadataReply Rename(Fid parent, const std::string& name, Fid new_parent,
+                              const std::string& new_name, uint32_t flags = 0);
   proto::MetadataReply Link(Fid fid, Fid parent, const std::string& name);
   proto::MetadataReply Readdir(Fid fid, uint64_t cookie = 0, uint32_t limit = 0, bool plus = false);
   proto::MetadataReply Open(Fid fid, uint32_t flags = O_RDONLY);

@@ -1,4 +1,5 @@
-// Requests made of random fields: each is answered or waits for a lock, nothing breaks, and the checker finds a sound tree afterwards.
+// Requests made of random fields: each is answered or waits for a lock, nothing breaks, and the checker finds
+// a sound tree afterwards.
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
@@ -20,7 +21,8 @@ class Hostile {
     const auto* op = proto::MetadataRequest::descriptor()->FindOneofByName("op");
     for (int i = 0; i < requests; ++i) {
       proto::MetadataRequest request;
-      const FieldDescriptor* field = op->field(static_cast<int>(random.Below(static_cast<uint64_t>(op->field_count()))));
+      const FieldDescriptor* field =
+          op->field(static_cast<int>(random.Below(static_cast<uint64_t>(op->field_count()))));
       if (field->name() == "disconnect" || field->name() == "connect") continue;
       Fill(request.GetReflection()->MutableMessage(&request, field), 0);
       auto reply = std::make_shared<std::optional<proto::MetadataReply>>();
@@ -61,7 +63,8 @@ class Hostile {
   }
 
   std::string Bytes() {
-    static const char* const kNames[] = {"a", "b", "c", "user.x", "trusted.y", "..", ".", "", "a/b", "nacre.layout"};
+    static const char* const kNames[] = {"a",  "b", "c", "user.x", "trusted.y",
+                                         "..", ".", "",  "a/b",    "nacre.layout"};
     if (random.OneIn(10)) return std::string(random.Below(300), 'n');
     return kNames[random.Below(std::size(kNames))];
   }
@@ -76,9 +79,12 @@ class Hostile {
           *static_cast<proto::Fid*>(fid) = ToProto(fids[random.Below(fids.size())]);
           return;
         }
-        return Fill(repeated ? reflection->AddMessage(message, field) : reflection->MutableMessage(message, field), depth + 1);
+        return Fill(
+            repeated ? reflection->AddMessage(message, field) : reflection->MutableMessage(message, field),
+            depth + 1);
       case FieldDescriptor::CPPTYPE_STRING:
-        return repeated ? reflection->AddString(message, field, Bytes()) : reflection->SetString(message, field, Bytes());
+        return repeated ? reflection->AddString(message, field, Bytes())
+                        : reflection->SetString(message, field, Bytes());
       case FieldDescriptor::CPPTYPE_UINT32:
         if (!repeated) reflection->SetUInt32(message, field, static_cast<uint32_t>(Number()));
         return;

@@ -7,8 +7,8 @@ class LockTest : public testing::Test {
  protected:
   using Pending = std::shared_ptr<std::optional<proto::MetadataReply>>;
 
-  proto::MetadataRequest Request(uint64_t owner, uint32_t type, uint64_t start = 0, uint64_t end = (uint64_t{1} << 63) - 1,
-                                 bool flock = false) {
+  proto::MetadataRequest Request(uint64_t owner, uint32_t type, uint64_t start = 0,
+                                 uint64_t end = (uint64_t{1} << 63) - 1, bool flock = false) {
     proto::MetadataRequest request;
     proto::LockRange* lock = request.mutable_set_lock()->mutable_lock();
     *lock->mutable_fid() = ToProto(file);

@@ -1,5 +1,5 @@
-// Random operations of one client beside a plain tree in memory, with crashes of the MDS and repeated requests; afterwards the
-// checker must find nothing.
+// Random operations of one client beside a plain tree in memory, with crashes of the MDS and repeated
+// requests; afterwards the checker must find nothing.
 #include <set>
 
 #include "server/metadata/check.h"
@@ -139,7 +139,8 @@ class ModelRun {
     request.mutable_mknod()->set_mode((directory ? S_IFDIR : S_IFREG) | 0755);
     auto reply = Send(request);
     Fid fid = FidOf(reply);
-    int expected = model.nodes[parent].entries.contains(name) ? EEXIST : model.Make(parent, name, fid, directory);
+    int expected =
+        model.nodes[parent].entries.contains(name) ? EEXIST : model.Make(parent, name, fid, directory);
     EXPECT_EQ(ErrorOf(reply), expected);
   }
 

@@ -149,7 +149,8 @@ class TruncateTest : public SetattrTest {
     for (uint64_t at = 0; at < size; at += 64 << 10) {
       uint32_t stripe_number = static_cast<uint32_t>(at / (64 << 10) % 4);
       ObjectId id{layout.object_sequence(), stripe_number};
-      auto& object = harness.osts.objects[layout.components(0).ost_group(static_cast<int>(stripe_number))][id];
+      auto& object =
+          harness.osts.objects[layout.components(0).ost_group(static_cast<int>(stripe_number))][id];
       object.data.append(std::min<uint64_t>(size - at, 64 << 10), 'x');
       object.parent = f;
     }
@@ -169,7 +170,8 @@ TEST_F(TruncateTest, CutsTheObjects) {
   Fid f = Striped(1 << 20);
   uint32_t generation = Attr(f).layout_generation();
   ASSERT_THAT(client.Truncate(f, (64 << 10) * 5 + 100), IsOk());
-  EXPECT_THAT(Sizes(), testing::UnorderedElementsAre(2 * (64u << 10), (64u << 10) + 100, 64u << 10, 64u << 10));
+  EXPECT_THAT(Sizes(),
+              testing::UnorderedElementsAre(2 * (64u << 10), (64u << 10) + 100, 64u << 10, 64u << 10));
   EXPECT_EQ(Attr(f).size(), (64u << 10) * 5 + 100);
   EXPECT_GT(Attr(f).layout_generation(), generation);
 }
