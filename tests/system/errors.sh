@@ -137,6 +137,24 @@ truncated_database() {
   damaged "$(find "$dir/ost.0/meta" -name 'MANIFEST-*' | sort | tail -n 1)" 'ost\.0'
 }
 
+# other_version DIRECTORY KEY PATTERN…: with this superblock's version (bytes 8 to 11) raised the start fails and names both versions; afterwards nothing is lost.
+other_version() {
+  local database=$1 key=$2 now other
+  down
+  now=$(ldb --db="$database" get --hex "$key")
+  other=${now:0:18}63${now:20}
+  ldb --db="$database" put --hex "$key" "$other"
+  refuses 'version 99' 'version 1' "${@:3}" -- "$bin/nacre" local --dir "$dir" --mount "$mnt" --osts 2
+  ldb --db="$database" put --hex "$key" "$now"
+  up
+  nothing_lost
+}
+
+another_version() {
+  other_version "$dir/mdt" 0x01 mdt
+  other_version "$dir/ost.1/meta" 0x53 'ost\.1'
+}
+
 step "mistakes in a configuration: file, line, key and what is allowed" wrong_configurations
 step "a small disk" make_disk
 step "a wrong port" wrong_port
@@ -146,4 +164,5 @@ step "full OSTs: ENOSPC at the call, and space comes back" full_ost
 step "a full disk under MDT and OSTs" full_disk_below
 step "a read-only disk" read_only_disk
 step "a truncated database" truncated_database
+step "a directory of another version" another_version
 step "everything still stops in order" down
