@@ -2,6 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <cerrno>
@@ -177,6 +178,10 @@ Status Prepare(LocalOptions* options) {
     return ErrnoError(EINVAL, absl::StrFormat("--osts %d: from 1 to 1000", options->osts));
   }
   RETURN_IF_ERROR(MakeDirectories(options->directory + "/log"));
+  struct stat mountpoint;  // one whose daemon is dead is there, though it answers with an error
+  if (::lstat(options->mountpoint.c_str(), &mountpoint) != 0 && errno == ENOENT) {
+    RETURN_IF_ERROR(MakeDirectories(options->mountpoint));
+  }
   options->directory = fs::canonical(options->directory);
   uint32_t found = CountOsts(options->directory);
   if (found > options->osts) {

@@ -58,6 +58,10 @@ Status PrepareMountpoint(const std::string& mountpoint) {
   }
   struct stat found;
   if (::stat(mountpoint.c_str(), &found) != 0) {
+    if (errno == ENOENT) {
+      return ErrnoError(ENOENT, absl::StrFormat("%s: no such directory to mount at; make it first: mkdir -p %s",
+                                                mountpoint, mountpoint));
+    }
     return ErrnoError(errno, absl::StrFormat("%s: %s", mountpoint, std::strerror(errno)));
   }
   if (!S_ISDIR(found.st_mode)) return ErrnoError(ENOTDIR, absl::StrFormat("%s: not a directory", mountpoint));

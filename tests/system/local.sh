@@ -7,7 +7,6 @@ begin local 120 120 --bare -- "$@"
 
 dir=$work/local point=$work/point
 local_dir=$dir # for the end of the test: whatever runs there is stopped
-mkdir -p "$point"
 
 start() { "$bin/nacre" local --dir "$dir" --mount "$point" --osts 3 --daemon; }
 pid() { cat "$dir/local.pid"; }
@@ -54,7 +53,7 @@ unmounted_from_outside() {
   wait_for 30 "the end of nacre local after umount" is_gone "$process"
 }
 
-step "starts, formats and mounts" start
+step "starts, formats, makes the mountpoint and mounts" start
 step "holds files" write_files
 step "refuses to start a second time, and names the process" fails_with "process $(pid)" start
 step "stops" "$bin/nacre" stop --dir "$dir"
