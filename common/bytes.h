@@ -35,6 +35,13 @@ void PutBig(std::string* out, T value) {
   PutLittle(out, ByteSwap(value));
 }
 
+// A length of type `Length`, then so many bytes, which must fit it.
+template <typename Length>
+void PutText(std::string* out, std::string_view text) {
+  PutLittle(out, static_cast<Length>(text.size()));
+  out->append(text);
+}
+
 inline void PutFid(std::string* out, const Fid& fid) {
   PutBig(out, fid.sequence);
   PutBig(out, fid.object);
@@ -65,6 +72,11 @@ class ByteReader {
   template <typename T>
   T Big() {
     return ByteSwap(Little<T>());
+  }
+
+  template <typename Length>
+  std::string_view Text() {
+    return Take(Little<Length>());
   }
 
   Fid ReadFid() {

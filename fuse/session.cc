@@ -59,8 +59,9 @@ Status PrepareMountpoint(const std::string& mountpoint) {
   struct stat found;
   if (::stat(mountpoint.c_str(), &found) != 0) {
     if (errno == ENOENT) {
-      return ErrnoError(ENOENT, absl::StrFormat("%s: no such directory to mount at; make it first: mkdir -p %s",
-                                                mountpoint, mountpoint));
+      return ErrnoError(
+          ENOENT, absl::StrFormat("%s: no such directory to mount at; make it first: mkdir -p %s", mountpoint,
+                                  mountpoint));
     }
     return ErrnoError(errno, absl::StrFormat("%s: %s", mountpoint, std::strerror(errno)));
   }

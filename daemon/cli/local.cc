@@ -47,7 +47,9 @@ void AddLocal(CLI::App& app, int* exit) {
   command->add_option("--dir", options.directory, "where its data lives; made when it is missing")
       ->required()
       ->type_name("DIR");
-  command->add_option("--mount", options.mountpoint, "directory to mount at; made if missing")->required()->type_name("DIR");
+  command->add_option("--mount", options.mountpoint, "directory to mount at; made if missing")
+      ->required()
+      ->type_name("DIR");
   command->add_option("--osts", options.osts, "number of OSTs; may grow from one start to the next")
       ->capture_default_str();
   command

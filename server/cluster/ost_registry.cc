@@ -13,11 +13,6 @@ constexpr int kMissedHeartbeats = 5;
 constexpr Duration kFencePatience = std::chrono::seconds(5);
 constexpr uint32_t kMaxOsts = 65536;
 
-void PutString(std::string* out, std::string_view text) {
-  PutLittle(out, static_cast<uint32_t>(text.size()));
-  out->append(text);
-}
-
 }  // namespace
 
 std::string OstKey(OstIndex index) {
@@ -28,8 +23,8 @@ std::string OstKey(OstIndex index) {
 
 std::string EncodeOst(const OstRecord& record) {
   std::string out;
-  PutString(&out, record.uuid);
-  PutString(&out, record.address);
+  PutText<uint32_t>(&out, record.uuid);
+  PutText<uint32_t>(&out, record.address);
   PutLittle(&out, record.total_bytes);
   return out;
 }
@@ -37,8 +32,8 @@ std::string EncodeOst(const OstRecord& record) {
 StatusOr<OstRecord> ParseOst(std::string_view data) {
   ByteReader in(data);
   OstRecord record;
-  record.uuid = in.Take(in.Little<uint32_t>());
-  record.address = in.Take(in.Little<uint32_t>());
+  record.uuid = in.Text<uint32_t>();
+  record.address = in.Text<uint32_t>();
   record.total_bytes = in.Little<uint64_t>();
   if (!in.ok() || !in.empty()) return absl::DataLossError("damaged OST record: wrong length");
   return record;

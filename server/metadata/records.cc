@@ -30,13 +30,6 @@ WallTime ReadTime(ByteReader* in) {
   return time;
 }
 
-void PutString(std::string* out, std::string_view text) {
-  PutLittle(out, static_cast<uint32_t>(text.size()));
-  out->append(text);
-}
-
-std::string_view ReadString(ByteReader* in) { return in->Take(in->Little<uint32_t>()); }
-
 void PutLayout(std::string* out, const Layout& layout) {
   PutLittle(out, layout.generation);
   PutLittle(out, layout.object_sequence);
@@ -156,8 +149,7 @@ std::string EncodeBucket(const Bucket& bucket) {
     PutLittle(&out, entry.index);
     PutLittle(&out, entry.type);
     PutFid(&out, entry.fid);
-    PutLittle(&out, static_cast<uint8_t>(entry.name.size()));
-    out.append(entry.name);
+    PutText<uint8_t>(&out, entry.name);
   }
   return out;
 }
@@ -170,7 +162,7 @@ StatusOr<Bucket> ParseBucket(std::string_view data) {
     entry.index = in.Little<uint8_t>();
     entry.type = in.Little<uint8_t>();
     entry.fid = in.ReadFid();
-    entry.name = in.Take(in.Little<uint8_t>());
+    entry.name = in.Text<uint8_t>();
     if (in.ok() && entry.name.empty()) return Damaged("directory entry", "a name is empty");
     bucket.push_back(std::move(entry));
   }
@@ -182,7 +174,7 @@ StatusOr<Bucket> ParseBucket(std::string_view data) {
 std::string EncodeSuperblock(const Superblock& superblock) {
   std::string out = "NACREMDT";
   PutLittle(&out, superblock.version);
-  PutString(&out, superblock.cluster_uuid);
+  PutText<uint32_t>(&out, superblock.cluster_uuid);
   for (uint64_t part : superblock.hash_key) PutLittle(&out, part);
   return out;
 }
@@ -193,7 +185,7 @@ StatusOr<Superblock> ParseSuperblock(std::string_view data) {
   Superblock superblock;
   superblock.version = in.Little<uint32_t>();
   if (superblock.version != kFormatVersion) return superblock;  // the caller refuses it by its version
-  superblock.cluster_uuid = ReadString(&in);
+  superblock.cluster_uuid = in.Text<uint32_t>();
   for (uint64_t& part : superblock.hash_key) part = in.Little<uint64_t>();
   RETURN_IF_ERROR(CheckEnd(in, "superblock"));
   return superblock;
@@ -203,7 +195,7 @@ std::string EncodeSession(const SessionRecord& session) {
   std::string out;
   PutLittle(&out, session.nonce);
   PutLittle(&out, static_cast<uint8_t>(session.read_only ? 1 : 0));
-  PutString(&out, session.name);
+  PutText<uint32_t>(&out, session.name);
   return out;
 }
 
@@ -212,7 +204,7 @@ StatusOr<SessionRecord> ParseSession(std::string_view data) {
   SessionRecord session;
   session.nonce = in.Little<uint64_t>();
   session.read_only = in.Little<uint8_t>() != 0;
-  session.name = ReadString(&in);
+  session.name = in.Text<uint32_t>();
   RETURN_IF_ERROR(CheckEnd(in, "session"));
   return session;
 }

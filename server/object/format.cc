@@ -12,13 +12,6 @@ Status Malformed(std::string_view what, std::string_view why) {
   return absl::DataLossError(absl::StrCat("malformed ", AbslView(what), ": ", AbslView(why)));
 }
 
-void PutText(std::string* out, std::string_view text) {
-  PutLittle(out, static_cast<uint16_t>(text.size()));
-  out->append(text);
-}
-
-std::string_view TakeText(ByteReader* in) { return in->Take(in->Little<uint16_t>()); }
-
 ByteReader KeyReader(std::string_view key, char tag) {
   return ByteReader(!key.empty() && key[0] == tag ? key.substr(1) : std::string_view());
 }
@@ -87,8 +80,8 @@ std::string Encode(const Superblock& superblock) {
   std::string out(kMagic);
   PutLittle(&out, superblock.version);
   PutLittle(&out, superblock.index);
-  PutText(&out, superblock.uuid);
-  PutText(&out, superblock.cluster_uuid);
+  PutText<uint16_t>(&out, superblock.uuid);
+  PutText<uint16_t>(&out, superblock.cluster_uuid);
   return out;
 }
 
@@ -103,8 +96,8 @@ StatusOr<Superblock> ParseSuperblock(std::string_view value) {
                                                       ": start the version of Nacre that made it"));
   }
   superblock.index = in.Little<uint32_t>();
-  superblock.uuid = TakeText(&in);
-  superblock.cluster_uuid = TakeText(&in);
+  superblock.uuid = in.Text<uint16_t>();
+  superblock.cluster_uuid = in.Text<uint16_t>();
   if (!in.ok() || !in.empty()) return Malformed("OST superblock", absl::StrCat(value.size(), " bytes"));
   return superblock;
 }
@@ -206,13 +199,13 @@ Status ParseChunk(std::string_view value, Chunk* chunk) {
 std::string Encode(const UndoRecord& undo) {
   std::string out;
   PutObjectId(&out, undo.object);
-  PutText(&out, undo.before ? Encode(*undo.before) : std::string());
+  PutText<uint16_t>(&out, undo.before ? Encode(*undo.before) : std::string());
   PutLittle(&out, static_cast<uint32_t>(undo.chunks.size()));
   for (const UndoChunk& chunk : undo.chunks) {
     PutLittle(&out, chunk.chunk);
     PutLittle(&out, chunk.changed);
-    PutText(&out, EncodeChunk(chunk.before, chunk.changed));
-    PutText(&out, EncodeChunk(chunk.after, chunk.changed));
+    PutText<uint16_t>(&out, EncodeChunk(chunk.before, chunk.changed));
+    PutText<uint16_t>(&out, EncodeChunk(chunk.after, chunk.changed));
   }
   return out;
 }
@@ -221,7 +214,7 @@ StatusOr<UndoRecord> ParseUndoRecord(std::string_view value) {
   ByteReader in(value);
   UndoRecord undo;
   undo.object = in.ReadObjectId();
-  if (std::string_view before = TakeText(&in); !before.empty()) {
+  if (std::string_view before = in.Text<uint16_t>(); !before.empty()) {
     ASSIGN_OR_RETURN(undo.before, ParseObjectRecord(before));
   }
   uint32_t count = in.Little<uint32_t>();
@@ -229,8 +222,8 @@ StatusOr<UndoRecord> ParseUndoRecord(std::string_view value) {
     UndoChunk& chunk = undo.chunks.emplace_back();
     chunk.chunk = in.Little<uint64_t>();
     chunk.changed = in.Little<uint64_t>();
-    std::string_view before = TakeText(&in);
-    std::string_view after = TakeText(&in);
+    std::string_view before = in.Text<uint16_t>();
+    std::string_view after = in.Text<uint16_t>();
     if (!in.ok()) break;
     if (chunk.chunk >= kMaxObjectBlocks / kChunkBlocks)
       return Malformed("undo record", absl::StrCat("chunk ", chunk.chunk));
