@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/shared_memory.h"
+
 namespace nacre {
 namespace {
 
@@ -30,6 +32,17 @@ const char* Name(CallMemory kind) {
 StatusOr<std::shared_ptr<MemoryRegion>> RegisterHostMemory(std::byte* data, size_t size) {
   if (data == nullptr) return ErrnoError(EINVAL, "cannot register memory at a null address");
   return std::make_shared<HostRegion>(data, size);
+}
+
+StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterShared(std::shared_ptr<SharedMemory> memory) {
+  ASSIGN_OR_RETURN(std::shared_ptr<MemoryRegion> region, Register(memory->data(), memory->size()));
+  // Destroyed with the region's last user, after the region itself.
+  MemoryRegion* const raw = region.get();
+  return std::shared_ptr<MemoryRegion>(
+      raw, [memory = std::move(memory), region = std::move(region)](MemoryRegion*) mutable {
+        region.reset();
+        memory.reset();
+      });
 }
 
 Status CheckCallRequest(const CallRequest& request) {

@@ -24,6 +24,8 @@
 
 namespace nacre {
 
+class SharedMemory;  // transport/shared_memory.h
+
 // A registered range of local memory. Destroy it only when no call uses it. Shared by value.
 class MemoryRegion {
  public:
@@ -119,6 +121,10 @@ class Transport {
 
   // Registers memory of the caller's, which must outlive the region.
   virtual StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) = 0;
+
+  // Registers memory that a peer on the same machine may look at, which spares copies on some transports. The
+  // region keeps it.
+  virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory);
 
   // Address forms: "host:port", "unix:/path", "inproc:name". Does not connect yet.
   virtual StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) = 0;

@@ -64,8 +64,9 @@ Task<Status> ClientConnection::Greet(std::string identity, Duration timeout) {
       };
   watchdog_ = std::make_shared<Watchdog>(executor(), clock_, std::move(expire));
   FrameHeader hello{FrameType::kHello};
-  hello.body_length = static_cast<uint32_t>(identity.size());
-  SendFrame(hello, std::move(identity));
+  std::string text = EncodeHello({std::move(identity)});
+  hello.body_length = static_cast<uint32_t>(text.size());
+  SendFrame(hello, std::move(text));
   auto timer = clock_.After(executor(), timeout, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->Shutdown(ErrnoError(ETIMEDOUT, "it does not answer the greeting"));
   });
@@ -155,9 +156,11 @@ Task<Status> ClientConnection::OnHello(FrameHeader header) {
   if (header.offset == 0 || header.offset > kMaxSlots) {
     co_return ErrnoError(EPROTO, absl::StrFormat("it allows %d calls at once", header.offset));
   }
+  CO_ASSIGN_OR_RETURN(Hello server, ParseHello(text));
   {
     std::lock_guard lock(mutex_);
     if (!slots_.empty()) co_return ErrnoError(EPROTO, "a second greeting");
+    server_ = std::move(server);
     slots_.resize(header.offset);
     for (size_t i = slots_.size(); i > 0; --i) free_slots_.push_back(static_cast<uint32_t>(i - 1));
     open_ = true;

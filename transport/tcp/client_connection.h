@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "transport/memory.h"
 #include "transport/tcp/connection.h"
+#include "transport/tcp/hello.h"
 #include "transport/watchdog.h"
 
 namespace nacre {
@@ -53,6 +54,9 @@ class ClientConnection : public Connection {
   // After Start: agrees on the version with the server.
   Task<Status> Greet(std::string identity, Duration timeout);
 
+  // What it said; after Greet has returned OK.
+  const Hello& server() const { return server_; }
+
   // False: the connection is ending and nothing was done. Otherwise the call's result will be set.
   bool Begin(const std::shared_ptr<ClientCall>& call);
 
@@ -80,6 +84,7 @@ class ClientConnection : public Connection {
   const std::string address_;
   Clock& clock_;
   const OneShot<Status> greeted_;
+  Hello server_;
   std::shared_ptr<Watchdog> watchdog_;
   std::mutex mutex_;
   bool open_ = false;  // between the hello and the end

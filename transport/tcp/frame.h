@@ -16,7 +16,7 @@ inline constexpr size_t kFrameHeaderSize = 32;
 inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr uint32_t kMaxPayload = 16 << 20;  // of one put or data frame; larger transfers take several
 inline constexpr uint32_t kMaxEagerSize = 64 << 10;  // a get source up to this size travels with its call
-inline constexpr uint32_t kMaxHelloSize = 1024;
+inline constexpr uint32_t kMaxHelloSize = 4096;
 
 enum class FrameType : uint8_t { kHello = 1, kCall = 2, kPut = 3, kGet = 4, kData = 5, kReply = 6 };
 

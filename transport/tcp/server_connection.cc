@@ -52,6 +52,7 @@ ServerConnection::ServerConnection(StreamSocket socket, std::string name, std::s
       clock_(clock),
       calls_at_once_(options.calls_per_connection),
       identity_(options.identity),
+      offers_(options.offers),
       lost_(std::move(lost)) {}
 
 void ServerConnection::Serve() {
@@ -79,16 +80,20 @@ Task<Status> ServerConnection::OnFrame(FrameHeader header) {
 
 Task<Status> ServerConnection::OnHello(FrameHeader header) {
   if (std::exchange(greeted_, true)) co_return ErrnoError(EPROTO, "a second greeting");
-  CO_ASSIGN_OR_RETURN(std::string who, co_await ReadBody(header.body_length));
-  name_ = absl::StrFormat("%s (%s)", name_, absl::CHexEscape(who));
+  CO_ASSIGN_OR_RETURN(std::string text, co_await ReadBody(header.body_length));
+  CO_ASSIGN_OR_RETURN(const Hello who, ParseHello(text));
+  name_ = absl::StrFormat("%s (%s)", name_, absl::CHexEscape(who.identity));
   {
     std::lock_guard lock(mutex_);
     greeting_timer_.reset();
   }
   FrameHeader hello{FrameType::kHello};
   hello.offset = calls_at_once_;
-  hello.body_length = static_cast<uint32_t>(identity_.size());
-  SendFrame(hello, identity_);
+  Hello own{identity_};
+  if (offers_) own.offers = offers_();
+  text = EncodeHello(own);
+  hello.body_length = static_cast<uint32_t>(text.size());
+  SendFrame(hello, std::move(text));
   co_return OkStatus();
 }
 

@@ -69,6 +69,7 @@ class ServerConnection : public Connection {
   Clock& clock_;
   const size_t calls_at_once_;
   const std::string identity_;
+  const std::function<std::vector<PathOffer>()> offers_;
   bool greeted_ = false;  // only for the reader
   std::mutex mutex_;
   std::unique_ptr<TimerHandle> greeting_timer_;

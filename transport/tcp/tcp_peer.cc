@@ -25,6 +25,20 @@ struct Lane {
   uint64_t load = 0;                     // bytes of the calls under way
 };
 
+Task<StatusOr<std::shared_ptr<ClientConnection>>> DialAndGreet(Executor executor, Clock& clock,
+                                                               TcpOptions options, std::string address) {
+  const Duration timeout = options.connect_timeout;
+  CO_ASSIGN_OR_RETURN(StreamSocket socket, co_await Dial(executor, clock, address, timeout));
+  auto connection = std::make_shared<ClientConnection>(std::move(socket), address, clock);
+  std::string identity = options.identity;
+  Status status = co_await connection->Greet(std::move(identity), timeout);
+  if (!status.ok()) {
+    co_return absl::UnavailableError(absl::StrFormat("cannot use %s: %s", address, status.message()));
+  }
+  GetCounter("transport.tcp.client.connections").Add();
+  co_return connection;
+}
+
 class PeerCore : public std::enable_shared_from_this<PeerCore> {
  public:
   PeerCore(Executor executor, Clock& clock, TcpOptions options, std::string address)
@@ -64,7 +78,6 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   std::shared_ptr<ClientConnection> Ready(size_t lane);
   static Task<Status> AwaitConnection(std::shared_ptr<PeerCore> self, size_t lane, Duration deadline);
   static Task<void> FillLane(std::shared_ptr<PeerCore> self, size_t lane);
-  static Task<StatusOr<std::shared_ptr<ClientConnection>>> NewConnection(std::shared_ptr<PeerCore> self);
   Status Closed() const {
     return ErrnoError(ENOTCONN, absl::StrFormat("the link to %s is closed", address_));
   }
@@ -140,7 +153,8 @@ Task<Status> PeerCore::AwaitConnection(std::shared_ptr<PeerCore> self, size_t la
 }
 
 Task<void> PeerCore::FillLane(std::shared_ptr<PeerCore> self, size_t lane) {
-  StatusOr<std::shared_ptr<ClientConnection>> connection = co_await NewConnection(self);
+  StatusOr<std::shared_ptr<ClientConnection>> connection =
+      co_await DialAndGreet(self->executor_, self->clock_, self->options_, self->address_);
   std::vector<OneShot<Status>> waiters;
   bool closed = false;
   {
@@ -153,20 +167,6 @@ Task<void> PeerCore::FillLane(std::shared_ptr<PeerCore> self, size_t lane) {
   }
   if (connection.ok() && closed) (*connection)->Shutdown(self->Closed());
   for (const OneShot<Status>& waiter : waiters) waiter.Set(closed ? self->Closed() : connection.status());
-}
-
-Task<StatusOr<std::shared_ptr<ClientConnection>>> PeerCore::NewConnection(std::shared_ptr<PeerCore> self) {
-  const Duration timeout = self->options_.connect_timeout;
-  CO_ASSIGN_OR_RETURN(StreamSocket socket,
-                      co_await Dial(self->executor_, self->clock_, self->address_, timeout));
-  auto connection = std::make_shared<ClientConnection>(std::move(socket), self->address_, self->clock_);
-  std::string identity = self->options_.identity;
-  Status status = co_await connection->Greet(std::move(identity), timeout);
-  if (!status.ok()) {
-    co_return absl::UnavailableError(absl::StrFormat("cannot use %s: %s", self->address_, status.message()));
-  }
-  GetCounter("transport.tcp.client.connections").Add();
-  co_return connection;
 }
 
 void PeerCore::Close() {
@@ -212,6 +212,15 @@ StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, Tcp
   RETURN_IF_ERROR(ParseSocketAddress(address).status());
   auto core = std::make_shared<PeerCore>(std::move(executor), clock, std::move(options), std::move(address));
   return std::make_shared<TcpPeer>(std::move(core));
+}
+
+Task<StatusOr<Hello>> AskForHello(Executor executor, Clock& clock, TcpOptions options, std::string address) {
+  CO_ASSIGN_OR_RETURN(
+      std::shared_ptr<ClientConnection> connection,
+      co_await DialAndGreet(std::move(executor), clock, std::move(options), std::move(address)));
+  Hello hello = connection->server();
+  connection->Shutdown(absl::CancelledError("it has said what was asked"));
+  co_return hello;
 }
 
 }  // namespace nacre

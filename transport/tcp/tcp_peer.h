@@ -16,4 +16,7 @@ namespace nacre {
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
                                             std::string address);
 
+// What the server says of itself, over a connection of its own. UNAVAILABLE: no such server answers.
+Task<StatusOr<Hello>> AskForHello(Executor executor, Clock& clock, TcpOptions options, std::string address);
+
 }  // namespace nacre

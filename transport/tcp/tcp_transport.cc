@@ -23,11 +23,7 @@ std::string ProcessName() {
 class TcpTransport : public Transport {
  public:
   TcpTransport(Executor executor, Clock& clock, TcpOptions options)
-      : executor_(std::move(executor)), clock_(clock), options_(std::move(options)) {
-    if (options_.identity.empty()) options_.identity = ProcessName();
-    options_.identity.resize(std::min<size_t>(options_.identity.size(), kMaxHelloSize));
-    options_.calls_per_connection = std::clamp(options_.calls_per_connection, 1, 1 << 16);
-  }
+      : executor_(std::move(executor)), clock_(clock), options_(Complete(std::move(options))) {}
 
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {
     return RegisterHostMemory(data, size);
@@ -44,10 +40,16 @@ class TcpTransport : public Transport {
  private:
   const Executor executor_;
   Clock& clock_;
-  TcpOptions options_;
+  const TcpOptions options_;
 };
 
 }  // namespace
+
+TcpOptions Complete(TcpOptions options) {
+  if (options.identity.empty()) options.identity = ProcessName();
+  options.calls_per_connection = std::clamp(options.calls_per_connection, 1, 1 << 16);
+  return options;
+}
 
 std::unique_ptr<Transport> MakeTcpTransport(Executor executor, Clock& clock, TcpOptions options) {
   return std::make_unique<TcpTransport>(std::move(executor), clock, std::move(options));

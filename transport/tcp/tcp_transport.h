@@ -9,11 +9,14 @@
 // transport.tcp.protocol_errors.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/task.h"
+#include "transport/tcp/hello.h"
 #include "transport/transport.h"
 
 namespace nacre {
@@ -29,7 +32,11 @@ struct TcpOptions {
   // Of a listener.
   int calls_per_connection = 256;  // at once; clients are told and keep to it
   int max_connections = 4096;
+  std::function<std::vector<PathOffer>()> offers;  // what the hello says about other paths; may be null
 };
+
+// With an identity, and everything within bounds.
+TcpOptions Complete(TcpOptions options);
 
 // The clock must outlive the transport and what it has made.
 std::unique_ptr<Transport> MakeTcpTransport(Executor executor, Clock& clock, TcpOptions options = {});

@@ -1,0 +1,285 @@
+#include "transport/select/select_peer.h"
+
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <utility>
+
+#include "common/log.h"
+#include "transport/memory.h"
+#include "transport/tcp/tcp_peer.h"
+#include "transport/watchdog.h"
+
+namespace nacre {
+namespace {
+
+// A way that calls can take: a candidate's peer, or TCP's (rank: the number of candidates).
+struct Way {
+  std::shared_ptr<Peer> peer;
+  size_t rank = 0;
+};
+
+// What one look at the candidates has found.
+struct Choice {
+  Status status = OkStatus();  // not OK: there is no way
+  Way way;
+  std::vector<std::string> refused;  // the better ones, each with why not
+};
+
+class SelectCore : public std::enable_shared_from_this<SelectCore> {
+ public:
+  SelectCore(Executor executor, Clock& clock, std::shared_ptr<const SelectOptions> options,
+             std::shared_ptr<Peer> tcp)
+      : executor_(std::move(executor)),
+        clock_(clock),
+        options_(std::move(options)),
+        tcp_(std::move(tcp)),
+        address_(tcp_->address()) {}
+
+  static Task<StatusOr<std::string>> Call(std::shared_ptr<SelectCore> self, CallRequest request,
+                                          Duration timeout);
+  PathInfo path() const;
+  const std::string& address() const { return address_; }
+  void Close();
+
+ private:
+  static Task<StatusOr<Way>> Ready(std::shared_ptr<SelectCore> self, Duration deadline);
+  static Task<void> Select(std::shared_ptr<SelectCore> self, size_t better_than);
+  static Task<Choice> Choose(std::shared_ptr<SelectCore> self, size_t better_than);
+  static Task<StatusOr<std::shared_ptr<Peer>>> Try(std::shared_ptr<SelectCore> self, size_t rank,
+                                                   Hello hello);
+  Choice FallBack(Choice choice, bool may_change) const;
+  void Finish(Choice choice);
+  void Lost(const Way& way, const Status& why);
+  bool Translate(const Way& way, std::vector<MemorySpan>* memory) const;
+
+  size_t tcp_rank() const { return options_->candidates.size(); }
+  std::string NameOf(size_t rank) const {
+    return rank == tcp_rank() ? "tcp" : options_->candidates[rank]->name();
+  }
+  std::string Reason(const std::vector<std::string>& refused) const;
+  Status Closed() const {
+    return ErrnoError(ENOTCONN, absl::StrFormat("the link to %s is closed", address_));
+  }
+
+  const Executor executor_;
+  Clock& clock_;
+  const std::shared_ptr<const SelectOptions> options_;
+  const std::shared_ptr<Peer> tcp_;
+  const std::string address_;
+  mutable std::mutex mutex_;
+  bool closed_ = false;
+  bool selecting_ = false;
+  Way way_;  // no peer: none is chosen
+  PathInfo info_{"none", "no call has been made yet"};
+  Duration look_again_ = Duration::zero();
+  std::vector<OneShot<Status>> waiters_;
+};
+
+Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, CallRequest request,
+                                             Duration timeout) {
+  CO_RETURN_IF_ERROR(CheckCallRequest(request));
+  const Duration deadline = DeadlineAfter(self->clock_.Now(), timeout);
+  CO_ASSIGN_OR_RETURN(Way way, co_await Ready(self, deadline));
+  if (!self->Translate(way, &request.memory)) {
+    if (!self->options_->fall_back) {
+      co_return ErrnoError(ENOTSUP, absl::StrFormat("the call's memory could not be registered for %s",
+                                                    self->NameOf(way.rank)));
+    }
+    way = Way{self->tcp_, self->tcp_rank()};
+  }
+  auto reply = co_await way.peer->Call(std::move(request), deadline - self->clock_.Now());
+  if (absl::IsUnavailable(reply.status())) self->Lost(way, reply.status());
+  co_return reply;
+}
+
+// Gives the chosen way's transport its own regions. False: it could not register one of them.
+bool SelectCore::Translate(const Way& way, std::vector<MemorySpan>* memory) const {
+  if (way.rank == tcp_rank()) return true;
+  std::vector<MemorySpan> own = *memory;
+  for (MemorySpan& span : own) {
+    auto* region = dynamic_cast<SelectRegion*>(span.region.get());
+    if (region == nullptr || region->part(way.rank) == nullptr) return false;
+    span.region = region->part(way.rank);
+  }
+  *memory = std::move(own);
+  return true;
+}
+
+Task<StatusOr<Way>> SelectCore::Ready(std::shared_ptr<SelectCore> self, Duration deadline) {
+  const OneShot<Status> done;
+  size_t better_than = self->tcp_rank() + 1;
+  bool start = false;
+  bool wait = false;
+  Way way;
+  {
+    std::lock_guard lock(self->mutex_);
+    if (self->closed_) co_return self->Closed();
+    way = self->way_;
+    wait = way.peer == nullptr;
+    if (wait) self->waiters_.push_back(done);
+    if (!wait) better_than = way.rank;
+    start = !self->selecting_ && (wait || (way.rank > 0 && self->clock_.Now() >= self->look_again_));
+    if (start) self->selecting_ = true;
+  }
+  if (start) Spawn(self->executor_, Select(self, better_than));
+  if (!wait) co_return way;
+  auto expire = [done, self] {
+    done.Set(ErrnoError(ETIMEDOUT, absl::StrFormat("no connection to %s in time", self->address_)));
+  };
+  auto timer = self->clock_.After(self->executor_, deadline - self->clock_.Now(), std::move(expire));
+  CO_RETURN_IF_ERROR(co_await done.Wait());
+  std::lock_guard lock(self->mutex_);
+  if (self->way_.peer != nullptr) co_return self->way_;
+  co_return ErrnoError(ECONNRESET, absl::StrFormat("lost the connection to %s", self->address_));
+}
+
+Task<void> SelectCore::Select(std::shared_ptr<SelectCore> self, size_t better_than) {
+  Choice choice = co_await Choose(self, better_than);
+  self->Finish(std::move(choice));
+}
+
+// The best way that ranks before `better_than`; none is not an error if there is one already.
+Task<Choice> SelectCore::Choose(std::shared_ptr<SelectCore> self, size_t better_than) {
+  Choice choice;
+  StatusOr<Hello> hello =
+      co_await AskForHello(self->executor_, self->clock_, self->options_->tcp, self->address_);
+  if (!hello.ok()) {
+    choice.status = hello.status();
+    co_return choice;
+  }
+  bool may_change = false;
+  for (size_t rank = 0; rank < std::min(better_than, self->tcp_rank()); ++rank) {
+    StatusOr<std::shared_ptr<Peer>> peer = co_await Try(self, rank, *hello);
+    if (peer.ok()) {
+      choice.way = Way{*std::move(peer), rank};
+      co_return choice;
+    }
+    may_change = may_change || IsRetryable(peer.status());
+    choice.refused.push_back(absl::StrFormat("no %s: %s", self->NameOf(rank), peer.status().message()));
+  }
+  if (better_than <= self->tcp_rank()) co_return choice;
+  co_return self->FallBack(std::move(choice), may_change);
+}
+
+Task<StatusOr<std::shared_ptr<Peer>>> SelectCore::Try(std::shared_ptr<SelectCore> self, size_t rank,
+                                                      Hello hello) {
+  const std::string name = self->NameOf(rank);
+  auto offer = std::find_if(hello.offers.begin(), hello.offers.end(),
+                            [&](const PathOffer& offer) { return offer.path == name; });
+  if (offer == hello.offers.end()) co_return ErrnoError(ENOTSUP, "the server does not offer it");
+  std::string where = offer->where;
+  const Duration timeout = self->options_->tcp.connect_timeout;
+  co_return co_await self->options_->candidates[rank]->Connect(std::move(where), timeout);
+}
+
+Choice SelectCore::FallBack(Choice choice, bool may_change) const {
+  if (options_->fall_back) {
+    choice.way = Way{tcp_, tcp_rank()};
+    return choice;
+  }
+  const std::string text =
+      absl::StrFormat("%s cannot be used as configured: %s", address_, Reason(choice.refused));
+  choice.status = may_change ? Status(absl::UnavailableError(text)) : ErrnoError(ENOTSUP, text);
+  return choice;
+}
+
+std::string SelectCore::Reason(const std::vector<std::string>& refused) const {
+  std::string text = absl::StrJoin(refused, "; ");
+  if (options_->reason.empty()) return text;
+  return text.empty() ? options_->reason : text + "; " + options_->reason;
+}
+
+void SelectCore::Finish(Choice choice) {
+  std::vector<OneShot<Status>> waiters;
+  Status status = choice.status;
+  {
+    std::lock_guard lock(mutex_);
+    selecting_ = false;
+    look_again_ = clock_.Now() + options_->retry_interval;
+    waiters.swap(waiters_);
+    if (closed_) {
+      status = Closed();
+    } else if (choice.way.peer != nullptr) {
+      const bool changed = way_.peer == nullptr || way_.rank != choice.way.rank;
+      way_ = choice.way;
+      info_ = way_.peer->path();
+      info_.reason = Reason(choice.refused);
+      if (changed) {
+        LogInfo("data plane: %s is reached over %s%s%s", address_, info_.path,
+                info_.reason.empty() ? "" : ": ", info_.reason);
+      }
+    } else if (way_.peer != nullptr) {
+      if (status.ok()) info_.reason = Reason(choice.refused);
+    } else {
+      if (status.ok())
+        status = ErrnoError(ECONNRESET, absl::StrFormat("lost the connection to %s", address_));
+      info_ = PathInfo{"none", std::string(status.message())};
+    }
+  }
+  if (!status.ok() && choice.way.peer != nullptr && choice.way.peer != tcp_) choice.way.peer->Close();
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(status);
+}
+
+// The next call chooses anew. Other calls on the way may still end well.
+void SelectCore::Lost(const Way& way, const Status& why) {
+  std::lock_guard lock(mutex_);
+  if (way_.peer != way.peer) return;
+  way_ = Way{};
+  info_ = PathInfo{"none", std::string(why.message())};
+}
+
+PathInfo SelectCore::path() const {
+  std::lock_guard lock(mutex_);
+  return info_;
+}
+
+void SelectCore::Close() {
+  Way way;
+  std::vector<OneShot<Status>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    way = std::exchange(way_, Way{});
+    waiters.swap(waiters_);
+    info_ = PathInfo{"none", "closed"};
+  }
+  if (way.peer != nullptr) way.peer->Close();
+  tcp_->Close();
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(Closed());
+}
+
+class SelectPeer : public Peer {
+ public:
+  explicit SelectPeer(std::shared_ptr<SelectCore> core) : core_(std::move(core)) {}
+  ~SelectPeer() override { core_->Close(); }
+
+  Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
+    return SelectCore::Call(core_, std::move(request), timeout);
+  }
+  PathInfo path() const override { return core_->path(); }
+  std::string address() const override { return core_->address(); }
+  void Close() override { core_->Close(); }
+
+ private:
+  const std::shared_ptr<SelectCore> core_;
+};
+
+}  // namespace
+
+StatusOr<std::shared_ptr<Peer>> MakeSelectPeer(Executor executor, Clock& clock,
+                                               std::shared_ptr<const SelectOptions> options,
+                                               std::string address) {
+  TcpOptions tcp_options = options->tcp;
+  if (options->candidates.empty()) tcp_options.path_reason = options->reason;
+  ASSIGN_OR_RETURN(std::shared_ptr<Peer> tcp,
+                   MakeTcpPeer(executor, clock, std::move(tcp_options), std::move(address)));
+  if (options->candidates.empty()) return tcp;  // nothing to choose
+  auto core = std::make_shared<SelectCore>(std::move(executor), clock, std::move(options), std::move(tcp));
+  return std::make_shared<SelectPeer>(std::move(core));
+}
+
+}  // namespace nacre

@@ -1,0 +1,33 @@
+// A peer that chooses its path (select_transport.h), and the regions it takes. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/task.h"
+#include "transport/select/select_transport.h"
+
+namespace nacre {
+
+// Memory registered with each candidate; null where one could not.
+class SelectRegion : public MemoryRegion {
+ public:
+  SelectRegion(std::byte* data, size_t size, std::vector<std::shared_ptr<MemoryRegion>> parts,
+               std::shared_ptr<void> owner)
+      : MemoryRegion(data, size), owner_(std::move(owner)), parts_(std::move(parts)) {}
+
+  const std::shared_ptr<MemoryRegion>& part(size_t candidate) const { return parts_[candidate]; }
+
+ private:
+  const std::shared_ptr<void> owner_;  // of the memory; goes last
+  const std::vector<std::shared_ptr<MemoryRegion>> parts_;
+};
+
+// INVALID_ARGUMENT for an address that the TCP transport does not know.
+StatusOr<std::shared_ptr<Peer>> MakeSelectPeer(Executor executor, Clock& clock,
+                                               std::shared_ptr<const SelectOptions> options,
+                                               std::string address);
+
+}  // namespace nacre

@@ -1,0 +1,69 @@
+// Memory that other processes can be let see, and the sight of theirs. It is a memfd, sealed so that only its
+// maker, through the mapping made here, can ever write into it, and so that nobody can shrink it under a
+// reader (who would be killed by SIGBUS). Immutable after construction, hence thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/status.h"
+
+namespace nacre {
+
+// Identifies a memfd while anybody has it open.
+struct SharedMemoryId {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+
+  auto operator<=>(const SharedMemoryId&) const = default;
+};
+
+// One's own: zeroed, writable. `name` is for /proc/PID/maps.
+class SharedMemory {
+ public:
+  static StatusOr<std::shared_ptr<SharedMemory>> Create(const std::string& name, size_t size);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  int fd() const { return fd_; }
+
+  // Why it may not be shown to others after all: a kernel that has not all the seals (before Linux 5.1).
+  const Status& shareable() const { return shareable_; }
+
+ private:
+  SharedMemory(int fd, std::byte* data, size_t size, Status shareable)
+      : fd_(fd), data_(data), size_(size), shareable_(std::move(shareable)) {}
+
+  const int fd_;
+  std::byte* const data_;
+  const size_t size_;
+  const Status shareable_;
+};
+
+// Somebody else's, read-only.
+class SharedView {
+ public:
+  // INVALID_ARGUMENT: not a memfd that is sealed as above and has this size. Does not keep the descriptor.
+  static StatusOr<std::shared_ptr<const SharedView>> Map(int fd, size_t size);
+  ~SharedView();
+  SharedView(const SharedView&) = delete;
+  SharedView& operator=(const SharedView&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  SharedView(const std::byte* data, size_t size) : data_(data), size_(size) {}
+
+  const std::byte* const data_;
+  const size_t size_;
+};
+
+StatusOr<SharedMemoryId> IdentifySharedMemory(int fd);
+
+}  // namespace nacre
