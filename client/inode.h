@@ -19,9 +19,9 @@
 #include "client/data_cache.h"
 #include "client/filesystem.h"
 #include "client/layout.h"
-#include "client/range_lock.h"
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/range_lock.h"
 #include "proto/metadata.pb.h"
 
 namespace nacre::client {

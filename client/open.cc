@@ -65,7 +65,7 @@ Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
 
 // An open with O_TRUNC: what is held back of the old content must neither be seen nor be sent afterwards.
 Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
-  RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
   Frozen frozen(cache_, &inode->data);  // kept, as long as the MDS may refuse
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   CO_RETURN_IF_ERROR(co_await SendPending(inode));  // or the MDS takes it for empty, and keeps its objects

@@ -5,29 +5,9 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
 
 namespace nacre::client {
-
-bool IsMutation(const proto::MetadataRequest& request) {
-  switch (request.op_case()) {
-    case proto::MetadataRequest::kSetattr:
-    case proto::MetadataRequest::kMknod:
-    case proto::MetadataRequest::kCreate:
-    case proto::MetadataRequest::kUnlink:
-    case proto::MetadataRequest::kRename:
-    case proto::MetadataRequest::kLink:
-    case proto::MetadataRequest::kUpdateSize:
-    case proto::MetadataRequest::kWriteInline:
-    case proto::MetadataRequest::kMoveOut:
-    case proto::MetadataRequest::kAppend:
-    case proto::MetadataRequest::kSetXattr:
-    case proto::MetadataRequest::kRemoveXattr:
-    case proto::MetadataRequest::kSetLayout:
-      return true;
-    default:
-      return false;
-  }
-}
 
 Session::Session(Executor executor, Clock& clock, Random& random,
                  std::shared_ptr<MetadataConnector> connector, RetryPolicy policy, std::string name,

@@ -25,8 +25,6 @@
 
 namespace nacre::client {
 
-bool IsMutation(const proto::MetadataRequest& request);
-
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Hooks {

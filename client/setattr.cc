@@ -64,7 +64,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
 
 Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   const uint64_t size = request.setattr().size();
-  RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
   bool inline_data = false, known = false;
   {
     std::lock_guard lock(inode->mutex);

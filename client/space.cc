@@ -46,7 +46,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
     co_return ErrnoError(EOPNOTSUPP, absl::StrFormat("fallocate: mode 0x%x is not supported", mode));
   }
   InodePtr inode = handle->inode;
-  RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
   uint64_t size = 0;
   bool inline_data = false;

@@ -7,6 +7,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
 
 namespace nacre {
 namespace {
@@ -18,20 +19,6 @@ uint64_t FirstSequence(Clock& clock, SessionId session) {
 }
 
 }  // namespace
-
-bool IsMutation(const proto::ObjectRequest& request) {
-  switch (request.op_case()) {
-    case proto::ObjectRequest::kWrite:
-    case proto::ObjectRequest::kTruncate:
-    case proto::ObjectRequest::kPunch:
-    case proto::ObjectRequest::kPreallocate:
-    case proto::ObjectRequest::kDestroy:
-    case proto::ObjectRequest::kGrant:
-      return true;
-    default:
-      return false;
-  }
-}
 
 ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, RetryPolicy policy)
     : clock_(clock),

@@ -73,7 +73,4 @@ class ObjectStub {
   std::map<OstIndex, Sequencer> sequencers_;
 };
 
-// Whether the request carries a sequence.
-bool IsMutation(const proto::ObjectRequest& request);
-
 }  // namespace nacre

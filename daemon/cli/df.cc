@@ -1,9 +1,9 @@
 #include <cstdio>
 
 #include "common/units.h"
-#include "daemon/cli/cluster_target.h"
 #include "daemon/cli/command.h"
 #include "daemon/cli/status_json.h"
+#include "daemon/cli/status_report.h"
 
 namespace nacre::cli {
 namespace {
@@ -33,27 +33,16 @@ void Print(const proto::ClusterStatus& status) {
   PrintLine("all OSTs", space.total, space.available, "");
 }
 
-int Run(const ClusterTarget& target, bool json) {
-  auto status = FetchStatus(target);
-  if (!status.ok()) return Fail(status.status());
-  if (json) {
-    std::puts(SpaceToJson(*status).dump(2).c_str());
-  } else {
-    Print(*status);
-  }
-  return kOk;
-}
-
 }  // namespace
 
 void AddDf(CLI::App& app, int* exit) {
-  CLI::App* command = app.add_subcommand("df", "Show the space of each target");
-  auto target = std::make_shared<ClusterTarget>();
-  auto json = std::make_shared<bool>(false);
-  AddTargetOptions(command, target.get());
-  command->add_flag("--json", *json, "print JSON");
-  command->footer(kExamples);
-  command->callback([=] { *exit = Run(*target, *json); });
+  AddStatusReport(app, exit,
+                  {.name = "df",
+                   .description = "Show the space of each target",
+                   .examples = kExamples,
+                   .print = Print,
+                   .to_json = SpaceToJson,
+                   .healthy = [](const proto::ClusterStatus&) { return true; }});
 }
 
 }  // namespace nacre::cli

@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "common/units.h"
-#include "daemon/cli/cluster_target.h"
 #include "daemon/cli/command.h"
 #include "daemon/cli/status_json.h"
+#include "daemon/cli/status_report.h"
 
 namespace nacre::cli {
 namespace {
@@ -68,28 +68,16 @@ bool Healthy(const proto::ClusterStatus& status) {
   return status.problems().empty();
 }
 
-int Run(const ClusterTarget& target, bool json) {
-  auto status = FetchStatus(target);
-  if (!status.ok()) return Fail(status.status());
-  if (json) {
-    std::puts(StatusToJson(*status).dump(2).c_str());
-  } else {
-    Print(*status);
-  }
-  return Healthy(*status) ? kOk : kFailure;
-}
-
 }  // namespace
 
 void AddStatus(CLI::App& app, int* exit) {
-  CLI::App* command =
-      app.add_subcommand("status", "Show the servers, OSTs and clients of a cluster, and what is wrong");
-  auto target = std::make_shared<ClusterTarget>();
-  auto json = std::make_shared<bool>(false);
-  AddTargetOptions(command, target.get());
-  command->add_flag("--json", *json, "print JSON");
-  command->footer(kExamples);
-  command->callback([=] { *exit = Run(*target, *json); });
+  AddStatusReport(app, exit,
+                  {.name = "status",
+                   .description = "Show the servers, OSTs and clients of a cluster, and what is wrong",
+                   .examples = kExamples,
+                   .print = Print,
+                   .to_json = StatusToJson,
+                   .healthy = Healthy});
 }
 
 }  // namespace nacre::cli

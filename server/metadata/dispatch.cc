@@ -2,31 +2,11 @@
 
 #include <cerrno>
 
+#include "rpc/mutation.h"
 #include "server/metadata/ops/ops.h"
 #include "server/metadata/ops/session_ops.h"
 
 namespace nacre::mds {
-
-bool IsMutation(const proto::MetadataRequest& request) {
-  switch (request.op_case()) {
-    case proto::MetadataRequest::kSetattr:
-    case proto::MetadataRequest::kMknod:
-    case proto::MetadataRequest::kCreate:
-    case proto::MetadataRequest::kUnlink:
-    case proto::MetadataRequest::kRename:
-    case proto::MetadataRequest::kLink:
-    case proto::MetadataRequest::kUpdateSize:
-    case proto::MetadataRequest::kWriteInline:
-    case proto::MetadataRequest::kMoveOut:
-    case proto::MetadataRequest::kAppend:
-    case proto::MetadataRequest::kSetXattr:
-    case proto::MetadataRequest::kRemoveXattr:
-    case proto::MetadataRequest::kSetLayout:
-      return true;
-    default:
-      return false;
-  }
-}
 
 Task<Reply> Dispatch(const Op& op) {
   const proto::MetadataRequest& request = op.request;

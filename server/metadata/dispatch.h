@@ -5,9 +5,6 @@
 
 namespace nacre::mds {
 
-// Whether the request carries a sequence number (M in proto/metadata.proto).
-bool IsMutation(const proto::MetadataRequest& request);
-
 // EPROTO for a request without an operation, EROFS for a change from a session that is mounted read-only.
 Task<Reply> Dispatch(const Op& op);
 

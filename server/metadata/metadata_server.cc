@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
 #include "server/metadata/background.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
@@ -81,7 +82,7 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   }
   auto session = FindSession(*mds, peer, request);
   if (!session.ok()) co_return ToReply(session.status());
-  if (mds::IsMutation(request)) co_return co_await Once(mds, *session, request);
+  if (IsMutation(request)) co_return co_await Once(mds, *session, request);
   Op op{mds, *session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
   co_return ToReply(co_await mds::Dispatch(op));
 }

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "common/ids.h"
+#include "common/range_lock.h"
 #include "server/kv/kv_store.h"
 #include "server/object/format.h"
-#include "server/object/range_lock.h"
 
 namespace nacre::ost {
 

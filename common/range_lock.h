@@ -1,5 +1,6 @@
-// Orders conflicting operations on one file: shared and exclusive locks on byte ranges, for coroutines, first
-// come first served. Thread-safe; must outlive its guards.
+// Orders conflicting operations on one file or object: shared and exclusive locks on ranges of its bytes or
+// blocks, for coroutines; first come first served among those that overlap, the rest pass. Thread-safe; must
+// outlive its guards and those who wait.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 #include "common/task.h"
 
-namespace nacre::client {
+namespace nacre {
 
 class RangeLock {
   struct Entry {
@@ -23,6 +24,8 @@ class RangeLock {
   using Entries = std::list<Entry>;
 
  public:
+  static constexpr uint64_t kEnd = ~uint64_t{0};
+
   class [[nodiscard]] Guard {
    public:
     Guard() = default;
@@ -58,4 +61,4 @@ class RangeLock {
   Entries entries_;  // in order of arrival
 };
 
-}  // namespace nacre::client
+}  // namespace nacre

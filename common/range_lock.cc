@@ -1,8 +1,8 @@
-#include "client/range_lock.h"
+#include "common/range_lock.h"
 
 #include <vector>
 
-namespace nacre::client {
+namespace nacre {
 
 // Whether anybody who came earlier, holding or waiting, must go first.
 bool RangeLock::Conflicts(Entries::iterator entry) {
@@ -23,13 +23,14 @@ RangeLock::Guard RangeLock::TryLock(uint64_t begin, uint64_t end, bool exclusive
 
 Task<RangeLock::Guard> RangeLock::Lock(uint64_t begin, uint64_t end, bool exclusive) {
   Entries::iterator entry;
-  OneShot<Unit> turn;
   {
     std::lock_guard lock(mutex_);
-    entry = entries_.insert(entries_.end(), Entry{begin, end, exclusive, false, turn});
-    entry->granted = !Conflicts(entry);
-    if (entry->granted) co_return Guard(this, entry);
+    entry = entries_.insert(entries_.end(), Entry{begin, end, exclusive, true, std::nullopt});
+    if (!Conflicts(entry)) co_return Guard(this, entry);
+    entry->granted = false;
+    entry->turn.emplace();
   }
+  OneShot<Unit> turn = *entry->turn;  // the entry stays until its guard has gone
   co_await turn.Wait();
   co_return Guard(this, entry);
 }
@@ -48,4 +49,4 @@ void RangeLock::Unlock(Entries::iterator entry) {
   for (OneShot<Unit>& turn : turns) turn.Set({});
 }
 
-}  // namespace nacre::client
+}  // namespace nacre

@@ -1,11 +1,11 @@
-#include "server/object/range_lock.h"
+#include "common/range_lock.h"
 
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
 #include <optional>
 
-namespace nacre::ost {
+namespace nacre {
 namespace {
 
 class RangeLockTest : public testing::Test {
@@ -46,6 +46,16 @@ TEST_F(RangeLockTest, ReadersShareWritersExclude) {
   EXPECT_TRUE(writer);
 }
 
+TEST_F(RangeLockTest, TryLockNeverWaits) {
+  RangeLock::Guard reader = lock_.TryLock(0, 10, false);
+  ASSERT_TRUE(reader);
+  EXPECT_TRUE(lock_.TryLock(5, 15, false));
+  EXPECT_FALSE(lock_.TryLock(5, 15, true));
+  EXPECT_TRUE(lock_.TryLock(10, 15, true));
+  reader.Release();
+  EXPECT_TRUE(lock_.TryLock(5, 15, true));
+}
+
 TEST_F(RangeLockTest, FirstComeFirstServedAmongThoseThatOverlap) {
   Held held, writer, late_reader, elsewhere;
   Take(0, 10, false, &held);
@@ -63,4 +73,4 @@ TEST_F(RangeLockTest, FirstComeFirstServedAmongThoseThatOverlap) {
 }
 
 }  // namespace
-}  // namespace nacre::ost
+}  // namespace nacre

@@ -1,0 +1,35 @@
+#include "daemon/cli/status_report.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "daemon/cli/cluster_target.h"
+#include "daemon/cli/command.h"
+
+namespace nacre::cli {
+namespace {
+
+int Run(const StatusReport& report, const ClusterTarget& target, bool json) {
+  auto status = FetchStatus(target);
+  if (!status.ok()) return Fail(status.status());
+  if (json) {
+    std::puts(report.to_json(*status).dump(2).c_str());
+  } else {
+    report.print(*status);
+  }
+  return report.healthy(*status) ? kOk : kFailure;
+}
+
+}  // namespace
+
+void AddStatusReport(CLI::App& app, int* exit, const StatusReport& report) {
+  CLI::App* command = app.add_subcommand(report.name, report.description);
+  auto target = std::make_shared<ClusterTarget>();
+  auto json = std::make_shared<bool>(false);
+  AddTargetOptions(command, target.get());
+  command->add_flag("--json", *json, "print JSON");
+  command->footer(report.examples);
+  command->callback([=] { *exit = Run(report, *target, *json); });
+}
+
+}  // namespace nacre::cli
