@@ -1,6 +1,8 @@
 #include "server/cluster/ost_registry.h"
 
 #include <cerrno>
+#include <set>
+#include <string_view>
 
 #include "common/bytes.h"
 #include "common/log.h"
@@ -12,6 +14,23 @@ namespace {
 constexpr int kMissedHeartbeats = 5;
 constexpr Duration kFencePatience = std::chrono::seconds(5);
 constexpr uint32_t kMaxOsts = 65536;
+
+// The OSTs of one request among themselves; CheckOwner holds each against those that are known.
+Status CheckDistinct(const proto::RegisterOssRequest& request) {
+  std::map<OstIndex, std::string_view> uuids;
+  std::set<std::string_view> seen;
+  for (const proto::OstInfo& info : request.osts()) {
+    if (auto [it, fresh] = uuids.try_emplace(info.index(), info.uuid()); !fresh) {
+      return ErrnoError(EEXIST, absl::StrFormat("the OSS at %s registered OST index %d twice, for %s and %s",
+                                                request.address(), info.index(), it->second, info.uuid()));
+    }
+    if (!seen.insert(info.uuid()).second) {
+      return ErrnoError(EEXIST, absl::StrFormat("the OSS at %s registered OST %s under two indices",
+                                                request.address(), info.uuid()));
+    }
+  }
+  return OkStatus();
+}
 
 }  // namespace
 
@@ -123,7 +142,7 @@ Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const
     return ErrnoError(EINVAL, absl::StrCat("the OSS at ", request.address(), " registered without an OST"));
   }
   for (const proto::OstInfo& info : request.osts()) RETURN_IF_ERROR(CheckOwner(info));
-  return OkStatus();
+  return CheckDistinct(request);
 }
 
 Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
@@ -151,6 +170,8 @@ Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
 Status OstRegistry::Store(const proto::RegisterOssRequest& request) {
   std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(CheckRequest(request));
+  // An address that is none must not get into the store: the next start would fail over it.
+  RETURN_IF_ERROR(PeerOf(request.address()).status());
   KvBatch batch;
   for (const proto::OstInfo& info : request.osts()) {
     OstRecord record{info.uuid(), request.address(), info.total_bytes()};

@@ -1,0 +1,187 @@
+// Registrations: who is let in, who is refused and why, what a restart of the MGS finds again.
+#include "server/cluster/ost_registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cerrno>
+#include <optional>
+
+#include "rpc/convert.h"
+#include "server/kv/mem_kv.h"
+#include "transport/inproc/inproc_transport.h"
+
+namespace nacre::cluster {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+MATCHER_P2(IsRefused, error, text, "") {
+  *result_listener << "error " << arg.status().error() << ": " << arg.status().message();
+  return arg.status().error() == static_cast<uint32_t>(error) &&
+         arg.status().message().find(text) != std::string::npos;
+}
+MATCHER(IsTaken, "") {
+  *result_listener << arg.status().message();
+  return arg.status().error() == 0;
+}
+
+class SteppedClock : public Clock {
+ public:
+  Duration Now() override { return now; }
+  WallTime Wall() override { return RealClock().Wall(); }
+  std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,
+                                     absl::AnyInvocable<void()> function) override {
+    return RealClock().After(executor, delay, std::move(function));
+  }
+  Duration now{1s};
+};
+
+// An OSS of one OST, as it registers.
+proto::RegisterOssRequest Oss(OstIndex index, const std::string& uuid,
+                              const std::string& address = "inproc:oss") {
+  proto::RegisterOssRequest request;
+  request.set_address(address);
+  request.set_instance(7);
+  proto::OstInfo* info = request.add_osts();
+  info->set_index(index);
+  info->set_uuid(uuid);
+  info->set_total_bytes(1 << 20);
+  return request;
+}
+
+class OstRegistryTest : public testing::Test {
+ protected:
+  OstRegistryTest() { Start(); }
+
+  void Start() {
+    registry.emplace(kv, clock, *transport, RegistryOptions{"cluster-1", 1s});
+    loaded = registry->Load();
+  }
+
+  proto::RegisterOssReply Register(const proto::RegisterOssRequest& request) {
+    std::optional<proto::RegisterOssReply> reply;
+    asio::co_spawn(context, registry->Register(request),
+                   [&reply](std::exception_ptr, proto::RegisterOssReply value) { reply = std::move(value); });
+    context.restart();
+    while (!reply.has_value() && context.run_one() > 0) {
+    }
+    return *std::move(reply);
+  }
+
+  proto::HeartbeatReply Beat(const proto::RegisterOssRequest& oss) {
+    proto::HeartbeatRequest request;
+    request.set_address(oss.address());
+    request.set_instance(oss.instance());
+    *request.mutable_osts() = oss.osts();
+    return registry->Heartbeat(request);
+  }
+
+  asio::io_context context;
+  SteppedClock clock;
+  MemKv kv;
+  std::unique_ptr<Transport> transport =
+      MakeInprocTransport(MakeInprocNetwork(), context.get_executor(), RealClock());
+  std::optional<OstRegistry> registry;
+  Status loaded;
+};
+
+TEST_F(OstRegistryTest, LetsAnOstInAndKeepsItsIndexForEver) {
+  EXPECT_THAT(registry->Known(), IsEmpty());
+  auto reply = Register(Oss(3, "uuid-3"));
+  ASSERT_THAT(reply, IsTaken());
+  EXPECT_EQ(reply.cluster_uuid(), "cluster-1");
+  EXPECT_EQ(reply.heartbeat_ms(), 1000u);
+  EXPECT_TRUE(registry->IsUp(3));
+  Start();  // the MGS again
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  EXPECT_THAT(registry->Known(), ElementsAre(3));
+  EXPECT_FALSE(registry->IsUp(3));
+  EXPECT_THAT(Register(Oss(3, "uuid-4")), IsRefused(EEXIST, "belongs to uuid-3 for ever"));
+  EXPECT_THAT(Register(Oss(4, "uuid-3")), IsRefused(EEXIST, "has index 3, it cannot come back as 4"));
+  EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());
+}
+
+TEST_F(OstRegistryTest, RefusesWhatIsWrongWithTheRequest) {
+  auto stranger = Oss(0, "uuid-0");
+  stranger.set_cluster_uuid("cluster-2");
+  EXPECT_THAT(Register(stranger),
+              IsRefused(EINVAL, "belongs to cluster cluster-2, this is cluster cluster-1"));
+  EXPECT_THAT(Register(Oss(0, "uuid-0", "")), IsRefused(EINVAL, "without an address"));
+  EXPECT_THAT(Register(Oss(0, "")), IsRefused(EINVAL, "without a uuid"));
+  EXPECT_THAT(Register(Oss(65536, "uuid-0")), IsRefused(EINVAL, "the highest is 65535"));
+  auto empty = Oss(0, "uuid-0");
+  empty.clear_osts();
+  EXPECT_THAT(Register(empty), IsRefused(EINVAL, "without an OST"));
+  EXPECT_THAT(registry->Known(), IsEmpty());
+}
+
+// Two OSTs of one request are held against each other as well as against those that are known.
+TEST_F(OstRegistryTest, RefusesARequestThatContradictsItself) {
+  auto twice = Oss(1, "uuid-1");
+  *twice.add_osts() = Oss(1, "uuid-2").osts(0);
+  EXPECT_THAT(Register(twice), IsRefused(EEXIST, "OST index 1"));
+  auto moved = Oss(1, "uuid-1");
+  *moved.add_osts() = Oss(2, "uuid-1").osts(0);
+  EXPECT_THAT(Register(moved), IsRefused(EEXIST, "uuid-1"));
+  EXPECT_THAT(registry->Known(), IsEmpty());
+}
+
+// An address that nobody can connect to must not be stored: the MGS would not start again.
+TEST_F(OstRegistryTest, RefusesAnAddressThatIsNone) {
+  EXPECT_THAT(Register(Oss(0, "uuid-0", "nowhere")), IsRefused(EINVAL, "nowhere"));
+  EXPECT_THAT(registry->Known(), IsEmpty());
+  registry->Close();
+  Start();
+  EXPECT_TRUE(loaded.ok()) << loaded;
+  EXPECT_THAT(registry->Known(), IsEmpty());
+}
+
+TEST_F(OstRegistryTest, WhoIsSilentGoesDownAndRegistersAgain) {
+  auto oss = Oss(0, "uuid-0");
+  EXPECT_THAT(Beat(oss), IsRefused(ENOENT, "register again"));
+  ASSERT_THAT(Register(oss), IsTaken());
+  clock.now += 5s;
+  registry->CheckHeartbeats();
+  EXPECT_TRUE(registry->IsUp(0));
+  EXPECT_THAT(Beat(oss), IsTaken());
+  clock.now += 5001ms;
+  registry->CheckHeartbeats();
+  EXPECT_FALSE(registry->IsUp(0));
+  EXPECT_THAT(Beat(oss), IsRefused(ENOENT, "register again"));
+  ASSERT_THAT(Register(oss), IsTaken());
+  auto restarted = oss;
+  restarted.set_instance(8);
+  EXPECT_THAT(Beat(restarted), IsRefused(ENOENT, "register again"));
+  EXPECT_EQ(registry->Map().version(), 4u);
+}
+
+TEST_F(OstRegistryTest, WithoutAnyUpAllKnownOnesAreUsable) {
+  EXPECT_THAT(registry->Usable(), IsEmpty());
+  EXPECT_EQ(registry->Stub(0).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_THAT(Register(Oss(0, "uuid-0")), IsTaken());
+  ASSERT_THAT(Register(Oss(1, "uuid-1")), IsTaken());
+  clock.now += 3s;
+  EXPECT_THAT(Beat(Oss(1, "uuid-1")), IsTaken());
+  clock.now += 3s;
+  registry->CheckHeartbeats();
+  ASSERT_EQ(registry->Usable().size(), 1u);
+  EXPECT_EQ(registry->Usable()[0].index, 1u);
+  clock.now += 10s;
+  registry->CheckHeartbeats();
+  EXPECT_EQ(registry->Usable().size(), 2u);
+}
+
+TEST_F(OstRegistryTest, DamagedRecordsAreReported) {
+  KvBatch batch;
+  batch.Put(OstKey(0), "short");
+  ASSERT_TRUE(kv.Commit(std::move(batch)).ok());
+  Start();
+  EXPECT_TRUE(absl::IsDataLoss(loaded)) << loaded;
+}
+
+}  // namespace
+}  // namespace nacre::cluster
