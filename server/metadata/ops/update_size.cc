@@ -35,8 +35,9 @@ Status CheckTarget(const Inode& inode, const proto::UpdateSize& request) {
 }
 
 void AddBlocks(Inode* inode, int64_t delta) {
-  bool below_zero = delta < 0 && inode->blocks < static_cast<uint64_t>(-delta);
-  inode->blocks = below_zero ? 0 : inode->blocks + static_cast<uint64_t>(delta);
+  const uint64_t change = static_cast<uint64_t>(delta);  // two's complement: negated without overflow
+  const bool below_zero = delta < 0 && inode->blocks < uint64_t{0} - change;
+  inode->blocks = below_zero ? 0 : inode->blocks + change;
 }
 
 }  // namespace
