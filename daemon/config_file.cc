@@ -54,11 +54,8 @@ class Reader {
                       const std::vector<ConfigSection>& sections) {
     std::vector<std::string> known;
     for (const ConfigSection& section : sections) known.push_back(section.name());
-    std::string nearest = NearestName(name, known);
-    Wrong(node,
-          absl::StrFormat("unknown %s '%s'%s; known sections are %s", node.is_table() ? "section" : "key",
-                          name, nearest.empty() ? "" : absl::StrCat(": did you mean '", nearest, "'?"),
-                          absl::StrJoin(known, ", ")));
+    Wrong(node, absl::StrFormat("unknown %s '%s'%s", node.is_table() ? "section" : "key", name,
+                                KnownNames(name, known)));
   }
 
   void ReadSection(const toml::table& table, const ConfigSection& section) {

@@ -39,8 +39,7 @@ size_t Distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
-}  // namespace
-
+// "" if none is close enough to be meant.
 std::string NearestName(const std::string& name, const std::vector<std::string>& known) {
   std::string nearest;
   size_t best = std::max<size_t>(2, name.size() / 3) + 1;
@@ -51,6 +50,14 @@ std::string NearestName(const std::string& name, const std::vector<std::string>&
     nearest = candidate;
   }
   return nearest;
+}
+
+}  // namespace
+
+std::string KnownNames(const std::string& name, const std::vector<std::string>& known) {
+  std::string nearest = NearestName(name, known);
+  return absl::StrCat(nearest.empty() ? "" : absl::StrCat(": did you mean '", nearest, "'?"), "; known are ",
+                      absl::StrJoin(known, ", "));
 }
 
 const ConfigKey* ConfigSection::Find(const std::string& key) const {
@@ -173,11 +180,8 @@ Status ConfigSection::Unknown(const std::string& key) const {
   std::vector<std::string> known;
   for (const ConfigKey& k : keys_) known.push_back(k.name);
   for (const auto& [name, add] : tables_) known.push_back(name);
-  std::string nearest = NearestName(key, known);
   return ErrnoError(EINVAL,
-                    absl::StrFormat("unknown key '%s' in [%s]%s; known are %s", key, name_,
-                                    nearest.empty() ? "" : absl::StrCat(": did you mean '", nearest, "'?"),
-                                    absl::StrJoin(known, ", ")));
+                    absl::StrFormat("unknown key '%s' in [%s]%s", key, name_, KnownNames(key, known)));
 }
 
 }  // namespace nacre

@@ -67,7 +67,8 @@ class ConfigSection {
   std::vector<std::pair<std::string, std::function<ConfigSection()>>> tables_;
 };
 
-// The closest of the known names, if one is close enough to be meant; else "".
-std::string NearestName(const std::string& name, const std::vector<std::string>& known);
+// What to say after naming something unknown: ": did you mean 'memory'?; known are memory, threads", the
+// first part only if one of the known names is close enough to be meant.
+std::string KnownNames(const std::string& name, const std::vector<std::string>& known);
 
 }  // namespace nacre

@@ -155,6 +155,13 @@ another_version() {
   other_version "$dir/ost.1/meta" 0x53 'ost\.1'
 }
 
+wrong_commands() {
+  refuses "unknown command 'statsu'" "mean 'status'" 'known are' -- "$bin/nacre" statsu
+  refuses 'jsn' -- "$bin/nacre" df --jsn
+  refuses '--dir is required' -- "$bin/nacre" local
+}
+
+step "mistakes on the command line" wrong_commands
 step "mistakes in a configuration: file, line, key and what is allowed" wrong_configurations
 step "a small disk" make_disk
 step "a wrong port" wrong_port
