@@ -19,6 +19,7 @@
 #include "client/gate.h"
 #include "client/inode.h"
 #include "client/inode_table.h"
+#include "client/metadata_queue.h"
 #include "client/object_io.h"
 #include "client/session.h"
 #include "client/targets.h"
@@ -30,6 +31,9 @@ namespace nacre::client {
 #define NACRE_ENTER(pass)             \
   Gate::Pass pass = gate_.TryEnter(); \
   if (!pass) pass = co_await gate_.Enter()
+
+// In whose name the MDS is to do it.
+void SetCaller(const Caller& caller, proto::MetadataRequest* request);
 
 class Core final : public FileSystem {
  public:
@@ -106,17 +110,71 @@ class Core final : public FileSystem {
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
 
-  // --- asking the MDS ---
+  // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
   Task<Reply> AskAsSystem(
       proto::MetadataRequest request);  // what follows from an open handle; with the rights of root
+  Task<Reply> AskBehindQueue(proto::MetadataRequest request);
   Status CheckHandle(const FileHandle& handle) const;  // EIO if its session was evicted
+
+  // --- changes answered before the MDS has done them (names_behind.cc) ---
+  // Marks what a mutation touches whose outcome the MDS decides, from before it is sent until its reply has
+  // been taken in: nothing of that is answered early meanwhile. Null pointers count for nothing.
+  class Settling {
+   public:
+    Settling(Core& core, std::vector<InodePtr> inodes);
+    ~Settling();
+    Settling(const Settling&) = delete;
+    Settling& operator=(const Settling&) = delete;
+
+   private:
+    const std::vector<InodePtr> inodes_;
+  };
+  struct BehindChange {
+    InodePtr inode;       // what was made, removed or changed
+    uint64_t number = 0;  // attr.change after it
+    InodePtr directory;   // null: no entry changes
+    std::string name;
+    InodePtr new_directory;  // rename
+    std::string new_name;
+    InodePtr replaced;
+  };
+  // Null, false: the outcome is not certain, ask the MDS.
+  InodePtr TryMakeBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
+                         proto::MetadataRequest request);
+  bool TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
+                       proto::MetadataRequest request);
+  struct BehindRename {
+    InodePtr from, to;  // directories
+    std::string name, new_name;
+    InodePtr source, target;  // target null: the new name is free
+  };
+  std::optional<BehindRename> FindRename(const InodePtr& from, const InodePtr& to,
+                                         const proto::Rename& rename);
+  static bool MayRename(const Caller& caller, const BehindRename& rename);
+  static bool ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open);
+  bool TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
+                       proto::MetadataRequest request);
+  // One link less; whether nobody needs the inode any more. Its mutex is held.
+  static bool DropLink(Inode& inode, const proto::Time& now, bool* keep_open);
+  void DistrustName(Inode& directory, const std::string& name);
+  bool TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
+                        proto::MetadataRequest request);
+  // What write-behind has to tell of a file, in its order among those changes. Waits for the reply.
+  Task<Reply> Tell(InodePtr inode, proto::MetadataRequest request);
+  bool TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request, const OneShot<Reply>& answer);
+  void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
+  void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
+  void Distrust(const BehindChange& change, const Status& why);
 
   // --- what is known (lookup.cc) ---
   Known MakeKnown(Inode& inode);
   Known Learn(const proto::Attr& attr);            // under the lease: keeps it
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
+  Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
+  // Under the lease: afterwards it is known what the name means, unless it cannot be found out.
+  Task<void> LearnName(const Caller& caller, InodePtr directory, std::string name);
   Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
   Task<Status> LoadFile(InodePtr inode);
@@ -130,6 +188,9 @@ class Core final : public FileSystem {
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
                                  proto::MetadataRequest request);
+  std::shared_ptr<const std::vector<DirEntry>> ListKnown(Inode& directory);
+  std::vector<DirEntry> ListOn(Inode& directory, const std::vector<DirEntry>& listing, uint64_t cookie,
+                               size_t limit, bool plus);
   void NoteScan(FileHandle& directory, uint64_t cookie, const std::vector<DirEntry>& entries, bool kept,
                 bool end);
   Task<Status> Remove(const Caller& caller, Fid parent, std::string name, bool directory);
@@ -211,11 +272,18 @@ class Core final : public FileSystem {
   std::unique_ptr<ObjectIo> io_;
   std::unique_ptr<InodeTable> inodes_;
   std::shared_ptr<Session> session_;
+  std::unique_ptr<MetadataQueue> queue_;
   Gate gate_;
   std::atomic<bool> cached_{false};
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
   std::atomic<uint64_t> synced_mutation_{0};  // Session::mutations that the MDS has on stable storage
+  std::atomic<bool> names_behind_{false};     // the MDS allows it
+
+  std::mutex behind_mutex_;               // orders changes that are answered early; taken before all others
+  std::atomic<uint64_t> lease_epoch_{0};  // Session::epoch in which the lease was had
+  Fid own_fid_;                           // the last one given; of sequence 0: there are none
+  std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
 
   std::mutex mutex_;       // guards what follows
   uint64_t lease_id_ = 0;  // 0: none

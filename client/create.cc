@@ -7,6 +7,19 @@
 #include "client/core.h"
 
 namespace nacre::client {
+namespace {
+
+proto::MetadataRequest MknodRequest(Fid parent, const std::string& name, uint32_t mode, uint64_t rdev) {
+  proto::MetadataRequest request;
+  proto::Mknod* mknod = request.mutable_mknod();
+  *mknod->mutable_parent() = ToProto(parent);
+  mknod->set_name(name);
+  mknod->set_mode(mode);
+  mknod->set_rdev(rdev);
+  return request;
+}
+
+}  // namespace
 
 Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::string name, uint32_t mode,
                                      int flags) {
@@ -15,8 +28,18 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   NameLock lock;
   if (cached()) {
     directory = inodes_->Get(parent);
+    co_await queue_->WaitForRoom();
+    proto::MetadataRequest mknod = MknodRequest(parent, name, S_IFREG | (mode & 07777), 0);
+    if (InodePtr made = TryMakeBehind(caller, directory, name, std::move(mknod))) {
+      Created created;
+      created.known = MakeKnown(*made);
+      created.handle = MakeHandle(caller, made, flags, false);
+      co_return created;
+    }
     lock = co_await NameLock::Take(directory, name);
   }
+  const Fid existing = directory != nullptr ? FindName(*directory, name).fid : Fid{};
+  Settling settling(*this, {directory, existing ? inodes_->Find(existing) : nullptr});
   proto::MetadataRequest request;
   proto::Create* create = request.mutable_create();
   *create->mutable_parent() = ToProto(parent);
@@ -52,7 +75,13 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
     co_return Known{reply.entry().attr(), Duration(0)};
   }
   InodePtr directory = inodes_->Get(parent);
+  if (request.has_mknod()) {
+    co_await queue_->WaitForRoom();
+    if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return MakeKnown(*made);
+  }
   NameLock lock = co_await NameLock::Take(directory, name);
+  InodePtr linked = request.has_link() ? inodes_->Get(FromProto(request.link().fid())) : nullptr;
+  Settling settling(*this, {directory, linked});
   bool made_directory = request.has_mknod() && S_ISDIR(request.mknod().mode());
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
@@ -73,23 +102,14 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
 Task<StatusOr<Known>> Core::Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,
                                   uint64_t rdev) {
   NACRE_ENTER(pass);
-  proto::MetadataRequest request;
-  proto::Mknod* mknod = request.mutable_mknod();
-  *mknod->mutable_parent() = ToProto(parent);
-  mknod->set_name(name);
-  mknod->set_mode(mode);
-  mknod->set_rdev(rdev);
+  proto::MetadataRequest request = MknodRequest(parent, name, mode, rdev);
   co_return co_await MakeNode(caller, parent, std::move(name), std::move(request));
 }
 
 Task<StatusOr<Known>> Core::Symlink(const Caller& caller, Fid parent, std::string name, std::string target) {
   NACRE_ENTER(pass);
-  proto::MetadataRequest request;
-  proto::Mknod* mknod = request.mutable_mknod();
-  *mknod->mutable_parent() = ToProto(parent);
-  mknod->set_name(name);
-  mknod->set_mode(S_IFLNK | 0777);
-  mknod->set_target(std::move(target));
+  proto::MetadataRequest request = MknodRequest(parent, name, S_IFLNK | 0777, 0);
+  request.mutable_mknod()->set_target(std::move(target));
   co_return co_await MakeNode(caller, parent, std::move(name), std::move(request));
 }
 

@@ -394,6 +394,11 @@ Task<void> DataCache::WaitFlights(FileCache& file, uint64_t begin, uint64_t end,
   }
 }
 
+bool DataCache::InFlight(FileCache& file) {
+  std::lock_guard lock(mutex_);
+  return file.flights_ > 0;
+}
+
 void DataCache::Freeze(FileCache& file) {
   std::lock_guard lock(mutex_);
   ++file.frozen_;

@@ -146,6 +146,8 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   // Waits until no flight that began before `until` is under way in [begin, end).
   Task<void> WaitFlights(FileCache& file, uint64_t begin, uint64_t end, uint64_t until = UINT64_MAX);
 
+  bool InFlight(FileCache& file);
+
   // While a file is frozen no flight begins: its objects may be about to go.
   void Freeze(FileCache& file);
   void Thaw(FileCache& file);

@@ -1,13 +1,17 @@
-// Opendir and readdir. Reading a whole directory under the lease makes its entries known: lookups need no
-// request then.
+// Opendir and readdir. Reading a whole directory under the lease makes its entries known: neither lookups nor
+// listings need a request then.
+#include <dirent.h>
 #include <fcntl.h>
+
+#include <algorithm>
 
 #include "client/core.h"
 
 namespace nacre::client {
 namespace {
 
-constexpr size_t kKeptEntries = 100'000;  // of one directory
+constexpr size_t kKeptEntries = 100'000;              // of one directory
+constexpr uint64_t kMostCounted = uint64_t{1} << 32;  // the MDS's cookies are hashes: none is so small
 
 }  // namespace
 
@@ -20,6 +24,14 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   NACRE_ENTER(pass);
   CO_RETURN_IF_ERROR(CheckHandle(*directory));
   Inode& inode = *directory->inode;
+  std::shared_ptr<const std::vector<DirEntry>> listing;
+  if (cookie == 0 && cached()) listing = ListKnown(inode);
+  {
+    std::lock_guard lock(inode.mutex);
+    if (cookie == 0) directory->listing = listing;
+    if (cookie < kMostCounted) listing = directory->listing;
+  }
+  if (listing != nullptr) co_return ListOn(inode, *listing, cookie, limit, plus);
   FillToken token = BeginFill(inode);
   proto::MetadataRequest request;
   proto::Readdir* readdir = request.mutable_readdir();
@@ -51,6 +63,48 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
     directory->scan_whole = false;
   }
   co_return entries;
+}
+
+// A directory of which everything is known, as it is now. The handle keeps to this list whatever changes; its
+// cookies count the entries. Null: ask the MDS.
+std::shared_ptr<const std::vector<DirEntry>> Core::ListKnown(Inode& directory) {
+  auto listing = std::make_shared<std::vector<DirEntry>>();
+  {
+    std::lock_guard lock(directory.mutex);
+    if (!directory.complete || !directory.attr_known || directory.changing > 0) return nullptr;
+    listing->reserve(directory.attr.size());
+    for (const auto& [name, entry] : directory.entries) {
+      if (entry.fid) listing->push_back({name, entry.fid});
+    }
+    if (listing->size() != directory.attr.size()) return nullptr;
+  }
+  std::sort(listing->begin(), listing->end(), [](auto& a, auto& b) { return a.name < b.name; });
+  uint64_t cookie = 0;
+  for (DirEntry& entry : *listing) {
+    InodePtr inode = inodes_->Find(entry.fid);
+    if (inode == nullptr) return nullptr;
+    std::lock_guard lock(inode->mutex);
+    if (!inode->attr_known) return nullptr;
+    entry.type = IFTODT(inode->attr.mode());
+    entry.cookie = ++cookie;
+  }
+  return listing;
+}
+
+// Names that have gone since are left out: with attributes the kernel would take them for present.
+std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<DirEntry>& listing, uint64_t cookie,
+                                   size_t limit, bool plus) {
+  std::vector<DirEntry> entries;
+  for (uint64_t i = cookie; i < listing.size() && entries.size() < limit; ++i) {
+    DirEntry entry = listing[i];
+    InodePtr inode = cached() ? inodes_->Find(entry.fid) : nullptr;
+    if (inode != nullptr) {
+      if (FindName(directory, entry.name).fid != entry.fid) continue;
+      if (plus) entry.known = MakeKnown(*inode);
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
 }
 
 // After the last batch of an unbroken scan all names are known.

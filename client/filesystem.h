@@ -108,6 +108,10 @@ struct Seen {  // for nacre status and bench
   std::vector<std::string> paths;
   uint64_t cached_bytes = 0, dirty_bytes = 0, inodes = 0;
   bool filesystem_lease = false;
+  // Changes on their way to the MDS are counted in their order: the newest one whose caller has been answered
+  // already, and the newest one that the MDS has done.
+  uint64_t early_answered = 0;
+  uint64_t early_done = 0;
 };
 
 class FileSystem {

@@ -70,6 +70,7 @@ struct Inode {
   uint32_t opens = 0;        // handles
   uint32_t write_opens = 0;  // of these, open for writing
   uint32_t told = 0;         // of these, known to the MDS
+  uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
   uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
   bool gone = false;         // no links and no handles left: nothing needs to be written any more
@@ -130,6 +131,8 @@ class FileHandle {
 
   ReadPattern reading;
 
+  // Directories: the entries as they were when this handle began to list them here. Guarded by inode->mutex.
+  std::shared_ptr<const std::vector<DirEntry>> listing;
   // Directories: whether this handle has read all entries up to `scan_cookie` with nothing missed. Guarded by
   // inode->mutex.
   bool scan_whole = false;

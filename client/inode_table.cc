@@ -102,6 +102,10 @@ void InodeTable::Forget() {
 
 NameKnown FindName(Inode& directory, const std::string& name) {
   std::lock_guard lock(directory.mutex);
+  return FindNameLocked(directory, name);
+}
+
+NameKnown FindNameLocked(const Inode& directory, const std::string& name) {
   auto it = directory.entries.find(name);
   if (it != directory.entries.end()) {
     if (!it->second.fid) return {NameKnown::Answer::kAbsent, {}};
@@ -132,24 +136,31 @@ NameLock& NameLock::operator=(NameLock&& other) noexcept {
   return *this;
 }
 
+std::optional<NameLock> NameLock::TryTake(const InodePtr& directory, const std::string& name) {
+  {
+    std::lock_guard lock(directory->mutex);
+    if (!directory->locked_names.insert(name).second) return std::nullopt;
+    ++directory->version;
+    ++directory->changing;
+  }
+  NameLock taken;
+  taken.directory_ = directory;
+  taken.name_ = name;
+  return taken;
+}
+
 Task<NameLock> NameLock::Take(InodePtr directory, std::string name) {
   for (;;) {
+    std::optional<NameLock> taken = TryTake(directory, name);
+    if (taken) co_return *std::move(taken);
     OneShot<Unit> free;
     {
       std::lock_guard lock(directory->mutex);
-      if (directory->locked_names.insert(name).second) {
-        ++directory->version;
-        ++directory->changing;
-        break;
-      }
+      if (!directory->locked_names.contains(name)) continue;
       directory->name_waiters.push_back(free);
     }
     co_await free.Wait();
   }
-  NameLock taken;
-  taken.directory_ = std::move(directory);
-  taken.name_ = std::move(name);
-  co_return taken;
 }
 
 NameLock::~NameLock() {

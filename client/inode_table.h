@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct NameKnown {
   Fid fid;
 };
 NameKnown FindName(Inode& directory, const std::string& name);
+NameKnown FindNameLocked(const Inode& directory, const std::string& name);  // directory.mutex held
 
 // A remote answer about names may be kept if nothing was changed here since the request was sent.
 struct FillToken {
@@ -75,6 +77,7 @@ class NameLock {
   ~NameLock();
 
   static Task<NameLock> Take(InodePtr directory, std::string name);
+  static std::optional<NameLock> TryTake(const InodePtr& directory, const std::string& name);
 
   void Set(InodeTable& table, Fid fid);  // no fid: the name is gone
   void SetUnknown(InodeTable& table);    // the outcome is not known

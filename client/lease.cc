@@ -27,6 +27,7 @@ void Core::BeginLease(const proto::Lease& lease) {
 
 Task<void> Core::TakeLease(uint64_t lease_id) {
   co_await gate_.Close();
+  lease_epoch_ = session_->epoch();
   bool mine;
   {
     std::lock_guard lock(mutex_);
@@ -143,6 +144,11 @@ void Core::OnEvicted() {
     synced_mutation_ = 0;
   }
   cached_.store(false, std::memory_order_release);
+  names_behind_ = false;
+  {
+    std::lock_guard order(behind_mutex_);
+    own_fid_ = {};
+  }
   targets_->Reset(0);
   std::vector<InodePtr> known = inodes_->All();
   for (const InodePtr& inode : known) {

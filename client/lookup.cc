@@ -52,10 +52,10 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     co_return ErrnoError(ENAMETOOLONG,
                          absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
   }
-  proto::MetadataRequest request;
-  *request.mutable_lookup()->mutable_parent() = ToProto(parent);
-  request.mutable_lookup()->set_name(name);
   if (!cached()) {
+    proto::MetadataRequest request;
+    *request.mutable_lookup()->mutable_parent() = ToProto(parent);
+    request.mutable_lookup()->set_name(name);
     CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
     co_return Known{reply.entry().attr(), Duration(0)};
   }
@@ -79,7 +79,14 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     }
     if (fresh) co_return MakeKnown(*inode);
   }
+  co_return co_await LookUpAtMds(caller, directory, name);
+}
+
+Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory, std::string name) {
   FillToken token = BeginFill(*directory);
+  proto::MetadataRequest request;
+  *request.mutable_lookup()->mutable_parent() = ToProto(directory->fid);
+  request.mutable_lookup()->set_name(name);
   request.mutable_lookup()->set_want_layout(true);
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
@@ -89,6 +96,13 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   InodePtr inode = LearnEntry(reply->entry());
   FillName(*inodes_, *directory, token, name, inode->fid);
   co_return MakeKnown(*inode);
+}
+
+Task<void> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {
+  NameKnown known = FindName(*directory, name);
+  if (known.answer == NameKnown::Answer::kAbsent) co_return;
+  if (known.fid && inodes_->Find(known.fid) != nullptr) co_return;
+  (void)co_await LookUpAtMds(caller, directory, name);  // the request for which it is learned has the error
 }
 
 Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_layout) {

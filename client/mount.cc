@@ -5,6 +5,7 @@
 #include "client/core.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "rpc/mutation.h"
 
 namespace nacre::client {
 namespace {
@@ -13,6 +14,13 @@ constexpr size_t kInodeLimit = 200'000;   // inodes and directory entries kept
 constexpr Duration kMountPatience = 10s;  // for the first connection
 
 }  // namespace
+
+void SetCaller(const Caller& caller, proto::MetadataRequest* request) {
+  proto::Credentials* credentials = request->mutable_credentials();
+  credentials->set_uid(caller.uid);
+  credentials->set_gid(caller.gid);
+  for (uint32_t group : caller.groups) credentials->add_groups(group);
+}
 
 Task<StatusOr<std::unique_ptr<FileSystem>>> FileSystem::Mount(Environment environment, Options options) {
   auto core = std::make_unique<Core>(std::move(environment), std::move(options));
@@ -50,9 +58,13 @@ Task<Status> Core::Start() {
     for (std::string& path : targets_->Paths()) keep_alive->add_paths(std::move(path));
     keep_alive->set_resident_bytes(ResidentBytes());
   };
+  hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { names_behind_ = reply.names_behind(); };
   session_ =
       std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
                                 environment_.metadata, options_.retry, options_.name, std::move(hooks));
+  queue_ = std::make_unique<MetadataQueue>(
+      session_, [this](Task<void> task) { Background(std::move(task)); },
+      [this](bool allowed) { names_behind_ = allowed; });
   auto reply = co_await session_->Start(kMountPatience);
   co_return reply.status();
 }
@@ -61,6 +73,11 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
   if (fresh) targets_->Reset(reply.session());
   targets_->SetMap(reply.map());
   inline_limit_ = reply.inline_limit();
+  names_behind_ = reply.names_behind();
+  if (fresh) {
+    std::lock_guard order(behind_mutex_);
+    own_fid_ = {reply.fid_sequence(), 0, 0};
+  }
   if (fresh && reply.has_filesystem_lease()) BeginLease(reply.filesystem_lease());
 }
 
@@ -73,6 +90,7 @@ Task<Status> Core::Unmount() {
   co_await gate_.Close();
   gate_.Open();
   Status sent = co_await SendEverything();
+  co_await queue_->Drain();
   co_await DrainBackground();
   co_await targets_->ReturnGrants();
   co_await session_->End(true);
@@ -116,15 +134,19 @@ Task<void> Core::DrainBackground() {
 // --- asking the MDS ---
 
 Task<Core::Reply> Core::Ask(const Caller& caller, proto::MetadataRequest request) {
-  proto::Credentials* credentials = request.mutable_credentials();
-  credentials->set_uid(caller.uid);
-  credentials->set_gid(caller.gid);
-  for (uint32_t group : caller.groups) credentials->add_groups(group);
-  return session_->Call(std::move(request));
+  SetCaller(caller, &request);
+  return AskAsSystem(std::move(request));
 }
 
 Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
-  return session_->Call(std::move(request));
+  if (cached() && IsMutation(request)) *request.mutable_time() = ToProto(environment_.clock.Wall());
+  if (queue_->Idle()) return session_->Call(std::move(request));
+  return AskBehindQueue(std::move(request));
+}
+
+Task<Core::Reply> Core::AskBehindQueue(proto::MetadataRequest request) {
+  co_await queue_->Drain();
+  co_return co_await session_->Call(std::move(request));
 }
 
 Status Core::CheckHandle(const FileHandle& handle) const {
@@ -141,6 +163,8 @@ Seen Core::Look() {
   seen.dirty_bytes = cache_->dirty_bytes();
   seen.inodes = inodes_->count();
   seen.filesystem_lease = cached();
+  seen.early_answered = early_answered_;
+  seen.early_done = queue_->answered();
   return seen;
 }
 

@@ -70,6 +70,7 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   CO_RETURN_IF_ERROR(co_await SendPending(inode));  // or the MDS takes it for empty, and keeps its objects
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   DiscardData(*inode);
   LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
@@ -134,6 +135,7 @@ Task<void> Core::CloseAtMds(Fid fid, uint32_t count, bool write) {
     *request.mutable_close()->mutable_fid() = ToProto(fid);
     request.mutable_close()->set_count(count);
     request.mutable_close()->set_write(write);
+    co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
     auto reply = co_await session_->CallOnce(std::move(request));
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
     InodePtr inode = inodes_->Find(fid);

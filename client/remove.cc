@@ -60,9 +60,13 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   }
 
   InodePtr holder = inodes_->Get(parent);
+  co_await LearnName(caller, holder, name);
+  co_await queue_->WaitForRoom();
+  if (TryRemoveBehind(caller, holder, name, request)) co_return OkStatus();
   NameLock lock = co_await NameLock::Take(holder, name);
   NameKnown known = FindName(*holder, name);
   InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr;
+  Settling settling(*this, {holder, inode});
   bool keep_open = false;
   Frozen frozen;  // a flight that arrives behind the removal would make the file's objects anew
   if (!directory) BeginRemoval(inode, &keep_open);
@@ -107,6 +111,10 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
 
   InodePtr from = inodes_->Get(parent);
   InodePtr to = inodes_->Get(new_parent);
+  co_await LearnName(caller, from, name);
+  co_await LearnName(caller, to, new_name);
+  co_await queue_->WaitForRoom();
+  if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
   NameLock from_lock, to_lock;
   if (std::tie(parent, name) < std::tie(new_parent, new_name)) {  // everybody in the same order
     from_lock = co_await NameLock::Take(from, name);
@@ -117,6 +125,8 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   }
   NameKnown target = FindName(*to, new_name);
   InodePtr replaced = target.fid ? inodes_->Find(target.fid) : nullptr;
+  const Fid source = FindName(*from, name).fid;
+  Settling settling(*this, {from, to, replaced, source ? inodes_->Find(source) : nullptr});
   bool keep_open = false;
   bool replaces =
       (flags & (RENAME_EXCHANGE | RENAME_NOREPLACE)) == 0 && target.answer != NameKnown::Answer::kAbsent;

@@ -241,17 +241,26 @@ Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration be
   }
 }
 
+void Session::Number(uint64_t epoch, proto::MetadataRequest* mutation) {
+  std::lock_guard lock(mutex_);
+  if (epoch != epoch_) return;
+  mutation->set_sequence(next_sequence_++);
+  unanswered_.insert(mutation->sequence());
+}
+
+void Session::Answered(const proto::MetadataRequest& request) {
+  unanswered_.erase(request.sequence());
+  for (const proto::MetadataRequest& one : request.batch().requests()) unanswered_.erase(one.sequence());
+}
+
 Task<StatusOr<proto::MetadataReply>> Session::Call(proto::MetadataRequest request) {
+  const uint64_t epoch = this->epoch();
+  if (IsMutation(request)) Number(epoch, &request);
+  return CallNumbered(epoch, std::move(request));
+}
+
+Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto::MetadataRequest request) {
   const Duration begin = clock_.Now();
-  uint64_t epoch;
-  {
-    std::lock_guard lock(mutex_);
-    epoch = epoch_;
-    if (IsMutation(request)) {
-      request.set_sequence(next_sequence_++);
-      unanswered_.insert(request.sequence());
-    }
-  }
   StatusOr<proto::MetadataReply> result = Status(absl::StatusCode::kUnavailable, "not sent yet");
   for (;;) {
     auto turn = co_await WaitConnected(epoch, begin);
@@ -270,7 +279,7 @@ Task<StatusOr<proto::MetadataReply>> Session::Call(proto::MetadataRequest reques
   }
   {
     std::lock_guard lock(mutex_);
-    if (request.sequence() != 0 && epoch == epoch_) unanswered_.erase(request.sequence());
+    if (epoch == epoch_) Answered(request);
     if (result.ok()) CO_RETURN_IF_ERROR(Check(epoch));
   }
   if (result.ok()) CO_RETURN_IF_ERROR(FromProto(result->status()));
@@ -293,6 +302,7 @@ Task<void> Session::KeepAlive() {
   hooks_.report(request.mutable_keep_alive());
   auto reply = co_await CallOnce(std::move(request));
   if (!reply.ok()) LogDebug("keep-alive: %s", std::string(reply.status().message()));
+  if (reply.ok()) hooks_.kept_alive(reply->keep_alive());
   std::lock_guard lock(mutex_);
   if (state_ != State::kConnected) co_return;
   std::weak_ptr<Session> weak = self;

@@ -34,6 +34,7 @@ class Session : public std::enable_shared_from_this<Session> {
         connected;                                    // fresh: a new session; before calls go on
     std::function<void(std::string reason)> evicted;  // everything held is gone; a new session follows
     std::function<void(proto::KeepAlive*)> report;    // fills in what nacre status shows
+    std::function<void(const proto::KeepAliveReply&)> kept_alive;
   };
 
   Session(Executor executor, Clock& clock, Random& random, std::shared_ptr<MetadataConnector> connector,
@@ -44,6 +45,12 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Sends and repeats until there is an answer.
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request);
+  // Gives a mutation its number in the session of this epoch, as one that is unanswered from now on; nothing
+  // if that session has ended.
+  void Number(uint64_t epoch, proto::MetadataRequest* mutation);
+  // As Call, for what Number has been called for, alone or in a batch. EIO if the session of that epoch has
+  // ended.
+  Task<StatusOr<proto::MetadataReply>> CallNumbered(uint64_t epoch, proto::MetadataRequest request);
   // Sends once: UNAVAILABLE if the stream was lost meanwhile.
   Task<StatusOr<proto::MetadataReply>> CallOnce(proto::MetadataRequest request);
 
@@ -66,8 +73,9 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Task<StatusOr<Turn>> WaitConnected(uint64_t epoch, Duration begin);
-  Status Check(uint64_t epoch) const;  // mutex held
-  uint64_t LowWater() const;           // mutex held
+  Status Check(uint64_t epoch) const;                    // mutex held
+  uint64_t LowWater() const;                             // mutex held
+  void Answered(const proto::MetadataRequest& request);  // mutex held
   void Lost(uint64_t connection, Status why);
   void Push(proto::Push push);
   void Evict(std::string reason);

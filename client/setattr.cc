@@ -52,6 +52,11 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     CO_RETURN_IF_ERROR(co_await SendAll(inode));
     meta = co_await inode->meta.Lock();
   }
+  if (cached()) {
+    co_await queue_->WaitForRoom();
+    if (TrySetattrBehind(caller, inode, set, request)) co_return MakeKnown(*inode);
+  }
+  Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   {
     std::lock_guard lock(inode->mutex);
@@ -83,6 +88,7 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     CO_RETURN_IF_ERROR(co_await SendPending(inode));
   }
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   DropData(*inode, size, UINT64_MAX);
   const proto::AttrReply& answer = reply.attr();

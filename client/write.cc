@@ -239,6 +239,7 @@ void Core::DiscardData(Inode& inode) {
 // The file outgrows the MDT: what is cached of it becomes cached object data. The whole range is locked.
 Task<Status> Core::MoveOut(InodePtr inode) {
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  Settling settling(*this, {inode});
   proto::MetadataRequest request;
   *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));

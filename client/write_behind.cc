@@ -202,7 +202,7 @@ Task<Status> Core::SendInline(InodePtr inode) {
   }
   *write->mutable_fid() = ToProto(inode->fid);
   const bool kill_suid = write->kill_suid();
-  auto reply = co_await AskAsSystem(std::move(request));
+  auto reply = co_await Tell(inode, std::move(request));
   std::unique_lock lock(inode->mutex);
   if (!reply.ok()) {
     inode->inline_bytes.reset();
@@ -233,7 +233,7 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   update->set_blocks_delta(sent.blocks_delta);
   update->set_kill_suid(sent.kill_suid);
   update->set_layout_generation(layout->generation());
-  auto reply = co_await AskAsSystem(std::move(request));
+  auto reply = co_await Tell(inode, std::move(request));
   if (!reply.ok()) co_return reply.status();
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply->attr().attr());

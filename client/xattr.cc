@@ -58,6 +58,7 @@ Task<Status> Core::SetXattr(const Caller& caller, Fid fid, std::string name, std
   if (name == kLayoutXattr) {
     CO_ASSIGN_OR_RETURN(*request.mutable_set_layout()->mutable_layout(), ParseLayout(value));
     *request.mutable_set_layout()->mutable_fid() = ToProto(fid);
+    Settling settling(*this, {inodes_->Find(fid)});
     CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
     if (!reply.layout().has_attr()) co_return OkStatus();
     InodePtr inode = inodes_->Get(fid);
@@ -87,6 +88,7 @@ Task<Status> Core::RemoveXattr(const Caller& caller, Fid fid, std::string name) 
 
 // The reply has the new attributes, or has_xattrs would lie.
 Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request) {
+  Settling settling(*this, {inodes_->Find(fid)});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) co_return OkStatus();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "server/metadata/id_allocator.h"
 #include "server/metadata/keys.h"
 #include "server/metadata/name_hash.h"
 
@@ -108,7 +109,11 @@ class MdtChecker {
       seen.parent = inode->parent;
       seen.parent_cookie = inode->parent_cookie;
       if (S_ISREG(inode->mode) && !inode->inline_data) used_sequences_.insert(inode->layout.object_sequence);
-      max_fid_sequence_ = std::max(max_fid_sequence_, fid.sequence);
+      if (fid.sequence < kFirstSessionSequence) {
+        max_fid_sequence_ = std::max(max_fid_sequence_, fid.sequence);
+      } else {
+        max_session_ = std::max(max_session_, fid.sequence - kFirstSessionSequence);
+      }
       max_object_sequence_ = std::max(max_object_sequence_, inode->layout.object_sequence);
       return OkStatus();
     }));
@@ -364,6 +369,7 @@ class MdtChecker {
   Status CheckCounters() {
     RETURN_IF_ERROR(CheckNext(CounterId::kFidSequence, max_fid_sequence_));
     RETURN_IF_ERROR(CheckNext(CounterId::kObjectSequence, max_object_sequence_));
+    RETURN_IF_ERROR(CheckNext(CounterId::kSession, max_session_));
     int64_t sum = 0, first = 0;
     RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kInodeCount), [&](const KvEntry& entry) -> Status {
       ASSIGN_OR_RETURN(uint64_t value, ParseNumber(entry.value));
@@ -387,6 +393,7 @@ class MdtChecker {
   absl::flat_hash_set<uint64_t> used_sequences_;
   uint64_t max_fid_sequence_ = 0;
   uint64_t max_object_sequence_ = 0;
+  uint64_t max_session_ = 0;
 };
 
 }  // namespace

@@ -9,6 +9,13 @@
 
 namespace nacre::mds {
 
+// A session gives FIDs of this sequence to what it makes (proto/metadata.proto, ConnectReply). Far from those
+// that the MDS gives out; 0: a session with such a number has none.
+inline constexpr uint64_t kFirstSessionSequence = uint64_t{1} << 30;
+inline uint64_t SessionSequence(SessionId session) {
+  return session < kFirstSessionSequence ? kFirstSessionSequence + session : 0;
+}
+
 class IdAllocator {
  public:
   explicit IdAllocator(Tables& tables) : tables_(tables) {}

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMaxDepth = 4096;  // of directories: more is a damaged tree
 constexpr size_t kXattrPage = 256;
+constexpr uint64_t kAmpleBytes = 64 << 20;  // beyond the reserve; what clients hold behind is far less
 
 cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables) {
   return {tables.superblock().cluster_uuid, options.heartbeat};
@@ -57,6 +58,11 @@ void Mds::NoteProblem(std::string problem) {
   if (problems_.size() > kKept) problems_.pop_front();
 }
 
+bool Mds::AllowsNamesBehind(const Session& session) {
+  return !session.record.read_only && env.store.GetSpace().free_bytes >= kAmpleBytes &&
+         !osts.Usable().empty();
+}
+
 std::vector<std::string> Mds::Problems() const {
   std::lock_guard lock(problems_mutex_);
   return {problems_.begin(), problems_.end()};
@@ -64,6 +70,7 @@ std::vector<std::string> Mds::Problems() const {
 
 Status Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
   if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+  if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
   return mds->tables->Commit(transaction);
 }

@@ -59,6 +59,8 @@ struct Mds {
   std::vector<std::string> Problems() const;
 
   bool Recovering() const { return sessions.Recovering(); }
+  // Whether the session may answer changes of names before we do (proto/metadata.proto, BatchReply).
+  bool AllowsNamesBehind(const Session& session);
   // Whether somebody may have it open: whom the MDS knows of, or who has not come back yet after a restart.
   bool MayBeOpen(const Fid& fid) const { return opens.IsOpen(fid) || Recovering(); }
 
@@ -75,7 +77,8 @@ struct Op {
   SessionPtr session;
   const proto::MetadataRequest& request;
   Caller caller;
-  WallTime now;
+  WallTime now;         // when it happens, for the times that it sets
+  bool behind = false;  // an application has its answer already: it may use the reserve of space
 
   // Commits the transaction with the reply recorded in the same batch.
   Status Commit(Transaction* transaction, const proto::MetadataReply& reply) const;

@@ -57,9 +57,17 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
     op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
 }
 
-// Does a mutation unless it was done before.
-Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request) {
+Op MakeOp(const MdsPtr& mds, const SessionPtr& session, const proto::MetadataRequest& request) {
   Op op{mds, session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
+  if (request.has_time()) op.now = FromProto(request.time());
+  return op;
+}
+
+// Does a mutation unless it was done before.
+Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request,
+                                bool behind) {
+  Op op = MakeOp(mds, session, request);
+  op.behind = behind;
   while (true) {
     auto begun = session->BeginMutation(request.sequence(), request.low_water());
     if (begun.answer.has_value() && !mds->options.plant_repeat_twice) {
@@ -74,6 +82,33 @@ Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::Met
   co_return reply;
 }
 
+Status CheckRequest(const proto::MetadataRequest& request) {
+  if (request.time().nanos() < 1'000'000'000) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrFormat("a time with %d nanoseconds", request.time().nanos()));
+}
+
+// Each mutation of a batch in its turn, as if it had come alone.
+Task<proto::MetadataReply> EachOnce(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request,
+                                    proto::MetadataRequest one) {
+  Status valid = CheckRequest(one);
+  if (valid.ok() && !IsMutation(one)) {
+    valid = ErrnoError(EPROTO, absl::StrFormat("operation %d cannot be part of a batch", one.op_case()));
+  }
+  if (!valid.ok()) co_return ToReply(valid);
+  one.set_session(request.session());
+  one.set_low_water(request.low_water());
+  co_return co_await Once(mds, session, one, true);
+}
+
+Task<proto::MetadataReply> HandleBatch(MdsPtr mds, SessionPtr session, proto::MetadataRequest request) {
+  proto::MetadataReply reply;
+  for (proto::MetadataRequest& one : *request.mutable_batch()->mutable_requests()) {
+    *reply.mutable_batch()->add_replies() = co_await EachOnce(mds, session, request, std::move(one));
+  }
+  reply.mutable_batch()->set_names_behind(mds->AllowsNamesBehind(*session));
+  co_return reply;
+}
+
 Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,
                                          proto::MetadataRequest request) {
   if (mds->closed) co_return ToReply(absl::UnavailableError("the metadata server is stopping"));
@@ -82,8 +117,11 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   }
   auto session = FindSession(*mds, peer, request);
   if (!session.ok()) co_return ToReply(session.status());
-  if (IsMutation(request)) co_return co_await Once(mds, *session, request);
-  Op op{mds, *session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
+  Status valid = CheckRequest(request);
+  if (!valid.ok()) co_return ToReply(valid);
+  if (request.has_batch()) co_return co_await HandleBatch(mds, *session, std::move(request));
+  if (IsMutation(request)) co_return co_await Once(mds, *session, request, false);
+  Op op = MakeOp(mds, *session, request);
   co_return ToReply(co_await mds::Dispatch(op));
 }
 

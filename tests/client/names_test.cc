@@ -1,6 +1,8 @@
 // Names and attributes under the lease: what needs a request and what does not; the same answers without.
 #include <linux/fs.h>
 
+#include <set>
+
 #include "client/inode.h"
 #include "tests/client/harness.h"
 
@@ -16,6 +18,7 @@ class Names : public testing::Test {
   int Requests(F action) {
     int before = c().total();
     action();
+    harness_.world.RunFor(20ms);  // what was answered before the MDS had done it
     return c().total() - before;
   }
 
@@ -44,6 +47,42 @@ TEST_F(Names, ADirectoryReadWholeNeedsNoLookups) {
               EXPECT_THAT(c().Lookup("g", directory).status(), HasErrno(ENOENT));
             }),
             0);
+}
+
+TEST_F(Names, ADirectoryReadWholeIsListedAgainWithoutRequests) {
+  Fid directory = c().Mkdir("d");
+  for (int i = 0; i < 250; ++i)
+    EXPECT_TRUE(c().Close(c().Create("f" + std::to_string(i), O_RDWR, directory)).ok());
+  ASSERT_TRUE(c().Unmount().ok());
+  client_ = harness_.Mount();
+  const std::vector<std::string> names = c().List(directory);
+  EXPECT_EQ(names.size(), 250u);
+  EXPECT_EQ(Requests([&] { EXPECT_EQ(c().List(directory), names); }), 0);
+}
+
+// Who lists goes on with what there was at the beginning; what has gone is left out, what is new may be.
+TEST_F(Names, AListingGoesOnWhateverChanges) {
+  Fid directory = c().Mkdir("d");
+  for (int i = 0; i < 30; ++i) c().Create("f" + std::to_string(100 + i), O_RDWR, directory);
+  HandlePtr handle = c().Open(directory, O_RDONLY | O_DIRECTORY);
+  std::set<std::string> seen;
+  auto read = [&](uint64_t cookie) {
+    auto entries = c().Await(c().fs().Readdir(c().caller, handle, cookie, 7, true));
+    EXPECT_TRUE(entries.ok()) << entries.status();
+    for (const DirEntry& entry : *entries) EXPECT_TRUE(seen.insert(entry.name).second) << entry.name;
+    return entries->empty() ? 0 : entries->back().cookie;
+  };
+  uint64_t cookie = read(0);
+  ASSERT_TRUE(c().Await(c().fs().Unlink(c().caller, directory, "f129")).ok());
+  c().Create("f000", O_RDWR, directory);
+  auto second = harness_.Mount();  // takes the lease away
+  ASSERT_TRUE(second->Await(second->fs().Unlink(second->caller, directory, "f128")).ok());
+  while (cookie != 0) cookie = read(cookie);
+  for (int i = 0; i < 28; ++i) EXPECT_TRUE(seen.contains("f" + std::to_string(100 + i)));
+  seen.clear();
+  cookie = read(0);
+  while (cookie != 0) cookie = read(cookie);
+  EXPECT_EQ(seen.size(), 29u);
 }
 
 TEST_F(Names, KnownFilesOpenAndCloseWithoutRequests) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "rpc/convert.h"
 
@@ -19,6 +20,7 @@ Model::Model() {
   root.mode = S_IFDIR | 0755;
   root.nlink = 2;
   root.mtime.known = false;
+  settled_ = inodes_;
 }
 
 std::optional<InodeId> Model::Child(InodeId directory, const std::string& name) const {
@@ -36,8 +38,26 @@ bool Model::IsWithin(InodeId below, InodeId above) const {
   }
 }
 
-InodeId Model::Add(InodeId parent, const std::string& name, uint32_t mode, Fid fid) {
-  const InodeId id = next_++;
+void Model::Change(int client, uint64_t position, std::function<void()> change) {
+  change();
+  if (position == 0) return OnSettled(change);
+  early_.push_back({client, position, std::move(change)});
+}
+
+void Model::EarlyDone(int client, uint64_t position) {
+  while (!early_.empty() && early_.front().client == client && early_.front().position <= position) {
+    OnSettled(early_.front().change);
+    early_.pop_front();
+  }
+}
+
+void Model::OnSettled(const std::function<void()>& change) {
+  std::swap(inodes_, settled_);
+  change();
+  std::swap(inodes_, settled_);
+}
+
+void Model::Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid) {
   ModelInode& made = inodes_[id];
   made.id = id;
   made.fid = fid;
@@ -47,7 +67,6 @@ InodeId Model::Add(InodeId parent, const std::string& name, uint32_t mode, Fid f
   made.nlink = S_ISDIR(mode) ? 2 : 1;
   inode(parent).children[name] = id;
   if (S_ISDIR(mode)) ++inode(parent).nlink;
-  return id;
 }
 
 void Model::Remove(InodeId parent, const std::string& name) {
@@ -130,15 +149,21 @@ void Model::Remember(Duration now) {
 }
 
 std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
-  for (auto& [operation, pending] : std::exchange(pending_, {})) {
-    if (pending.happened(tree)) pending.apply(tree);
-  }
   claims_.clear();
+  const std::map<uint64_t, Pending> pending = std::exchange(pending_, {});
+  std::string wrong = CompareWith(pending, tree);
   for (const auto& [id, inode] : inodes_) {
     if (!inode.synced || inode.nlink == 0 || tree.contains(inode.fid)) continue;
     return absl::StrFormat("%s %s was fsynced and is gone", PathOf(id), inode.fid.ToString());
   }
-  std::string wrong = CompareTree(tree);
+  while (!wrong.empty() && losses.early && !early_.empty()) {  // one more of the newest is gone
+    early_.pop_back();
+    inodes_ = settled_;
+    for (const EarlyChange& early : early_) early.change();
+    GoBackTo(std::exchange(inodes_, {}));
+    const std::string older = CompareWith(pending, tree);
+    wrong = older.empty() ? "" : wrong + "; before that: " + older;
+  }
   while (!wrong.empty() && losses.names_after && !history_.empty()) {
     GoBackTo(std::move(history_.back().second));
     const bool durable = history_.back().first <= *losses.names_after;
@@ -152,7 +177,9 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     if (durable) break;
   }
   history_.clear();
+  early_.clear();
   if (!wrong.empty()) return wrong;
+  settled_ = inodes_;
   for (auto& [id, inode] : inodes_) {
     if (!inode.regular() || inode.nlink == 0) continue;
     inode.mtime.known = false;
@@ -160,6 +187,18 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     if (!wrong.empty()) return absl::StrFormat("%s %s: %s", PathOf(id), inode.fid.ToString(), wrong);
   }
   return {};
+}
+
+// Decides for each change that was not answered whether it has happened, then compares.
+std::string Model::CompareWith(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree) {
+  try {
+    for (const auto& [operation, change] : pending) {
+      if (change.happened(tree)) change.apply(tree);
+    }
+  } catch (const std::out_of_range&) {
+    return "an unanswered change was made to what is not there";
+  }
+  return CompareTree(tree);
 }
 
 // Nobody has anything open then: a loss of power ends the clients too.

@@ -78,12 +78,20 @@ class Model {
   // Whether `below` is `above` or lies beneath it.
   bool IsWithin(InodeId below, InodeId above) const;
 
-  // Changes of the tree, when they have been acknowledged.
-  InodeId Add(InodeId parent, const std::string& name, uint32_t mode, Fid fid);
+  // Changes of the tree, inside of what Change is given.
+  InodeId NewId() { return next_++; }
+  void Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid);
   void Remove(InodeId parent, const std::string& name);
   void Link(InodeId inode, InodeId parent, const std::string& name);
   void Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
               bool exchange);
+
+  // A change of the tree has been acknowledged. `position`: the client has answered it before the MDS had
+  // done it, as this one of its changes (client::Seen::early_answered); 0: the MDS has done it.
+  void Change(int client, uint64_t position, std::function<void()> change);
+  // The MDS has done this client's early changes up to that one: its crash takes none of them any more.
+  void EarlyDone(int client, uint64_t position);
+
   void Opened(InodeId id) { ++inode(id).open; }
   void Closed(InodeId id);
 
@@ -109,6 +117,7 @@ class Model {
 
   struct Losses {
     std::function<bool(const FileChange&)> may_be_lost;
+    bool early = false;  // changes answered early may be gone, the newest first
     // Changes of the tree acknowledged later than this may be gone, the newest first. Only if Remember was
     // told of all.
     std::optional<Duration> names_after;
@@ -122,12 +131,22 @@ class Model {
  private:
   using Inodes = std::map<InodeId, ModelInode>;
 
+  struct EarlyChange {
+    int client = 0;
+    uint64_t position = 0;
+    std::function<void()> change;
+  };
+
   void DropIfGone(InodeId id);
+  void OnSettled(const std::function<void()>& change);
+  std::string CompareWith(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree);
   void GoBackTo(Inodes inodes);
   std::string CompareTree(const ObservedTree& tree) const;
   std::string CompareInode(const ModelInode& inode, const ObservedInode& found) const;
 
   Inodes inodes_;
+  Inodes settled_;                      // without what is in early_
+  std::deque<EarlyChange> early_;       // in the order in which the MDS will do them
   std::map<InodeId, FileModel> files_;  // of unlinked ones too: a loss of power may bring them back
   std::deque<std::pair<Duration, Inodes>> history_;  // the tree from then on, until the next
   std::map<uint64_t, std::vector<Claim>> claims_;

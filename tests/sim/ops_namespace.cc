@@ -74,7 +74,8 @@ void PendingMake(Operation& operation, Context& at, std::string what, InodeId di
     return FoundEntry(tree, parent, name).has_value();
   };
   auto apply = [&model = at.model, parent, directory, name, mode, target](const ObservedTree& tree) {
-    const InodeId made = model.Add(directory, name, mode, *FoundEntry(tree, parent, name));
+    const InodeId made = model.NewId();
+    model.Add(made, directory, name, mode, *FoundEntry(tree, parent, name));
     model.inode(made).target = target;
   };
   operation.Pending(std::move(what), happened, apply);
@@ -111,7 +112,11 @@ Task<bool> Make(Context at, uint32_t type) {
     if (made.ok()) fid = FromProto(made->attr.fid());
   }
   if (!operation.Expect(what, status, error) || error != 0) co_return true;
-  at.model.inode(at.model.Add(directory, name, want_mode, fid)).target = target;
+  const InodeId id = at.model.NewId();
+  operation.Change([&model = at.model, id, directory, name, want_mode, fid, target] {
+    model.Add(id, directory, name, want_mode, fid);
+    model.inode(id).target = target;
+  });
   co_return true;
 }
 
@@ -130,7 +135,10 @@ Task<bool> Create(Context at) {
   const Fid parent = at.FidOf(directory);
   auto made = co_await at.filesystem.Create(Root(), parent, name, mode, flags);
   if (!operation.Expect(what, made.status(), error) || error != 0) co_return true;
-  const InodeId id = at.model.Add(directory, name, mode, FromProto(made->known.attr.fid()));
+  const InodeId id = at.model.NewId();
+  const Fid fid = FromProto(made->known.attr.fid());
+  operation.Change(
+      [&model = at.model, id, directory, name, mode, fid] { model.Add(id, directory, name, mode, fid); });
   at.model.Opened(id);
   at.client->files.push_back({id, flags, made->handle});
   co_return true;
@@ -170,7 +178,9 @@ Task<bool> Remove(Context at) {
   } else {
     status = co_await at.filesystem.Unlink(Root(), parent, name);
   }
-  if (operation.Expect(what, status, error) && error == 0) at.model.Remove(directory, name);
+  if (operation.Expect(what, status, error) && error == 0) {
+    operation.Change([&model = at.model, directory, name] { model.Remove(directory, name); });
+  }
   co_return true;
 }
 
@@ -229,7 +239,9 @@ Task<bool> Rename(Context at) {
   }
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
-  at.model.Rename(from, name, to, new_name, exchange);
+  operation.Change([&model = at.model, from, name, to, new_name, exchange] {
+    model.Rename(from, name, to, new_name, exchange);
+  });
   co_return true;
 }
 
@@ -254,7 +266,9 @@ Task<bool> MakeLink(Context at) {
         });
   }
   auto linked = co_await at.filesystem.Link(Root(), fid, parent, name);
-  if (operation.Expect(what, linked.status(), error) && error == 0) at.model.Link(*source, directory, name);
+  if (operation.Expect(what, linked.status(), error) && error == 0) {
+    operation.Change([&model = at.model, id = *source, directory, name] { model.Link(id, directory, name); });
+  }
   co_return true;
 }
 
@@ -284,8 +298,10 @@ Task<bool> SetMode(Context at) {
   client::HandlePtr none;
   auto changed = co_await at.filesystem.Setattr(Root(), fid, set, none);
   if (!operation.Expect(what, changed.status(), 0)) co_return true;
-  at.model.inode(*id).mode = mode;
-  at.model.inode(*id).uid = uid;
+  operation.Change([&model = at.model, id = *id, mode, uid] {
+    model.inode(id).mode = mode;
+    model.inode(id).uid = uid;
+  });
   if (changed->attr.mode() != mode || changed->attr.uid() != uid)
     operation.Wrong(what + " answers other attributes");
   co_return true;
@@ -335,7 +351,7 @@ Task<bool> Xattr(Context at) {
   } else {
     status = co_await at.filesystem.RemoveXattr(Root(), fid, name);
   }
-  if (operation.Expect(what, status, error) && error == 0) change();
+  if (operation.Expect(what, status, error) && error == 0) operation.Change(change);
   co_return true;
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr Duration kPatience = 120s;      // whatever has not ended by then hangs
 constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, and what was under way
+constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
 constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
 
 // Every block of one OST, and its objects for the comparison with the MDT.
@@ -229,6 +230,7 @@ void Scenario::CrashClient(bool silent) {
     return !change.acknowledged ||
            (!change.durable && change.lazy && change.client == index && change.at >= since);
   };
+  losses.early = true;
   Settle(losses);
   if (!failed()) ResumeClients();
 }
@@ -255,7 +257,8 @@ void Scenario::PowerLoss() {
     if (!change.acknowledged) return true;
     return !change.durable && change.at >= lost - (change.lazy ? kClientLoss + kServerLoss : kServerLoss);
   };
-  if (everything) losses.names_after = lost - kServerLoss;
+  losses.early = true;
+  if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
   Settle(losses);
   if (!failed()) ResumeClients();
 }

@@ -40,6 +40,13 @@ void Operation::Pending(std::string what, std::function<bool(const ObservedTree&
   changes_ = true;
 }
 
+void Operation::Change(std::function<void()> change) {
+  workload_.NoteDone();
+  const uint64_t early = client_.filesystem->Look().early_answered;
+  const bool is_early = std::exchange(client_.early_seen, early) != early;
+  workload_.model().Change(client_.index, is_early ? early : 0, std::move(change));
+}
+
 bool Operation::Expect(const std::string& what, const Status& status, int error) {
   const int got = ToErrno(status);
   workload_.world().Trace("%s #%d %s: %s", client_.process->name(), id_, what,
@@ -105,7 +112,14 @@ void Workload::Dies(int index) {
   clients_[static_cast<size_t>(index)].reset();
   if (!client) return;
   if (busy_ == client.get()) busy_ = nullptr;
+  model_.EarlyDone(index, client->filesystem->Look().early_done);
   CloseAll(*client);
+}
+
+void Workload::NoteDone() {
+  for (const std::weak_ptr<ClientState>& weak : clients_) {
+    if (auto client = weak.lock()) model_.EarlyDone(client->index, client->filesystem->Look().early_done);
+  }
 }
 
 void Workload::Failing(int index) {

@@ -37,6 +37,7 @@ struct ClientState {
   client::FileSystem* filesystem = nullptr;
   Process* process = nullptr;
   std::vector<OpenFile> files;
+  uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
   bool failing =
       false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened
 };
@@ -55,6 +56,8 @@ class Operation {
   // A change of the tree, in case no answer comes.
   void Pending(std::string what, std::function<bool(const ObservedTree&)> happened,
                std::function<void(const ObservedTree&)> apply);
+  // A change of the tree has been acknowledged just now.
+  void Change(std::function<void()> change);
   // Compares with the errno that must come. True: it came, and the operation is over (`error` 0: go on and
   // apply it).
   bool Expect(const std::string& what, const Status& status, int error);
@@ -96,6 +99,7 @@ class Workload {
 
   static Task<void> Worker(Workload* workload, ClientState* client);
   void CloseAll(ClientState& client);
+  void NoteDone();  // how far the MDS has come with what clients have answered early
 
   World& world_;
   Cluster& cluster_;

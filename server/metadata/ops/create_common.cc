@@ -7,8 +7,32 @@
 
 namespace nacre::mds {
 
+namespace {
+
+Status CheckOwnFid(const Op& op, const Fid& fid) {
+  const uint64_t own = SessionSequence(op.session->id);
+  if (own != 0 && fid.sequence == own && fid.object != 0 && fid.version == 0) return OkStatus();
+  return ErrnoError(EPERM,
+                    absl::StrFormat("session %d may not give the FID %s: its own have the sequence 0x%x",
+                                    op.session->id, fid.ToString(), own));
+}
+
+// An inode that is there already would be written over.
+Status CheckUnused(Transaction* transaction, const Fid& fid) {
+  auto there = transaction->Load(fid);
+  if (absl::IsNotFound(there.status())) return OkStatus();
+  RETURN_IF_ERROR(there.status());
+  return ErrnoError(EPERM, absl::StrFormat("the FID %s has been given before", fid.ToString()));
+}
+
+}  // namespace
+
 Task<Status> Prepare(const Op& op, NewInode* wanted) {
-  CO_ASSIGN_OR_RETURN(wanted->fid, co_await op.mds->ids.NextFid());
+  if (wanted->fid) {
+    CO_RETURN_IF_ERROR(CheckOwnFid(op, wanted->fid));
+  } else {
+    CO_ASSIGN_OR_RETURN(wanted->fid, co_await op.mds->ids.NextFid());
+  }
   if (!S_ISREG(wanted->mode)) co_return OkStatus();
   CO_ASSIGN_OR_RETURN(wanted->object_sequence, co_await op.mds->ids.NextObjectSequence());
   co_return OkStatus();
@@ -19,6 +43,7 @@ Status CheckNew(const Op& op, Transaction* transaction, const NewInode& wanted) 
   RETURN_IF_ERROR(CheckDirectory(*directory));
   RETURN_IF_ERROR(CheckAccess(op.caller, *directory, kMayExecute));
   RETURN_IF_ERROR(CheckLinked(*directory));
+  if (wanted.fid.sequence >= kFirstSessionSequence) RETURN_IF_ERROR(CheckUnused(transaction, wanted.fid));
   auto existing = transaction->Find(wanted.parent, wanted.name);
   if (existing.ok()) {
     return ErrnoError(EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already",

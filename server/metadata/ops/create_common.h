@@ -10,16 +10,17 @@ struct NewInode {
   std::string name;
   uint32_t mode = 0;
   uint64_t rdev = 0;
-  std::string target;  // of a symlink
-  Fid fid;             // from here on: set by Prepare
-  uint64_t object_sequence = 0;
+  std::string target;            // of a symlink
+  Fid fid;                       // none: Prepare takes one
+  uint64_t object_sequence = 0;  // set by Prepare
 };
 
-// Takes the numbers that it needs. Before the lock, since it may wait for the store.
+// Takes the numbers that it needs. Before the lock, since it may wait for the store. EPERM for a FID that is
+// none of the session's own.
 Task<Status> Prepare(const Op& op, NewInode* wanted);
 
 // With the parent locked: EEXIST for a name that is taken (before any question of permission to write, as
-// Linux does), EACCES, ENOENT in a removed directory.
+// Linux does), EACCES, ENOENT in a removed directory. A FID that was asked for is locked, too.
 Status CheckNew(const Op& op, Transaction* transaction, const NewInode& wanted);
 
 // The inode, its entry, the parent's change; fills the reply's attributes and, for a regular file, its

@@ -32,8 +32,11 @@ Task<Reply> Mknod(const Op& op, const proto::Mknod& request) {
   CO_RETURN_IF_ERROR(CheckType(op, request));
   const Fid parent = FromProto(request.parent());
   NewInode wanted{parent, request.name(), request.mode(), request.rdev(), request.target()};
+  std::vector<Fid> changed(1, parent);
+  if (request.has_fid()) wanted.fid = FromProto(request.fid());
+  if (request.has_fid()) changed.push_back(wanted.fid);
   CO_RETURN_IF_ERROR(co_await Prepare(op, &wanted));
-  FidLocks::Guard guard = co_await LockOne(*op.mds, parent);
+  FidLocks::Guard guard = co_await op.mds->locks.Lock(std::move(changed));
   Transaction transaction(*op.mds->tables);
   CO_RETURN_IF_ERROR(CheckNew(op, &transaction, wanted));
   proto::MetadataReply reply;

@@ -54,6 +54,14 @@ Task<Status> TakeOver(MdsPtr mds, std::string name) {
   co_return OkStatus();
 }
 
+// The one that it was given with a reply which has been lost, or a new one.
+proto::Lease LeaseFor(Mds& mds, const SessionPtr& session) {
+  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
+    if (grant.session == session->id && !grant.revoking) return grant.ToProto();
+  }
+  return mds.filesystem_lease.GrantIfAlone(mds, session);
+}
+
 Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   if (mds->sessions.FindByNonce(request.nonce()) == nullptr)
     CO_RETURN_IF_ERROR(co_await TakeOver(mds, request.name()));
@@ -70,7 +78,7 @@ Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, p
     LogInfo("session %d opened: %s at %s", id, request.name(), peer->name());
   }
   admitted.session->Attach(peer, mds->env.clock.Now());
-  admitted.lease = mds->filesystem_lease.GrantIfAlone(*mds, admitted.session);
+  admitted.lease = LeaseFor(*mds, admitted.session);
   co_return admitted;
 }
 
@@ -85,6 +93,8 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
   reply->set_inline_limit(mds.options.inline_limit);
   ASSIGN_OR_RETURN(InodePtr root, mds.tables->GetInode(kRootFid));
   *reply->mutable_root() = ToProto(*root);
+  reply->set_fid_sequence(SessionSequence(session.id));
+  reply->set_names_behind(mds.AllowsNamesBehind(session));
   return OkStatus();
 }
 
@@ -108,7 +118,9 @@ Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Conne
 
 Reply KeepAlive(const Op& op, const proto::KeepAlive& request) {
   op.session->Report(request);
-  return proto::MetadataReply{};
+  proto::MetadataReply reply;
+  reply.mutable_keep_alive()->set_names_behind(op.mds->AllowsNamesBehind(*op.session));
+  return reply;
 }
 
 Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {

@@ -1,0 +1,77 @@
+// Mutations whose callers have been answered already, on their way to the MDS
+// (docs/decisions/0022-metadata-write-behind.md). They go out at once and in the order of Push; while one
+// batch is under way the next one gathers.
+//
+// Thread-safe. The outcome of each mutation is told to its `done`, in order, outside of all locks: the MDS's
+// reply, or why there is none (EIO: the session of its epoch has ended). Must outlive what it has given to
+// `background`.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/session.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/metadata.pb.h"
+
+namespace nacre::client {
+
+class MetadataQueue {
+ public:
+  using Done = absl::AnyInvocable<void(const StatusOr<proto::MetadataReply>&)>;
+
+  // `background` runs a task; `allowed` hears what the MDS says about going on (BatchReply.names_behind).
+  MetadataQueue(std::shared_ptr<Session> session, std::function<void(Task<void>)> background,
+                std::function<void(bool)> allowed);
+
+  // Numbers the mutation in the session of this epoch and appends it.
+  void Push(uint64_t epoch, proto::MetadataRequest mutation, Done done);
+
+  bool HasRoom();
+  Task<void> WaitForRoom();
+
+  // Whether everything pushed has been answered.
+  bool Idle();
+  // Waits until everything pushed before the call has been answered.
+  Task<void> Drain();
+
+  uint64_t pushed();
+  uint64_t answered();
+
+ private:
+  struct Item {
+    uint64_t epoch = 0;
+    proto::MetadataRequest mutation;
+    size_t bytes = 0;
+    Done done;
+  };
+  struct Waiter {
+    uint64_t until = 0;  // answered by then
+    OneShot<Unit> reached;
+  };
+
+  bool HasRoomLocked() const;
+  Task<void> Send();
+  std::vector<Item> TakeBatch();
+  void Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply);
+  void Count(size_t answered);
+
+  const std::shared_ptr<Session> session_;
+  const std::function<void(Task<void>)> background_;
+  const std::function<void(bool)> allowed_;
+
+  std::mutex mutex_;
+  std::deque<Item> waiting_;
+  size_t waiting_bytes_ = 0;
+  bool sending_ = false;
+  uint64_t pushed_ = 0;
+  uint64_t answered_ = 0;
+  std::vector<Waiter> drains_;
+  std::vector<OneShot<Unit>> room_waiters_;
+};
+
+}  // namespace nacre::client

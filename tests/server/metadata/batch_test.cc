@@ -1,0 +1,133 @@
+// Batches of mutations: order, what fails in the middle, repeats, FIDs and times that the client gives.
+#include "tests/server/metadata/harness.h"
+
+namespace nacre::mds {
+namespace {
+
+class Batch : public testing::Test {
+ protected:
+  Batch() : client_(harness_) {}
+
+  Fid OwnFid(uint32_t number) { return {own_sequence_, number, 0}; }
+
+  proto::MetadataRequest& Add(proto::MetadataRequest mutation) {
+    mutation.set_sequence(++client_.sequence);
+    mutation.mutable_credentials()->set_uid(client_.uid);
+    return *batch_.mutable_batch()->add_requests() = std::move(mutation);
+  }
+  proto::MetadataRequest& AddMknod(Fid parent, const std::string& name, uint32_t mode, Fid fid) {
+    proto::MetadataRequest mutation;
+    *mutation.mutable_mknod()->mutable_parent() = ToProto(parent);
+    mutation.mutable_mknod()->set_name(name);
+    mutation.mutable_mknod()->set_mode(mode);
+    *mutation.mutable_mknod()->mutable_fid() = ToProto(fid);
+    return Add(std::move(mutation));
+  }
+  void AddUnlink(Fid parent, const std::string& name) {
+    proto::MetadataRequest mutation;
+    *mutation.mutable_unlink()->mutable_parent() = ToProto(parent);
+    mutation.mutable_unlink()->set_name(name);
+    Add(std::move(mutation));
+  }
+  // The batch as it stands, with everything in it unanswered.
+  proto::MetadataReply Send() {
+    proto::MetadataRequest request = batch_;
+    request.set_session(client_.session);
+    request.set_low_water(1);
+    return harness_.Await(harness_.server->Handle(client_.peer, std::move(request)));
+  }
+
+  Harness harness_;
+  TestClient client_;
+  uint64_t own_sequence_ = client_.Connect().connect().fid_sequence();
+  proto::MetadataRequest batch_;
+};
+
+TEST_F(Batch, IsDoneInItsOrder) {
+  AddMknod(kRootFid, "d", S_IFDIR | 0755, OwnFid(1));
+  AddMknod(OwnFid(1), "f", S_IFREG | 0644, OwnFid(2));
+  AddMknod(OwnFid(1), "g", S_IFREG | 0600, OwnFid(3));
+  AddUnlink(OwnFid(1), "f");
+  auto reply = Send();
+  ASSERT_THAT(reply, IsOk());
+  ASSERT_EQ(reply.batch().replies_size(), 4);
+  for (const proto::MetadataReply& one : reply.batch().replies()) EXPECT_THAT(one, IsOk());
+  EXPECT_TRUE(reply.batch().names_behind());
+  EXPECT_EQ(client_.List(OwnFid(1)), std::vector<std::string>{"g"});
+  EXPECT_EQ(FidOf(client_.Lookup(OwnFid(1), "g")), OwnFid(3));
+}
+
+TEST_F(Batch, AFailureKeepsNothingBack) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(2));
+  AddUnlink(kRootFid, "none");
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(3));
+  proto::MetadataRequest lookup;
+  *lookup.mutable_lookup()->mutable_parent() = ToProto(kRootFid);
+  Add(std::move(lookup));
+  auto reply = Send();
+  ASSERT_EQ(reply.batch().replies_size(), 5);
+  EXPECT_THAT(reply.batch().replies(0), IsOk());
+  EXPECT_THAT(reply.batch().replies(1), Fails(EEXIST));
+  EXPECT_THAT(reply.batch().replies(2), Fails(ENOENT));
+  EXPECT_THAT(reply.batch().replies(3), IsOk());
+  EXPECT_THAT(reply.batch().replies(4), Fails(EPROTO));
+}
+
+TEST_F(Batch, ARepeatGetsTheSameAnswers) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  AddUnlink(kRootFid, "none");
+  auto first = Send();
+  auto second = Send();
+  EXPECT_EQ(first.SerializeAsString(), second.SerializeAsString());
+}
+
+// The MDS ended after a part of it: the repeat does the rest.
+TEST_F(Batch, ARepeatAfterARestartDoesWhatIsMissing) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(2));
+  ASSERT_THAT(Send(), IsOk());
+  AddUnlink(kRootFid, "a");
+  AddMknod(kRootFid, "c", S_IFREG | 0644, OwnFid(3));
+  harness_.Restart();
+  ASSERT_THAT(client_.Connect(), IsOk());
+  auto reply = Send();
+  ASSERT_EQ(reply.batch().replies_size(), 4);
+  for (const proto::MetadataReply& one : reply.batch().replies()) EXPECT_THAT(one, IsOk());
+  EXPECT_EQ(client_.List(kRootFid), (std::vector<std::string>{"b", "c"}));
+}
+
+TEST_F(Batch, TimesAreTheClients) {
+  proto::MetadataRequest& mknod = AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  mknod.mutable_time()->set_seconds(1234);
+  mknod.mutable_time()->set_nanos(5);
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(2)).mutable_time()->set_nanos(1'000'000'000);
+  auto reply = Send();
+  EXPECT_THAT(reply.batch().replies(1), Fails(EINVAL));
+  const proto::Attr attr = client_.Getattr(OwnFid(1)).attr().attr();
+  EXPECT_EQ(attr.ctime().seconds(), 1234);
+  EXPECT_EQ(attr.btime().nanos(), 5u);
+  EXPECT_EQ(client_.Getattr(kRootFid).attr().attr().mtime().seconds(), 1234);
+}
+
+TEST_F(Batch, AFidIsTheSessionsOwnAndGivenOnce) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(1));
+  AddMknod(kRootFid, "c", S_IFREG | 0644, Fid{own_sequence_ + 1, 1, 0});
+  AddMknod(kRootFid, "d", S_IFREG | 0644, Fid{own_sequence_, 2, 1});
+  AddMknod(kRootFid, "e", S_IFREG | 0644, kRootFid);
+  auto reply = Send();
+  ASSERT_EQ(reply.batch().replies_size(), 5);
+  EXPECT_THAT(reply.batch().replies(0), IsOk());
+  for (int i = 1; i < 5; ++i) EXPECT_THAT(reply.batch().replies(i), Fails(EPERM)) << i;
+  EXPECT_EQ(client_.List(kRootFid), std::vector<std::string>{"a"});
+}
+
+TEST(NamesBehind, NotWithoutAnOst) {
+  Harness harness(0);
+  TestClient client(harness);
+  EXPECT_FALSE(client.Connect().connect().names_behind());
+}
+
+}  // namespace
+}  // namespace nacre::mds
