@@ -211,6 +211,8 @@ class Core final : public FileSystem {
   Task<void> FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, Gate::Pass pass);
 
   Task<StatusOr<size_t>> WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
+                                     Pieces pieces, size_t size);
   void WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
   Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
                            uint64_t size);
@@ -242,7 +244,9 @@ class Core final : public FileSystem {
   // inode, too.
   Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
   Task<void> SendFull(InodePtr inode);
-  Task<Status> SendFlight(InodePtr inode, LayoutPtr layout, DataCache::Flight flight);
+  void StartSendDirect(const InodePtr& inode);
+  Task<void> SendDirect(InodePtr inode);
+  Task<Status> SendFlight(InodePtr inode, DataCache::Flight flight);
   Task<Status> SendInline(InodePtr inode);  // inode->meta held
   // Tells the MDS of size, times and blocks.
   Task<Status> SendPending(InodePtr inode);

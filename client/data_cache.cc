@@ -213,46 +213,32 @@ Chunk* DataCache::Attach(FileCache& file, uint64_t index, ChunkPins* spare) {
   return chunk;
 }
 
-DataCache::Fetch DataCache::PlanFetch(FileCache& file, uint64_t begin, uint64_t end, ChunkPins* spare) {
-  Fetch plan;
-  std::lock_guard lock(mutex_);
-  bool others = false;
+template <typename F>
+size_t DataCache::ForEachChunk(FileCache& file, uint64_t begin, uint64_t end, ChunkPins* spare, F f) {
+  size_t absent = 0;
   for (uint64_t index = begin / kChunkSize; index * kChunkSize < end; ++index) {
     uint64_t start = index * kChunkSize;
-    uint32_t from = static_cast<uint32_t>(std::max(begin, start) - start);
-    uint32_t to = static_cast<uint32_t>(std::min(end - start, kChunkSize));
+    Interval interval{static_cast<uint32_t>(std::max(begin, start) - start),
+                      static_cast<uint32_t>(std::min(end - start, kChunkSize))};
     auto it = file.chunks_.find(index);
     Chunk* chunk = it != file.chunks_.end() ? it->second : Attach(file, index, spare);
     if (chunk == nullptr) {
-      ++plan.absent;
-      continue;
+      ++absent;
+    } else if (!f(chunk, start, interval)) {
+      break;
     }
-    if (chunk->valid.Covers(from, to)) continue;
-    if (chunk->fetching) {
-      others = true;
-      continue;
-    }
-    chunk->fetching = true;
-    for (const Interval& missing : chunk->valid.Missing(from, to))
-      plan.pieces.push_back({chunk, missing, start});
-    Settle(chunk);
   }
-  if (others) {
-    plan.wait.emplace();
-    file.waiters_.push_back(*plan.wait);
-  }
-  return plan;
+  return absent;
 }
 
-void DataCache::FinishFetch(FileCache& file, const Fetch& fetch, bool ok) {
+template <typename F, typename G>
+void DataCache::Finish(FileCache& file, const std::vector<ChunkPiece>& pieces, F bytes, G finish) {
   std::unique_lock lock(mutex_);
-  for (size_t i = 0; i < fetch.pieces.size(); ++i) {
-    Chunk* chunk = fetch.pieces[i].chunk;
-    const Interval& interval = fetch.pieces[i].interval;
-    if (ok) chunk->valid.Add(interval.begin, interval.end);
-    if (i + 1 < fetch.pieces.size() && fetch.pieces[i + 1].chunk == chunk) continue;
-    chunk->fetching = false;
-    if (chunk->valid.empty() && chunk->writers == 0) Detach(chunk);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Chunk* chunk = pieces[i].chunk;
+    bytes(chunk, pieces[i].interval);
+    if (i + 1 < pieces.size() && pieces[i + 1].chunk == chunk) continue;
+    finish(chunk);
     Settle(chunk);
   }
   std::vector<OneShot<Unit>> waiters;
@@ -261,28 +247,50 @@ void DataCache::FinishFetch(FileCache& file, const Fetch& fetch, bool ok) {
   Wake(std::move(waiters));
 }
 
+DataCache::Fetch DataCache::PlanFetch(FileCache& file, uint64_t begin, uint64_t end, ChunkPins* spare) {
+  Fetch plan;
+  std::lock_guard lock(mutex_);
+  bool others = false;
+  plan.absent =
+      ForEachChunk(file, begin, end, spare, [&](Chunk* chunk, uint64_t start, const Interval& interval) {
+        if (chunk->valid.Covers(interval.begin, interval.end)) return true;
+        if (chunk->fetching) return others = true;
+        chunk->fetching = true;
+        for (const Interval& missing : chunk->valid.Missing(interval.begin, interval.end))
+          plan.pieces.push_back({chunk, missing, start});
+        Settle(chunk);
+        return true;
+      });
+  if (others) {
+    plan.wait.emplace();
+    file.waiters_.push_back(*plan.wait);
+  }
+  return plan;
+}
+
+void DataCache::FinishFetch(FileCache& file, const Fetch& fetch, bool ok) {
+  auto arrived = [ok](Chunk* chunk, const Interval& interval) {
+    if (ok) chunk->valid.Add(interval.begin, interval.end);
+  };
+  Finish(file, fetch.pieces, arrived, [this](Chunk* chunk) {
+    chunk->fetching = false;
+    if (chunk->valid.empty() && chunk->writers == 0) Detach(chunk);
+  });
+}
+
 // --- writing ---
 
 DataCache::Write DataCache::PrepareWrite(FileCache& file, uint64_t begin, uint64_t end, ChunkPins* spare) {
   Write plan;
   std::lock_guard lock(mutex_);
-  for (uint64_t index = begin / kChunkSize; index * kChunkSize < end; ++index) {
-    uint64_t start = index * kChunkSize;
-    uint32_t from = static_cast<uint32_t>(std::max(begin, start) - start);
-    uint32_t to = static_cast<uint32_t>(std::min(end - start, kChunkSize));
-    auto it = file.chunks_.find(index);
-    Chunk* chunk = it != file.chunks_.end() ? it->second : Attach(file, index, spare);
-    if (chunk == nullptr) {
-      ++plan.absent;
-      continue;
-    }
-    if (chunk->sending.Overlaps(from, to)) {
-      plan.wait.emplace();
-      file.waiters_.push_back(*plan.wait);
-    }
-    plan.pieces.push_back({chunk, {from, to}, start});
-    if (plan.wait) break;
-  }
+  plan.absent =
+      ForEachChunk(file, begin, end, spare, [&](Chunk* chunk, uint64_t start, const Interval& interval) {
+        plan.pieces.push_back({chunk, interval, start});
+        if (!chunk->sending.Overlaps(interval.begin, interval.end)) return true;
+        plan.wait.emplace();
+        file.waiters_.push_back(*plan.wait);
+        return false;
+      });
   bool ready = plan.absent == 0 && !plan.wait;
   for (const ChunkPiece& piece : plan.pieces) {
     if (ready) ++piece.chunk->writers;
@@ -358,22 +366,17 @@ DataCache::Flight DataCache::TakeDirty(FileCache& file, uint64_t begin, uint64_t
 }
 
 void DataCache::FinishFlight(FileCache& file, const Flight& flight, bool ok) {
-  std::unique_lock lock(mutex_);
-  for (size_t i = 0; i < flight.pieces.size(); ++i) {
-    Chunk* chunk = flight.pieces[i].chunk;
-    const Interval& interval = flight.pieces[i].interval;
-    if (!ok) chunk->valid.Remove(interval.begin, interval.end);
-    if (i + 1 < flight.pieces.size() && flight.pieces[i + 1].chunk == chunk) continue;
+  const bool keep = ok && flight.keep;
+  auto sent = [keep](Chunk* chunk, const Interval& interval) {
+    if (!keep) chunk->valid.Remove(interval.begin, interval.end);
+  };
+  Finish(file, flight.pieces, sent, [this, &file](Chunk* chunk) {
     Uncount(chunk);
     chunk->sending.Clear();
     Count(chunk);
     --file.flights_;
-    Settle(chunk);
-  }
-  std::vector<OneShot<Unit>> waiters;
-  waiters.swap(file.waiters_);
-  Serve(std::move(lock));
-  Wake(std::move(waiters));
+    if (chunk->valid.empty() && chunk->writers == 0 && !chunk->fetching) Detach(chunk);
+  });
 }
 
 Task<void> DataCache::WaitFlights(FileCache& file, uint64_t begin, uint64_t end, uint64_t until) {

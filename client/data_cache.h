@@ -131,6 +131,7 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
     std::vector<ChunkPiece> pieces;  // in file order
     uint64_t bytes = 0;
     uint64_t blocks = 0;  // of 4 KiB, touched
+    bool keep = true;     // as clean bytes, when they have been sent
     std::optional<OneShot<Unit>>
         wait;  // nothing could be taken: a writer or another flight has what there is
   };
@@ -140,7 +141,7 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
                    uint64_t until);
   // Time as flights and writes count it.
   uint64_t Tick();
-  // Not ok: the bytes are dropped.
+  // Not ok, or not to be kept: the bytes are dropped.
   void FinishFlight(FileCache& file, const Flight& flight, bool ok);
 
   // Waits until no flight that began before `until` is under way in [begin, end).
@@ -176,6 +177,14 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   void Detach(Chunk* chunk);
   bool TakeLocked(size_t count, std::vector<Chunk*>* out);
   Chunk* Attach(FileCache& file, uint64_t index, ChunkPins* spare);
+  // Calls f(chunk, its offset, interval) for the chunks of [begin, end), taking absent ones out of `spare`,
+  // until it returns false. How many are still absent.
+  template <typename F>
+  size_t ForEachChunk(FileCache& file, uint64_t begin, uint64_t end, ChunkPins* spare, F f);
+  // The end of a fetch or a flight: bytes(chunk, interval) for each piece, finish(chunk) for each chunk. Who
+  // waits for the file goes on.
+  template <typename F, typename G>
+  void Finish(FileCache& file, const std::vector<ChunkPiece>& pieces, F bytes, G finish);
   // Before and after a change of what is dirty in a chunk.
   void Uncount(Chunk* chunk);
   void Count(Chunk* chunk);

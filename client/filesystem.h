@@ -42,6 +42,7 @@ struct Options {
   Duration kernel_cache =
       std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
   bool caching = true;          // false: ask for no leases, cache nothing
+  bool direct_behind = true;    // an O_DIRECT write returns when it is on its way; false: when it is there
   bool verify = true;           // check arriving data against its checksums
 };
 

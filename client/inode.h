@@ -66,6 +66,8 @@ struct Inode {
   bool listed_dirty = false;    // in the write-behind's list
   uint64_t mutation = 0;        // Session::mutations when it last changed here: what fsync has to see synced
   std::set<OstIndex> unsynced;  // written to since the last sync
+  uint32_t direct_senders = 0;  // tasks that send what O_DIRECT writes have left in the cache
+  bool direct_dirty = false;    // there may be more for them
 
   uint32_t opens = 0;        // handles
   uint32_t write_opens = 0;  // of these, open for writing

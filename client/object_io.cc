@@ -13,8 +13,9 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kBatchBytes = 1 << 20;
-constexpr size_t kBatchParts =
-    16;  // an OST works through a request's ranges in order: scattered ones go side by side
+// Scattered reads go side by side; scattered writes together: the OST commits them as one change.
+constexpr size_t kReadParts = 16;
+constexpr size_t kWriteParts = 256;
 
 Counter& Mismatches() {
   static Counter& counter = GetCounter("client.checksum_mismatches");
@@ -53,7 +54,8 @@ ObjectIo::ObjectIo(Targets& targets, bool verify, Problem problem)
     : targets_(targets), verify_(verify), problem_(std::move(problem)) {}
 
 // Requests of about 1 MiB, parts that touch in object and file joined.
-std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces) {
+std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces,
+                                            size_t most_parts) {
   std::vector<Batch> batches;
   std::map<OstIndex, size_t> open;  // the batch of each OST that has room
   for (const IoPiece& piece : pieces) {
@@ -62,7 +64,7 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
       StripePiece place = layout.At(piece.file_offset + done, piece.memory.length - done);
       auto [it, fresh] = open.try_emplace(place.ost, batches.size());
       if (!fresh &&
-          (batches[it->second].bytes >= kBatchBytes || batches[it->second].parts.size() >= kBatchParts)) {
+          (batches[it->second].bytes >= kBatchBytes || batches[it->second].parts.size() >= most_parts)) {
         it->second = batches.size();
         fresh = true;
       }
@@ -98,7 +100,7 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
 
 Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete) {
   if (complete != nullptr) *complete = true;
-  std::vector<Batch> batches = Plan(*layout, pieces);
+  std::vector<Batch> batches = Plan(*layout, pieces, kReadParts);
   if (batches.empty()) co_return OkStatus();
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
@@ -226,7 +228,7 @@ bool ObjectIo::Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part
 // --- writing ---
 
 Task<WriteResult> ObjectIo::Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode) {
-  std::vector<Batch> batches = Plan(*layout, pieces);
+  std::vector<Batch> batches = Plan(*layout, pieces, kWriteParts);
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
     co_return co_await WriteBatch(fid, layout, std::move(only), mode);

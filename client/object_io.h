@@ -60,7 +60,8 @@ class ObjectIo {
   struct Part;   // contiguous in an object, spread over memory
   struct Batch;  // one request
 
-  static std::vector<Batch> Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces);
+  static std::vector<Batch> Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces,
+                                 size_t most_parts);
   Task<Status> ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete);
   Task<Status> ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
                         std::vector<size_t>* again, bool* complete);

@@ -75,7 +75,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   if (offset >= file_size) co_return ReadResult{};
   uint64_t end = std::min<uint64_t>(offset + size, file_size);
   if ((handle->flags & O_DIRECT) != 0) {
-    CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
+    if (cache_->IsDirty(inode->data, offset, end)) CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
     co_return co_await ReadObjects(inode, layout, offset, end - offset, nullptr);
   }
   ReadAhead(handle, offset, end - offset, file_size);

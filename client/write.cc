@@ -1,5 +1,5 @@
-// Writing: into the cache under the lease, through to the servers otherwise, with O_DIRECT, or when no space
-// can be reserved.
+// Writing: into the cache under the lease, through to the servers otherwise, or when no space can be
+// reserved. O_DIRECT: docs/decisions/0040-direct-writes.md.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -116,18 +116,9 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     std::lock_guard lock(inode->mutex);
     layout = inode->layout;
   }
-  if ((handle->flags & O_DIRECT) != 0) {
-    DropData(*inode, offset, offset + size);
-    co_await cache_->WaitFlights(inode->data, offset, offset + size);
-    DropData(*inode, offset, offset + size);
-    Pending done;
-    Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &done);
-    NoteSent(*inode, done);
-    CO_RETURN_IF_ERROR(std::move(status));
-    NoteWrite(*inode, handle->caller, offset + size);
-    ListDirty(inode);
-    co_return size;
-  }
+  const bool direct = (handle->flags & O_DIRECT) != 0;
+  if (direct && (!options_.direct_behind || (handle->flags & (O_SYNC | O_DSYNC)) != 0))
+    co_return co_await WriteDirect(handle, inode, layout, offset, pieces, size);
   uint64_t done = 0;
   while (done < size) {
     uint64_t at = offset + done;
@@ -141,12 +132,29 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     NoteWrite(*inode, handle->caller, offset + done);
     ListDirty(inode);
   }
-  if (cache_->FullChunks(inode->data) * kChunkSize >= kWindow) {
+  if (direct) {
+    StartSendDirect(inode);
+  } else if (cache_->FullChunks(inode->data) * kChunkSize >= kWindow) {
     Background(SendFull(inode));
   } else if (cache_->OverHalfDirty()) {
     RelievePressure();
   }
   co_return done;
+}
+
+// Past the cache, to the servers. The range is locked.
+Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
+                                         Pieces pieces, size_t size) {
+  DropData(*inode, offset, offset + size);
+  co_await cache_->WaitFlights(inode->data, offset, offset + size);
+  DropData(*inode, offset, offset + size);
+  Pending done;
+  Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &done);
+  NoteSent(*inode, done);
+  CO_RETURN_IF_ERROR(std::move(status));
+  NoteWrite(*inode, handle->caller, offset + size);
+  ListDirty(inode);
+  co_return size;
 }
 
 // The range is locked; [offset, offset + size) fits the inline limit.

@@ -12,6 +12,7 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kFlightBytes = 1 << 20;
+constexpr uint32_t kDirectSenders = 4;  // of one file
 constexpr size_t kFilesAtOnce = 64;
 constexpr size_t kMostDirtyFiles = 4096;
 
@@ -111,7 +112,13 @@ Task<Status> Core::SendEverything() {
 
 // --- data ---
 
-Task<Status> Core::SendFlight(InodePtr inode, LayoutPtr layout, DataCache::Flight flight) {
+// The layout is read when the flight has its bytes: nobody replaces the objects before it ends.
+Task<Status> Core::SendFlight(InodePtr inode, DataCache::Flight flight) {
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    layout = inode->layout;
+  }
   std::vector<IoPiece> pieces;
   pieces.reserve(flight.pieces.size());
   for (const ChunkPiece& piece : flight.pieces) {
@@ -140,11 +147,6 @@ Task<Status> Core::SendFlight(InodePtr inode, LayoutPtr layout, DataCache::Fligh
 
 Task<Status> Core::SendData(InodePtr inode, uint64_t begin, uint64_t end) {
   const uint64_t until = cache_->Tick();
-  LayoutPtr layout;
-  {
-    std::lock_guard lock(inode->mutex);
-    layout = inode->layout;
-  }
   Status first;
   for (;;) {
     std::vector<Task<Status>> flights;
@@ -153,7 +155,7 @@ Task<Status> Core::SendData(InodePtr inode, uint64_t begin, uint64_t end) {
       DataCache::Flight flight = cache_->TakeDirty(inode->data, begin, end, kFlightBytes, false, until);
       wait = std::move(flight.wait);
       if (flight.pieces.empty()) break;
-      flights.push_back(SendFlight(inode, layout, std::move(flight)));
+      flights.push_back(SendFlight(inode, std::move(flight)));
     }
     std::vector<Status> results = co_await WhenAll(std::move(flights));
     for (Status& result : results) {
@@ -168,18 +170,54 @@ Task<Status> Core::SendData(InodePtr inode, uint64_t begin, uint64_t end) {
 
 // Chunks that are dirty from end to end: writers of a stream will not come back to them.
 Task<void> Core::SendFull(InodePtr inode) {
-  LayoutPtr layout;
-  {
-    std::lock_guard lock(inode->mutex);
-    layout = inode->layout;
-  }
   std::vector<Task<Status>> flights;
   for (;;) {
     DataCache::Flight flight = cache_->TakeDirty(inode->data, 0, UINT64_MAX, kFlightBytes, true, UINT64_MAX);
     if (flight.pieces.empty()) break;
-    flights.push_back(SendFlight(inode, layout, std::move(flight)));
+    flights.push_back(SendFlight(inode, std::move(flight)));
   }
   (void)co_await WhenAll(std::move(flights));  // errors are noted in the inode
+}
+
+// What an O_DIRECT write has left in the cache goes out at once, by a few tasks. While all are busy more
+// comes together, and goes in fewer requests.
+void Core::StartSendDirect(const InodePtr& inode) {
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->direct_dirty = true;
+    if (inode->direct_senders >= kDirectSenders) return;
+    ++inode->direct_senders;
+  }
+  Background(SendDirect(inode));
+}
+
+Task<void> Core::SendDirect(InodePtr inode) {
+  uint64_t from = 0;  // round the file, so that all of it has its turn
+  for (;;) {
+    {
+      std::lock_guard lock(inode->mutex);
+      if (!std::exchange(inode->direct_dirty, false)) {
+        --inode->direct_senders;
+        co_return;
+      }
+    }
+    DataCache::Flight flight =
+        cache_->TakeDirty(inode->data, from, UINT64_MAX, kFlightBytes, false, UINT64_MAX);
+    if (flight.pieces.empty() && from > 0)
+      flight = cache_->TakeDirty(inode->data, 0, from, kFlightBytes, false, UINT64_MAX);
+    if (flight.pieces.empty() && !flight.wait) continue;  // all is sent
+    {
+      std::lock_guard lock(inode->mutex);
+      inode->direct_dirty = true;  // more than a flight holds, perhaps
+    }
+    if (flight.wait) {
+      co_await flight.wait->Wait();
+      continue;
+    }
+    from = flight.pieces.back().chunk_offset + kChunkSize;
+    flight.keep = false;
+    (void)co_await SendFlight(inode, std::move(flight));  // errors are noted in the inode
+  }
 }
 
 // --- the MDS ---

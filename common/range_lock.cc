@@ -3,29 +3,44 @@
 #include <vector>
 
 namespace nacre {
+namespace {
+
+bool Overlap(const RangeLock::Ranges& a, const RangeLock::Ranges& b) {
+  for (auto one = a.begin(), other = b.begin(); one != a.end() && other != b.end();) {
+    if (one->begin < other->end && other->begin < one->end) return true;
+    if (one->end <= other->begin) {
+      ++one;
+    } else {
+      ++other;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 // Whether anybody who came earlier, holding or waiting, must go first.
 bool RangeLock::Conflicts(Entries::iterator entry) {
   for (auto other = entries_.begin(); other != entry; ++other) {
-    if ((entry->exclusive || other->exclusive) && other->begin < entry->end && entry->begin < other->end)
-      return true;
+    if ((entry->exclusive || other->exclusive) && Overlap(entry->ranges, other->ranges)) return true;
   }
   return false;
 }
 
 RangeLock::Guard RangeLock::TryLock(uint64_t begin, uint64_t end, bool exclusive) {
   std::lock_guard lock(mutex_);
-  auto entry = entries_.insert(entries_.end(), Entry{begin, end, exclusive, true, std::nullopt});
+  auto entry =
+      entries_.insert(entries_.end(), Entry{Ranges(1, Range{begin, end}), exclusive, true, std::nullopt});
   if (!Conflicts(entry)) return Guard(this, entry);
   entries_.erase(entry);
   return {};
 }
 
-Task<RangeLock::Guard> RangeLock::Lock(uint64_t begin, uint64_t end, bool exclusive) {
+Task<RangeLock::Guard> RangeLock::Lock(Ranges ranges, bool exclusive) {
   Entries::iterator entry;
   {
     std::lock_guard lock(mutex_);
-    entry = entries_.insert(entries_.end(), Entry{begin, end, exclusive, true, std::nullopt});
+    entry = entries_.insert(entries_.end(), Entry{std::move(ranges), exclusive, true, std::nullopt});
     if (!Conflicts(entry)) co_return Guard(this, entry);
     entry->granted = false;
     entry->turn.emplace();

@@ -1,7 +1,10 @@
 // Orders conflicting operations on one file or object: shared and exclusive locks on ranges of its bytes or
-// blocks, for coroutines; first come first served among those that overlap, the rest pass. Thread-safe; must
-// outlive its guards and those who wait.
+// blocks, for coroutines; first come first served among those that overlap, the rest pass. Several ranges are
+// taken all at once: one by one, two writers with a reader between them could wait for each other.
+// Thread-safe; must outlive its guards and those who wait.
 #pragma once
+
+#include <absl/container/inlined_vector.h>
 
 #include <cstdint>
 #include <list>
@@ -14,9 +17,16 @@
 namespace nacre {
 
 class RangeLock {
-  struct Entry {
+ public:
+  struct Range {  // [begin, end)
     uint64_t begin;
     uint64_t end;
+  };
+  using Ranges = absl::InlinedVector<Range, 1>;
+
+ private:
+  struct Entry {
+    Ranges ranges;
     bool exclusive;
     bool granted;
     std::optional<OneShot<Unit>> turn;  // of one who waits
@@ -48,8 +58,11 @@ class RangeLock {
     Entries::iterator entry_;
   };
 
-  // [begin, end)
-  Task<Guard> Lock(uint64_t begin, uint64_t end, bool exclusive);
+  Task<Guard> Lock(uint64_t begin, uint64_t end, bool exclusive) {
+    return Lock(Ranges(1, Range{begin, end}), exclusive);
+  }
+  // At least one; ascending and disjoint.
+  Task<Guard> Lock(Ranges ranges, bool exclusive);
   // Empty if somebody is in the way.
   Guard TryLock(uint64_t begin, uint64_t end, bool exclusive);
 

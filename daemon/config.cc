@@ -139,6 +139,8 @@ ConfigSection Describe(ClientConfig* config) {
   section.Size("readahead", &options.readahead_bytes, 0, kTiB, "at most, per open file");
   section.Time("write_behind", &options.write_behind, 0s, minutes(1),
                "changes are sent after so long at the latest");
+  section.Choice("direct_writes", &config->direct_writes, {"behind", "through"},
+                 "an O_DIRECT write returns when it is on its way, or when the OSTs have it");
   section.Time("kernel_cache", &options.kernel_cache, 0s, minutes(1),
                "as in [mds]; must not be longer than there");
   section.Flag("caching", &options.caching, "cache under leases; false: every operation goes to the servers");
@@ -195,6 +197,7 @@ Status Finish(ClientConfig* config) {
         "[client] dirty is larger than cache, of which it is a part: make it smaller, or cache larger");
   }
   options.retry.hard = config->recovery == "hard";
+  options.direct_behind = config->direct_writes == "behind";
   if (options.name.empty()) options.name = absl::StrFormat("%s:%s@%s", HostName(), config->mount, BootId());
   return OkStatus();
 }

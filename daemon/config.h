@@ -55,6 +55,7 @@ struct ClientConfig {
   unsigned threads = 4;
   bool read_only = false;
   uint64_t dirty = 0;  // 0: a quarter of the cache
+  std::string direct_writes = "behind";
   std::string log = "info";
   client::Options options;
 };

@@ -9,6 +9,8 @@
 // ESHUTDOWN after Close.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <memory>
 #include <span>
 #include <string>
@@ -25,7 +27,7 @@
 
 namespace nacre::ost {
 
-inline constexpr uint64_t kMaxRequestBytes = 64 << 20;  // of one range
+inline constexpr uint64_t kMaxRequestBytes = 64 << 20;  // of one read or write
 inline constexpr uint64_t kPieceBlocks =
     (1 << 20) / kBlockSize;  // moved between device and network at a time
 
@@ -61,10 +63,17 @@ struct RangeRead {
   std::vector<HoleRange> holes;
 };
 
-struct WriteArgs {
-  ObjectId object;
+struct ByteRange {
   uint64_t offset = 0;
   uint64_t length = 0;
+  uint64_t end() const { return offset + length; }
+};
+
+// The bytes come from the source in the order of the ranges. All become visible in one commit.
+struct WriteArgs {
+  ObjectId object;
+  // Ascending and disjoint. Between the first one's begin and the last one's end whole blocks.
+  absl::InlinedVector<ByteRange, 1> ranges;
   Fid parent;
   std::vector<uint32_t> crc;  // one per block touched, cut at the ends
   GrantUse* grant = nullptr;
@@ -130,6 +139,7 @@ class ObjectStore {
   Status LoadSuperblock(Random* random);
   Status ScanExtents();
   Status CheckRange(uint64_t offset, uint64_t length) const;
+  Status CheckWrite(const WriteArgs& args) const;
 
   // The whole block, verified, in a page of its own.
   Task<Status> ReadBlock(ObjectState* object, uint64_t block, const Chunk* chunk, std::byte* page);

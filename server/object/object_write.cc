@@ -1,5 +1,5 @@
 // Writing: source -> pages -> free blocks of the device, a piece of at most 1 MiB at a time, then one commit
-// for the range.
+// for all ranges of the write. Blocks that are scattered in the object lie side by side on the device.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -16,9 +16,16 @@ constexpr uint64_t kNoBlock = ~uint64_t{0};
 constexpr size_t kPiecesInFlight = 4;
 constexpr int kFetchAttempts = 3;  // of bytes that arrive damaged
 
+uint64_t TotalLength(std::span<const ByteRange> ranges) {
+  uint64_t length = 0;
+  for (const ByteRange& range : ranges) length += range.length;
+  return length;
+}
+
 }  // namespace
 
-// One Write of an ObjectStore. The object's lock is held by the caller.
+// One Write of an ObjectStore. The object's lock is held by the caller. Its blocks are numbered from 0 in the
+// order of the ranges; its bytes from the begin of block 0.
 class RangeWriter {
  public:
   RangeWriter(ObjectStore* store, ObjectState* object, const WriteArgs* args, DataSource* source)
@@ -26,9 +33,10 @@ class RangeWriter {
         object_(object),
         args_(args),
         source_(source),
-        end_(args->offset + args->length),
-        first_(args->offset / kBlockSize),
-        count_((end_ - 1) / kBlockSize + 1 - first_),
+        blocks_(BlocksOf(args->ranges)),
+        count_(blocks_.size()),
+        begin_(args->ranges.front().offset % kBlockSize),
+        end_(begin_ + TotalLength(args->ranges)),
         physical_(count_, kNoBlock),
         crc_(count_) {}
 
@@ -42,6 +50,8 @@ class RangeWriter {
   }
 
  private:
+  using Buffers = std::vector<std::span<const std::byte>>;
+
   // --- where the blocks go ---
 
   Task<Status> Place() {
@@ -65,14 +75,23 @@ class RangeWriter {
     co_return OkStatus();
   }
 
-  // What the range maps to now. Preallocated blocks are written in place: nothing of them is visible before
+  static std::vector<uint64_t> BlocksOf(std::span<const ByteRange> ranges) {
+    std::vector<uint64_t> blocks;
+    for (const ByteRange& range : ranges) {
+      for (uint64_t block = range.offset / kBlockSize; block * kBlockSize < range.end(); ++block)
+        blocks.push_back(block);
+    }
+    return blocks;
+  }
+
+  // What the ranges map to now. Preallocated blocks are written in place: nothing of them is visible before
   // the commit.
   Status LookUp() {
     Chunk chunk;
     for (uint64_t n = 0; n < count_; ++n) {
-      uint64_t block = first_ + n;
+      uint64_t block = blocks_[n];
       auto i = static_cast<uint32_t>(block % kChunkBlocks);
-      if (n == 0 || i == 0) {
+      if (n == 0 || block / kChunkBlocks != blocks_[n - 1] / kChunkBlocks) {
         RETURN_IF_ERROR(LoadChunk(store_->devices_.store, object_->id, block / kChunkBlocks, &chunk));
         if (n == 0) head_ = chunk;
         if (n == 0 && i > 0 && chunk.is_mapped(i - 1)) goal_ = chunk.physical[i - 1] + 1;
@@ -125,16 +144,16 @@ class RangeWriter {
     co_return result;
   }
 
-  // Brings blocks [at, at + count) of the range into loaded_ and fills crc_ for them.
+  // Brings blocks [at, at + count) of the write into loaded_ and fills crc_ for them.
   Task<Status> LoadPiece(uint64_t at, uint64_t count) {
     loaded_ = BufferPool::Pages();
     loaded_ = co_await store_->pool_->Acquire(count);
-    uint64_t start = (first_ + at) * kBlockSize;
-    uint64_t from = std::max(start, args_->offset), to = std::min(start + count * kBlockSize, end_);
+    uint64_t start = at * kBlockSize;
+    uint64_t from = std::max(start, begin_), to = std::min(start + count * kBlockSize, end_);
     bool cut_head = from > start, cut_tail = to < start + count * kBlockSize;
-    if (cut_head) CO_RETURN_IF_ERROR(co_await FillOld(first_ + at, head_, loaded_.data(0)));
+    if (cut_head) CO_RETURN_IF_ERROR(co_await FillOld(blocks_[at], head_, loaded_.data(0)));
     if (cut_tail && !(cut_head && count == 1)) {
-      CO_RETURN_IF_ERROR(co_await FillOld(first_ + at + count - 1, tail_, loaded_.data(count - 1)));
+      CO_RETURN_IF_ERROR(co_await FillOld(blocks_[at + count - 1], tail_, loaded_.data(count - 1)));
     }
     std::vector<std::span<std::byte>> buffers;
     for (uint64_t i = 0; i < count; ++i) {
@@ -142,7 +161,7 @@ class RangeWriter {
       uint64_t begin = std::max(block_start, from), end = std::min(block_start + kBlockSize, to);
       AppendBuffer(&buffers, loaded_.data(i) + (begin - block_start), end - begin);
     }
-    uint64_t source_offset = from - args_->offset;
+    uint64_t source_offset = from - begin_;
     Status intact = ErrnoError(EIO, "nothing has arrived");
     for (int attempt = 0; attempt < kFetchAttempts && !intact.ok(); ++attempt) {
       Status fetched = co_await source_->Fetch(source_offset, buffers);
@@ -178,29 +197,41 @@ class RangeWriter {
       damaged.Add();
       std::string text =
           absl::StrFormat("object %s block %d arrived damaged: checksum is %08x, should be %08x",
-                          object_->id.ToString(), first_ + i, crc_[i], args_->crc[i]);
+                          object_->id.ToString(), blocks_[i], crc_[i], args_->crc[i]);
       LogError("%s", text);
       return ErrnoError(EIO, text);
     }
     return OkStatus();
   }
 
+  // One device write for each run of blocks, side by side.
   Task<Status> StorePiece(uint64_t at, BufferPool::Pages pages) {
-    Status status = OkStatus();
-    for (size_t i = 0; i < pages.size() && status.ok();) {
-      uint64_t physical = physical_[at + i];
-      std::vector<std::span<const std::byte>> buffers;
-      size_t begin = i;
+    std::vector<Task<Status>> writes;
+    for (size_t i = 0; i < pages.size();) {
+      const size_t begin = i;
+      const uint64_t physical = physical_[at + begin];
+      Buffers buffers;
       do {
         const std::byte* data = pages.data(i);
         AppendBuffer(&buffers, data, kBlockSize);
         ++i;
       } while (i < pages.size() && physical_[at + i] == physical + (i - begin));
-      if (store_->journal_.closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
-      status = co_await store_->devices_.blocks->Write(physical, buffers);
+      writes.push_back(StoreRun(physical, std::move(buffers)));
+    }
+    Status status = OkStatus();
+    if (writes.size() == 1) {
+      status = co_await std::move(writes[0]);
+    } else {
+      std::vector<Status> all = co_await WhenAll(std::move(writes));
+      for (Status& one : all) status.Update(one);
     }
     if (status.ok()) Publish(at, pages);
     co_return status;
+  }
+
+  Task<Status> StoreRun(uint64_t physical, Buffers buffers) {
+    if (store_->journal_.closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+    co_return co_await store_->devices_.blocks->Write(physical, buffers);
   }
 
   void Publish(uint64_t at, const BufferPool::Pages& pages) {
@@ -217,8 +248,13 @@ class RangeWriter {
 
   StatusOr<int64_t> Commit() {
     ObjectChange change;
-    change.edits.push_back({first_, count_, physical_.data(), crc_.data()});
-    change.grow_to = end_;
+    for (uint64_t n = 0; n < count_;) {
+      const uint64_t begin = n;
+      while (++n < count_ && blocks_[n] == blocks_[n - 1] + 1) {
+      }
+      change.edits.push_back({blocks_[begin], n - begin, &physical_[begin], &crc_[begin]});
+    }
+    change.grow_to = args_->ranges.back().end();
     change.parent = args_->parent;
     bool existed = object_->Record().has_value();
     StatusOr<int64_t> delta = store_->journal_.Commit(object_, change);
@@ -249,9 +285,9 @@ class RangeWriter {
   ObjectState* const object_;
   const WriteArgs* const args_;
   DataSource* const source_;
-  const uint64_t end_;
-  const uint64_t first_;  // block of the object
+  const std::vector<uint64_t> blocks_;  // of the object
   const uint64_t count_;
+  const uint64_t begin_, end_;  // bytes
   std::vector<uint64_t> physical_;
   std::vector<uint32_t> crc_;
 
@@ -263,21 +299,41 @@ class RangeWriter {
   BufferPool::Pages loaded_;
 };
 
+Status ObjectStore::CheckWrite(const WriteArgs& args) const {
+  size_t checksums = 0;
+  for (const ByteRange& range : args.ranges) {
+    RETURN_IF_ERROR(CheckRange(range.offset, range.length));
+    const ByteRange* before = &range == &args.ranges.front() ? nullptr : &range - 1;
+    if (before != nullptr &&
+        (range.offset < before->end() || range.offset % kBlockSize != 0 || before->end() % kBlockSize != 0)) {
+      return ErrnoError(EINVAL, absl::StrCat("a range at ", range.offset, " behind one that ends at ",
+                                             before->end(), ": they must ascend by whole blocks"));
+    }
+    checksums += CrcCount(range.offset, range.length);
+  }
+  const uint64_t length = TotalLength(args.ranges);
+  if (length > kMaxRequestBytes) {
+    return ErrnoError(EINVAL,
+                      absl::StrCat("write of ", length, " bytes: at most ", kMaxRequestBytes, " at once"));
+  }
+  if (args.crc.size() == checksums) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrCat(args.crc.size(), " checksums for ", length, " bytes in ", checksums,
+                                         " blocks, the first at ", args.ranges.front().offset));
+}
+
 Task<StatusOr<int64_t>> ObjectStore::Write(WriteArgs args, DataSource* source) {
-  CO_RETURN_IF_ERROR(CheckRange(args.offset, args.length));
-  if (args.length == 0) co_return 0;
-  if (args.length > kMaxRequestBytes) {
-    co_return ErrnoError(
-        EINVAL, absl::StrCat("write of ", args.length, " bytes: at most ", kMaxRequestBytes, " at once"));
-  }
-  if (args.crc.size() != CrcCount(args.offset, args.length)) {
-    co_return ErrnoError(
-        EINVAL, absl::StrCat(args.crc.size(), " checksums for ", args.length, " bytes at ", args.offset));
-  }
+  args.ranges.erase(std::remove_if(args.ranges.begin(), args.ranges.end(),
+                                   [](const ByteRange& range) { return range.length == 0; }),
+                    args.ranges.end());
+  if (args.ranges.empty()) co_return 0;
+  CO_RETURN_IF_ERROR(CheckWrite(args));
   CO_RETURN_IF_ERROR(co_await LimitWaiting());
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(args.object));
-  uint64_t first = args.offset / kBlockSize, end = (args.offset + args.length - 1) / kBlockSize + 1;
-  RangeLock::Guard guard = co_await object->locks.Lock(first, end, true);
+  RangeLock::Ranges locked;
+  for (const ByteRange& range : args.ranges) {
+    locked.push_back({range.offset / kBlockSize, (range.end() - 1) / kBlockSize + 1});
+  }
+  RangeLock::Guard guard = co_await object->locks.Lock(std::move(locked), true);
   RangeWriter writer(this, object.get(), &args, source);
   co_return co_await writer.Run();
 }

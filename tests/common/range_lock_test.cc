@@ -19,6 +19,12 @@ class RangeLockTest : public testing::Test {
           }(&lock_, first, end, exclusive, out));
     Poll();
   }
+  void TakeAll(RangeLock::Ranges ranges, Held* out) {
+    Spawn(context_.get_executor(), [](RangeLock* lock, RangeLock::Ranges ranges, Held* out) -> Task<void> {
+      out->emplace(co_await lock->Lock(std::move(ranges), true));
+    }(&lock_, std::move(ranges), out));
+    Poll();
+  }
   void Drop(Held* held) {
     held->reset();
     Poll();
@@ -70,6 +76,20 @@ TEST_F(RangeLockTest, FirstComeFirstServedAmongThoseThatOverlap) {
   EXPECT_FALSE(late_reader);
   Drop(&writer);
   EXPECT_TRUE(late_reader);
+}
+
+TEST_F(RangeLockTest, SeveralRangesAreTakenAtOnce) {
+  Held held, reader, writer, between;
+  Take(0, 1, true, &held);
+  Take(0, 30, false, &reader);
+  TakeAll({{10, 11}, {20, 21}}, &writer);
+  Take(12, 20, true, &between);
+  EXPECT_FALSE(reader || writer || between) << "the reader came before them";
+  Drop(&held);
+  EXPECT_TRUE(reader);
+  EXPECT_FALSE(writer || between);
+  Drop(&reader);
+  EXPECT_TRUE(writer && between) << "what lies between the ranges is free";
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ Task<bool> Create(Context at) {
   if (!operation.Take(std::move(claims))) co_return false;
   const int error = at.model.Child(directory, name) ? EEXIST : 0;
   const uint32_t mode = S_IFREG | 0640;
-  const int flags = O_RDWR | O_CREAT | O_EXCL | (at.random.OneIn(4) ? O_APPEND : 0);
+  const int flags =
+      O_RDWR | O_CREAT | O_EXCL | (at.random.OneIn(4) ? O_APPEND : 0) | (at.random.OneIn(6) ? O_DIRECT : 0);
   const std::string what = absl::StrFormat("create %s/%s", at.model.PathOf(directory), name);
   if (error == 0) PendingMake(operation, at, what, directory, name, mode, "");
   const Fid parent = at.FidOf(directory);
@@ -440,7 +441,8 @@ Task<bool> Open(Context at) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {AttributeClaim(*id, false)};
   if (!operation.Take(std::move(claims))) co_return false;
-  const int flags = at.random.OneIn(4) ? O_RDONLY : O_RDWR | (at.random.OneIn(4) ? O_APPEND : 0);
+  const int flags = (at.random.OneIn(4) ? O_RDONLY : O_RDWR | (at.random.OneIn(4) ? O_APPEND : 0)) |
+                    (at.random.OneIn(6) ? O_DIRECT : 0);
   const Fid fid = at.FidOf(*id);
   auto opened = co_await at.filesystem.Open(Root(), fid, flags);
   if (!operation.Expect("open " + at.model.PathOf(*id), opened.status(), 0)) co_return true;

@@ -8,6 +8,7 @@ namespace nacre::ost {
 namespace {
 
 constexpr int kMaxRanges = 4096;
+constexpr uint64_t kMostTogether = 4 << 20;  // bytes of one commit, unless a single range is longer
 
 class CallSource : public DataSource {
  public:
@@ -21,6 +22,34 @@ class CallSource : public DataSource {
   IncomingCall* const call_;
   const uint64_t base_;
 };
+
+// Whether `next` can be committed together with `range`: further on in the same object, with whole blocks at
+// the seam, and the bytes right behind in memory.
+bool Joins(const proto::WriteRange& range, const proto::WriteRange& next) {
+  const proto::ObjectRange& a = range.range();
+  const proto::ObjectRange& b = next.range();
+  const uint64_t end = a.offset() + a.length();
+  return FromProto(a.object()) == FromProto(b.object()) && end > a.offset() && b.offset() >= end &&
+         end % kBlockSize == 0 && b.offset() % kBlockSize == 0 &&
+         b.memory_offset() == a.memory_offset() + a.length();
+}
+
+// The write that begins with ranges[begin], and where the next one begins.
+WriteArgs MakeWrite(const google::protobuf::RepeatedPtrField<proto::WriteRange>& ranges, int begin,
+                    int* end) {
+  WriteArgs args;
+  args.object = FromProto(ranges[begin].range().object());
+  args.parent = FromProto(ranges[begin].parent());
+  *end = begin;
+  uint64_t bytes = 0;
+  do {
+    const proto::WriteRange& range = ranges[(*end)++];
+    args.ranges.push_back({range.range().offset(), range.range().length()});
+    args.crc.insert(args.crc.end(), range.crc().begin(), range.crc().end());
+    bytes += range.range().length();
+  } while (*end < ranges.size() && bytes < kMostTogether && Joins(ranges[*end - 1], ranges[*end]));
+  return args;
+}
 
 }  // namespace
 
@@ -38,19 +67,14 @@ Task<Status> WriteOp(OpContext context) {
   GrantUse grant(&store.space(),
                  context.target->sessions->TakeGrant(context.request->session(), request.grant_used()));
   int64_t delta = 0;
-  for (const proto::WriteRange& range : request.ranges()) {
-    CallSource source(context.call, range.range().memory_offset());
-    WriteArgs args;
-    args.object = FromProto(range.range().object());
-    args.offset = range.range().offset();
-    args.length = range.range().length();
-    args.parent = FromProto(range.parent());
-    args.crc.assign(range.crc().begin(), range.crc().end());
+  for (int at = 0, next = 0; at < request.ranges_size(); at = next) {
+    CallSource source(context.call, request.ranges(at).range().memory_offset());
+    WriteArgs args = MakeWrite(request.ranges(), at, &next);
     args.grant = &grant;
+    for (const ByteRange& range : args.ranges) bytes.Add(static_cast<int64_t>(range.length));
     StatusOr<int64_t> changed = co_await store.Write(std::move(args), &source);
     if (!changed.ok()) co_return changed.status();
     delta += *changed;
-    bytes.Add(static_cast<int64_t>(range.range().length()));
   }
   context.reply->mutable_write()->set_blocks_delta(delta * static_cast<int64_t>(kBlockSize / 512));
   if (!request.sync()) co_return OkStatus();

@@ -138,12 +138,24 @@ class Model {
       length = (length / kBlockSize + 1) * kBlockSize;
     }
     StatusOr<int64_t> result = 0;
-    if (what < 6) {
+    if (what == 5) {
+      std::vector<ByteRange> ranges = ScatteredRanges(offset / kBlockSize);
+      std::string data;
+      for (const ByteRange& range : ranges) {
+        std::string piece = RandomBytes(&random_, range.length);
+        if (own.size() < range.end()) own.resize(range.end());
+        own.replace(range.offset, range.length, piece);
+        data += piece;
+      }
+      worker->steps.push_back(step);
+      result = co_await Write(worker->own(), std::move(ranges), std::move(data));
+    } else if (what < 6) {
       std::string data = RandomBytes(&random_, length);
       if (own.size() < offset + length) own.resize(offset + length);
       own.replace(offset, length, data);
       worker->steps.push_back(step);
-      result = co_await Write(worker->own(), offset, std::move(data));
+      std::vector<ByteRange> ranges(1, ByteRange{offset, length});
+      result = co_await Write(worker->own(), std::move(ranges), std::move(data));
     } else if (what == 6) {
       own.resize(std::min<uint64_t>(own.size(), offset));
       worker->steps.push_back(step);
@@ -167,14 +179,31 @@ class Model {
       std::string data = RandomBytes(&random_, length);
       step.state.region.replace(at, length, data);
       worker->steps.push_back(step);
-      result = co_await Write(kShared, worker->region_offset() + at, std::move(data));
+      std::vector<ByteRange> ranges(1, ByteRange{worker->region_offset() + at, length});
+      result = co_await Write(kShared, std::move(ranges), std::move(data));
     }
     if (!result.ok()) Fail(absl::StrCat("operation ", what, ": ", result.status().message()));
     worker->steps.back().acknowledged = ++time_;
   }
 
-  Task<StatusOr<int64_t>> Write(ObjectId id, uint64_t offset, std::string data) {
-    WriteArgs args{id, offset, data.size(), Fid{1, 2, 3}, Checksums(offset, data), nullptr};
+  // Whole blocks but at the outer ends.
+  std::vector<ByteRange> ScatteredRanges(uint64_t block) {
+    std::vector<ByteRange> ranges;
+    for (uint64_t count = 2 + random_.Below(6); count > 0; --count) {
+      uint64_t blocks = 1 + random_.Below(3);
+      ranges.push_back({block * kBlockSize, blocks * kBlockSize});
+      block += blocks + random_.Below(4);
+    }
+    uint64_t cut = random_.Below(kBlockSize);
+    ranges.front().offset += cut;
+    ranges.front().length -= cut;
+    ranges.back().length -= random_.Below(kBlockSize);
+    return ranges;
+  }
+
+  Task<StatusOr<int64_t>> Write(ObjectId id, std::vector<ByteRange> ranges, std::string data) {
+    WriteArgs args{
+        id, {ranges.begin(), ranges.end()}, Fid{1, 2, 3}, ScatteredChecksums(ranges, data), nullptr};
     StringSource source(std::move(data));
     co_return co_await store_->Write(std::move(args), &source);
   }

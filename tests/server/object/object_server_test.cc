@@ -47,6 +47,39 @@ TEST(ObjectServer, ManyRangesInOneRequest) {
   }
 }
 
+// Ranges that can be committed together are; the others go their own way, in the order of the list.
+TEST(ObjectServer, ManyRangesInOneWrite) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  ClientMemory memory(f.transport.get(), 11 * kBlockSize);
+  proto::ObjectRequest request;
+  auto add = [&](ObjectId id, uint64_t offset, uint64_t memory_offset, std::string data) {
+    data.copy(memory.bytes.data() + memory_offset, data.size());
+    proto::ObjectRequest one = f.WriteRequest(0, id, offset, data);
+    one.mutable_write()->mutable_ranges(0)->mutable_range()->set_memory_offset(memory_offset);
+    *request.mutable_write()->add_ranges() = one.write().ranges(0);
+  };
+  const std::string a(kBlockSize, 'a'), b(2 * kBlockSize, 'b'), c(kBlockSize, 'c'), d(100, 'd'), e(100, 'e');
+  add({1, 0}, kBlockSize, 0, a);
+  add({1, 0}, 200 * kBlockSize, kBlockSize, b);
+  add({1, 0}, 500 * kBlockSize, 3 * kBlockSize, c);
+  add({2, 0}, 0, 4 * kBlockSize, a);                // another object
+  add({2, 0}, 9 * kBlockSize, 6 * kBlockSize, b);   // not behind the other in memory
+  add({2, 0}, 9 * kBlockSize, 8 * kBlockSize, c);   // over the one before
+  add({2, 0}, 20 * kBlockSize, 9 * kBlockSize, d);  // ends within a block
+  add({2, 0}, 20 * kBlockSize + 100, 9 * kBlockSize + 100, e);
+  auto reply = f.Run(client->Call(request, CallMemory::kGetSource, memory.Spans()));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->write().blocks_delta(), (4 + 1 + 2 + 1) * 8);
+  EXPECT_EQ(f.Read(client.get(), 0, {1, 0}, kBlockSize, kBlockSize).value(), a);
+  EXPECT_EQ(f.Read(client.get(), 0, {1, 0}, 200 * kBlockSize, 2 * kBlockSize).value(), b);
+  EXPECT_EQ(f.Read(client.get(), 0, {1, 0}, 500 * kBlockSize, 3 * kBlockSize).value(), c);
+  EXPECT_EQ(f.Read(client.get(), 0, {2, 0}, 0, kBlockSize).value(), a);
+  EXPECT_EQ(f.Read(client.get(), 0, {2, 0}, 9 * kBlockSize, 2 * kBlockSize).value(),
+            c + b.substr(kBlockSize));
+  EXPECT_EQ(f.Read(client.get(), 0, {2, 0}, 20 * kBlockSize, 400).value(), d + e);
+}
+
 TEST(ObjectServer, TheOtherOperations) {
   ServerFixture f;
   auto client = f.Client(1);

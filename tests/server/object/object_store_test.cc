@@ -37,6 +37,52 @@ TEST(ObjectStore, LargeRangesAcrossPieces) {
   EXPECT_EQ(f.pool->pinned_pages(), 0u);
 }
 
+// What is scattered in the object lies together on the disk and is visible as one change.
+TEST(ObjectStore, ScatteredRangesAreOneChange) {
+  StoreFixture f;
+  std::string whole = RandomBytes(&f.random, 300 * kBlockSize);
+  ASSERT_TRUE(f.Write(kId, 0, whole).ok());
+  const uint64_t version = f.store->Stat(kId).value()->version;
+  const std::vector<ByteRange> ranges = {{3 * kBlockSize + 100, 2 * kBlockSize - 100},
+                                         {70 * kBlockSize, kBlockSize},
+                                         {71 * kBlockSize, 0},
+                                         {140 * kBlockSize, 3 * kBlockSize},
+                                         {320 * kBlockSize, kBlockSize + 7}};
+  std::string data, expected = whole;
+  expected.resize(321 * kBlockSize + 7);
+  for (const ByteRange& range : ranges) {
+    std::string piece = RandomBytes(&f.random, range.length);
+    expected.replace(range.offset, range.length, piece);
+    data += piece;
+  }
+  std::vector<uint64_t> written;  // blocks of each device write
+  f.disk.SetFaultHook([&](MemBlockStore::Operation operation, uint64_t, uint64_t count) {
+    if (operation == MemBlockStore::Operation::kWrite) written.push_back(count);
+    return OkStatus();
+  });
+  EXPECT_EQ(f.WriteScattered(kId, ranges, data).value(), 2) << "two blocks are new, the others replaced";
+  EXPECT_EQ(written, std::vector<uint64_t>{8});
+  EXPECT_EQ(f.store->Stat(kId).value()->version, version + 1);
+  EXPECT_EQ(f.Read(kId, 0, 400 * kBlockSize).value(), expected);
+  ASSERT_TRUE(f.Reopen().ok());
+  EXPECT_EQ(f.Read(kId, 0, 400 * kBlockSize).value(), expected);
+}
+
+TEST(ObjectStore, ScatteredRangesMustAscendByWholeBlocks) {
+  StoreFixture f;
+  const std::string data(2 * kBlockSize, 'x');
+  EXPECT_EQ(ToErrno(f.WriteScattered(kId, {{kBlockSize, kBlockSize}, {0, kBlockSize}}, data).status()),
+            EINVAL);
+  EXPECT_EQ(ToErrno(f.WriteScattered(kId, {{0, kBlockSize}, {0, kBlockSize}}, data).status()), EINVAL);
+  EXPECT_EQ(ToErrno(f.WriteScattered(kId, {{0, 100}, {kBlockSize, 100}}, data.substr(0, 200)).status()),
+            EINVAL);
+  EXPECT_EQ(
+      ToErrno(f.WriteScattered(kId, {{0, kBlockSize}, {kBlockSize + 1, 9}}, data.substr(0, kBlockSize + 9))
+                  .status()),
+      EINVAL);
+  EXPECT_FALSE(f.store->Stat(kId).value().has_value());
+}
+
 TEST(ObjectStore, MissingObjectsReadAsNothing) {
   StoreFixture f;
   EXPECT_EQ(f.Read(kId, 0, 100).value(), "");
@@ -150,7 +196,7 @@ TEST(ObjectStore, ABadBlockIsAnErrorWithItsPlaceAndNothingElseSuffers) {
 
 TEST(ObjectStore, DamageOnTheWayIsNoticed) {
   StoreFixture f;
-  WriteArgs args{kId, 0, 5, {}, {0x12345678}, nullptr};
+  WriteArgs args{kId, {{0, 5}}, {}, {0x12345678}, nullptr};
   StringSource source("hello");
   EXPECT_EQ(ToErrno(f.Run(f.store->Write(args, &source)).status()), EIO);
   EXPECT_FALSE(f.store->Stat(kId).value().has_value());
@@ -159,10 +205,10 @@ TEST(ObjectStore, DamageOnTheWayIsNoticed) {
 
 TEST(ObjectStore, ArgumentsAreChecked) {
   StoreFixture f;
-  WriteArgs wrong_count{kId, 0, 5, {}, {}, nullptr};
+  WriteArgs wrong_count{kId, {{0, 5}}, {}, {}, nullptr};
   StringSource source("hello");
   EXPECT_EQ(ToErrno(f.Run(f.store->Write(wrong_count, &source)).status()), EINVAL);
-  WriteArgs too_far{kId, ~uint64_t{0} - 2, 5, {}, {1}, nullptr};
+  WriteArgs too_far{kId, {{~uint64_t{0} - 2, 5}}, {}, {1}, nullptr};
   EXPECT_EQ(ToErrno(f.Run(f.store->Write(too_far, &source)).status()), EFBIG);
   EXPECT_EQ(ToErrno(f.Run(f.store->Truncate(kId, ~uint64_t{0})).status()), EFBIG);
   EXPECT_EQ(ToErrno(f.Read(kId, ~uint64_t{0}, 1).status()), EFBIG);

@@ -58,6 +58,16 @@ inline std::vector<uint32_t> Checksums(uint64_t offset, std::string_view data) {
   return crc;
 }
 
+inline std::vector<uint32_t> ScatteredChecksums(const std::vector<ByteRange>& ranges, std::string_view data) {
+  std::vector<uint32_t> crc;
+  for (const ByteRange& range : ranges) {
+    std::vector<uint32_t> own = Checksums(range.offset, data.substr(0, range.length));
+    crc.insert(crc.end(), own.begin(), own.end());
+    data.remove_prefix(range.length);
+  }
+  return crc;
+}
+
 inline std::string RandomBytes(Random* random, size_t size) {
   std::string data(size, '\0');
   for (size_t i = 0; i < size; i += 8) {
@@ -106,7 +116,15 @@ class StoreFixture {
   }
 
   StatusOr<int64_t> Write(ObjectId id, uint64_t offset, std::string data, GrantUse* grant = nullptr) {
-    WriteArgs args{id, offset, data.size(), Fid{7, 1, 0}, Checksums(offset, data), grant};
+    WriteArgs args{id, {{offset, data.size()}}, Fid{7, 1, 0}, Checksums(offset, data), grant};
+    StringSource source(std::move(data));
+    return Run(store->Write(std::move(args), &source));
+  }
+
+  // `data` goes to the ranges in their order.
+  StatusOr<int64_t> WriteScattered(ObjectId id, std::vector<ByteRange> ranges, std::string data) {
+    WriteArgs args{
+        id, {ranges.begin(), ranges.end()}, Fid{7, 1, 0}, ScatteredChecksums(ranges, data), nullptr};
     StringSource source(std::move(data));
     return Run(store->Write(std::move(args), &source));
   }
