@@ -132,10 +132,7 @@ Task<Status> Journal::SyncLocked() {
     freeing = std::move(erased_);
     erased_.clear();
   }
-  Status status = OkStatus();
-  if (upto > synced_) status = co_await blocks_->Flush();
-  if (status.ok() && closed()) status = ErrnoError(ESHUTDOWN, "the server is stopping");
-  if (status.ok()) status = co_await store_->Sync();
+  Status status = co_await FlushBoth(upto > synced_);
   if (status.ok() && closed()) status = ErrnoError(ESHUTDOWN, "the server is stopping");
   if (!status.ok()) {
     std::lock_guard lock(commit_mutex_);
@@ -151,6 +148,18 @@ Task<Status> Journal::SyncLocked() {
   // What was asked for is done; if the erasure fails (a full disk), the next sync tries it again.
   EraseUndo(upto).IgnoreError();
   co_return OkStatus();
+}
+
+// Data and log side by side, which disks and filesystems make one wait of. In what order they arrive does not
+// matter as long as the undo records are there: recovery takes back what has no data.
+Task<Status> Journal::FlushBoth(bool data) {
+  if (!data) co_return co_await store_->Sync();
+  std::vector<Task<Status>> flushes;
+  flushes.push_back(blocks_->Flush());
+  flushes.push_back(store_->Sync());
+  std::vector<Status> results = co_await WhenAll(std::move(flushes));
+  results[0].Update(results[1]);
+  co_return results[0];
 }
 
 Status Journal::EraseUndo(uint64_t upto) {

@@ -83,6 +83,7 @@ class Journal {
 
   StatusOr<std::vector<Edited>> ApplyEdits(const ObjectId& id, const std::vector<ExtentEdit>& edits);
   Task<Status> SyncLocked();
+  Task<Status> FlushBoth(bool data);
   Status EraseUndo(uint64_t upto);
 
   Task<StatusOr<uint64_t>> FirstBad(uint64_t* verified);
