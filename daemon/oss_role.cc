@@ -33,6 +33,7 @@ StatusOr<OstDevices> OssRole::OpenOst(const OstConfig& config, uint64_t memory) 
   ASSIGN_OR_RETURN(ost.store, OpenRocksKv(meta, store));
   UringBlockStoreOptions disk;
   disk.size_bytes = config.size;
+  disk.executor = runtime_.executor();
   ASSIGN_OR_RETURN(ost.blocks, OpenUringBlockStore(data, disk));
   OstDevices device{config.index, ost.store.get(), ost.blocks.get(), config.directory};
   osts_.push_back(std::move(ost));

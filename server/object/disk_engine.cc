@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -70,29 +71,29 @@ bool DiskOperation::Advance(int64_t result) {
 
 namespace {
 
-// Whoever submits enters the ring under a mutex; one thread reaps.
-class UringEngine : public DiskEngine {
+// Whoever submits enters the ring under a mutex; one at a time reaps.
+class Ring {
  public:
-  Status Init() {
+  Ring() = default;
+  ~Ring() {
+    if (ring_.ring_fd >= 0) io_uring_queue_exit(&ring_);
+  }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  Status Open() {
     io_uring_params params{};
     params.flags = IORING_SETUP_CQSIZE;
     params.cq_entries = 4 * kRingEntries;
     int error = io_uring_queue_init_params(kRingEntries, &ring_, &params);
-    if (error < 0) return ErrnoError(-error, absl::StrCat("io_uring_setup: ", strerror(-error)));
-    reaper_ = std::thread([this] { Reap(); });
-    return OkStatus();
+    if (error == 0) return OkStatus();
+    ring_.ring_fd = -1;
+    return ErrnoError(-error, absl::StrCat("io_uring_setup: ", strerror(-error)));
   }
 
-  ~UringEngine() override {
-    if (!reaper_.joinable()) return;
-    Enter(nullptr);
-    reaper_.join();
-    io_uring_queue_exit(&ring_);
-  }
+  int fd() const { return ring_.ring_fd; }
 
-  void Submit(std::unique_ptr<DiskOperation> operation) override { Enter(operation.release()); }
-
- private:
+  // nullptr: Reap returns false when it comes by.
   void Enter(DiskOperation* operation) {
     std::lock_guard lock(mutex_);
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
@@ -108,6 +109,30 @@ class UringEngine : public DiskEngine {
     } while (submitted == -EINTR || submitted == -EAGAIN || submitted == -EBUSY);
   }
 
+  void Wait() {
+    io_uring_cqe* cqe = nullptr;
+    while (io_uring_wait_cqe(&ring_, &cqe) < 0) {
+    }
+  }
+
+  // All that has completed.
+  bool Reap() {
+    io_uring_cqe* cqe = nullptr;
+    while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
+      auto* operation = static_cast<DiskOperation*>(io_uring_cqe_get_data(cqe));
+      int result = cqe->res;
+      io_uring_cqe_seen(&ring_, cqe);
+      if (operation == nullptr) return false;
+      if (operation->Advance(result)) {
+        delete operation;
+      } else {
+        Enter(operation);
+      }
+    }
+    return true;
+  }
+
+ private:
   static void Prepare(io_uring_sqe* sqe, const DiskOperation* operation) {
     if (operation == nullptr) return io_uring_prep_nop(sqe);
     const iovec* buffers = operation->buffers.data() + operation->next_buffer;
@@ -125,25 +150,77 @@ class UringEngine : public DiskEngine {
     }
   }
 
-  void Reap() {
-    while (true) {
-      io_uring_cqe* cqe = nullptr;
-      if (io_uring_wait_cqe(&ring_, &cqe) < 0) continue;
-      auto* operation = static_cast<DiskOperation*>(io_uring_cqe_get_data(cqe));
-      int result = cqe->res;
-      io_uring_cqe_seen(&ring_, cqe);
-      if (operation == nullptr) return;
-      if (operation->Advance(result)) {
-        delete operation;
-      } else {
-        Enter(operation);
-      }
-    }
+  io_uring ring_{.ring_fd = -1};
+  std::mutex mutex_;
+};
+
+class UringEngine : public DiskEngine {
+ public:
+  Status Init() {
+    RETURN_IF_ERROR(ring_.Open());
+    reaper_ = std::thread([this] {
+      do {
+        ring_.Wait();
+      } while (ring_.Reap());
+    });
+    return OkStatus();
   }
 
-  io_uring ring_{};
-  std::mutex mutex_;
+  ~UringEngine() override {
+    if (!reaper_.joinable()) return;
+    ring_.Enter(nullptr);
+    reaper_.join();
+  }
+
+  void Submit(std::unique_ptr<DiskOperation> operation) override { ring_.Enter(operation.release()); }
+
+ private:
+  Ring ring_;
   std::thread reaper_;
+};
+
+// The executor's threads, which wait for sockets already, wait for the ring with them.
+class UringOnExecutor : public DiskEngine {
+ public:
+  Status Init(const Executor& executor) {
+    state_ = std::make_shared<State>(executor);
+    RETURN_IF_ERROR(state_->ring.Open());
+    boost::system::error_code error;
+    state_->readable.assign(::dup(state_->ring.fd()), error);
+    if (error) return ErrnoError(error.value(), absl::StrCat("io_uring with epoll: ", error.message()));
+    Wait(state_);
+    return OkStatus();
+  }
+
+  ~UringOnExecutor() override {
+    std::lock_guard lock(state_->mutex);
+    boost::system::error_code ignored;
+    state_->readable.close(ignored);
+  }
+
+  void Submit(std::unique_ptr<DiskOperation> operation) override { state_->ring.Enter(operation.release()); }
+
+ private:
+  // Shared with the wait, which the engine's end only cancels.
+  struct State {
+    explicit State(const Executor& executor) : readable(executor) {}
+    Ring ring;
+    std::mutex mutex;
+    asio::posix::stream_descriptor readable;  // guarded by mutex
+  };
+
+  static void Wait(const std::shared_ptr<State>& state) {
+    std::lock_guard lock(state->mutex);
+    if (!state->readable.is_open()) return;
+    state->readable.async_wait(asio::posix::stream_descriptor::wait_read,
+                               [state](const boost::system::error_code& error) {
+                                 if (error) return;
+                                 state->ring.Reap();
+                                 Wait(state);
+                               });
+  }
+
+  std::shared_ptr<State> state_;
 };
 
 class ThreadEngine : public DiskEngine {
@@ -215,7 +292,12 @@ class ThreadEngine : public DiskEngine {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<DiskEngine>> MakeUringEngine() {
+StatusOr<std::unique_ptr<DiskEngine>> MakeUringEngine(Executor executor) {
+  if (executor) {
+    auto engine = std::make_unique<UringOnExecutor>();
+    RETURN_IF_ERROR(engine->Init(executor));
+    return std::unique_ptr<DiskEngine>(std::move(engine));
+  }
   auto engine = std::make_unique<UringEngine>();
   RETURN_IF_ERROR(engine->Init());
   return std::unique_ptr<DiskEngine>(std::move(engine));

@@ -37,8 +37,9 @@ class DiskEngine {
   virtual void Submit(std::unique_ptr<DiskOperation> operation) = 0;
 };
 
-// An error says why io_uring cannot be used here.
-StatusOr<std::unique_ptr<DiskEngine>> MakeUringEngine();
+// Completions are taken by a thread of `executor`, which saves a change of thread for each; if that is empty,
+// by a thread of the engine's own. An error says why io_uring cannot be used here.
+StatusOr<std::unique_ptr<DiskEngine>> MakeUringEngine(Executor executor);
 std::unique_ptr<DiskEngine> MakeThreadEngine();
 
 }  // namespace nacre

@@ -276,7 +276,7 @@ StatusOr<std::unique_ptr<BlockStore>> OpenUringBlockStore(const std::string& pat
   }
   std::unique_ptr<DiskEngine> engine;
   if (options.use_uring) {
-    StatusOr<std::unique_ptr<DiskEngine>> uring = MakeUringEngine();
+    StatusOr<std::unique_ptr<DiskEngine>> uring = MakeUringEngine(options.executor);
     if (uring.ok()) engine = *std::move(uring);
     if (!uring.ok())
       LogWarning("%s: threads instead of io_uring: %s", path, std::string(uring.status().message()));

@@ -2,9 +2,9 @@
 // Files are locked against a second user. Space in files is set aside by Preallocate and given back by
 // Discard.
 //
-// Without io_uring (old kernel, forbidden) a few threads do the calls, without O_DIRECT the page cache is in
-// between; either is logged with its reason. Open errors: EBUSY (in use), EROFS, ENOSPC, EACCES, EINVAL; all
-// name the path.
+// An executor that is given outlives the store. Without io_uring (old kernel, forbidden) a few threads do the
+// calls, without O_DIRECT the page cache is in between; either is logged with its reason. Open errors: EBUSY
+// (in use), EROFS, ENOSPC, EACCES, EINVAL; all name the path.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@ struct UringBlockStoreOptions {
   bool use_uring = true;
   bool use_direct = true;
   bool read_only = false;  // for `nacre doctor`
+  Executor executor;  // whose threads take completions (disk_engine.h); empty: a thread of the store's own
 };
 
 StatusOr<std::unique_ptr<BlockStore>> OpenUringBlockStore(const std::string& path,

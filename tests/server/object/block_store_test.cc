@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/runtime.h"
 #include "server/object/mem_block_store.h"
 #include "server/object/uring_block_store.h"
 #include "tests/server/object/store_fixture.h"
@@ -44,7 +45,7 @@ T RunTask(Task<T> task) {
   return *std::move(result);
 }
 
-enum class Form { kMemory, kUring, kThreads, kPageCache };
+enum class Form { kMemory, kUring, kUringOnExecutor, kThreads, kPageCache };
 
 class BlockStoreTest : public testing::TestWithParam<Form> {
  protected:
@@ -59,6 +60,7 @@ class BlockStoreTest : public testing::TestWithParam<Form> {
     options_.size_bytes = kBytes;
     options_.use_uring = GetParam() != Form::kThreads;
     options_.use_direct = GetParam() != Form::kPageCache;
+    if (GetParam() == Form::kUringOnExecutor) options_.executor = runtime_.executor();
     Open();
   }
   void TearDown() override {
@@ -71,18 +73,20 @@ class BlockStoreTest : public testing::TestWithParam<Form> {
     store_ = *std::move(store);
   }
 
+  Runtime runtime_{2};
   UringBlockStoreOptions options_;
   std::string directory_;
   std::unique_ptr<BlockStore> store_;
 };
 
 std::string FormName(const testing::TestParamInfo<Form>& info) {
-  constexpr const char* kNames[] = {"Memory", "Uring", "Threads", "PageCache"};
+  constexpr const char* kNames[] = {"Memory", "Uring", "UringOnExecutor", "Threads", "PageCache"};
   return kNames[static_cast<int>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, BlockStoreTest,
-                         testing::Values(Form::kMemory, Form::kUring, Form::kThreads, Form::kPageCache),
+                         testing::Values(Form::kMemory, Form::kUring, Form::kUringOnExecutor, Form::kThreads,
+                                         Form::kPageCache),
                          FormName);
 
 TEST_P(BlockStoreTest, ReadsWhatWasWritten) {
