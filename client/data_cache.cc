@@ -349,7 +349,7 @@ DataCache::Flight DataCache::TakeDirty(FileCache& file, uint64_t begin, uint64_t
     Uncount(chunk);
     std::swap(chunk->sending, chunk->dirty);
     Count(chunk);
-    chunk->sending_since = ++tick_;
+    chunk->sending_since = chunk->dirty_since;
     for (const Interval& i : chunk->sending.intervals()) {
       flight.pieces.push_back({chunk, i, start});
       flight.bytes += i.end - i.begin;

@@ -37,9 +37,9 @@ struct Chunk {
   uint64_t index = 0;
   IntervalSet valid, dirty, sending;  // dirty and sending are parts of valid
   uint32_t pins = 0;
-  uint32_t writers = 0;      // copying bytes into it just now
-  uint64_t dirty_since = 0;  // ticks
-  uint64_t sending_since = 0;
+  uint32_t writers = 0;        // copying bytes into it just now
+  uint64_t dirty_since = 0;    // ticks
+  uint64_t sending_since = 0;  // dirty since
   bool fetching = false;
   bool idle = false;  // in the LRU list
   Chunk* older = nullptr;
@@ -139,12 +139,12 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   // `until` (Tick); only_full: of chunks dirty from end to end.
   Flight TakeDirty(FileCache& file, uint64_t begin, uint64_t end, uint64_t max_bytes, bool only_full,
                    uint64_t until);
-  // Time as flights and writes count it.
+  // Time as writes count it.
   uint64_t Tick();
   // Not ok, or not to be kept: the bytes are dropped.
   void FinishFlight(FileCache& file, const Flight& flight, bool ok);
 
-  // Waits until no flight that began before `until` is under way in [begin, end).
+  // Waits until no flight of bytes dirty before `until` is under way in [begin, end).
   Task<void> WaitFlights(FileCache& file, uint64_t begin, uint64_t end, uint64_t until = UINT64_MAX);
 
   bool InFlight(FileCache& file);

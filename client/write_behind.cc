@@ -203,20 +203,19 @@ Task<void> Core::SendDirect(InodePtr inode) {
     }
     DataCache::Flight flight =
         cache_->TakeDirty(inode->data, from, UINT64_MAX, kFlightBytes, false, UINT64_MAX);
-    if (flight.pieces.empty() && from > 0)
-      flight = cache_->TakeDirty(inode->data, 0, from, kFlightBytes, false, UINT64_MAX);
-    if (flight.pieces.empty() && !flight.wait) continue;  // all is sent
-    {
-      std::lock_guard lock(inode->mutex);
-      inode->direct_dirty = true;  // more than a flight holds, perhaps
-    }
+    if (flight.pieces.empty() && !flight.wait && from == 0) continue;  // all is sent
     if (flight.wait) {
       co_await flight.wait->Wait();
-      continue;
+    } else if (flight.pieces.empty()) {
+      from = 0;
+    } else {
+      from = flight.pieces.back().chunk_offset + kChunkSize;
+      flight.keep = false;
+      (void)co_await SendFlight(inode, std::move(flight));  // errors are noted in the inode
     }
-    from = flight.pieces.back().chunk_offset + kChunkSize;
-    flight.keep = false;
-    (void)co_await SendFlight(inode, std::move(flight));  // errors are noted in the inode
+    // Look again: what came meanwhile may have been left to this one because its chunk was under way.
+    std::lock_guard lock(inode->mutex);
+    inode->direct_dirty = true;
   }
 }
 

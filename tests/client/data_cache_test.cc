@@ -107,6 +107,46 @@ TEST_F(Cache, AFlightHasWhatWasDirtyAndWritersWaitForIt) {
   EXPECT_EQ(Read(998, 4), "aabe");
 }
 
+// An fsync waits for bytes that were dirty when it came, also if a flight took them only after that; not for
+// younger ones.
+TEST_F(Cache, WhoWaitsForFlightsWaitsForAllThatWasDirtyBefore) {
+  asio::io_context context;
+  bool over = false;
+  auto wait = [&](uint64_t until) {
+    over = false;
+    Spawn(context.get_executor(),
+          [](DataCache* cache, FileCache* file, uint64_t until, bool* over) -> Task<void> {
+            co_await cache->WaitFlights(*file, 0, UINT64_MAX, until);
+            *over = true;
+          }(cache_.get(), &file_, until, &over));
+    context.restart();
+    context.poll();
+  };
+  const uint64_t before = cache_->Tick();
+  Write(0, "dirty");
+  const uint64_t after = cache_->Tick();
+  DataCache::Flight flight = TakeAll();
+  wait(before);
+  EXPECT_TRUE(over);
+  wait(after);
+  EXPECT_FALSE(over);
+  cache_->FinishFlight(file_, flight, true);
+  context.restart();
+  context.poll();
+  EXPECT_TRUE(over);
+}
+
+TEST_F(Cache, AFlightThatKeepsNothingLeavesNothing) {
+  Write(0, std::string(kChunkSize, 'a'));
+  Write(3 * kChunkSize, "b");
+  DataCache::Flight flight = TakeAll();
+  flight.keep = false;
+  EXPECT_EQ(Read(0, 1), "a") << "there while it is under way";
+  cache_->FinishFlight(file_, flight, true);
+  EXPECT_FALSE(Read(0, 1).has_value());
+  EXPECT_EQ(cache_->cached_bytes(), 0u);
+}
+
 TEST_F(Cache, AFailedFlightIsForgottenButNotWhatCameAfterIt) {
   Write(0, std::string(1000, 'a'));
   DataCache::Flight flight = TakeAll();
