@@ -29,6 +29,7 @@ class FlatMemory {
   explicit FlatMemory(std::vector<MemorySpan> spans);
 
   uint64_t size() const { return size_; }
+  const std::vector<MemorySpan>& spans() const { return spans_; }
   bool Contains(uint64_t offset, uint64_t length) const {
     return offset <= size_ && length <= size_ - offset;
   }

@@ -209,8 +209,9 @@ void SelectCore::Finish(Choice choice) {
       info_ = way_.peer->path();
       info_.reason = Reason(choice.refused);
       if (changed) {
-        LogInfo("data plane: %s is reached over %s%s%s", address_, info_.path,
-                info_.reason.empty() ? "" : ": ", info_.reason);
+        const LogLevel level = info_.reason.empty() ? LogLevel::kDebug : LogLevel::kInfo;
+        Log(level, "data plane: %s is reached over %s%s%s", address_, info_.path,
+            info_.reason.empty() ? "" : ": ", info_.reason);
       }
     } else if (way_.peer != nullptr) {
       if (status.ok()) info_.reason = Reason(choice.refused);
@@ -274,7 +275,7 @@ StatusOr<std::shared_ptr<Peer>> MakeSelectPeer(Executor executor, Clock& clock,
                                                std::shared_ptr<const SelectOptions> options,
                                                std::string address) {
   TcpOptions tcp_options = options->tcp;
-  if (options->candidates.empty()) tcp_options.path_reason = options->reason;
+  if (!options->reason.empty()) tcp_options.path_reason = options->reason;
   ASSIGN_OR_RETURN(std::shared_ptr<Peer> tcp,
                    MakeTcpPeer(executor, clock, std::move(tcp_options), std::move(address)));
   if (options->candidates.empty()) return tcp;  // nothing to choose

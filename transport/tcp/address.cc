@@ -30,11 +30,16 @@ Status BadAddress(const std::string& address) {
 
 StatusOr<SocketAddress> ParseUnix(const std::string& address) {
   std::string path = address.substr(kUnixScheme.size());
-  if (path.empty() || path.find('\0') != std::string::npos) return BadAddress(address);
+  if (path.empty() || path == "@" || path.find('\0') != std::string::npos) return BadAddress(address);
   if (path.size() < sizeof(sockaddr_un::sun_path)) return UnixAddress{std::move(path)};
   return ErrnoError(
       EINVAL, absl::StrFormat("the socket path in \"%s\" is longer than the %d bytes that the kernel allows",
                               address, sizeof(sockaddr_un::sun_path) - 1));
+}
+
+asio::local::stream_protocol::endpoint EndpointOf(const UnixAddress& address) {
+  if (!address.is_abstract()) return {address.path};
+  return {std::string(1, '\0') + address.path.substr(1)};
 }
 
 Status ConnectError(const std::string& address, int error) {
@@ -47,6 +52,14 @@ Status ConnectError(const std::string& address, int error) {
       ErrnoError(code, absl::StrFormat("cannot connect to %s: %s%s", address, std::strerror(error), hint));
   if (IsRetryable(status)) return status;
   return absl::UnavailableError(status.message());
+}
+
+// A unix socket connects at once or not at all. Waiting for it as for TCP would leave the descriptor in the
+// reactor's set for writing, and the kernel reports that for unix sockets whenever the other side has read
+// something: each message would wake both sides twice.
+error_code ConnectLocal(StreamSocket& socket, const StreamEndpoint& endpoint) {
+  if (::connect(socket.native_handle(), endpoint.data(), endpoint.size()) == 0) return {};
+  return {errno, boost::system::system_category()};
 }
 
 Task<error_code> ConnectOnce(StreamSocket& socket, StreamEndpoint endpoint, Clock& clock, Duration timeout) {
@@ -98,8 +111,8 @@ Status RemoveStaleSocket(const UnixAddress& address, const asio::local::stream_p
 
 StatusOr<StreamEndpoint> EndpointToListenOn(const Executor& executor, const SocketAddress& parsed) {
   if (const auto* local = std::get_if<UnixAddress>(&parsed)) {
-    asio::local::stream_protocol::endpoint endpoint(local->path);
-    RETURN_IF_ERROR(RemoveStaleSocket(*local, endpoint));
+    asio::local::stream_protocol::endpoint endpoint = EndpointOf(*local);
+    if (!local->is_abstract()) RETURN_IF_ERROR(RemoveStaleSocket(*local, endpoint));
     return StreamEndpoint(endpoint);
   }
   const auto& tcp = std::get<TcpAddress>(parsed);
@@ -169,7 +182,7 @@ Task<StatusOr<StreamSocket>> Dial(Executor executor, Clock& clock, std::string a
   CO_ASSIGN_OR_RETURN(SocketAddress parsed, ParseSocketAddress(address));
   std::vector<StreamEndpoint> endpoints;
   if (const auto* local = std::get_if<UnixAddress>(&parsed)) {
-    endpoints.emplace_back(asio::local::stream_protocol::endpoint(local->path));
+    endpoints.emplace_back(EndpointOf(*local));
   } else {
     TcpAddress tcp = std::get<TcpAddress>(parsed);
     CO_ASSIGN_OR_RETURN(endpoints, co_await Resolve(executor, std::move(tcp), address));
@@ -180,7 +193,11 @@ Task<StatusOr<StreamSocket>> Dial(Executor executor, Clock& clock, std::string a
     socket.open(endpoint.protocol(), error);
     if (!error) socket.non_blocking(true, error);
     if (error) continue;
-    error = co_await ConnectOnce(socket, endpoint, clock, timeout);
+    if (endpoint.protocol().family() == AF_UNIX) {
+      error = ConnectLocal(socket, endpoint);
+    } else {
+      error = co_await ConnectOnce(socket, endpoint, clock, timeout);
+    }
     if (error) continue;
     PrepareStream(socket.native_handle());
     co_return std::move(socket);

@@ -1,5 +1,6 @@
-// The two address forms of the TCP transport, and sockets for them: "host:port" ("[::1]:7000" for IPv6) and
-// "unix:/path". Stateless.
+// The address forms of the TCP transport, and sockets for them: "host:port" ("[::1]:7000" for IPv6),
+// "unix:/path", and "unix:@name" for a socket in the kernel's abstract namespace, which leaves nothing
+// behind. Stateless.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -23,7 +24,9 @@ struct TcpAddress {
 };
 
 struct UnixAddress {
-  std::string path;
+  std::string path;  // begins with '@': an abstract name
+
+  bool is_abstract() const { return path.front() == '@'; }
 };
 
 using SocketAddress = std::variant<TcpAddress, UnixAddress>;

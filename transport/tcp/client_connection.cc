@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "common/log.h"
-#include "common/metrics.h"
 
 namespace nacre {
 namespace {
@@ -14,20 +13,6 @@ namespace {
 constexpr int kSlotBits = 16;
 constexpr uint64_t kMaxSlots = 1 << kSlotBits;
 constexpr int kMaxDataWrites = 16;  // of one call at once
-
-struct Counters {
-  Counter& calls = GetCounter("transport.tcp.client.calls");
-  Counter& bytes_put = GetCounter("transport.tcp.client.bytes_put");
-  Counter& bytes_got = GetCounter("transport.tcp.client.bytes_got");
-  Counter& timeouts = GetCounter("transport.tcp.client.timeouts");
-  Counter& lost = GetCounter("transport.tcp.client.connections_lost");
-  Counter& protocol_errors = GetCounter("transport.tcp.protocol_errors");
-};
-
-Counters& Count() {
-  static Counters counters;
-  return counters;
-}
 
 }  // namespace
 
@@ -53,8 +38,11 @@ class DataWrite : public WriteOp {
 
 void ClientCall::Done(const Status&) { connection_->Drop(shared_from_this()); }
 
-ClientConnection::ClientConnection(StreamSocket socket, std::string address, Clock& clock)
-    : Connection(std::move(socket), FrameReceiver::kClient), address_(std::move(address)), clock_(clock) {}
+ClientConnection::ClientConnection(StreamSocket socket, std::string address, Clock& clock,
+                                   StreamCounters& counters)
+    : Connection(std::move(socket), FrameReceiver::kClient, counters),
+      address_(std::move(address)),
+      clock_(clock) {}
 
 Task<Status> ClientConnection::Greet(std::string identity, Duration timeout) {
   auto expire =
@@ -86,7 +74,7 @@ bool ClientConnection::Begin(const std::shared_ptr<ClientCall>& call) {
       waiting_.push_back(call);
     }
   }
-  Count().calls.Add();
+  count().client_calls.Add();
   watchdog_->Arm(call->deadline);
   if (now) Send(call);
   return true;
@@ -104,13 +92,20 @@ void ClientConnection::Assign(const std::shared_ptr<ClientCall>& call) {
 void ClientConnection::Send(const std::shared_ptr<ClientCall>& call) {
   FrameHeader header{FrameType::kCall, static_cast<uint8_t>(call->kind), call->id_, call->memory.size()};
   header.body_length = static_cast<uint32_t>(call->body.size());
-  const bool eager = call->kind == CallMemory::kGetSource && call->memory.size() <= kMaxEagerSize;
+  const bool source = call->kind == CallMemory::kGetSource;
+  const bool shared = source && ShowSource(*call, &call->shown_);
+  const bool eager = source && !shared && call->memory.size() <= kMaxEagerSize;
+  if (shared) {
+    header.type = FrameType::kSharedCall;
+    header.body_length += static_cast<uint32_t>(call->shown_.size());
+  }
   if (eager) header.payload_length = static_cast<uint32_t>(call->memory.size());
   call->SetHeader(header);
+  if (shared) call->pieces.push_back({call->shown_.data(), call->shown_.size()});
   call->pieces.push_back({const_cast<char*>(call->body.data()), call->body.size()});
   if (eager) {
     call->memory.AppendPieces(0, call->memory.size(), &call->pieces);
-    Count().bytes_got.Add(static_cast<int64_t>(call->memory.size()));
+    count().client_bytes_got.Add(static_cast<int64_t>(call->memory.size()));
   }
   call->connection_ = this;
   Status status;
@@ -145,8 +140,10 @@ Task<Status> ClientConnection::OnFrame(FrameHeader header) {
       return OnPut(header);
     case FrameType::kGet:
       return OnGet(header);
-    default:
+    case FrameType::kReply:
       return OnReply(header);
+    default:
+      return Refuse(header);
   }
 }
 
@@ -169,7 +166,6 @@ Task<Status> ClientConnection::OnHello(FrameHeader header) {
   co_return OkStatus();
 }
 
-// The call that the frame is about, which must have such memory there.
 StatusOr<std::shared_ptr<ClientCall>> ClientConnection::Find(const FrameHeader& header, CallMemory kind) {
   std::shared_ptr<ClientCall> call;
   {
@@ -191,7 +187,7 @@ Task<Status> ClientConnection::OnPut(FrameHeader header) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kPutTarget));
   absl::InlinedVector<iovec, 8> pieces;
   call->memory.AppendPieces(header.offset, header.payload_length, &pieces);
-  Count().bytes_put.Add(header.payload_length);
+  count().client_bytes_put.Add(header.payload_length);
   co_return co_await reader().Read(std::span(pieces.data(), pieces.size()));
 }
 
@@ -203,7 +199,7 @@ Task<Status> ClientConnection::OnGet(FrameHeader header) {
   data.type = FrameType::kData;
   write->SetHeader(data);
   call->memory.AppendPieces(header.offset, header.payload_length, &write->pieces);
-  Count().bytes_got.Add(header.payload_length);
+  count().client_bytes_got.Add(header.payload_length);
   Status status;
   if (writer().Start(write, &status)) write->Done(status);
   co_return OkStatus();
@@ -254,7 +250,7 @@ Duration ClientConnection::Expire(Duration now) {
       }
     }
   }
-  Count().timeouts.Add(static_cast<int64_t>(unsent.size()) + expired);
+  count().client_timeouts.Add(static_cast<int64_t>(unsent.size()) + expired);
   for (const auto& call : unsent) {
     call->result.Set(
         ErrnoError(ETIMEDOUT, absl::StrFormat("%s was too busy to take the call in time", address_)));
@@ -278,9 +274,9 @@ void ClientConnection::OnClosed(const Status& why) {
   }
   watchdog_->Stop();
   greeted_.Set(why);
-  if (was_open) Count().lost.Add();
+  if (was_open) count().client_lost.Add();
   if (why.code() == absl::StatusCode::kInvalidArgument) {
-    Count().protocol_errors.Add();
+    count().protocol_errors.Add();
     LogWarning("data plane: closed the connection to %s: %s", address_, why.message());
   }
   const Status unavailable =

@@ -39,6 +39,7 @@ class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCal
 
   ClientConnection* connection_ = nullptr;  // alive while the write is under way
   uint64_t id_ = 0;
+  std::string shown_;  // see ShowSource
   StatusOr<std::string> reply_ = std::string();
   // The reply and each write under way: the call is over when there is none left.
   std::atomic<int> holds_ = 0;
@@ -49,7 +50,8 @@ class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCal
 
 class ClientConnection : public Connection {
  public:
-  ClientConnection(StreamSocket socket, std::string address, Clock& clock);
+  ClientConnection(StreamSocket socket, std::string address, Clock& clock,
+                   StreamCounters& counters = StreamCounters::Tcp());
 
   // After Start: agrees on the version with the server.
   Task<Status> Greet(std::string identity, Duration timeout);
@@ -60,6 +62,15 @@ class ClientConnection : public Connection {
   // False: the connection is ending and nothing was done. Otherwise the call's result will be set.
   bool Begin(const std::shared_ptr<ClientCall>& call);
 
+ protected:
+  Task<Status> OnFrame(FrameHeader header) override;
+
+  // Says to the server where it can see the call's memory by itself; false: it cannot.
+  virtual bool ShowSource(const ClientCall&, std::string*) { return false; }
+
+  // The call that the frame is about, which must have such memory there.
+  StatusOr<std::shared_ptr<ClientCall>> Find(const FrameHeader& header, CallMemory kind);
+
  private:
   friend class ClientCall;
   friend class DataWrite;
@@ -68,14 +79,12 @@ class ClientConnection : public Connection {
     uint64_t generation = 0;
   };
 
-  Task<Status> OnFrame(FrameHeader header) override;
   void OnClosed(const Status& why) override;
   Task<Status> OnHello(FrameHeader header);
   Task<Status> OnPut(FrameHeader header);
   Task<Status> OnGet(FrameHeader header);
   Task<Status> OnReply(FrameHeader header);
 
-  StatusOr<std::shared_ptr<ClientCall>> Find(const FrameHeader& header, CallMemory kind);
   void Assign(const std::shared_ptr<ClientCall>& call);  // under mutex_
   void Send(const std::shared_ptr<ClientCall>& call);
   void Drop(const std::shared_ptr<ClientCall>& call);

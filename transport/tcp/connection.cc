@@ -1,6 +1,9 @@
 #include "transport/tcp/connection.h"
 
+#include <absl/strings/str_format.h>
 #include <sys/socket.h>
+
+#include <cerrno>
 
 namespace nacre {
 namespace {
@@ -27,10 +30,11 @@ Task<Status> AwaitedWrite::Send(WriteQueue& queue) {
   co_return co_await done_.Wait();
 }
 
-Connection::Connection(StreamSocket socket, FrameReceiver receiver)
+Connection::Connection(StreamSocket socket, FrameReceiver receiver, StreamCounters& counters)
     : socket_(std::move(socket)),
       fd_(socket_.native_handle()),
       receiver_(receiver),
+      counters_(counters),
       reader_(socket_, stopped_),
       writer_(socket_, {[this](const Status& why) { Shutdown(why); },
                         [this] { Stopped(&Connection::writer_stopped_); }}) {}
@@ -62,7 +66,8 @@ void Connection::Stopped(bool Connection::*side) {
 }
 
 Task<void> Connection::ReadLoop(std::shared_ptr<Connection> self) {
-  Status status = co_await self->ReadFrames();
+  Status status = co_await self->Prepare();
+  if (status.ok()) status = co_await self->ReadFrames();
   self->Shutdown(status);
   self->Stopped(&Connection::reader_stopped_);
 }
@@ -70,6 +75,7 @@ Task<void> Connection::ReadLoop(std::shared_ptr<Connection> self) {
 Task<Status> Connection::ReadFrames() {
   for (;;) {
     if (reader_.buffered().size() < kFrameHeaderSize) {
+      BeforeWait();
       Status status = co_await reader_.Fill(kFrameHeaderSize);
       if (!status.ok()) co_return status;
     }
@@ -80,6 +86,11 @@ Task<Status> Connection::ReadFrames() {
     if (!status.ok()) co_return status;
     if (closing()) co_return absl::CancelledError("the connection is being closed");
   }
+}
+
+Task<Status> Connection::Refuse(FrameHeader header) {
+  co_return ErrnoError(EPROTO, absl::StrFormat("a frame of type %d, which this connection does not have",
+                                               static_cast<int>(header.type)));
 }
 
 Task<StatusOr<std::string>> Connection::ReadBody(uint32_t length) {
@@ -94,6 +105,16 @@ void Connection::SendFrame(const FrameHeader& header, std::string body) {
   auto op = std::make_unique<DetachedWrite>(std::move(body));
   op->SetHeader(header);
   op->AddBody();
+  Send(std::move(op));
+}
+
+void Connection::SendBytes(std::string frames) {
+  auto op = std::make_unique<DetachedWrite>(std::move(frames));
+  op->AddBody();
+  Send(std::move(op));
+}
+
+void Connection::Send(std::unique_ptr<WriteOp> op) {
   Status status;
   WriteOp* started = op.release();
   if (writer_.Start(started, &status)) delete started;

@@ -16,6 +16,7 @@
 #include "common/task.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/frame.h"
+#include "transport/tcp/stream_counters.h"
 #include "transport/tcp/stream_reader.h"
 #include "transport/tcp/write_queue.h"
 
@@ -34,11 +35,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closing() const { return stopped_.load(std::memory_order_acquire); }
 
  protected:
-  Connection(StreamSocket socket, FrameReceiver receiver);
+  Connection(StreamSocket socket, FrameReceiver receiver, StreamCounters& counters);
+
+  // What comes before the first frame. An error ends the connection.
+  virtual Task<Status> Prepare() { co_return OkStatus(); }
 
   // One frame: its header has been read and checked, its body and payload have not been read yet. An error
   // ends the connection; INVALID_ARGUMENT says that the other side broke the rules.
   virtual Task<Status> OnFrame(FrameHeader header) = 0;
+
+  // Called by the reader when it has done everything that has come so far.
+  virtual void BeforeWait() {}
+
+  // The answer to a frame that this kind of connection does not have.
+  Task<Status> Refuse(FrameHeader header);
 
   // The reader and the writer have stopped for good.
   virtual void OnClosed(const Status& why) = 0;
@@ -47,19 +57,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Sends a frame with nobody waiting for it.
   void SendFrame(const FrameHeader& header, std::string body);
+  void SendBytes(std::string frames);
 
   StreamReader& reader() { return reader_; }
   WriteQueue& writer() { return writer_; }
   Executor executor() { return socket_.get_executor(); }
+  StreamSocket& socket() { return socket_; }
+  StreamCounters& count() { return counters_; }
 
  private:
   static Task<void> ReadLoop(std::shared_ptr<Connection> self);
   Task<Status> ReadFrames();
   void Stopped(bool Connection::*side);
+  void Send(std::unique_ptr<WriteOp> op);
 
   StreamSocket socket_;
   const int fd_;
   const FrameReceiver receiver_;
+  StreamCounters& counters_;
   std::atomic<bool> stopped_ = false;
   StreamReader reader_;
   WriteQueue writer_;

@@ -78,6 +78,21 @@ Status CheckTransferFrame(const FrameHeader& header) {
   return Malformed(absl::StrFormat("a transfer of %d bytes at %d", header.payload_length, header.offset));
 }
 
+Status CheckSharedCall(const FrameHeader& header) {
+  constexpr uint32_t kMaxBody = 4 + kMaxSharedPieces * kSharedPieceSize + kMaxBodySize;
+  RETURN_IF_ERROR(CheckLength("body", header.body_length, kMaxBody));
+  RETURN_IF_ERROR(CheckLength("payload", header.payload_length, 0));
+  if (header.flags == static_cast<uint8_t>(CallMemory::kGetSource)) return OkStatus();
+  return Malformed(absl::StrFormat("a call that shows memory of kind %d", header.flags));
+}
+
+Status CheckSharedPut(const FrameHeader& header) {
+  RETURN_IF_ERROR(CheckLength("body", header.body_length, kMaxSharedPieces * kSharedPieceSize));
+  FrameHeader transfer = header;
+  transfer.body_length = 0;
+  return CheckTransferFrame(transfer);
+}
+
 Status CheckReply(const FrameHeader& header) {
   RETURN_IF_ERROR(CheckLength("body", header.body_length, kMaxBodySize));
   return CheckLength("payload", header.payload_length, 0);
@@ -92,7 +107,14 @@ Status CheckFields(const FrameHeader& header, FrameReceiver receiver) {
       if (server) return CheckCall(header);
       break;
     case FrameType::kData:
+    case FrameType::kTaken:
       if (server) return CheckTransferFrame(header);
+      break;
+    case FrameType::kSharedCall:
+      if (server) return CheckSharedCall(header);
+      break;
+    case FrameType::kSharedPut:
+      if (!server) return CheckSharedPut(header);
       break;
     case FrameType::kPut:
     case FrameType::kGet:

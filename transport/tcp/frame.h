@@ -17,8 +17,21 @@ inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr uint32_t kMaxPayload = 16 << 20;  // of one put or data frame; larger transfers take several
 inline constexpr uint32_t kMaxEagerSize = 64 << 10;  // a get source up to this size travels with its call
 inline constexpr uint32_t kMaxHelloSize = 4096;
+inline constexpr uint32_t kSharedPieceSize = 24;
+inline constexpr uint32_t kMaxSharedPieces = 4096;  // of one frame
 
-enum class FrameType : uint8_t { kHello = 1, kCall = 2, kPut = 3, kGet = 4, kData = 5, kReply = 6 };
+enum class FrameType : uint8_t {
+  kHello = 1,
+  kCall = 2,
+  kPut = 3,
+  kGet = 4,
+  kData = 5,
+  kReply = 6,
+  // Only where the two sides see each other's memory (transport/shm).
+  kSharedCall = 7,
+  kSharedPut = 8,
+  kTaken = 9,
+};
 
 struct FrameHeader {
   FrameType type = FrameType::kHello;
@@ -28,7 +41,7 @@ struct FrameHeader {
   // Call: size of its memory. Put, get, data: place in it. Hello from a server: calls at once.
   uint64_t offset = 0;
   uint32_t body_length = 0;
-  // Bytes behind the body; in a get, which has none, the number of bytes wanted.
+  // Bytes behind the body; in a get, a shared put and its answer, which have none, the number of bytes meant.
   uint32_t payload_length = 0;
 
   bool operator==(const FrameHeader&) const = default;

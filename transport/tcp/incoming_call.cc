@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "common/metrics.h"
 #include "transport/memory.h"
 
 namespace nacre {
@@ -14,16 +13,6 @@ namespace {
 // Puts up to so many bytes in all are copied and leave with the reply: cheaper than a system call and a
 // wake-up of the client for themselves.
 constexpr size_t kMaxKept = 32 << 10;
-
-struct Counters {
-  Counter& bytes_put = GetCounter("transport.tcp.server.bytes_put");
-  Counter& bytes_got = GetCounter("transport.tcp.server.bytes_got");
-};
-
-Counters& Count() {
-  static Counters counters;
-  return counters;
-}
 
 // Hands out a list of buffers piece by piece.
 template <typename Byte>
@@ -113,7 +102,7 @@ Task<Status> TcpIncomingCall::Put(uint64_t memory_offset,
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_size_, memory_offset, length));
   if (replied_) co_return absl::FailedPreconditionError("the call has been replied to");
   if (length == 0) co_return OkStatus();
-  Count().bytes_put.Add(static_cast<int64_t>(length));
+  connection_->count().server_bytes_put.Add(static_cast<int64_t>(length));
   if (kept_.size() + length <= kMaxKept) {
     if (connection_->closing()) co_return ErrnoError(ECONNRESET, "the caller is gone");
     KeepPut(memory_offset, length, buffers);
@@ -138,7 +127,7 @@ Task<Status> TcpIncomingCall::Get(uint64_t memory_offset, std::span<const std::s
   uint64_t length = TotalSize(buffers);
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kGetSource, kind_, memory_size_, memory_offset, length));
   if (replied_) co_return absl::FailedPreconditionError("the call has been replied to");
-  Count().bytes_got.Add(static_cast<int64_t>(length));
+  connection_->count().server_bytes_got.Add(static_cast<int64_t>(length));
   BufferCursor<std::byte> cursor(buffers);
   while (length > 0) {
     const auto part = static_cast<uint32_t>(std::min<uint64_t>(length, kMaxPayload));
@@ -157,8 +146,8 @@ Task<Status> TcpIncomingCall::Get(uint64_t memory_offset, std::span<const std::s
 }
 
 Task<Status> TcpIncomingCall::GetPieces(uint64_t offset, uint32_t length, std::span<iovec> pieces) {
-  ServerConnection::PendingGet get{offset, length, pieces};
-  CO_RETURN_IF_ERROR(connection_->AddGet(id_, &get));
+  ServerConnection::PendingTransfer get{offset, length, false, pieces};
+  CO_RETURN_IF_ERROR(connection_->AddTransfer(id_, &get));
   connection_->SendFrame(TransferHeader(FrameType::kGet, id_, offset, length), std::string());
   // Set by the data's arrival or, after the reader has stopped, by the connection's end.
   co_return co_await get.done.Wait();

@@ -24,6 +24,10 @@ class TcpIncomingCall : public IncomingCall {
   Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) override;
   Task<Status> Reply(std::string body) override;
 
+ protected:
+  uint64_t id() const { return id_; }
+  bool replied() const { return replied_; }
+
  private:
   void KeepPut(uint64_t offset, uint64_t length, std::span<const std::span<const std::byte>> buffers);
   Task<Status> GetPieces(uint64_t offset, uint32_t length, std::span<iovec> pieces);

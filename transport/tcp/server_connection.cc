@@ -4,28 +4,17 @@
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "common/log.h"
-#include "common/metrics.h"
 #include "transport/tcp/incoming_call.h"
 
 namespace nacre {
 namespace {
 
 constexpr Duration kGreetingTimeout = std::chrono::seconds(10);
-
-struct Counters {
-  Counter& calls = GetCounter("transport.tcp.server.calls");
-  Counter& connections = GetCounter("transport.tcp.server.connections");
-  Counter& protocol_errors = GetCounter("transport.tcp.protocol_errors");
-};
-
-Counters& Count() {
-  static Counters counters;
-  return counters;
-}
 
 }  // namespace
 
@@ -45,8 +34,9 @@ void CallSink::Close() {
 }
 
 ServerConnection::ServerConnection(StreamSocket socket, std::string name, std::shared_ptr<CallSink> sink,
-                                   Clock& clock, const TcpOptions& options, absl::AnyInvocable<void()> lost)
-    : Connection(std::move(socket), FrameReceiver::kServer),
+                                   Clock& clock, const TcpOptions& options, absl::AnyInvocable<void()> lost,
+                                   StreamCounters& counters)
+    : Connection(std::move(socket), FrameReceiver::kServer, counters),
       name_(std::move(name)),
       sink_(std::move(sink)),
       clock_(clock),
@@ -63,7 +53,7 @@ void ServerConnection::Serve() {
     std::lock_guard lock(mutex_);
     greeting_timer_ = clock_.After(executor(), kGreetingTimeout, std::move(expire));
   }
-  Count().connections.Add();
+  count().server_connections.Add();
   Start();
 }
 
@@ -73,8 +63,10 @@ Task<Status> ServerConnection::OnFrame(FrameHeader header) {
       return OnCall(header);
     case FrameType::kData:
       return OnData(header);
-    default:
+    case FrameType::kHello:
       return OnHello(header);
+    default:
+      return Refuse(header);
   }
 }
 
@@ -107,10 +99,16 @@ Task<Status> ServerConnection::OnCall(FrameHeader header) {
     CO_RETURN_IF_ERROR(co_await reader().Read(std::span(&piece, 1)));
   }
   CO_RETURN_IF_ERROR(AddCall(header.call_id));
-  Count().calls.Add();
-  auto self = std::static_pointer_cast<ServerConnection>(shared_from_this());
-  sink_->Start(std::make_shared<TcpIncomingCall>(std::move(self), header, std::move(body), std::move(eager)));
+  count().server_calls.Add();
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<IncomingCall> call, NewCall(header, std::move(body), std::move(eager)));
+  sink_->Start(std::move(call));
   co_return OkStatus();
+}
+
+StatusOr<std::shared_ptr<IncomingCall>> ServerConnection::NewCall(const FrameHeader& header, std::string body,
+                                                                  std::unique_ptr<std::byte[]> eager) {
+  auto self = std::static_pointer_cast<ServerConnection>(shared_from_this());
+  return std::make_shared<TcpIncomingCall>(std::move(self), header, std::move(body), std::move(eager));
 }
 
 // Clients keep to the limit as they see it. A call leaves the table before its reply can be seen, so it is no
@@ -131,32 +129,49 @@ void ServerConnection::RemoveCall(uint64_t id) {
   calls_.erase(id);
 }
 
-Status ServerConnection::AddGet(uint64_t id, PendingGet* get) {
+Status ServerConnection::AddTransfer(uint64_t id, PendingTransfer* transfer) {
   std::lock_guard lock(mutex_);
   if (closed_) return ErrnoError(ECONNRESET, "the caller is gone");
-  PendingGet*& place = calls_[id];
-  if (place != nullptr) return absl::FailedPreconditionError("a call can get one thing at a time");
-  place = get;
+  PendingTransfer*& place = calls_[id];
+  if (place != nullptr) return absl::FailedPreconditionError("a call can transfer one thing at a time");
+  place = transfer;
   return OkStatus();
 }
 
+StatusOr<ServerConnection::PendingTransfer*> ServerConnection::FindTransfer(const FrameHeader& header,
+                                                                            bool put) {
+  std::lock_guard lock(mutex_);
+  auto found = calls_.find(header.call_id);
+  PendingTransfer* transfer = found == calls_.end() ? nullptr : found->second;
+  if (transfer != nullptr && transfer->put == put && transfer->offset == header.offset &&
+      transfer->length == header.payload_length) {
+    return transfer;
+  }
+  return ErrnoError(EPROTO, absl::StrFormat("%d bytes at %d for call %#x, which nobody waits for",
+                                            header.payload_length, header.offset, header.call_id));
+}
+
+void ServerConnection::EndTransfer(uint64_t id, PendingTransfer* transfer) {
+  {
+    std::lock_guard lock(mutex_);
+    calls_[id] = nullptr;
+  }
+  transfer->done.Set(OkStatus());
+}
+
+Duration ServerConnection::FirstDeadline() {
+  std::lock_guard lock(mutex_);
+  Duration first = kNoDeadline;
+  for (const auto& [id, transfer] : calls_) {
+    if (transfer != nullptr) first = std::min(first, transfer->deadline);
+  }
+  return first;
+}
+
 Task<Status> ServerConnection::OnData(FrameHeader header) {
-  PendingGet* get = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    auto found = calls_.find(header.call_id);
-    if (found != calls_.end()) get = found->second;
-  }
-  if (get == nullptr || get->offset != header.offset || get->length != header.payload_length) {
-    co_return ErrnoError(EPROTO, absl::StrFormat("%d bytes at %d for call %#x, which nobody asked for",
-                                                 header.payload_length, header.offset, header.call_id));
-  }
+  CO_ASSIGN_OR_RETURN(PendingTransfer * get, FindTransfer(header, false));
   CO_RETURN_IF_ERROR(co_await reader().Read(get->pieces));
-  {
-    std::lock_guard lock(mutex_);
-    calls_[header.call_id] = nullptr;
-  }
-  get->done.Set(OkStatus());
+  EndTransfer(header.call_id, get);
   co_return OkStatus();
 }
 
@@ -172,25 +187,25 @@ void ServerConnection::CountUnsentReply(int change) {
 }
 
 void ServerConnection::OnClosed(const Status& why) {
-  std::vector<PendingGet*> gets;
+  std::vector<PendingTransfer*> transfers;
   absl::AnyInvocable<void()> lost;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
     greeting_timer_.reset();
-    for (auto& [id, get] : calls_) {
-      if (get != nullptr) gets.push_back(std::exchange(get, nullptr));
+    for (auto& [id, transfer] : calls_) {
+      if (transfer != nullptr) transfers.push_back(std::exchange(transfer, nullptr));
     }
     lost = std::move(lost_);
   }
   if (why.code() == absl::StatusCode::kInvalidArgument) {
-    Count().protocol_errors.Add();
+    count().protocol_errors.Add();
     LogWarning("data plane: closed the connection from %s: %s", name_, why.message());
   } else {
     LogDebug("data plane: the connection from %s has ended: %s", name_, why.message());
   }
   const Status gone = ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", why.message()));
-  for (PendingGet* get : gets) get->done.Set(gone);
+  for (PendingTransfer* transfer : transfers) transfer->done.Set(gone);
   if (lost) lost();
 }
 

@@ -4,6 +4,7 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -12,6 +13,7 @@
 #include "common/clock.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/watchdog.h"
 
 namespace nacre {
 
@@ -35,32 +37,46 @@ class ServerConnection : public Connection {
  public:
   // `name`: where it comes from. `lost` is called once when the connection has ended.
   ServerConnection(StreamSocket socket, std::string name, std::shared_ptr<CallSink> sink, Clock& clock,
-                   const TcpOptions& options, absl::AnyInvocable<void()> lost);
+                   const TcpOptions& options, absl::AnyInvocable<void()> lost,
+                   StreamCounters& counters = StreamCounters::Tcp());
 
   // Starts reading; ends the connection if no greeting comes.
   void Serve();
 
- private:
-  friend class TcpIncomingCall;
-  friend class ReplyWrite;
-
+ protected:
   // What a handler waits for, in its own frame.
-  struct PendingGet {
+  struct PendingTransfer {
     uint64_t offset = 0;
     uint32_t length = 0;
+    bool put = false;  // to be taken by the client, rather than to come from it
     std::span<iovec> pieces;
+    Duration deadline = kNoDeadline;
     OneShot<Status> done;
   };
 
   Task<Status> OnFrame(FrameHeader header) override;
   void OnClosed(const Status& why) override;
-  Task<Status> OnHello(FrameHeader header);
   Task<Status> OnCall(FrameHeader header);
+  virtual StatusOr<std::shared_ptr<IncomingCall>> NewCall(const FrameHeader& header, std::string body,
+                                                          std::unique_ptr<std::byte[]> eager);
+
+  // A transfer is there until EndTransfer, or until the connection has ended.
+  Status AddTransfer(uint64_t id, PendingTransfer* transfer);
+  StatusOr<PendingTransfer*> FindTransfer(const FrameHeader& header, bool put);  // for the reader
+  void EndTransfer(uint64_t id, PendingTransfer* transfer);
+  Duration FirstDeadline();
+
+  Clock& clock() { return clock_; }
+
+ private:
+  friend class TcpIncomingCall;
+  friend class ReplyWrite;
+
+  Task<Status> OnHello(FrameHeader header);
   Task<Status> OnData(FrameHeader header);
 
   Status AddCall(uint64_t id);
   void RemoveCall(uint64_t id);
-  Status AddGet(uint64_t id, PendingGet* get);  // until data has come or the connection has ended
   Task<Status> Send(AwaitedWrite& write);
   void CountUnsentReply(int change);
 
@@ -76,8 +92,13 @@ class ServerConnection : public Connection {
   absl::AnyInvocable<void()> lost_;
   bool closed_ = false;
   // The calls in progress, each with what its handler waits for.
-  absl::flat_hash_map<uint64_t, PendingGet*> calls_;
+  absl::flat_hash_map<uint64_t, PendingTransfer*> calls_;
   int64_t unsent_replies_ = 0;  // that wait for the socket; for a moment it may be below what is true
 };
+
+// Makes the server's end of a connection that was accepted.
+using ServerConnectionMaker = std::function<std::shared_ptr<ServerConnection>(
+    StreamSocket, std::string name, std::shared_ptr<CallSink>, Clock&, const TcpOptions&,
+    absl::AnyInvocable<void()> lost)>;
 
 }  // namespace nacre

@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "common/log.h"
-#include "common/metrics.h"
 #include "transport/tcp/server_connection.h"
 
 namespace nacre {
@@ -31,12 +30,13 @@ std::string PeerName(const sockaddr_storage& storage, socklen_t size) {
 class ListenerCore : public std::enable_shared_from_this<ListenerCore> {
  public:
   ListenerCore(StreamSocket socket, Executor executor, Clock& clock, TcpOptions options, std::string address,
-               CallHandler handler)
+               CallHandler handler, ServerConnectionMaker make)
       : executor_(executor),
         clock_(clock),
         options_(std::move(options)),
         address_(std::move(address)),
         sink_(std::make_shared<CallSink>(std::move(executor), std::move(handler))),
+        make_(std::move(make)),
         socket_(std::move(socket)) {}
 
   const std::string& address() const { return address_; }
@@ -57,7 +57,8 @@ class ListenerCore : public std::enable_shared_from_this<ListenerCore> {
       std::lock_guard lock(mutex_);
       closed_ = true;
       pause_.reset();
-      if (absl::StartsWith(address_, "unix:")) ::unlink(address_.c_str() + std::strlen("unix:"));
+      if (absl::StartsWith(address_, "unix:") && !absl::StartsWith(address_, "unix:@"))
+        ::unlink(address_.c_str() + std::strlen("unix:"));
       boost::system::error_code ignored;
       socket_.close(ignored);
       connections.swap(connections_);
@@ -115,7 +116,7 @@ class ListenerCore : public std::enable_shared_from_this<ListenerCore> {
       std::lock_guard lock(mutex_);
       if (closed_) return;
       if (connections_.size() >= static_cast<size_t>(options_.max_connections)) {
-        GetCounter("transport.tcp.server.connections_refused").Add();
+        StreamCounters::Tcp().server_refused.Add();
         LogWarning("data plane: refused a connection from %s: there are %d already", PeerName(storage, size),
                    connections_.size());
         return;
@@ -124,8 +125,8 @@ class ListenerCore : public std::enable_shared_from_this<ListenerCore> {
       auto lost = [weak = weak_from_this(), id] {
         if (auto self = weak.lock()) self->Remove(id);
       };
-      connection = std::make_shared<ServerConnection>(std::move(socket), PeerName(storage, size), sink_,
-                                                      clock_, options_, std::move(lost));
+      connection =
+          make_(std::move(socket), PeerName(storage, size), sink_, clock_, options_, std::move(lost));
       connections_.emplace(id, connection);
     }
     connection->Serve();
@@ -141,6 +142,7 @@ class ListenerCore : public std::enable_shared_from_this<ListenerCore> {
   const TcpOptions options_;
   const std::string address_;
   const std::shared_ptr<CallSink> sink_;
+  const ServerConnectionMaker make_;
   std::mutex mutex_;
   StreamSocket socket_;
   bool closed_ = false;
@@ -162,10 +164,17 @@ class TcpListener : public Listener {
 }  // namespace
 
 StatusOr<std::unique_ptr<Listener>> MakeTcpListener(Executor executor, Clock& clock, TcpOptions options,
-                                                    std::string address, CallHandler handler) {
+                                                    std::string address, CallHandler handler,
+                                                    ServerConnectionMaker make) {
+  if (!make) {
+    make = [](auto&&... arguments) {
+      return std::make_shared<ServerConnection>(std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
   ASSIGN_OR_RETURN(StreamSocket socket, OpenListener(executor, &address));
-  auto core = std::make_shared<ListenerCore>(std::move(socket), std::move(executor), clock,
-                                             std::move(options), std::move(address), std::move(handler));
+  auto core =
+      std::make_shared<ListenerCore>(std::move(socket), std::move(executor), clock, std::move(options),
+                                     std::move(address), std::move(handler), std::move(make));
   core->Wait();
   return std::make_unique<TcpListener>(std::move(core));
 }

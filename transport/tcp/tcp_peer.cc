@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/log.h"
-#include "common/metrics.h"
 #include "transport/tcp/client_connection.h"
 
 namespace nacre {
@@ -35,24 +34,29 @@ Task<StatusOr<std::shared_ptr<ClientConnection>>> DialAndGreet(Executor executor
   if (!status.ok()) {
     co_return absl::UnavailableError(absl::StrFormat("cannot use %s: %s", address, status.message()));
   }
-  GetCounter("transport.tcp.client.connections").Add();
+  StreamCounters::Tcp().client_connections.Add();
   co_return connection;
 }
 
 class PeerCore : public std::enable_shared_from_this<PeerCore> {
  public:
-  PeerCore(Executor executor, Clock& clock, TcpOptions options, std::string address)
+  PeerCore(Executor executor, Clock& clock, TcpOptions options, std::string address, StreamKind kind)
       : executor_(std::move(executor)),
         clock_(clock),
         options_(std::move(options)),
         address_(std::move(address)),
+        kind_(std::move(kind)),
         lanes_(std::max(options_.connections, 1)) {}
 
   static Task<StatusOr<std::string>> Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                           Duration timeout);
+  // Connects one lane, if none is.
+  static Task<Status> ConnectNow(std::shared_ptr<PeerCore> self, Duration timeout) {
+    return AwaitConnection(self, 0, DeadlineAfter(self->clock_.Now(), timeout));
+  }
   void Close();
   const std::string& address() const { return address_; }
-  const TcpOptions& options() const { return options_; }
+  PathInfo path() const { return {kind_.path, options_.path_reason}; }
 
  private:
   // Counts a call's load on a lane while it lasts.
@@ -86,6 +90,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   Clock& clock_;
   const TcpOptions options_;
   const std::string address_;
+  const StreamKind kind_;
   std::mutex mutex_;
   bool closed_ = false;
   std::vector<Lane> lanes_;
@@ -154,7 +159,7 @@ Task<Status> PeerCore::AwaitConnection(std::shared_ptr<PeerCore> self, size_t la
 
 Task<void> PeerCore::FillLane(std::shared_ptr<PeerCore> self, size_t lane) {
   StatusOr<std::shared_ptr<ClientConnection>> connection =
-      co_await DialAndGreet(self->executor_, self->clock_, self->options_, self->address_);
+      co_await self->kind_.connect(self->executor_, self->clock_, self->options_, self->address_);
   std::vector<OneShot<Status>> waiters;
   bool closed = false;
   {
@@ -186,18 +191,16 @@ void PeerCore::Close() {
   for (const OneShot<Status>& waiter : waiters) waiter.Set(Closed());
 }
 
-class TcpPeer : public Peer {
+class LanePeer : public StreamPeer {
  public:
-  explicit TcpPeer(std::shared_ptr<PeerCore> core) : core_(std::move(core)) {}
-  ~TcpPeer() override { core_->Close(); }
+  explicit LanePeer(std::shared_ptr<PeerCore> core) : core_(std::move(core)) {}
+  ~LanePeer() override { core_->Close(); }
 
   Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
     return PeerCore::Call(core_, std::move(request), timeout);
   }
-
-  PathInfo path() const override {
-    return {absl::StartsWith(address(), "unix:") ? "unix" : "tcp", core_->options().path_reason};
-  }
+  Task<Status> ConnectNow(Duration timeout) override { return PeerCore::ConnectNow(core_, timeout); }
+  PathInfo path() const override { return core_->path(); }
   std::string address() const override { return core_->address(); }
   void Close() override { core_->Close(); }
 
@@ -207,11 +210,18 @@ class TcpPeer : public Peer {
 
 }  // namespace
 
+StatusOr<std::shared_ptr<StreamPeer>> MakeStreamPeer(Executor executor, Clock& clock, TcpOptions options,
+                                                     std::string address, StreamKind kind) {
+  RETURN_IF_ERROR(ParseSocketAddress(address).status());
+  auto core = std::make_shared<PeerCore>(std::move(executor), clock, std::move(options), std::move(address),
+                                         std::move(kind));
+  return std::make_shared<LanePeer>(std::move(core));
+}
+
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
                                             std::string address) {
-  RETURN_IF_ERROR(ParseSocketAddress(address).status());
-  auto core = std::make_shared<PeerCore>(std::move(executor), clock, std::move(options), std::move(address));
-  return std::make_shared<TcpPeer>(std::move(core));
+  StreamKind kind{absl::StartsWith(address, "unix:") ? "unix" : "tcp", DialAndGreet};
+  return MakeStreamPeer(std::move(executor), clock, std::move(options), std::move(address), std::move(kind));
 }
 
 Task<StatusOr<Hello>> AskForHello(Executor executor, Clock& clock, TcpOptions options, std::string address) {

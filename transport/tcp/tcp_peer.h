@@ -1,7 +1,8 @@
-// A peer over TCP or a unix socket: its connections, which call takes which, and making them anew after a
-// loss. Thread-safe.
+// A peer over TCP, a unix socket, or what is built on one: its connections, which call takes which, and
+// making them anew after a loss. Thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,7 +13,27 @@
 
 namespace nacre {
 
+class ClientConnection;
+
+// What tells one kind of stream from another.
+struct StreamKind {
+  std::string path;  // see PathInfo
+  // Makes a connection and greets the server over it.
+  std::function<Task<StatusOr<std::shared_ptr<ClientConnection>>>(Executor, Clock&, TcpOptions,
+                                                                  std::string address)>
+      connect;
+};
+
+class StreamPeer : public Peer {
+ public:
+  // Connects before the first call does.
+  virtual Task<Status> ConnectNow(Duration timeout) = 0;
+};
+
 // INVALID_ARGUMENT for an address of another form.
+StatusOr<std::shared_ptr<StreamPeer>> MakeStreamPeer(Executor executor, Clock& clock, TcpOptions options,
+                                                     std::string address, StreamKind kind);
+
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
                                             std::string address);
 

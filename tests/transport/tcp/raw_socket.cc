@@ -77,7 +77,8 @@ FrameHeader RawSocket::ReceiveFrame(FrameReceiver receiver, std::string* rest) {
   EXPECT_TRUE(header.ok()) << header.status();
   if (!header.ok()) return {};
   size_t size = header->body_length;
-  if (header->type != FrameType::kGet) size += header->payload_length;
+  const bool meant = header->type == FrameType::kGet || header->type == FrameType::kSharedPut;
+  if (!meant) size += header->payload_length;
   bytes = Receive(size);
   rest->assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return *header;
