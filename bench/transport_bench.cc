@@ -1,10 +1,12 @@
 // What the data plane costs over bare sockets, in one process over loopback: run it as
 // build/bin/transport_bench.
 //
-// The client and the server each have a thread of their own. "Bare" is what two threads reach with blocking
-// sockets and nothing else: a ping-pong (bytes there / bytes back), and a stream in parts of 1 MiB out of and
-// into as many buffers as the argument says: 16 are more than the cache holds, as with 16 calls in flight.
-// Compare within one run; CPU is what the whole process spent on one call or part.
+// The client and the server each have a thread of their own (the client two where the name says so). "Bare"
+// is what two threads reach with blocking sockets and nothing else: a ping-pong (bytes there / bytes back),
+// and a stream in parts of 1 MiB out of and into as many buffers as the argument says: 16 are more than the
+// cache holds, as with 16 calls in flight. "Memcpy" is one thread that copies parts of 1 MiB between as many:
+// what shared memory cannot beat with one thread at the client. Compare within one run; CPU is what the whole
+// process spent on one call or part.
 #include <absl/strings/str_format.h>
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
@@ -21,6 +23,8 @@
 
 #include "common/log.h"
 #include "transport/inproc/inproc_transport.h"
+#include "transport/shared_memory.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace nacre {
@@ -118,54 +122,81 @@ void BareStream(benchmark::State& state) {
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kLarge));
 }
 
-// An io_context with one thread.
+void Memcpy(benchmark::State& state) {
+  const auto buffers = static_cast<size_t>(state.range(0));
+  const auto from = SharedMemory::Create("bench-from", buffers * kLarge).value();
+  const auto to = SharedMemory::Create("bench-to", buffers * kLarge).value();
+  std::memset(from->data(), 1, from->size());
+  std::memset(to->data(), 2, to->size());
+  size_t i = 0;
+  for (auto _ : state) {
+    const size_t at = i++ % buffers * kLarge;
+    std::memcpy(to->data() + at, from->data() + at, kLarge);
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kLarge));
+}
+
+// An io_context with its threads.
 class Side {
  public:
+  explicit Side(int threads) : context_(threads) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { context_.run(); });
+  }
   ~Side() {
     work_.reset();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
   Executor executor() { return context_.get_executor(); }
 
  private:
-  asio::io_context context_{1};
+  asio::io_context context_;
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
-  std::thread thread_{[this] { context_.run(); }};
+  std::vector<std::thread> threads_;
 };
 
-enum Kind { kTcp, kUnix, kInproc };
+enum Kind { kTcp, kUnix, kShm, kInproc };
 
 struct Pair {
-  explicit Pair(Kind kind, size_t size) : memory(16 * size, std::byte{1}) {
+  Pair(Kind kind, size_t size, int client_threads)
+      : client_side(client_threads),
+        size(size),
+        pool(SharedMemory::Create("bench-pool", 16 * size).value()),
+        memory(SharedMemory::Create("bench-memory", 16 * size).value()) {
+    std::memset(pool->data(), 1, pool->size());
+    std::memset(memory->data(), 2, memory->size());
     auto network = MakeInprocNetwork();
     auto make = [&](Side& side) {
-      return kind == kInproc ? MakeInprocTransport(network, side.executor(), RealClock())
-                             : MakeTcpTransport(side.executor(), RealClock());
+      if (kind == kInproc) return MakeInprocTransport(network, side.executor(), RealClock());
+      if (kind == kShm) return MakeShmTransport(side.executor(), RealClock());
+      return MakeTcpTransport(side.executor(), RealClock());
     };
     client = make(client_side);
     server = make(kind == kInproc ? client_side : server_side);
     std::string address = "127.0.0.1:0";
     if (kind == kUnix) address = absl::StrFormat("unix:/tmp/nacre_transport_bench.%d", ::getpid());
+    if (kind == kShm) address = absl::StrFormat("unix:@nacre_transport_bench.%d", ::getpid());
     if (kind == kInproc) address = "inproc:bench";
-    buffers.assign(16, std::vector<std::byte>(size, std::byte{2}));
+    pool_region = server->RegisterShared(pool).value();
+    region = client->RegisterShared(memory).value();
     listener =
         server
             ->Listen(address,
                      [this](std::shared_ptr<IncomingCall> call) { return Handle(this, std::move(call)); })
             .value();
     peer = client->Connect(listener->address()).value();
-    region = client->Register(memory.data(), memory.size()).value();
   }
 
   // The body's first byte says which buffer to use.
   static Task<void> Handle(Pair* self, std::shared_ptr<IncomingCall> call) {
-    std::vector<std::byte>& buffer = self->buffers[static_cast<size_t>(call->body()[0])];
+    const std::span<std::byte> buffer(self->pool->data() + static_cast<size_t>(call->body()[0]) * self->size,
+                                      self->size);
     Status status;
     if (call->memory_kind() == CallMemory::kPutTarget) {
-      const std::span<const std::byte> out = std::span(buffer).first(call->memory_size());
+      const std::span<const std::byte> out = buffer.first(call->memory_size());
       status = co_await call->Put(0, std::span(&out, 1));
     } else if (call->memory_kind() == CallMemory::kGetSource) {
-      const std::span<std::byte> in = std::span(buffer).first(call->memory_size());
+      const std::span<std::byte> in = buffer.first(call->memory_size());
       status = co_await call->Get(0, std::span(&in, 1));
     }
     Require(status.ok(), "transfer");
@@ -174,13 +205,13 @@ struct Pair {
     Require(status.ok(), "reply");
   }
 
-  Side client_side, server_side;
+  Side client_side, server_side{1};
+  const size_t size;
+  const std::shared_ptr<SharedMemory> pool, memory;
   std::unique_ptr<Transport> client, server;
-  std::vector<std::vector<std::byte>> buffers;
+  std::shared_ptr<MemoryRegion> pool_region, region;
   std::unique_ptr<Listener> listener;
   std::shared_ptr<Peer> peer;
-  std::vector<std::byte> memory;
-  std::shared_ptr<MemoryRegion> region;
 };
 
 // Calls one behind the other, until there have been `count` in all lanes together.
@@ -210,8 +241,9 @@ void RunAndWait(Pair& pair, int lanes, CallMemory kind, size_t size, int64_t cou
   done.get_future().wait();
 }
 
-void Calls(benchmark::State& state, Kind link, CallMemory kind, size_t size, int lanes) {
-  Pair pair(link, std::max<size_t>(size, 1));
+void Calls(benchmark::State& state, Kind link, CallMemory kind, size_t size, int lanes,
+           int client_threads = 1) {
+  Pair pair(link, std::max<size_t>(size, 1), client_threads);
   RunAndWait(pair, lanes, kind, size, 10);  // connects
   const int64_t batch = std::max<int64_t>(1, (size == kLarge ? 64 : 1024) / lanes);
   while (state.KeepRunningBatch(batch * lanes)) RunAndWait(pair, lanes, kind, size, batch);
@@ -253,9 +285,14 @@ BENCHMARK(BarePingPong)
     ->Args({64, 1 << 20})
     ->MeasureProcessCPUTime()
     ->UseRealTime();
+BENCHMARK(Memcpy)->Arg(1)->Arg(16)->MeasureProcessCPUTime()->UseRealTime();
 BENCHMARK(BareStream)->Arg(1)->Arg(16)->MeasureProcessCPUTime()->UseRealTime();
 NACRE_ALL(kTcp, tcp);
 NACRE_ALL(kUnix, unix);
+NACRE_ALL(kShm, shm);
+BENCHMARK_CAPTURE(Calls, shm_put_1m_x16_client_threads_2, kShm, CallMemory::kPutTarget, kLarge, 16, 2)
+    ->MeasureProcessCPUTime()
+    ->UseRealTime();
 NACRE_ALL(kInproc, inproc);
 
 }  // namespace

@@ -1,10 +1,11 @@
-// Bytes from a hostile other side, in both roles of the data plane over TCP: to a server's connection, and to
-// a client's connection with calls in progress. Looks for crashes, for writes outside the calls' memory
-// (ASan), for calls and connections that do not end.
+// Bytes from a hostile other side, in both roles of the data plane over TCP and through shared memory: to a
+// server's connection, and to a client's connection with calls in progress. Looks for crashes, for writes
+// outside the calls' memory (ASan), for calls and connections that do not end.
 //
 // The input's first byte says what to do: bit 0 the role, bit 1 whether the greeting is done properly before,
 // bit 2 whether the rest is made into plausible frames (magic numbers set, lengths cut down), so that more
-// than the first check is reached.
+// than the first check is reached, bit 3 whether the connection is one of shared memory, bit 4 whether that
+// one's setup comes properly before the rest.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +18,9 @@
 
 #include "common/log.h"
 #include "transport/memory.h"
+#include "transport/shm/setup.h"
+#include "transport/shm/shm_client.h"
+#include "transport/shm/shm_server.h"
 #include "transport/tcp/client_connection.h"
 #include "transport/tcp/server_connection.h"
 
@@ -83,6 +87,12 @@ class Wire {
     }
   }
 
+  // What the other side of a shared-memory connection sends first.
+  void SendSetup(const std::shared_ptr<SharedMemory>& memory) {
+    Require(shm::SendSetup(far_, {memory}).ok());
+    Drain();
+  }
+
   // Ends the stream and lets everything come to rest.
   void End() {
     Drain();
@@ -115,18 +125,54 @@ Task<void> Serve(std::shared_ptr<IncomingCall> call) {
   (void)co_await call->Reply(call->body());
 }
 
-void ToServer(bool greet, Bytes input) {
+// The other side's, and this side's.
+std::shared_ptr<SharedMemory> Foreign() {
+  static const auto memory = SharedMemory::Create("fuzz-foreign", 64 << 10).value();
+  return memory;
+}
+
+struct Own {
+  std::shared_ptr<shm::ShmMemory> memory = std::make_shared<shm::ShmMemory>();
+  std::shared_ptr<MemoryRegion> region =
+      memory->Register(SharedMemory::Create("fuzz-own", 128 << 10).value()).value();
+};
+
+Task<void> ServeOwn(std::shared_ptr<IncomingCall> call, std::byte* own) {
+  if (call->memory_kind() == CallMemory::kPutTarget) {
+    const std::span<const std::byte> out(own, std::min<uint64_t>(call->memory_size(), 100'000));
+    (void)co_await call->Put(0, std::span(&out, 1));
+    (void)co_await call->Reply(std::string());
+    co_return;
+  }
+  co_await Serve(std::move(call));
+}
+
+struct Mode {
+  bool greet, shm, setup;
+};
+
+void ToServer(Mode mode, Bytes input) {
   asio::io_context context(1);
   Wire wire(context);
   TcpOptions options;
   options.identity = "fuzz";
   bool lost = false;
-  auto sink = std::make_shared<CallSink>(context.get_executor(), Serve);
-  auto connection = std::make_shared<ServerConnection>(wire.Near(), "fuzz", sink, RealClock(), options,
-                                                       [&lost] { lost = true; });
+  Own own;
+  auto sink = std::make_shared<CallSink>(context.get_executor(), [&own](std::shared_ptr<IncomingCall> call) {
+    return ServeOwn(std::move(call), own.region->data());
+  });
+  auto end = [&lost] { lost = true; };
+  std::shared_ptr<ServerConnection> connection;
+  if (mode.shm) {
+    connection = std::make_shared<shm::ShmServerConnection>(wire.Near(), "fuzz", sink, RealClock(), options,
+                                                            end, own.memory, shm::ShmServerOptions());
+  } else {
+    connection = std::make_shared<ServerConnection>(wire.Near(), "fuzz", sink, RealClock(), options, end);
+  }
   connection->Serve();
+  if (mode.shm && mode.setup) wire.SendSetup(Foreign());
   Bytes bytes;
-  if (greet) Append(&bytes, FrameHeader{});
+  if (mode.greet) Append(&bytes, FrameHeader{});
   bytes.insert(bytes.end(), input.begin(), input.end());
   wire.Send(bytes);
   wire.End();
@@ -152,17 +198,26 @@ struct Calls {
   }
 };
 
-void ToClient(bool greet, Bytes input) {
+void ToClient(Mode mode, Bytes input) {
   asio::io_context context(1);
   Wire wire(context);
-  auto connection = std::make_shared<ClientConnection>(wire.Near(), "fuzz", RealClock());
+  Own own;
+  std::shared_ptr<ClientConnection> connection;
+  if (mode.shm) {
+    shm::Shown shown = own.memory->Snapshot();
+    connection = std::make_shared<shm::ShmClientConnection>(wire.Near(), "fuzz", RealClock(), own.memory,
+                                                            std::move(shown));
+  } else {
+    connection = std::make_shared<ClientConnection>(wire.Near(), "fuzz", RealClock());
+  }
   Spawn(context.get_executor(), [](std::shared_ptr<ClientConnection> connection) -> Task<void> {
     std::string identity = "fuzz";
     (void)co_await connection->Greet(std::move(identity), std::chrono::seconds(1000));
   }(connection));
   context.poll();
+  if (mode.shm && mode.setup) wire.SendSetup(Foreign());
   Calls calls;
-  if (greet) {
+  if (mode.greet && (!mode.shm || mode.setup)) {
     Bytes bytes;
     FrameHeader hello;
     hello.offset = 8;
@@ -189,10 +244,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data + 1);
   Bytes input(begin, begin + size - 1);
   if ((mode & 4) != 0) MakePlausible(input);
+  const Mode how{(mode & 2) != 0, (mode & 8) != 0, (mode & 16) != 0};
   if ((mode & 1) != 0) {
-    ToServer((mode & 2) != 0, std::move(input));
+    ToServer(how, std::move(input));
   } else {
-    ToClient((mode & 2) != 0, std::move(input));
+    ToClient(how, std::move(input));
   }
   return 0;
 }

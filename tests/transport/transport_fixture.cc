@@ -1,10 +1,13 @@
 #include "tests/transport/transport_fixture.h"
 
+#include <absl/strings/str_format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
 #include "transport/inproc/inproc_transport.h"
+#include "transport/select/select_transport.h"
+#include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace nacre {
@@ -42,6 +45,27 @@ class UnixSetup : public TransportSetup {
   std::string directory_ = ::testing::TempDir() + "nacre_transport.XXXXXX";
 };
 
+class ShmSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    return MakeShmTransport(std::move(executor), RealClock());
+  }
+  std::string ListenAddress() override {
+    return absl::StrFormat("unix:@nacre_transport_test.%d", ::getpid());
+  }
+};
+
+// Whatever is best, which is shm here.
+class SelectSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    SelectOptions options;
+    options.candidates.push_back(MakeShmCandidate(executor, RealClock()));
+    return MakeSelectTransport(std::move(executor), RealClock(), std::move(options));
+  }
+  std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
 // One connection for everything, and one call at a time.
 class NarrowTcpSetup : public TransportSetup {
  public:
@@ -70,6 +94,10 @@ std::vector<TransportKind> AllKinds() {
       {"TcpNarrow", MakeSetup<NarrowTcpSetup>, 3},
       {"Unix", MakeSetup<UnixSetup>, 1},
       {"UnixThreads", MakeSetup<UnixSetup>, 3},
+      {"Shm", MakeSetup<ShmSetup>, 1},
+      {"ShmThreads", MakeSetup<ShmSetup>, 3},
+      {"SelectShm", MakeSetup<SelectSetup>, 1},
+      {"SelectShmThreads", MakeSetup<SelectSetup>, 3},
   };
 }
 
@@ -77,6 +105,13 @@ std::vector<TransportKind> TcpKinds() {
   return {
       {"Tcp", MakeSetup<TcpSetup>, 1},
       {"TcpThreads", MakeSetup<TcpSetup>, 3},
+  };
+}
+
+std::vector<TransportKind> ShmKinds() {
+  return {
+      {"Shm", MakeSetup<ShmSetup>, 1},
+      {"ShmThreads", MakeSetup<ShmSetup>, 3},
   };
 }
 

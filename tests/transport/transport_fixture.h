@@ -38,6 +38,7 @@ struct TransportKind {
 
 std::vector<TransportKind> AllKinds();
 std::vector<TransportKind> TcpKinds();
+std::vector<TransportKind> ShmKinds();
 
 class TransportTest : public ::testing::TestWithParam<TransportKind> {
  public:

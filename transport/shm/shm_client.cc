@@ -1,0 +1,111 @@
+#include "transport/shm/shm_client.h"
+
+#include <absl/container/inlined_vector.h>
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "common/log.h"
+#include "transport/shm/setup.h"
+#include "transport/shm/shm_counters.h"
+
+namespace nacre::shm {
+namespace {
+
+constexpr size_t kMaxTaken = 4;  // puts that the server is told of together
+
+// An error of the connection's making with the address, of the same kind.
+Status CannotUse(const std::string& address, const Status& why) {
+  const std::string text = absl::StrFormat("cannot use %s: %s", address, why.message());
+  return IsRetryable(why) ? Status(absl::UnavailableError(text)) : ErrnoError(ToErrno(why), text);
+}
+
+Task<StatusOr<std::shared_ptr<ClientConnection>>> ConnectAndGreet(Executor executor, Clock& clock,
+                                                                  TcpOptions options, std::string address,
+                                                                  std::shared_ptr<ShmMemory> memory) {
+  const Duration timeout = options.connect_timeout;
+  CO_ASSIGN_OR_RETURN(StreamSocket socket, co_await Dial(executor, clock, address, timeout));
+  // A server of another user is not shown this process's memory: it gets its bytes through the socket.
+  const Status trusted = CheckUser(socket.native_handle());
+  Shown shown;
+  if (trusted.ok()) shown = memory->Snapshot();
+  if (!trusted.ok()) LogInfo("data plane: %s is shown no memory: %s", address, trusted.message());
+  Status status = SendSetup(socket.native_handle(), shown);
+  if (!status.ok()) co_return CannotUse(address, status);
+  auto connection = std::make_shared<ShmClientConnection>(std::move(socket), address, clock,
+                                                          std::move(memory), std::move(shown));
+  std::string identity = options.identity;
+  status = co_await connection->Greet(std::move(identity), timeout);
+  if (!status.ok()) co_return CannotUse(address, status);
+  Counters().client_connections.Add();
+  co_return connection;
+}
+
+}  // namespace
+
+ShmClientConnection::ShmClientConnection(StreamSocket socket, std::string address, Clock& clock,
+                                         std::shared_ptr<ShmMemory> memory, Shown shown)
+    : ClientConnection(std::move(socket), std::move(address), clock, Counters()),
+      memory_(std::move(memory)),
+      shown_(std::move(shown)) {}
+
+Task<Status> ShmClientConnection::Prepare() {
+  CO_ASSIGN_OR_RETURN(views_, co_await ReceiveSetup(socket(), memory_.get()));
+  co_return OkStatus();
+}
+
+Task<Status> ShmClientConnection::OnFrame(FrameHeader header) {
+  if (header.type == FrameType::kSharedPut) return OnSharedPut(header);
+  return ClientConnection::OnFrame(header);
+}
+
+Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
+  CO_ASSIGN_OR_RETURN(const std::string body, co_await ReadBody(header.body_length));
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kPutTarget));
+  CO_ASSIGN_OR_RETURN(const std::vector<iovec> from, ParsePieces(body, views_, header.payload_length));
+  absl::InlinedVector<iovec, 8> to;
+  call->memory.AppendPieces(header.offset, header.payload_length, &to);
+  CopyPieces(to, from);
+  count().client_bytes_put.Add(header.payload_length);
+  FrameHeader taken = header;
+  taken.type = FrameType::kTaken;
+  taken.body_length = 0;
+  std::array<std::byte, kFrameHeaderSize> frame;
+  EncodeFrameHeader(taken, frame.data());
+  taken_.append(reinterpret_cast<const char*>(frame.data()), frame.size());
+  if (taken_.size() >= kMaxTaken * kFrameHeaderSize) BeforeWait();
+  co_return OkStatus();
+}
+
+// One message for several puts: each one wakes the server.
+void ShmClientConnection::BeforeWait() {
+  if (!taken_.empty()) SendBytes(std::exchange(taken_, std::string()));
+}
+
+bool ShmClientConnection::ShowSource(const ClientCall& call, std::string* pieces) {
+  const std::vector<MemorySpan>& spans = call.memory.spans();
+  if (shown_.empty() || call.memory.size() < kMinShared || spans.size() > kMaxSharedPieces) return false;
+  std::string text;
+  for (const MemorySpan& span : spans) {
+    auto* region = dynamic_cast<const ShmRegion*>(span.region.get());
+    if (region == nullptr) return false;
+    const auto found = std::find(shown_.begin(), shown_.end(), region->memory());
+    if (found == shown_.end()) return false;  // registered later than this connection was made
+    AppendPiece({static_cast<uint32_t>(found - shown_.begin()), span.offset, span.length}, &text);
+  }
+  *pieces = CountedPieces(text);
+  count().client_bytes_got.Add(static_cast<int64_t>(call.memory.size()));
+  return true;
+}
+
+StreamKind ShmKind(std::shared_ptr<ShmMemory> memory) {
+  auto connect = [memory = std::move(memory)](Executor executor, Clock& clock, TcpOptions options,
+                                              std::string address) {
+    return ConnectAndGreet(std::move(executor), clock, std::move(options), std::move(address), memory);
+  };
+  return {"shm", std::move(connect)};
+}
+
+}  // namespace nacre::shm
