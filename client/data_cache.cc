@@ -1,10 +1,10 @@
 #include "client/data_cache.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "transport/shared_memory.h"
 
 namespace nacre::client {
 
@@ -30,29 +30,22 @@ StatusOr<std::shared_ptr<DataCache>> DataCache::Make(Transport& transport, uint6
   std::shared_ptr<DataCache> cache(new DataCache);
   cache->chunk_count_ = std::max(cache_bytes / kChunkSize, kLeastChunks);
   cache->dirty_limit_ = std::clamp<uint64_t>(dirty_bytes / kChunkSize, 16, cache->chunk_count_ / 2);
-  cache->size_ = cache->chunk_count_ * kChunkSize;
-  void* memory =
-      mmap(nullptr, cache->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
+  auto memory = SharedMemory::Create("nacre-cache", cache->chunk_count_ * kChunkSize);
+  if (!memory.ok()) {
     return ErrnoError(
-        errno,
-        absl::StrFormat("cannot map %d bytes for the data cache: make cache_bytes smaller", cache->size_));
+        ToErrno(memory.status()),
+        absl::StrFormat("no memory for the data cache, make it smaller: %s", memory.status().message()));
   }
-  cache->memory_ = static_cast<std::byte*>(memory);
-  ASSIGN_OR_RETURN(cache->region_, transport.Register(cache->memory_, cache->size_));
+  std::byte* const data = (*memory)->data();
+  ASSIGN_OR_RETURN(cache->region_, transport.RegisterShared(*std::move(memory)));
   cache->chunks_.resize(cache->chunk_count_);
   cache->free_.reserve(cache->chunk_count_);
   for (size_t i = cache->chunk_count_; i-- > 0;) {
-    cache->chunks_[i].data = cache->memory_ + i * kChunkSize;
+    cache->chunks_[i].data = data + i * kChunkSize;
     cache->chunks_[i].region_offset = i * kChunkSize;
     cache->free_.push_back(&cache->chunks_[i]);
   }
   return cache;
-}
-
-DataCache::~DataCache() {
-  region_.reset();
-  if (memory_ != nullptr) munmap(memory_, size_);
 }
 
 // --- chunks: free, idle, in use ---

@@ -92,7 +92,6 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
  public:
   static StatusOr<std::shared_ptr<DataCache>> Make(Transport& transport, uint64_t cache_bytes,
                                                    uint64_t dirty_bytes);
-  ~DataCache();
 
   MemorySpan Span(const Chunk& chunk, const Interval& interval) const {
     return {region_, chunk.region_offset + interval.begin, interval.end - interval.begin};
@@ -191,8 +190,6 @@ class DataCache : public std::enable_shared_from_this<DataCache> {
   void Wake(std::vector<OneShot<Unit>> waiters);
   void Serve(std::unique_lock<std::mutex> lock);
 
-  std::byte* memory_ = nullptr;
-  size_t size_ = 0;
   size_t chunk_count_ = 0;
   uint64_t dirty_limit_ = 0;  // chunks
   std::shared_ptr<MemoryRegion> region_;

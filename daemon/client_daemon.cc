@@ -12,12 +12,12 @@
 #include "common/log.h"
 #include "daemon/background.h"
 #include "daemon/client_role.h"
+#include "daemon/data_plane.h"
 #include "daemon/directory.h"
 #include "daemon/ending.h"
 #include "daemon/watchdog.h"
 #include "fuse/mount.h"
 #include "rpc/grpc_channel.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace nacre {
 namespace {
@@ -59,11 +59,13 @@ Status Prepare(ClientDaemonOptions* options) {
 int Serve(const ClientDaemonOptions& options, Background& background) {
   ApplyLogLevel(options.config.log);
   Runtime runtime(static_cast<int>(options.config.threads));
-  std::unique_ptr<Transport> transport = MakeTcpTransport(runtime.executor(), RealClock());
+  StatusOr<std::unique_ptr<Transport>> transport =
+      MakeDataPlane(runtime.executor(), RealClock(), options.config.transport);
+  if (!transport.ok()) return background.Failed(transport.status());
   StatusOr<std::shared_ptr<MetadataConnector>> metadata = NewGrpcConnector(options.config.mds);
   if (!metadata.ok()) return background.Failed(metadata.status());
   StatusOr<std::unique_ptr<ClientRole>> role =
-      ClientRole::Start(runtime, *transport, *metadata, options.config);
+      ClientRole::Start(runtime, **transport, *metadata, options.config);
   if (!role.ok()) return background.Failed(role.status());
   background.Ready(absl::StrFormat("%s mounted at %s\n", options.config.mds, options.config.mount));
   StartWatchdog(runtime);

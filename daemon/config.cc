@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <set>
 
+#include "common/host.h"
 #include "common/log.h"
 #include "daemon/config_file.h"
+#include "daemon/data_plane.h"
 
 namespace nacre {
 namespace {
@@ -36,14 +37,8 @@ std::string HostName() {
   return name;
 }
 
-// Of this boot of this machine: the MDS takes a session of the same name for the same place (hosts may share
-// a name).
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id.substr(0, 8);
-}
+// The MDS takes a session of the same name for the same place; hosts may share a name.
+std::string ShortBootId() { return BootId().value_or("").substr(0, 8); }
 
 Status Required(const std::string& value, const std::string& key, const std::string& what) {
   if (!value.empty()) return OkStatus();
@@ -89,6 +84,7 @@ ConfigSection Describe(MdsConfig* config) {
   section.Time("kernel_cache", &options.kernel_cache, 0s, minutes(1),
                "how long a lone client's kernel may trust its cache");
   section.Flag("leases", &options.leases, "let clients cache under leases");
+  section.Choice("transport", &config->transport, TransportChoices(), "how the MDS reaches object servers");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
   return section;
 }
@@ -107,6 +103,7 @@ ConfigSection Describe(OssConfig* config) {
   section.Time("sync_interval", &options.sync_interval, 10ms, minutes(1),
                "what a loss of power may take at most");
   section.Time("heartbeat", &options.heartbeat, 100ms, minutes(1), "between two signs of life to the MDS");
+  section.Choice("transport", &config->transport, TransportChoices(), "paths that clients are offered");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
   section.Tables("ost", [config] {
     // Described at once: a later [[oss.ost]] moves the vector.
@@ -146,6 +143,7 @@ ConfigSection Describe(ClientConfig* config) {
   section.Flag("caching", &options.caching, "cache under leases; false: every operation goes to the servers");
   section.Flag("verify", &options.verify, "check what arrives against its checksums");
   section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
+  section.Choice("transport", &config->transport, TransportChoices(), "path to the object servers");
   section.Flag("read_only", &config->read_only, "mount read-only");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
   return section;
@@ -198,7 +196,8 @@ Status Finish(ClientConfig* config) {
   }
   options.retry.hard = config->recovery == "hard";
   options.direct_behind = config->direct_writes == "behind";
-  if (options.name.empty()) options.name = absl::StrFormat("%s:%s@%s", HostName(), config->mount, BootId());
+  if (options.name.empty())
+    options.name = absl::StrFormat("%s:%s@%s", HostName(), config->mount, ShortBootId());
   return OkStatus();
 }
 

@@ -25,6 +25,7 @@ struct MdsConfig {
   uint64_t memory = 64 << 20;
   uint64_t inline_limit = 16 << 10;
   unsigned threads = 2;
+  std::string transport = "auto";
   std::string log = "info";
   MetadataOptions options;
 };
@@ -44,6 +45,7 @@ struct OssConfig {
   uint64_t pool = 64 << 20;
   uint64_t memory = 32 << 20;  // of each OST's metadata store
   unsigned threads = 2;
+  std::string transport = "auto";
   std::string log = "info";
   ObjectOptions options;
 };
@@ -56,6 +58,7 @@ struct ClientConfig {
   bool read_only = false;
   uint64_t dirty = 0;  // 0: a quarter of the cache
   std::string direct_writes = "behind";
+  std::string transport = "auto";
   std::string log = "info";
   client::Options options;
 };

@@ -4,9 +4,9 @@
 
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
+#include "daemon/data_plane.h"
 #include "daemon/mds_role.h"
 #include "daemon/serve.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace nacre {
 namespace {
@@ -20,9 +20,10 @@ int Main(int argc, char** argv) {
   DaemonFlags flags("nacre-mds", kAbout, Describe(&config));
   if (auto exit = Configure(flags, argc, argv, &config)) return *exit;
   Runtime runtime(static_cast<int>(config.threads));
-  std::unique_ptr<Transport> transport = MakeTcpTransport(runtime.executor(), RealClock());
+  std::unique_ptr<Transport> transport;
   std::unique_ptr<MdsRole> role;
   auto start = [&]() -> StatusOr<Served> {
+    ASSIGN_OR_RETURN(transport, MakeDataPlane(runtime.executor(), RealClock(), config.transport));
     ASSIGN_OR_RETURN(role, MdsRole::Start(runtime, *transport, config));
     return Served{absl::StrFormat("serving the MDT in %s at %s", config.directory,
                                   absl::StrJoin(role->addresses(), ", ")),

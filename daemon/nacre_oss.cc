@@ -8,10 +8,10 @@
 #include "common/units.h"
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
+#include "daemon/data_plane.h"
 #include "daemon/oss_role.h"
 #include "daemon/serve.h"
 #include "rpc/grpc_channel.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace nacre {
 namespace {
@@ -65,9 +65,10 @@ int Main(int argc, char** argv) {
   auto add_osts = [&osts](OssConfig* config) { return AddOsts(osts, config); };
   if (auto exit = Configure<OssConfig>(flags, argc, argv, &config, add_osts)) return *exit;
   Runtime runtime(static_cast<int>(config.threads));
-  std::unique_ptr<Transport> transport = MakeTcpTransport(runtime.executor(), RealClock());
+  std::unique_ptr<Transport> transport;
   std::unique_ptr<OssRole> role;
   auto start = [&]() -> StatusOr<Served> {
+    ASSIGN_OR_RETURN(transport, MakeDataPlane(runtime.executor(), RealClock(), config.transport));
     ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(config.mds, kMgsTimeout));
     ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
     return Served{Describe(*role, config), [&role] { return role->Stop(); }};

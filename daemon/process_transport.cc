@@ -6,8 +6,9 @@
 #include <mutex>
 #include <set>
 
+#include "daemon/data_plane.h"
 #include "transport/inproc/inproc_transport.h"
-#include "transport/tcp/tcp_transport.h"
+#include "transport/shared_memory.h"
 
 namespace nacre {
 namespace {
@@ -54,31 +55,34 @@ class ProcessTransport : public Transport {
  public:
   ProcessTransport(Executor executor, Clock& clock)
       : inproc_(MakeInprocTransport(MakeInprocNetwork(), executor, clock)),
-        sockets_(MakeTcpTransport(executor, clock)) {}
+        outside_(MakeDataPlane(executor, clock, "auto").value()) {}
 
-  // Host memory is the same to both.
+  // In process every region will do.
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {
-    return inproc_->Register(data, size);
+    return outside_->Register(data, size);
+  }
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) override {
+    return outside_->RegisterShared(std::move(memory));
   }
 
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {
     if (absl::StartsWith(address, "inproc:")) return inproc_->Connect(address);
     if (addresses_->Contains(address)) return inproc_->Connect(InprocName(address));
-    return sockets_->Connect(address);
+    return outside_->Connect(address);
   }
 
   StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) override {
     if (absl::StartsWith(address, "inproc:")) return inproc_->Listen(address, std::move(handler));
     auto shared = std::make_shared<CallHandler>(std::move(handler));
     auto forward = [shared](std::shared_ptr<IncomingCall> call) { return (*shared)(std::move(call)); };
-    ASSIGN_OR_RETURN(std::unique_ptr<Listener> sockets, sockets_->Listen(address, forward));
+    ASSIGN_OR_RETURN(std::unique_ptr<Listener> sockets, outside_->Listen(address, forward));
     ASSIGN_OR_RETURN(std::unique_ptr<Listener> inproc,
                      inproc_->Listen(InprocName(sockets->address()), forward));
     return std::make_unique<ProcessListener>(addresses_, std::move(sockets), std::move(inproc));
   }
 
  private:
-  std::unique_ptr<Transport> inproc_, sockets_;
+  std::unique_ptr<Transport> inproc_, outside_;
   std::shared_ptr<Addresses> addresses_ = std::make_shared<Addresses>();
 };
 

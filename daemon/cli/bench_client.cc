@@ -12,16 +12,16 @@
 #include "common/random.h"
 #include "common/runtime.h"
 #include "daemon/cli/bench_target.h"
+#include "daemon/data_plane.h"
 #include "rpc/convert.h"
 #include "rpc/grpc_channel.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace nacre::cli {
 namespace {
 
 class ClientTarget : public BenchTarget {
  public:
-  ClientTarget() : runtime_(2), transport_(MakeTcpTransport(runtime_.executor(), RealClock())) {}
+  ClientTarget() : runtime_(2), transport_(MakeDataPlane(runtime_.executor(), RealClock(), "auto").value()) {}
 
   ~ClientTarget() override {
     if (filesystem_ != nullptr) End();

@@ -1,10 +1,6 @@
 #include "server/object/pool.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cerrno>
-#include <cstring>
 
 namespace nacre::ost {
 
@@ -21,28 +17,12 @@ StatusOr<std::shared_ptr<BufferPool>> BufferPool::Create(uint64_t bytes, Transpo
     return ErrnoError(EINVAL,
                       absl::StrCat("buffer pool of ", bytes, " bytes: at least ", kMinBytes, " are needed"));
   }
-  int fd = memfd_create("nacre-pool", MFD_CLOEXEC);
-  if (fd < 0) return ErrnoError(errno, absl::StrCat("memfd for the buffer pool: ", strerror(errno)));
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    int error = errno;
-    close(fd);
-    return ErrnoError(error, absl::StrCat("buffer pool of ", bytes, " bytes: ", strerror(error)));
-  }
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  int error = errno;
-  close(fd);
-  if (base == MAP_FAILED)
-    return ErrnoError(error, absl::StrCat("mapping ", bytes, " bytes of pool: ", strerror(error)));
-  std::shared_ptr<BufferPool> pool(new BufferPool(static_cast<std::byte*>(base), bytes / kBlockSize));
+  ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Create("nacre-pool", bytes));
+  std::shared_ptr<BufferPool> pool(new BufferPool(std::move(memory)));
   if (transport != nullptr) {
-    ASSIGN_OR_RETURN(pool->region_, transport->Register(pool->base_, bytes));
+    ASSIGN_OR_RETURN(pool->region_, transport->RegisterShared(pool->memory_));
   }
   return pool;
-}
-
-BufferPool::~BufferPool() {
-  region_.reset();
-  munmap(base_, pages_.size() * kBlockSize);
 }
 
 Task<BufferPool::Pages> BufferPool::Acquire(size_t count) {

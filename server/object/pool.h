@@ -1,4 +1,4 @@
-// The buffers of an OSS: one mapped memfd, registered with the transport, cut into 4 KiB pages. A page is
+// The buffers of an OSS: shared memory, registered with the transport, cut into 4 KiB pages. A page is
 // pinned (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read
 // cache. What is cached are physical blocks, which do not change as long as they are mapped.
 //
@@ -20,6 +20,7 @@
 #include "common/status.h"
 #include "common/task.h"
 #include "server/object/format.h"
+#include "transport/shared_memory.h"
 #include "transport/transport.h"
 
 namespace nacre::ost {
@@ -56,7 +57,6 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   // EINVAL below kMinBytes. `transport` may be null (tests).
   static StatusOr<std::shared_ptr<BufferPool>> Create(uint64_t bytes, Transport* transport);
-  ~BufferPool();
   BufferPool(const BufferPool&) = delete;
 
   // Pages with undefined content that belong to no block. At most max_acquire() at a time.
@@ -74,7 +74,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void Publish(std::span<const uint64_t> keys, std::span<const uint32_t> pages);
   void Drop(uint32_t ost_slot, const BlockRun& run);
 
-  std::byte* PageData(uint32_t page) const { return base_ + uint64_t{page} * kBlockSize; }
+  std::byte* PageData(uint32_t page) const { return memory_->data() + uint64_t{page} * kBlockSize; }
   uint64_t bytes() const { return pages_.size() * kBlockSize; }
   size_t pinned_pages() const;
 
@@ -90,13 +90,14 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     OneShot<std::vector<uint32_t>> ready;
   };
 
-  BufferPool(std::byte* base, size_t page_count) : base_(base), pages_(page_count), unpinned_(page_count) {}
+  explicit BufferPool(std::shared_ptr<SharedMemory> memory)
+      : memory_(std::move(memory)), pages_(memory_->size() / kBlockSize), unpinned_(pages_.size()) {}
 
   std::vector<uint32_t> Take(size_t count);
   void Forget(Page* page);
   void ServeWaiters();
 
-  std::byte* base_;
+  const std::shared_ptr<SharedMemory> memory_;
   std::shared_ptr<MemoryRegion> region_;
   mutable std::mutex mutex_;
   std::vector<Page> pages_;

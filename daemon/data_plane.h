@@ -1,0 +1,23 @@
+// The data plane of a daemon: puts together the paths that its configuration allows. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/task.h"
+#include "transport/transport.h"
+
+namespace nacre {
+
+// What the key `transport` may be: "auto" is the best path that works with each server, "tcp" is TCP alone,
+// the others are the only path besides the greeting over TCP.
+const std::vector<std::string>& TransportChoices();
+
+// ENOTSUP: this machine has no such path; "auto" and "tcp" always work. The clock must outlive the transport
+// and what it has made.
+StatusOr<std::unique_ptr<Transport>> MakeDataPlane(Executor executor, Clock& clock,
+                                                   const std::string& choice);
+
+}  // namespace nacre
