@@ -13,6 +13,7 @@ constexpr uint8_t kFlagInline = 1;
 // Bounds that a sound record never passes: a damaged length is refused instead of allocated.
 constexpr size_t kMaxComponents = 64;
 constexpr size_t kMaxStripes = 65536;
+constexpr uint64_t kMaxInline = 64 << 10;  // MetadataOptions::inline_limit is never more
 
 Status Damaged(std::string_view what, std::string_view why) {
   return absl::DataLossError(absl::StrCat("damaged ", AbslView(what), " record: ", AbslView(why)));
@@ -47,6 +48,7 @@ Status ReadLayout(ByteReader* in, Layout* layout) {
   layout->object_sequence = in->Little<uint64_t>();
   size_t count = in->Little<uint8_t>();
   if (count > kMaxComponents) return Damaged("inode", absl::StrCat(count, " layout components"));
+  uint64_t start = 0;
   for (size_t i = 0; i < count; ++i) {
     LayoutComponent component;
     component.end = in->Little<uint64_t>();
@@ -57,6 +59,9 @@ Status ReadLayout(ByteReader* in, Layout* layout) {
     if (in->ok() && (component.groups.empty() || component.stripe_size == 0)) {
       return Damaged("inode", "a layout component without stripes");
     }
+    if (in->ok() && component.end <= start)
+      return Damaged("inode", absl::StrCat("a layout component from ", start, " to ", component.end));
+    start = component.end;
     layout->components.push_back(std::move(component));
   }
   return OkStatus();
@@ -140,6 +145,10 @@ StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data) {
   if (S_ISREG(inode.mode)) RETURN_IF_ERROR(ReadLayout(&in, &inode.layout));
   if (S_ISDIR(inode.mode)) RETURN_IF_ERROR(ReadTemplate(&in, &inode.default_layout));
   RETURN_IF_ERROR(CheckEnd(in, absl::StrCat("inode ", fid.ToString())));
+  if (inode.inline_data && (!S_ISREG(inode.mode) || inode.size > kMaxInline)) {
+    return Damaged("inode", absl::StrCat(fid.ToString(), " has mode ", inode.mode, " and ", inode.size,
+                                         " bytes of inline data"));
+  }
   return inode;
 }
 

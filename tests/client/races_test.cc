@@ -1,0 +1,98 @@
+// Two mounts at one file at once: whatever one learns of the other's changes in the middle of an operation,
+// the operation comes to an end.
+#include <linux/falloc.h>
+
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr size_t kSize = 300'000;
+constexpr int kRounds = 40;
+
+struct Started {
+  int begun = 0;
+  int ended = 0;
+  std::vector<Status> failed;
+};
+
+const Status& StatusOf(const Status& status) { return status; }
+template <typename T>
+const Status& StatusOf(const StatusOr<T>& result) {
+  return result.status();
+}
+
+template <typename T>
+void Begin(const std::shared_ptr<Started>& started, Mounted& mount, Task<T> task) {
+  ++started->begun;
+  asio::co_spawn(mount.process()->executor(), std::move(task),
+                 [started](std::exception_ptr exception, T result) {
+                   if (exception) DieOfException(exception);
+                   ++started->ended;
+                   if (Status status = StatusOf(result); !status.ok())
+                     started->failed.push_back(std::move(status));
+                 });
+}
+
+// Every attribute that arrives may take the layout away that an operation under way has just looked at.
+TEST(Races, ReadAndFallocateWhileAnotherClientTruncates) {
+  Harness harness;
+  auto mine = harness.Mount();
+  auto theirs = harness.Mount();
+  HandlePtr file = mine->Create("f");
+  HandlePtr other = theirs->OpenName("f");
+  const Fid fid = FromProto(mine->Lookup("f")->attr.fid());
+  const std::string data = Pattern(1, kSize);
+  const std::span<const std::byte> piece = std::as_bytes(std::span(data.data(), data.size()));
+  SetAttributes empty;
+  empty.size = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    theirs->Write(other, 0, data);
+    auto pending = std::make_shared<Started>();
+    auto racing = std::make_shared<Started>();  // may be told that the file was truncated meanwhile
+    Begin(pending, *mine, mine->fs().Read(file, 0, kSize));
+    Begin(racing, *mine, mine->fs().Fallocate(file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, kSize));
+    Begin(racing, *mine, mine->fs().Seek(file, 0, SEEK_HOLE));
+    Begin(pending, *theirs, theirs->fs().Setattr(theirs->caller, fid, empty, other));
+    Begin(pending, *theirs, theirs->fs().Write(other, 0, std::span(&piece, 1)));
+    for (int i = 0; i < 20; ++i) {
+      Begin(pending, *mine, mine->fs().Getattr(mine->caller, fid, nullptr));
+      harness.world.RunFor(std::chrono::microseconds(50 + 17 * round));
+    }
+    auto done = [&] { return pending->ended == pending->begun && racing->ended == racing->begun; };
+    ASSERT_TRUE(harness.RunUntil(done)) << "round " << round;
+    EXPECT_THAT(pending->failed, testing::IsEmpty());
+    for (const Status& status : racing->failed) EXPECT_THAT(ToErrno(status), testing::AnyOf(EBUSY, ENXIO));
+  }
+  EXPECT_TRUE(mine->Close(file).ok());
+  EXPECT_TRUE(theirs->Close(other).ok());
+}
+
+// What waits for a range while the client is evicted finds nothing there any more.
+TEST(Races, OperationsThatWaitDuringAnEvictionFail) {
+  Harness harness;
+  auto mine = harness.Mount();
+  HandlePtr file = mine->Create("f");
+  mine->Write(file, 0, Pattern(1, kSize));
+  ASSERT_TRUE(mine->Fsync(file).ok());
+  const int node = mine->process()->node();
+  for (int other = 0; other < harness.cluster.nodes(); ++other) {
+    harness.network.Cut(node, other);
+    harness.network.Cut(other, node);
+  }
+  auto started = std::make_shared<Started>();
+  Begin(started, *mine, mine->fs().Fallocate(file, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, kSize));
+  harness.world.RunFor(10ms);  // has the range, and waits for the OSTs
+  const std::byte byte{1};
+  const std::span<const std::byte> piece(&byte, 1);
+  Begin(started, *mine, mine->fs().Read(file, 0, kSize));
+  Begin(started, *mine, mine->fs().Write(file, 1000, std::span(&piece, 1)));
+  auto theirs = harness.Mount();  // once the other one is evicted
+  harness.network.Heal();
+  ASSERT_TRUE(harness.RunUntil([&] { return started->ended == started->begun; }));
+  ASSERT_EQ(started->failed.size(), 3u);
+  for (const Status& status : started->failed) EXPECT_THAT(status, HasErrno(EIO));
+}
+
+}  // namespace
+}  // namespace nacre::client
