@@ -69,10 +69,10 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t gen
     return ErrnoError(EIO, "this client's session was evicted while the request was under way");
   auto target = targets_.find(ost);
   if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
-  std::shared_ptr<ObjectStub>& stub = stubs_[target->second.address];
-  if (stub != nullptr) return stub;
+  if (auto it = stubs_.find(target->second.address); it != stubs_.end()) return it->second;
   ASSIGN_OR_RETURN(auto peer, transport_.Connect(target->second.address));
-  stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, policy_);
+  auto stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, policy_);
+  stubs_[target->second.address] = stub;
   return stub;
 }
 
@@ -191,7 +191,6 @@ std::vector<std::string> Targets::Paths() const {
   std::vector<std::string> paths;
   std::lock_guard lock(mutex_);
   for (const auto& [address, stub] : stubs_) {
-    if (stub == nullptr) continue;
     PathInfo path = stub->peer()->path();
     paths.push_back(path.reason.empty() ? absl::StrFormat("%s %s", address, path.path)
                                         : absl::StrFormat("%s %s (%s)", address, path.path, path.reason));
