@@ -5,8 +5,8 @@
 namespace nacre {
 namespace {
 
-// Between two looks of a helper: while it finds work; while the thread before it works; and when that is
-// idle.
+// Between two looks of a thread that helps: while it finds work; while the thread before it works; and when
+// that is idle.
 constexpr Duration kHelping = std::chrono::microseconds(100);
 constexpr Duration kWatching = std::chrono::milliseconds(1);
 constexpr Duration kIdle = std::chrono::milliseconds(50);

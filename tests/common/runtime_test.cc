@@ -55,7 +55,7 @@ TEST(Runtime, SomebodyStandsInForAThreadThatIsHeldUp) {
   release.set_value();
 }
 
-TEST(Runtime, StopsWhileHelpersNap) {
+TEST(Runtime, StopsWhileOthersNap) {
   Runtime runtime(4);
   runtime.Stop();
 }
