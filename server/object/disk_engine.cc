@@ -186,7 +186,7 @@ class UringOnExecutor : public DiskEngine {
     state_ = std::make_shared<State>(executor);
     RETURN_IF_ERROR(state_->ring.Open());
     boost::system::error_code error;
-    state_->readable.assign(::dup(state_->ring.fd()), error);
+    state_->readable.assign(::fcntl(state_->ring.fd(), F_DUPFD_CLOEXEC, 0), error);
     if (error) return ErrnoError(error.value(), absl::StrCat("io_uring with epoll: ", error.message()));
     Wait(state_);
     return OkStatus();
