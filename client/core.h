@@ -27,6 +27,8 @@
 
 namespace nacre::client {
 
+inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
+
 // Passes the gate, without a coroutine where it is open.
 #define NACRE_ENTER(pass)             \
   Gate::Pass pass = gate_.TryEnter(); \
@@ -178,6 +180,7 @@ class Core final : public FileSystem {
   Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
   Task<Status> LoadFile(InodePtr inode);
+  Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
 
   // --- handles (open.cc) ---
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
@@ -213,7 +216,7 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                      Pieces pieces, size_t size);
-  void WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
+  Status WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
   Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
                            uint64_t size);
   Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -39,6 +40,21 @@ bool Inode::Apply(const proto::Attr& newer) {
   attr_known = true;
   if (layout != nullptr && layout->generation() < attr.layout_generation()) layout.reset();
   return true;
+}
+
+std::optional<FileContent> Inode::Content() const {
+  FileContent content;
+  content.size = attr.size();
+  content.change = attr.change();
+  if (attr.inline_data()) content.inline_bytes = inline_bytes;
+  if (!attr.inline_data()) content.layout = layout;
+  if (!attr_known || (content.inline_bytes == nullptr && content.layout == nullptr)) return std::nullopt;
+  return content;
+}
+
+Status ContentLost(const Inode& inode) {
+  return ErrnoError(EIO, absl::StrFormat("file %s: its content was lost while this operation waited",
+                                         inode.fid.ToString()));
 }
 
 void Inode::ApplyLayout(const proto::Layout& proto_layout) {

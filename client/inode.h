@@ -39,6 +39,15 @@ struct Pending {
   }
 };
 
+// By what a file's bytes are reached, as of one moment: newer attributes, of which another operation may
+// learn at any time, may have another layout already.
+struct FileContent {
+  std::shared_ptr<std::string> inline_bytes;  // of a file with inline data; else null
+  LayoutPtr layout;                           // of a file without; else null
+  uint64_t size = 0;                          // as the MDS knows it
+  uint64_t change = 0;
+};
+
 struct Inode {
   Inode(Fid id, std::shared_ptr<DataCache> cache) : fid(id), data_cache(std::move(cache)) {}
   ~Inode() { data_cache->Drop(data, 0, UINT64_MAX, nullptr); }
@@ -101,9 +110,14 @@ struct Inode {
   // true.
   bool Apply(const proto::Attr& newer);
   void ApplyLayout(const proto::Layout& proto_layout);
+  std::optional<FileContent> Content() const;  // nothing: not known
 };
 
 using InodePtr = std::shared_ptr<Inode>;
+
+// EIO: what was known of the file went while an operation waited (this client was evicted, or data could not
+// be written back).
+Status ContentLost(const Inode& inode);
 
 // What reading of a handle looks like, for readahead. Guarded by its own mutex.
 struct ReadPattern {

@@ -134,19 +134,23 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
 }
 
 Task<Status> Core::LoadFile(InodePtr inode) {
+  auto content = co_await LoadContent(std::move(inode));
+  co_return content.status();
+}
+
+Task<StatusOr<FileContent>> Core::LoadContent(InodePtr inode) {
   if (cached()) {
     std::lock_guard lock(inode->mutex);
-    if (inode->attr_known &&
-        (inode->attr.inline_data() ? inode->inline_bytes != nullptr : inode->layout != nullptr)) {
-      co_return OkStatus();
-    }
+    if (auto content = inode->Content()) co_return *std::move(content);
   }
   Caller system;
-  auto known = co_await Refresh(system, inode->fid, true);
-  if (!known.ok()) co_return known.status();
-  std::lock_guard lock(inode->mutex);
-  if (inode->attr.inline_data() ? inode->inline_bytes != nullptr : inode->layout != nullptr)
-    co_return OkStatus();
+  for (int attempt = 0; attempt <= kRaces; ++attempt) {
+    auto known = co_await Refresh(system, inode->fid, true);
+    if (!known.ok()) co_return known.status();
+    std::lock_guard lock(inode->mutex);
+    if (auto content = inode->Content()) co_return *std::move(content);
+    // Newer attributes, without layout and data, may have overtaken these.
+  }
   co_return ErrnoError(
       EIO, absl::StrFormat("file %s: the MDS sent neither data nor a layout", inode->fid.ToString()));
 }

@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint64_t kPiece = 1 << 20;       // fetched in one go
 constexpr uint64_t kMostPinned = 4 << 20;  // of one read
-constexpr int kRaces = 8;                  // retries of what other clients keep changing under us
 
 ReadResult Slice(std::shared_ptr<std::string> bytes, uint64_t offset, size_t size) {
   ReadResult result;
@@ -68,6 +67,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   uint64_t file_size = 0;
   {
     std::lock_guard lock(inode->mutex);
+    if (!inode->Content()) co_return ContentLost(*inode);
     if (inode->attr.inline_data()) co_return Slice(inode->inline_bytes, offset, size);
     layout = inode->layout;
     file_size = inode->Size();
@@ -87,6 +87,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
     {
       std::lock_guard lock(inode->mutex);  // it may have been cut while we waited
       end = std::min(end, inode->Size());
+      if (inode->attr.inline_data() && inode->inline_bytes == nullptr) co_return ContentLost(*inode);
       if (inode->attr.inline_data()) co_return Slice(inode->inline_bytes, offset, size);
     }
     if (offset >= end) co_return ReadResult{};
@@ -110,6 +111,10 @@ Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_
       {
         std::lock_guard lock(inode->mutex);
         layout = inode->layout;
+      }
+      if (layout == nullptr) {
+        cache_->FinishFetch(inode->data, plan, false);
+        co_return ContentLost(*inode);
       }
       std::vector<IoPiece> pieces;
       pieces.reserve(plan.pieces.size());
@@ -208,26 +213,18 @@ Task<StatusOr<ReadResult>> Core::ReadObjects(InodePtr inode, LayoutPtr layout, u
 Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, size_t size) {
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
-    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-    LayoutPtr layout;
-    uint64_t file_size = 0, change = 0;
-    {
-      std::lock_guard lock(inode->mutex);
-      if (inode->attr.inline_data()) co_return Slice(inode->inline_bytes, offset, size);
-      layout = inode->layout;
-      file_size = inode->attr.size();
-      change = inode->attr.change();
-    }
-    if (offset >= file_size) co_return ReadResult{};
+    CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
+    if (file.inline_bytes != nullptr) co_return Slice(file.inline_bytes, offset, size);
+    if (offset >= file.size) co_return ReadResult{};
     bool complete = true;
-    auto result =
-        co_await ReadObjects(inode, layout, offset, std::min<uint64_t>(size, file_size - offset), &complete);
+    auto result = co_await ReadObjects(inode, file.layout, offset,
+                                       std::min<uint64_t>(size, file.size - offset), &complete);
     if (!result.ok() || complete || attempt >= kRaces) co_return result;
     // Holes are rare enough to make sure that they are none that a truncation by another client has just
     // torn.
     Caller system;
     auto now = co_await Refresh(system, inode->fid, false);
-    if (!now.ok() || now->attr.change() == change) co_return result;
+    if (!now.ok() || now->attr.change() == file.change) co_return result;
   }
 }
 

@@ -103,10 +103,12 @@ Task<Status> Core::Preallocate(InodePtr inode, uint64_t offset, uint64_t length)
 
 // Sends a request for each object's part of the extent, all at once.
 Task<Status> Core::ForEachObject(InodePtr inode, uint64_t offset, uint64_t length, ObjectRequestMaker make) {
-  LayoutPtr layout;
-  {
-    std::lock_guard lock(inode->mutex);
-    layout = inode->layout;
+  CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
+  LayoutPtr layout = file.layout;
+  if (layout == nullptr) {
+    co_return ErrnoError(EBUSY,
+                         absl::StrFormat("file %s was truncated by another client meanwhile: try again",
+                                         inode->fid.ToString()));
   }
   std::vector<Task<StatusOr<proto::ObjectReply>>> calls;
   std::set<OstIndex> osts;

@@ -13,7 +13,6 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kWindow = 1 << 20;  // copied in one go
-constexpr int kRaces = 8;
 
 // Copies `size` bytes that begin `skip` bytes into the pieces.
 void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to,
@@ -104,7 +103,7 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
   }
   if (is_inline) {
     if (offset + size <= inline_limit_) {
-      WriteInlineBytes(*inode, offset, pieces, size);
+      CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, offset, pieces, size));
       NoteWrite(*inode, handle->caller, offset + size);
       ListDirty(inode);
       co_return size;
@@ -116,6 +115,7 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     std::lock_guard lock(inode->mutex);
     layout = inode->layout;
   }
+  if (layout == nullptr) co_return ContentLost(*inode);
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (direct && (!options_.direct_behind || (handle->flags & (O_SYNC | O_DSYNC)) != 0))
     co_return co_await WriteDirect(handle, inode, layout, offset, pieces, size);
@@ -158,8 +158,9 @@ Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, Layou
 }
 
 // The range is locked; [offset, offset + size) fits the inline limit.
-void Core::WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size) {
+Status Core::WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size) {
   std::lock_guard lock(inode.mutex);
+  if (inode.inline_bytes == nullptr) return ContentLost(inode);
   if (inode.inline_bytes.use_count() > 1)
     inode.inline_bytes = std::make_shared<std::string>(*inode.inline_bytes);
   std::string& bytes = *inode.inline_bytes;
@@ -169,6 +170,7 @@ void Core::WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t
   if (inode.inline_dirty()) begin = std::min(begin, inode.inline_dirty_begin);
   inode.inline_dirty_end = std::max(inode.inline_dirty() ? inode.inline_dirty_end : 0, offset + size);
   inode.inline_dirty_begin = begin;
+  return OkStatus();
 }
 
 // One window of at most kWindow bytes. The range is locked.
