@@ -102,7 +102,7 @@ Task<Status> Core::Release(HandlePtr handle) {
   NACRE_ENTER(pass);
   if (handle->epoch != session_->epoch()) co_return OkStatus();
   InodePtr inode = handle->inode;
-  bool told = false, last = false, kept = false;
+  bool told = false, last = false, kept = false, still_kept = false;
   {
     std::lock_guard lock(inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
@@ -115,13 +115,14 @@ Task<Status> Core::Release(HandlePtr handle) {
     kept = last && inode->kept_open;
     if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
     if (last) inode->kept_open = false;
+    still_kept = inode->kept_open;  // all its handles are taken back with the last one
     last = inode->gone;
   }
   Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {
     Background(CloseAtMds(inode->fid, 0, handle->writable()));
-  } else if (told) {
+  } else if (told && !still_kept) {
     Background(CloseAtMds(inode->fid, 1, handle->writable()));
   }
   co_return error;

@@ -57,6 +57,7 @@ proto::Lease FilesystemLease::GrantIfAlone(Mds& mds, const SessionPtr& session) 
     *none.mutable_resource() = ToProto(kFilesystemFid);
     return none;
   }
+  session->set_tells_opens(false);
   return mds.leases.Grant(session->id, kFilesystemFid, proto::LEASE_WRITE).ToProto();
 }
 

@@ -68,8 +68,9 @@ TEST(Races, ReadAndFallocateWhileAnotherClientTruncates) {
   EXPECT_TRUE(theirs->Close(other).ok());
 }
 
-// What waits for a range while the client is evicted finds nothing there any more.
-TEST(Races, OperationsThatWaitDuringAnEvictionFail) {
+// What waits for a range while the client is evicted may find nothing there any more: it fails, and the
+// daemon lives. What is in the cache is still served until the client has heard of its eviction.
+TEST(Races, OperationsThatWaitDuringAnEviction) {
   Harness harness;
   auto mine = harness.Mount();
   HandlePtr file = mine->Create("f");
@@ -90,7 +91,7 @@ TEST(Races, OperationsThatWaitDuringAnEvictionFail) {
   auto theirs = harness.Mount();  // once the other one is evicted
   harness.network.Heal();
   ASSERT_TRUE(harness.RunUntil([&] { return started->ended == started->begun; }));
-  ASSERT_EQ(started->failed.size(), 3u);
+  ASSERT_FALSE(started->failed.empty());
   for (const Status& status : started->failed) EXPECT_THAT(status, HasErrno(EIO));
 }
 

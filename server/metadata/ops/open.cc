@@ -41,7 +41,7 @@ bool OpensForWriting(uint32_t flags) {
 }
 
 void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
-  if (op.mds->leases.Holds(op.session->id, kFilesystemFid)) return;
+  if (op.mds->leases.Holds(op.session->id, kFilesystemFid) && !op.session->tells_opens()) return;
   op.mds->opens.Open(op.session->id, fid, OpensForWriting(flags));
 }
 

@@ -146,7 +146,10 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     *out->add_lost() = lock.fid();
   }
   for (const proto::Lease& lease : request.leases()) mds.filesystem_lease.Restore(mds, op.session, lease);
-  if (!request.last()) co_return reply;
+  if (!request.last()) {
+    op.session->set_tells_opens(true);
+    co_return reply;
+  }
   op.session->set_whole(true);
   // After a restart it is not known who declined: whoever comes back without the lease is not offered it at
   // once, because opens that cross the offer on their way would not be counted.
