@@ -178,7 +178,7 @@ class Bench {
       uint64_t place = workload.sequential ? bench->next_++ : random.Below(places);
       if (workload.sequential ? place >= places : begin >= bench->deadline_) break;
       if (workload.write) {
-        WriteArgs args{kObject, place * workload.size, workload.size, Fid{1, 1, 0}, crc, nullptr};
+        WriteArgs args{kObject, {{place * workload.size, workload.size}}, Fid{1, 1, 0}, crc, nullptr};
         result.status = (co_await bench->store_->Write(std::move(args), &source)).status();
       } else {
         result.status =

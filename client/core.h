@@ -185,7 +185,7 @@ class Core final : public FileSystem {
   // --- handles (open.cc) ---
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
-  Task<void> CloseAtMds(Fid fid, uint32_t count, bool write);
+  Task<void> CloseAtMds(Fid fid, uint32_t count, bool write, uint64_t held);
   Status TakeError(FileHandle& handle);
 
   // --- names (create.cc, directory.cc, remove.cc) ---
@@ -284,6 +284,7 @@ class Core final : public FileSystem {
   std::unique_ptr<MetadataQueue> queue_;
   Gate gate_;
   std::atomic<bool> cached_{false};
+  std::atomic<uint64_t> times_held_{0};  // how often Held has been called
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
   std::atomic<uint64_t> synced_mutation_{0};  // Session::mutations that the MDS has on stable storage

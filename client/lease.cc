@@ -113,6 +113,7 @@ Task<void> Core::InvalidateKernel(std::vector<InodePtr> inodes) {
 
 // What this client holds: for the MDS after a lost stream, and when the lease goes.
 proto::Reclaim Core::Held() {
+  ++times_held_;  // before anything is counted: a close that comes later is not in it
   proto::Reclaim held;
   for (const InodePtr& inode : inodes_->All()) {
     std::lock_guard lock(inode->mutex);

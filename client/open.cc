@@ -103,9 +103,11 @@ Task<Status> Core::Release(HandlePtr handle) {
   if (handle->epoch != session_->epoch()) co_return OkStatus();
   InodePtr inode = handle->inode;
   bool told = false, last = false, kept = false, still_kept = false;
+  uint64_t held = 0;
   {
     std::lock_guard lock(inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
+    held = times_held_;
     --inode->opens;
     if (handle->writable()) --inode->write_opens;
     // Handles are alike to the MDS: which of them it was told of does not matter.
@@ -121,24 +123,26 @@ Task<Status> Core::Release(HandlePtr handle) {
   Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {
-    Background(CloseAtMds(inode->fid, 0, handle->writable()));
+    Background(CloseAtMds(inode->fid, 0, handle->writable(), held));
   } else if (told && !still_kept) {
-    Background(CloseAtMds(inode->fid, 1, handle->writable()));
+    Background(CloseAtMds(inode->fid, 1, handle->writable(), held));
   }
   co_return error;
 }
 
-// Not repeated as it stands after a lost stream: the counts that Reclaim has sent since are right, but for a
-// file that is not open here any more, which Reclaim does not name.
-Task<void> Core::CloseAtMds(Fid fid, uint32_t count, bool write) {
+// Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
+// counts are right, but for a file that is not open here any more, which a Reclaim does not name.
+Task<void> Core::CloseAtMds(Fid fid, uint32_t count, bool write, uint64_t held) {
   for (;;) {
     proto::MetadataRequest request;
     *request.mutable_close()->mutable_fid() = ToProto(fid);
     request.mutable_close()->set_count(count);
     request.mutable_close()->set_write(write);
     co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
-    auto reply = co_await session_->CallOnce(std::move(request));
+    auto reply =
+        co_await session_->CallOnce(std::move(request), [this, held] { return times_held_ == held; });
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
+    held = times_held_;
     InodePtr inode = inodes_->Find(fid);
     if (inode != nullptr) {
       std::lock_guard lock(inode->mutex);

@@ -286,10 +286,12 @@ Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto
   co_return result;
 }
 
-Task<StatusOr<proto::MetadataReply>> Session::CallOnce(proto::MetadataRequest request) {
+Task<StatusOr<proto::MetadataReply>> Session::CallOnce(proto::MetadataRequest request,
+                                                       std::function<bool()> still) {
   const Duration begin = clock_.Now();
   uint64_t epoch = this->epoch();
   CO_ASSIGN_OR_RETURN(Turn turn, co_await WaitConnected(epoch, begin));
+  if (still != nullptr && !still()) co_return absl::UnavailableError("out of date before it was sent");
   request.set_session(turn.session);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await turn.channel->Call(std::move(request)));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));

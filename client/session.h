@@ -8,6 +8,7 @@
 
 #include <absl/functional/any_invocable.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -51,8 +52,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // As Call, for what Number has been called for, alone or in a batch. EIO if the session of that epoch has
   // ended.
   Task<StatusOr<proto::MetadataReply>> CallNumbered(uint64_t epoch, proto::MetadataRequest request);
-  // Sends once: UNAVAILABLE if the stream was lost meanwhile.
-  Task<StatusOr<proto::MetadataReply>> CallOnce(proto::MetadataRequest request);
+  // Sends once: UNAVAILABLE if the stream was lost meanwhile, or if `still`, asked when there is a stream to
+  // send it over, says that it is out of date.
+  Task<StatusOr<proto::MetadataReply>> CallOnce(proto::MetadataRequest request,
+                                                std::function<bool()> still = nullptr);
 
   // Says goodbye (`clean`: with Disconnect) and stops.
   Task<void> End(bool clean);
