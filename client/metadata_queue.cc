@@ -50,11 +50,6 @@ bool MetadataQueue::HasRoomLocked() const {
   return waiting_.size() < kMostWaiting && waiting_bytes_ < kMostWaitingBytes;
 }
 
-bool MetadataQueue::HasRoom() {
-  std::lock_guard lock(mutex_);
-  return HasRoomLocked();
-}
-
 Task<void> MetadataQueue::WaitForRoom() {
   for (;;) {
     OneShot<Unit> changed;

@@ -31,7 +31,6 @@ class MetadataQueue {
   // Numbers the mutation in the session of this epoch and appends it.
   void Push(uint64_t epoch, proto::MetadataRequest mutation, Done done);
 
-  bool HasRoom();
   Task<void> WaitForRoom();
 
   // Whether everything pushed has been answered.
@@ -54,7 +53,7 @@ class MetadataQueue {
     OneShot<Unit> reached;
   };
 
-  bool HasRoomLocked() const;
+  bool HasRoomLocked() const;  // mutex_ is held
   Task<void> Send();
   std::vector<Item> TakeBatch();
   void Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply);

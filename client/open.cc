@@ -30,8 +30,7 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
     std::lock_guard lock(inode->mutex);
     if (!inode->attr_known || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
     if (S_ISREG(inode->attr.mode())) {
-      bool loaded = inode->attr.inline_data() ? inode->inline_bytes != nullptr : inode->layout != nullptr;
-      if (!loaded) return nullptr;
+      if (!inode->Content()) return nullptr;
     } else if (!S_ISDIR(inode->attr.mode())) {
       return nullptr;
     }

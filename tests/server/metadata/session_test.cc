@@ -308,17 +308,23 @@ TEST(Eviction, KeepAliveKeepsIt) {
   EXPECT_EQ(status.sessions(0).paths(0), "oss tcp");
 }
 
-TEST(Eviction, FilesOpenForWritingGetTheSizeOfTheirObjects) {
-  Harness harness(2);
-  TestClient client(harness);
+// A new file /f whose first object holds so many bytes, of which the MDS has not been told.
+Fid FileWithUntoldBytes(Harness& harness, TestClient& client, size_t bytes) {
   Fid f = FidOf(client.Create(kRootFid, "f"));
   proto::MetadataRequest out;
   *out.mutable_move_out()->mutable_fid() = ToProto(f);
   auto layout = client.Call(out).moved_out().layout();
   auto& object =
       harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
-  object.data = std::string(5000, 'x');
+  object.data = std::string(bytes, 'x');
   object.parent = f;
+  return f;
+}
+
+TEST(Eviction, FilesOpenForWritingGetTheSizeOfTheirObjects) {
+  Harness harness(2);
+  TestClient client(harness);
+  Fid f = FileWithUntoldBytes(harness, client, 5000);
   harness.RunFor(harness.options.session_timeout + std::chrono::seconds(5));
   TestClient other(harness);
   EXPECT_EQ(other.Getattr(f).attr().attr().size(), 5000u);
@@ -327,14 +333,7 @@ TEST(Eviction, FilesOpenForWritingGetTheSizeOfTheirObjects) {
 TEST(Eviction, AfterALostLeaseHolderAllObjectsAreLookedThrough) {
   Harness harness(2, WithLeases());
   TestClient client(harness);
-  Fid f = FidOf(client.Create(kRootFid, "f"));
-  proto::MetadataRequest out;
-  *out.mutable_move_out()->mutable_fid() = ToProto(f);
-  auto layout = client.Call(out).moved_out().layout();
-  auto& object =
-      harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
-  object.data = std::string(5000, 'x');
-  object.parent = f;
+  Fid f = FileWithUntoldBytes(harness, client, 5000);
   harness.RunFor(harness.options.session_timeout + std::chrono::seconds(10));
   TestClient other(harness);
   EXPECT_EQ(other.Getattr(f).attr().attr().size(), 5000u);
