@@ -200,8 +200,6 @@ class Core final : public FileSystem {
   void BeginRemoval(const InodePtr& inode, bool* keep_open);
   void EndRemoval(const InodePtr& inode);
   void AfterRemoval(const proto::Attr& attr, bool kept);
-  bool LeaseGranted();
-  void AfterUncachedRemoval(const proto::Attr& attr, bool kept);
   void DiscardIfGone(const proto::Attr& attr);
   void DiscardData(Inode& inode);
 

@@ -47,6 +47,8 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_mode(mode);
   create->set_flags(static_cast<uint32_t>(flags));
   create->set_exclusive((flags & O_EXCL) != 0);
+  const bool untold = cached();
+  create->set_untold(untold);
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
     if (directory != nullptr && ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
@@ -64,7 +66,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   }
   Created created;
   created.known = MakeKnown(*inode);
-  created.handle = MakeHandle(caller, inode, flags, !cached());
+  created.handle = MakeHandle(caller, inode, flags, !untold);
   co_return created;
 }
 

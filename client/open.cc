@@ -52,6 +52,8 @@ Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
+  const bool untold = cached();
+  request.mutable_open()->set_untold(untold);
   InodePtr inode = inodes_->Get(fid);
   if ((flags & O_TRUNC) != 0) {
     CO_RETURN_IF_ERROR(co_await OpenEmpty(caller, inode, std::move(request)));
@@ -59,7 +61,7 @@ Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
     CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
     LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
   }
-  co_return MakeHandle(caller, inode, flags, !cached());
+  co_return MakeHandle(caller, inode, flags, !untold);
 }
 
 // An open with O_TRUNC: what is held back of the old content must neither be seen nor be sent afterwards.
@@ -101,7 +103,7 @@ Task<Status> Core::Release(HandlePtr handle) {
   NACRE_ENTER(pass);
   if (handle->epoch != session_->epoch()) co_return OkStatus();
   InodePtr inode = handle->inode;
-  bool told = false, last = false, kept = false, still_kept = false;
+  bool told = false, last = false, kept = false;
   uint64_t held = 0;
   {
     std::lock_guard lock(inode->mutex);
@@ -116,14 +118,13 @@ Task<Status> Core::Release(HandlePtr handle) {
     kept = last && inode->kept_open;
     if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
     if (last) inode->kept_open = false;
-    still_kept = inode->kept_open;  // all its handles are taken back with the last one
     last = inode->gone;
   }
   Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {
     Background(CloseAtMds(inode->fid, 0, handle->writable(), held));
-  } else if (told && !still_kept) {
+  } else if (told) {
     Background(CloseAtMds(inode->fid, 1, handle->writable(), held));
   }
   co_return error;

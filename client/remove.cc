@@ -54,10 +54,8 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   request.mutable_unlink()->set_name(name);
   request.mutable_unlink()->set_directory(directory);
   if (!cached()) {
-    const bool keep_open = !directory && LeaseGranted();
-    request.mutable_unlink()->set_keep_open(keep_open);
     auto reply = co_await Ask(caller, std::move(request));
-    if (reply.ok()) AfterUncachedRemoval(reply->attr().attr(), keep_open);
+    if (reply.ok()) DiscardIfGone(reply->attr().attr());
     co_return reply.status();
   }
 
@@ -106,11 +104,8 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   rename->set_new_name(new_name);
   rename->set_flags(flags);
   if (!cached() || (parent == new_parent && name == new_name)) {
-    const bool keep_open = LeaseGranted();
-    rename->set_keep_open(keep_open);
     auto reply = co_await Ask(caller, std::move(request));
-    if (reply.ok() && reply->entry().has_replaced())
-      AfterUncachedRemoval(reply->entry().replaced(), keep_open);
+    if (reply.ok() && reply->entry().has_replaced()) DiscardIfGone(reply->entry().replaced());
     co_return reply.status();
   }
 
@@ -170,18 +165,6 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   if (!same) from_lock.Set(*inodes_, Fid{});
   if (entry.has_replaced() && !same) AfterRemoval(entry.replaced(), keep_open);
   co_return OkStatus();
-}
-
-// Until the lease that the MDS has granted is in use here, the MDS takes the handles opened meanwhile for a
-// holder's, of which it need not know; so it is asked to keep what is removed.
-bool Core::LeaseGranted() {
-  std::lock_guard lock(mutex_);
-  return lease_id_ != 0;
-}
-
-void Core::AfterUncachedRemoval(const proto::Attr& attr, bool kept) {
-  if (kept) return AfterRemoval(attr, kept);
-  DiscardIfGone(attr);
 }
 
 // A file whose last name went and that nobody here has open: what was held back of it need not be written.

@@ -57,7 +57,6 @@ proto::Lease FilesystemLease::GrantIfAlone(Mds& mds, const SessionPtr& session) 
     *none.mutable_resource() = ToProto(kFilesystemFid);
     return none;
   }
-  session->set_tells_opens(false);
   return mds.leases.Grant(session->id, kFilesystemFid, proto::LEASE_WRITE).ToProto();
 }
 
@@ -65,7 +64,6 @@ Task<void> FilesystemLease::OfferToLast(MdsPtr mds) {
   AsyncMutex::Guard guard = co_await admission_.Lock();
   std::vector<SessionPtr> all = mds->sessions.All();
   if (all.size() != 1 || all[0]->peer() == nullptr || !all[0]->whole()) co_return;
-  if (all[0]->declines_lease()) co_return;
   proto::Lease lease = GrantIfAlone(*mds, all[0]);
   if (lease.mode() == proto::LEASE_NONE) co_return;
   proto::Push push;

@@ -75,13 +75,6 @@ std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId ses
   return conflicts;
 }
 
-bool LeaseTable::Holds(SessionId session, const Fid& resource) const {
-  for (const LeaseGrant& grant : HoldersOf(resource)) {
-    if (grant.session == session) return !grant.revoking;
-  }
-  return false;
-}
-
 bool LeaseTable::BeginRevoke(uint64_t id) {
   std::lock_guard lock(mutex_);
   auto it = grants_.find(id);

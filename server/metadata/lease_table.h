@@ -37,7 +37,6 @@ class LeaseTable {
   // Grants of other sessions that conflict with `mode`: two conflict unless both are READ.
   std::vector<LeaseGrant> Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
-  bool Holds(SessionId session, const Fid& resource) const;  // and it is not being revoked
 
   // From now on it counts as being given back. False: there is no such grant any more.
   bool BeginRevoke(uint64_t id);

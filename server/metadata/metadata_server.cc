@@ -47,8 +47,10 @@ StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& 
 void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
   if (reply.status().error() != 0) return;
   const proto::MetadataRequest& request = op.request;
-  if (request.has_create())
-    mds::NoteOpen(op, FromProto(reply.entry().attr().fid()), request.create().flags());
+  if (request.has_create()) {
+    mds::NoteOpen(op, FromProto(reply.entry().attr().fid()),
+                  {request.create().flags(), request.create().untold()});
+  }
   const proto::Attr* removed = nullptr;
   if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
   if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced())

@@ -63,16 +63,6 @@ void Session::set_whole(bool whole) {
   whole_ = whole;
 }
 
-bool Session::declines_lease() const {
-  std::lock_guard lock(mutex_);
-  return declines_lease_;
-}
-
-void Session::DeclineLease() {
-  std::lock_guard lock(mutex_);
-  declines_lease_ = true;
-}
-
 bool Session::ended() const {
   std::lock_guard lock(mutex_);
   return ended_;

@@ -3,7 +3,6 @@
 // operations in progress.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,13 +44,6 @@ class Session {
   // Between a restart of the MDS and the session's last Reclaim.
   bool whole() const;
   void set_whole(bool whole);
-  // It gave the filesystem lease back unasked: it does not want it, and is not offered it again.
-  bool declines_lease() const;
-  void DeclineLease();
-  // Whether opens are noted although it holds the filesystem lease: from the Reclaim with which it begins to
-  // give the lease up until it is granted one again.
-  bool tells_opens() const { return tells_opens_; }
-  void set_tells_opens(bool tells) { tells_opens_ = tells; }
   // An ended session's requests are refused.
   bool ended() const;
   bool TryEnd();  // true for the first caller: it ends the session
@@ -84,8 +76,6 @@ class Session {
   std::shared_ptr<MetadataPeer> peer_;
   Duration heard_;
   bool whole_ = true;
-  bool declines_lease_ = false;
-  std::atomic<bool> tells_opens_{false};
   bool ended_ = false;
   proto::KeepAlive report_;
   uint64_t low_water_ = 0;

@@ -40,12 +40,13 @@ bool OpensForWriting(uint32_t flags) {
   return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR;
 }
 
-void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
-  if (op.mds->leases.Holds(op.session->id, kFilesystemFid) && !op.session->tells_opens()) return;
-  op.mds->opens.Open(op.session->id, fid, OpensForWriting(flags));
+void NoteOpen(const Op& op, const Fid& fid, OpenHow how) {
+  if (how.untold) return;
+  op.mds->opens.Open(op.session->id, fid, OpensForWriting(how.flags));
 }
 
-Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags) {
+Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
+  const uint32_t flags = how.flags;
   const bool truncate = (flags & O_TRUNC) != 0;
   uint64_t object_sequence = 0;
   if (truncate) {
@@ -68,12 +69,13 @@ Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags) {
     CO_RETURN_IF_ERROR(FillLayout(*op.mds, inode, entry->mutable_layout(), entry->mutable_data()));
   }
   *entry->mutable_attr() = ToProto(*inode);
-  NoteOpen(op, fid, flags);
+  NoteOpen(op, fid, how);
   co_return reply;
 }
 
 Task<Reply> Open(const Op& op, const proto::Open& request) {
-  co_return co_await OpenFile(op, FromProto(request.fid()), request.flags());
+  OpenHow how{request.flags(), request.untold()};
+  co_return co_await OpenFile(op, FromProto(request.fid()), how);
 }
 
 }  // namespace nacre::mds

@@ -146,16 +146,9 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     *out->add_lost() = lock.fid();
   }
   for (const proto::Lease& lease : request.leases()) mds.filesystem_lease.Restore(mds, op.session, lease);
-  if (!request.last()) {
-    op.session->set_tells_opens(true);
-    co_return reply;
-  }
+  if (!request.last()) co_return reply;
   op.session->set_whole(true);
-  // After a restart it is not known who declined: whoever comes back without the lease is not offered it at
-  // once, because opens that cross the offer on their way would not be counted.
-  const bool offer = !mds.Recovering() || request.leases_size() > 0;
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.EndRecovery();
-  if (!offer) co_return reply;
   Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {
     if (!mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
   }(op.mds));
@@ -180,10 +173,6 @@ Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
 }
 
 Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
-  for (const LeaseGrant& grant : op.mds->leases.HoldersOf(kFilesystemFid)) {
-    if (grant.session == op.session->id && grant.id == request.id() && !grant.revoking)
-      op.session->DeclineLease();
-  }
   op.mds->leases.Release(op.session->id, request.id(), request.keep());
   return proto::MetadataReply{};
 }

@@ -329,6 +329,7 @@ proto::MetadataReply TestClient::Create(Fid parent, const std::string& name, uin
   request.mutable_create()->set_mode(mode);
   request.mutable_create()->set_flags(flags);
   request.mutable_create()->set_exclusive(exclusive);
+  request.mutable_create()->set_untold(untold);
   return Call(std::move(request));
 }
 
@@ -397,6 +398,7 @@ proto::MetadataReply TestClient::Open(Fid fid, uint32_t flags) {
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(flags);
+  request.mutable_open()->set_untold(untold);
   return Call(std::move(request));
 }
 

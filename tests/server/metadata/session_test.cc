@@ -262,13 +262,30 @@ TEST(Eviction, ANameOfALivingClientIsNotTakenOver) {
 TEST(Lease, UnderItOpensAreNotNotedAndKeepOpenHoldsTheFile) {
   Harness harness(2, WithLeases());
   TestClient client(harness);
+  client.untold = true;
   Fid a = FidOf(client.Create(kRootFid, "a")), b = FidOf(client.Create(kRootFid, "b"));
+  EXPECT_THAT(client.Open(a), IsOk());
   EXPECT_THAT(client.Unlink(kRootFid, "a"), IsOk());
   EXPECT_THAT(client.Getattr(a), Fails(ENOENT));
   EXPECT_THAT(client.Unlink(kRootFid, "b", /*keep_open=*/true), IsOk());
   EXPECT_THAT(client.Getattr(b), IsOk());
   EXPECT_THAT(client.Close(b, 0), IsOk());
   EXPECT_THAT(client.Getattr(b), Fails(ENOENT));
+}
+
+// A client that does not know of its lease yet, or does not want it: an offer may cross its requests.
+TEST(Lease, UnderItOpensWhoseCloseWillBeToldAreNoted) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  Fid created = FidOf(client.Create(kRootFid, "created")), opened = FidOf(client.Create(kRootFid, "opened"));
+  EXPECT_THAT(client.Close(opened, 1), IsOk());
+  EXPECT_THAT(client.Open(opened), IsOk());
+  for (const auto& [name, fid] : {std::pair("created", created), {"opened", opened}}) {
+    EXPECT_THAT(client.Unlink(kRootFid, name), IsOk());
+    EXPECT_THAT(client.Getattr(fid), IsOk()) << name;
+    EXPECT_THAT(client.Close(fid, 1), IsOk());
+    EXPECT_THAT(client.Getattr(fid), Fails(ENOENT)) << name;
+  }
 }
 
 TEST(Eviction, ASilentSessionGoesAndItsOrphansWithIt) {
