@@ -37,6 +37,9 @@ inline constexpr int kRaces = 8;  // retries of what other clients keep changing
 // In whose name the MDS is to do it.
 void SetCaller(const Caller& caller, proto::MetadataRequest* request);
 
+// Copies `size` bytes that begin `skip` bytes into the pieces (write.cc).
+void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to, uint64_t size);
+
 class Core final : public FileSystem {
  public:
   Core(Environment environment, Options options);
@@ -76,6 +79,8 @@ class Core final : public FileSystem {
   Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) override;
   Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
                                std::span<const std::span<const std::byte>> pieces) override;
+  Task<StatusOr<size_t>> WriteBack(HandlePtr handle, uint64_t offset,
+                                   std::span<const std::span<const std::byte>> pieces) override;
   Task<Status> Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) override;
   Task<StatusOr<uint64_t>> Seek(HandlePtr handle, uint64_t offset, int whence) override;
   Task<StatusOr<size_t>> CopyRange(HandlePtr from, uint64_t from_offset, HandlePtr to, uint64_t to_offset,
@@ -91,7 +96,9 @@ class Core final : public FileSystem {
   Task<Status> SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) override;
   void CancelLock(HandlePtr handle, uint64_t wait_id) override;
 
-  bool MayCachePages(const HandlePtr& handle) override;
+  KernelPages PagesFor(const HandlePtr& handle) override;
+  Task<Status> HoldPages(HandlePtr handle) override;
+  bool MayHavePages(const HandlePtr& handle) override;
   Seen Look() override;
 
  private:
@@ -102,15 +109,22 @@ class Core final : public FileSystem {
   void OnConnected(const proto::ConnectReply& reply, bool fresh);
   void OnPush(proto::Push push);
   void OnEvicted();
+  void TakeMap(const proto::ClusterMap& map);
   proto::Reclaim Held();
   void BeginLease(const proto::Lease& lease);
   Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
   Task<void> ReleaseLease(uint64_t lease_id);
-  Task<void> InvalidateKernel(std::vector<InodePtr> inodes);
   void Background(Task<void> task);
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
+
+  // --- the kernel's pages (pages.cc) ---
+  Task<void> GivePagesUp(Fid fid, uint64_t lease_id);
+  Task<void> ReturnPages(InodePtr inode, uint64_t lease_id);
+  uint64_t ForgetPages(Inode& inode);
+  std::vector<Fid> WithPages();
+  Task<void> InvalidateKernel(std::vector<Fid> fids);
 
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
@@ -216,6 +230,7 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                      Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Status WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
   Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
                            uint64_t size);
@@ -224,8 +239,8 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
                                    uint64_t skip, uint64_t size, Pending* sent);
-  Task<Status> WriteInlineThrough(InodePtr inode, const Caller& caller, std::optional<uint64_t> offset,
-                                  Pieces pieces, size_t size);
+  Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
+                                  size_t size);
   Task<void> DestroyObjects(LayoutPtr layout);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
@@ -254,9 +269,21 @@ class Core final : public FileSystem {
   // Tells the MDS of size, times and blocks.
   Task<Status> SendPending(InodePtr inode);
   Task<Status> SendAll(InodePtr inode);
+  Task<Status> SendParts(InodePtr inode);
   Task<Status> SendEverything();
   Task<Status> SyncFile(InodePtr inode, bool data_only);
   void NoteError(Inode& inode, const Status& status);
+  Status NoteLosses(const InodePtr& inode, const Losses& written, const Losses& now);
+  Task<void> DropLost(InodePtr inode);
+  void OnLoss(OstIndex ost, uint64_t losses);
+  Task<void> ForgetLostChanges(uint64_t synced);
+
+  // --- room on the MDT (promise.cc) ---
+  void TakePromise(const proto::AttrReply& reply);
+  bool TryHold(Inode& inode, uint64_t bytes);
+  Task<bool> Hold(InodePtr inode, uint64_t bytes);
+  void LetGo(Inode& inode);
+  Task<StatusOr<size_t>> WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
 
   // --- space (space.cc) ---
   Task<Status> Punch(InodePtr inode, uint64_t offset, uint64_t length);
@@ -282,10 +309,14 @@ class Core final : public FileSystem {
   std::unique_ptr<MetadataQueue> queue_;
   Gate gate_;
   std::atomic<bool> cached_{false};
-  std::atomic<uint64_t> times_held_{0};  // how often Held has been called
+  std::atomic<uint64_t> times_held_{0};    // how often Held has been called
+  std::atomic<uint64_t> leases_taken_{0};  // how often cached_ has become true
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
+  std::atomic<uint64_t> promised_{0};         // proto::Lease
+  std::atomic<uint64_t> held_{0};             // of these: the sum of all Inode::held
   std::atomic<uint64_t> synced_mutation_{0};  // Session::mutations that the MDS has on stable storage
+  std::atomic<uint64_t> mdt_losses_{0};       // proto::ConnectReply
   std::atomic<bool> names_behind_{false};     // the MDS allows it
 
   std::mutex behind_mutex_;               // orders changes that are answered early; taken before all others

@@ -59,6 +59,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   {
     std::lock_guard guard(inode->mutex);
     inode->mutation = session_->mutations();
+    if (inode->attr.size() == 0) inode->unsynced_whole = true;  // nothing of it has been written
   }
   if (directory != nullptr) {
     lock.Set(*inodes_, inode->fid);

@@ -32,7 +32,8 @@
 namespace nacre::client {
 
 struct Options {
-  std::string name;  // host and mountpoint, for nacre status
+  std::string name;       // host and mountpoint, for nacre status
+  bool replaces = false;  // no other process of this name is alive: its session may be ended at once
   RetryPolicy retry;
   uint64_t cache_bytes = 128 << 20;    // file data, clean and dirty
   uint64_t dirty_bytes = 64 << 20;     // of these, not yet sent
@@ -105,6 +106,13 @@ struct SetAttributes {  // an absent field stays as it is
   bool atime_now = false, mtime_now = false, kill_suid = false;
 };
 
+// Of an open file: FUSE's direct_io, neither flag, keep_cache.
+enum class KernelPages {
+  kNone,  // none for reads and writes; mappings have some
+  kNew,   // those it has from before must go
+  kKept,  // those it has from before are good
+};
+
 struct Seen {  // for nacre status and bench
   std::vector<std::string> paths;
   uint64_t cached_bytes = 0, dirty_bytes = 0, inodes = 0;
@@ -161,6 +169,10 @@ class FileSystem {
   // The pieces may be reused when the task has returned. Appends where the handle has O_APPEND.
   virtual Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
                                        std::span<const std::span<const std::byte>> pieces) = 0;
+  // Pages of a mapping that the kernel writes back, through any handle open for writing: its O_APPEND and
+  // O_SYNC do not count, and no caller waits.
+  virtual Task<StatusOr<size_t>> WriteBack(HandlePtr handle, uint64_t offset,
+                                           std::span<const std::span<const std::byte>> pieces) = 0;
   virtual Task<Status> Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) = 0;
   virtual Task<StatusOr<uint64_t>> Seek(HandlePtr handle, uint64_t offset,
                                         int whence) = 0;  // SEEK_DATA, SEEK_HOLE
@@ -179,8 +191,13 @@ class FileSystem {
   virtual Task<Status> SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) = 0;
   virtual void CancelLock(HandlePtr handle, uint64_t wait_id) = 0;
 
-  // Whether the kernel may keep pages of this handle's file (FUSE: no direct_io).
-  virtual bool MayCachePages(const HandlePtr& handle) = 0;
+  // The kernel's pages (FUSE). What an open may tell it:
+  virtual KernelPages PagesFor(const HandlePtr& handle) = 0;
+  // Before bytes are read, or written, that the kernel will keep in pages, through whichever handle. From
+  // then on it is told (Invalidation) before another client's change of the file returns.
+  virtual Task<Status> HoldPages(HandlePtr handle) = 0;
+  // Whether there may be pages of the file: who writes past them has them dropped.
+  virtual bool MayHavePages(const HandlePtr& handle) = 0;
   virtual Seen Look() = 0;
 };
 

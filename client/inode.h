@@ -9,6 +9,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,8 @@ struct Pending {
   std::optional<WallTime> mtime;
   int64_t blocks_delta = 0;  // of data that objects have already
   bool kill_suid = false;
+  bool writeback = false;  // proto::UpdateSize
+  bool promised = false;
 
   bool any() const {
     return size != 0 || sent_size != 0 || mtime.has_value() || blocks_delta != 0 || kill_suid;
@@ -70,11 +73,15 @@ struct Inode {
   uint64_t inline_dirty_begin = 0;  // not sent yet: [begin, end)
   uint64_t inline_dirty_end = 0;
   Pending pending;
+  uint64_t held = 0;          // of what the MDT has promised (promise.cc)
   uint64_t dirty_blocks = 0;  // of 4 KiB, in the data cache
   Duration dirty_since{0};
-  bool listed_dirty = false;    // in the write-behind's list
-  uint64_t mutation = 0;        // Session::mutations when it last changed here: what fsync has to see synced
-  std::set<OstIndex> unsynced;  // written to since the last sync
+  bool listed_dirty = false;  // in the write-behind's list
+  uint64_t mutation = 0;      // Session::mutations when it last changed here: what fsync has to see synced
+  // OSTs written to since the last sync, with what they had lost at the first write; `unsynced_whole`: no
+  // other has anything of the file that was not synced.
+  std::map<OstIndex, uint64_t> unsynced;
+  bool unsynced_whole = false;
   uint32_t direct_senders = 0;  // tasks that send what O_DIRECT writes have left in the cache
   bool direct_dirty = false;    // there may be more for them
 
@@ -89,6 +96,15 @@ struct Inode {
   uint64_t error_count = 0;             // of write-behind
   Status error;                         // the last one
   std::vector<proto::LockRange> locks;  // held through this client, for Reclaim
+
+  // What the kernel may have of the file's data (pages.cc).
+  struct Pages {
+    bool some = false;              // there may be some, and a handle through which they are used
+    uint64_t since = 0;             // Core::leases_taken_ when they were last good from end to end
+    uint64_t lease = 0;             // READ, to be relied on; 0: none
+    std::vector<uint64_t> leaving;  // READ leases that are being given back
+    uint64_t recalls = 0;           // rises when one begins to leave
+  } pages;
 
   // Directories.
   struct Entry {
@@ -136,6 +152,8 @@ class FileHandle {
   const int flags;
   const Caller caller;
   const uint64_t epoch;  // Session::epoch when it was opened
+  bool writeback =
+      false;  // stands for what the kernel writes back (FileSystem::WriteBack); set when it is made
 
   bool readable() const;
   bool writable() const;

@@ -10,7 +10,7 @@ bool Disposable(const InodePtr& inode) {
   if (inode.use_count() > 1) return false;
   std::lock_guard lock(inode->mutex);
   return inode->opens == 0 && !inode->pending.any() && !inode->inline_dirty() && !inode->listed_dirty &&
-         inode->dirty_blocks == 0 && inode->locks.empty();
+         inode->dirty_blocks == 0 && inode->locks.empty() && inode->pages.leaving.empty() && inode->held == 0;
 }
 
 }  // namespace
@@ -93,6 +93,7 @@ void InodeTable::Forget() {
     ++inode->version;
     ++inode->drops;
     inode->attr_known = false;
+    inode->unsynced_whole = false;  // others may write
     inode->layout.reset();
     if (!inode->inline_dirty()) inode->inline_bytes.reset();
   }

@@ -8,11 +8,24 @@
 #include "common/log.h"
 
 namespace nacre::client {
+namespace {
+
+void AddReadLease(const Inode& inode, uint64_t id, proto::Reclaim* held) {
+  proto::Lease* lease = held->add_leases();
+  *lease->mutable_resource() = ToProto(inode.fid);
+  lease->set_mode(proto::LEASE_READ);
+  lease->set_id(id);
+}
+
+}  // namespace
 
 void Core::OnPush(proto::Push push) {
-  if (push.has_map()) return targets_->SetMap(push.map());
+  if (push.has_map()) return TakeMap(push.map());
   if (push.has_granted()) return BeginLease(push.granted());
-  if (push.has_revoke()) return Background(GiveLeaseUp(push.revoke().id()));
+  if (!push.has_revoke()) return;
+  const Fid resource = FromProto(push.revoke().resource());
+  Background(resource == kFilesystemFid ? GiveLeaseUp(push.revoke().id())
+                                        : GivePagesUp(resource, push.revoke().id()));
 }
 
 // Noted at once, so that a revocation that comes right behind finds it.
@@ -22,6 +35,7 @@ void Core::BeginLease(const proto::Lease& lease) {
     std::lock_guard lock(mutex_);
     lease_id_ = lease.id();
   }
+  promised_ = lease.promised_bytes();
   Background(options_.caching ? TakeLease(lease.id()) : GiveLeaseUp(lease.id()));
 }
 
@@ -38,13 +52,14 @@ Task<void> Core::TakeLease(uint64_t lease_id) {
     co_return;
   }
   inodes_->Forget();  // what was true without the lease need not be true now
+  ++leases_taken_;
   cached_.store(true, std::memory_order_release);
   gate_.Open();
 }
 
 // Everything held back is sent and every open file reported before anything else is let in; only then the
 // kernel is made to forget, with operations going on (its pages may be waiting for them), and the lease
-// released.
+// released. Pages that come meanwhile have leases of their own (HoldPages).
 Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   co_await gate_.Close();
   bool mine;
@@ -58,9 +73,7 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   }
   const bool was_cached = cached_.load();
   const Duration promised = environment_.clock.Now();
-  std::vector<InodePtr> known;
   if (was_cached) {
-    known = inodes_->All();
     Status sent = co_await SendEverything();
     if (!sent.ok())
       LogError("giving the lease up: not everything could be written back: %s", std::string(sent.message()));
@@ -79,10 +92,11 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
     inodes_->Forget();
   }
   cached_.store(false, std::memory_order_release);
+  std::vector<Fid> paged = WithPages();
   gate_.Open();
 
   if (was_cached) {
-    co_await InvalidateKernel(std::move(known));
+    co_await InvalidateKernel(std::move(paged));
     Duration left = promised + options_.kernel_cache - environment_.clock.Now();
     if (left > 0ns) co_await environment_.clock.Sleep(left);
     co_await targets_->ReturnGrants();
@@ -101,16 +115,6 @@ Task<void> Core::ReleaseLease(uint64_t lease_id) {
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
-Task<void> Core::InvalidateKernel(std::vector<InodePtr> inodes) {
-  Invalidation invalidation;
-  {
-    std::lock_guard lock(mutex_);
-    invalidation = invalidation_;
-  }
-  if (!invalidation.data_and_attributes) co_return;
-  for (const InodePtr& inode : inodes) co_await invalidation.data_and_attributes(inode->fid);
-}
-
 // What this client holds: for the MDS after a lost stream, and when the lease goes.
 proto::Reclaim Core::Held() {
   ++times_held_;  // before anything is counted: a close that comes later is not in it
@@ -125,6 +129,8 @@ proto::Reclaim Core::Held() {
       open->set_write(inode->write_opens > 0);
     }
     for (const proto::LockRange& lock_range : inode->locks) *held.add_locks() = lock_range;
+    if (inode->pages.lease != 0) AddReadLease(*inode, inode->pages.lease, &held);
+    for (uint64_t lease : inode->pages.leaving) AddReadLease(*inode, lease, &held);
   }
   std::lock_guard lock(mutex_);
   if (lease_id_ != 0) {
@@ -151,18 +157,22 @@ void Core::OnEvicted() {
     own_fid_ = {};
   }
   targets_->Reset(0);
-  std::vector<InodePtr> known = inodes_->All();
-  for (const InodePtr& inode : known) {
+  std::vector<Fid> paged = WithPages();
+  for (const InodePtr& inode : inodes_->All()) {
     DiscardData(*inode);
     std::lock_guard lock(inode->mutex);
+    inode->listed_dirty = false;
     inode->opens = inode->write_opens = inode->told = 0;
     inode->kept_open = false;
     inode->locks.clear();
+    (void)ForgetPages(*inode);
+    inode->pages.leaving.clear();
+    ++inode->pages.recalls;
     inode->layout.reset();
     inode->inline_bytes.reset();
   }
   inodes_->Forget();
-  Background(InvalidateKernel(std::move(known)));
+  Background(InvalidateKernel(std::move(paged)));
 }
 
 }  // namespace nacre::client

@@ -41,6 +41,4 @@ void Core::CancelLock(HandlePtr handle, uint64_t wait_id) {
   }(this, std::move(request)));
 }
 
-bool Core::MayCachePages(const HandlePtr& handle) { return cached() && (handle->flags & O_DIRECT) == 0; }
-
 }  // namespace nacre::client

@@ -39,7 +39,8 @@ Core::~Core() {
 Task<Status> Core::Start() {
   CO_ASSIGN_OR_RETURN(cache_,
                       DataCache::Make(environment_.transport, options_.cache_bytes, options_.dirty_bytes));
-  targets_ = std::make_unique<Targets>(environment_.transport, environment_.clock, options_.retry);
+  targets_ = std::make_unique<Targets>(environment_.transport, environment_.clock, options_.retry,
+                                       [this](OstIndex ost, uint64_t losses) { OnLoss(ost, losses); });
   io_ = std::make_unique<ObjectIo>(*targets_, options_.verify, [this](Fid fid, std::string message) {
     proto::MetadataRequest request;
     *request.mutable_report_problem()->mutable_fid() = ToProto(fid);
@@ -59,9 +60,9 @@ Task<Status> Core::Start() {
     keep_alive->set_resident_bytes(ResidentBytes());
   };
   hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { names_behind_ = reply.names_behind(); };
-  session_ =
-      std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
-                                environment_.metadata, options_.retry, options_.name, std::move(hooks));
+  session_ = std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
+                                       environment_.metadata, options_.retry, options_.name,
+                                       options_.replaces, std::move(hooks));
   queue_ = std::make_unique<MetadataQueue>(
       session_, [this](Task<void> task) { Background(std::move(task)); },
       [this](bool allowed) { names_behind_ = allowed; });
@@ -71,7 +72,9 @@ Task<Status> Core::Start() {
 
 void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
   if (fresh) targets_->Reset(reply.session());
-  targets_->SetMap(reply.map());
+  TakeMap(reply.map());
+  const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
+  if (!fresh && lost) Background(ForgetLostChanges(synced_mutation_));
   inline_limit_ = reply.inline_limit();
   names_behind_ = reply.names_behind();
   if (fresh) {
@@ -79,6 +82,39 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
     own_fid_ = {reply.fid_sequence(), 0, 0};
   }
   if (fresh && reply.has_filesystem_lease()) BeginLease(reply.filesystem_lease());
+}
+
+// An OSS that was started again is asked at once whether it has lost something.
+void Core::TakeMap(const proto::ClusterMap& map) {
+  for (OstIndex ost : targets_->SetMap(map)) {
+    Background([](Core* core, OstIndex index) -> Task<void> {
+      proto::ObjectRequest ping;
+      ping.set_ost(index);
+      ping.mutable_ping();
+      (void)co_await core->io_->Send(std::move(ping));  // what it says is noted on the way
+    }(this, ost));
+  }
+}
+
+// The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is
+// remembered from before is certain.
+Task<void> Core::ForgetLostChanges(uint64_t synced) {
+  co_await gate_.Close();
+  for (const InodePtr& inode : inodes_->All()) {
+    {
+      std::lock_guard lock(inode->mutex);
+      if (inode->mutation <= synced) continue;
+      inode->mutation = 0;
+    }
+    Status lost = ErrnoError(
+        EIO, absl::StrFormat("file %s: the MDT has lost power before its last changes were synced; "
+                             "they may be gone",
+                             inode->fid.ToString()));
+    LogError("%s", std::string(lost.message()));
+    NoteError(*inode, lost);
+  }
+  inodes_->Forget();
+  gate_.Open();
 }
 
 Task<Status> Core::Unmount() {

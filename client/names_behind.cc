@@ -273,6 +273,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     std::lock_guard guard(inode->mutex);
     inode->attr = std::move(attr);
     inode->attr_known = true;
+    inode->unsynced_whole = true;  // nothing of it has been written
     inode->complete = S_ISDIR(mknod.mode());
     if (inode->attr.inline_data()) inode->inline_bytes = std::make_shared<std::string>();
   }

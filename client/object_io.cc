@@ -276,7 +276,6 @@ Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, W
   }
   if (mode.reserved) write->set_grant_used(blocks * kBlockSize);
   WriteResult result;
-  result.osts.insert(batch.ost);
   auto reply = co_await targets_.Call(std::move(request), CallMemory::kGetSource, std::move(memory));
   if (mode.reserved) targets_.Used(batch.ost, blocks * kBlockSize);
   if (!reply.ok()) {
@@ -284,6 +283,7 @@ Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, W
     co_return result;
   }
   result.blocks_delta = reply->write().blocks_delta();
+  result.osts.emplace(batch.ost, reply->losses());
   co_return result;
 }
 
@@ -292,7 +292,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectIo::Send(proto::ObjectRequest request) 
   co_return co_await targets_.Call(std::move(request), CallMemory::kNone, std::move(none));
 }
 
-Task<Status> ObjectIo::Sync(std::set<OstIndex> osts) {
+Task<StatusOr<Losses>> ObjectIo::Sync(std::set<OstIndex> osts) {
   std::vector<Task<StatusOr<proto::ObjectReply>>> syncs;
   for (OstIndex ost : osts) {
     proto::ObjectRequest request;
@@ -301,8 +301,14 @@ Task<Status> ObjectIo::Sync(std::set<OstIndex> osts) {
     syncs.push_back(Send(std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(syncs));
-  for (auto& reply : replies) CO_RETURN_IF_ERROR(reply.status());
-  co_return OkStatus();
+  Losses losses;
+  auto reply = replies.begin();
+  for (OstIndex ost : osts) {
+    CO_RETURN_IF_ERROR(reply->status());
+    losses.emplace(ost, (*reply)->losses());
+    ++reply;
+  }
+  co_return losses;
 }
 
 }  // namespace nacre::client

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,10 +28,13 @@ struct IoPiece {
   MemorySpan memory;
 };
 
+// How often each of these OSTs may have lost what was not synced (proto/object.proto).
+using Losses = std::map<OstIndex, uint64_t>;
+
 struct WriteResult {
   Status status;
   int64_t blocks_delta = 0;  // of what succeeded
-  std::set<OstIndex> osts;   // touched
+  Losses osts;               // touched, with what each had lost by then
 };
 
 struct WriteMode {
@@ -53,8 +57,9 @@ class ObjectIo {
   // One request without data for one object.
   Task<StatusOr<proto::ObjectReply>> Send(proto::ObjectRequest request);
 
-  // Everything that was written to these OSTs is on stable storage.
-  Task<Status> Sync(std::set<OstIndex> osts);
+  // Everything that was written to these OSTs is on stable storage, unless it was lost before: the answer
+  // says how often that may have happened.
+  Task<StatusOr<Losses>> Sync(std::set<OstIndex> osts);
 
  private:
   struct Part;   // contiguous in an object, spread over memory

@@ -105,6 +105,7 @@ Task<Status> Core::Release(HandlePtr handle) {
   InodePtr inode = handle->inode;
   bool told = false, last = false, kept = false;
   uint64_t held = 0;
+  uint64_t pages_lease = 0;
   {
     std::lock_guard lock(inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
@@ -118,8 +119,10 @@ Task<Status> Core::Release(HandlePtr handle) {
     kept = last && inode->kept_open;
     if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
     if (last) inode->kept_open = false;
+    if (last) pages_lease = ForgetPages(*inode);
     last = inode->gone;
   }
+  if (pages_lease != 0) Background(ReturnPages(inode, pages_lease));
   Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {

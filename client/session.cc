@@ -11,12 +11,13 @@ namespace nacre::client {
 
 Session::Session(Executor executor, Clock& clock, Random& random,
                  std::shared_ptr<MetadataConnector> connector, RetryPolicy policy, std::string name,
-                 Hooks hooks)
+                 bool replaces, Hooks hooks)
     : executor_(std::move(executor)),
       clock_(clock),
       connector_(std::move(connector)),
       policy_(policy),
       name_(std::move(name)),
+      replaces_(replaces),
       hooks_(std::move(hooks)),
       random_(random),
       nonce_(random.Next()) {}
@@ -84,6 +85,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   {
     std::lock_guard lock(mutex_);
     fresh = id_ == 0;
+    connect->set_replaces(fresh && replaces_);
     request.set_session(id_);
     connect->set_session(id_);
     connect->set_nonce(nonce_);

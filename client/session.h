@@ -39,7 +39,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(Executor executor, Clock& clock, Random& random, std::shared_ptr<MetadataConnector> connector,
-          RetryPolicy policy, std::string name, Hooks hooks);
+          RetryPolicy policy, std::string name, bool replaces, Hooks hooks);
 
   // The first connection. UNAVAILABLE, saying what to check, if the MDS cannot be reached within `patience`.
   Task<StatusOr<proto::ConnectReply>> Start(Duration patience);
@@ -93,6 +93,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::shared_ptr<MetadataConnector> connector_;
   const RetryPolicy policy_;
   const std::string name_;
+  const bool replaces_;  // proto::Connect
   Hooks hooks_;
 
   mutable std::mutex mutex_;

@@ -111,26 +111,28 @@ Task<Status> Core::ForEachObject(InodePtr inode, uint64_t offset, uint64_t lengt
                                          inode->fid.ToString()));
   }
   std::vector<Task<StatusOr<proto::ObjectReply>>> calls;
-  std::set<OstIndex> osts;
+  std::vector<OstIndex> osts;
   for (const ObjectExtent& extent : ObjectExtents(*layout, offset, length)) {
     proto::ObjectRequest request = make(layout->Object(extent.stripe), extent.begin, extent.end, inode->fid);
     request.set_ost(layout->Ost(extent.stripe));
-    osts.insert(layout->Ost(extent.stripe));
+    osts.push_back(layout->Ost(extent.stripe));
     calls.push_back(io_->Send(std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(calls));
   int64_t delta = 0;
   Status first;
-  for (auto& reply : replies) {
-    if (!reply.ok()) {
-      if (first.ok()) first = reply.status();
+  Losses touched;
+  for (size_t i = 0; i < replies.size(); ++i) {
+    if (!replies[i].ok()) {
+      if (first.ok()) first = replies[i].status();
       continue;
     }
-    delta += reply->write().blocks_delta();
+    delta += replies[i]->write().blocks_delta();
+    touched.emplace(osts[i], replies[i]->losses());
   }
   std::lock_guard lock(inode->mutex);
   inode->pending.blocks_delta += delta;
-  inode->unsynced.merge(osts);
+  inode->unsynced.merge(touched);  // keeps what is there: the older count
   co_return first;
 }
 

@@ -13,8 +13,8 @@ constexpr uint64_t kGrantAhead = 16 << 20;  // asked for beyond the need, so tha
 
 }  // namespace
 
-Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy)
-    : transport_(transport), clock_(clock), policy_(policy) {}
+Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss)
+    : transport_(transport), clock_(clock), policy_(policy), on_loss_(std::move(on_loss)) {}
 
 void Targets::Reset(SessionId session) {
   std::map<std::string, std::shared_ptr<ObjectStub>> old;
@@ -28,11 +28,14 @@ void Targets::Reset(SessionId session) {
   for (auto& [address, stub] : old) stub->Close();
 }
 
-void Targets::SetMap(const proto::ClusterMap& map) {
+std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
+  std::vector<OstIndex> restarted;
   std::lock_guard lock(mutex_);
   for (const proto::OstState& ost : map.osts()) {
     if (ost.address().empty()) continue;
     Target& target = targets_[ost.info().index()];
+    if (ost.up() && target.instance != 0 && target.instance != ost.instance())
+      restarted.push_back(ost.info().index());
     if (target.address == ost.address()) continue;
     std::string old = std::exchange(target.address, ost.address());
     auto stub = stubs_.find(old);
@@ -44,6 +47,7 @@ void Targets::SetMap(const proto::ClusterMap& map) {
     stubs_[target.address] = std::move(stub->second);
     stubs_.erase(stub);
   }
+  return restarted;
 }
 
 void Targets::Close() {
@@ -99,11 +103,17 @@ Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, C
 
 // Grants live in the OSS's memory: a restarted one knows of none.
 void Targets::NoteInstance(OstIndex ost, const proto::ObjectReply& reply) {
-  std::lock_guard lock(mutex_);
-  Target& target = targets_[ost];
-  if (target.instance == reply.instance()) return;
-  if (target.instance != 0) target.granted = 0;
-  target.instance = reply.instance();
+  bool lost = false;
+  {
+    std::lock_guard lock(mutex_);
+    Target& target = targets_[ost];
+    if (target.instance == reply.instance()) return;
+    lost = target.instance != 0 && target.losses != reply.losses();
+    if (target.instance != 0) target.granted = 0;
+    target.instance = reply.instance();
+    target.losses = reply.losses();
+  }
+  if (lost) on_loss_(ost, reply.losses());
 }
 
 // --- grants ---

@@ -5,6 +5,7 @@
 // Thread-safe. A session's end means new stubs (Reset): their sequences begin anew.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,11 +24,15 @@ namespace nacre::client {
 
 class Targets {
  public:
-  Targets(Transport& transport, Clock& clock, RetryPolicy policy);
+  // `on_loss`: told, from within a call, when an OST has lost what was not synced; also when the map says
+  // that its OSS has been started again, and the call that follows from that finds it out.
+  using OnLoss = std::function<void(OstIndex ost, uint64_t losses)>;
+  Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss);
 
   // Closes the stubs of the old session; grants are gone with it.
   void Reset(SessionId session);
-  void SetMap(const proto::ClusterMap& map);
+  // Returns the OSTs whose OSS has been started again since it last answered: worth a call.
+  std::vector<OstIndex> SetMap(const proto::ClusterMap& map);
   // Every call ends with ESHUTDOWN.
   void Close();
 
@@ -54,6 +59,7 @@ class Targets {
   struct Target {
     std::string address;
     uint64_t instance = 0;  // of the OSS that gave the grant; another one has forgotten it
+    uint64_t losses = 0;    // as it last said
     uint64_t granted = 0;
     uint64_t reserved = 0;  // of these
     std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
@@ -68,6 +74,7 @@ class Targets {
   Transport& transport_;
   Clock& clock_;
   const RetryPolicy policy_;
+  const OnLoss on_loss_;
   mutable std::mutex mutex_;
   SessionId session_ = 0;    // 0: none just now
   uint64_t generation_ = 0;  // rises with each session: what was begun under an older one must not be sent

@@ -13,6 +13,14 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kWindow = 1 << 20;  // copied in one go
+// What a file's inode takes on the MDT when its size or times are told.
+constexpr uint64_t kRecordRoom = 1024;
+
+uint64_t BlocksIn(uint64_t begin, uint64_t end) {
+  return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
+}
+
+}  // namespace
 
 // Copies `size` bytes that begin `skip` bytes into the pieces.
 void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to,
@@ -30,12 +38,6 @@ void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, 
     if (size == 0) return;
   }
 }
-
-uint64_t BlocksIn(uint64_t begin, uint64_t end) {
-  return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
-}
-
-}  // namespace
 
 Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pieces) {
   NACRE_ENTER(pass);
@@ -59,6 +61,21 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
   }
   co_return written;
+}
+
+Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces pieces) {
+  NACRE_ENTER(pass);
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  size_t size = 0;
+  for (std::span<const std::byte> piece : pieces) size += piece.size();
+  if (size == 0) co_return size_t{0};
+  if (offset > INT64_MAX || size > INT64_MAX - offset)
+    co_return ErrnoError(EFBIG, absl::StrFormat("write at %d: too far", offset));
+  // Whose page it is the kernel does not say: root's, who loses no setuid bit.
+  auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
+  plain->writeback = true;
+  if (cached()) co_return co_await WriteCached(plain, offset, pieces, size);
+  co_return co_await WriteThrough(plain, offset, pieces, size);
 }
 
 // Size and times as they are from now on. The setuid bit does not survive a write by others than root.
@@ -103,6 +120,13 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
   }
   if (is_inline) {
     if (offset + size <= inline_limit_) {
+      uint64_t bytes;
+      {
+        std::lock_guard lock(inode->mutex);
+        bytes = std::max<uint64_t>(offset + size, inode->Size()) + kRecordRoom;
+      }
+      bool held = co_await Hold(inode, bytes);
+      if (!held) co_return co_await WriteInlineNow(handle, offset, pieces, size);
       CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, offset, pieces, size));
       NoteWrite(*inode, handle->caller, offset + size);
       ListDirty(inode);
@@ -110,6 +134,18 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     }
     CO_RETURN_IF_ERROR(co_await MoveOut(inode));
   }
+  const bool held = co_await Hold(inode, kRecordRoom);
+  StatusOr<size_t> written = co_await WriteCachedObjects(handle, offset, pieces, size);
+  if (!written.ok()) LetGo(*inode);
+  if (!written.ok() || held) co_return written;
+  CO_RETURN_IF_ERROR(co_await SendAll(inode));  // the MDT decides now
+  co_return written;
+}
+
+// The range is locked.
+Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces,
+                                                size_t size) {
+  InodePtr inode = handle->inode;
   LayoutPtr layout;
   {
     std::lock_guard lock(inode->mutex);
@@ -240,10 +276,13 @@ void Core::DropData(Inode& inode, uint64_t begin, uint64_t end) {
 // Everything that is held back of a file that is going away.
 void Core::DiscardData(Inode& inode) {
   DropData(inode, 0, UINT64_MAX);
-  std::lock_guard lock(inode.mutex);
-  inode.pending = {};
-  inode.inline_bytes.reset();
-  inode.inline_dirty_begin = inode.inline_dirty_end = 0;
+  {
+    std::lock_guard lock(inode.mutex);
+    inode.pending = {};
+    inode.inline_bytes.reset();
+    inode.inline_dirty_begin = inode.inline_dirty_end = 0;
+  }
+  LetGo(inode);
 }
 
 // The file outgrows the MDT: what is cached of it becomes cached object data. The whole range is locked.
@@ -331,12 +370,13 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
     }
     Status status;
     if (layout == nullptr) {
-      status = co_await WriteInlineThrough(inode, handle->caller, offset, pieces, size);
+      status = co_await WriteInlineThrough(handle, offset, pieces, size);
     } else {
       Pending sent;
       status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &sent);
       sent.mtime = environment_.clock.Wall();
       sent.kill_suid = handle->caller.uid != 0;
+      sent.writeback = handle->writeback;
       if (status.ok()) status = co_await TellSize(inode, layout, sent);
       stale = layout;
     }
@@ -355,8 +395,9 @@ Task<Status> Core::MoveOutThrough(InodePtr inode) {
 }
 
 // EFBIG: it has been moved out for this write, or by somebody else; write to the objects.
-Task<Status> Core::WriteInlineThrough(InodePtr inode, const Caller& caller, std::optional<uint64_t> offset,
-                                      Pieces pieces, size_t size) {
+Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
+                                      size_t size) {
+  InodePtr inode = handle->inode;
   uint64_t at = 0;  // an append's place is the server's to know; this says whether it is worth asking
   {
     std::lock_guard lock(inode->mutex);
@@ -375,9 +416,11 @@ Task<Status> Core::WriteInlineThrough(InodePtr inode, const Caller& caller, std:
   data->resize(size);
   CopyOut(pieces, 0, reinterpret_cast<std::byte*>(data->data()), size);
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
-  write->set_kill_suid(caller.uid != 0);
+  write->set_kill_suid(handle->caller.uid != 0);
+  write->set_writeback(handle->writeback);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
+  TakePromise(reply.attr());
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
   co_return OkStatus();
@@ -394,7 +437,7 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
     is_inline = inode->attr.inline_data();
   }
   if (is_inline) {
-    CO_RETURN_IF_ERROR(co_await WriteInlineThrough(inode, handle->caller, std::nullopt, pieces, size));
+    CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, std::nullopt, pieces, size));
     co_return size;
   }
   proto::MetadataRequest request;

@@ -236,6 +236,7 @@ Task<Status> Core::SendInline(InodePtr inode) {
     mtime = inode->pending.mtime;
     *write->mutable_mtime() = mtime ? ToProto(*mtime) : inode->attr.mtime();
     write->set_kill_suid(inode->pending.kill_suid);
+    write->set_promised(inode->held > 0);
   }
   *write->mutable_fid() = ToProto(inode->fid);
   const bool kill_suid = write->kill_suid();
@@ -252,6 +253,7 @@ Task<Status> Core::SendInline(InodePtr inode) {
     NoteError(*inode, reply.status());
     co_return reply.status();
   }
+  TakePromise(reply->attr());
   inode->Apply(reply->attr().attr());
   inode->mutation = session_->mutations();
   if (inode->pending.size <= inode->attr.size()) inode->pending.size = 0;
@@ -269,9 +271,12 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   if (sent.mtime) *update->mutable_mtime() = ToProto(*sent.mtime);
   update->set_blocks_delta(sent.blocks_delta);
   update->set_kill_suid(sent.kill_suid);
+  update->set_writeback(sent.writeback);
+  update->set_promised(sent.promised);
   update->set_layout_generation(layout->generation());
   auto reply = co_await Tell(inode, std::move(request));
   if (!reply.ok()) co_return reply.status();
+  TakePromise(reply->attr());
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply->attr().attr());
   inode->mutation = session_->mutations();
@@ -290,6 +295,7 @@ Task<Status> Core::SendPending(InodePtr inode) {
     if (!inode->pending.any() || inode->gone || inode->attr.inline_data() || layout == nullptr)
       co_return OkStatus();
     sent = inode->pending;
+    sent.promised = inode->held > 0;
     mtime = sent.mtime;
     if (!mtime) sent.mtime = FromProto(inode->attr.mtime());  // as it is
     inode->pending.blocks_delta = 0;
@@ -314,6 +320,12 @@ Task<Status> Core::SendPending(InodePtr inode) {
 }
 
 Task<Status> Core::SendAll(InodePtr inode) {
+  Status sent = co_await SendParts(inode);
+  LetGo(*inode);
+  co_return sent;
+}
+
+Task<Status> Core::SendParts(InodePtr inode) {
   {
     AsyncMutex::Guard meta = co_await inode->meta.Lock();
     CO_RETURN_IF_ERROR(co_await SendInline(inode));
@@ -334,24 +346,33 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
   }
   CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));
   bool tell = true;
-  std::set<OstIndex> osts;
   {
     std::lock_guard lock(inode->mutex);
     if (data_only && inode->pending.sent_size <= inode->attr.size()) tell = false;
-    osts.swap(inode->unsynced);
-    // Without the lease others may have written what this is to make durable.
-    if (shared && !inode->attr.inline_data() && inode->layout != nullptr) {
+  }
+  if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
+  LetGo(*inode);
+  Losses written;
+  std::set<OstIndex> osts;
+  {
+    std::lock_guard lock(inode->mutex);
+    written.swap(inode->unsynced);
+    for (const auto& [ost, losses] : written) osts.insert(ost);
+    // Without the lease others may have written what this is to make durable; or this client, before it
+    // forgot the file.
+    if ((shared || !inode->unsynced_whole) && !inode->attr.inline_data() && inode->layout != nullptr) {
       for (uint32_t n = 0; n < inode->layout->stripe_count(); ++n) osts.insert(inode->layout->Ost(n));
     }
   }
-  if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
   if (!osts.empty()) {
-    Status synced = co_await io_->Sync(osts);
-    if (!synced.ok()) {
+    auto synced = co_await io_->Sync(osts);
+    {
       std::lock_guard lock(inode->mutex);
-      inode->unsynced.merge(osts);
-      co_return synced;
+      if (!synced.ok()) inode->unsynced.merge(written);
+      if (synced.ok() && !shared) inode->unsynced_whole = true;
     }
+    CO_RETURN_IF_ERROR(synced.status());
+    CO_RETURN_IF_ERROR(NoteLosses(inode, written, *synced));
   }
   uint64_t changed = session_->mutations();  // fsync: the names that lead here, too
   if (data_only) {
@@ -368,6 +389,50 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
   while (before < upto && !synced_mutation_.compare_exchange_weak(before, upto)) {
   }
   co_return OkStatus();
+}
+
+// EIO if one of the OSTs has lost what it was not asked to sync since `written` was noted: what was written
+// there may be gone.
+Status Core::NoteLosses(const InodePtr& inode, const Losses& written, const Losses& now) {
+  for (const auto& [ost, losses] : written) {
+    auto found = now.find(ost);
+    if (found == now.end() || found->second == losses) continue;
+    Status lost = ErrnoError(
+        EIO, absl::StrFormat(
+                 "file %s: OST %d has lost power before what was written there was synced; it may be gone",
+                 inode->fid.ToString(), ost));
+    LogError("%s", std::string(lost.message()));
+    NoteError(*inode, lost);
+    Background(DropLost(inode));
+    return lost;
+  }
+  return OkStatus();
+}
+
+// What the cache has of it may be newer than what there is; others read that.
+Task<void> Core::DropLost(InodePtr inode) {
+  {
+    Gate::Pass pass = co_await gate_.Enter();
+    RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+    (void)co_await SendData(inode, 0, UINT64_MAX);  // errors are noted in the inode
+    DropData(*inode, 0, UINT64_MAX);
+  }
+  std::vector<Fid> fids(1, inode->fid);
+  co_await InvalidateKernel(std::move(fids));
+}
+
+// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read.
+void Core::OnLoss(OstIndex ost, uint64_t losses) {
+  for (const InodePtr& inode : inodes_->All()) {
+    Losses written;
+    {
+      std::lock_guard lock(inode->mutex);
+      auto it = inode->unsynced.find(ost);
+      if (it == inode->unsynced.end() || it->second == losses) continue;
+      written.insert(inode->unsynced.extract(it));
+    }
+    (void)NoteLosses(inode, written, {{ost, losses}});
+  }
 }
 
 Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {

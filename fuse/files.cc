@@ -14,11 +14,13 @@ namespace {
 
 // libfuse 3.14 has no field for FOPEN_PARALLEL_DIRECT_WRITES, so answers to open and create are put together
 // here.
-fuse_open_out MakeOpen(Request& request, OpenFile* file, int flags) {
-  file->cached = (flags & O_DIRECT) == 0 && request.filesystem().MayCachePages(file->handle);
+fuse_open_out MakeOpen(Request& request, OpenFile* file) {
+  client::KernelPages pages = request.filesystem().PagesFor(file->handle);
+  file->cached = pages != client::KernelPages::kNone;
   fuse_open_out out{};
   out.fh = reinterpret_cast<uint64_t>(file);
-  out.open_flags = file->cached ? FOPEN_KEEP_CACHE : FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+  if (!file->cached) out.open_flags = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+  if (pages == client::KernelPages::kKept) out.open_flags = FOPEN_KEEP_CACHE;
   return out;
 }
 
@@ -69,7 +71,7 @@ Task<void> Create(Request request, Fid parent, std::string name, uint32_t mode, 
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
-  } out{PackEntry(entry), MakeOpen(request, file.get(), flags)};
+  } out{PackEntry(entry), MakeOpen(request, file.get())};
   if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
     file.release();  // the kernel's now, until release
     co_return;
@@ -82,7 +84,7 @@ Task<void> Open(Request request, Fid fid, int flags) {
   StatusOr<client::HandlePtr> handle = co_await request.filesystem().Open(request.caller(), fid, flags);
   if (!handle.ok()) co_return request.Done(handle.status());
   auto file = std::make_unique<OpenFile>(fid, *handle);
-  fuse_open_out out = MakeOpen(request, file.get(), flags);
+  fuse_open_out out = MakeOpen(request, file.get());
   if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
     file.release();
   } else {

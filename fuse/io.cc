@@ -1,7 +1,7 @@
 // Reading and writing.
 //
 // Read data goes to the kernel from where the file system has it; written data is handed down in the buffer
-// that the request was read into.
+// that the request was read into. How pages stay true: docs/decisions/0010-fuse-capabilities.md.
 #include <sys/uio.h>
 
 #include <cerrno>
@@ -11,18 +11,32 @@
 namespace nacre::fuse {
 namespace {
 
-// Pages of a handle that was opened while the kernel might cache and now may not: out as soon as the answer
-// is there.
-void DropPages(Session& session, const Fid& fid) {
-  if (std::optional<uint64_t> node = session.nodes().Find(fid)) session.invalidator().Inode(*node);
+// For whom the kernel asks. Read through whatever handle for a page of its cache (a mapping, readahead), it
+// names no owner of locks.
+bool FillsPages(const fuse_file_info& info) { return info.lock_owner == 0; }
+
+enum class WriteKind {
+  kDirect,     // past the page cache
+  kCached,     // the pages have the bytes already, the last one is locked until the answer
+  kWriteback,  // of a mapping
+};
+
+// The kernel has dropped the pages that a direct write covers before it sent it. Those that were filled while
+// it was under way go now. Nobody holds one of them locked until this write is answered: only cached writes
+// do that, and the kernel orders the two.
+Task<void> DropPages(Request& request, Fid fid, client::HandlePtr handle) {
+  if (!request.filesystem().MayHavePages(handle)) co_return;
+  std::optional<uint64_t> node = request.session().nodes().Find(fid);
+  if (!node) co_return;
+  OneShot<Unit> done = request.session().invalidator().Inode(*node);
+  co_await done.Wait();
 }
 
-bool MustDropPages(Request& request, const client::HandlePtr& handle, bool cached) {
-  return cached && !request.filesystem().MayCachePages(handle);
-}
-
-Task<void> Read(Request request, Fid fid, client::HandlePtr handle, bool cached, uint64_t offset,
-                size_t size) {
+Task<void> Read(Request request, client::HandlePtr handle, bool fills_pages, uint64_t offset, size_t size) {
+  if (fills_pages) {
+    Status held = co_await request.filesystem().HoldPages(handle);
+    if (!held.ok()) co_return request.Done(held);
+  }
   StatusOr<client::ReadResult> result = co_await request.filesystem().Read(handle, offset, size);
   if (!result.ok()) co_return request.Done(result.status());
   std::vector<iovec> pieces;
@@ -31,22 +45,28 @@ Task<void> Read(Request request, Fid fid, client::HandlePtr handle, bool cached,
     pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
   }
   fuse_reply_iov(request.Take(), pieces.data(), static_cast<int>(pieces.size()));
-  if (MustDropPages(request, handle, cached)) DropPages(request.session(), fid);
 }
 
 // `buffer` keeps the data in place.
-Task<void> Write(Request request, Fid fid, client::HandlePtr handle, bool cached, uint64_t offset,
+Task<void> Write(Request request, Fid fid, client::HandlePtr handle, WriteKind kind, uint64_t offset,
                  std::span<const std::byte> data, [[maybe_unused]] std::shared_ptr<std::byte> buffer) {
-  request.Count(co_await request.filesystem().Write(handle, offset, std::span(&data, 1)));
-  if (MustDropPages(request, handle, cached)) DropPages(request.session(), fid);
+  client::FileSystem& filesystem = request.filesystem();
+  if (kind == WriteKind::kWriteback)
+    co_return request.Count(co_await filesystem.WriteBack(handle, offset, std::span(&data, 1)));
+  if (kind == WriteKind::kCached) {
+    Status held = co_await filesystem.HoldPages(handle);
+    if (!held.ok()) co_return request.Done(held);
+  }
+  StatusOr<size_t> written = co_await filesystem.Write(handle, offset, std::span(&data, 1));
+  if (kind == WriteKind::kDirect) co_await DropPages(request, fid, handle);
+  request.Count(written);
 }
 
 }  // namespace
 
 void AddIo(fuse_lowlevel_ops* ops) {
-  ops->read = [](fuse_req_t raw, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* info) {
-    OpenFile& file = FileOf(*info);
-    Start(raw, Read, FidOf(raw, node), file.handle, file.cached, static_cast<uint64_t>(offset), size);
+  ops->read = [](fuse_req_t raw, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
+    Start(raw, Read, HandleOf(*info), FillsPages(*info), static_cast<uint64_t>(offset), size);
   };
   // Never from a pipe: FUSE_CAP_SPLICE_READ is off, the bytes are needed in memory (checksums, cache).
   ops->write_buf = [](fuse_req_t raw, fuse_ino_t node, fuse_bufvec* buffers, off_t offset,
@@ -54,7 +74,10 @@ void AddIo(fuse_lowlevel_ops* ops) {
     const fuse_buf& buffer = buffers->buf[0];
     std::span<const std::byte> data(static_cast<const std::byte*>(buffer.mem), buffer.size);
     OpenFile& file = FileOf(*info);
-    Start(raw, Write, FidOf(raw, node), file.handle, file.cached, static_cast<uint64_t>(offset), data,
+    WriteKind kind = info->writepage ? WriteKind::kWriteback
+                     : file.cached   ? WriteKind::kCached
+                                     : WriteKind::kDirect;
+    Start(raw, Write, FidOf(raw, node), file.handle, kind, static_cast<uint64_t>(offset), data,
           Session::CurrentBuffer());
   };
 }

@@ -71,7 +71,7 @@ struct OpenFile {
 
   const Fid fid;
   const client::HandlePtr handle;
-  bool cached = false;   // the kernel was allowed to keep pages
+  bool cached = false;   // it goes through the kernel's page cache
   bool flocked = false;  // a BSD lock was asked for through it: gone with the last close
 
   // Owners of POSIX locks taken through it and not flushed since. What is left at the last close are locks of

@@ -92,12 +92,17 @@ Task<Status> MemKv::Sync() {
 
 KvStore::Space MemKv::GetSpace() {
   std::lock_guard lock(mutex_);
-  return {total_bytes_, total_bytes_ - std::min(bytes_, total_bytes_), bytes_};
+  return {total_bytes_, told_free_.value_or(total_bytes_ - std::min(bytes_, total_bytes_)), bytes_};
 }
 
 void MemKv::SetSyncHook(SyncHook hook) {
   std::lock_guard lock(mutex_);
   sync_hook_ = hook ? std::make_shared<SyncHook>(std::move(hook)) : nullptr;
+}
+
+void MemKv::SetFree(std::optional<uint64_t> bytes) {
+  std::lock_guard lock(mutex_);
+  told_free_ = bytes;
 }
 
 void MemKv::SetCommitHook(CommitHook hook) {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "common/random.h"
@@ -34,6 +35,7 @@ class MemKv : public KvStore {
 
   void SetSyncHook(SyncHook hook);
   void SetCommitHook(CommitHook hook);
+  void SetFree(std::optional<uint64_t> bytes);  // what GetSpace says; none: the truth
 
   // The process ends: nothing committed is lost.
   void CrashProcess();
@@ -56,6 +58,7 @@ class MemKv : public KvStore {
   uint64_t committed_ = 0;     // batches ever; the newest unsynced_ belongs to this number
   uint64_t incarnation_ = 0;   // rises with every crash
   uint64_t bytes_ = 0;
+  std::optional<uint64_t> told_free_;
   const uint64_t total_bytes_;
   std::shared_ptr<SyncHook> sync_hook_;
   CommitHook commit_hook_;

@@ -1,6 +1,6 @@
 // The policy of leases today: a session that is the only one holds the whole filesystem, for writing; with
-// several sessions nobody holds anything. Granting leases of single inodes will be another policy over the
-// same LeaseTable. Thread-safe.
+// several sessions nobody holds anything but READ of files whose pages a kernel keeps (recall.h). Granting
+// more leases of single inodes will be another policy over the same LeaseTable. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -28,12 +28,13 @@ class FilesystemLease {
   // Offers the lease to the session that is left alone, if there is one. Takes the admission lock.
   Task<void> OfferToLast(std::shared_ptr<Mds> mds);
 
+  // Also while it is being given back.
+  bool HeldBy(const Mds& mds, SessionId session) const;
+
   // A client that comes back says that it held this lease.
   void Restore(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
 
  private:
-  void AskBack(Mds& mds, SessionId session, uint64_t id);
-
   AsyncMutex admission_;
 };
 

@@ -14,6 +14,7 @@ enum class Table : uint8_t {
   kSuperblock = 0x01,
   kCounter = 0x02,
   kInodeCount = 0x03,
+  kLosses = 0x04,  // server/kv/losses.h
   kInode = 0x10,
   kEntry = 0x11,
   kReverseLink = 0x12,

@@ -29,7 +29,7 @@ LeaseGrant LeaseTable::Grant(SessionId session, const Fid& resource, proto::Leas
   std::lock_guard lock(mutex_);
   for (uint64_t id : by_resource_[resource]) {
     LeaseGrant& grant = grants_[id].grant;
-    if (grant.session != session) continue;
+    if (grant.session != session || grant.revoking) continue;
     grant.mode = mode;
     return grant;
   }
@@ -43,8 +43,8 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   const Fid resource = FromProto(lease.resource());
   std::lock_guard lock(mutex_);
   for (const LeaseGrant& grant : HoldersLocked(resource)) {
-    if (grant.session == session) return true;
-    if (Conflict(grant.mode, lease.mode())) return false;
+    if (grant.session == session && grant.id == lease.id()) return true;
+    if (grant.session != session && Conflict(grant.mode, lease.mode())) return false;
   }
   if (grants_.contains(lease.id())) return false;
   next_id_ = std::max(next_id_, lease.id() + 1);

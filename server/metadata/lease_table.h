@@ -28,8 +28,11 @@ struct LeaseGrant {
 
 class LeaseTable {
  public:
-  // The grant of this session on the resource is made, or changed to this mode. The caller has made sure that
-  // no other conflicts.
+  // Ids begin here: other ones than those of an earlier process, which clients may still name.
+  explicit LeaseTable(uint64_t first_id) : next_id_(first_id) {}
+
+  // The grant of this session on the resource is made, or changed to this mode; one that is being given back
+  // does not count. The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // What a client says it held before a restart. False: another session's grant conflicts.
   bool Restore(SessionId session, const proto::Lease& lease);
@@ -56,7 +59,7 @@ class LeaseTable {
   std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
 
   mutable std::mutex mutex_;
-  uint64_t next_id_ = 1;
+  uint64_t next_id_;
   std::map<uint64_t, Slot> grants_;
   absl::flat_hash_map<Fid, std::vector<uint64_t>> by_resource_;
 

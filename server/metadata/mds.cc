@@ -45,6 +45,7 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       instance(environment.random.Next() | 1),
       started(environment.clock.Now()),
       ids(*tables),
+      leases(instance >> 1),
       sessions(*tables),
       osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
       chooser(environment.random) {}
@@ -63,6 +64,16 @@ bool Mds::AllowsNamesBehind(const Session& session) {
          !osts.Usable().empty();
 }
 
+// Asked with each answer to a write-back, so the store is not.
+uint64_t Mds::PromisedBytes() {
+  constexpr Duration kGood = std::chrono::milliseconds(50);
+  if (env.clock.Now() < promised_until_.load()) return promised_.load();
+  bool room = env.store.GetSpace().free_bytes >= 2 * options.promised_bytes;
+  promised_.store(room ? options.promised_bytes : 0);
+  promised_until_.store(env.clock.Now() + kGood);
+  return promised_.load();
+}
+
 std::vector<std::string> Mds::Problems() const {
   std::lock_guard lock(problems_mutex_);
   return {problems_.begin(), problems_.end()};
@@ -73,6 +84,12 @@ Status Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) c
   if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
   return mds->tables->Commit(transaction);
+}
+
+void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply) {
+  if (!op.mds->filesystem_lease.HeldBy(*op.mds, op.session->id)) return;
+  reply->set_promised_bytes(op.mds->PromisedBytes());
+  if (promised) transaction->batch().UseReserve();
 }
 
 Task<FidLocks::Guard> LockOne(Mds& mds, Fid fid) {

@@ -27,6 +27,7 @@
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
 #include "server/metadata/session_table.h"
+#include "server/metadata/size_scan.h"
 #include "server/metadata/tables.h"
 
 namespace nacre::mds {
@@ -41,6 +42,8 @@ struct Mds {
   const std::unique_ptr<Tables> tables;
   const uint64_t instance;  // of this process
   const Duration started;
+  uint64_t losses =
+      0;  // how often the MDT may have lost what had been answered and not synced; set at the start
   FidLocks locks;
   FidLocks data_locks;
   IdAllocator ids;
@@ -52,7 +55,12 @@ struct Mds {
   cluster::OstRegistry osts;
   cluster::OstChooser chooser;
   Destroyer destroyer;
+  SizeScan size_scan;
   std::atomic<bool> closed{false};
+
+  // What the holder of the filesystem lease may hold back: room for it is left within the store's reserve. 0
+  // when the MDT is nearly full.
+  uint64_t PromisedBytes();
 
   // For nacre status: the newest few are kept.
   void NoteProblem(std::string problem);
@@ -67,6 +75,8 @@ struct Mds {
  private:
   mutable std::mutex problems_mutex_;
   std::deque<std::string> problems_;
+  std::atomic<uint64_t> promised_{0};
+  std::atomic<Duration> promised_until_{Duration(0)};
 };
 
 using MdsPtr = std::shared_ptr<Mds>;
@@ -83,6 +93,10 @@ struct Op {
   // Commits the transaction with the reply recorded in the same batch.
   Status Commit(Transaction* transaction, const proto::MetadataReply& reply) const;
 };
+
+// For what the holder of the filesystem lease has held back: uses the room that was promised for it, and says
+// what there is from now on.
+void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply);
 
 // Locks.
 Task<FidLocks::Guard> LockOne(Mds& mds, Fid fid);

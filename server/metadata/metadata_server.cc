@@ -6,11 +6,13 @@
 #include "common/metrics.h"
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
+#include "server/kv/losses.h"
 #include "server/metadata/background.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/session_ops.h"
+#include "server/metadata/recall.h"
 #include "server/metadata/size_recovery.h"
 #include "server/metadata/truncate.h"
 
@@ -111,6 +113,12 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, SessionPtr session, proto::Me
   co_return reply;
 }
 
+Task<proto::MetadataReply> Answer(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request) {
+  if (IsMutation(request)) co_return co_await Once(mds, session, request, false);
+  Op op = MakeOp(mds, session, request);
+  co_return ToReply(co_await mds::Dispatch(op));
+}
+
 Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,
                                          proto::MetadataRequest request) {
   if (mds->closed) co_return ToReply(absl::UnavailableError("the metadata server is stopping"));
@@ -122,9 +130,13 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   Status valid = CheckRequest(request);
   if (!valid.ok()) co_return ToReply(valid);
   if (request.has_batch()) co_return co_await HandleBatch(mds, *session, std::move(request));
-  if (IsMutation(request)) co_return co_await Once(mds, *session, request, false);
-  Op op = MakeOp(mds, *session, request);
-  co_return ToReply(co_await mds::Dispatch(op));
+  if (mds->size_scan.running()) co_await mds::RecoverNamed(mds, request);
+  proto::MetadataReply reply = co_await Answer(mds, *session, request);
+  // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.
+  if (!mds::NeedsRecall(*mds, (*session)->id, request, reply)) co_return reply;
+  Status recalled = co_await mds::RecallRead(mds, (*session)->id, request, reply);
+  if (!recalled.ok()) co_return ToReply(recalled);
+  co_return reply;
 }
 
 class Server : public MetadataServer {
@@ -155,6 +167,8 @@ class Server : public MetadataServer {
   Task<Status> Stop() override {
     Status status = co_await mds_->tables->Sync();
     Close();
+    std::string losses_key = mds::TableKey(mds::Table::kLosses);
+    if (status.ok()) status = co_await EndClean(&mds_->env.store, std::move(losses_key));
     co_return status;
   }
 
@@ -179,6 +193,8 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_ASSIGN_OR_RETURN(auto tables,
                       mds::Tables::Open(environment.store, environment.random, environment.clock.Wall()));
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
+  std::string losses_key = mds::TableKey(mds::Table::kLosses);
+  CO_ASSIGN_OR_RETURN(mds->losses, co_await CountLosses(&environment.store, losses_key, options.boot));
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load());
   CO_RETURN_IF_ERROR(mds->sessions.Load(environment.clock.Now()));

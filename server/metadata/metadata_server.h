@@ -33,10 +33,13 @@ struct MetadataOptions {
   Duration sync_interval = std::chrono::seconds(1);    // how much a loss of power may take (DESIGN §8.3)
   Duration heartbeat = std::chrono::seconds(1);        // of the OSSes; down after five missed
   Duration kernel_cache =
-      std::chrono::seconds(1);  // see client::Options: how long a second session is kept waiting
-  bool leases = true;           // false: grant none
+      std::chrono::seconds(1);         // see client::Options: how long a second session is kept waiting
+  uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files
+  std::string boot;    // names this boot of the machine: after another one what was not synced may be gone
+  bool leases = true;  // false: nobody gets the whole filesystem
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_repeat_twice = false;  // a repeated mutation is carried out again
+  bool plant_no_recall = false;     // a change of data is answered while others still have pages of it
 };
 
 class MetadataServer : public MetadataHandler, public ClusterHandler {

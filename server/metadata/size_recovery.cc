@@ -55,26 +55,73 @@ Task<Status> ScanAll(MdsPtr mds, uint64_t wish) {
   co_return mds->tables->CommitBatch(std::move(batch));
 }
 
+// None: no file that is there already, or none whose size matters.
+Fid NamedFile(Mds& mds, const proto::MetadataRequest& request) {
+  auto entry = [&mds](const proto::Fid& parent, const std::string& name) {
+    auto found = mds.tables->FindEntry(FromProto(parent), name);
+    return found.ok() ? found->fid : Fid{};
+  };
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kLookup:
+      return entry(request.lookup().parent(), request.lookup().name());
+    case proto::MetadataRequest::kCreate:
+      return entry(request.create().parent(), request.create().name());
+    case proto::MetadataRequest::kOpen:
+      return FromProto(request.open().fid());
+    case proto::MetadataRequest::kGetattr:
+      return FromProto(request.getattr().fid());
+    case proto::MetadataRequest::kSetattr:
+      return FromProto(request.setattr().fid());
+    case proto::MetadataRequest::kUpdateSize:
+      return FromProto(request.update_size().fid());
+    case proto::MetadataRequest::kAppend:
+      return FromProto(request.append().fid());
+    default:
+      return {};
+  }
+}
+
+// Until it is through: files are looked at one by one as long as it is not.
 Task<void> RunScan(MdsPtr mds, uint64_t wish) {
+  constexpr Duration kPause = std::chrono::seconds(5);
   Status status = co_await ScanAll(mds, wish);
-  if (!status.ok() && !mds->closed)
-    LogError("looking for files that reach too far failed: %s", std::string(status.message()));
+  while (!status.ok() && !mds->closed) {
+    LogError("looking for files that reach too far failed, trying again: %s", std::string(status.message()));
+    co_await mds->env.clock.Sleep(kPause);
+    status = co_await ScanAll(mds, wish);
+  }
+  mds->size_scan.End();
+}
+
+void StartScan(const MdsPtr& mds, uint64_t wish) {
+  mds->size_scan.Begin();
+  Spawn(mds->env.executor, RunScan(mds, wish));
 }
 
 }  // namespace
+
+Task<void> RecoverNamed(MdsPtr mds, const proto::MetadataRequest& request) {
+  if (!mds->size_scan.running()) co_return;
+  const Fid fid = NamedFile(*mds, request);
+  if (!fid || mds->size_scan.Knows(fid)) co_return;
+  Status status = co_await RecoverSize(mds, fid);
+  if (status.ok()) mds->size_scan.Know(fid);
+  if (!status.ok() && !mds->closed)
+    LogWarning("the size of %s could not be recovered: %s", fid.ToString(), std::string(status.message()));
+}
 
 Status RequestSizeScan(MdsPtr mds) {
   ASSIGN_OR_RETURN(uint64_t before, WishedScan(*mds));
   KvBatch batch;
   batch.Put(TableKey(Table::kSizeRecovery), EncodeNumber(before + 1));
   RETURN_IF_ERROR(mds->tables->CommitBatch(std::move(batch)));
-  Spawn(mds->env.executor, RunScan(mds, before + 1));
+  StartScan(mds, before + 1);
   return OkStatus();
 }
 
 Status ResumeSizeScan(MdsPtr mds) {
   ASSIGN_OR_RETURN(uint64_t wish, WishedScan(*mds));
-  if (wish != 0) Spawn(mds->env.executor, RunScan(mds, wish));
+  if (wish != 0) StartScan(mds, wish);
   return OkStatus();
 }
 

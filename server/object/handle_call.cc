@@ -76,6 +76,7 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     *reply.mutable_status() = ToProto(admission.status);
     co_return reply.SerializeAsString();
   }
+  reply.set_losses(target->store->losses());
   OpContext context{target, call, request, &reply};
   Status status = co_await Dispatch(context);
   if (ToErrno(status) == ESHUTDOWN) status = ErrnoError(ECONNRESET, "the server is stopping");

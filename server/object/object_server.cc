@@ -31,7 +31,10 @@ class ObjectServerImpl : public ObjectServer {
     Status result = OkStatus();
     for (ost::Target& target : core_->targets) {
       // The second sync lets go of what the first has retired, so that a restart has nothing to verify.
-      for (int i = 0; i < 2; ++i) result.Update(co_await target.store->Maintain());
+      Status synced;
+      for (int i = 0; i < 2; ++i) synced.Update(co_await target.store->Maintain());
+      if (synced.ok()) synced = co_await target.store->EndClean();
+      result.Update(synced);
       target.store->Close();
     }
     co_return result;
@@ -46,6 +49,7 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
   ost::StoreOptions options;
   options.plant_commit_before_data = core->options.plant_commit_before_data;
   options.plant_early_sync = core->options.plant_early_sync;
+  if (!core->options.plant_forget_losses) options.boot = core->options.boot;
   std::string cluster;
   for (size_t i = 0; i < osts.size(); ++i) {
     if (core->targets.size() > 0 && core->Find(osts[i].index) != nullptr) {

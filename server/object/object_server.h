@@ -38,9 +38,11 @@ struct ObjectOptions {
   uint64_t pool_bytes = 64 << 20;  // buffers and read cache, for all OSTs
   Duration sync_interval = std::chrono::seconds(1);
   Duration heartbeat = std::chrono::seconds(1);
+  std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_commit_before_data = false;  // the checksum is committed before its data is written
   bool plant_early_sync = false;          // a sync is acknowledged before it is done
+  bool plant_forget_losses = false;       // after a loss of power clients are told of none
 };
 
 class ObjectServer {

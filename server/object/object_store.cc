@@ -5,6 +5,7 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "server/kv/losses.h"
 
 namespace nacre::ost {
 namespace {
@@ -46,6 +47,8 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
     LogWarning("OST %d (%s): %d changes whose data had not reached the disk were taken back",
                store->devices_.index, store->directory(), recovered->rolled_back);
   }
+  std::string losses_key(kLossesKey);
+  CO_ASSIGN_OR_RETURN(store->losses_, co_await CountLosses(store->devices_.store, losses_key, options.boot));
   CO_RETURN_IF_ERROR(store->ScanExtents());
   co_return store;
 }
@@ -161,6 +164,11 @@ Task<Status> ObjectStore::Maintain() {
   Status status = co_await journal_.Sync();
   if (!status.ok()) co_return status;
   co_return co_await space_.Trim();
+}
+
+Task<Status> ObjectStore::EndClean() {
+  std::string losses_key(kLossesKey);
+  co_return co_await nacre::EndClean(devices_.store, losses_key);
 }
 
 Task<Status> ObjectStore::LimitWaiting() {

@@ -47,6 +47,7 @@ class DataSink {
 struct StoreOptions {
   size_t cached_objects = 16384;
   size_t max_waiting_records = 200'000;   // undo records; beyond, writes wait for a sync
+  std::string boot;                       // ObjectOptions
   bool plant_commit_before_data = false;  // ObjectOptions
   bool plant_early_sync = false;
 };
@@ -118,6 +119,11 @@ class ObjectStore {
   // The periodic work: a sync if there is something to sync, and space back to the disk below.
   Task<Status> Maintain();
 
+  // Behind the last sync of an orderly end.
+  Task<Status> EndClean();
+  // How often it may have lost what had been answered and not synced.
+  uint64_t losses() const { return losses_; }
+
   StoreSpace GetSpace() const;
   Space& space() { return space_; }
   const Superblock& superblock() const { return superblock_; }
@@ -167,6 +173,7 @@ class ObjectStore {
   const uint32_t slot_;
   const StoreOptions options_;
   Superblock superblock_;
+  uint64_t losses_ = 0;
   Space space_;
   ObjectTable objects_;
   Journal journal_;

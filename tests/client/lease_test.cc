@@ -102,6 +102,8 @@ TEST_F(Lease, FilesOpenAtTheRevocationSurviveTheOthersUnlink) {
 // The kernel forgets before the lease goes, and operations go on while it does: its pages may wait for them.
 TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
   HandlePtr file = a_->Create("f");
+  ASSERT_EQ(a_->fs().PagesFor(file), KernelPages::kNew);
+  EXPECT_EQ(a_->fs().PagesFor(file), KernelPages::kKept);
   a_->Write(file, 0, "data");
   std::vector<Fid> told;
   bool read_meanwhile = false;
@@ -119,7 +121,113 @@ TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
   EXPECT_THAT(told, testing::Contains(file->inode->fid));
   EXPECT_TRUE(read_meanwhile);
   EXPECT_EQ(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->valid, Duration(0));
-  EXPECT_FALSE(a_->fs().MayCachePages(file));
+  EXPECT_EQ(a_->fs().PagesFor(file), KernelPages::kNone);
+}
+
+// What a kernel keeps in pages while two clients are there.
+class Pages : public Lease {
+ protected:
+  Pages() {
+    file_ = a_->Create("f");
+    a_->Write(file_, 0, "old");
+    b_ = harness_.Mount();
+    Invalidation invalidation;
+    invalidation.data_and_attributes = [this](Fid fid) -> Task<void> {
+      forgotten_.push_back(fid);
+      co_await a_->process()->world().clock().Sleep(forget_takes_);
+      forgetting_over_ = true;
+    };
+    a_->fs().SetInvalidation(std::move(invalidation));
+  }
+  Status Hold() { return a_->Await(a_->fs().HoldPages(file_)); }
+
+  HandlePtr file_;
+  std::vector<Fid> forgotten_;
+  Duration forget_takes_ = 50ms;
+  bool forgetting_over_ = false;
+};
+
+TEST_F(Pages, AreForgottenBeforeAnothersChangeReturns) {
+  HandlePtr of_b = b_->OpenName("f");
+  auto changes = {
+      std::function<void()>([&] { b_->Write(of_b, 0, "new"); }),
+      std::function<void()>([&] { b_->Write(of_b, 0, Pattern(1, 100'000)); }),
+      std::function<void()>([&] { b_->Write(of_b, 50'000, "changed in place"); }),
+      std::function<void()>([&] { b_->Truncate(of_b, 5000); }),
+      std::function<void()>([&] { EXPECT_TRUE(b_->Await(b_->fs().Fallocate(of_b, 0x3, 0, 4096)).ok()); }),
+      std::function<void()>([&] { EXPECT_TRUE(b_->Close(b_->OpenName("f", O_RDWR | O_TRUNC)).ok()); }),
+  };
+  for (const auto& change : changes) {
+    ASSERT_TRUE(Hold().ok());
+    forgotten_.clear();
+    forgetting_over_ = false;
+    change();
+    EXPECT_TRUE(forgetting_over_);
+    EXPECT_THAT(forgotten_, testing::ElementsAre(file_->inode->fid));
+  }
+}
+
+TEST_F(Pages, AreHeldWithOneRequestAndGoWithTheLastHandle) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Hold().ok());
+  EXPECT_EQ(a_->requests["acquire_lease"], 1);
+  a_->Write(file_, 0, "own changes need no recall");
+  EXPECT_THAT(forgotten_, testing::IsEmpty());
+  ASSERT_TRUE(a_->Close(file_).ok());
+  harness_.world.RunFor(1s);
+  EXPECT_EQ(a_->requests["release_lease"], 2);  // the filesystem's was the first
+  b_->Write(b_->OpenName("f"), 0, "new");
+  EXPECT_THAT(forgotten_, testing::IsEmpty());
+}
+
+TEST_F(Pages, AreForgottenAlsoAfterARestartOfTheMds) {
+  ASSERT_TRUE(Hold().ok());
+  HandlePtr of_b = b_->OpenName("f");
+  harness_.cluster.Crash(harness_.cluster.mds(), sim::Loss::kProcess);
+  harness_.cluster.Boot(harness_.cluster.mds());
+  b_->Write(of_b, 0, "new");
+  EXPECT_TRUE(forgetting_over_);
+}
+
+// Who cannot be asked is evicted, as with any lease.
+TEST_F(Pages, AreTakenFromAClientThatDoesNotAnswer) {
+  ASSERT_TRUE(Hold().ok());
+  harness_.network.Cut(100, 0);
+  harness_.network.Cut(0, 100);
+  HandlePtr of_b = b_->OpenName("f");
+  b_->Write(of_b, 0, "new");
+  EXPECT_FALSE(forgetting_over_);
+  harness_.network.Heal();
+  harness_.world.RunFor(60s);
+  EXPECT_TRUE(forgetting_over_);
+  EXPECT_THAT(Hold(), HasErrno(EIO));
+}
+
+// Two clients' kernels write the same mapping back while each has to forget it: neither write waits for the
+// other's.
+TEST_F(Pages, WritingBackWaitsForNobody) {
+  ASSERT_TRUE(Hold().ok());
+  forget_takes_ = 1h;
+  HandlePtr of_b = b_->OpenName("f");
+  const std::string data = "new";
+  std::span<const std::byte> piece = std::as_bytes(std::span(data));
+  auto written = b_->Await(b_->fs().WriteBack(of_b, 0, std::span(&piece, 1)));
+  EXPECT_TRUE(written.ok()) << written.status();
+  EXPECT_FALSE(forgetting_over_);
+  harness_.world.RunFor(1s);
+  EXPECT_THAT(forgotten_, testing::ElementsAre(file_->inode->fid));  // but it is asked for
+}
+
+TEST_F(Lease, WhatTheKernelKeepsIsKnownByLease) {
+  HandlePtr file = a_->Create("f");
+  EXPECT_EQ(a_->fs().PagesFor(file), KernelPages::kNew);
+  EXPECT_EQ(a_->fs().PagesFor(a_->OpenName("f")), KernelPages::kKept);
+  EXPECT_EQ(a_->fs().PagesFor(a_->OpenName("f", O_RDWR | O_APPEND)), KernelPages::kNone);
+  EXPECT_EQ(a_->fs().PagesFor(a_->OpenName("f", O_RDWR | O_DIRECT)), KernelPages::kNone);
+  b_ = harness_.Mount();
+  EXPECT_EQ(a_->fs().PagesFor(a_->OpenName("f")), KernelPages::kNone);
+  ASSERT_TRUE(b_->Unmount().ok());
+  ASSERT_TRUE(harness_.RunUntil([&] { return Held(*a_); }));
+  EXPECT_EQ(a_->fs().PagesFor(a_->OpenName("f")), KernelPages::kNew);  // somebody was here meanwhile
 }
 
 // A mapping written back while the lease goes, and writers that never pause.
@@ -172,6 +280,24 @@ TEST_F(Lease, AClientThatDoesNotAnswerIsEvictedAndGoesOnWithANewSession) {
   EXPECT_THAT(a_->TryWrite(file, 0, "no").status(), HasErrno(EIO));
   (void)a_->Close(file);  // whatever it says: the test hangs if it does
   EXPECT_EQ(a_->Read(a_->OpenName("f"), 0, 10), "done");
+}
+
+// What an eviction has taken must not stand in the way of what comes after it.
+TEST_F(Lease, AfterAnEvictionWriteBehindGoesOn) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "lost");
+  harness_.network.Cut(100, 0);
+  harness_.network.Cut(0, 100);
+  b_ = harness_.Mount();  // waits for the eviction
+  harness_.network.Heal();
+  harness_.world.RunFor(60s);
+  EXPECT_THAT(a_->TryWrite(file, 0, "no").status(), HasErrno(EIO));
+  ASSERT_TRUE(b_->Unmount().ok());
+  ASSERT_TRUE(harness_.RunUntil([&] { return Held(*a_); }));
+  HandlePtr again = a_->OpenName("f");
+  a_->Write(again, 0, "new");
+  b_ = harness_.Mount();
+  EXPECT_EQ(b_->Read(b_->OpenName("f"), 0, 10), "new");
 }
 
 }  // namespace

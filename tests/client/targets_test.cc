@@ -24,7 +24,7 @@ TEST(Targets, AnAddressThatIsNoneFailsTheCallsAndNothingElse) {
   auto transport = MakeInprocTransport(MakeInprocNetwork(), context.get_executor(), RealClock());
   RetryPolicy policy;
   policy.hard = false;
-  Targets targets(*transport, RealClock(), policy);
+  Targets targets(*transport, RealClock(), policy, [](OstIndex, uint64_t) {});
   targets.Reset(1);
   targets.SetMap(MapOf(0, "nowhere"));
   auto call = [&] {

@@ -103,6 +103,12 @@ Task<StatusOr<size_t>> MemoryFileSystem::Write(HandlePtr handle, uint64_t offset
   co_return written;
 }
 
+Task<StatusOr<size_t>> MemoryFileSystem::WriteBack(HandlePtr handle, uint64_t offset,
+                                                   std::span<const std::span<const std::byte>> pieces) {
+  HandlePtr plain = MemoryHandle::Make(MemoryHandle::Of(handle).node, O_WRONLY);
+  co_return co_await Write(plain, offset, pieces);
+}
+
 Task<Status> MemoryFileSystem::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) {
   std::lock_guard lock(mutex_);
   std::string& data = MemoryHandle::Of(handle).node->data;

@@ -1,11 +1,13 @@
 #include "tests/fuse/memory_filesystem.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
 #include <absl/strings/str_split.h>
 
 #include <cerrno>
+#include <future>
 
 #include "rpc/convert.h"
 
@@ -53,10 +55,24 @@ Fid MemoryFileSystem::FidOf(const std::string& path) { return FromProto(Find(pat
 
 void MemoryFileSystem::Overwrite(const std::string& path, std::string data) {
   NodePtr node = Find(path);
-  std::lock_guard lock(mutex_);
-  node->data = std::move(data);
-  node->attr.set_size(node->data.size());
-  Touch(node);
+  const Fid fid = FromProto(node->attr.fid());
+  {
+    std::lock_guard lock(mutex_);
+    node->data = std::move(data);
+    node->attr.set_size(node->data.size());
+    Touch(node);
+    if (paged_.erase(fid) == 0) return;
+  }
+  Forget(fid);
+}
+
+void MemoryFileSystem::Forget(Fid fid) {
+  std::promise<void> forgotten;
+  Spawn(executor_, [](MemoryFileSystem* self, Fid fid, std::promise<void>* done) -> Task<void> {
+    co_await self->invalidation_.data_and_attributes(fid);
+    done->set_value();
+  }(this, fid, &forgotten));
+  forgotten.get_future().wait();
 }
 
 uint64_t MemoryFileSystem::open_handles() {
@@ -233,9 +249,21 @@ Task<Status> MemoryFileSystem::RemoveXattr(const Caller&, Fid fid, std::string n
   co_return OkStatus();
 }
 
-bool MemoryFileSystem::MayCachePages(const HandlePtr&) {
+KernelPages MemoryFileSystem::PagesFor(const HandlePtr& handle) {
   std::lock_guard lock(mutex_);
-  return may_cache_;
+  const bool may = may_cache_ && (MemoryHandle::Of(handle).flags & O_DIRECT) == 0;
+  return may ? KernelPages::kKept : KernelPages::kNone;
+}
+
+Task<Status> MemoryFileSystem::HoldPages(HandlePtr handle) {
+  std::lock_guard lock(mutex_);
+  if (!may_cache_) paged_.insert(FromProto(MemoryHandle::Of(handle).node->attr.fid()));
+  co_return OkStatus();
+}
+
+bool MemoryFileSystem::MayHavePages(const HandlePtr& handle) {
+  std::lock_guard lock(mutex_);
+  return may_cache_ || paged_.contains(FromProto(MemoryHandle::Of(handle).node->attr.fid()));
 }
 
 Seen MemoryFileSystem::Look() { return {}; }

@@ -43,7 +43,9 @@ class MemoryFileSystem : public FileSystem {
   Invalidation& invalidation() { return invalidation_; }
   NodePtr Find(const std::string& path);
   Fid FidOf(const std::string& path);
-  void Overwrite(const std::string& path, std::string data);  // as another client would
+  // As another client would: returns when the kernel has forgotten what it held.
+  void Overwrite(const std::string& path, std::string data);
+  void Forget(Fid fid);  // has the kernel drop pages and attributes
   uint64_t open_handles();
   uint64_t reads();
   uint64_t xattr_requests();
@@ -79,6 +81,8 @@ class MemoryFileSystem : public FileSystem {
   Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) override;
   Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
                                std::span<const std::span<const std::byte>> pieces) override;
+  Task<StatusOr<size_t>> WriteBack(HandlePtr handle, uint64_t offset,
+                                   std::span<const std::span<const std::byte>> pieces) override;
   Task<Status> Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) override;
   Task<StatusOr<uint64_t>> Seek(HandlePtr handle, uint64_t offset, int whence) override;
   Task<StatusOr<size_t>> CopyRange(HandlePtr from, uint64_t from_offset, HandlePtr to, uint64_t to_offset,
@@ -91,7 +95,9 @@ class MemoryFileSystem : public FileSystem {
   Task<StatusOr<proto::LockRange>> GetLock(HandlePtr handle, proto::LockRange lock) override;
   Task<Status> SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) override;
   void CancelLock(HandlePtr handle, uint64_t wait_id) override;
-  bool MayCachePages(const HandlePtr& handle) override;
+  KernelPages PagesFor(const HandlePtr& handle) override;
+  Task<Status> HoldPages(HandlePtr handle) override;
+  bool MayHavePages(const HandlePtr& handle) override;
   Seen Look() override;
 
  private:
@@ -119,6 +125,7 @@ class MemoryFileSystem : public FileSystem {
   NodePtr root_;
   uint32_t next_object_ = 10;
   bool may_cache_ = true;
+  std::set<Fid> paged_;  // held by HoldPages
   Duration valid_ = 1s;
   Invalidation invalidation_;
   uint64_t open_handles_ = 0, reads_ = 0, xattr_requests_ = 0;

@@ -64,6 +64,7 @@ void Cluster::Crash(int number, Loss loss) {
   node.filesystem = nullptr;
   node.metadata = nullptr;
   node.object = nullptr;
+  if (loss == Loss::kPower) ++node.boots;
   for (auto& disk : node.stores) {
     if (loss == Loss::kPower) {
       disk->kv.LosePower(disk_random_);
@@ -82,6 +83,7 @@ Task<void> Cluster::BootMds(Cluster* cluster, Process* process) {
   MetadataEnvironment environment{process->executor(), cluster->world_.clock(), process->random(),
                                   node.stores[0]->kv, *transport};
   MetadataOptions options = cluster->options_.metadata;
+  options.boot = absl::StrFormat("%d", node.boots);
   auto server = co_await MetadataServer::Start(environment, options);
   if (!server.ok()) co_return cluster->world_.Fail("the MDS does not start: " + server.status().ToString());
   node.metadata = server->get();
@@ -112,6 +114,7 @@ Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
   }
   ObjectOptions options = cluster->options_.object;
   options.listen = options.advertise = absl::StrFormat("sim:%s", node.name);
+  options.boot = absl::StrFormat("%d", node.boots);
   auto server = co_await ObjectServer::Start(environment, std::move(devices), options);
   if (!server.ok()) {
     co_return cluster->world_.Fail(

@@ -72,6 +72,7 @@ class Cluster {
     Process* process = nullptr;
     bool ready = false;
     int starts = 0;
+    int boots = 1;  // of the machine
     std::vector<std::unique_ptr<Disk>> stores;
     client::FileSystem* filesystem = nullptr;
     MetadataServer* metadata = nullptr;

@@ -20,7 +20,9 @@ int main(int argc, char** argv) {
   const std::map<std::string, Plant> plants = {{"none", Plant::kNone},
                                                {"repeat_twice", Plant::kRepeatTwice},
                                                {"commit_before_data", Plant::kCommitBeforeData},
-                                               {"early_sync", Plant::kEarlySync}};
+                                               {"early_sync", Plant::kEarlySync},
+                                               {"no_recall", Plant::kNoRecall},
+                                               {"forget_losses", Plant::kForgetLosses}};
   app.add_option("--seed", options.seed, "the first seed")->required();
   app.add_option("--count", count, "how many seeds, one after the other")->capture_default_str();
   app.add_option("--plant", options.plant, "a bug to be found (docs/testing.md)")

@@ -103,12 +103,11 @@ Task<bool> Read(Context at) {
   std::vector<Claim> claims = {at.Handle(false), at.Bytes(false, offset, offset + length)};
   if (!operation.Take(std::move(claims))) co_return false;
   const std::string what = absl::StrFormat("read %s %d+%d", at.model.PathOf(at.file.inode), offset, length);
-  auto read = co_await at.filesystem.Read(at.file.handle, offset, length);
+  const Fid fid = at.inode().fid;
+  const bool mapped = at.random.OneIn(4);
+  auto read = co_await at.client->kernel->Read(at.file.handle, fid, offset, length, mapped);
   if (!operation.Expect(what, read.status(), 0)) co_return true;
-  nacre::sim::Bytes got;
-  for (auto piece : read->pieces) got.insert(got.end(), piece.begin(), piece.end());
-  if (got.size() != read->size) operation.Wrong(what + ": the pieces are not of the size told");
-  std::string wrong = at.content().CheckRead(offset, length, got);
+  std::string wrong = at.content().CheckRead(offset, length, *read);
   if (!wrong.empty()) operation.Wrong(what + ": " + wrong);
   co_return true;
 }
@@ -137,7 +136,8 @@ Task<bool> Write(Context at) {
                                                     std::span(data).subspan(cut)};
   const WallTime start = at.workload->world().clock().Wall();
   Begin(at, operation, std::move(change));
-  auto written = co_await at.filesystem.Write(at.file.handle, append ? 0 : offset, pieces);
+  const Fid fid = at.inode().fid;
+  auto written = co_await at.client->kernel->Write(at.file.handle, fid, append ? 0 : offset, pieces);
   if (!operation.Expect(what, written.status(), 0)) co_return true;
   if (*written != length) operation.Wrong(absl::StrFormat("%s: only %d bytes", what, *written));
   Done(at, operation, start);
@@ -163,6 +163,7 @@ Task<bool> Truncate(Context at) {
   const Fid fid = at.inode().fid;
   client::HandlePtr handle = at.file.handle;
   auto changed = co_await at.filesystem.Setattr(Root(), fid, set, handle);
+  co_await at.client->kernel->Changed(fid);
   if (!operation.Expect(what, changed.status(), 0)) co_return true;
   if (changed->attr.size() != size)
     operation.Wrong(absl::StrFormat("%s answers %d", what, changed->attr.size()));
@@ -191,7 +192,9 @@ Task<bool> Fallocate(Context at) {
   change.length = mode == 0 ? 0 : length;
   const WallTime start = at.workload->world().clock().Wall();
   if (changes) Begin(at, operation, std::move(change));
+  const Fid fid = at.inode().fid;
   Status status = co_await at.filesystem.Fallocate(at.file.handle, mode, offset, length);
+  co_await at.client->kernel->Changed(fid);
   if (!operation.Expect(what, status, 0)) co_return true;
   if (changes) Done(at, operation, start);
   if (!changes) at.inode().mtime.known = false;
@@ -222,11 +225,10 @@ Task<bool> FileGetattr(Context at) {
   if (!operation.Take(std::move(claims))) co_return false;
   const std::string what = "fstat " + at.model.PathOf(at.file.inode);
   const Fid fid = at.inode().fid;
-  auto known = co_await at.filesystem.Getattr(Root(), fid, at.file.handle);
-  if (!operation.Expect(what, known.status(), 0)) co_return true;
-  if (known->attr.size() != at.content().size()) {
-    operation.Wrong(
-        absl::StrFormat("%s: size %d instead of %d", what, known->attr.size(), at.content().size()));
+  auto attr = co_await at.client->kernel->Stat(at.file.handle, fid);
+  if (!operation.Expect(what, attr.status(), 0)) co_return true;
+  if (attr->size() != at.content().size()) {
+    operation.Wrong(absl::StrFormat("%s: size %d instead of %d", what, attr->size(), at.content().size()));
   }
   co_return true;
 }
@@ -236,6 +238,7 @@ Task<bool> Close(Context at) {
   std::vector<Claim> claims = {at.Handle(true)};
   if (!operation.Take(std::move(claims))) co_return false;
   const std::string what = "close " + at.model.PathOf(at.file.inode);
+  at.client->kernel->Closed(at.file.handle);
   Status status = co_await at.filesystem.Flush(at.file.handle, 0);
   if (status.ok()) status = co_await at.filesystem.Release(at.file.handle);
   if (!operation.Expect(what, status, 0)) co_return true;

@@ -142,6 +142,7 @@ Task<bool> Create(Context at) {
       [&model = at.model, id, directory, name, mode, fid] { model.Add(id, directory, name, mode, fid); });
   at.model.Opened(id);
   at.client->files.push_back({id, flags, made->handle});
+  co_await at.client->kernel->Opened(made->handle, FromProto(made->known.attr.fid()));
   co_return true;
 }
 
@@ -447,7 +448,8 @@ Task<bool> Open(Context at) {
   auto opened = co_await at.filesystem.Open(Root(), fid, flags);
   if (!operation.Expect("open " + at.model.PathOf(*id), opened.status(), 0)) co_return true;
   at.model.Opened(*id);
-  at.client->files.push_back({*id, flags, *std::move(opened)});
+  at.client->files.push_back({*id, flags, *opened});
+  co_await at.client->kernel->Opened(*opened, fid);
   co_return true;
 }
 

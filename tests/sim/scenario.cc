@@ -62,6 +62,8 @@ Shape ChooseShape(Random& random, Plant plant) {
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
   cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
   cluster.metadata.plant_repeat_twice = plant == Plant::kRepeatTwice;
+  cluster.object.plant_forget_losses = plant == Plant::kForgetLosses;
+  cluster.metadata.plant_no_recall = plant == Plant::kNoRecall;
   cluster.object.plant_commit_before_data = plant == Plant::kCommitBeforeData;
   cluster.object.plant_early_sync = plant == Plant::kEarlySync;
   const char* layouts[] = {"", "-c -1 -S 64K", "-c 2 -S 64K",
@@ -146,7 +148,7 @@ void Scenario::ResumeClients() {
 }
 
 void Scenario::Event() {
-  switch (world_.random().Below(9)) {
+  switch (world_.random().Below(10)) {
     case 0:
     case 1:
     case 2:
@@ -159,6 +161,8 @@ void Scenario::Event() {
       return PowerLoss();
     case 6:
       return Partition();
+    case 7:
+      return OssLosesPower();
     default:
       return BreakSome();
   }
@@ -259,6 +263,33 @@ void Scenario::PowerLoss() {
   };
   losses.early = true;
   if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
+  Settle(losses);
+  if (!failed()) ResumeClients();
+}
+
+// And the clients live on: what they have written there and not synced may be gone. The next fsync says so,
+// or it is there.
+void Scenario::OssLosesPower() {
+  if (!Quiesce()) return;
+  const Duration lost = world_.clock().Now();
+  const int node =
+      cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
+  orphans_allowed_ = true;
+  cluster_.Crash(node, Loss::kPower);
+  cluster_.Boot(node);
+  if (!WaitReady("after an OSS has lost power")) return;
+  Work(5s);  // the clients hear of it
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    ClientState* client = workload_.client(i);
+    if (client != nullptr)
+      (void)Await(client->process, SyncAll(&workload_, client), "fsync after a loss of power");
+  }
+  if (failed()) return;
+  Model::Losses losses;
+  losses.may_be_lost = [lost](const FileChange& change) {
+    return !change.acknowledged ||
+           (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
+  };
   Settle(losses);
   if (!failed()) ResumeClients();
 }

@@ -11,7 +11,7 @@
 
 namespace nacre::sim {
 
-enum class Plant { kNone, kRepeatTwice, kCommitBeforeData, kEarlySync };
+enum class Plant { kNone, kRepeatTwice, kCommitBeforeData, kEarlySync, kNoRecall, kForgetLosses };
 
 struct RunOptions {
   uint64_t seed = 1;
@@ -53,6 +53,7 @@ class Scenario {
   void CrashServer(Loss loss);
   void CrashClient(bool silent);
   void PowerLoss();
+  void OssLosesPower();
   void Partition();
   void BreakSome();
   void Work(Duration time);

@@ -64,8 +64,14 @@ TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) {
 }
 
 TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
-  // Found by 485; recovery takes most such writes back with their undo record before anybody can read them.
-  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 480, 300), 0u);
+  // Found by 675; recovery takes most such writes back with their undo record before anybody can read them.
+  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 590, 300), 0u);
+}
+
+TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall, 1, 150), 0u); }
+
+TEST_F(Simulation, FindsALossThatFsyncDoesNotTell) {
+  EXPECT_NE(FirstToFind(Plant::kForgetLosses, 1, 150), 0u);
 }
 
 TEST_F(Simulation, FindsAnFsyncAcknowledgedEarly) { EXPECT_NE(FirstToFind(Plant::kEarlySync, 1, 150), 0u); }

@@ -81,6 +81,7 @@ void Workload::Start(int index) {
   client->index = index;
   client->filesystem = &cluster_.filesystem(index);
   client->process = cluster_.process(cluster_.client(index));
+  client->kernel = std::make_unique<Kernel>(client->filesystem, &world_.clock());
   client->process->Own(client);
   clients_.resize(std::max(clients_.size(), static_cast<size_t>(index) + 1));
   clients_[static_cast<size_t>(index)] = client;
@@ -138,6 +139,21 @@ Task<void> ReleaseAll(Workload* workload, ClientState* client) {
     workload->model().Closed(file.inode);
     if (!released.ok()) workload->world().Fail("release: " + released.ToString());
   }
+}
+
+Task<Status> SyncAll(Workload* workload, ClientState* client) {
+  const std::vector<OpenFile> files = client->files;
+  for (const OpenFile& file : files) {
+    Status synced = co_await client->filesystem->Fsync(file.handle, false);
+    workload->world().Trace("%s fsync %s: %s", client->process->name(), workload->model().PathOf(file.inode),
+                            ErrnoName(ToErrno(synced)));
+    if (!synced.ok() && ToErrno(synced) != EIO) co_return synced;
+    if (!synced.ok()) continue;
+    workload->model().file(file.inode).MakeDurable([client](const FileChange& change) {
+      return change.client == client->index;
+    });
+  }
+  co_return OkStatus();
 }
 
 // --- walk ---

@@ -12,6 +12,7 @@
 
 #include "client/filesystem.h"
 #include "tests/sim/cluster.h"
+#include "tests/sim/kernel.h"
 #include "tests/sim/model.h"
 #include "tests/sim/world.h"
 
@@ -36,6 +37,7 @@ struct ClientState {
   int index = 0;
   client::FileSystem* filesystem = nullptr;
   Process* process = nullptr;
+  std::unique_ptr<Kernel> kernel;
   std::vector<OpenFile> files;
   uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
   bool failing =
@@ -86,6 +88,8 @@ class Workload {
   void Pause() { paused_ = true; }
   void Resume() { paused_ = false; }
   bool Idle() const { return running_ == 0; }
+  // Null: it is gone, or another one since.
+  ClientState* client(int index) { return clients_[static_cast<size_t>(index)].lock().get(); }
   uint64_t done() const { return done_; }
 
   World& world() { return world_; }
@@ -117,6 +121,9 @@ const client::Caller& Root();
 
 // Closes every handle of a client that lives.
 Task<void> ReleaseAll(Workload* workload, ClientState* client);
+
+// Fsync of every open file: what has been answered is durable from then on, or the answer is EIO.
+Task<Status> SyncAll(Workload* workload, ClientState* client);
 
 // One random operation. False: nothing suitable could be claimed.
 Task<bool> NamespaceOperation(Workload* workload, ClientState* client);

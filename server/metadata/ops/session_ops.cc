@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/recall.h"
 
 namespace nacre::mds {
 namespace {
@@ -43,11 +44,13 @@ struct Admitted {
 
 // A name stands for a place that one client has at a time (host, boot and mountpoint). Who asks for a new
 // session there says that the process with the old one is gone: nobody need wait until that has not answered
-// for long enough. A session whose stream is up is left alone.
-Task<Status> TakeOver(MdsPtr mds, std::string name) {
-  if (name.empty()) co_return OkStatus();
+// for long enough. A session whose stream is up is left alone, unless the client is sure that nobody else is
+// there: the stream of a dead one may seem to be up for a while.
+Task<Status> TakeOver(MdsPtr mds, const proto::Connect& request) {
+  if (request.name().empty()) co_return OkStatus();
   for (const SessionPtr& session : mds->sessions.All()) {
-    if (session->record.name != name || session->peer() != nullptr) continue;
+    if (session->record.name != request.name() || (session->peer() != nullptr && !request.replaces()))
+      continue;
     CO_RETURN_IF_ERROR(co_await Evict(mds, session, "its client has been started again"));
   }
   if (mds->Recovering() && mds->sessions.AllWhole()) mds->sessions.EndRecovery();
@@ -64,7 +67,7 @@ proto::Lease LeaseFor(Mds& mds, const SessionPtr& session) {
 
 Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   if (mds->sessions.FindByNonce(request.nonce()) == nullptr)
-    CO_RETURN_IF_ERROR(co_await TakeOver(mds, request.name()));
+    CO_RETURN_IF_ERROR(co_await TakeOver(mds, request));
   co_await mds->sessions.AwaitRecovery();
   AsyncMutex::Guard guard = co_await mds->filesystem_lease.LockAdmission();
   Admitted admitted;
@@ -91,6 +94,7 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
   *reply->mutable_map() = mds.osts.Map();
   *reply->mutable_default_layout() = ToProto(DefaultTemplate());
   reply->set_inline_limit(mds.options.inline_limit);
+  reply->set_losses(mds.losses);
   ASSIGN_OR_RETURN(InodePtr root, mds.tables->GetInode(kRootFid));
   *reply->mutable_root() = ToProto(*root);
   reply->set_fid_sequence(SessionSequence(session.id));
@@ -145,7 +149,13 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
                std::string(status.message()));
     *out->add_lost() = lock.fid();
   }
-  for (const proto::Lease& lease : request.leases()) mds.filesystem_lease.Restore(mds, op.session, lease);
+  for (const proto::Lease& lease : request.leases()) {
+    if (FromProto(lease.resource()) == kFilesystemFid) {
+      mds.filesystem_lease.Restore(mds, op.session, lease);
+    } else {
+      RestoreRead(mds, op.session, lease);
+    }
+  }
   if (!request.last()) co_return reply;
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.EndRecovery();
@@ -165,8 +175,13 @@ Task<Reply> Disconnect(const Op& op) {
 Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
   proto::MetadataReply reply;
   proto::Lease* lease = reply.mutable_lease()->mutable_lease();
+  const Fid resource = FromProto(request.resource());
+  if (resource != kFilesystemFid && request.mode() == proto::LEASE_READ) {
+    ASSIGN_OR_RETURN(*lease, GrantRead(*op.mds, op.session->id, resource));
+    return reply;
+  }
   *lease->mutable_resource() = request.resource();
-  for (const LeaseGrant& grant : op.mds->leases.HoldersOf(FromProto(request.resource()))) {
+  for (const LeaseGrant& grant : op.mds->leases.HoldersOf(resource)) {
     if (grant.session == op.session->id && !grant.revoking) *lease = grant.ToProto();
   }
   return reply;

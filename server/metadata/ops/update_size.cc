@@ -56,6 +56,7 @@ Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request) {
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   proto::MetadataReply reply;
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
+  KeepPromise(op, request.promised(), &transaction, reply.mutable_attr());
   CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
   co_return reply;
 }

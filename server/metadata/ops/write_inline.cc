@@ -42,13 +42,14 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
     body.resize(std::max<size_t>(body.size(), offset + request.data().size()), '\0');
     body.replace(offset, request.data().size(), request.data());
   }
+  proto::MetadataReply reply;
   transaction.Dirty(inode);
   inode->size = body.size();
   inode->blocks = (inode->size + 511) / 512;
   TouchWritten(inode, request.has_mtime() ? FromProto(request.mtime()) : op.now);
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
-  proto::MetadataReply reply;
+  KeepPromise(op, request.promised(), &transaction, reply.mutable_attr());
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
   CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
   co_return reply;

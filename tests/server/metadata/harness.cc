@@ -138,6 +138,10 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
       *reply.mutable_stat()->mutable_parent() = ToProto(it->second.parent);
     }
   }
+  if (request.has_list() && list_fails) {
+    *reply.mutable_status() = ToProto(ErrnoError(EIO, "no list"));
+    return reply;
+  }
   if (request.has_list()) {
     proto::ListObjectsReply* list = reply.mutable_list();
     auto it = request.list().has_after() ? here.upper_bound(FromProto(request.list().after())) : here.begin();

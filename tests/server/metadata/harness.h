@@ -61,6 +61,7 @@ class FakeOsts : public Transport {
 
   std::map<OstIndex, std::map<ObjectId, Object>> objects;
   std::set<OstIndex> away;  // calls to these fail
+  bool list_fails = false;  // ListObjects does
   std::map<OstIndex, std::set<SessionId>> fenced;
   std::vector<std::string> calls;  // "destroy 3", …
 

@@ -12,11 +12,13 @@ struct Connecting {
   std::shared_ptr<std::optional<proto::MetadataReply>> reply =
       std::make_shared<std::optional<proto::MetadataReply>>();
 
-  explicit Connecting(Harness& harness, uint64_t nonce = 4711, const std::string& name = "") {
+  explicit Connecting(Harness& harness, uint64_t nonce = 4711, const std::string& name = "",
+                      bool replaces = false) {
     proto::MetadataRequest request;
     request.mutable_connect()->set_name(name);
     request.mutable_connect()->set_version(1);
     request.mutable_connect()->set_nonce(nonce);
+    request.mutable_connect()->set_replaces(replaces);
     asio::co_spawn(
         harness.context.get_executor(), harness.server->Handle(peer, request),
         [reply = reply](std::exception_ptr, proto::MetadataReply value) { *reply = std::move(value); });
@@ -273,6 +275,20 @@ TEST(Lease, UnderItOpensAreNotNotedAndKeepOpenHoldsTheFile) {
   EXPECT_THAT(client.Getattr(b), Fails(ENOENT));
 }
 
+// kill -9 of a client: its stream may seem to be up when the next one comes, and its lease is not waited for.
+TEST(Session, ANewOneThatReplacesAnOldOneIsNotKeptWaiting) {
+  Harness harness(2, WithLeases());
+  Connecting first(harness, 1, "same");
+  ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
+  Connecting second(harness, 2, "same", /*replaces=*/true);
+  auto before = harness.clock.Now();
+  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
+  EXPECT_LT(harness.clock.Now() - before, std::chrono::seconds(2));
+  EXPECT_TRUE(first.peer->closed);
+  EXPECT_FALSE(harness.osts.fenced[0].empty());
+  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
+}
+
 // A client that does not know of its lease yet, or does not want it: an offer may cross its requests.
 TEST(Lease, UnderItOpensWhoseCloseWillBeToldAreNoted) {
   Harness harness(2, WithLeases());
@@ -354,6 +370,24 @@ TEST(Eviction, AfterALostLeaseHolderAllObjectsAreLookedThrough) {
   harness.RunFor(harness.options.session_timeout + std::chrono::seconds(10));
   TestClient other(harness);
   EXPECT_EQ(other.Getattr(f).attr().attr().size(), 5000u);
+}
+
+// The scan of a large cluster takes its time; whoever comes meanwhile sees the file as it is.
+TEST(Eviction, AfterALostLeaseHolderFilesAreLookedAtWhenTheyAreAskedFor) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  Fid f = FidOf(client.Create(kRootFid, "f"));
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(f);
+  auto layout = client.Call(out).moved_out().layout();
+  auto& object =
+      harness.osts.objects[layout.components(0).ost_group(0)][ObjectId{layout.object_sequence(), 0}];
+  object.data = std::string(5000, 'x');
+  object.parent = f;
+  harness.osts.list_fails = true;
+  harness.RunFor(harness.options.session_timeout + std::chrono::seconds(10));
+  TestClient other(harness);
+  EXPECT_EQ(other.Open(f, O_WRONLY).entry().attr().size(), 5000u);
 }
 
 TEST(Eviction, AnOstThatWasAwayIsFencedBeforeItIsUpAgain) {

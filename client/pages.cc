@@ -1,0 +1,104 @@
+// The kernel's pages: what it may keep of a file, and when it must forget. Under the filesystem lease
+// everything; without it what READ leases of single files cover.
+//
+// Nothing here passes the gate for long, or at all: the kernel holds pages locked while it asks for their
+// bytes, and an invalidation waits for those.
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "client/core.h"
+#include "common/log.h"
+
+namespace nacre::client {
+
+// O_APPEND goes past the pages: while others append as well the kernel does not know at which offset its
+// bytes end up.
+KernelPages Core::PagesFor(const HandlePtr& handle) {
+  if ((handle->flags & (O_DIRECT | O_APPEND)) != 0) return KernelPages::kNone;
+  Inode& inode = *handle->inode;
+  std::lock_guard lock(inode.mutex);
+  if (!cached()) return KernelPages::kNone;
+  inode.pages.some = true;
+  const uint64_t now = leases_taken_.load();
+  return std::exchange(inode.pages.since, now) == now ? KernelPages::kKept : KernelPages::kNew;
+}
+
+Task<Status> Core::HoldPages(HandlePtr handle) {
+  Inode& inode = *handle->inode;
+  for (;;) {
+    CO_RETURN_IF_ERROR(CheckHandle(*handle));
+    uint64_t recalls = 0;
+    {
+      std::lock_guard lock(inode.mutex);
+      inode.pages.some = true;
+      if (cached() || inode.pages.lease != 0) co_return OkStatus();
+      recalls = inode.pages.recalls;
+    }
+    proto::MetadataRequest request;
+    *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode.fid);
+    request.mutable_acquire_lease()->set_mode(proto::LEASE_READ);
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+    std::lock_guard lock(inode.mutex);
+    if (inode.pages.recalls != recalls) continue;  // it may be this one that has been asked back meanwhile
+    inode.pages.lease = reply.lease().lease().id();
+  }
+}
+
+bool Core::MayHavePages(const HandlePtr& handle) {
+  std::lock_guard lock(handle->inode->mutex);
+  return handle->inode->pages.some;
+}
+
+// Reads that come from now on ask for a new lease; those before hold their pages locked, and the kernel waits
+// for them before it forgets.
+Task<void> Core::GivePagesUp(Fid fid, uint64_t lease_id) {
+  InodePtr inode = inodes_->Get(fid);
+  {
+    std::lock_guard lock(inode->mutex);
+    ++inode->pages.recalls;
+    if (inode->pages.lease == lease_id) inode->pages.lease = 0;
+    inode->pages.leaving.push_back(lease_id);
+  }
+  std::vector<Fid> fids(1, fid);
+  co_await InvalidateKernel(std::move(fids));
+  co_await ReturnPages(inode, lease_id);
+}
+
+Task<void> Core::ReturnPages(InodePtr inode, uint64_t lease_id) {
+  co_await ReleaseLease(lease_id);
+  std::lock_guard lock(inode->mutex);
+  std::erase(inode->pages.leaving, lease_id);
+}
+
+// The last handle is gone: whoever opens the file next makes the kernel drop the pages, unless PagesFor knows
+// better. inode.mutex is held. 0: there is no lease to return.
+uint64_t Core::ForgetPages(Inode& inode) {
+  inode.pages.some = false;
+  uint64_t lease = std::exchange(inode.pages.lease, 0);
+  if (lease == 0) return 0;
+  ++inode.pages.recalls;
+  inode.pages.leaving.push_back(lease);
+  return lease;
+}
+
+std::vector<Fid> Core::WithPages() {
+  std::vector<Fid> fids;
+  for (const InodePtr& inode : inodes_->All()) {
+    std::lock_guard lock(inode->mutex);
+    if (inode->pages.some) fids.push_back(inode->fid);
+  }
+  return fids;
+}
+
+Task<void> Core::InvalidateKernel(std::vector<Fid> fids) {
+  Invalidation invalidation;
+  {
+    std::lock_guard lock(mutex_);
+    invalidation = invalidation_;
+  }
+  if (!invalidation.data_and_attributes) co_return;
+  for (const Fid& fid : fids) co_await invalidation.data_and_attributes(fid);
+}
+
+}  // namespace nacre::client

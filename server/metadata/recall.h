@@ -1,0 +1,30 @@
+// Leases asked back: by whom they are in the way of, with an eviction of those who do not answer. And the
+// READ leases of single files: a client whose kernel keeps pages of a file is told before another session's
+// change of its data is answered (proto/metadata.proto, Lease). Thread-safe.
+#pragma once
+
+#include "server/metadata/mds.h"
+
+namespace nacre::mds {
+
+// Only says so to the holder. Nothing happens if there is no such lease any more.
+void AskBack(Mds& mds, const LeaseGrant& grant);
+
+// Asks, and returns when the lease is released or its holder evicted.
+Task<Status> Recall(MdsPtr mds, LeaseGrant grant);
+
+// EINVAL for what is no regular file.
+StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid);
+// A client that comes back says that it held this READ lease.
+void RestoreRead(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
+
+// Whether the request has changed data of a file that another session may have READ of.
+bool NeedsRecall(const Mds& mds, SessionId changer, const proto::MetadataRequest& request,
+                 const proto::MetadataReply& reply);
+// Then, before the reply is sent: no other session has READ when this returns. The change must be visible
+// already, so that whoever reads afterwards sees it. Both arguments must outlive the task. Fails only when
+// the server is stopping.
+Task<Status> RecallRead(MdsPtr mds, SessionId changer, const proto::MetadataRequest& request,
+                        const proto::MetadataReply& reply);
+
+}  // namespace nacre::mds

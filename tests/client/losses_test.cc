@@ -1,0 +1,180 @@
+// Servers that lose power: what was acknowledged and not synced may be gone, and fsync says so. And an MDT
+// that is full: what was accepted is not lost for that.
+#include "client/inode.h"
+#include "server/kv/mem_kv.h"
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+class Losses : public testing::TestWithParam<bool> {
+ protected:
+  Losses() : harness_(MakeOptions(GetParam())), client_(harness_.Mount()) { harness_.world.RunFor(2s); }
+
+  static HarnessOptions MakeOptions(bool caching) {
+    HarnessOptions options;
+    options.client.caching = caching;
+    options.metadata.inline_limit = 0;
+    options.osses = 1;
+    options.osts_per_oss = 1;
+    return options;
+  }
+  // Past the cache: acknowledged by the OST, not synced yet.
+  HandlePtr WriteDirect(const std::string& name) {
+    HandlePtr file = client_->Create(name, O_RDWR | O_DIRECT);
+    EXPECT_TRUE(client_->Fsync(file).ok());
+    client_->Write(file, 0, data_);
+    harness_.world.RunFor(50ms);  // under the lease it is sent just behind the answer
+    return file;
+  }
+  void Restart(int node, sim::Loss loss) {
+    harness_.cluster.Crash(node, loss);
+    harness_.cluster.Boot(node);
+  }
+  int oss() { return harness_.cluster.oss(0); }
+
+  Harness harness_;
+  std::unique_ptr<Mounted> client_;
+  const std::string data_ = Pattern(1, 200'000);
+};
+
+INSTANTIATE_TEST_SUITE_P(, Losses, testing::Bool(),
+                         [](const auto& info) { return info.param ? "WithLease" : "WithoutLease"; });
+
+TEST_P(Losses, OfAnOstAreToldByFsyncOnceToEachHandle) {
+  HandlePtr file = WriteDirect("f"), other = client_->OpenName("f");
+  Restart(oss(), sim::Loss::kPower);
+  EXPECT_THAT(client_->Fsync(file), HasErrno(EIO));
+  EXPECT_THAT(client_->Fsync(other), HasErrno(EIO));
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  client_->Write(file, 0, data_);
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  EXPECT_EQ(client_->Read(file, 0, data_.size()), data_);
+}
+
+TEST_P(Losses, AreNoneWhenOnlyTheProcessEnds) {
+  HandlePtr file = WriteDirect("f");
+  Restart(oss(), sim::Loss::kProcess);
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  EXPECT_EQ(client_->Read(file, 0, data_.size()), data_);
+}
+
+TEST_P(Losses, AreNoneOfWhatWasSynced) {
+  HandlePtr file = WriteDirect("f");
+  ASSERT_TRUE(client_->Fsync(file).ok());
+  Restart(oss(), sim::Loss::kPower);
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  EXPECT_EQ(client_->Read(file, 0, data_.size()), data_);
+}
+
+TEST_P(Losses, AreNoneAfterAnOrderlyEnd) {
+  HandlePtr file = WriteDirect("f");
+  ASSERT_TRUE(harness_.cluster.Shutdown(oss(), 10s));
+  Restart(oss(), sim::Loss::kPower);  // the machine is switched off
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  EXPECT_EQ(client_->Read(file, 0, data_.size()), data_);
+}
+
+TEST_P(Losses, AreForgottenByTheCache) {
+  HandlePtr file = client_->Create("f");
+  const std::string large = Pattern(2, 2 << 20);
+  client_->Write(file, 0, large);
+  harness_.world.RunFor(100ms);  // on its way, or there, but not synced
+  Restart(oss(), sim::Loss::kPower);
+  harness_.world.RunFor(10s);
+  const std::string seen = client_->Read(file, 0, large.size());
+  Status synced = client_->Fsync(file);
+  auto second = harness_.Mount();
+  EXPECT_EQ(second->Read(second->OpenName("f"), 0, large.size()), seen);
+  EXPECT_TRUE(!synced.ok() || seen == large);
+}
+
+TEST_P(Losses, OfTheMdtAreToldByFsync) {
+  HandlePtr file = WriteDirect("f"), untouched = WriteDirect("untouched");
+  ASSERT_TRUE(client_->Fsync(file).ok());
+  ASSERT_TRUE(client_->Fsync(untouched).ok());
+  SetAttributes set;
+  set.mode = 0600;
+  ASSERT_TRUE(client_->Await(client_->fs().Setattr(client_->caller, file->inode->fid, set, file)).ok());
+  Restart(harness_.cluster.mds(), sim::Loss::kPower);
+  harness_.world.RunFor(5s);
+  EXPECT_THAT(client_->Fsync(file), HasErrno(EIO));
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  EXPECT_TRUE(client_->Fsync(untouched).ok());
+}
+
+TEST_P(Losses, OfAnotherMdsProcessAreNone) {
+  HandlePtr file = WriteDirect("f");
+  Restart(harness_.cluster.mds(), sim::Loss::kProcess);
+  harness_.world.RunFor(5s);
+  EXPECT_TRUE(client_->Fsync(file).ok());
+}
+
+// --- a full MDT ---
+
+class FullMdt : public testing::Test {
+ protected:
+  FullMdt() : harness_(MakeOptions()), client_(harness_.Mount()) {}
+  static HarnessOptions MakeOptions() {
+    HarnessOptions options;
+    options.metadata.promised_bytes = 100'000;
+    return options;
+  }
+  void SetFull(bool full) {
+    auto& store = dynamic_cast<MemKv&>(harness_.cluster.mdt());
+    store.SetFree(full ? std::optional<uint64_t>(0) : std::nullopt);
+    store.SetCommitHook([full](const KvBatch& batch) {
+      return !full || batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "full");
+    });
+  }
+  void ExpectContent(const std::string& name, const std::string& data) {
+    EXPECT_EQ(client_->Read(client_->OpenName(name), 0, 1 << 20), data) << name;
+  }
+
+  Harness harness_;
+  std::unique_ptr<Mounted> client_;
+};
+
+TEST_F(FullMdt, TakesWhatWasAcceptedAndRefusesTheRestAtTheCall) {
+  const std::string large = Pattern(1, 100'000), grown = Pattern(2, 200'000);
+  HandlePtr small = client_->Create("small"), file = client_->Create("large");
+  client_->Write(file, 0, large);
+  ASSERT_TRUE(client_->Fsync(file).ok());
+  client_->Write(small, 0, "accepted");
+  client_->Write(file, 0, grown);
+  SetFull(true);
+  harness_.world.RunFor(100ms);  // for so long the MDS takes its last look at its disk for the truth
+  EXPECT_TRUE(client_->Fsync(small).ok());
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  EXPECT_THAT(client_->TryWrite(small, 0, "too late").status(), HasErrno(ENOSPC));
+  EXPECT_EQ(client_->Read(small, 0, 100), "accepted");
+  EXPECT_THAT(client_->TryWrite(file, 300'000, "too late").status(), HasErrno(ENOSPC));
+  SetFull(false);
+  client_->Write(small, 0, "room again");
+  client_->Write(small, 4, "XX");
+  EXPECT_TRUE(client_->Fsync(small).ok());
+  ASSERT_TRUE(client_->Unmount().ok());
+  client_ = harness_.Mount();
+  ExpectContent("small", "roomXXgain");
+  EXPECT_EQ(client_->Read(client_->OpenName("large"), 0, grown.size()), grown);
+}
+
+TEST_F(FullMdt, NoMoreIsHeldBackThanWasPromised) {
+  std::map<std::string, std::string> files;
+  for (int i = 0; i < 100; ++i) {
+    std::string name = absl::StrFormat("f%d", i);
+    HandlePtr file = client_->Create(name);
+    files[name] = Pattern(static_cast<uint64_t>(i), 8000);
+    client_->Write(file, 0, files[name].substr(0, 3000));
+    client_->Write(file, 3000, files[name].substr(3000));
+    ASSERT_TRUE(client_->Close(file).ok());
+  }
+  SetFull(true);
+  ASSERT_TRUE(client_->Unmount().ok());  // all of the rest is sent now
+  SetFull(false);
+  client_ = harness_.Mount();
+  for (const auto& [name, data] : files) ExpectContent(name, data);
+}
+
+}  // namespace
+}  // namespace nacre::client

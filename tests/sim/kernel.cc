@@ -1,0 +1,166 @@
+#include "tests/sim/kernel.h"
+
+#include <algorithm>
+
+#include "common/ids.h"
+#include "tests/sim/workload.h"
+
+namespace nacre::sim {
+
+Kernel::Kernel(client::FileSystem* filesystem, Clock* clock) : filesystem_(filesystem), clock_(clock) {
+  client::Invalidation invalidation;
+  invalidation.data_and_attributes = [this](Fid fid) -> Task<void> {
+    attributes_.erase(fid);
+    return Forget(fid);
+  };
+  filesystem_->SetInvalidation(std::move(invalidation));
+}
+
+Task<void> Kernel::Opened(client::HandlePtr handle, Fid fid) {
+  const client::KernelPages pages = filesystem_->PagesFor(handle);
+  if (pages != client::KernelPages::kNone) cached_.insert(handle.get());
+  if (pages != client::KernelPages::kKept) co_await Forget(fid);
+}
+
+// --- pages ---
+
+Task<Kernel::PagePtr> Kernel::Lock(Fid fid, uint64_t index) {
+  for (;;) {
+    PagePtr& page = pages_[fid][index];
+    if (page == nullptr) page = std::make_shared<Page>();
+    if (!page->locked) {
+      page->locked = true;
+      co_return page;
+    }
+    OneShot<Unit> free = page->waiters.emplace_back();
+    co_await free.Wait();
+  }
+}
+
+void Kernel::Unlock(Page& page) {
+  page.locked = false;
+  for (const OneShot<Unit>& waiter : page.waiters) waiter.Set({});
+  page.waiters.clear();
+}
+
+// Page by page, each one when it is not locked any more (invalidate_inode_pages2).
+Task<void> Kernel::Forget(Fid fid) {
+  uint64_t next = 0;
+  for (;;) {
+    auto file = pages_.find(fid);
+    if (file == pages_.end()) co_return;
+    auto it = file->second.lower_bound(next);
+    if (it == file->second.end()) co_return;
+    next = it->first;
+    if (it->second->locked) {
+      OneShot<Unit> free = it->second->waiters.emplace_back();
+      co_await free.Wait();
+      continue;
+    }
+    file->second.erase(it);
+  }
+}
+
+// The page is locked.
+Task<Status> Kernel::Fill(client::HandlePtr handle, PagePtr page, uint64_t index) {
+  CO_RETURN_IF_ERROR(co_await filesystem_->HoldPages(handle));
+  auto read = co_await filesystem_->Read(handle, index * kBlockSize, kBlockSize);
+  CO_RETURN_IF_ERROR(read.status());
+  page->data.clear();
+  for (auto piece : read->pieces) page->data.insert(page->data.end(), piece.begin(), piece.end());
+  page->data.resize(kBlockSize);
+  page->good = true;
+  co_return OkStatus();
+}
+
+Task<StatusOr<Bytes>> Kernel::Read(client::HandlePtr handle, Fid fid, uint64_t offset, uint64_t length,
+                                   bool mapped) {
+  Bytes got;
+  if (!mapped && !cached_.contains(handle.get())) {
+    auto read = co_await filesystem_->Read(handle, offset, length);
+    CO_RETURN_IF_ERROR(read.status());
+    for (auto piece : read->pieces) got.insert(got.end(), piece.begin(), piece.end());
+    if (got.size() != read->size) co_return ErrnoError(EUCLEAN, "the pieces are not of the size told");
+    co_return got;
+  }
+  CO_ASSIGN_OR_RETURN(proto::Attr attr, co_await Stat(handle, fid));
+  const uint64_t end = std::min<uint64_t>(offset + length, attr.size());
+  for (uint64_t at = offset; at < end;) {
+    const uint64_t index = at / kBlockSize;
+    PagePtr page = co_await Lock(fid, index);
+    Status filled;
+    if (!page->good) filled = co_await Fill(handle, page, index);
+    if (filled.ok()) {
+      const uint64_t until = std::min(end, (index + 1) * kBlockSize);
+      got.insert(got.end(), page->data.begin() + static_cast<ptrdiff_t>(at % kBlockSize),
+                 page->data.begin() + static_cast<ptrdiff_t>(until - index * kBlockSize));
+      at = until;
+    }
+    Unlock(*page);
+    CO_RETURN_IF_ERROR(filled);
+  }
+  co_return got;
+}
+
+// --- changes ---
+
+Task<StatusOr<size_t>> Kernel::Write(client::HandlePtr handle, Fid fid, uint64_t offset,
+                                     std::vector<std::span<const std::byte>> pieces) {
+  if (cached_.contains(handle.get())) {
+    Bytes bytes;
+    for (auto piece : pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    co_return co_await WriteCached(handle, fid, offset, std::move(bytes));
+  }
+  co_await Forget(fid);
+  auto written = co_await filesystem_->Write(handle, offset, pieces);
+  attributes_.erase(fid);
+  if (filesystem_->MayHavePages(handle)) co_await Forget(fid);
+  co_return written;
+}
+
+// Whole pages are good, and not locked, before the filesystem has heard of the write; a page that it fills in
+// part stays locked until then, and is not good afterwards unless it was before.
+Task<StatusOr<size_t>> Kernel::WriteCached(client::HandlePtr handle, Fid fid, uint64_t offset, Bytes bytes) {
+  std::vector<PagePtr> locked;
+  const uint64_t end = offset + bytes.size();
+  for (uint64_t at = offset; at < end;) {
+    const uint64_t index = at / kBlockSize, until = std::min(end, (index + 1) * kBlockSize);
+    PagePtr page = co_await Lock(fid, index);
+    if (until - at == kBlockSize) page->good = true;
+    if (page->good) {
+      page->data.resize(kBlockSize);
+      std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at - offset), until - at,
+                  page->data.begin() + static_cast<ptrdiff_t>(at % kBlockSize));
+      Unlock(*page);
+    } else {
+      locked.push_back(std::move(page));
+    }
+    at = until;
+  }
+  Status held = co_await filesystem_->HoldPages(handle);
+  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
+  if (!held.ok()) written = held;
+  if (held.ok()) {
+    const std::span<const std::byte> piece(bytes);
+    written = co_await filesystem_->Write(handle, offset, std::span(&piece, 1));
+  }
+  attributes_.erase(fid);
+  for (const PagePtr& page : locked) Unlock(*page);
+  co_return written;
+}
+
+Task<void> Kernel::Changed(Fid fid) {
+  attributes_.erase(fid);
+  co_await Forget(fid);
+}
+
+Task<StatusOr<proto::Attr>> Kernel::Stat(client::HandlePtr handle, Fid fid) {
+  auto kept = attributes_.find(fid);
+  if (kept != attributes_.end() && clock_->Now() < kept->second.until) co_return kept->second.attr;
+  auto known = co_await filesystem_->Getattr(Root(), fid, handle);
+  CO_RETURN_IF_ERROR(known.status());
+  attributes_[fid] = {known->attr, clock_->Now() + known->valid};
+  co_return known->attr;
+}
+
+}  // namespace nacre::sim

@@ -1,0 +1,63 @@
+// What a kernel keeps above one client: pages of files and attributes, filled, used and forgotten as FUSE and
+// fuse/ do it. Reads and writes of the workload go through it, so that a page or a size that nobody has made
+// it forget in time is seen as a wrong answer.
+//
+// Belongs to one life of a client; single-threaded, like everything in the simulation.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "client/filesystem.h"
+#include "tests/sim/file_model.h"
+
+namespace nacre::sim {
+
+class Kernel {
+ public:
+  // Gives the filesystem its Invalidation. Both must outlive what it does.
+  Kernel(client::FileSystem* filesystem, Clock* clock);
+
+  // A handle that the filesystem has just made.
+  Task<void> Opened(client::HandlePtr handle, Fid fid);
+  void Closed(const client::HandlePtr& handle) { cached_.erase(handle.get()); }
+
+  // `mapped`: a load from a mapping, which uses pages whatever the handle.
+  Task<StatusOr<Bytes>> Read(client::HandlePtr handle, Fid fid, uint64_t offset, uint64_t length,
+                             bool mapped);
+  Task<StatusOr<size_t>> Write(client::HandlePtr handle, Fid fid, uint64_t offset,
+                               std::vector<std::span<const std::byte>> pieces);
+  Task<StatusOr<proto::Attr>> Stat(client::HandlePtr handle, Fid fid);
+  // The file has been truncated or punched through this mount.
+  Task<void> Changed(Fid fid);
+
+ private:
+  struct Page {
+    Bytes data;
+    bool good = false;  // as FUSE says: uptodate
+    bool locked = false;
+    std::vector<OneShot<Unit>> waiters;
+  };
+  using PagePtr = std::shared_ptr<Page>;
+  struct Attributes {
+    proto::Attr attr;
+    Duration until{0};
+  };
+
+  // Locks the page, made if need be.
+  Task<PagePtr> Lock(Fid fid, uint64_t index);
+  static void Unlock(Page& page);
+  Task<Status> Fill(client::HandlePtr handle, PagePtr page, uint64_t index);
+  Task<void> Forget(Fid fid);
+  Task<StatusOr<size_t>> WriteCached(client::HandlePtr handle, Fid fid, uint64_t offset, Bytes bytes);
+
+  client::FileSystem* const filesystem_;
+  Clock* const clock_;
+  std::map<Fid, std::map<uint64_t, PagePtr>> pages_;
+  std::map<Fid, Attributes> attributes_;
+  std::set<client::FileHandle*> cached_;
+};
+
+}  // namespace nacre::sim
