@@ -2,7 +2,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
-#include <absl/strings/str_replace.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "daemon/data_plane.h"
 #include "daemon/directory.h"
 #include "daemon/ending.h"
+#include "daemon/place.h"
 #include "daemon/watchdog.h"
 #include "fuse/mount.h"
 #include "rpc/grpc_channel.h"
@@ -23,19 +23,6 @@ namespace nacre {
 namespace {
 
 constexpr int kEndSeconds = 120;
-
-// "srv-data" for /srv/data.
-std::string FileName(const std::string& mountpoint) {
-  std::error_code error;
-  std::string path = std::filesystem::absolute(mountpoint, error).lexically_normal();
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return absl::StrReplaceAll(path.substr(1), {{"-", "--"}, {"/", "-"}});
-}
-
-std::string RuntimeDirectory() {
-  const char* own = ::geteuid() == 0 ? nullptr : std::getenv("XDG_RUNTIME_DIR");
-  return own == nullptr ? "/run/nacre" : absl::StrCat(own, "/nacre");
-}
 
 Status MakeParent(const std::string& file) {
   return MakeDirectories(std::filesystem::path(file).parent_path());
@@ -48,11 +35,11 @@ int Complain(const Status& status) {
 
 Status Prepare(ClientDaemonOptions* options) {
   const std::string& mountpoint = options->config.mount;
-  if (options->pid_file.empty()) options->pid_file = DefaultPidFile(mountpoint);
   if (options->log_file.empty()) {
-    options->log_file = absl::StrCat("/var/log/nacre/client-", FileName(mountpoint), ".log");
+    std::filesystem::path name = std::filesystem::path(PlaceFile(mountpoint)).stem();
+    options->log_file = absl::StrCat("/var/log/nacre/", name.string(), ".log");
   }
-  RETURN_IF_ERROR(MakeParent(options->pid_file));
+  if (!options->pid_file.empty()) RETURN_IF_ERROR(MakeParent(options->pid_file));
   return options->background ? MakeParent(options->log_file) : OkStatus();
 }
 
@@ -84,10 +71,6 @@ int Serve(const ClientDaemonOptions& options, Background& background) {
 
 }  // namespace
 
-std::string DefaultPidFile(const std::string& mountpoint) {
-  return absl::StrCat(RuntimeDirectory(), "/client-", FileName(mountpoint), ".pid");
-}
-
 int RunClientDaemon(ClientDaemonOptions options) {
   Status status = Prepare(&options);
   if (!status.ok()) return Complain(status);
@@ -98,7 +81,8 @@ int RunClientDaemon(ClientDaemonOptions options) {
     background = *std::move(forked);
   }
   SetLogName("client");
-  StatusOr<std::unique_ptr<PidFile>> held = PidFile::Hold(options.pid_file);
+  StatusOr<std::unique_ptr<PidFile>> held = std::unique_ptr<PidFile>();
+  if (!options.pid_file.empty()) held = PidFile::Hold(options.pid_file);
   if (!held.ok()) return background->Failed(held.status());
   return Serve(options, *background);
 }
@@ -106,7 +90,7 @@ int RunClientDaemon(ClientDaemonOptions options) {
 int UnmountClient(const std::string& mountpoint, bool lazy) {
   Status status = fuse::UnmountPath(mountpoint, lazy);
   if (!status.ok()) return Complain(status);
-  status = WaitForProcess(DefaultPidFile(mountpoint), kEndSeconds);
+  status = WaitForProcess(PlaceFile(mountpoint), kEndSeconds);
   return status.ok() ? 0 : Complain(status);
 }
 

@@ -11,8 +11,8 @@ namespace nacre {
 struct ClientDaemonOptions {
   ClientConfig config;  // finished
   bool background = false;
+  std::string pid_file;  // besides the one of its place (place.h); empty: none
   std::string log_file;  // in the background; empty: /var/log/nacre/client-MOUNTPOINT.log
-  std::string pid_file;  // empty: DefaultPidFile
 };
 
 // Serves until SIGTERM, SIGINT or an unmount.
@@ -20,8 +20,5 @@ int RunClientDaemon(ClientDaemonOptions options);
 
 // Takes the mount off and waits until its daemon has sent everything. `lazy`: although files are open on it.
 int UnmountClient(const std::string& mountpoint, bool lazy);
-
-// /run/nacre/client-srv-data.pid for /srv/data; below XDG_RUNTIME_DIR for others than root.
-std::string DefaultPidFile(const std::string& mountpoint);
 
 }  // namespace nacre

@@ -1,16 +1,20 @@
 #include "daemon/client_role.h"
 
 #include "common/random.h"
+#include "daemon/place.h"
 
 namespace nacre {
 
 StatusOr<std::unique_ptr<ClientRole>> ClientRole::Start(Runtime& runtime, Transport& transport,
                                                         std::shared_ptr<MetadataConnector> metadata,
                                                         const ClientConfig& config) {
+  ASSIGN_OR_RETURN(std::unique_ptr<PidFile> place, HoldPlace(config.mount));
   client::Environment environment{runtime.executor(), RealClock(), SystemRandom(), transport, metadata};
+  client::Options client_options = config.options;
+  client_options.replaces = place != nullptr && client_options.name == PlaceName(config.mount);
   ASSIGN_OR_RETURN(std::unique_ptr<client::FileSystem> filesystem,
-                   runtime.Run(client::FileSystem::Mount(std::move(environment), config.options)));
-  std::unique_ptr<ClientRole> role(new ClientRole(runtime, std::move(filesystem)));
+                   runtime.Run(client::FileSystem::Mount(std::move(environment), client_options)));
+  std::unique_ptr<ClientRole> role(new ClientRole(runtime, std::move(place), std::move(filesystem)));
   fuse::MountOptions options;
   options.mountpoint = config.mount;
   options.source = metadata->address();

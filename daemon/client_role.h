@@ -9,6 +9,7 @@
 
 #include "client/filesystem.h"
 #include "common/runtime.h"
+#include "daemon/background.h"
 #include "daemon/config.h"
 #include "fuse/mount.h"
 #include "rpc/metadata_channel.h"
@@ -18,7 +19,8 @@ namespace nacre {
 
 class ClientRole {
  public:
-  // Opens the session and mounts. The config is finished (config.h).
+  // Opens the session and mounts. The config is finished (config.h). EBUSY if another process has a mount
+  // there, or is still sending what was written to it.
   static StatusOr<std::unique_ptr<ClientRole>> Start(Runtime& runtime, Transport& transport,
                                                      std::shared_ptr<MetadataConnector> metadata,
                                                      const ClientConfig& config);
@@ -33,10 +35,11 @@ class ClientRole {
   Status Stop();
 
  private:
-  ClientRole(Runtime& runtime, std::unique_ptr<client::FileSystem> filesystem)
-      : runtime_(runtime), filesystem_(std::move(filesystem)) {}
+  ClientRole(Runtime& runtime, std::unique_ptr<PidFile> place, std::unique_ptr<client::FileSystem> filesystem)
+      : runtime_(runtime), place_(std::move(place)), filesystem_(std::move(filesystem)) {}
 
   Runtime& runtime_;
+  std::unique_ptr<PidFile> place_;  // until everything is with the servers
   std::unique_ptr<client::FileSystem> filesystem_;
   std::unique_ptr<fuse::Mount> mount_;
 };

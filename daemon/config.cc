@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <set>
 
-#include "common/host.h"
 #include "common/log.h"
 #include "daemon/config_file.h"
 #include "daemon/data_plane.h"
+#include "daemon/place.h"
 
 namespace nacre {
 namespace {
@@ -30,15 +30,6 @@ bool IsLoopback4(const std::string& host) {
   in_addr address;
   return inet_pton(AF_INET, host.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
 }
-
-std::string HostName() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
-// The MDS takes a session of the same name for the same place; hosts may share a name.
-std::string ShortBootId() { return BootId().value_or("").substr(0, 8); }
 
 Status Required(const std::string& value, const std::string& key, const std::string& what) {
   if (!value.empty()) return OkStatus();
@@ -155,6 +146,7 @@ Status Finish(MdsConfig* config) {
     return ErrnoError(EINVAL, "[mds] listen is empty: name an address, such as 127.0.0.1:7710");
   for (const std::string& address : config->listen) RETURN_IF_ERROR(CheckExposure(address, config->insecure));
   config->options.inline_limit = static_cast<uint32_t>(config->inline_limit);
+  config->options.boot = BootName();
   return OkStatus();
 }
 
@@ -179,6 +171,7 @@ Status Finish(OssConfig* config) {
     }
   }
   config->options.listen = config->listen;
+  config->options.boot = BootName();
   config->options.advertise = config->advertise;
   config->options.pool_bytes = config->pool;
   return OkStatus();
@@ -196,8 +189,7 @@ Status Finish(ClientConfig* config) {
   }
   options.retry.hard = config->recovery == "hard";
   options.direct_behind = config->direct_writes == "behind";
-  if (options.name.empty())
-    options.name = absl::StrFormat("%s:%s@%s", HostName(), config->mount, ShortBootId());
+  if (options.name.empty()) options.name = PlaceName(config->mount);
   return OkStatus();
 }
 

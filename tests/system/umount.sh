@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# umount(8) of a Nacre mount returns when everything that was written is with the servers: through its helper, umount.fuse.nacre.
+# shellcheck source=lib.sh
+source "$(dirname "$0")/lib.sh"
+begin umount 180 180 --own -- "$@"
+export PATH=$bin:$PATH # where the helper finds nacre
+
+client_pid() { "$loopback" status "$cluster" | awk '$1 == "client.1" { print $2 }'; }
+is_gone() { [[ $(client_pid) == "not" ]] || ! kill -0 "$1" 2>/dev/null; }
+
+# Held back for five seconds by the client: small files, a large one, one that is open twice.
+write_much() {
+  for i in $(seq 300); do echo "content $i" >"$here/small.$i"; done
+  head -c 48M /dev/urandom >"$work/large"
+  cp "$work/large" "$here/large"
+}
+
+check_all() {
+  for i in $(seq 300); do [[ $(<"$here/small.$i") == "content $i" ]] || { echo "small.$i is wrong"; return 1; }; done
+  cmp "$work/large" "$here/large"
+}
+
+# $1: the command that unmounts
+unmount_and_look() {
+  local pid
+  pid=$(client_pid)
+  write_much
+  "$@" "$mount"
+  is_gone "$pid" || { echo "the client (process $pid) is still at work after: $*"; return 1; }
+  ! mountpoint -q "$mount"
+  "$loopback" kill "$cluster" mds # whatever was on its way after the answer is lost
+  "$loopback" start "$cluster" mds
+  "$loopback" start "$cluster" client.1
+  check_all
+  rm -r "$here"/small.* "$here/large"
+}
+
+# With the helper where umount(8) looks for it, seen by this process and its children only.
+with_helper_installed() {
+  mkdir "$work/upper" "$work/work"
+  mount -t overlay -o "lowerdir=/usr/sbin,upperdir=$work/upper,workdir=$work/work" overlay /usr/sbin
+  install "$repository/deploy/umount.fuse.nacre" /usr/sbin/
+  "$loopback" start "$cluster" client.1
+  unmount_and_look umount
+  "$loopback" stop "$cluster" client.1
+}
+
+busy_is_said() {
+  exec 7>"$here/open"
+  ! "$repository/deploy/umount.fuse.nacre" "$mount" 2>"$work/said"
+  grep -q "using it" "$work/said"
+  exec 7>&-
+  mountpoint -q "$mount"
+}
+
+step "the helper waits for the write-behind" unmount_and_look "$repository/deploy/umount.fuse.nacre"
+step "a mount in use stays, and the helper says why" busy_is_said
+export -f with_helper_installed unmount_and_look write_much check_all client_pid is_gone
+export loopback cluster repository work mount here
+"$loopback" stop "$cluster" client.1 # or its mount would live on in the namespace
+if unshare --mount true 2>/dev/null; then
+  step "umount(8) waits for it" unshare --mount --propagation private bash -euo pipefail -c with_helper_installed
+else
+  note "no mount namespaces here: umount(8) itself is left out"
+fi
