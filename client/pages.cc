@@ -28,12 +28,13 @@ Task<Status> Core::HoldPages(HandlePtr handle) {
   Inode& inode = *handle->inode;
   for (;;) {
     CO_RETURN_IF_ERROR(CheckHandle(*handle));
-    uint64_t recalls = 0;
+    uint64_t recalls = 0, held = 0;
     {
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
       if (cached() || inode.pages.lease != 0) co_return OkStatus();
       recalls = inode.pages.recalls;
+      held = times_held_;
     }
     proto::MetadataRequest request;
     *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode.fid);
@@ -41,6 +42,7 @@ Task<Status> Core::HoldPages(HandlePtr handle) {
     CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
     std::lock_guard lock(inode.mutex);
     if (inode.pages.recalls != recalls) continue;  // it may be this one that has been asked back meanwhile
+    if (times_held_ != held) continue;             // a Reclaim that did not name it has ended it
     inode.pages.lease = reply.lease().lease().id();
   }
 }

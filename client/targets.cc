@@ -11,6 +11,10 @@ namespace {
 
 constexpr uint64_t kGrantAhead = 16 << 20;  // asked for beyond the need, so that few writes have to ask
 
+Status Evicted() {
+  return ErrnoError(EIO, "this client's session was evicted while the request was under way");
+}
+
 }  // namespace
 
 Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss)
@@ -69,8 +73,7 @@ uint64_t Targets::generation() const {
 StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t generation) {
   std::lock_guard lock(mutex_);
   if (closed_) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
-  if (generation != generation_)
-    return ErrnoError(EIO, "this client's session was evicted while the request was under way");
+  if (generation != generation_) return Evicted();
   auto target = targets_.find(ost);
   if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
   if (auto it = stubs_.find(target->second.address); it != stubs_.end()) return it->second;
@@ -98,6 +101,7 @@ Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, C
   }
   auto reply = co_await stub->Call(std::move(request), kind, std::move(memory));
   if (reply.ok()) NoteInstance(ost, *reply);
+  if (!reply.ok() && generation != this->generation()) co_return Evicted();
   co_return reply;
 }
 

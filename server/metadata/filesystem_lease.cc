@@ -6,6 +6,7 @@
 #include "server/metadata/recall.h"
 
 namespace nacre::mds {
+
 Task<Status> FilesystemLease::MakeWay(MdsPtr mds) {
   for (const LeaseGrant& grant : mds->leases.HoldersOf(kFilesystemFid)) {
     CO_RETURN_IF_ERROR(co_await Recall(mds, grant));

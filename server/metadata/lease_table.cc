@@ -120,17 +120,28 @@ void LeaseTable::Release(SessionId session, uint64_t id, proto::LeaseMode keep) 
   SetAll(waiters);
 }
 
-void LeaseTable::DropSession(SessionId session) {
+template <typename Which>
+void LeaseTable::EraseAll(Which which) {
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
     std::vector<uint64_t> ids;
     for (const auto& [id, slot] : grants_) {
-      if (slot.grant.session == session) ids.push_back(id);
+      if (which(slot.grant)) ids.push_back(id);
     }
     for (uint64_t id : ids) Erase(id, &waiters);
   }
   SetAll(waiters);
+}
+
+void LeaseTable::EndUnnamed(SessionId session, const std::set<uint64_t>& named) {
+  EraseAll([&](const LeaseGrant& grant) {
+    return grant.session == session && grant.mode == proto::LEASE_READ && !named.contains(grant.id);
+  });
+}
+
+void LeaseTable::DropSession(SessionId session) {
+  EraseAll([session](const LeaseGrant& grant) { return grant.session == session; });
 }
 
 uint64_t LeaseTable::CountOf(SessionId session) const {

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/ids.h"
@@ -48,6 +49,8 @@ class LeaseTable {
 
   // keep NONE: the grant ends. Nothing happens for a foreign or unknown id.
   void Release(SessionId session, uint64_t id, proto::LeaseMode keep);
+  // Grants of READ that the session does not name as its own end: the replies with them were lost.
+  void EndUnnamed(SessionId session, const std::set<uint64_t>& named);
   void DropSession(SessionId session);
   uint64_t CountOf(SessionId session) const;
 
@@ -64,6 +67,8 @@ class LeaseTable {
   absl::flat_hash_map<Fid, std::vector<uint64_t>> by_resource_;
 
   void Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters);
+  template <typename Which>
+  void EraseAll(Which which);  // of these grants
 };
 
 }  // namespace nacre::mds

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -15,14 +16,14 @@ namespace {
 // Who has lost its stream is given the time to come back, not the time to write back.
 constexpr Duration kDisconnectedPatience = std::chrono::seconds(5);
 
-// A holder of READ may itself be waiting for somebody else's pages with one of its own locked, and he for
-// another: the first in such a row is given up before the next.
+// The time in which a request of the holder's waits for others' leases does not count: a page may be locked
+// until that is answered. Bounded, in times of revoke_timeout, for two may wait for each other.
+constexpr int kMostSpared = 6;
+
 Duration Patience(const Mds& mds, const LeaseGrant& grant) {
-  constexpr int kRow = 3;
   SessionPtr holder = mds.sessions.Find(grant.session);
   bool connected = holder != nullptr && holder->peer() != nullptr;
-  if (!connected) return std::min(mds.options.revoke_timeout, kDisconnectedPatience);
-  return mds.options.revoke_timeout * (grant.mode == proto::LEASE_READ ? kRow : 1);
+  return connected ? mds.options.revoke_timeout : std::min(mds.options.revoke_timeout, kDisconnectedPatience);
 }
 
 void PushRevoke(Session& holder, uint64_t id, const Fid& resource) {
@@ -47,9 +48,13 @@ Task<bool> ReleasedWithin(MdsPtr mds, uint64_t id, Duration time) {
 
 Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
   const Duration begin = mds->env.clock.Now(), step = mds->options.revoke_timeout / 4;
+  Duration spared = 0ns;
   bool in_time = false;
-  while (!in_time && mds->env.clock.Now() - begin < Patience(*mds, grant)) {
+  while (!in_time && mds->env.clock.Now() - begin - spared < Patience(*mds, grant)) {
+    SessionPtr holder = mds->sessions.Find(grant.session);
+    const bool waits = holder != nullptr && holder->waits();
     in_time = co_await ReleasedWithin(mds, grant.id, step);
+    if (waits && spared < kMostSpared * mds->options.revoke_timeout) spared += step;
   }
   SessionPtr holder = in_time ? nullptr : mds->sessions.Find(grant.session);
   if (holder == nullptr) co_return OkStatus();
@@ -83,6 +88,8 @@ bool NobodyWaits(const proto::MetadataRequest& request) {
 }
 
 Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
+  std::optional<Session::Wait> wait;
+  if (SessionPtr session = mds->sessions.Find(changer)) wait.emplace(std::move(session));
   co_await mds->sessions.AwaitRecovery();  // whoever is not back yet may hold one
   std::vector<LeaseGrant> grants = mds->leases.Conflicts(fid, changer, proto::LEASE_WRITE);
   for (const LeaseGrant& grant : grants) {

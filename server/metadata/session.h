@@ -3,6 +3,7 @@
 // operations in progress.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,19 @@ class Session {
   bool ended() const;
   bool TryEnd();  // true for the first caller: it ends the session
 
+  // A request of its own waits for others to give leases back: what is asked of it may take as long.
+  class [[nodiscard]] Wait {
+   public:
+    explicit Wait(std::shared_ptr<Session> session) : session_(std::move(session)) { ++session_->waits_; }
+    ~Wait() { --session_->waits_; }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    std::shared_ptr<Session> session_;
+  };
+  bool waits() const { return waits_ > 0; }
+
   void Report(proto::KeepAlive report);
   proto::KeepAlive report() const;
 
@@ -72,6 +86,7 @@ class Session {
     std::vector<OneShot<Unit>> waiters;
   };
 
+  std::atomic<int> waits_{0};
   mutable std::mutex mutex_;
   std::shared_ptr<MetadataPeer> peer_;
   Duration heard_;

@@ -1,6 +1,7 @@
 #include "server/metadata/ops/session_ops.h"
 
 #include <cerrno>
+#include <set>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -157,6 +158,9 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     }
   }
   if (!request.last()) co_return reply;
+  std::set<uint64_t> named;
+  for (const proto::Lease& lease : request.leases()) named.insert(lease.id());
+  mds.leases.EndUnnamed(op.session->id, named);
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.EndRecovery();
   Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {
