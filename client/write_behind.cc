@@ -2,6 +2,8 @@
 //
 // Data goes to the objects first and the size to the MDS after it, so that a file never shows bytes that are
 // not there.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -438,7 +440,15 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
 Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
   NACRE_ENTER(pass);
   CO_RETURN_IF_ERROR(CheckHandle(*handle));
-  Status synced = co_await SyncFile(handle->inode, data_only);
+  InodePtr inode = handle->inode;
+  bool regular = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    regular = S_ISREG(inode->attr.mode());
+  }
+  Status synced;
+  if (regular) synced = co_await LoadFile(inode);  // it may have objects that this client has not heard of
+  if (synced.ok()) synced = co_await SyncFile(inode, data_only);
   CO_RETURN_IF_ERROR(TakeError(*handle));  // what SyncFile met is among them
   co_return synced;
 }

@@ -110,6 +110,23 @@ TEST_P(Losses, OfAnotherMdsProcessAreNone) {
   EXPECT_TRUE(client_->Fsync(file).ok());
 }
 
+// What another client has written is synced as well, in objects of which this one has not heard.
+TEST(LossesOfOthers, AreNoneAfterAnFsync) {
+  Harness harness;
+  auto mine = harness.Mount();
+  HandlePtr file = mine->Create("f");
+  mine->Write(file, 0, "small");
+  auto theirs = harness.Mount();
+  const std::string large = Pattern(3, 300'000);
+  theirs->Write(theirs->OpenName("f"), 0, large);
+  ASSERT_TRUE(mine->Fsync(file).ok());
+  for (int node : {harness.cluster.oss(0), harness.cluster.oss(1)}) {
+    harness.cluster.Crash(node, sim::Loss::kPower);
+    harness.cluster.Boot(node);
+  }
+  EXPECT_EQ(mine->Read(file, 0, large.size()), large);
+}
+
 // --- a full MDT ---
 
 class FullMdt : public testing::Test {
