@@ -38,6 +38,7 @@ StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& 
     return ErrnoError(ESTALE, absl::StrFormat("session %d is not known: connect again", request.session()));
   }
   if (!session->IsPeer(peer)) {
+    peer->Close();  // a client that is still there, behind an attempt that was overtaken, connects again
     return ErrnoError(ESTALE, absl::StrFormat("session %d goes on over another stream", request.session()));
   }
   session->Touch(mds.env.clock.Now());

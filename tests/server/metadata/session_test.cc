@@ -88,6 +88,20 @@ TEST(Session, ARepeatedConnectIsTheSameSession) {
   EXPECT_EQ((*first.reply)->connect().session(), (*second.reply)->connect().session());
 }
 
+// Of two attempts to connect, the one that the client has given up may be admitted last.
+TEST(Session, AStreamThatItHasLeftIsClosed) {
+  Harness harness;
+  TestClient client(harness);
+  std::shared_ptr<FakePeer> left = client.peer;
+  ASSERT_THAT(client.Connect(), IsOk());
+  std::shared_ptr<FakePeer> now = std::exchange(client.peer, left);
+  EXPECT_THAT(client.Getattr(kRootFid), Fails(ESTALE));
+  EXPECT_TRUE(left->closed);
+  client.peer = now;
+  EXPECT_THAT(client.Getattr(kRootFid), IsOk());
+  EXPECT_FALSE(now->closed);
+}
+
 TEST(Session, SequencesBelowTheLowWaterAreRefused) {
   Harness harness;
   TestClient client(harness);
