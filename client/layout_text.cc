@@ -16,8 +16,8 @@ namespace nacre {
 namespace {
 
 constexpr uint64_t kEnd = std::numeric_limits<uint64_t>::max();
-constexpr uint64_t kStripeUnit = 64 << 10;
-constexpr uint64_t kMaxStripeSize = (4ull << 30) - kStripeUnit;
+constexpr uint64_t kSizeUnit = 64 << 10;
+constexpr uint64_t kMaxStripeSize = (4ull << 30) - kSizeUnit;
 constexpr int kMaxStripes = 2000;
 
 template <typename... Args>
@@ -28,7 +28,7 @@ Status Wrong(const absl::FormatSpec<Args...>& format, const Args&... args) {
 StatusOr<uint64_t> ParseEnd(const std::string& text) {
   if (text == "-1" || text == "eof" || text == "EOF") return kEnd;
   ASSIGN_OR_RETURN(uint64_t end, ParseSize(text));
-  if (end == 0 || end % kStripeUnit != 0) {
+  if (end == 0 || end % kSizeUnit != 0) {
     return Wrong("-E %s: the end of a component must be a multiple of 64K, or -1 for the end of the file",
                  text);
   }
@@ -45,7 +45,7 @@ StatusOr<int> ParseCount(const std::string& text) {
 
 StatusOr<uint32_t> ParseStripeSize(const std::string& text) {
   ASSIGN_OR_RETURN(uint64_t size, ParseSize(text));
-  if (size % kStripeUnit != 0 || size > kMaxStripeSize) {
+  if (size % kSizeUnit != 0 || size > kMaxStripeSize) {
     return Wrong("-S %s: the stripe size must be a multiple of 64K, at most %s", text,
                  ExactSize(kMaxStripeSize));
   }

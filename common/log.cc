@@ -19,7 +19,7 @@ struct LevelText {
 constexpr std::array<LevelText, 4> kLevels = {{{'D', "<7>"}, {'I', "<6>"}, {'W', "<4>"}, {'E', "<3>"}}};
 
 std::atomic<LogLevel> g_level{LogLevel::kInfo};
-std::mutex g_mutex;
+std::mutex g_log_mutex;
 std::string g_name;
 
 std::string TimePrefix(char letter) {
@@ -38,7 +38,7 @@ void SetLogLevel(LogLevel level) { g_level = level; }
 bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
 
 void SetLogName(std::string_view name) {
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_log_mutex);
   g_name = std::string(name) + " ";
 }
 
@@ -46,7 +46,7 @@ void LogLine(LogLevel level, std::string_view text) {
   static const bool under_systemd = std::getenv("JOURNAL_STREAM") != nullptr;
   const LevelText& shown = kLevels[static_cast<size_t>(level)];
   std::string line = under_systemd ? shown.journal_prefix : TimePrefix(shown.letter);
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_log_mutex);
   line.append(g_name).append(text).push_back('\n');
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nowhere left to complain
 }

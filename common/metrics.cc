@@ -9,7 +9,7 @@
 namespace nacre {
 namespace {
 
-std::mutex g_mutex;
+std::mutex g_metrics_mutex;
 
 std::map<std::string, std::unique_ptr<Counter>>& Registry() {
   static auto* registry = new std::map<std::string, std::unique_ptr<Counter>>;
@@ -19,14 +19,14 @@ std::map<std::string, std::unique_ptr<Counter>>& Registry() {
 }  // namespace
 
 Counter& GetCounter(const std::string& name) {
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_metrics_mutex);
   std::unique_ptr<Counter>& counter = Registry()[name];
   if (!counter) counter = std::make_unique<Counter>();
   return *counter;
 }
 
 std::map<std::string, int64_t> CounterValues() {
-  std::lock_guard lock(g_mutex);
+  std::lock_guard lock(g_metrics_mutex);
   std::map<std::string, int64_t> values;
   for (const auto& [name, counter] : Registry()) values[name] = counter->Get();
   return values;

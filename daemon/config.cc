@@ -1,7 +1,9 @@
 #include "daemon/config.h"
 
 #include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_split.h>
 #include <arpa/inet.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <set>
 
 #include "common/log.h"
+#include "common/units.h"
 #include "daemon/config_file.h"
 #include "daemon/data_plane.h"
 #include "daemon/place.h"
@@ -138,6 +141,21 @@ ConfigSection Describe(ClientConfig* config) {
   section.Flag("read_only", &config->read_only, "mount read-only");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
   return section;
+}
+
+StatusOr<OstConfig> ParseOstFlag(const std::string& text) {
+  OstConfig ost;
+  std::vector<std::string> halves = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  if (halves.size() != 2 || !absl::SimpleAtoi(halves[0], &ost.index) || ost.index > kMaxOstIndex) {
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("--ost '%s': must be INDEX=DIRECTORY or INDEX=DIRECTORY,SIZE", text));
+  }
+  std::vector<std::string> parts = absl::StrSplit(halves[1], absl::MaxSplits(',', 1));
+  ost.directory = parts[0];
+  if (parts.size() == 2) {
+    ASSIGN_OR_RETURN(ost.size, ParseSize(parts[1]));
+  }
+  return ost;
 }
 
 Status Finish(MdsConfig* config) {

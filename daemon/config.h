@@ -67,6 +67,9 @@ ConfigSection Describe(MdsConfig* config);
 ConfigSection Describe(OssConfig* config);
 ConfigSection Describe(ClientConfig* config);
 
+// The value of --ost: "3=/var/lib/nacre/ost3" or "3=/var/lib/nacre/ost3,100GiB".
+StatusOr<OstConfig> ParseOstFlag(const std::string& text);
+
 // What one key alone does not show, and what follows from several keys (options.*) is filled in. Errors say
 // which keys.
 Status Finish(MdsConfig* config);

@@ -1,11 +1,6 @@
 // nacre-oss: an object storage server.
-#include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
-#include <absl/strings/str_split.h>
 
-#include <cerrno>
-
-#include "common/units.h"
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
 #include "daemon/data_plane.h"
@@ -22,26 +17,10 @@ constexpr char kAbout[] =
     "An object storage server of Nacre: serves the objects of one or more OSTs.\n"
     "Example: nacre-oss --mds 127.0.0.1:7710 --ost 0=/var/lib/nacre/ost0 --ost 1=/var/lib/nacre/ost1,100GiB";
 
-// "3=/var/lib/nacre/ost3" or "3=/var/lib/nacre/ost3,100GiB".
-StatusOr<OstConfig> ParseOst(const std::string& text) {
-  OstConfig ost;
-  std::vector<std::string> halves = absl::StrSplit(text, absl::MaxSplits('=', 1));
-  if (halves.size() != 2 || !absl::SimpleAtoi(halves[0], &ost.index) || ost.index > 65535) {
-    return ErrnoError(EINVAL,
-                      absl::StrFormat("--ost '%s': must be INDEX=DIRECTORY or INDEX=DIRECTORY,SIZE", text));
-  }
-  std::vector<std::string> parts = absl::StrSplit(halves[1], absl::MaxSplits(',', 1));
-  ost.directory = parts[0];
-  if (parts.size() == 2) {
-    ASSIGN_OR_RETURN(ost.size, ParseSize(parts[1]));
-  }
-  return ost;
-}
-
 Status AddOsts(const std::vector<std::string>& texts, OssConfig* config) {
   if (!texts.empty()) config->osts.clear();
   for (const std::string& text : texts) {
-    ASSIGN_OR_RETURN(OstConfig ost, ParseOst(text));
+    ASSIGN_OR_RETURN(OstConfig ost, ParseOstFlag(text));
     config->osts.push_back(std::move(ost));
   }
   return OkStatus();

@@ -20,7 +20,7 @@
 namespace nacre::cli {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kBenchHelp[] =
     "One thread, one request at a time: what a request costs, layer by layer. Each layer leaves out what is "
     "above it.\n"
     "  mount    kernel, FUSE, client, network, server, disk: needs a path on a mount\n"
@@ -152,7 +152,7 @@ Status CheckArguments(const BenchArguments& arguments, uint64_t size) {
   return OkStatus();
 }
 
-void Print(const std::vector<Figure>& figures) {
+void PrintBench(const std::vector<Figure>& figures) {
   for (const Figure& figure : figures) {
     std::printf("%-20s %9.1f us each %10.0f /s", figure.name.c_str(), figure.microseconds_each(),
                 static_cast<double>(figure.operations) / figure.seconds());
@@ -164,7 +164,7 @@ void Print(const std::vector<Figure>& figures) {
   }
 }
 
-Json ToJson(const std::string& layer, const std::vector<Figure>& figures) {
+Json BenchToJson(const std::string& layer, const std::vector<Figure>& figures) {
   Json list = Json::array();
   for (const Figure& figure : figures) {
     list.push_back({{"name", figure.name},
@@ -176,7 +176,7 @@ Json ToJson(const std::string& layer, const std::vector<Figure>& figures) {
   return {{"layer", layer}, {"figures", list}};
 }
 
-int Run(const BenchArguments& arguments) {
+int RunBench(const BenchArguments& arguments) {
   auto size = ParseSize(arguments.size);
   if (!size.ok()) return Fail(size.status());
   if (Status status = CheckArguments(arguments, *size); !status.ok()) return Fail(status);
@@ -192,9 +192,9 @@ int Run(const BenchArguments& arguments) {
   }
   if (!status.ok()) return Fail(status);
   if (arguments.json) {
-    std::puts(ToJson(arguments.layer, bench.figures()).dump(2).c_str());
+    std::puts(BenchToJson(arguments.layer, bench.figures()).dump(2).c_str());
   } else {
-    Print(bench.figures());
+    PrintBench(bench.figures());
   }
   return kOk;
 }
@@ -215,8 +215,8 @@ void AddBench(CLI::App& app, int* exit) {
       ->capture_default_str();
   command->add_option("--count", arguments->count, "of small requests and of files")->capture_default_str();
   command->add_flag("--json", arguments->json, "print JSON");
-  command->footer(kHelp);
-  command->callback([=] { *exit = Run(*arguments); });
+  command->footer(kBenchHelp);
+  command->callback([=] { *exit = RunBench(*arguments); });
 }
 
 }  // namespace nacre::cli

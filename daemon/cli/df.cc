@@ -8,7 +8,7 @@
 namespace nacre::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kDfExamples[] =
     "Examples:\n"
     "  nacre df --dir /tmp/n1\n"
     "  nacre df /mnt/nacre --json\n"
@@ -20,7 +20,7 @@ void PrintLine(const std::string& name, uint64_t total, uint64_t available, cons
               PercentUsed(total, available), remark.c_str());
 }
 
-void Print(const proto::ClusterStatus& status) {
+void PrintDf(const proto::ClusterStatus& status) {
   std::printf("%-10s %10s %10s %10s %5s\n", "target", "size", "used", "available", "use");
   PrintLine("MDT", status.mdt_total_bytes(), status.mdt_free_bytes(),
             std::to_string(status.inodes()) + " inodes");
@@ -39,8 +39,8 @@ void AddDf(CLI::App& app, int* exit) {
   AddStatusReport(app, exit,
                   {.name = "df",
                    .description = "Show the space of each target",
-                   .examples = kExamples,
-                   .print = Print,
+                   .examples = kDfExamples,
+                   .print = PrintDf,
                    .to_json = SpaceToJson,
                    .healthy = [](const proto::ClusterStatus&) { return true; }});
 }

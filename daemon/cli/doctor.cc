@@ -9,7 +9,7 @@
 namespace nacre::cli {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kDoctorHelp[] =
     "DIR is an MDT, an OST, or a directory of them (of a nacre local or of deploy/loopback). Where there are "
     "both, the MDT is also\n"
     "compared with the OSTs, which must be all of the cluster's. The servers must be stopped. Nothing is "
@@ -27,7 +27,7 @@ struct DoctorArguments {
   bool json = false;
 };
 
-Json ToJson(const TargetReport& report) {
+Json DoctorToJson(const TargetReport& report) {
   Json out = {{"target", report.target}, {"directory", report.directory}};
   if (!report.failure.ok()) {
     out["failure"] = std::string(report.failure.message());
@@ -40,7 +40,7 @@ Json ToJson(const TargetReport& report) {
   return out;
 }
 
-void Print(const TargetReport& report) {
+void PrintDoctor(const TargetReport& report) {
   std::printf("%s: %s%s%s\n", report.directory.c_str(), report.target.c_str(),
               report.summary.empty() ? "" : ", ", report.summary.c_str());
   if (!report.failure.ok()) {
@@ -59,7 +59,7 @@ void Print(const TargetReport& report) {
   }
 }
 
-int Run(DoctorArguments arguments) {
+int RunDoctor(DoctorArguments arguments) {
   Progress progress("nacre doctor");
   arguments.options.on_progress = [&progress](const std::string& state) { progress.Show(state); };
   auto reports = Examine(arguments.directory, arguments.options);
@@ -69,9 +69,9 @@ int Run(DoctorArguments arguments) {
   for (const TargetReport& report : *reports) {
     if (!report.failure.ok() || report.left > 0) exit = kFailure;
     if (arguments.json) {
-      all.push_back(ToJson(report));
+      all.push_back(DoctorToJson(report));
     } else {
-      Print(report);
+      PrintDoctor(report);
     }
   }
   if (arguments.json) std::puts(all.dump(2).c_str());
@@ -89,8 +89,8 @@ void AddDoctor(CLI::App& app, int* exit) {
   command->add_flag("--data", arguments->options.data, "read all data and verify its checksums");
   command->add_flag("--repair", arguments->options.repair, "repair what can be repaired");
   command->add_flag("--json", arguments->json, "print JSON");
-  command->footer(kHelp);
-  command->callback([=] { *exit = Run(*arguments); });
+  command->footer(kDoctorHelp);
+  command->callback([=] { *exit = RunDoctor(*arguments); });
 }
 
 }  // namespace nacre::cli

@@ -12,7 +12,7 @@
 namespace nacre::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kGetstripeExamples[] =
     "Examples:\n"
     "  nacre getstripe /mnt/nacre/file       which OSTs hold it\n"
     "  nacre getstripe /mnt/nacre/dir        what is made there gets this layout\n"
@@ -44,7 +44,7 @@ void PrintComponent(size_t number, const Json& component) {
               osts.c_str());
 }
 
-void Print(const Json& stripes) {
+void PrintGetstripe(const Json& stripes) {
   std::printf("%s\n  fid %s\n", stripes["path"].get<std::string>().c_str(),
               stripes["fid"].get<std::string>().c_str());
   if (stripes.contains("layout")) {
@@ -62,7 +62,7 @@ void Print(const Json& stripes) {
   for (const Json& component : stripes["components"]) PrintComponent(number++, component);
 }
 
-int Run(const std::vector<std::string>& paths, bool json) {
+int RunGetstripe(const std::vector<std::string>& paths, bool json) {
   Json all = Json::array();
   int exit = kOk;
   for (const std::string& path : paths) {
@@ -73,7 +73,7 @@ int Run(const std::vector<std::string>& paths, bool json) {
     } else if (json) {
       all.push_back(*stripes);
     } else {
-      Print(*stripes);
+      PrintGetstripe(*stripes);
     }
   }
   if (json) std::puts(all.dump(2).c_str());
@@ -88,8 +88,8 @@ void AddGetstripe(CLI::App& app, int* exit) {
   auto json = std::make_shared<bool>(false);
   command->add_option("path", *paths, "files and directories on a mount")->required()->type_name("PATH");
   command->add_flag("--json", *json, "print JSON");
-  command->footer(kExamples);
-  command->callback([=] { *exit = Run(*paths, *json); });
+  command->footer(kGetstripeExamples);
+  command->callback([=] { *exit = RunGetstripe(*paths, *json); });
 }
 
 }  // namespace nacre::cli

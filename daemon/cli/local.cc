@@ -30,7 +30,7 @@ Status ReadSize(const std::string& text, uint64_t* size) {
   return OkStatus();
 }
 
-int Run(LocalArguments arguments) {
+int RunLocal(LocalArguments arguments) {
   Status status = ReadSize(arguments.ost_size, &arguments.options.ost_bytes);
   if (status.ok()) status = ReadSize(arguments.cache, &arguments.options.cache_bytes);
   if (!status.ok()) return Fail(status);
@@ -60,7 +60,7 @@ void AddLocal(CLI::App& app, int* exit) {
       ->type_name("SIZE");
   command->add_flag("--daemon", options.background, "go on in the background once it is mounted");
   command->footer(kLocalHelp);
-  command->callback([=] { *exit = Run(*arguments); });
+  command->callback([=] { *exit = RunLocal(*arguments); });
 }
 
 void AddStop(CLI::App& app, int* exit) {

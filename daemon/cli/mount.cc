@@ -17,7 +17,7 @@ struct MountArguments {
   bool foreground = false;
 };
 
-int Run(MountArguments arguments) {
+int RunMount(MountArguments arguments) {
   ClientConfig& config = arguments.options.config;
   const ClientConfig given = config;
   Status status = arguments.config_file.empty() ? OkStatus() : ReadConfig(arguments.config_file, &config);
@@ -47,7 +47,7 @@ void AddMount(CLI::App& app, int* exit) {
                    "configuration with a [client] section (nacre.toml(5))")
       ->type_name("FILE");
   command->footer(kMountHelp);
-  command->callback([=] { *exit = Run(*arguments); });
+  command->callback([=] { *exit = RunMount(*arguments); });
 }
 
 void AddUmount(CLI::App& app, int* exit) {

@@ -14,7 +14,7 @@
 namespace nacre::cli {
 namespace {
 
-constexpr char kHelp[] =
+constexpr char kSetstripeHelp[] =
     "nacre setstripe [-E END] [-c COUNT] [-S SIZE] [-E END ...] PATH...\n"
     "nacre setstripe -d DIR...\n"
     "\n"
@@ -84,7 +84,7 @@ Status MakeFile(const std::string& path) {
   return OkStatus();
 }
 
-int Run(const std::vector<std::string>& words) {
+int RunSetstripe(const std::vector<std::string>& words) {
   auto request = Parse(words);
   if (!request.ok()) return Fail(request.status());
   auto layout = ParseLayout(request->layout);
@@ -105,8 +105,8 @@ void AddSetstripe(CLI::App& app, int* exit) {
   // The order of the options matters and -1 is a value, which CLI11 does not know: they are taken as they
   // are.
   command->allow_extras();
-  command->footer(kHelp);
-  command->callback([=] { *exit = Run(command->remaining()); });
+  command->footer(kSetstripeHelp);
+  command->callback([=] { *exit = RunSetstripe(command->remaining()); });
 }
 
 }  // namespace nacre::cli

@@ -10,7 +10,7 @@
 namespace nacre::cli {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kStatusExamples[] =
     "Examples:\n"
     "  nacre status --dir /tmp/n1          of a nacre local\n"
     "  nacre status --mds 127.0.0.1:7710   of a cluster\n"
@@ -44,7 +44,7 @@ void PrintSession(const proto::SessionState& session) {
   for (const std::string& path : session.paths()) std::printf("    %s\n", path.c_str());
 }
 
-void Print(const proto::ClusterStatus& status) {
+void PrintStatus(const proto::ClusterStatus& status) {
   std::printf("cluster %s, Nacre %s\n", status.map().cluster_uuid().c_str(), status.version().c_str());
   std::printf("  MDS     up %s, %llu inodes, %s of %s free, %s resident\n",
               Ago(status.mds_uptime_seconds()).c_str(), static_cast<unsigned long long>(status.inodes()),
@@ -74,8 +74,8 @@ void AddStatus(CLI::App& app, int* exit) {
   AddStatusReport(app, exit,
                   {.name = "status",
                    .description = "Show the servers, OSTs and clients of a cluster, and what is wrong",
-                   .examples = kExamples,
-                   .print = Print,
+                   .examples = kStatusExamples,
+                   .print = PrintStatus,
                    .to_json = StatusToJson,
                    .healthy = Healthy});
 }

@@ -5,7 +5,7 @@
 namespace nacre::mds {
 namespace {
 
-constexpr size_t kPage = 512;  // files at a time
+constexpr size_t kFilesAtOnce = 512;
 
 struct Page {
   std::vector<uint64_t> sequences;
@@ -66,8 +66,8 @@ Task<StatusOr<bool>> Destroyer::Pass(std::shared_ptr<Mds> mds) {
   const std::string to = PrefixEnd(from);
   size_t left = 0;
   for (bool more = true; more;) {
-    CO_ASSIGN_OR_RETURN(auto entries, mds->tables->Scan(from, to, kPage));
-    more = entries.size() == kPage;
+    CO_ASSIGN_OR_RETURN(auto entries, mds->tables->Scan(from, to, kFilesAtOnce));
+    more = entries.size() == kFilesAtOnce;
     if (more) from = entries.back().key + '\0';
     Page page;
     for (const KvEntry& entry : entries) {

@@ -12,7 +12,6 @@
 namespace nacre::mds {
 namespace {
 
-constexpr int kMaxDepth = 4096;  // of directories: more is a damaged tree
 constexpr size_t kXattrPage = 256;
 constexpr uint64_t kAmpleBytes = 64 << 20;  // beyond the reserve; what clients hold behind is far less
 

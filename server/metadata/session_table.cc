@@ -3,7 +3,7 @@
 namespace nacre::mds {
 namespace {
 
-constexpr size_t kPage = 1024;
+constexpr size_t kRecordsAtOnce = 1024;
 
 // Calls `visit` for every entry of the prefix, a page at a time.
 template <typename Visit>
@@ -11,9 +11,9 @@ Status ForEach(Tables& tables, const std::string& prefix, Visit visit) {
   std::string from = prefix;
   const std::string to = PrefixEnd(prefix);
   while (true) {
-    ASSIGN_OR_RETURN(auto entries, tables.Scan(from, to, kPage));
+    ASSIGN_OR_RETURN(auto entries, tables.Scan(from, to, kRecordsAtOnce));
     for (KvEntry& entry : entries) RETURN_IF_ERROR(visit(entry));
-    if (entries.size() < kPage) return OkStatus();
+    if (entries.size() < kRecordsAtOnce) return OkStatus();
     from = entries.back().key + '\0';
   }
 }

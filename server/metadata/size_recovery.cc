@@ -9,7 +9,7 @@
 namespace nacre::mds {
 namespace {
 
-constexpr uint32_t kPage = 1024;
+constexpr uint32_t kObjectsAtOnce = 1024;
 
 // Which wish the scan serves: a newer one starts it again.
 StatusOr<uint64_t> WishedScan(Mds& mds) {
@@ -31,7 +31,7 @@ Task<Status> ScanOst(MdsPtr mds, OstIndex ost) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(ost));
   proto::ObjectRequest request;
   request.set_ost(ost);
-  request.mutable_list()->set_limit(kPage);
+  request.mutable_list()->set_limit(kObjectsAtOnce);
   for (bool end = false; !end && !mds->closed;) {
     std::vector<MemorySpan> none;
     CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,

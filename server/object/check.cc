@@ -12,7 +12,7 @@
 namespace nacre::ost {
 namespace {
 
-constexpr size_t kScanAtOnce = 500;
+constexpr size_t kRecordsAtOnce = 500;
 constexpr uint64_t kBatchOps = 200;
 
 // Walks over all records with one prefix, in order.
@@ -24,9 +24,9 @@ class Cursor {
   StatusOr<const KvEntry*> Peek() {
     if (next_ < entries_.size()) return &entries_[next_];
     if (finished_) return nullptr;
-    ASSIGN_OR_RETURN(entries_, store_->Scan(from_, end_, kScanAtOnce));
+    ASSIGN_OR_RETURN(entries_, store_->Scan(from_, end_, kRecordsAtOnce));
     next_ = 0;
-    finished_ = entries_.size() < kScanAtOnce;
+    finished_ = entries_.size() < kRecordsAtOnce;
     if (entries_.empty()) return nullptr;
     from_ = entries_.back().key + '\0';
     return &entries_[0];

@@ -11,7 +11,7 @@
 namespace nacre::ost {
 namespace {
 
-constexpr size_t kScanAtOnce = 256;
+constexpr size_t kUndoAtOnce = 256;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ Task<StatusOr<Journal::Recovered>> Journal::Recover() {
 Task<StatusOr<uint64_t>> Journal::FirstBad(uint64_t* verified) {
   std::string from = "U", end = PrefixEnd("U");
   while (true) {
-    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kScanAtOnce));
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kUndoAtOnce));
     for (const KvEntry& entry : entries) {
       CO_ASSIGN_OR_RETURN(uint64_t sequence, ParseUndoKey(entry.key));
       StatusOr<UndoRecord> undo = ParseUndoRecord(entry.value);
@@ -47,7 +47,7 @@ Task<StatusOr<uint64_t>> Journal::FirstBad(uint64_t* verified) {
       if (!*arrived) co_return sequence;
       ++*verified;
     }
-    if (entries.size() < kScanAtOnce) co_return ~uint64_t{0};
+    if (entries.size() < kUndoAtOnce) co_return ~uint64_t{0};
     from = entries.back().key + '\0';
   }
 }
@@ -126,7 +126,7 @@ Task<Status> Journal::DropUndoRecords() {
   if (!status.ok()) co_return status;
   std::string from = "U", end = PrefixEnd("U");
   while (true) {
-    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kScanAtOnce));
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kUndoAtOnce));
     if (entries.empty()) break;
     KvBatch batch;
     batch.UseReserve();

@@ -9,7 +9,7 @@
 namespace nacre::ost {
 namespace {
 
-constexpr size_t kScanAtOnce = 1000;
+constexpr size_t kFencesAtOnce = 1000;
 
 }  // namespace
 
@@ -36,12 +36,12 @@ void Sessions::Ticket::Finish(std::string reply) {
 Status Sessions::Load() {
   std::string from = "F", end = PrefixEnd("F");
   while (true) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kScanAtOnce));
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kFencesAtOnce));
     for (const KvEntry& entry : entries) {
       ASSIGN_OR_RETURN(SessionId session, ParseFenceKey(entry.key));
       fenced_.insert(session);
     }
-    if (entries.size() < kScanAtOnce) return OkStatus();
+    if (entries.size() < kFencesAtOnce) return OkStatus();
     from = entries.back().key + '\0';
   }
 }

@@ -5,8 +5,6 @@
 namespace nacre::client {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 class Faults : public testing::TestWithParam<bool> {
  protected:
   static HarnessOptions MakeOptions(bool caching) {

@@ -8,8 +8,6 @@
 namespace nacre::client {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 class Files : public testing::TestWithParam<bool> {
  protected:
   Files() : harness_(MakeOptions()), client_(harness_.Mount()) {}

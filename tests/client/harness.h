@@ -22,6 +22,8 @@
 
 namespace nacre::client {
 
+inline constexpr uint64_t kMiB = 1 << 20;
+
 MATCHER_P(HasErrno, error, "") {
   *result_listener << arg;
   return ToErrno(arg) == error;

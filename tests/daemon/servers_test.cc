@@ -10,6 +10,7 @@
 #include "common/runtime.h"
 #include "rpc/grpc_channel.h"
 #include "tests/daemon/program.h"
+#include "transport/tcp/address.h"
 
 namespace nacre {
 namespace {
@@ -151,12 +152,12 @@ TEST_F(ServersTest, AServerThatIsKilledStartsAgain) {
 }
 
 TEST_F(ServersTest, AnAddressThatIsTakenIsNamed) {
-  Program mds(
-      {"nacre-mds", "--directory", directory_ / "mdt", "--listen", mds_, "--listen", "127.0.0.1:17711"});
-  ASSERT_TRUE(WaitForOsts(0));
-  Ended second = RunProgram({"nacre-mds", "--directory", directory_ / "mdt2", "--listen", "127.0.0.1:17711"});
-  EXPECT_EQ(second.exit, 1);
-  EXPECT_THAT(second.output, AllOf(HasSubstr("127.0.0.1:17711"), HasSubstr("another server listens there")));
+  std::string address = "127.0.0.1:0";
+  StatusOr<StreamSocket> taken = OpenListener(runtime_.executor(), &address);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  Ended mds = RunProgram({"nacre-mds", "--directory", directory_ / "mdt", "--listen", address});
+  EXPECT_EQ(mds.exit, 1);
+  EXPECT_THAT(mds.output, AllOf(HasSubstr(address), HasSubstr("another server listens there")));
 }
 
 TEST_F(ServersTest, MistakesEndWithUsageAndWithoutAnyEffect) {

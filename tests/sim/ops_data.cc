@@ -11,7 +11,7 @@
 namespace nacre::sim {
 namespace {
 
-struct Context {
+struct FileContext {
   Workload* workload;
   ClientState* client;
   OpenFile file;
@@ -19,7 +19,7 @@ struct Context {
   Random& random;
   client::FileSystem& filesystem;
 
-  Context(Workload* workload, ClientState* client, OpenFile file)
+  FileContext(Workload* workload, ClientState* client, OpenFile file)
       : workload(workload),
         client(client),
         file(std::move(file)),
@@ -78,14 +78,14 @@ struct Context {
 };
 
 // The change is visible from its start on, and its time lies between start and end.
-void Begin(Context& at, Operation& operation, FileChange change) {
+void Begin(FileContext& at, Operation& operation, FileChange change) {
   change.operation = operation.id();
   change.client = at.client->index;
   change.lazy = at.filesystem.Look().filesystem_lease;
   at.content().Begin(std::move(change));
 }
 
-void Done(Context& at, Operation& operation, WallTime start) {
+void Done(FileContext& at, Operation& operation, WallTime start) {
   World& world = at.workload->world();
   at.content().Acknowledge(operation.id(), world.clock().Now());
   at.content().MakeDurable(
@@ -97,7 +97,7 @@ void Done(Context& at, Operation& operation, WallTime start) {
   mtime.known = true;
 }
 
-Task<bool> Read(Context at) {
+Task<bool> Read(FileContext at) {
   const uint64_t offset = at.Offset(), length = at.Length();
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {at.Handle(false), at.Bytes(false, offset, offset + length)};
@@ -112,7 +112,7 @@ Task<bool> Read(Context at) {
   co_return true;
 }
 
-Task<bool> Write(Context at) {
+Task<bool> Write(FileContext at) {
   if (!at.writable()) co_return false;
   const bool append = (at.file.flags & O_APPEND) != 0;
   const uint64_t size = at.content().size();
@@ -144,7 +144,7 @@ Task<bool> Write(Context at) {
   co_return true;
 }
 
-Task<bool> Truncate(Context at) {
+Task<bool> Truncate(FileContext at) {
   if (!at.writable()) co_return false;
   const uint64_t old_size = at.content().size();
   const uint64_t size =
@@ -171,7 +171,7 @@ Task<bool> Truncate(Context at) {
   co_return true;
 }
 
-Task<bool> Fallocate(Context at) {
+Task<bool> Fallocate(FileContext at) {
   if (!at.writable()) co_return false;
   const uint64_t offset = at.Offset(), length = at.Length();
   if (offset + length > at.workload->options().max_bytes) co_return false;
@@ -201,7 +201,7 @@ Task<bool> Fallocate(Context at) {
   co_return true;
 }
 
-Task<bool> Fsync(Context at) {
+Task<bool> Fsync(FileContext at) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {at.Handle(false)};
   if (!operation.Take(std::move(claims))) co_return false;
@@ -219,7 +219,7 @@ Task<bool> Fsync(Context at) {
   co_return true;
 }
 
-Task<bool> FileGetattr(Context at) {
+Task<bool> FileGetattr(FileContext at) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {at.Handle(false), at.Bytes(false)};
   if (!operation.Take(std::move(claims))) co_return false;
@@ -233,7 +233,7 @@ Task<bool> FileGetattr(Context at) {
   co_return true;
 }
 
-Task<bool> Close(Context at) {
+Task<bool> Close(FileContext at) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {at.Handle(true)};
   if (!operation.Take(std::move(claims))) co_return false;
@@ -250,7 +250,7 @@ Task<bool> Close(Context at) {
 }  // namespace
 
 Task<bool> DataOperation(Workload* workload, ClientState* client) {
-  Context at(workload, client, client->files[workload->random().Below(client->files.size())]);
+  FileContext at(workload, client, client->files[workload->random().Below(client->files.size())]);
   switch (at.random.Below(22)) {
     case 0:
     case 1:

@@ -9,8 +9,6 @@
 namespace nacre::mds {
 namespace {
 
-constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
-
 Status CheckTarget(const Inode& inode, uint64_t length) {
   if (!S_ISREG(inode.mode)) {
     return ErrnoError(EINVAL,

@@ -11,7 +11,6 @@ namespace nacre::mds {
 namespace {
 
 constexpr uint32_t kNoReplace = 1, kExchange = 2;  // as renameat2(2)
-constexpr int kMaxDepth = 4096;
 
 // Everything that one rename looks at; the pointers belong to the transaction.
 struct Plan {

@@ -9,8 +9,6 @@
 namespace nacre::mds {
 namespace {
 
-constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
-
 Status CheckTime(const proto::Time& time) {
   if (time.nanos() < 1'000'000'000) return OkStatus();
   return ErrnoError(EINVAL, absl::StrFormat("a time with %d nanoseconds", time.nanos()));

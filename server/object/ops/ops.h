@@ -10,6 +10,8 @@
 
 namespace nacre::ost {
 
+inline constexpr int kMaxRanges = 4096;  // of one request
+
 struct OpContext {
   Target* target;
   IncomingCall* call;

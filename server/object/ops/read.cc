@@ -7,7 +7,6 @@
 namespace nacre::ost {
 namespace {
 
-constexpr int kMaxRanges = 4096;
 constexpr int kRangesAtOnce = 8;
 
 // Puts bytes into the caller's memory; a call's puts go one after the other.

@@ -7,7 +7,6 @@
 namespace nacre::ost {
 namespace {
 
-constexpr int kMaxRanges = 4096;
 constexpr uint64_t kMostTogether = 4 << 20;  // bytes of one commit, unless a single range is longer
 
 class CallSource : public DataSource {

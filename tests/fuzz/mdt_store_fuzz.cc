@@ -1,0 +1,170 @@
+// A damaged MDT: records changed, added and removed under a server. It starts or says why it cannot, serves
+// or answers with errors; the checker finds its way through it, and after a repair there is nothing more to
+// repair.
+#include <sys/stat.h>
+
+#include <cstdlib>
+
+#include "rpc/convert.h"
+#include "server/kv/mem_kv.h"
+#include "server/metadata/check.h"
+#include "server/metadata/keys.h"
+#include "server/metadata/metadata_server.h"
+#include "tests/fuzz/message_filler.h"
+#include "tests/fuzz/simulated.h"
+
+namespace nacre::fuzz {
+namespace {
+
+constexpr int kMaxChanges = 12;
+constexpr size_t kMaxEntries = 1000;
+
+class SilentPeer : public MetadataPeer {
+ public:
+  void Send(proto::Push) override {}
+  void Close() override {}
+  std::string name() const override { return "fuzz"; }
+};
+
+class FuzzedMdt : Simulated {
+ public:
+  // A tree to damage: two directories, a file in each, a second link, an orphan, a symlink, an xattr.
+  FuzzedMdt() {
+    if (!Start()) std::abort();
+    const Fid first = Make(kRootFid, "a", S_IFDIR | 0755);
+    const Fid second = Make(first, "b", S_IFDIR | 0700);
+    const Fid file = Make(first, "f", S_IFREG | 0644);
+    Make(second, "l", S_IFLNK | 0777);
+    proto::MetadataRequest link;
+    *link.mutable_link()->mutable_fid() = ToProto(file);
+    *link.mutable_link()->mutable_parent() = ToProto(second);
+    link.mutable_link()->set_name("g");
+    Ask(std::move(link));
+    proto::MetadataRequest xattr;
+    *xattr.mutable_set_xattr()->mutable_fid() = ToProto(file);
+    xattr.mutable_set_xattr()->set_name("user.x");
+    xattr.mutable_set_xattr()->set_value("value");
+    Ask(std::move(xattr));
+    proto::MetadataRequest create;
+    *create.mutable_create()->mutable_parent() = ToProto(kRootFid);
+    create.mutable_create()->set_name("o");
+    create.mutable_create()->set_mode(S_IFREG | 0600);
+    Ask(std::move(create));
+    Stop();
+  }
+
+  void Damage(FuzzedDataProvider& input) {
+    auto entries = *store_.Scan({}, {}, kMaxEntries);
+    KvBatch batch;
+    if (input.ConsumeBool() || entries.empty()) {
+      static constexpr uint8_t kTables[] = {0x01, 0x02, 0x03, 0x10, 0x11, 0x12, 0x13, 0x14,
+                                            0x15, 0x16, 0x17, 0x20, 0x21, 0x22, 0x23, 0x40};
+      std::string key(1, static_cast<char>(input.PickValueInArray(kTables)));
+      PutFid(&key, {0, 1, 0});
+      key.resize(input.ConsumeIntegralInRange<size_t>(1, key.size()));
+      key += input.ConsumeRandomLengthString(32);
+      batch.Put(std::move(key), input.ConsumeRandomLengthString(200));
+    } else {
+      KvEntry& entry = entries[input.ConsumeIntegralInRange<size_t>(0, entries.size() - 1)];
+      if (input.ConsumeBool()) {
+        batch.Erase(entry.key);
+      } else {
+        const size_t at = input.ConsumeIntegralInRange<size_t>(0, entry.value.size());
+        std::string bytes = input.ConsumeRandomLengthString(16);
+        entry.value.replace(at, bytes.size(), bytes);
+        batch.Put(entry.key, entry.value);
+      }
+    }
+    if (!store_.Commit(std::move(batch)).ok()) std::abort();
+  }
+
+  void Serve() {
+    if (!Start()) return;
+    proto::MetadataRequest list;
+    *list.mutable_readdir()->mutable_fid() = ToProto(kRootFid);
+    list.mutable_readdir()->set_plus(true);
+    Ask(std::move(list));
+    for (const char* name : {"a", "o"}) {
+      proto::MetadataRequest unlink;
+      *unlink.mutable_unlink()->mutable_parent() = ToProto(kRootFid);
+      unlink.mutable_unlink()->set_name(name);
+      Ask(std::move(unlink));
+    }
+    world.RunFor(5s);
+    Stop();
+  }
+
+  void Check() {
+    if (!mds::CheckMdt(store_, false).ok()) return;
+    if (!mds::CheckMdt(store_, true).ok()) std::abort();
+    auto again = mds::CheckMdt(store_, true);
+    if (!again.ok() || again->repaired != 0) std::abort();
+  }
+
+ private:
+  bool Start() {
+    process_ = world.Start(0, "mds");
+    std::shared_ptr<Transport> transport = sim::NewTransport(network, process_);
+    process_->Own(transport);
+    MetadataEnvironment environment{process_->executor(), world.clock(), process_->random(), store_,
+                                    *transport};
+    auto started = Await(process_, MetadataServer::Start(environment, MetadataOptions{}));
+    if (!started.has_value()) std::abort();
+    if (!started->ok()) return Stop(), false;
+    server_ = (*started)->get();
+    process_->Own(std::shared_ptr<MetadataServer>(**std::move(started)));
+    return Connect();
+  }
+
+  bool Connect() {
+    proto::MetadataRequest connect;
+    connect.mutable_connect()->set_version(1);
+    session_ = sequence_ = 0;
+    auto reply = Ask(std::move(connect));
+    session_ = reply.has_value() ? reply->connect().session() : 0;
+    return true;
+  }
+
+  bool Stop() {
+    world.Kill(process_);
+    store_.CrashProcess();
+    return true;
+  }
+
+  std::optional<proto::MetadataReply> Ask(proto::MetadataRequest request) {
+    request.set_session(session_);
+    if (!request.has_connect()) request.set_sequence(++sequence_);
+    return Await(process_, server_->Handle(peer_, std::move(request)));
+  }
+
+  Fid Make(Fid parent, const char* name, uint32_t mode) {
+    proto::MetadataRequest request;
+    proto::Mknod* mknod = request.mutable_mknod();
+    *mknod->mutable_parent() = ToProto(parent);
+    mknod->set_name(name);
+    mknod->set_mode(mode);
+    if (S_ISLNK(mode)) mknod->set_target("a");
+    auto reply = Ask(std::move(request));
+    if (!reply.has_value() || reply->status().error() != 0) std::abort();
+    return FromProto(reply->entry().attr().fid());
+  }
+
+  MemKv store_;
+  sim::Process* process_ = nullptr;
+  MetadataServer* server_ = nullptr;
+  std::shared_ptr<SilentPeer> peer_ = std::make_shared<SilentPeer>();
+  SessionId session_ = 0;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace
+}  // namespace nacre::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  FuzzedDataProvider input(data, size);
+  nacre::fuzz::FuzzedMdt mdt;
+  for (int i = 0; i < nacre::fuzz::kMaxChanges && input.remaining_bytes() > 0; ++i) mdt.Damage(input);
+  mdt.Serve();
+  mdt.Check();
+  return 0;
+}
