@@ -5,14 +5,9 @@
 
 #include "client/core.h"
 #include "client/permission.h"
+#include "common/limits.h"
 
 namespace nacre::client {
-namespace {
-
-constexpr size_t kMaxName = 255;  // bytes; the kernel lets more through
-
-}  // namespace
-
 Known Core::MakeKnown(Inode& inode) {
   std::lock_guard lock(inode.mutex);
   return {inode.Effective(), cached() ? options_.kernel_cache : Duration(0)};

@@ -12,15 +12,12 @@
 
 #include "client/core.h"
 #include "client/permission.h"
+#include "common/limits.h"
 #include "common/log.h"
 #include "common/metrics.h"
 
 namespace nacre::client {
 namespace {
-
-constexpr size_t kMaxName = 255;
-constexpr uint32_t kMaxSubdirectories = 1u << 31;
-constexpr size_t kMaxSymlink = 4095;
 
 bool PlainName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxName && name != "." && name != ".." &&

@@ -75,7 +75,7 @@ Task<void> Core::SendOld(Duration age) {
     due.assign(std::make_move_iterator(dirty_.begin()), std::make_move_iterator(young));
     dirty_.erase(dirty_.begin(), young);
   }
-  co_await SendFiles(std::move(due));
+  (void)co_await SendFiles(std::move(due));  // the next write, fsync or close has the error
 }
 
 // The files are off the list; errors are noted in them.

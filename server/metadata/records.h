@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/ids.h"
+#include "common/limits.h"
 #include "common/status.h"
 #include "proto/types.pb.h"
 #include "rpc/convert.h"
@@ -18,10 +19,6 @@ namespace nacre::mds {
 
 inline constexpr uint64_t kEndOfFile = ~uint64_t{0};  // the end of a layout's last component
 inline constexpr uint64_t kMaxFileSize = uint64_t{1} << 62;
-inline constexpr size_t kMaxName = 255;
-inline constexpr size_t kMaxSymlink = 4095;
-inline constexpr uint32_t kMaxFileLinks = 65000;  // of anything but a directory
-inline constexpr uint32_t kMaxSubdirectories = 1u << 31;
 inline constexpr int kMaxDepth = 4096;  // of directories: more is a damaged tree
 
 struct LayoutComponent {

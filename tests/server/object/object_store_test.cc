@@ -76,10 +76,10 @@ TEST(ObjectStore, ScatteredRangesMustAscendByWholeBlocks) {
   EXPECT_EQ(ToErrno(f.WriteScattered(kObject, {{0, kBlockSize}, {0, kBlockSize}}, data).status()), EINVAL);
   EXPECT_EQ(ToErrno(f.WriteScattered(kObject, {{0, 100}, {kBlockSize, 100}}, data.substr(0, 200)).status()),
             EINVAL);
-  EXPECT_EQ(
-      ToErrno(f.WriteScattered(kObject, {{0, kBlockSize}, {kBlockSize + 1, 9}}, data.substr(0, kBlockSize + 9))
-                  .status()),
-      EINVAL);
+  EXPECT_EQ(ToErrno(f.WriteScattered(kObject, {{0, kBlockSize}, {kBlockSize + 1, 9}},
+                                     data.substr(0, kBlockSize + 9))
+                        .status()),
+            EINVAL);
   EXPECT_FALSE(f.store->Stat(kObject).value().has_value());
 }
 
