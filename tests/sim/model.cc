@@ -220,8 +220,8 @@ std::string Model::CompareTree(const ObservedTree& tree) const {
   }
   if (linked == tree.size()) return {};
   for (const auto& [fid, found] : tree) {
-    const bool known =
-        std::any_of(inodes_.begin(), inodes_.end(), [&](auto& entry) { return entry.second.fid == fid; });
+    const bool known = std::any_of(inodes_.begin(), inodes_.end(),
+                                   [&fid = fid](auto& entry) { return entry.second.fid == fid; });
     if (!known) return absl::StrFormat("%s is there and nobody has made it", fid.ToString());
   }
   return {};

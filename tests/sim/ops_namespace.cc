@@ -128,7 +128,7 @@ Task<bool> Create(Context at) {
   std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
   if (!operation.Take(std::move(claims))) co_return false;
   const int error = at.model.Child(directory, name) ? EEXIST : 0;
-  const uint32_t mode = S_IFREG | 0640;
+  constexpr uint32_t mode = S_IFREG | 0640;
   const int flags =
       O_RDWR | O_CREAT | O_EXCL | (at.random.OneIn(4) ? O_APPEND : 0) | (at.random.OneIn(6) ? O_DIRECT : 0);
   const std::string what = absl::StrFormat("create %s/%s", at.model.PathOf(directory), name);
@@ -139,7 +139,7 @@ Task<bool> Create(Context at) {
   const InodeId id = at.model.NewId();
   const Fid fid = FromProto(made->known.attr.fid());
   operation.Change(
-      [&model = at.model, id, directory, name, mode, fid] { model.Add(id, directory, name, mode, fid); });
+      [&model = at.model, id, directory, name, fid] { model.Add(id, directory, name, mode, fid); });
   at.model.Opened(id);
   at.client->files.push_back({id, flags, made->handle});
   co_await at.client->kernel->Opened(made->handle, FromProto(made->known.attr.fid()));

@@ -14,12 +14,6 @@ using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 using ConstBuffers = std::vector<std::span<const std::byte>>;
 using Buffers = std::vector<std::span<std::byte>>;
-using CallPtr = std::shared_ptr<IncomingCall>;
-
-Task<void> Echo(CallPtr call) {
-  std::string body = call->body();
-  EXPECT_EQ(co_await call->Reply(std::move(body)), OkStatus());
-}
 
 // Gets everything and answers with it turned round.
 Task<void> GetAll(CallPtr call) {
@@ -376,13 +370,6 @@ TEST_P(TransportTest, BadAddressesAreRefused) {
     EXPECT_EQ(listener.status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
 }
-
-// Holds a handler until the test lets it go, and keeps what its operations returned then.
-struct Gate {
-  OneShot<Unit> open;
-  OneShot<Unit> entered;
-  OneShot<Status> outcome;
-};
 
 Task<void> PutWhenOpen(Gate gate, std::byte mark, CallPtr call) {
   if (call->body() == "warm up") {

@@ -162,6 +162,11 @@ std::vector<MemorySpan> TransportTest::Whole(std::vector<std::byte>& memory) {
   return {{Register(memory), 0, memory.size()}};
 }
 
+Task<void> Echo(CallPtr call) {
+  std::string body = call->body();
+  (void)co_await call->Reply(std::move(body));
+}
+
 std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
   SeededRandom random(seed);
   std::vector<std::byte> bytes(size);

@@ -22,6 +22,8 @@
 
 namespace nacre {
 
+using CallPtr = std::shared_ptr<IncomingCall>;
+
 // Makes transports that can reach each other.
 class TransportSetup {
  public:
@@ -42,7 +44,7 @@ std::vector<TransportKind> ShmKinds();
 
 class TransportTest : public ::testing::TestWithParam<TransportKind> {
  public:
-  using Handler = std::function<Task<void>(std::shared_ptr<IncomingCall>)>;
+  using Handler = std::function<Task<void>(CallPtr)>;
 
   void SetUp() override;
   void TearDown() override;
@@ -82,6 +84,16 @@ class TransportTest : public ::testing::TestWithParam<TransportKind> {
   std::unique_ptr<Transport> client_, server_;
   std::string address_;
   std::unique_ptr<Listener> listener_;
+};
+
+// A handler that answers with the call's own body.
+Task<void> Echo(CallPtr call);
+
+// Holds a handler until the test lets it go, and keeps what its operations returned then.
+struct Gate {
+  OneShot<Unit> open;
+  OneShot<Unit> entered;
+  OneShot<Status> outcome;
 };
 
 std::vector<std::byte> RandomBytes(size_t size, uint64_t seed);

@@ -5,11 +5,11 @@
 namespace nacre::mds {
 namespace {
 
-const Fid kFid{5, 1, 0};
+const Fid kCached{5, 1, 0};
 
 InodePtr MakeInode(uint64_t size) {
   auto inode = std::make_shared<Inode>();
-  inode->fid = kFid;
+  inode->fid = kCached;
   inode->size = size;
   return inode;
 }
@@ -18,12 +18,12 @@ class InodeCacheTest : public testing::Test {
  protected:
   uint64_t Ask() {
     uint64_t ticket = 0;
-    cache.Find(kFid, &ticket);
+    cache.Find(kCached, &ticket);
     return ticket;
   }
   InodePtr Found() {
     uint64_t ticket = 0;
-    return cache.Find(kFid, &ticket);
+    return cache.Find(kCached, &ticket);
   }
 
   InodeCache cache{100};
@@ -37,18 +37,18 @@ TEST_F(InodeCacheTest, KeepsWhatWasRead) {
 
 TEST_F(InodeCacheTest, AReaderFromBeforeAWriteInsertsNothing) {
   uint64_t ticket = Ask();
-  cache.BeginWrite(kFid);
+  cache.BeginWrite(kCached);
   cache.Insert(MakeInode(1), ticket);
   EXPECT_EQ(Found(), nullptr);
-  cache.EndWrite(kFid, MakeInode(2));
+  cache.EndWrite(kCached, MakeInode(2));
   cache.Insert(MakeInode(1), ticket);
   EXPECT_EQ(Found()->size, 2u);
 }
 
 TEST_F(InodeCacheTest, AReaderFromDuringAWriteInsertsNothing) {
-  cache.BeginWrite(kFid);
+  cache.BeginWrite(kCached);
   uint64_t ticket = Ask();
-  cache.EndWrite(kFid, MakeInode(2));
+  cache.EndWrite(kCached, MakeInode(2));
   cache.Insert(MakeInode(1), ticket);
   ASSERT_NE(Found(), nullptr);
   EXPECT_EQ(Found()->size, 2u);
@@ -56,8 +56,8 @@ TEST_F(InodeCacheTest, AReaderFromDuringAWriteInsertsNothing) {
 
 TEST_F(InodeCacheTest, AFailedWriteLeavesNothing) {
   cache.Insert(MakeInode(1), Ask());
-  cache.BeginWrite(kFid);
-  cache.EndWrite(kFid, nullptr);
+  cache.BeginWrite(kCached);
+  cache.EndWrite(kCached, nullptr);
   EXPECT_EQ(Found(), nullptr);
   cache.Insert(MakeInode(1), Ask());
   EXPECT_EQ(Found()->size, 1u);

@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
-using CallPtr = std::shared_ptr<IncomingCall>;
 
 // Names itself in front of what it carries.
 class NamedPeer : public Peer {
@@ -69,11 +68,6 @@ class FakeCandidate : public PathCandidate {
   const std::string name_;
   const std::unique_ptr<Transport> inproc_;
 };
-
-Task<void> Echo(CallPtr call) {
-  std::string body = call->body();
-  (void)co_await call->Reply(std::move(body));
-}
 
 Task<void> PutMark(CallPtr call) {
   const Bytes data(call->memory_size(), std::byte{0x77});

@@ -26,7 +26,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
-using CallPtr = std::shared_ptr<IncomingCall>;
 
 constexpr size_t kSetupSize = 16 + 8 * shm::kMaxRegions;
 
@@ -195,11 +194,6 @@ TEST_P(ShmTransportTest, MemoryRegisteredLaterGoesThroughTheSocket) {
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(std::memcmp(reply->data(), content.data(), content.size()), 0);
 }
-
-struct Gate {
-  OneShot<Unit> open, entered;
-  OneShot<Status> outcome;
-};
 
 // A call that was given up is not read any more, even where the server can see the memory for ever.
 TEST_P(ShmTransportTest, NothingIsGotOutOfTheMemoryOfACallThatTimedOut) {

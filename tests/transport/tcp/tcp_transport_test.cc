@@ -19,7 +19,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
-using CallPtr = std::shared_ptr<IncomingCall>;
 
 class TcpTransportTest : public TransportTest {
  protected:
@@ -30,11 +29,6 @@ class TcpTransportTest : public TransportTest {
     return *peer;
   }
 };
-
-Task<void> Echo(CallPtr call) {
-  std::string body = call->body();
-  (void)co_await call->Reply(std::move(body));
-}
 
 FrameHeader CallHeader(uint64_t id, CallMemory kind = CallMemory::kNone, uint64_t size = 0) {
   return {FrameType::kCall, static_cast<uint8_t>(kind), id, size};
