@@ -10,7 +10,7 @@ Allocator::Allocator(uint64_t block_count)
       groups_((block_count + kGroupBlocks - 1) / kGroupBlocks),
       free_(block_count) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].free = static_cast<uint32_t>(std::min(kGroupBlocks, block_count - g * kGroupBlocks));
+    groups_[g].free = static_cast<uint32_t>(GroupEnd(g) - g * kGroupBlocks);
   }
 }
 
@@ -26,14 +26,14 @@ bool Allocator::MarkUsed(uint64_t block) {
 void Allocator::FinishScan() {
   std::lock_guard lock(mutex_);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    uint64_t size = std::min(kGroupBlocks, block_count_ - g * kGroupBlocks);
+    const uint64_t size = GroupEnd(g) - g * kGroupBlocks;
     if (groups_[g].free == size || groups_[g].backed) continue;
     groups_[g].backed = true;
     backed_free_ += groups_[g].free;
   }
 }
 
-// The first block in [from, end) whose bit equals what the word says after `flip`; whole words are skipped.
+// The first block in [from, end) that is free, `end` without one; whole words are skipped.
 uint64_t Allocator::NextFree(uint64_t from, uint64_t end) const {
   while (from < end) {
     uint64_t word = ~bits_[from / 64] >> (from % 64);
@@ -87,11 +87,10 @@ std::optional<std::vector<BlockRun>> Allocator::Allocate(uint64_t count, uint64_
   auto take_in_group = [&](uint64_t from) {
     size_t group = from / kGroupBlocks;
     if (!groups_[group].backed || groups_[group].free == 0) return;
-    TakeFrom(from, std::min(block_count_, (group + 1) * kGroupBlocks), &left, &runs);
+    TakeFrom(from, GroupEnd(group), &left, &runs);
   };
   if (goal < block_count_ && !Test(goal) && groups_[goal / kGroupBlocks].backed) {
-    TakeFrom(goal, NextUsed(goal, std::min(goal + count, (goal / kGroupBlocks + 1) * kGroupBlocks)), &left,
-             &runs);
+    TakeFrom(goal, NextUsed(goal, std::min(goal + count, GroupEnd(goal / kGroupBlocks))), &left, &runs);
   }
   if (left == 0) return runs;
   uint64_t start = next_ < block_count_ ? next_ : 0;
@@ -120,7 +119,7 @@ std::optional<BlockRun> Allocator::UnbackedGroup() {
   std::lock_guard lock(mutex_);
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].backed) continue;
-    return BlockRun{g * kGroupBlocks, std::min(kGroupBlocks, block_count_ - g * kGroupBlocks)};
+    return BlockRun{g * kGroupBlocks, GroupEnd(g) - g * kGroupBlocks};
   }
   return std::nullopt;
 }
@@ -137,7 +136,7 @@ std::vector<BlockRun> Allocator::TakeEmptyGroups(size_t keep, size_t limit) {
   std::lock_guard lock(mutex_);
   std::vector<BlockRun> taken;
   for (size_t g = 0; g < groups_.size() && taken.size() < limit; ++g) {
-    uint64_t size = std::min(kGroupBlocks, block_count_ - g * kGroupBlocks);
+    const uint64_t size = GroupEnd(g) - g * kGroupBlocks;
     if (!groups_[g].backed || groups_[g].free != size) continue;
     if (keep > 0) {
       --keep;

@@ -5,6 +5,7 @@
 // from; who wants more backs another one first, so that a full disk shows before anything is written.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -52,6 +53,7 @@ class Allocator {
   bool Test(uint64_t block) const { return (bits_[block / 64] >> (block % 64) & 1) != 0; }
   void Set(uint64_t block) { bits_[block / 64] |= uint64_t{1} << (block % 64); }
   void Clear(uint64_t block) { bits_[block / 64] &= ~(uint64_t{1} << (block % 64)); }
+  uint64_t GroupEnd(uint64_t group) const { return std::min(block_count_, (group + 1) * kGroupBlocks); }
   uint64_t NextFree(uint64_t from, uint64_t end) const;
   uint64_t NextUsed(uint64_t from, uint64_t end) const;
   void TakeFrom(uint64_t from, uint64_t end, uint64_t* left, std::vector<BlockRun>* runs);

@@ -5,6 +5,7 @@
 #include "common/bytes.h"
 #include "common/crc32c.h"
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
 #include "rpc/object_stub.h"
 #include "server/kv/mem_kv.h"
 #include "server/object/check.h"

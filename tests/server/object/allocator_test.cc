@@ -45,6 +45,14 @@ TEST(Allocator, LongRunsNextFitAndTheGoal) {
   EXPECT_EQ(*allocator.Allocate(7, 20), (std::vector<BlockRun>{{20, 5}, {115, 2}}));
 }
 
+// The bits after the last block belong to nobody.
+TEST(Allocator, AGoalNearTheEndStaysWithinTheDevice) {
+  Allocator allocator(1000);
+  BackAll(&allocator);
+  EXPECT_EQ(*allocator.Allocate(30, 990), (std::vector<BlockRun>{{990, 10}, {0, 20}}));
+  EXPECT_EQ(allocator.free_blocks(), 970u);
+}
+
 TEST(Allocator, ScanFindsWhatIsUsedAndDoubleUse) {
   Allocator allocator(2 * kGroupBlocks);
   EXPECT_TRUE(allocator.MarkUsed(kGroupBlocks + 3));
