@@ -88,6 +88,7 @@ std::string FileModel::CheckRead(uint64_t offset, uint64_t asked, const Bytes& g
     return absl::StrFormat("a read of %d bytes at %d got %d instead of %d (size %d)", asked, offset,
                            got.size(), want, size());
   }
+  if (want == 0) return {};
   auto [bad, expected] =
       std::mismatch(got.begin(), got.end(), current_.begin() + static_cast<ptrdiff_t>(offset));
   if (bad == got.end()) return {};
