@@ -1,6 +1,6 @@
 // Buffers that requests are read into. One holds a request of any size; the data of a WRITE lies in it at a
-// page boundary. A thread keeps its buffer unless the request's task has not finished with the data: then the
-// task keeps it and the thread takes another. Thread-safe. A few freed ones are kept for the next.
+// page boundary. A thread keeps its buffer unless the request's task takes it for its data: then the thread
+// takes another. Thread-safe. A few freed ones are kept for the next.
 #pragma once
 
 #include <cstddef>

@@ -78,7 +78,7 @@ void AddIo(fuse_lowlevel_ops* ops) {
                      : file.cached   ? WriteKind::kCached
                                      : WriteKind::kDirect;
     Start(raw, Write, FidOf(raw, node), file.handle, kind, static_cast<uint64_t>(offset), data,
-          Session::CurrentBuffer());
+          Session::TakeBuffer());
   };
 }
 

@@ -79,7 +79,7 @@ Session::~Session() {
   if (fuse_ != nullptr) fuse_session_destroy(fuse_);
 }
 
-const std::shared_ptr<std::byte>& Session::CurrentBuffer() { return current_buffer; }
+std::shared_ptr<std::byte> Session::TakeBuffer() { return std::move(current_buffer); }
 
 Status Session::Start() {
   RETURN_IF_ERROR(PrepareMountpoint(options_.mountpoint));
@@ -87,8 +87,9 @@ Status Session::Start() {
   SetReadAhead();
   invalidator_ = std::make_unique<Invalidator>(fuse_);
   OfferInvalidation();
-  serving_ = ThreadCount(options_);
-  for (unsigned i = 0; i < serving_; ++i) {
+  const unsigned threads = ThreadCount(options_);
+  serving_ = threads;
+  for (unsigned i = 0; i < threads; ++i) {
     std::thread([self = shared_from_this()] { self->Serve(); }).detach();  // ends with the mount
   }
   return OkStatus();
@@ -169,7 +170,7 @@ bool Session::ServeOne(fuse_buf* request, StartExecutor::Queue* posted) {
   }
   fuse_session_process_buf(fuse_, request);
   posted->Drain();
-  if (current_buffer.use_count() > 1) {  // a write goes on with the data in it
+  if (current_buffer == nullptr) {  // a write has taken it
     current_buffer = buffers_.Take(kBufferSize);
     request->mem = current_buffer.get();
   }

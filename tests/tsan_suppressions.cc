@@ -3,7 +3,15 @@
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
-  // The reference count of a Status is decremented inside libabsl; whoever brings it to zero frees the
-  // message.
-  return "race:absl::debian3::Status::Unref\n";
+  return
+      // The reference count of a Status is decremented inside libabsl; whoever brings it to zero frees the
+      // message.
+      "race:absl/status/status.h\n"
+      // Counts down with release and a fence, and TSan does not know fences.
+      "race:boost::asio::execution::detail::shared_target_executor\n"
+      // What gRPC hands from thread to thread.
+      "race:libgrpc.so\n"
+      "race:libgrpc++.so\n"
+      "race:libgpr.so\n"
+      "race:/usr/include/grpcpp/\n";
 }

@@ -102,6 +102,7 @@ class Ring {
       sqe = io_uring_get_sqe(&ring_);
     }
     Prepare(sqe, operation);
+    if (operation != nullptr) operation->handed_over.store(true, std::memory_order_release);
     io_uring_sqe_set_data(sqe, operation);
     int submitted;
     do {
@@ -123,6 +124,7 @@ class Ring {
       int result = cqe->res;
       io_uring_cqe_seen(&ring_, cqe);
       if (operation == nullptr) return false;
+      (void)operation->handed_over.load(std::memory_order_acquire);
       if (operation->Advance(result)) {
         delete operation;
       } else {

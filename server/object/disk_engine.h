@@ -5,6 +5,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,6 +27,10 @@ struct DiskOperation {
   std::vector<iovec> buffers;  // kRead, kWrite; used up from the front
   size_t next_buffer = 0;
   OneShot<Status> done;
+  // Set before the operation is handed to the kernel, read when it comes back: what was written on the one
+  // side is seen on the other. A ring in memory promises that by itself, but not to the language (or to
+  // TSan).
+  std::atomic<bool> handed_over = false;
 
   // Notes a system call's result. true: finished, `done` is set; false: go on with the rest.
   bool Advance(int64_t result);

@@ -6,12 +6,10 @@
 #include <cstdlib>
 
 #include "rpc/convert.h"
-#include "server/kv/mem_kv.h"
 #include "server/metadata/check.h"
 #include "server/metadata/keys.h"
-#include "server/metadata/metadata_server.h"
 #include "tests/fuzz/message_filler.h"
-#include "tests/fuzz/simulated.h"
+#include "tests/fuzz/simulated_mds.h"
 
 namespace nacre::fuzz {
 namespace {
@@ -19,18 +17,13 @@ namespace {
 constexpr int kMaxChanges = 12;
 constexpr size_t kMaxEntries = 1000;
 
-class SilentPeer : public MetadataPeer {
- public:
-  void Send(proto::Push) override {}
-  void Close() override {}
-  std::string name() const override { return "fuzz"; }
-};
-
-class FuzzedMdt : Simulated {
+class FuzzedMdt : SimulatedMds {
  public:
   // A tree to damage: two directories, a file in each, a second link, an orphan, a symlink, an xattr.
   FuzzedMdt() {
     if (!Start()) std::abort();
+    RegisterOst();
+    Connect();
     const Fid first = Make(kRootFid, "a", S_IFDIR | 0755);
     const Fid second = Make(first, "b", S_IFDIR | 0700);
     const Fid file = Make(first, "f", S_IFREG | 0644);
@@ -50,11 +43,11 @@ class FuzzedMdt : Simulated {
     create.mutable_create()->set_name("o");
     create.mutable_create()->set_mode(S_IFREG | 0600);
     Ask(std::move(create));
-    Stop();
+    Crash();
   }
 
   void Damage(FuzzedDataProvider& input) {
-    auto entries = *store_.Scan({}, {}, kMaxEntries);
+    auto entries = *store.Scan({}, {}, kMaxEntries);
     KvBatch batch;
     if (input.ConsumeBool() || entries.empty()) {
       static constexpr uint8_t kTables[] = {0x01, 0x02, 0x03, 0x10, 0x11, 0x12, 0x13, 0x14,
@@ -75,11 +68,12 @@ class FuzzedMdt : Simulated {
         batch.Put(entry.key, entry.value);
       }
     }
-    if (!store_.Commit(std::move(batch)).ok()) std::abort();
+    if (!store.Commit(std::move(batch)).ok()) std::abort();
   }
 
   void Serve() {
     if (!Start()) return;
+    Connect();
     proto::MetadataRequest list;
     *list.mutable_readdir()->mutable_fid() = ToProto(kRootFid);
     list.mutable_readdir()->set_plus(true);
@@ -91,52 +85,17 @@ class FuzzedMdt : Simulated {
       Ask(std::move(unlink));
     }
     world.RunFor(5s);
-    Stop();
+    Crash();
   }
 
   void Check() {
-    if (!mds::CheckMdt(store_, false).ok()) return;
-    if (!mds::CheckMdt(store_, true).ok()) std::abort();
-    auto again = mds::CheckMdt(store_, true);
+    if (!mds::CheckMdt(store, false).ok()) return;
+    if (!mds::CheckMdt(store, true).ok()) std::abort();
+    auto again = mds::CheckMdt(store, true);
     if (!again.ok() || again->repaired != 0) std::abort();
   }
 
  private:
-  bool Start() {
-    process_ = world.Start(0, "mds");
-    std::shared_ptr<Transport> transport = sim::NewTransport(network, process_);
-    process_->Own(transport);
-    MetadataEnvironment environment{process_->executor(), world.clock(), process_->random(), store_,
-                                    *transport};
-    auto started = Await(process_, MetadataServer::Start(environment, MetadataOptions{}));
-    if (!started.has_value()) std::abort();
-    if (!started->ok()) return Stop(), false;
-    server_ = (*started)->get();
-    process_->Own(std::shared_ptr<MetadataServer>(**std::move(started)));
-    return Connect();
-  }
-
-  bool Connect() {
-    proto::MetadataRequest connect;
-    connect.mutable_connect()->set_version(1);
-    session_ = sequence_ = 0;
-    auto reply = Ask(std::move(connect));
-    session_ = reply.has_value() ? reply->connect().session() : 0;
-    return true;
-  }
-
-  bool Stop() {
-    world.Kill(process_);
-    store_.CrashProcess();
-    return true;
-  }
-
-  std::optional<proto::MetadataReply> Ask(proto::MetadataRequest request) {
-    request.set_session(session_);
-    if (!request.has_connect()) request.set_sequence(++sequence_);
-    return Await(process_, server_->Handle(peer_, std::move(request)));
-  }
-
   Fid Make(Fid parent, const char* name, uint32_t mode) {
     proto::MetadataRequest request;
     proto::Mknod* mknod = request.mutable_mknod();
@@ -148,13 +107,6 @@ class FuzzedMdt : Simulated {
     if (!reply.has_value() || reply->status().error() != 0) std::abort();
     return FromProto(reply->entry().attr().fid());
   }
-
-  MemKv store_;
-  sim::Process* process_ = nullptr;
-  MetadataServer* server_ = nullptr;
-  std::shared_ptr<SilentPeer> peer_ = std::make_shared<SilentPeer>();
-  SessionId session_ = 0;
-  uint64_t sequence_ = 0;
 };
 
 }  // namespace

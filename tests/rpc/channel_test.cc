@@ -190,9 +190,9 @@ class ChannelTest : public testing::TestWithParam<std::string> {
   }
 
   std::string directory_;
-  Runtime runtime_{3};  // outlives the strands of what follows
   EchoMds mds_;
   Heard heard_;
+  Runtime runtime_{3};
   std::unique_ptr<Server> server_;
   std::shared_ptr<MetadataChannel> channel_;
 };

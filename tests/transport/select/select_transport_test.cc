@@ -53,20 +53,30 @@ class FakeCandidate : public PathCandidate {
   }
   Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration) override {
     ++tries;
-    if (!works.ok()) co_return works;
+    if (Status status = works(); !status.ok()) co_return status;
     CO_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, inproc_->Connect(offer));
     co_return std::make_shared<NamedPeer>(std::move(peer), name_);
   }
 
+  void SetWorks(Status works) {
+    std::lock_guard lock(mutex_);
+    works_ = std::move(works);
+  }
+  Status works() {
+    std::lock_guard lock(mutex_);
+    return works_;
+  }
+
   bool registers = true;
   bool listens = true;
-  Status works = OkStatus();
   std::atomic<int> tries = 0;
   std::atomic<int> calls = 0;
 
  private:
   const std::string name_;
   const std::unique_ptr<Transport> inproc_;
+  std::mutex mutex_;
+  Status works_ = OkStatus();
 };
 
 Task<void> PutMark(CallPtr call) {
@@ -134,12 +144,12 @@ TEST_P(SelectTest, TakesTheBestThatWorks) {
 
 TEST_P(SelectTest, SaysWhyNotABetterOne) {
   Serve();
-  first_->works = ErrnoError(ENOTSUP, "the server is on another host");
+  first_->SetWorks(ErrnoError(ENOTSUP, "the server is on another host"));
   Peer& peer = Use(Options());
   ASSERT_TRUE(Call(peer, "x").ok());
   EXPECT_EQ(peer.path().path, "rdma");
   EXPECT_EQ(peer.path().reason, "no shm: the server is on another host");
-  second_->works = ErrnoError(ENODEV, "no device here");
+  second_->SetWorks(ErrnoError(ENODEV, "no device here"));
   Peer& other = Use(Options());
   EXPECT_EQ(Call(other, "x").value(), "x");
   EXPECT_EQ(other.path().path, "tcp");
@@ -174,7 +184,7 @@ TEST_P(SelectTest, OneNamedPathIsTheOnlyOne) {
     EXPECT_TRUE(Call(peer, "x").ok());
     EXPECT_EQ(peer.path().path, "shm");
   }
-  first_->works = ErrnoError(ENOTSUP, "the server is on another host");
+  first_->SetWorks(ErrnoError(ENOTSUP, "the server is on another host"));
   {
     Peer& peer = Use(only);
     Status status = Call(peer, "x").status();
@@ -184,11 +194,11 @@ TEST_P(SelectTest, OneNamedPathIsTheOnlyOne) {
     EXPECT_EQ(peer.path().path, "none");
     EXPECT_THAT(peer.path().reason, HasSubstr("another host"));
   }
-  first_->works = absl::UnavailableError("just starting");
+  first_->SetWorks(absl::UnavailableError("just starting"));
   {
     Peer& peer = Use(only);
     EXPECT_TRUE(IsRetryable(Call(peer, "x").status()));
-    first_->works = OkStatus();
+    first_->SetWorks(OkStatus());
     EXPECT_TRUE(Call(peer, "x").ok());
   }
   first_->listens = false;
@@ -220,8 +230,8 @@ TEST_P(SelectTest, ChoosesAnewAfterALoss) {
 
 TEST_P(SelectTest, LooksAgainForABetterOne) {
   Serve();
-  first_->works = absl::UnavailableError("not yet");
-  second_->works = ErrnoError(ENODEV, "no device here");
+  first_->SetWorks(absl::UnavailableError("not yet"));
+  second_->SetWorks(ErrnoError(ENODEV, "no device here"));
   SelectOptions options = Options();
   options.retry_interval = Duration::zero();
   Peer& peer = Use(options);
@@ -230,7 +240,7 @@ TEST_P(SelectTest, LooksAgainForABetterOne) {
   const int tries = first_->tries;
   ASSERT_TRUE(Call(peer, "x").ok());
   EXPECT_TRUE(Eventually([&] { return first_->tries > tries; }));
-  first_->works = OkStatus();
+  first_->SetWorks(OkStatus());
   EXPECT_TRUE(Eventually([&] { return Call(peer, "x").ok() && peer.path().path == "shm"; }));
 }
 
