@@ -8,10 +8,5 @@ extern "C" const char* __tsan_default_suppressions() {
       // message.
       "race:absl/status/status.h\n"
       // Counts down with release and a fence, and TSan does not know fences.
-      "race:boost::asio::execution::detail::shared_target_executor\n"
-      // What gRPC hands from thread to thread.
-      "race:libgrpc.so\n"
-      "race:libgrpc++.so\n"
-      "race:libgpr.so\n"
-      "race:/usr/include/grpcpp/\n";
+      "race:boost::asio::execution::detail::shared_target_executor\n";
 }

@@ -33,9 +33,11 @@ struct AlignedBlocks {
   std::byte* data;
 };
 
+// The context outlives the last post of a store's own threads.
 template <typename T>
 T RunTask(Task<T> task) {
-  asio::io_context context;
+  static asio::io_context context;
+  context.restart();
   std::optional<T> result;
   Spawn(context.get_executor(), [](Task<T> task, std::optional<T>* result) -> Task<void> {
     result->emplace(co_await std::move(task));
