@@ -46,7 +46,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void RequestBegins() { running_.fetch_add(1, std::memory_order_relaxed); }
   void RequestEnds();
 
-  // The buffer of the request that this thread is handing out, for a task that needs the data after that. Once.
+  // The buffer of the request that this thread is handing out, for a task that needs the data after that.
+  // Once.
   static std::shared_ptr<std::byte> TakeBuffer();
 
  private:
