@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "common/ids.h"
 #include "server/kv/mem_kv.h"
 #include "server/metadata/metadata_server.h"
 #include "tests/fuzz/simulated.h"
