@@ -199,7 +199,7 @@ class Core final : public FileSystem {
   // --- handles (open.cc) ---
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
-  Task<void> CloseAtMds(Fid fid, uint32_t count, bool write, uint64_t held);
+  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held);
   Status TakeError(FileHandle& handle);
 
   // --- names (create.cc, directory.cc, remove.cc) ---

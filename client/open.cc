@@ -126,16 +126,19 @@ Task<Status> Core::Release(HandlePtr handle) {
   Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {
-    Background(CloseAtMds(inode->fid, 0, handle->writable(), held));
+    Background(CloseAtMds(inode, 0, handle->writable(), held));
   } else if (told) {
-    Background(CloseAtMds(inode->fid, 1, handle->writable(), held));
+    Background(CloseAtMds(inode, 1, handle->writable(), held));
   }
   co_return error;
 }
 
 // Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
 // counts are right, but for a file that is not open here any more, which a Reclaim does not name.
-Task<void> Core::CloseAtMds(Fid fid, uint32_t count, bool write, uint64_t held) {
+Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held) {
+  const Fid fid = inode->fid;
+  // What is on its way to the objects must not come after their destruction: it would bring them back.
+  co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   for (;;) {
     proto::MetadataRequest request;
     *request.mutable_close()->mutable_fid() = ToProto(fid);
@@ -146,11 +149,8 @@ Task<void> Core::CloseAtMds(Fid fid, uint32_t count, bool write, uint64_t held) 
         co_await session_->CallOnce(std::move(request), [this, held] { return times_held_ == held; });
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
     held = times_held_;
-    InodePtr inode = inodes_->Find(fid);
-    if (inode != nullptr) {
-      std::lock_guard lock(inode->mutex);
-      if (inode->told > 0 || inode->kept_open) co_return;
-    }
+    std::lock_guard lock(inode->mutex);
+    if (inode->told > 0 || inode->kept_open) co_return;
     count = 0;
   }
 }

@@ -53,6 +53,38 @@ TEST_P(Faults, AnAbsentServerOnlyDelays) {
   EXPECT_EQ(client->List().size(), 5u);
 }
 
+// It would bring back an object that was destroyed when the file was closed.
+TEST(LastClose, DoesNotOvertakeAWriteUnderWay) {
+  Harness harness;
+  auto free = [&] {  // of a mount that holds no grants
+    auto client = harness.Mount();
+    harness.world.RunFor(5s);  // heartbeats tell the MDS
+    uint64_t bytes = client->Await(client->fs().Statfs(client->caller))->free_bytes();
+    EXPECT_TRUE(client->Unmount().ok());
+    return bytes;
+  };
+  const uint64_t before = free();
+  {
+    auto client = harness.Mount();
+    HandlePtr file = client->Create("f");
+    client->Write(file, 0, Pattern(1, 5 * kMiB));  // brings grants, so that the next one is held back
+    ASSERT_TRUE(client->Fsync(file).ok());
+    ASSERT_TRUE(client->Await(client->fs().Unlink(client->caller, kRootFid, "f")).ok());
+    client->Write(file, 0, Pattern(2, 300'000));
+    for (int oss : {harness.cluster.oss(0), harness.cluster.oss(1)}) {
+      harness.network.Cut(client->process()->node(), oss);
+      harness.network.Cut(oss, client->process()->node());
+    }
+    harness.world.RunFor(10s);  // it is on its way, again and again
+    ASSERT_TRUE(client->Close(file).ok());
+    harness.world.RunFor(5s);  // for the MDS to destroy it, if it may
+    harness.network.Heal();
+    harness.world.RunFor(60s);
+    ASSERT_TRUE(client->Unmount().ok());
+  }
+  EXPECT_EQ(free(), before);
+}
+
 TEST_P(Faults, BrokenStreamsRepeatNothing) {
   Harness harness(MakeOptions(GetParam()));
   harness.network.faults().break_one_in = 30;
