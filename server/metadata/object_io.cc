@@ -27,12 +27,19 @@ Task<StatusOr<proto::ObjectReply>> Call(MdsPtr mds, proto::ObjectRequest request
   co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
 }
 
-Task<Status> SyncOst(MdsPtr mds, OstIndex ost) {
-  proto::ObjectRequest request;
-  request.set_ost(ost);
-  request.mutable_sync();
-  auto synced = co_await Call(std::move(mds), std::move(request));
-  co_return synced.status();
+// Makes the change, and makes it durable: anew if the OST has lost power in between, and the change perhaps
+// with it. NOT_FOUND, durably, as the OST says it of a truncation.
+Task<Status> ChangeDurably(MdsPtr mds, proto::ObjectRequest change) {
+  proto::ObjectRequest sync;
+  sync.set_ost(change.ost());
+  sync.mutable_sync();
+  for (;;) {
+    auto changed = co_await Call(mds, change);
+    if (!changed.ok() && !absl::IsNotFound(changed.status())) co_return changed.status();
+    auto synced = co_await Call(mds, sync);
+    CO_RETURN_IF_ERROR(synced.status());
+    if (!changed.ok() || changed->losses() == synced->losses()) co_return changed.status();
+  }
 }
 
 struct Measured {
@@ -59,17 +66,11 @@ Task<Measured> CutOne(MdsPtr mds, Stripe stripe, uint64_t size) {
   request.set_ost(stripe.ost);
   *request.mutable_truncate()->mutable_object() = ToProto(stripe.object);
   request.mutable_truncate()->set_size(size);
-  auto reply = co_await Call(mds, std::move(request));
-  if (!reply.ok() && !absl::IsNotFound(reply.status())) {
-    Measured failed;
-    failed.status = reply.status();
-    co_return failed;
-  }
   // The decision to cut is forgotten once the new size is committed: no loss of power may bring the old end
   // back then.
-  Measured unsynced;
-  unsynced.status = co_await SyncOst(mds, stripe.ost);
-  if (!unsynced.status.ok()) co_return unsynced;
+  Measured uncut;
+  uncut.status = co_await ChangeDurably(mds, std::move(request));
+  if (!uncut.status.ok() && !absl::IsNotFound(uncut.status)) co_return uncut;
   co_return co_await MeasureOne(std::move(mds), stripe);
 }
 
@@ -130,9 +131,7 @@ Task<Status> DestroyObjects(MdsPtr mds, OstIndex ost, std::vector<ObjectId> obje
   proto::ObjectRequest request;
   request.set_ost(ost);
   for (const ObjectId& object : objects) *request.mutable_destroy()->add_objects() = ToProto(object);
-  auto destroyed = co_await Call(mds, std::move(request));
-  CO_RETURN_IF_ERROR(destroyed.status());
-  co_return co_await SyncOst(std::move(mds), ost);
+  co_return co_await ChangeDurably(std::move(mds), std::move(request));
 }
 
 }  // namespace nacre::mds

@@ -100,7 +100,18 @@ StatusOr<proto::ObjectReply> FakeOsts::Answer(const CallRequest& call) {
   proto::ObjectRequest request;
   if (!request.ParseFromString(call.body)) return absl::InvalidArgumentError("not an ObjectRequest");
   if (away.contains(request.ost())) return absl::UnavailableError("this OST is away");
-  return Do(request, call);
+  proto::ObjectReply reply = Do(request, call);
+  reply.set_losses(losses_[request.ost()]);
+  return reply;
+}
+
+void FakeOsts::Sync(OstIndex ost) {
+  if (loses_power.erase(ost) == 0) {
+    synced_[ost] = objects[ost];
+    return;
+  }
+  objects[ost] = synced_[ost];
+  ++losses_[ost];
 }
 
 proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallRequest& call) {
@@ -157,7 +168,10 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
     calls.push_back(absl::StrCat("fence ", request.ost()));
     fenced[request.ost()].insert(request.fence().session());
   }
-  if (request.has_sync()) calls.push_back(absl::StrCat("sync ", request.ost()));
+  if (request.has_sync()) {
+    calls.push_back(absl::StrCat("sync ", request.ost()));
+    Sync(request.ost());
+  }
   return reply;
 }
 

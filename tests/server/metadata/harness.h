@@ -64,9 +64,15 @@ class FakeOsts : public Transport {
   bool list_fails = false;  // ListObjects does
   std::map<OstIndex, std::set<SessionId>> fenced;
   std::vector<std::string> calls;  // "destroy 3", …
+  // The next sync finds that this OST has lost power before it: everything since the last one is gone.
+  std::set<OstIndex> loses_power;
 
  private:
   proto::ObjectReply Do(const proto::ObjectRequest& request, const CallRequest& call);
+  void Sync(OstIndex ost);
+
+  std::map<OstIndex, std::map<ObjectId, Object>> synced_;
+  std::map<OstIndex, uint64_t> losses_;
 };
 
 class FakePeer : public MetadataPeer {

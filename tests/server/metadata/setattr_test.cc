@@ -176,6 +176,25 @@ TEST_F(TruncateTest, CutsTheObjects) {
   EXPECT_GT(Attr(f).layout_generation(), generation);
 }
 
+TEST_F(TruncateTest, CutsAgainWhatALossOfPowerHasTakenBack) {
+  Fid f = Striped(1 << 20);
+  ASSERT_THAT(client.Truncate(f, (1 << 20) - 1), IsOk());  // and syncs
+  harness.osts.loses_power = {0, 1, 2, 3};
+  ASSERT_THAT(client.Truncate(f, 1000), IsOk());
+  EXPECT_THAT(harness.osts.loses_power, testing::IsEmpty());
+  EXPECT_THAT(Sizes(), testing::UnorderedElementsAre(1000, 0, 0, 0));
+}
+
+TEST_F(TruncateTest, DestroysAgainWhatALossOfPowerHasBroughtBack) {
+  Fid f = Striped(1 << 20);
+  ASSERT_THAT(client.Truncate(f, (1 << 20) - 1), IsOk());
+  harness.osts.loses_power = {0, 1, 2, 3};
+  ASSERT_THAT(client.Truncate(f, 0), IsOk());
+  harness.RunFor(std::chrono::seconds(5));
+  EXPECT_THAT(harness.osts.loses_power, testing::IsEmpty());
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+}
+
 TEST_F(TruncateTest, ToZeroExchangesTheObjectsAndDestroysTheOldOnes) {
   Fid f = Striped(1 << 20);
   EXPECT_EQ(harness.osts.CountObjects(), 4u);
