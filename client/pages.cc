@@ -58,9 +58,11 @@ Task<void> Core::GivePagesUp(Fid fid, uint64_t lease_id) {
   InodePtr inode = inodes_->Get(fid);
   {
     std::lock_guard lock(inode->mutex);
+    std::vector<uint64_t>& leaving = inode->pages.leaving;
+    if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = 0;
-    inode->pages.leaving.push_back(lease_id);
+    leaving.push_back(lease_id);
   }
   std::vector<Fid> fids(1, fid);
   co_await InvalidateKernel(std::move(fids));

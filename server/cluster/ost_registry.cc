@@ -304,6 +304,11 @@ std::vector<OstIndex> OstRegistry::Known() const {
   return indices;
 }
 
+uint64_t OstRegistry::version() const {
+  std::lock_guard lock(mutex_);
+  return version_;
+}
+
 bool OstRegistry::IsUp(OstIndex index) const {
   std::lock_guard lock(mutex_);
   auto it = osts_.find(index);

@@ -65,6 +65,7 @@ class OstRegistry {
   std::vector<OstSpace> Usable() const;  // up ones; all known ones when none is up
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
+  uint64_t version() const;  // of the map: rises when an OSS registers or goes down
   // Tells the OST to refuse this session. Fails after a few seconds if the OST does not answer.
   Task<Status> Fence(OstIndex index, SessionId session);
   StatusOr<std::shared_ptr<ObjectStub>> Stub(

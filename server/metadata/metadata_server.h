@@ -29,9 +29,10 @@ struct MetadataOptions {
   Duration session_timeout = std::chrono::seconds(30);  // silent for so long: evicted
   Duration recovery_window =
       std::chrono::seconds(30);  // after a restart: how long old sessions are waited for
-  Duration revoke_timeout = std::chrono::seconds(20);  // an unanswered revocation evicts after so long
-  Duration sync_interval = std::chrono::seconds(1);    // how much a loss of power may take (DESIGN §8.3)
-  Duration heartbeat = std::chrono::seconds(1);        // of the OSSes; down after five missed
+  // An unanswered revocation evicts after so long. Longer than an attempt of a call to an OST.
+  Duration revoke_timeout = std::chrono::seconds(45);
+  Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
+  Duration heartbeat = std::chrono::seconds(1);      // of the OSSes; down after five missed
   Duration kernel_cache =
       std::chrono::seconds(1);         // see client::Options: how long a second session is kept waiting
   uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files

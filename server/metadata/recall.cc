@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <utility>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -16,15 +17,48 @@ namespace {
 // Who has lost its stream is given the time to come back, not the time to write back.
 constexpr Duration kDisconnectedPatience = std::chrono::seconds(5);
 
-// The time in which a request of the holder's waits for others' leases does not count: a page may be locked
-// until that is answered. Bounded, in times of revoke_timeout, for two may wait for each other.
+// How long, in times of revoke_timeout, a holder is spared because a request of its own waits for others'
+// leases: a page may be locked until that is answered. Bounded, for two may wait for each other.
 constexpr int kMostSpared = 6;
 
-Duration Patience(const Mds& mds, const LeaseGrant& grant) {
-  SessionPtr holder = mds.sessions.Find(grant.session);
-  bool connected = holder != nullptr && holder->peer() != nullptr;
-  return connected ? mds.options.revoke_timeout : std::min(mds.options.revoke_timeout, kDisconnectedPatience);
-}
+// How a holder that was asked for a lease uses its time.
+class Patience {
+ public:
+  explicit Patience(const Mds& mds) : mds_(mds), limit_(mds.options.revoke_timeout) {}
+
+  Duration step() const { return std::min(limit_, kDisconnectedPatience) / 4; }
+
+  // One step has passed.
+  void Pass(const Session& holder) {
+    const bool connected = holder.peer() != nullptr;
+    away_ = connected ? 0ns : away_ + step();
+    if (connected && OstAway()) return;
+    const uint64_t map = mds_.osts.version();
+    if (std::exchange(map_, map) != map) used_ = 0ns;
+    if (connected && holder.waits() && spared_ < kMostSpared * limit_) {
+      spared_ += step();
+      return;
+    }
+    used_ += step();
+  }
+
+  bool over() const { return used_ >= limit_ || away_ >= kDisconnectedPatience; }
+
+ private:
+  // What it must write back, or reads for a page that is locked as long, may be waiting for this OST; and
+  // begins anew when it is back (map_).
+  bool OstAway() const {
+    for (OstIndex ost : mds_.osts.Known()) {
+      if (!mds_.osts.IsUp(ost)) return true;
+    }
+    return false;
+  }
+
+  const Mds& mds_;
+  const Duration limit_;
+  uint64_t map_ = mds_.osts.version();
+  Duration used_{0}, spared_{0}, away_{0};
+};
 
 void PushRevoke(Session& holder, uint64_t id, const Fid& resource) {
   proto::Push push;
@@ -47,17 +81,12 @@ Task<bool> ReleasedWithin(MdsPtr mds, uint64_t id, Duration time) {
 }
 
 Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
-  const Duration begin = mds->env.clock.Now(), step = mds->options.revoke_timeout / 4;
-  Duration spared = 0ns;
-  bool in_time = false;
-  while (!in_time && mds->env.clock.Now() - begin - spared < Patience(*mds, grant)) {
-    SessionPtr holder = mds->sessions.Find(grant.session);
-    const bool waits = holder != nullptr && holder->waits();
-    in_time = co_await ReleasedWithin(mds, grant.id, step);
-    if (waits && spared < kMostSpared * mds->options.revoke_timeout) spared += step;
-  }
-  SessionPtr holder = in_time ? nullptr : mds->sessions.Find(grant.session);
+  SessionPtr holder = mds->sessions.Find(grant.session);
   if (holder == nullptr) co_return OkStatus();
+  for (Patience patience(*mds); !patience.over(); patience.Pass(*holder)) {
+    const bool released = co_await ReleasedWithin(mds, grant.id, patience.step());
+    if (released) co_return OkStatus();
+  }
   std::string what = grant.resource == kFilesystemFid ? "the filesystem" : grant.resource.ToString();
   std::string reason = absl::StrFormat("it did not give the lease of %s back in time", what);
   co_return co_await Evict(mds, std::move(holder), std::move(reason));

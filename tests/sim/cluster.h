@@ -52,6 +52,7 @@ class Cluster {
   // Of a client that is ready.
   client::FileSystem& filesystem(int i) { return *nodes_[client(i)].filesystem; }
   Process* process(int node) { return nodes_[node].process; }
+  MetadataServer& metadata() { return *nodes_[0].metadata; }  // of an MDS that is ready
 
   KvStore& mdt() { return nodes_[0].stores[0]->kv; }
   struct Disk {  // of an MDT (without blocks) or an OST

@@ -57,7 +57,7 @@ Shape ChooseShape(Random& random, Plant plant) {
   cluster.metadata.kernel_cache = 200ms;
   cluster.object.pool_bytes = random.OneIn(2) ? 4 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
-  cluster.client.retry.call_timeout = 3s;
+  cluster.client.retry.call_timeout = 2s;  // and a partition are less than revoke_timeout
   cluster.client.caching = !random.OneIn(8);
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
   cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
@@ -226,8 +226,7 @@ void Scenario::CrashClient(bool silent) {
   if (failed()) return;
   cluster_.Boot(node);
   if (!Quiesce() || !WaitReady("after the crash of a client")) return;
-  Work(shape_.cluster.metadata.session_timeout +
-       2s);  // the dead session is evicted: nothing of it comes any more
+  WaitEvicted();
   Model::Losses losses;
   const Duration since = crashed - kClientLoss - (silent ? Duration(20s) : Duration(0));
   losses.may_be_lost = [index, since](const FileChange& change) {
@@ -255,7 +254,7 @@ void Scenario::PowerLoss() {
   if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
   BootDown();
   if (!Quiesce() || !WaitReady("after a loss of power")) return;
-  Work(shape_.cluster.metadata.session_timeout + 2s);
+  WaitEvicted();
   Model::Losses losses;
   losses.may_be_lost = [lost](const FileChange& change) {
     if (!change.acknowledged) return true;
@@ -299,6 +298,20 @@ bool Scenario::Quiesce() {
   if (world_.RunUntil([this] { return workload_.Idle() || failed(); }, kPatience)) return !failed();
   if (!failed()) world_.Fail("hang: operations do not end");
   return false;
+}
+
+// Of dead clients nothing comes any more. How long that takes depends on the connections to the OSTs.
+void Scenario::WaitEvicted() {
+  const auto most = static_cast<size_t>(shape_.cluster.clients);
+  auto sessions = std::make_shared<size_t>(most + 1);
+  for (Duration waited{0}; *sessions > most && waited < kPatience && !failed(); waited += 1s) {
+    Work(1s);
+    asio::co_spawn(cluster_.process(cluster_.mds())->executor(), cluster_.metadata().GetStatus(),
+                   [sessions](std::exception_ptr, const proto::ClusterStatus& status) {
+                     *sessions = static_cast<size_t>(status.sessions_size());
+                   });
+  }
+  if (*sessions > most) world_.Fail("hang: dead sessions are not evicted");
 }
 
 // The task's result; it runs in this process while nothing else is looked at.

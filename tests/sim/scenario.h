@@ -60,6 +60,7 @@ class Scenario {
 
   bool Quiesce();
   bool WaitReady(const char* why);
+  void WaitEvicted();
   void BootDown();
   void ResumeClients();
   Status Await(Process* process, Task<Status> task, const char* what);

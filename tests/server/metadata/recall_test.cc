@@ -19,6 +19,7 @@ class RecallTest : public testing::Test {
     MetadataOptions options;
     options.leases = false;  // of the filesystem
     options.revoke_timeout = 8s;
+    options.session_timeout = 1h;  // nobody is evicted for its silence
     return options;
   }
 
@@ -102,6 +103,30 @@ TEST_F(RecallTest, ALeaseWhoseReplyWasLostEndsWithTheNextReclaim) {
   ComeBack(b_, {});
   EXPECT_TRUE(Answered(changed, 1s));
   EXPECT_FALSE(b_.peer->closed);
+}
+
+TEST_F(RecallTest, WhoDoesNotReleaseIsEvicted) {
+  (void)HoldPages(b_, f_);
+  Answer changed = StartTruncate(a_, f_);
+  EXPECT_FALSE(Answered(changed, 7s));
+  ASSERT_TRUE(Answered(changed, 3s));
+  EXPECT_THAT(**changed, IsOk());
+  EXPECT_TRUE(b_.peer->closed);
+}
+
+// What it reads for a page that is locked may lie there.
+TEST_F(RecallTest, NobodyIsEvictedWhileAnOstIsAway) {
+  const uint64_t id = HoldPages(b_, f_);
+  harness_.osts.away = {1};
+  harness_.RunFor(10s);
+  Answer changed = StartTruncate(a_, f_);
+  EXPECT_FALSE(Answered(changed, 60s));
+  EXPECT_FALSE(b_.peer->closed);
+  harness_.osts.away = {};
+  harness_.RunFor(3s);
+  Release(b_, id);
+  ASSERT_TRUE(Answered(changed, 1s));
+  EXPECT_THAT(**changed, IsOk());
 }
 
 // A page of g may be locked until the change of f is answered, so that b cannot give g back before.

@@ -230,7 +230,9 @@ TEST(Lease, TheOnlySessionHoldsTheFilesystemUntilASecondOneComes) {
 }
 
 TEST(Lease, WhoDoesNotGiveItBackIsFencedAndEvicted) {
-  Harness harness(2, WithLeases());
+  MetadataOptions options = WithLeases();
+  options.revoke_timeout = std::chrono::seconds(10);  // before it is evicted for its silence
+  Harness harness(2, options);
   TestClient client(harness);
   ASSERT_THAT(client.Create(kRootFid, "f"), IsOk());
   const Duration begin = harness.clock.Now();
