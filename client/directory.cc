@@ -13,6 +13,11 @@ namespace {
 constexpr size_t kKeptEntries = 100'000;              // of one directory
 constexpr uint64_t kMostCounted = uint64_t{1} << 32;  // the MDS's cookies are hashes: none is so small
 
+bool AttributesKnown(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.attr_known;
+}
+
 }  // namespace
 
 Task<StatusOr<HandlePtr>> Core::Opendir(const Caller& caller, Fid fid) {
@@ -91,17 +96,18 @@ std::shared_ptr<const std::vector<DirEntry>> Core::ListKnown(Inode& directory) {
   return listing;
 }
 
-// Names that have gone since are left out: with attributes the kernel would take them for present.
+// Names that have gone since are left out: with attributes the kernel would take them for present. Those of
+// which nothing is known any more (the lease was away meanwhile) come without attributes.
 std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<DirEntry>& listing, uint64_t cookie,
                                    size_t limit, bool plus) {
   std::vector<DirEntry> entries;
   for (uint64_t i = cookie; i < listing.size() && entries.size() < limit; ++i) {
     DirEntry entry = listing[i];
-    InodePtr inode = cached() ? inodes_->Find(entry.fid) : nullptr;
-    if (inode != nullptr) {
-      if (FindName(directory, entry.name).fid != entry.fid) continue;
-      if (plus) entry.known = MakeKnown(*inode);
-    }
+    const NameKnown found = cached() ? FindName(directory, entry.name) : NameKnown{};
+    const bool present = found.answer == NameKnown::Answer::kPresent;
+    if (found.answer == NameKnown::Answer::kAbsent || (present && found.fid != entry.fid)) continue;
+    InodePtr inode = plus && present ? inodes_->Find(entry.fid) : nullptr;
+    if (inode != nullptr && AttributesKnown(*inode)) entry.known = MakeKnown(*inode);
     entries.push_back(std::move(entry));
   }
   return entries;

@@ -85,6 +85,37 @@ TEST_F(Names, AListingGoesOnWhateverChanges) {
   EXPECT_EQ(seen.size(), 29u);
 }
 
+// Page by page from the cache, from the MDS, and from the cache of a new lease: a cookie means the same
+// place.
+TEST_F(Names, AListingGoesOnWhileTheLeaseComesAndGoes) {
+  Fid directory = c().Mkdir("d");
+  for (int i = 0; i < 60; ++i) c().Create("f" + std::to_string(100 + i), O_RDWR, directory);
+  HandlePtr handle = c().Open(directory, O_RDONLY | O_DIRECTORY);
+  std::multiset<std::string> seen;
+  uint64_t cookie = 0;
+  auto page = [&] {
+    auto entries = c().Await(c().fs().Readdir(c().caller, handle, cookie, 5, false));
+    EXPECT_TRUE(entries.ok()) << entries.status();
+    for (const DirEntry& entry : *entries) seen.insert(entry.name);
+    cookie = entries->empty() ? 0 : entries->back().cookie;
+  };
+  page();
+  for (int i = 0; cookie != 0; ++i) {
+    auto second = harness_.Mount();  // takes the lease away
+    second->Create("new" + std::to_string(i), O_RDWR, directory);
+    if (i < 10) {
+      std::string name = "f" + std::to_string(159 - i);
+      ASSERT_TRUE(second->Await(second->fs().Unlink(second->caller, directory, name)).ok());
+    }
+    page();
+    ASSERT_TRUE(second->Unmount().ok());
+    harness_.world.RunFor(2s);  // it is given back
+    if (cookie != 0) page();
+  }
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(seen.count("f" + std::to_string(100 + i)), 1u) << i;
+  for (const std::string& name : seen) EXPECT_EQ(seen.count(name), 1u) << name;
+}
+
 TEST_F(Names, KnownFilesOpenAndCloseWithoutRequests) {
   HandlePtr file = c().Create("f");
   c().Write(file, 0, "abc");
