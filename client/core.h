@@ -46,6 +46,7 @@ class Core final : public FileSystem {
   ~Core() override;
 
   Task<Status> Start();
+  Task<void> Abandon();  // after a Start that failed
 
   Task<Status> Unmount() override;
   void SetInvalidation(Invalidation invalidation) override;

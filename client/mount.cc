@@ -24,7 +24,11 @@ void SetCaller(const Caller& caller, proto::MetadataRequest* request) {
 
 Task<StatusOr<std::unique_ptr<FileSystem>>> FileSystem::Mount(Environment environment, Options options) {
   auto core = std::make_unique<Core>(std::move(environment), std::move(options));
-  CO_RETURN_IF_ERROR(co_await core->Start());
+  Status started = co_await core->Start();
+  if (!started.ok()) {
+    co_await core->Abandon();
+    co_return started;
+  }
   co_return std::unique_ptr<FileSystem>(std::move(core));
 }
 
@@ -117,6 +121,14 @@ Task<void> Core::ForgetLostChanges(uint64_t synced) {
   gate_.Open();
 }
 
+// What the MDS has asked for meanwhile may be under way.
+Task<void> Core::Abandon() {
+  if (session_ == nullptr) co_return;
+  co_await session_->End(false);
+  co_await DrainBackground();
+  targets_->Close();
+}
+
 Task<Status> Core::Unmount() {
   {
     std::lock_guard lock(mutex_);
@@ -130,6 +142,7 @@ Task<Status> Core::Unmount() {
   co_await DrainBackground();
   co_await targets_->ReturnGrants();
   co_await session_->End(true);
+  co_await DrainBackground();  // what came before the end
   targets_->Close();
   co_return sent;
 }

@@ -1,8 +1,8 @@
 // Delivers the events of one metadata channel: one at a time, in order, on the client's executor; nothing
-// after Close, nothing after the loss. Thread-safe. For the forms of MetadataChannel only.
+// after Close, nothing after the loss. Once Close has returned the executor is not used any more, so that it
+// may go before gRPC's threads let go of the channel. Thread-safe. For the forms of MetadataChannel only.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -12,8 +12,7 @@
 
 namespace nacre {
 
-// Not a strand of asio's: that must not outlive its io_context, and gRPC's threads let go of a channel when
-// they like.
+// Not a strand of asio's: that must not outlive its io_context.
 class EventQueue {
  public:
   EventQueue(const Executor& executor, MetadataChannelEvents events)
@@ -21,17 +20,23 @@ class EventQueue {
 
   void Pushed(proto::Push push) {
     Add([state = state_.get(), push = std::move(push)]() mutable {
-      if (!state->closed && state->events.on_push) state->events.on_push(std::move(push));
+      if (state->events.on_push) state->events.on_push(std::move(push));
     });
   }
 
   void Lost(Status status) {
-    Add([state = state_.get(), status = std::move(status)] {
-      if (!state->closed.exchange(true) && state->events.on_lost) state->events.on_lost(status);
-    });
+    Add(
+        [state = state_.get(), status = std::move(status)] {
+          if (state->events.on_lost) state->events.on_lost(status);
+        },
+        /*last=*/true);
   }
 
-  void Close() { state_->closed = true; }
+  void Close() {
+    std::lock_guard lock(state_->mutex);
+    state_->over = true;
+    state_->waiting.clear();
+  }
 
  private:
   using Event = absl::AnyInvocable<void()>;
@@ -41,18 +46,17 @@ class EventQueue {
         : executor(executor), events(std::move(events)) {}
     const Executor executor;
     MetadataChannelEvents events;
-    std::atomic<bool> closed{false};
     std::mutex mutex;
     std::deque<Event> waiting;
     bool delivering = false;  // somebody is at it, or on the way
+    bool over = false;        // nothing more is taken in
   };
 
-  void Add(Event event) {
-    {
-      std::lock_guard lock(state_->mutex);
-      state_->waiting.push_back(std::move(event));
-      if (std::exchange(state_->delivering, true)) return;
-    }
+  void Add(Event event, bool last = false) {
+    std::lock_guard lock(state_->mutex);
+    if (std::exchange(state_->over, state_->over || last)) return;
+    state_->waiting.push_back(std::move(event));
+    if (std::exchange(state_->delivering, true)) return;
     asio::post(state_->executor, [state = state_] { Deliver(*state); });
   }
 
@@ -68,7 +72,7 @@ class EventQueue {
     state.delivering = false;
   }
 
-  std::shared_ptr<State> state_;
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace nacre

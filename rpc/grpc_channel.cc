@@ -55,8 +55,8 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   }
 
   void GiveUp(Status why) {
-    connected_.Set(std::move(why));
     Close();
+    connected_.Set(std::move(why));
   }
 
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) {
