@@ -55,8 +55,9 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   }
 
   void GiveUp(Status why) {
-    Close();
+    events_.Close();  // before the caller goes on and its executor may go
     connected_.Set(std::move(why));
+    context_.TryCancel();  // last: it ends the stream, and the end has another reason
   }
 
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) {
