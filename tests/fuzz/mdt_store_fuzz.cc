@@ -10,12 +10,12 @@
 #include "server/metadata/keys.h"
 #include "tests/fuzz/message_filler.h"
 #include "tests/fuzz/simulated_mds.h"
+#include "tests/fuzz/store_damage.h"
 
 namespace nacre::fuzz {
 namespace {
 
 constexpr int kMaxChanges = 12;
-constexpr size_t kMaxEntries = 1000;
 
 class FuzzedMdt : SimulatedMds {
  public:
@@ -47,28 +47,14 @@ class FuzzedMdt : SimulatedMds {
   }
 
   void Damage(FuzzedDataProvider& input) {
-    auto entries = *store.Scan({}, {}, kMaxEntries);
-    KvBatch batch;
-    if (input.ConsumeBool() || entries.empty()) {
+    auto key_beginning = [](FuzzedDataProvider& input) {
       static constexpr uint8_t kTables[] = {0x01, 0x02, 0x03, 0x10, 0x11, 0x12, 0x13, 0x14,
                                             0x15, 0x16, 0x17, 0x20, 0x21, 0x22, 0x23, 0x40};
       std::string key(1, static_cast<char>(input.PickValueInArray(kTables)));
       PutFid(&key, {0, 1, 0});
-      key.resize(input.ConsumeIntegralInRange<size_t>(1, key.size()));
-      key += input.ConsumeRandomLengthString(32);
-      batch.Put(std::move(key), input.ConsumeRandomLengthString(200));
-    } else {
-      KvEntry& entry = entries[input.ConsumeIntegralInRange<size_t>(0, entries.size() - 1)];
-      if (input.ConsumeBool()) {
-        batch.Erase(entry.key);
-      } else {
-        const size_t at = input.ConsumeIntegralInRange<size_t>(0, entry.value.size());
-        std::string bytes = input.ConsumeRandomLengthString(16);
-        entry.value.replace(at, bytes.size(), bytes);
-        batch.Put(entry.key, entry.value);
-      }
-    }
-    if (!store.Commit(std::move(batch)).ok()) std::abort();
+      return key;
+    };
+    DamageStore(input, store, key_beginning, 32);
   }
 
   void Serve() {

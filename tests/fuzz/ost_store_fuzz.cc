@@ -13,12 +13,12 @@
 #include "server/object/object_server.h"
 #include "tests/fuzz/message_filler.h"
 #include "tests/fuzz/simulated.h"
+#include "tests/fuzz/store_damage.h"
 
 namespace nacre::fuzz {
 namespace {
 
 constexpr int kMaxChanges = 12;
-constexpr size_t kMaxEntries = 1000;
 constexpr size_t kMemory = 16 << 10;
 constexpr char kAddress[] = "sim:oss";
 
@@ -34,27 +34,13 @@ class FuzzedOst : Simulated {
   }
 
   void Damage(FuzzedDataProvider& input) {
-    auto entries = *store_.Scan({}, {}, kMaxEntries);
-    KvBatch batch;
-    if (input.ConsumeBool() || entries.empty()) {
+    auto key_beginning = [](FuzzedDataProvider& input) {
       static constexpr char kTables[] = {'S', 'O', 'E', 'U', 'F'};
       std::string key(1, input.PickValueInArray(kTables));
       PutObjectId(&key, {1, 0});
-      key.resize(input.ConsumeIntegralInRange<size_t>(1, key.size()));
-      key += input.ConsumeRandomLengthString(16);
-      batch.Put(std::move(key), input.ConsumeRandomLengthString(200));
-    } else {
-      KvEntry& entry = entries[input.ConsumeIntegralInRange<size_t>(0, entries.size() - 1)];
-      if (input.ConsumeBool()) {
-        batch.Erase(entry.key);
-      } else {
-        const size_t at = input.ConsumeIntegralInRange<size_t>(0, entry.value.size());
-        std::string bytes = input.ConsumeRandomLengthString(16);
-        entry.value.replace(at, bytes.size(), bytes);
-        batch.Put(entry.key, entry.value);
-      }
-    }
-    if (!store_.Commit(std::move(batch)).ok()) std::abort();
+      return key;
+    };
+    DamageStore(input, store_, key_beginning, 16);
   }
 
   void Serve() {
