@@ -15,6 +15,17 @@ class HostRegion : public MemoryRegion {
   HostRegion(std::byte* data, size_t size) : MemoryRegion(data, size) {}
 };
 
+class DeviceRegion : public MemoryRegion {
+ public:
+  DeviceRegion(std::shared_ptr<MemoryDevice> device, std::byte* data, size_t size)
+      : MemoryRegion(data, size), device_(std::move(device)) {}
+
+  const std::shared_ptr<MemoryDevice>& device() const override { return device_; }
+
+ private:
+  const std::shared_ptr<MemoryDevice> device_;
+};
+
 const char* Name(CallMemory kind) {
   switch (kind) {
     case CallMemory::kNone:
@@ -27,11 +38,39 @@ const char* Name(CallMemory kind) {
   return "memory of unknown kind";
 }
 
+// The spans are all of one device, or of none, and only puts reach a device.
+Status CheckDevice(const CallRequest& request) {
+  for (const MemorySpan& span : request.memory) {
+    if (span.region->device() != request.memory.front().region->device())
+      return ErrnoError(EINVAL, "the spans of one call have to be in the memory of one device");
+  }
+  if (request.kind == CallMemory::kGetSource && request.memory.size() > 0 &&
+      request.memory.front().region->device() != nullptr)
+    return ErrnoError(EINVAL, "device memory can be put into, not gotten from: copy it out first");
+  return OkStatus();
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<MemoryRegion>> RegisterHostMemory(std::byte* data, size_t size) {
   if (data == nullptr) return ErrnoError(EINVAL, "cannot register memory at a null address");
   return std::make_shared<HostRegion>(data, size);
+}
+
+StatusOr<std::shared_ptr<MemoryRegion>> RegisterDeviceMemory(std::shared_ptr<MemoryDevice> device,
+                                                             std::byte* data, size_t size) {
+  if (data == nullptr) return ErrnoError(EINVAL, "cannot register device memory at a null address");
+  return std::make_shared<DeviceRegion>(std::move(device), data, size);
+}
+
+const std::shared_ptr<MemoryDevice>& MemoryRegion::device() const {
+  static const std::shared_ptr<MemoryDevice> none;
+  return none;
+}
+
+StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                                  std::byte* data, size_t size) {
+  return RegisterDeviceMemory(std::move(device), data, size);
 }
 
 StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterShared(std::shared_ptr<SharedMemory> memory) {
@@ -60,7 +99,7 @@ Status CheckCallRequest(const CallRequest& request) {
                       absl::StrFormat("a memory span of %d bytes at %d lies outside its region of %d bytes",
                                       span.length, span.offset, span.region->size()));
   }
-  return OkStatus();
+  return CheckDevice(request);
 }
 
 FlatMemory::FlatMemory(std::vector<MemorySpan> spans) : spans_(std::move(spans)) {

@@ -1,4 +1,4 @@
-// What the transports share about memory: regions of host memory, the flat view of a call's spans (in which
+// What the transports share about memory: regions of host and device memory, the flat view of a call's spans (in which
 // puts and gets name their place), and the check of a CallRequest. FlatMemory is immutable after
 // construction, hence thread-safe.
 #pragma once
@@ -19,6 +19,10 @@ namespace nacre {
 // Memory that the CPU copies from and to: registering it takes nothing. INVALID_ARGUMENT for a null pointer.
 StatusOr<std::shared_ptr<MemoryRegion>> RegisterHostMemory(std::byte* data, size_t size);
 
+// A device's memory that puts reach through the device. INVALID_ARGUMENT for a null pointer.
+StatusOr<std::shared_ptr<MemoryRegion>> RegisterDeviceMemory(std::shared_ptr<MemoryDevice> device,
+                                                             std::byte* data, size_t size);
+
 // INVALID_ARGUMENT with the offending span or size.
 Status CheckCallRequest(const CallRequest& request);
 
@@ -30,6 +34,8 @@ class FlatMemory {
 
   uint64_t size() const { return size_; }
   const std::vector<MemorySpan>& spans() const { return spans_; }
+  // Of all spans; null for host memory.
+  MemoryDevice* device() const { return spans_.empty() ? nullptr : spans_.front().region->device().get(); }
   bool Contains(uint64_t offset, uint64_t length) const {
     return offset <= size_ && length <= size_ - offset;
   }

@@ -24,6 +24,7 @@
 
 namespace nacre {
 
+class MemoryDevice;  // transport/memory_device.h
 class SharedMemory;  // transport/shared_memory.h
 
 // A registered range of local memory. Destroy it only when no call uses it. Shared by value.
@@ -32,6 +33,8 @@ class MemoryRegion {
   virtual ~MemoryRegion() = default;
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // Where the memory is; null: here, for the CPU to touch. All spans of a call are of one kind.
+  virtual const std::shared_ptr<MemoryDevice>& device() const;
 
  protected:
   MemoryRegion(std::byte* data, size_t size) : data_(data), size_(size) {}
@@ -125,6 +128,10 @@ class Transport {
   // Registers memory that a peer on the same machine may look at, which spares copies on some transports. The
   // region keeps it.
   virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory);
+
+  // Registers a device's memory, which calls may name for puts. It must outlive the region.
+  virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                                 std::byte* data, size_t size);
 
   // Address forms: "host:port", "unix:/path", "inproc:name". Does not connect yet.
   virtual StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) = 0;

@@ -1,0 +1,54 @@
+// Memory that the CPU must not touch: a GPU's. Addresses of it are passed on, never followed; bytes come into
+// it and leave it through the device's copy engine and are summed up where they lie (DESIGN §9).
+//
+// What gpu/ implements for CUDA and the transports call. Thread-safe. Tasks resume on the executor they run
+// on. After a task has returned, error or not, the device no longer touches the memory that was named in it.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "common/task.h"
+
+namespace nacre {
+
+// Host memory from which, and to which, the copy engine works at its full rate. Belongs to whoever holds it.
+struct StagingBuffer {
+  std::span<std::byte> bytes;
+  std::shared_ptr<void> keep;
+};
+
+class MemoryDevice {
+ public:
+  virtual ~MemoryDevice() = default;
+
+  virtual std::string name() const = 0;  // "cuda:0"
+
+  // Host memory (any; the slow way if it is neither staging nor pinned) -> device memory of equal total
+  // length. Pieces of `to` are device addresses. EIO with the device's own error.
+  virtual Task<Status> CopyIn(std::vector<iovec> to, std::vector<iovec> from) = 0;
+  // Device memory -> host memory.
+  virtual Task<Status> CopyOut(std::vector<iovec> to, std::vector<iovec> from) = 0;
+  virtual Task<Status> Zero(std::vector<iovec> pieces) = 0;
+
+  // The CRC32C of each piece of device memory, all computed by the device at once.
+  virtual Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) = 0;
+
+  // At most `size` bytes, at least one; waits while all staging buffers are in use. They are free again
+  // without further calls to the device's user when the copies under way have ended.
+  virtual Task<StatusOr<StagingBuffer>> Stage(size_t size) = 0;
+
+  // Makes host memory that is mapped in this process, for reading at least, as good as a staging buffer for
+  // CopyIn until the last copy of what is returned is gone, which must be before the mapping. Repeated calls
+  // share the work. ENOTSUP: the device cannot; CopyIn works all the same.
+  virtual Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) = 0;
+};
+
+}  // namespace nacre
