@@ -9,6 +9,8 @@
 #include "transport/select/select_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/rdma_candidate.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace nacre {
 namespace {
@@ -78,6 +80,26 @@ class NarrowTcpSetup : public TransportSetup {
   std::string ListenAddress() override { return "127.0.0.1:0"; }
 };
 
+class VerbsSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    return MakeVerbsTransport(std::move(executor), RealClock());
+  }
+  std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
+// RDMA as what the choice of path comes to.
+class RdmaPathSetup : public TransportSetup {
+ public:
+  std::unique_ptr<Transport> Make(Executor executor) override {
+    SelectOptions options;
+    options.candidates.push_back(MakeRdmaCandidate(executor, RealClock(), {}));
+    options.fall_back = false;
+    return MakeSelectTransport(std::move(executor), RealClock(), std::move(options));
+  }
+  std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
 template <typename Setup>
 std::unique_ptr<TransportSetup> MakeSetup() {
   return std::make_unique<Setup>();
@@ -86,7 +108,7 @@ std::unique_ptr<TransportSetup> MakeSetup() {
 }  // namespace
 
 std::vector<TransportKind> AllKinds() {
-  return {
+  std::vector<TransportKind> kinds = {
       {"Inproc", MakeSetup<InprocSetup>, 1},
       {"InprocThreads", MakeSetup<InprocSetup>, 3},
       {"Tcp", MakeSetup<TcpSetup>, 1},
@@ -98,6 +120,17 @@ std::vector<TransportKind> AllKinds() {
       {"ShmThreads", MakeSetup<ShmSetup>, 3},
       {"SelectShm", MakeSetup<SelectSetup>, 1},
       {"SelectShmThreads", MakeSetup<SelectSetup>, 3},
+  };
+  for (TransportKind& kind : VerbsKinds()) kinds.push_back(std::move(kind));
+  if (LookForRdma().ok()) kinds.push_back({"VerbsPath", MakeSetup<RdmaPathSetup>, 3});
+  return kinds;
+}
+
+std::vector<TransportKind> VerbsKinds() {
+  if (!LookForRdma().ok()) return {};
+  return {
+      {"Verbs", MakeSetup<VerbsSetup>, 1},
+      {"VerbsThreads", MakeSetup<VerbsSetup>, 3},
   };
 }
 

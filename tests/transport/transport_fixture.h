@@ -41,6 +41,7 @@ struct TransportKind {
 std::vector<TransportKind> AllKinds();
 std::vector<TransportKind> TcpKinds();
 std::vector<TransportKind> ShmKinds();
+std::vector<TransportKind> VerbsKinds();  // none on a machine without RDMA: tests/rdma/transport.sh runs them
 
 class TransportTest : public ::testing::TestWithParam<TransportKind> {
  public:

@@ -163,6 +163,19 @@ StatusOr<SocketAddress> ParseSocketAddress(const std::string& address) {
   return tcp;
 }
 
+uint32_t LocalIpv4(int fd) {
+  sockaddr_storage storage;
+  socklen_t size = sizeof storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return 0;
+  if (storage.ss_family == AF_INET) return ntohl(reinterpret_cast<sockaddr_in*>(&storage)->sin_addr.s_addr);
+  if (storage.ss_family != AF_INET6) return 0;
+  const in6_addr& ipv6 = reinterpret_cast<sockaddr_in6*>(&storage)->sin6_addr;
+  if (!IN6_IS_ADDR_V4MAPPED(&ipv6)) return 0;
+  uint32_t mapped = 0;
+  std::memcpy(&mapped, ipv6.s6_addr + 12, sizeof mapped);
+  return ntohl(mapped);
+}
+
 void PrepareStream(int fd) {
   // Not an error on unix sockets, which have none of these. The kernel tunes the buffers of TCP by itself,
   // beyond what SO_SNDBUF may ask for; those of unix sockets it does not.

@@ -62,6 +62,27 @@ Task<Status> ClientConnection::Greet(std::string identity, Duration timeout) {
   co_return co_await greeted_.Wait();
 }
 
+Task<StatusOr<std::string>> ClientConnection::Attach(std::string request, Duration timeout,
+                                                     absl::AnyInvocable<void(const Status&)> closed) {
+  Status ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended = ended_;
+    if (ended.ok()) attachment_closed_ = std::move(closed);
+  }
+  if (!ended.ok()) {
+    closed(ended);
+    co_return ended;
+  }
+  FrameHeader header{FrameType::kAttach};
+  header.body_length = static_cast<uint32_t>(request.size());
+  SendFrame(header, std::move(request));
+  auto timer = clock_.After(executor(), timeout, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->Shutdown(ErrnoError(ETIMEDOUT, "it does not answer"));
+  });
+  co_return co_await attached_.Wait();
+}
+
 bool ClientConnection::Begin(const std::shared_ptr<ClientCall>& call) {
   bool now = false;
   {
@@ -140,6 +161,8 @@ Task<Status> ClientConnection::OnFrame(FrameHeader header) {
       return OnPut(header);
     case FrameType::kGet:
       return OnGet(header);
+    case FrameType::kAttach:
+      return OnAttach(header);
     case FrameType::kReply:
       return OnReply(header);
     default:
@@ -164,6 +187,14 @@ Task<Status> ClientConnection::OnHello(FrameHeader header) {
   }
   greeted_.Set(OkStatus());
   co_return OkStatus();
+}
+
+Task<Status> ClientConnection::OnAttach(FrameHeader header) {
+  CO_ASSIGN_OR_RETURN(std::string text, co_await ReadBody(header.body_length));
+  StatusOr<std::string> reply = std::move(text);
+  if (header.flags == kFrameFailed) reply = absl::UnavailableError(*reply);
+  if (attached_.Set(std::move(reply))) co_return OkStatus();
+  co_return ErrnoError(EPROTO, "a second answer to a request to attach");
 }
 
 StatusOr<std::shared_ptr<ClientCall>> ClientConnection::Find(const FrameHeader& header, CallMemory kind) {
@@ -263,9 +294,12 @@ Duration ClientConnection::Expire(Duration now) {
 void ClientConnection::OnClosed(const Status& why) {
   std::vector<std::shared_ptr<ClientCall>> calls;
   bool was_open = false;
+  absl::AnyInvocable<void(const Status&)> attachment_closed;
   {
     std::lock_guard lock(mutex_);
     was_open = std::exchange(open_, false);
+    ended_ = why;
+    attachment_closed = std::exchange(attachment_closed_, nullptr);
     for (Slot& slot : slots_) {
       if (slot.call != nullptr) calls.push_back(std::move(slot.call));
     }
@@ -283,6 +317,8 @@ void ClientConnection::OnClosed(const Status& why) {
       ErrnoError(ECONNRESET, absl::StrFormat("lost the connection to %s: %s", address_, why.message()));
   const Status timed_out = ErrnoError(ETIMEDOUT, absl::StrFormat("%s did not answer in time", address_));
   for (const auto& call : calls) call->result.Set(call->timed_out_ ? timed_out : unavailable);
+  attached_.Set(unavailable);
+  if (attachment_closed) attachment_closed(unavailable);
 }
 
 }  // namespace nacre

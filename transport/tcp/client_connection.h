@@ -59,6 +59,11 @@ class ClientConnection : public Connection {
   // What it said; after Greet has returned OK.
   const Hello& server() const { return server_; }
 
+  // After Greet, once: hands the server's AttachHandler a request. `closed` is called once, when the
+  // connection has ended, also if this fails.
+  Task<StatusOr<std::string>> Attach(std::string request, Duration timeout,
+                                     absl::AnyInvocable<void(const Status&)> closed);
+
   // False: the connection is ending and nothing was done. Otherwise the call's result will be set.
   bool Begin(const std::shared_ptr<ClientCall>& call);
 
@@ -84,6 +89,7 @@ class ClientConnection : public Connection {
   Task<Status> OnPut(FrameHeader header);
   Task<Status> OnGet(FrameHeader header);
   Task<Status> OnReply(FrameHeader header);
+  Task<Status> OnAttach(FrameHeader header);
 
   void Assign(const std::shared_ptr<ClientCall>& call);  // under mutex_
   void Send(const std::shared_ptr<ClientCall>& call);
@@ -94,9 +100,12 @@ class ClientConnection : public Connection {
   Clock& clock_;
   const OneShot<Status> greeted_;
   Hello server_;
+  const OneShot<StatusOr<std::string>> attached_;
   std::shared_ptr<Watchdog> watchdog_;
   std::mutex mutex_;
   bool open_ = false;  // between the hello and the end
+  Status ended_;       // not OK from the end on
+  absl::AnyInvocable<void(const Status&)> attachment_closed_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
   std::deque<std::shared_ptr<ClientCall>> waiting_;  // for a slot

@@ -64,6 +64,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Executor executor() { return socket_.get_executor(); }
   StreamSocket& socket() { return socket_; }
   StreamCounters& count() { return counters_; }
+  int fd() const { return fd_; }
 
  private:
   static Task<void> ReadLoop(std::shared_ptr<Connection> self);

@@ -98,11 +98,18 @@ Status CheckReply(const FrameHeader& header) {
   return CheckLength("payload", header.payload_length, 0);
 }
 
+Status CheckAttach(const FrameHeader& header) {
+  RETURN_IF_ERROR(CheckLength("body", header.body_length, kMaxAttachSize));
+  return CheckLength("payload", header.payload_length, 0);
+}
+
 Status CheckFields(const FrameHeader& header, FrameReceiver receiver) {
   const bool server = receiver == FrameReceiver::kServer;
   switch (header.type) {
     case FrameType::kHello:
       return CheckHello(header);
+    case FrameType::kAttach:
+      return CheckAttach(header);
     case FrameType::kCall:
       if (server) return CheckCall(header);
       break;

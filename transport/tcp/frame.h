@@ -20,6 +20,8 @@ inline constexpr uint32_t kMaxHelloSize = 4096;
 inline constexpr uint32_t kSharedPieceSize = 24;
 inline constexpr uint32_t kMaxSharedPieces = 4096;  // of one frame
 
+inline constexpr uint32_t kMaxAttachSize = 1024;
+
 enum class FrameType : uint8_t {
   kHello = 1,
   kCall = 2,
@@ -31,11 +33,13 @@ enum class FrameType : uint8_t {
   kSharedCall = 7,
   kSharedPut = 8,
   kTaken = 9,
+  // Something else to live on the connection (transport/tcp/attachment.h).
+  kAttach = 10,
 };
 
 struct FrameHeader {
   FrameType type = FrameType::kHello;
-  // Call: what its memory is for. Hello and reply: kFrameFailed.
+  // Call: what its memory is for. Hello, reply and attach: kFrameFailed.
   uint8_t flags = 0;
   uint64_t call_id = 0;
   // Call: size of its memory. Put, get, data: place in it. Hello from a server: calls at once.

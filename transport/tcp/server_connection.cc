@@ -43,6 +43,7 @@ ServerConnection::ServerConnection(StreamSocket socket, std::string name, std::s
       calls_at_once_(options.calls_per_connection),
       identity_(options.identity),
       offers_(options.offers),
+      attach_(options.attach),
       lost_(std::move(lost)) {}
 
 void ServerConnection::Serve() {
@@ -63,6 +64,8 @@ Task<Status> ServerConnection::OnFrame(FrameHeader header) {
       return OnCall(header);
     case FrameType::kData:
       return OnData(header);
+    case FrameType::kAttach:
+      return OnAttach(header);
     case FrameType::kHello:
       return OnHello(header);
     default:
@@ -175,6 +178,38 @@ Task<Status> ServerConnection::OnData(FrameHeader header) {
   co_return OkStatus();
 }
 
+Task<Status> ServerConnection::OnAttach(FrameHeader header) {
+  if (!greeted_) co_return ErrnoError(EPROTO, "a request to attach without a greeting");
+  if (std::exchange(attached_, true)) co_return ErrnoError(EPROTO, "a second request to attach");
+  AttachRequest request;
+  CO_ASSIGN_OR_RETURN(request.body, co_await ReadBody(header.body_length));
+  request.client = name_;
+  request.local_ipv4 = LocalIpv4(fd());
+  request.close = [weak = weak_from_this()](const Status& why) {
+    if (auto self = weak.lock()) self->Shutdown(why);
+  };
+  StatusOr<Attached> attached = absl::UnimplementedError("this server attaches nothing to its connections");
+  if (attach_) attached = attach_(std::move(request));
+  FrameHeader answer{FrameType::kAttach};
+  std::string text;
+  if (attached.ok()) {
+    Keep(attached->attachment);
+    text = std::move(attached->reply);
+  } else {
+    answer.flags = kFrameFailed;
+    text = std::string(attached.status().message().substr(0, kMaxAttachSize));
+  }
+  answer.body_length = static_cast<uint32_t>(text.size());
+  SendFrame(answer, std::move(text));
+  co_return OkStatus();
+}
+
+// OnClosed, which tells it, comes after the reader's end.
+void ServerConnection::Keep(std::shared_ptr<Attachment> attachment) {
+  std::lock_guard lock(mutex_);
+  attachment_ = std::move(attachment);
+}
+
 Task<Status> ServerConnection::Send(AwaitedWrite& write) {
   Status status = co_await write.Send(writer());
   if (status.ok()) co_return status;
@@ -189,6 +224,7 @@ void ServerConnection::CountUnsentReply(int change) {
 void ServerConnection::OnClosed(const Status& why) {
   std::vector<PendingTransfer*> transfers;
   absl::AnyInvocable<void()> lost;
+  std::shared_ptr<Attachment> attachment;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -197,6 +233,7 @@ void ServerConnection::OnClosed(const Status& why) {
       if (transfer != nullptr) transfers.push_back(std::exchange(transfer, nullptr));
     }
     lost = std::move(lost_);
+    attachment = std::move(attachment_);
   }
   if (why.code() == absl::StatusCode::kInvalidArgument) {
     count().protocol_errors.Add();
@@ -206,6 +243,7 @@ void ServerConnection::OnClosed(const Status& why) {
   }
   const Status gone = ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", why.message()));
   for (PendingTransfer* transfer : transfers) transfer->done.Set(gone);
+  if (attachment != nullptr) attachment->ConnectionClosed(gone);
   if (lost) lost();
 }
 

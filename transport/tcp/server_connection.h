@@ -74,6 +74,8 @@ class ServerConnection : public Connection {
 
   Task<Status> OnHello(FrameHeader header);
   Task<Status> OnData(FrameHeader header);
+  Task<Status> OnAttach(FrameHeader header);
+  void Keep(std::shared_ptr<Attachment> attachment);
 
   Status AddCall(uint64_t id);
   void RemoveCall(uint64_t id);
@@ -86,11 +88,13 @@ class ServerConnection : public Connection {
   const size_t calls_at_once_;
   const std::string identity_;
   const std::function<std::vector<PathOffer>()> offers_;
-  bool greeted_ = false;  // only for the reader
+  const AttachHandler attach_;
+  bool greeted_ = false, attached_ = false;  // only for the reader
   std::mutex mutex_;
   std::unique_ptr<TimerHandle> greeting_timer_;
   absl::AnyInvocable<void()> lost_;
   bool closed_ = false;
+  std::shared_ptr<Attachment> attachment_;
   // The calls in progress, each with what its handler waits for.
   absl::flat_hash_map<uint64_t, PendingTransfer*> calls_;
   int64_t unsent_replies_ = 0;  // that wait for the socket; for a moment it may be below what is true

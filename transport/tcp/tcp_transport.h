@@ -16,6 +16,7 @@
 
 #include "common/clock.h"
 #include "common/task.h"
+#include "transport/tcp/attachment.h"
 #include "transport/tcp/hello.h"
 #include "transport/transport.h"
 
@@ -33,6 +34,7 @@ struct TcpOptions {
   int calls_per_connection = 256;  // at once; clients are told and keep to it
   int max_connections = 4096;
   std::function<std::vector<PathOffer>()> offers;  // what the hello says about other paths; may be null
+  AttachHandler attach;                            // may be null
 };
 
 // With an identity, and everything within bounds.

@@ -1,0 +1,157 @@
+// One reliable queue pair: messages in both directions, and transfers to and from the other end's memory.
+//
+// A message is cut into fragments, each a SEND. Each fragment takes one of the credits that the other end has
+// granted, so that there is always a receive posted for it; what was received is granted again with the next
+// fragment, or by one of its own when half is owed and nothing else is to be sent. Transfers are RDMA reads
+// and writes; what is in flight is bounded, the rest waits in order. Nothing relies on the order between
+// transfers; a message goes out behind those that were started before it and ended.
+//
+// It ends in an order that lets nobody's memory be touched afterwards:
+//   Shutdown (from anywhere) -> the queue pair goes to its error state, and is destroyed when all that was
+//   posted has come back (or after kDrainTimeout) -> transfers fail -> OnClosed, once.
+// Thread-safe. Held in a shared_ptr.
+#pragma once
+
+#include <absl/container/inlined_vector.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/task.h"
+#include "transport/verbs/message.h"
+#include "transport/verbs/rail.h"
+
+namespace nacre::verbs {
+
+// One work request of a transfer.
+struct TransferPart {
+  uint64_t remote_address = 0;
+  uint32_t remote_key = 0;
+  uint32_t bytes = 0;
+  absl::InlinedVector<ibv_sge, 2> local;
+};
+
+// Belongs to the coroutine that runs it.
+struct Transfer {
+  ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
+  std::vector<TransferPart> parts;
+
+  // The rest is the channel's.
+  size_t posted = 0, ended = 0;
+  Status status;
+  OneShot<Status> done;
+};
+
+class Channel : public CompletionSink, public std::enable_shared_from_this<Channel> {
+ public:
+  // `remote_access`: what the other end may do by itself, as ibv_access_flags.
+  Channel(std::shared_ptr<Rail> rail, Executor executor, Clock& clock, uint32_t calls, int remote_access);
+  ~Channel() override;
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Makes the queue pair. First; if it fails, nothing else may be called.
+  Status Open();
+  Endpoint local() const;
+  // Joins it to the other end's. On error Shutdown has been called.
+  Status Join(const Endpoint& remote);
+
+  // Once all its parts have ended, and nobody can touch the local memory it names any more. UNAVAILABLE: the
+  // channel has ended; the transfer may have been carried out in part.
+  Task<Status> Run(Transfer* transfer);
+
+  // False: the channel is ending. Otherwise the message goes out unless the channel ends.
+  bool Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message);
+
+  void Shutdown(const Status& why);
+  bool closing() const { return closing_.load(std::memory_order_acquire); }
+
+  Rail& rail() { return *rail_; }
+  const Endpoint& remote() const { return remote_; }
+  uint32_t max_pieces() const { return max_pieces_; }
+  size_t queued_messages();  // that wait for credits
+
+ protected:
+  // A whole message, or a pong. From the rail's loop, one at a time. An error ends the channel.
+  virtual Status OnMessage(const FragmentHeader& header, std::string message) = 0;
+  virtual void OnClosed(const Status& why) = 0;
+
+  const Executor& executor() const { return executor_; }
+  Clock& clock() { return clock_; }
+
+ private:
+  struct Outgoing {
+    FragmentHeader header;
+    std::string message;
+    uint32_t sent = 0;
+  };
+  // What a work request that is posted stands for.
+  struct Slot {
+    Transfer* transfer = nullptr;
+    uint32_t bytes = 0;  // of the transfer's part
+    uint32_t buffer = kNoBuffer;
+  };
+  static constexpr uint32_t kNoBuffer = ~uint32_t{0};
+  static constexpr uint64_t kDrained = ~kReceiveId;  // the last work request's id
+
+  void OnReceived(std::span<const std::byte> bytes) override;
+  void OnSent(uint64_t id, const Status& status) override;
+  void OnFailed(const Status& why) override { Shutdown(why); }
+
+  Status Create(uint32_t inline_bytes);
+  Status ToInit();
+  Status ToReadyToReceive();
+  Status ToReadyToSend();
+  Status Modify(ibv_qp_attr* attr, int mask, const char* what);
+  // These under mutex_.
+  Status Pump();
+  Status SendFragment(Outgoing* outgoing);
+  Status SendCredit();
+  Status PostSend(FragmentHeader header, std::string_view payload);
+  Status PostPart(Transfer* transfer);
+  Status Post(ibv_send_wr* request, Slot slot);
+  Status CountReceived(const FragmentHeader& header);
+  Status Assemble(const FragmentHeader& header, std::string_view payload, bool* whole);
+  Transfer* EndPart(const Slot& slot, const Status& status);
+
+  Status Receive(std::span<const std::byte> bytes);
+  void PumpOrShutdown();
+  void PostDrained();
+  void Finish();
+
+  const std::shared_ptr<Rail> rail_;
+  const Ibverbs& ibverbs_;
+  const Executor executor_;
+  Clock& clock_;
+  const uint32_t calls_;
+  const int remote_access_;
+  ibv_qp* qp_ = nullptr;
+  uint32_t number_ = 0;  // of the queue pair
+  uint32_t inline_bytes_ = 0, max_pieces_ = 1;
+  const uint32_t sequence_;
+  Endpoint remote_;
+  std::atomic<bool> closing_ = false;
+  // A message that is not whole yet; only for the rail's loop.
+  FragmentHeader partial_header_;
+  std::string partial_;
+
+  std::mutex mutex_;
+  Status why_;  // not OK from Shutdown on
+  bool ready_ = false, finished_ = false;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+  uint64_t bytes_in_flight_ = 0;
+  std::deque<Outgoing> messages_;
+  std::deque<Transfer*> transfers_;  // with parts that are not posted
+  uint32_t credits_ = 0;             // what may be sent
+  uint32_t owed_ = 0;                // received and not granted again
+  uint32_t granted_ = 0;             // what the other end may send
+  std::unique_ptr<TimerHandle> drain_timer_;
+};
+
+}  // namespace nacre::verbs

@@ -1,0 +1,66 @@
+// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. A call that
+// times out ends the link before it fails, since the server could otherwise still write into its memory; so
+// does the loss of the control connection. Thread-safe. Calls beyond the server's limit wait here in order.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "transport/tcp/client_connection.h"
+#include "transport/verbs/channel.h"
+#include "transport/verbs/regions.h"
+#include "transport/watchdog.h"
+
+namespace nacre::verbs {
+
+// One call under way. The memory may be touched until `result` is set.
+struct LinkCall {
+  LinkCall(CallRequest request, Duration deadline) : request(std::move(request)), deadline(deadline) {}
+
+  const CallRequest request;
+  const Duration deadline;
+  const OneShot<StatusOr<std::string>> result;
+  bool timed_out = false;  // under the link's mutex
+};
+
+class ClientLink : public Channel {
+ public:
+  ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
+             std::shared_ptr<RegionTable> regions, std::string address, Executor executor, Clock& clock);
+
+  // Agrees with the server over the control connection, and sees whether packets arrive. On error the link
+  // has ended, as has the control connection. First, once.
+  static Task<Status> Establish(std::shared_ptr<ClientLink> self, Duration timeout);
+
+  // False: the link is ending and nothing was done. Otherwise the call's result will be set.
+  bool Begin(const std::shared_ptr<LinkCall>& call);
+
+ private:
+  static Task<Status> Attach(std::shared_ptr<ClientLink> self, Duration timeout);
+  static Task<Status> Ping(std::shared_ptr<ClientLink> self, Duration timeout);
+  Status OnMessage(const FragmentHeader& header, std::string message) override;
+  void OnClosed(const Status& why) override;
+
+  StatusOr<std::string> Encode(const CallRequest& request);
+  void Start(uint64_t id, const std::shared_ptr<LinkCall>& call);
+  void End(uint64_t id, StatusOr<std::string> result);
+  Duration Expire(Duration now);
+  Status TimedOut() const;
+
+  const std::shared_ptr<ClientConnection> control_;
+  const std::shared_ptr<RegionTable> regions_;
+  const std::string address_;
+  const OneShot<Status> pong_;
+  std::shared_ptr<Watchdog> watchdog_;
+  std::mutex mutex_;
+  bool open_ = false;
+  uint64_t last_id_ = 0;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<LinkCall>> calls_;
+  std::deque<std::shared_ptr<LinkCall>> waiting_;  // for one of those to end
+};
+
+}  // namespace nacre::verbs

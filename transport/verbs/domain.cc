@@ -1,0 +1,35 @@
+#include "transport/verbs/domain.h"
+
+#include <absl/strings/str_format.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace nacre::verbs {
+
+StatusOr<std::shared_ptr<Domain>> Domain::Open(const Ibverbs& ibverbs, const std::string& device) {
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceContext> context, DeviceContext::Open(ibverbs, device));
+  ibv_pd* pd = ibverbs.alloc_pd(context->get());
+  if (pd == nullptr) {
+    return absl::UnavailableError(
+        absl::StrFormat("RDMA device %s has no protection domain left: %s", device, std::strerror(errno)));
+  }
+  std::shared_ptr<Domain> domain(new Domain(ibverbs, std::move(context), pd));
+  if (ibverbs.query_device(domain->context(), &domain->limits_) == 0) return domain;
+  return absl::UnavailableError(absl::StrFormat("RDMA device %s cannot be queried", device));
+}
+
+StatusOr<std::unique_ptr<Registration>> Registration::Make(std::shared_ptr<Domain> domain, std::byte* data,
+                                                           size_t size, int access) {
+  // The symbol, not the macro: the constant flags need nothing of what that adds.
+  ibv_mr* mr = domain->ibverbs().reg_mr(domain->pd(), data, size, access);
+  if (mr != nullptr) return std::unique_ptr<Registration>(new Registration(std::move(domain), mr));
+  const int error = errno;
+  const char* hint =
+      error == ENOMEM || error == EPERM ? " (raise the limit of locked memory: ulimit -l)" : "";
+  return absl::UnavailableError(
+      absl::StrFormat("%d bytes of memory cannot be registered with RDMA device %s: %s%s", size,
+                      domain->context()->device->name, std::strerror(error), hint));
+}
+
+}  // namespace nacre::verbs

@@ -1,0 +1,64 @@
+// A device that is open, its protection domain, and what is registered with it. A Domain closes when the last
+// thing that was made with it is gone. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "common/status.h"
+#include "transport/verbs/ibverbs_library.h"
+#include "transport/verbs/port.h"
+
+namespace nacre::verbs {
+
+class Domain {
+ public:
+  // UNAVAILABLE: the device is gone or refuses.
+  static StatusOr<std::shared_ptr<Domain>> Open(const Ibverbs& ibverbs, const std::string& device);
+  ~Domain() { ibverbs_.dealloc_pd(pd_); }
+  Domain(const Domain&) = delete;
+  Domain& operator=(const Domain&) = delete;
+
+  const Ibverbs& ibverbs() const { return ibverbs_; }
+  ibv_context* context() const { return context_->get(); }
+  ibv_pd* pd() const { return pd_; }
+  const ibv_device_attr& limits() const { return limits_; }
+
+  // From now on nothing of the caller's is registered any more, so that the device can go.
+  void Retire() { retired_.store(true); }
+  bool retired() const { return retired_.load(); }
+
+ private:
+  Domain(const Ibverbs& ibverbs, std::unique_ptr<DeviceContext> context, ibv_pd* pd)
+      : ibverbs_(ibverbs), context_(std::move(context)), pd_(pd) {}
+
+  const Ibverbs& ibverbs_;
+  const std::unique_ptr<DeviceContext> context_;
+  ibv_pd* const pd_;
+  ibv_device_attr limits_{};
+  std::atomic<bool> retired_ = false;
+};
+
+// Memory registered with a domain while this object lives; the memory must outlive it.
+class Registration {
+ public:
+  // `access`: ibv_access_flags. The error says what to raise if memory may not be locked.
+  static StatusOr<std::unique_ptr<Registration>> Make(std::shared_ptr<Domain> domain, std::byte* data,
+                                                      size_t size, int access);
+  ~Registration() { domain_->ibverbs().dereg_mr(mr_); }
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  uint32_t local_key() const { return mr_->lkey; }
+  uint32_t remote_key() const { return mr_->rkey; }
+
+ private:
+  Registration(std::shared_ptr<Domain> domain, ibv_mr* mr) : domain_(std::move(domain)), mr_(mr) {}
+
+  const std::shared_ptr<Domain> domain_;
+  ibv_mr* const mr_;
+};
+
+}  // namespace nacre::verbs

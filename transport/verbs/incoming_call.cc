@@ -1,0 +1,142 @@
+#include "transport/verbs/incoming_call.h"
+
+#include <absl/container/inlined_vector.h>
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/metrics.h"
+#include "transport/memory.h"
+
+namespace nacre::verbs {
+namespace {
+
+constexpr uint32_t kMaxPart = 4 << 20;  // of one work request, so that others get their turn
+
+struct Counters {
+  Counter& bytes_put = GetCounter("transport.verbs.server.bytes_put");
+  Counter& bytes_got = GetCounter("transport.verbs.server.bytes_got");
+  Counter& bytes_staged = GetCounter("transport.verbs.server.bytes_staged");
+};
+
+Counters& Count() {
+  static Counters counters;
+  return counters;
+}
+
+// The first `length` bytes of a list of buffers, which lose them.
+absl::InlinedVector<iovec, 8> TakeFront(std::vector<std::span<std::byte>>* buffers, uint64_t length) {
+  absl::InlinedVector<iovec, 8> pieces;
+  size_t empty = 0;
+  for (std::span<std::byte>& buffer : *buffers) {
+    const size_t take = std::min<uint64_t>(buffer.size(), length);
+    if (take > 0) pieces.push_back({buffer.data(), take});
+    buffer = buffer.subspan(take);
+    length -= take;
+    if (!buffer.empty()) break;
+    ++empty;
+  }
+  buffers->erase(buffers->begin(), buffers->begin() + static_cast<ptrdiff_t>(empty));
+  return pieces;
+}
+
+}  // namespace
+
+VerbsIncomingCall::VerbsIncomingCall(std::shared_ptr<ServerLink> link, uint64_t id, CallMessage call)
+    : link_(std::move(link)),
+      id_(id),
+      kind_(call.kind),
+      memory_(std::move(call.memory)),
+      body_(std::move(call.body)) {}
+
+VerbsIncomingCall::~VerbsIncomingCall() {
+  if (replied_) return;
+  link_->RemoveCall(id_);
+  link_->Send(FragmentKind::kReply, kReplyFailed, id_, "the server's handler ended without a reply");
+}
+
+Task<Status> VerbsIncomingCall::Put(uint64_t memory_offset,
+                                    std::span<const std::span<const std::byte>> buffers) {
+  const uint64_t length = TotalSize(buffers);
+  CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_.size(), memory_offset, length));
+  Count().bytes_put.Add(static_cast<int64_t>(length));
+  std::vector<std::span<std::byte>> sources;
+  for (const auto& buffer : buffers) {
+    if (!buffer.empty()) sources.emplace_back(const_cast<std::byte*>(buffer.data()), buffer.size());
+  }
+  co_return co_await Move(IBV_WR_RDMA_WRITE, memory_offset, std::move(sources));
+}
+
+Task<Status> VerbsIncomingCall::Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) {
+  const uint64_t length = TotalSize(buffers);
+  CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kGetSource, kind_, memory_.size(), memory_offset, length));
+  Count().bytes_got.Add(static_cast<int64_t>(length));
+  std::vector<std::span<std::byte>> targets;
+  for (const auto& buffer : buffers) {
+    if (!buffer.empty()) targets.push_back(buffer);
+  }
+  co_return co_await Move(IBV_WR_RDMA_READ, memory_offset, std::move(targets));
+}
+
+Task<Status> VerbsIncomingCall::Move(ibv_wr_opcode opcode, uint64_t offset,
+                                     std::vector<std::span<std::byte>> buffers) {
+  if (replied_) co_return absl::FailedPreconditionError("the call has been replied to");
+  std::vector<LocalPiece> local;
+  if (FindKeys(buffers, &local)) co_return co_await Run(opcode, offset, std::move(local));
+  co_return co_await MoveStaged(opcode, offset, std::move(buffers));
+}
+
+// False: not all of them are registered.
+bool VerbsIncomingCall::FindKeys(const std::vector<std::span<std::byte>>& buffers,
+                                 std::vector<LocalPiece>* pieces) {
+  pieces->reserve(buffers.size());
+  for (const auto& buffer : buffers) {
+    StatusOr<MemoryKeys> keys = link_->regions().Find(link_->rail().domain(), buffer.data(), buffer.size());
+    if (!keys.ok()) return false;
+    pieces->push_back({buffer.data(), buffer.size(), keys->local});
+  }
+  return true;
+}
+
+Task<Status> VerbsIncomingCall::Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local) {
+  uint64_t length = 0;
+  for (const LocalPiece& piece : local) length += piece.length;
+  const TransferLimits limits{std::min(kMaxPart, link_->rail().port().max_message), link_->max_pieces()};
+  Transfer transfer;
+  transfer.opcode = opcode;
+  transfer.parts = PlanTransfer(memory_.Pieces(offset, length), local, limits);
+  co_return co_await link_->Run(&transfer);
+}
+
+Task<Status> VerbsIncomingCall::MoveStaged(ibv_wr_opcode opcode, uint64_t offset,
+                                           std::vector<std::span<std::byte>> buffers) {
+  const bool write = opcode == IBV_WR_RDMA_WRITE;
+  CO_ASSIGN_OR_RETURN(Staging::Chunk chunk, co_await link_->rail().staging().Take());
+  while (!buffers.empty()) {
+    auto pieces = TakeFront(&buffers, Staging::kChunkSize);
+    uint64_t length = 0;
+    for (const iovec& piece : pieces) length += piece.iov_len;
+    const iovec staged{chunk.data(), length};
+    if (write) CopyPieces(std::span(&staged, 1), pieces);
+    std::vector<LocalPiece> local(1, LocalPiece{chunk.data(), length, chunk.local_key()});
+    CO_RETURN_IF_ERROR(co_await Run(opcode, offset, std::move(local)));
+    if (!write) CopyPieces(pieces, std::span(&staged, 1));
+    Count().bytes_staged.Add(static_cast<int64_t>(length));
+    offset += length;
+  }
+  co_return OkStatus();
+}
+
+Task<Status> VerbsIncomingCall::Reply(std::string body) {
+  if (body.size() > kMaxBodySize) {
+    co_return ErrnoError(EINVAL, absl::StrFormat("a reply of %d bytes is larger than the limit of %d",
+                                                 body.size(), kMaxBodySize));
+  }
+  if (std::exchange(replied_, true)) co_return absl::FailedPreconditionError("the call has been replied to");
+  link_->RemoveCall(id_);
+  if (link_->Send(FragmentKind::kReply, 0, id_, std::move(body))) co_return OkStatus();
+  co_return ErrnoError(ECONNRESET, "the caller is gone");
+}
+
+}  // namespace nacre::verbs

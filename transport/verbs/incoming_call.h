@@ -1,0 +1,41 @@
+// A call that came over a queue pair. One coroutine uses it, see IncomingCall. Puts and gets are RDMA writes
+// and reads between the caller's memory and the buffers as they lie, if those are registered; else they go
+// through a staging chunk.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/transport.h"
+#include "transport/verbs/server_link.h"
+#include "transport/verbs/transfer_plan.h"
+
+namespace nacre::verbs {
+
+class VerbsIncomingCall : public IncomingCall {
+ public:
+  VerbsIncomingCall(std::shared_ptr<ServerLink> link, uint64_t id, CallMessage call);
+  ~VerbsIncomingCall() override;
+
+  const std::string& body() const override { return body_; }
+  CallMemory memory_kind() const override { return kind_; }
+  uint64_t memory_size() const override { return memory_.size(); }
+  Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) override;
+  Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) override;
+  Task<Status> Reply(std::string body) override;
+
+ private:
+  Task<Status> Move(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
+  Task<Status> MoveStaged(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
+  bool FindKeys(const std::vector<std::span<std::byte>>& buffers, std::vector<LocalPiece>* pieces);
+  Task<Status> Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local);
+
+  const std::shared_ptr<ServerLink> link_;
+  const uint64_t id_;
+  const CallMemory kind_;
+  const RemoteMemory memory_;
+  const std::string body_;
+  bool replied_ = false;
+};
+
+}  // namespace nacre::verbs

@@ -1,0 +1,84 @@
+// What verbs endpoints tell each other, byte by byte (proto/FORMAT.md, "The data plane over verbs"): the
+// endpoint blobs that make a pair of queue pairs, the fragments that messages are cut into, and the call
+// message. Pure functions on bytes; everything that arrives is checked here before anybody acts on it.
+// Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "transport/transport.h"
+#include "transport/verbs/port.h"
+
+namespace nacre::verbs {
+
+inline constexpr size_t kFragmentHeaderSize = 32;
+inline constexpr uint32_t kBufferSize = 2048;  // of a receive: a fragment with its header
+inline constexpr uint32_t kFragmentPayload = kBufferSize - kFragmentHeaderSize;
+inline constexpr size_t kMaxMessageSize = 2 << 20;  // a body and the spans of its memory
+inline constexpr uint32_t kMaxCalls = 1 << 16;      // at once on a connection
+
+// One end of a queue pair, as the other end has to know it.
+struct Endpoint {
+  LinkLayer link = LinkLayer::kEthernet;
+  uint8_t mtu = 0;           // as enum ibv_mtu
+  uint8_t reads_served = 0;  // RDMA reads at once that this end answers
+  uint16_t lid = 0;
+  uint32_t queue_pair = 0;
+  uint32_t sequence = 0;  // of the first packet
+  uint32_t credits = 0;   // fragments that may be sent to this end before it grants more
+  uint32_t calls = 0;     // from a server: calls at once
+  Gid gid{};
+
+  bool operator==(const Endpoint&) const = default;
+};
+
+std::string EncodeEndpoint(const Endpoint& endpoint);
+StatusOr<Endpoint> ParseEndpoint(std::string_view bytes);
+
+enum class FragmentKind : uint8_t { kCall = 1, kReply = 2, kCredit = 3, kPing = 4, kPong = 5 };
+
+// `flags` of a reply: the body says what went wrong.
+inline constexpr uint8_t kReplyFailed = 1;
+
+struct FragmentHeader {
+  FragmentKind kind = FragmentKind::kCredit;
+  uint8_t flags = 0;
+  uint16_t length = 0;   // of the payload behind the header
+  uint32_t credits = 0;  // that this end grants in addition to those of before
+  uint64_t call_id = 0;
+  uint32_t offset = 0;  // of the payload in the message
+  uint32_t total = 0;   // size of the message
+
+  bool operator==(const FragmentHeader&) const = default;
+};
+
+void EncodeFragmentHeader(const FragmentHeader& header, std::byte* out);
+// `bytes`: all that was received. INVALID_ARGUMENT: no such fragment may arrive.
+StatusOr<FragmentHeader> ParseFragment(std::span<const std::byte> bytes);
+
+// A piece of the caller's memory as the server's device addresses it.
+struct RemoteSpan {
+  uint64_t address = 0;
+  uint64_t length = 0;
+  uint64_t key = 0;  // opaque to all but the device; verbs use 32 bits of it
+
+  bool operator==(const RemoteSpan&) const = default;
+};
+
+struct CallMessage {
+  CallMemory kind = CallMemory::kNone;
+  std::vector<RemoteSpan> memory;
+  std::string body;
+};
+
+// INVALID_ARGUMENT: more spans than a message can name.
+StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body);
+StatusOr<CallMessage> ParseCall(std::string_view bytes);
+
+}  // namespace nacre::verbs

@@ -1,0 +1,301 @@
+#include "transport/verbs/rail.h"
+
+#include <absl/strings/str_format.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/defer.hpp>
+#include <cerrno>
+#include <cstring>
+
+#include "common/log.h"
+#include "common/metrics.h"
+
+namespace nacre::verbs {
+namespace {
+
+constexpr int kMaxCompletions = 32 << 10;  // in the queue: 2 MiB of it on common devices
+constexpr int kMaxReceives = 16 << 10;
+constexpr int kBatch = 32;
+constexpr Duration kDeviceWatch = std::chrono::seconds(1);
+
+Status Failure(const PortInfo& port, const char* what) {
+  return absl::UnavailableError(absl::StrFormat("%s: no %s: %s", port.name(), what, std::strerror(errno)));
+}
+
+void MakeNonBlocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+}  // namespace
+
+StatusOr<std::shared_ptr<Rail>> Rail::Open(const Ibverbs& ibverbs, const PortInfo& port, Executor executor,
+                                           Clock& clock, Duration spin) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Domain::Open(ibverbs, port.device));
+  std::shared_ptr<Rail> rail(new Rail(std::move(domain), port, std::move(executor), clock, spin));
+  RETURN_IF_ERROR(rail->Create());
+  return rail;
+}
+
+Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor executor, Clock& clock,
+           Duration spin)
+    : domain_(std::move(domain)),
+      ibverbs_(domain_->ibverbs()),
+      port_(port),
+      executor_(executor),
+      clock_(clock),
+      spin_(spin),
+      buffers_(domain_),
+      staging_(std::make_shared<Staging>(domain_)),
+      completion_events_(executor),
+      async_events_(executor) {}
+
+Status Rail::Create() {
+  const ibv_device_attr& limits = domain_->limits();
+  channel_ = ibverbs_.create_comp_channel(domain_->context());
+  if (channel_ == nullptr) return Failure(port_, "completion channel");
+  max_completions_ = static_cast<uint32_t>(std::min(limits.max_cqe, kMaxCompletions));
+  cq_ = ibverbs_.create_cq(domain_->context(), static_cast<int>(max_completions_), nullptr, channel_, 0);
+  if (cq_ == nullptr) return Failure(port_, "completion queue");
+  max_receives_ = static_cast<uint32_t>(std::min(limits.max_srq_wr, kMaxReceives));
+  ibv_srq_init_attr attr{};
+  attr.attr.max_wr = max_receives_;
+  attr.attr.max_sge = 1;
+  srq_ = ibverbs_.create_srq(domain_->pd(), &attr);
+  if (srq_ == nullptr) return Failure(port_, "shared receive queue");
+  MakeNonBlocking(channel_->fd);
+  MakeNonBlocking(domain_->context()->async_fd);
+  boost::system::error_code error;
+  completion_events_.assign(channel_->fd, error);
+  if (!error) async_events_.assign(domain_->context()->async_fd, error);
+  return error ? ErrnoError(error.value(), error.message()) : OkStatus();
+}
+
+Rail::~Rail() {
+  // The descriptors belong to the library.
+  if (completion_events_.is_open()) completion_events_.release();
+  if (async_events_.is_open()) async_events_.release();
+  if (srq_ != nullptr) ibverbs_.destroy_srq(srq_);
+  if (cq_ != nullptr) ibverbs_.destroy_cq(cq_);
+  if (channel_ != nullptr) ibverbs_.destroy_comp_channel(channel_);
+}
+
+Status Rail::Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uint32_t receives,
+                  uint32_t sends) {
+  std::lock_guard lock(mutex_);
+  if (!failed_.ok()) return failed_;
+  if (wanted_receives_ + receives > max_receives_ ||
+      wanted_receives_ + receives + reserved_sends_ + sends > max_completions_) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s serves %d connections already, as many as it can", port_.name(), sinks_.size()));
+  }
+  for (; posted_receives_ < wanted_receives_ + receives; ++posted_receives_) {
+    ASSIGN_OR_RETURN(uint32_t buffer, buffers_.Take());
+    Status posted = PostReceive(buffer);
+    if (posted.ok()) continue;
+    buffers_.Return(buffer);
+    return posted;
+  }
+  wanted_receives_ += receives;
+  reserved_sends_ += sends;
+  sinks_[queue_pair] = std::move(sink);
+  if (!std::exchange(looping_, true)) asio::post(executor_, [self = shared_from_this()] { self->Poll(); });
+  if (!std::exchange(awaiting_async_, true)) WaitForAsyncEvent();
+  if (device_timer_ == nullptr) WatchDevice();
+  return OkStatus();
+}
+
+void Rail::Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends) {
+  std::lock_guard lock(mutex_);
+  wanted_receives_ -= receives;
+  reserved_sends_ -= sends;
+  sinks_.erase(queue_pair);
+  if (!sinks_.empty()) return;
+  boost::system::error_code ignored;
+  completion_events_.cancel(ignored);
+  async_events_.cancel(ignored);
+  device_timer_.reset();
+}
+
+// Some drivers cannot take a device away from who has it open: its removal then waits for us without an
+// event, and all there is to see is that it has left sysfs.
+void Rail::WatchDevice() {
+  device_timer_ = clock_.After(executor_, kDeviceWatch, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->LookAtDevice();
+  });
+}
+
+void Rail::LookAtDevice() {
+  if (::access(domain_->context()->device->dev_path, F_OK) != 0) {
+    Fail(absl::UnavailableError("the device has been removed"));
+  }
+  std::lock_guard lock(mutex_);
+  if (sinks_.empty()) return device_timer_.reset();
+  WatchDevice();
+}
+
+Status Rail::PostReceive(uint32_t buffer) {
+  ibv_sge piece{reinterpret_cast<uint64_t>(buffers_.data(buffer)), kBufferSize, buffers_.local_key(buffer)};
+  ibv_recv_wr request{};
+  request.wr_id = kReceiveId | buffer;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  ibv_recv_wr* bad = nullptr;
+  const int error = ibv_post_srq_recv(srq_, &request, &bad);
+  if (error == 0) return OkStatus();
+  return ErrnoError(
+      error, absl::StrFormat("%s: a receive cannot be posted: %s", port_.name(), std::strerror(error)));
+}
+
+std::shared_ptr<CompletionSink> Rail::Find(uint32_t queue_pair) {
+  std::lock_guard lock(mutex_);
+  auto found = sinks_.find(queue_pair);
+  return found == sinks_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<CompletionSink>> Rail::Sinks() {
+  std::vector<std::shared_ptr<CompletionSink>> sinks;
+  std::lock_guard lock(mutex_);
+  for (const auto& [queue_pair, sink] : sinks_) sinks.push_back(sink);
+  return sinks;
+}
+
+void Rail::Fail(const Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failed_.ok()) return;
+    failed_ = why;
+  }
+  LogWarning("data plane: RDMA on %s has ended: %s", port_.name(), why.message());
+  GetCounter("transport.verbs.rails_failed").Add();
+  for (const auto& sink : Sinks()) sink->OnFailed(why);
+  if (on_failure_) on_failure_();
+}
+
+bool Rail::failed() const {
+  std::lock_guard lock(mutex_);
+  return !failed_.ok();
+}
+
+// One round of the loop, which goes on until there are no connections.
+void Rail::Poll() {
+  const int found = PollOnce();
+  const Duration now = clock_.Now();
+  if (found > 0) last_active_ = now;
+  if (now - last_active_ >= spin_ && Sleep()) return;
+  asio::defer(executor_, [self = shared_from_this()] { self->Poll(); });
+}
+
+int Rail::PollOnce() {
+  std::array<ibv_wc, kBatch> completions;
+  const int count = ibv_poll_cq(cq_, kBatch, completions.data());
+  if (count < 0) Fail(absl::UnavailableError("its completion queue cannot be polled"));
+  for (int i = 0; i < count; ++i) Dispatch(completions[i]);
+  return count;
+}
+
+void Rail::Dispatch(const ibv_wc& completion) {
+  const std::shared_ptr<CompletionSink> sink = Find(completion.qp_num);
+  Status status;
+  if (completion.status != IBV_WC_SUCCESS) {
+    status = absl::UnavailableError(
+        absl::StrFormat("%s: %s", port_.name(), ibverbs_.wc_status_str(completion.status)));
+  }
+  if ((completion.wr_id & kReceiveId) == 0) {
+    if (sink != nullptr) sink->OnSent(completion.wr_id, status);
+    return;
+  }
+  const auto buffer = static_cast<uint32_t>(completion.wr_id & ~kReceiveId);
+  if (sink != nullptr && status.ok()) {
+    // A write with immediate data takes a receive and leaves in it what somebody else has sent before.
+    const uint32_t length = completion.opcode == IBV_WC_RECV ? std::min(completion.byte_len, kBufferSize) : 0;
+    sink->OnReceived(std::span(buffers_.data(buffer), length));
+  } else if (sink != nullptr) {
+    sink->OnFailed(status);
+  }
+  Status posted = PostReceive(buffer);
+  if (!posted.ok()) Fail(posted);
+}
+
+// Arms the completion channel and waits for it, unless something has come until then.
+bool Rail::Sleep() {
+  if (ibv_req_notify_cq(cq_, 0) != 0) {
+    Fail(absl::UnavailableError("its completion channel cannot be armed"));
+  } else if (PollOnce() > 0) {
+    last_active_ = clock_.Now();
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  if (sinks_.empty()) {
+    looping_ = false;
+    return true;
+  }
+  completion_events_.async_wait(asio::posix::stream_descriptor::wait_read,
+                                [self = shared_from_this()](const boost::system::error_code&) {
+                                  self->ConsumeEvents();
+                                  self->Poll();
+                                });
+  return true;
+}
+
+void Rail::ConsumeEvents() {
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  unsigned count = 0;
+  while (ibverbs_.get_cq_event(channel_, &cq, &context) == 0) ++count;
+  if (count > 0) ibverbs_.ack_cq_events(cq_, count);
+  last_active_ = clock_.Now();
+}
+
+void Rail::WaitForAsyncEvent() {
+  async_events_.async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [self = shared_from_this()](const boost::system::error_code&) { self->OnAsyncEvents(); });
+}
+
+void Rail::OnAsyncEvents() {
+  ibv_async_event event;
+  while (ibverbs_.get_async_event(domain_->context(), &event) == 0) {
+    Status status = HandleAsyncEvent(event);
+    ibverbs_.ack_async_event(&event);
+    if (!status.ok()) Fail(status);
+  }
+  std::lock_guard lock(mutex_);
+  if (sinks_.empty()) {
+    awaiting_async_ = false;
+  } else {
+    WaitForAsyncEvent();
+  }
+}
+
+bool Rail::HasItsGid() const {
+  ibv_gid_entry entry{};
+  return ibverbs_.query_gid_ex(domain_->context(), port_.port, port_.gid_index, &entry, 0, sizeof entry) ==
+             0 &&
+         std::memcmp(entry.gid.raw, port_.gid.data(), port_.gid.size()) == 0;
+}
+
+// An error: the rail cannot be used any more.
+Status Rail::HandleAsyncEvent(const ibv_async_event& event) {
+  const char* name = ibverbs_.event_type_str(event.event_type);
+  LogDebug("data plane: %s: %s", port_.name(), name);
+  switch (event.event_type) {
+    case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_SRQ_ERR:
+      return absl::UnavailableError(name);
+    case IBV_EVENT_PORT_ERR:
+      return event.element.port_num == port_.port ? absl::UnavailableError(name) : OkStatus();
+    case IBV_EVENT_GID_CHANGE:
+      return HasItsGid() ? OkStatus() : absl::UnavailableError("its address has changed");
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      if (auto sink = Find(event.element.qp->qp_num)) sink->OnFailed(absl::UnavailableError(name));
+      return OkStatus();
+    default:
+      return OkStatus();
+  }
+}
+
+}  // namespace nacre::verbs

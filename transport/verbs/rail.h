@@ -1,0 +1,113 @@
+// One port of one RDMA device in use: its completion queue, the receive queue that all its connections share,
+// and the loop that polls them. While completions come the loop polls without pause; after `spin` without one
+// it arms the completion channel and sleeps until the device speaks. Without connections nothing is pending,
+// so that an executor can run dry.
+//
+// Thread-safe. Held in a shared_ptr by its connections. A rail fails once, when the port or the device goes:
+// all its connections end, and it is not used again (a new one is opened when the port is back).
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/task.h"
+#include "transport/verbs/domain.h"
+#include "transport/verbs/message_buffers.h"
+#include "transport/verbs/staging.h"
+
+namespace nacre::verbs {
+
+// Where the completions of one queue pair go. Called by the loop only, one call at a time per rail.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  virtual void OnReceived(std::span<const std::byte> bytes) = 0;  // valid during the call
+  // Of the work request with this id. The opcode tells nothing if the status is not OK.
+  virtual void OnSent(uint64_t id, const Status& status) = 0;
+  virtual void OnFailed(const Status& why) = 0;  // of the receiving side or the rail; from any thread
+};
+
+class Rail : public std::enable_shared_from_this<Rail> {
+ public:
+  static StatusOr<std::shared_ptr<Rail>> Open(const Ibverbs& ibverbs, const PortInfo& port, Executor executor,
+                                              Clock& clock, Duration spin);
+  ~Rail();
+  Rail(const Rail&) = delete;
+  Rail& operator=(const Rail&) = delete;
+
+  const PortInfo& port() const { return port_; }
+  const std::shared_ptr<Domain>& domain() const { return domain_; }
+  ibv_cq* completion_queue() const { return cq_; }
+  ibv_srq* receive_queue() const { return srq_; }
+  MessageBuffers& buffers() { return buffers_; }
+  Staging& staging() { return *staging_; }
+
+  // Before anything else: what is called once when the rail fails, with nothing held.
+  void OnFailure(absl::AnyInvocable<void()> failed) { on_failure_ = std::move(failed); }
+
+  // Takes a queue pair in: `receives` more receives are posted for it, and `sends` of its completions have a
+  // place. RESOURCE_EXHAUSTED: this rail has as many connections as it can serve.
+  Status Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uint32_t receives, uint32_t sends);
+  void Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends);
+
+  void Fail(const Status& why);
+  bool failed() const;
+
+ private:
+  Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor executor, Clock& clock, Duration spin);
+  Status Create();
+  Status PostReceive(uint32_t buffer);
+  std::shared_ptr<CompletionSink> Find(uint32_t queue_pair);
+  std::vector<std::shared_ptr<CompletionSink>> Sinks();
+
+  void Poll();
+  int PollOnce();
+  void Dispatch(const ibv_wc& completion);
+  bool Sleep();  // false: something came meanwhile
+  void ConsumeEvents();
+  void WaitForAsyncEvent();  // under mutex_
+  void WatchDevice();        // under mutex_
+  void LookAtDevice();
+  void OnAsyncEvents();
+  bool HasItsGid() const;
+  Status HandleAsyncEvent(const ibv_async_event& event);
+
+  const std::shared_ptr<Domain> domain_;
+  const Ibverbs& ibverbs_;
+  const PortInfo port_;
+  const Executor executor_;
+  Clock& clock_;
+  const Duration spin_;
+  MessageBuffers buffers_;
+  const std::shared_ptr<Staging> staging_;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  ibv_srq* srq_ = nullptr;
+  uint32_t max_receives_ = 0, max_completions_ = 0;
+
+  absl::AnyInvocable<void()> on_failure_;
+
+  Duration last_active_{};  // only for the loop
+
+  mutable std::mutex mutex_;
+  asio::posix::stream_descriptor completion_events_, async_events_;
+  absl::flat_hash_map<uint32_t, std::shared_ptr<CompletionSink>> sinks_;
+  bool looping_ = false;  // Poll runs, or will
+  bool awaiting_async_ = false;
+  std::unique_ptr<TimerHandle> device_timer_;
+  Status failed_;
+  uint32_t wanted_receives_ = 0;  // what the connections need
+  uint32_t posted_receives_ = 0;  // never taken back
+  uint32_t reserved_sends_ = 0;
+};
+
+// The work request ids with this bit are the rail's own.
+inline constexpr uint64_t kReceiveId = uint64_t{1} << 63;
+
+}  // namespace nacre::verbs

@@ -1,0 +1,48 @@
+// The rails that a transport has open: which one serves a connection, opening it when it is first needed, and
+// letting go of those that have failed so that their device can go. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/task.h"
+#include "transport/verbs/rail.h"
+#include "transport/verbs/regions.h"
+
+namespace nacre::verbs {
+
+class RailSet : public std::enable_shared_from_this<RailSet> {
+ public:
+  static std::shared_ptr<RailSet> Make(Executor executor, Clock& clock, Duration spin) {
+    return std::shared_ptr<RailSet>(new RailSet(std::move(executor), clock, spin));
+  }
+
+  // The rail for a connection over this local IPv4 address (host order; 0: not known), of the link layer that
+  // the other side uses (none: not known yet). UNAVAILABLE: why there is none.
+  StatusOr<std::shared_ptr<Rail>> Choose(std::optional<LinkLayer> link, uint32_t local_ipv4);
+
+  // Whether Choose would find a rail: the reason if not.
+  static Status Look();
+
+  const std::shared_ptr<RegionTable>& regions() const { return regions_; }
+
+ private:
+  RailSet(Executor executor, Clock& clock, Duration spin)
+      : executor_(std::move(executor)),
+        clock_(clock),
+        spin_(spin),
+        regions_(std::make_shared<RegionTable>()) {}
+  void Drop(const Rail* rail);
+
+  const Executor executor_;
+  Clock& clock_;
+  const Duration spin_;
+  const std::shared_ptr<RegionTable> regions_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Rail>> rails_;
+};
+
+}  // namespace nacre::verbs

@@ -1,0 +1,105 @@
+#include "transport/verbs/verbs_listener.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <vector>
+
+#include "common/log.h"
+#include "common/metrics.h"
+#include "transport/tcp/tcp_listener.h"
+#include "transport/verbs/server_link.h"
+
+namespace nacre::verbs {
+namespace {
+
+// Answers requests to attach, and knows the links that came of them.
+class Acceptor {
+ public:
+  Acceptor(Executor executor, Clock& clock, std::shared_ptr<RailSet> rails, std::shared_ptr<CallSink> sink,
+           uint32_t calls)
+      : executor_(std::move(executor)),
+        clock_(clock),
+        rails_(std::move(rails)),
+        sink_(std::move(sink)),
+        calls_(calls) {}
+
+  StatusOr<Attached> Accept(AttachRequest request) {
+    ASSIGN_OR_RETURN(const Endpoint remote, ParseEndpoint(request.body));
+    ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, rails_->Choose(remote.link, request.local_ipv4));
+    LogDebug("data plane: RDMA from %s on %s", request.client, rail->port().name());
+    auto link = std::make_shared<ServerLink>(std::move(rail), rails_->regions(), sink_, std::move(request),
+                                             executor_, clock_, calls_);
+    RETURN_IF_ERROR(link->Open());
+    Add(link);
+    RETURN_IF_ERROR(link->Join(remote));
+    GetCounter("transport.verbs.server.connections").Add();
+    std::string reply = EncodeEndpoint(link->local());
+    return Attached{std::move(reply), std::move(link)};
+  }
+
+  // Ends all links, before anybody finds out that calls are not answered any more.
+  void Close() {
+    std::vector<std::weak_ptr<ServerLink>> links;
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+      links.swap(links_);
+    }
+    for (const auto& weak : links) {
+      if (auto link = weak.lock()) link->Shutdown(Stopped());
+    }
+    sink_->Close();
+  }
+
+ private:
+  static Status Stopped() { return ErrnoError(ECONNRESET, "the server has stopped"); }
+
+  void Add(const std::shared_ptr<ServerLink>& link) {
+    {
+      std::lock_guard lock(mutex_);
+      std::erase_if(links_, [](const auto& known) { return known.expired(); });
+      if (!closed_) return links_.push_back(link);
+    }
+    link->Shutdown(Stopped());
+  }
+
+  const Executor executor_;
+  Clock& clock_;
+  const std::shared_ptr<RailSet> rails_;
+  const std::shared_ptr<CallSink> sink_;
+  const uint32_t calls_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::vector<std::weak_ptr<ServerLink>> links_;
+};
+
+class VerbsListener : public Listener {
+ public:
+  VerbsListener(std::unique_ptr<Listener> control, std::shared_ptr<Acceptor> acceptor)
+      : control_(std::move(control)), acceptor_(std::move(acceptor)) {}
+  ~VerbsListener() override { acceptor_->Close(); }
+  std::string address() const override { return control_->address(); }
+
+ private:
+  const std::unique_ptr<Listener> control_;
+  const std::shared_ptr<Acceptor> acceptor_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Listener>> MakeVerbsListener(Executor executor, Clock& clock, TcpOptions control,
+                                                      std::shared_ptr<RailSet> rails,
+                                                      const std::string& address, CallHandler handler) {
+  auto shared = std::make_shared<CallHandler>(std::move(handler));
+  auto forward = [shared](std::shared_ptr<IncomingCall> call) { return (*shared)(std::move(call)); };
+  auto sink = std::make_shared<CallSink>(executor, forward);
+  const auto calls = static_cast<uint32_t>(std::clamp<int>(control.calls_per_connection, 1, kMaxCalls));
+  auto acceptor = std::make_shared<Acceptor>(executor, clock, std::move(rails), std::move(sink), calls);
+  control.attach = [acceptor](AttachRequest request) { return acceptor->Accept(std::move(request)); };
+  ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                   MakeTcpListener(executor, clock, std::move(control), address, forward));
+  return std::make_unique<VerbsListener>(std::move(listener), std::move(acceptor));
+}
+
+}  // namespace nacre::verbs
