@@ -26,6 +26,7 @@
 #include "transport/shared_memory.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/verbs_transport.h"
 
 namespace nacre {
 namespace {
@@ -155,7 +156,7 @@ class Side {
   std::vector<std::thread> threads_;
 };
 
-enum Kind { kTcp, kUnix, kShm, kInproc };
+enum Kind { kTcp, kUnix, kShm, kVerbs, kInproc };
 
 struct Pair {
   Pair(Kind kind, size_t size, int client_threads)
@@ -169,6 +170,7 @@ struct Pair {
     auto make = [&](Side& side) {
       if (kind == kInproc) return MakeInprocTransport(network, side.executor(), RealClock());
       if (kind == kShm) return MakeShmTransport(side.executor(), RealClock());
+      if (kind == kVerbs) return MakeVerbsTransport(side.executor(), RealClock());
       return MakeTcpTransport(side.executor(), RealClock());
     };
     client = make(client_side);
@@ -243,6 +245,9 @@ void RunAndWait(Pair& pair, int lanes, CallMemory kind, size_t size, int64_t cou
 
 void Calls(benchmark::State& state, Kind link, CallMemory kind, size_t size, int lanes,
            int client_threads = 1) {
+  if (link == kVerbs && !LookForRdma().ok()) {
+    return state.SkipWithError(std::string(LookForRdma().message()).c_str());
+  }
   Pair pair(link, std::max<size_t>(size, 1), client_threads);
   RunAndWait(pair, lanes, kind, size, 10);  // connects
   const int64_t batch = std::max<int64_t>(1, (size == kLarge ? 64 : 1024) / lanes);
@@ -290,6 +295,7 @@ BENCHMARK(BareStream)->Arg(1)->Arg(16)->MeasureProcessCPUTime()->UseRealTime();
 NACRE_ALL(kTcp, tcp);
 NACRE_ALL(kUnix, unix);
 NACRE_ALL(kShm, shm);
+NACRE_ALL(kVerbs, verbs);  // needs an RDMA device; bench/rdma sets it beside perftest
 BENCHMARK_CAPTURE(Calls, shm_put_1m_x16_client_threads_2, kShm, CallMemory::kPutTarget, kLarge, 16, 2)
     ->MeasureProcessCPUTime()
     ->UseRealTime();

@@ -16,8 +16,10 @@ namespace nacre {
 const std::vector<std::string>& TransportChoices();
 
 // ENOTSUP: this machine has no such path; "auto" and "tcp" always work. The clock must outlive the transport
-// and what it has made.
-StatusOr<std::unique_ptr<Transport>> MakeDataPlane(Executor executor, Clock& clock,
-                                                   const std::string& choice);
+// and what it has made. Of a server: `listen` is where it will listen, `advertise` what clients are told if
+// that is another address; what serves a path on a port of its own keeps to these hosts.
+StatusOr<std::unique_ptr<Transport>> MakeDataPlane(Executor executor, Clock& clock, const std::string& choice,
+                                                   const std::string& listen = {},
+                                                   const std::string& advertise = {});
 
 }  // namespace nacre

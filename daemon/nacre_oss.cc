@@ -47,7 +47,8 @@ int Main(int argc, char** argv) {
   std::unique_ptr<Transport> transport;
   std::unique_ptr<OssRole> role;
   auto start = [&]() -> StatusOr<Served> {
-    ASSIGN_OR_RETURN(transport, MakeDataPlane(runtime.executor(), RealClock(), config.transport));
+    ASSIGN_OR_RETURN(transport, MakeDataPlane(runtime.executor(), RealClock(), config.transport,
+                                              config.listen, config.advertise));
     ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(config.mds, kMgsTimeout));
     ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
     return Served{Describe(*role, config), [&role] { return role->Stop(); }};

@@ -42,6 +42,13 @@ fails_clearly() {
   grep -qi 'not supported\|Input/output error' "$work/dd.log"
 }
 
+# A machine with an RDMA device is tested in tests/rdma.
+refuses_rdma() {
+  [[ -z $(ls -A /sys/class/infiniband 2>/dev/null) ]] || return 0
+  ! use rdma client.1 >/dev/null 2>&1 || return 1
+  grep -q 'transport = "rdma" is configured, but' "$cluster/log/client.1.log"
+}
+
 ticks() {
   local pid total=0
   for pid in $(cluster_pids); do ((total += $(awk '{ print $14 + $15 }' "/proc/$pid/stat"))); done
@@ -67,8 +74,10 @@ step "nacre status says tcp" wait_for 60 "status" status_says '127\.0\.0\.1:[0-9
 use tcp oss.1 oss.2
 use auto client.1
 step "a file from a server that offers nothing else" move_bytes
-step "nacre status says why not shm" wait_for 60 "status" status_says 'tcp \(no shm: the server does not offer it'
+step "nacre status says why not shm and RDMA" wait_for 60 "status" status_says 'tcp \(no shm: the server does not offer it; no rdma: the server does not offer it'
 use shm client.1
 step "only shm, which cannot be had: an error, no fallback" fails_clearly
 use auto oss.1 oss.2
 step "and it works again when it can be had" move_bytes
+step "only RDMA, without a device: a clear error" refuses_rdma
+use auto client.1
