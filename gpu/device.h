@@ -1,0 +1,83 @@
+// One GPU: what it is, and its memory as transports and clients use it (transport/memory_device.h).
+// Thread-safe. The first use makes the GPU's primary context, which the application's runtime API shares, and
+// starts one thread, which sleeps while there is nothing to do. The destruction waits for copies under way.
+//
+// Errors are EIO with CUDA's own text, unless stated otherwise; EOWNERDEAD in a forked child.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "gpu/options.h"
+#include "transport/memory_device.h"
+
+namespace nacre::gpu {
+
+class CudaLibrary;
+class DeviceState;
+class HostPins;
+
+// As the driver and sysfs tell.
+struct DeviceInfo {
+  int ordinal = 0;
+  std::string name;        // "NVIDIA H200"
+  std::string pci_bus_id;  // "0000:1b:00.0"; empty if unknown
+  int numa_node = -1;      // -1: unknown, or there is only one
+  int compute_major = 0;
+  int compute_minor = 0;
+  uint64_t memory_bytes = 0;
+  bool dma_buf = false;            // memory can be exported as a dma-buf
+  bool gpu_direct_rdma = false;    // nvidia-peermem could work
+  bool stream_memory_ops = false;  // StreamOrder works
+  bool read_only_host_register = false;
+  bool rdma_writes_ordered =
+      false;  // no flush needed between a NIC's completion and work that was enqueued before
+};
+
+class Device : public MemoryDevice, public std::enable_shared_from_this<Device> {
+ public:
+  // For Gpus.
+  Device(std::shared_ptr<const CudaLibrary> cuda, std::shared_ptr<HostPins> pins, DeviceInfo info,
+         Options options);
+  ~Device() override;
+
+  const DeviceInfo& info() const { return info_; }
+
+  // Makes the context and everything else that first use would make. Not needed, but takes the time of it at
+  // a moment of the caller's choice.
+  Task<Status> Start();
+
+  // OK: checksums and many zero-fills run as kernels. Otherwise why they do not; the operations work all the
+  // same, slower. Starts the device.
+  Status kernels();
+
+  // How a read's bytes are verified: "gpu", or "cpu (REASON)".
+  std::string verification();
+
+  std::string name() const override;  // "cuda:0"
+  Task<Status> CopyIn(std::vector<iovec> to, std::vector<iovec> from) override;
+  Task<Status> CopyOut(std::vector<iovec> to, std::vector<iovec> from) override;
+  Task<Status> Zero(std::vector<iovec> pieces) override;
+  Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) override;
+  Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
+  Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
+
+  // The parts behind it, made at first use; for gpu/ and its tests.
+  StatusOr<std::shared_ptr<DeviceState>> State();
+
+ private:
+  const std::shared_ptr<const CudaLibrary> cuda_;
+  const std::shared_ptr<HostPins> pins_;
+  const DeviceInfo info_;
+  const Options options_;
+  std::mutex mutex_;
+  std::shared_ptr<DeviceState> state_;  // null before the first use
+};
+
+}  // namespace nacre::gpu
