@@ -66,8 +66,10 @@ log_names_it() {
 }
 
 # Its exit status is 1 where there are problems.
+status_is_bad() { ! "$bin/nacre" status "$mount" >"$work/status"; }
+
 status_names_it() {
-  "$bin/nacre" status "$mount" >"$work/status" && { echo "nacre status finds nothing wrong"; return 1; }
+  wait_for 10 "a problem in nacre status: the OSS's next heartbeat brings it" status_is_bad
   cat "$work/status"
   grep -i 'checksum' "$work/status" | grep -qi 'object'
 }
