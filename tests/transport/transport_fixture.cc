@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "tests/transport/verbs/fake_device.h"
 #include "transport/inproc/inproc_transport.h"
 #include "transport/select/select_transport.h"
 #include "transport/shm/shm_transport.h"
@@ -88,6 +89,16 @@ class VerbsSetup : public TransportSetup {
   std::string ListenAddress() override { return "127.0.0.1:0"; }
 };
 
+class FakeVerbsSetup : public VerbsSetup {
+ private:
+  const verbs::FakeDevice device_;
+};
+
+class FakeVerbsWithoutWindowsSetup : public VerbsSetup {
+ private:
+  const verbs::FakeDevice device_{{.windows = false, .last_receive_events = false}};
+};
+
 // RDMA as what the choice of path comes to.
 class RdmaPathSetup : public TransportSetup {
  public:
@@ -98,6 +109,11 @@ class RdmaPathSetup : public TransportSetup {
     return MakeSelectTransport(std::move(executor), RealClock(), std::move(options));
   }
   std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
+class FakeRdmaPathSetup : public RdmaPathSetup {
+ private:
+  const verbs::FakeDevice device_;
 };
 
 template <typename Setup>
@@ -122,15 +138,24 @@ std::vector<TransportKind> AllKinds() {
       {"SelectShmThreads", MakeSetup<SelectSetup>, 3},
   };
   for (TransportKind& kind : VerbsKinds()) kinds.push_back(std::move(kind));
+  kinds.push_back({"FakeVerbsPath", MakeSetup<FakeRdmaPathSetup>, 3});
   if (LookForRdma().ok()) kinds.push_back({"VerbsPath", MakeSetup<RdmaPathSetup>, 3});
   return kinds;
 }
 
 std::vector<TransportKind> VerbsKinds() {
-  if (!LookForRdma().ok()) return {};
+  std::vector<TransportKind> kinds = FakeVerbsKinds();
+  if (!LookForRdma().ok()) return kinds;
+  kinds.push_back({"Verbs", MakeSetup<VerbsSetup>, 1});
+  kinds.push_back({"VerbsThreads", MakeSetup<VerbsSetup>, 3});
+  return kinds;
+}
+
+std::vector<TransportKind> FakeVerbsKinds() {
   return {
-      {"Verbs", MakeSetup<VerbsSetup>, 1},
-      {"VerbsThreads", MakeSetup<VerbsSetup>, 3},
+      {"FakeVerbs", MakeSetup<FakeVerbsSetup>, 1},
+      {"FakeVerbsThreads", MakeSetup<FakeVerbsSetup>, 3},
+      {"FakeVerbsWithoutWindows", MakeSetup<FakeVerbsWithoutWindowsSetup>, 3},
   };
 }
 

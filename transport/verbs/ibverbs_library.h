@@ -2,7 +2,8 @@
 // without it. What verbs.h defines as inline over a context's operations (posting, polling) is called
 // directly; everything that is a symbol of the library goes through this table.
 //
-// The table is immutable, lives as long as the process and is thread-safe.
+// The table is immutable, lives as long as the process and is thread-safe. Tests put one of their own in its
+// place.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -48,5 +49,8 @@ struct Ibverbs {
 
 // UNAVAILABLE: the library or a function of it is not there; says what to install.
 StatusOr<const Ibverbs*> LoadIbverbs();
+
+// For tests: what LoadIbverbs finds from now on; null: the library again.
+void UseIbverbs(const Ibverbs* table);
 
 }  // namespace nacre::verbs

@@ -1,0 +1,274 @@
+#include <algorithm>
+#include <utility>
+
+#include "tests/transport/verbs/fake_device_state.h"
+
+namespace nacre::verbs {
+
+using namespace fake;
+
+namespace {
+
+std::mutex g_mutex;
+std::shared_ptr<FakeDevice::State> g_state;
+FakeDevice* g_device = nullptr;
+
+}  // namespace
+
+FakeDevice::State& fake::Device() {
+  std::lock_guard lock(g_mutex);
+  Require(g_state != nullptr, "there is no device");
+  return *g_state;
+}
+
+// --- what work requests do ---
+
+void FakeDevice::State::Push(ibv_cq* queue, const ibv_wc& completion) {
+  auto* completions = static_cast<Completions*>(queue);
+  completions->done.push_back(completion);
+  Require(static_cast<int>(completions->done.size()) <= queue->cqe, "a completion queue runs over");
+  if (!std::exchange(completions->armed, false)) return;
+  static_cast<Events*>(queue->channel)->ready.push_back(queue);
+  Signal(queue->channel->fd);
+}
+
+void FakeDevice::State::Complete(QueuePair* pair, const Work& work, ibv_wc_status status) {
+  ibv_wc completion{};
+  completion.wr_id = work.request.wr_id;
+  completion.status = status;
+  completion.qp_num = pair->qp_num;
+  Push(pair->send_cq, completion);
+}
+
+void FakeDevice::State::Tell(Context* context, ibv_event_type type, ibv_qp* pair) {
+  ibv_async_event event{};
+  event.event_type = type;
+  event.element.qp = pair;
+  context->events.push_back(event);
+  Signal(context->async_fd);
+}
+
+void FakeDevice::State::Fail(QueuePair* pair) {
+  if (pair->state == IBV_QPS_ERR) return;
+  pair->state = IBV_QPS_ERR;
+  for (const Work& work : std::exchange(pair->work, {})) Complete(pair, work, IBV_WC_WR_FLUSH_ERR);
+  if (traits.last_receive_events) {
+    Tell(static_cast<Context*>(pair->context), IBV_EVENT_QP_LAST_WQE_REACHED, pair);
+  }
+}
+
+bool FakeDevice::State::LocalIsFine(const QueuePair& pair, const ibv_sge& piece, unsigned access) {
+  auto found = regions.find(piece.lkey);
+  if (found == regions.end()) return false;
+  const Region& region = *found->second;
+  const auto start = reinterpret_cast<uint64_t>(region.addr);
+  return region.pd == pair.pd && (region.access & access) == access && piece.addr >= start &&
+         piece.addr + piece.length <= start + region.length;
+}
+
+// Whether a peer of `at` may touch this memory under the key that it names.
+bool FakeDevice::State::MayTouch(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length,
+                                 unsigned access) {
+  if ((key & kWindowKey) != 0) {
+    auto found = windows.find(key & ~0xffu);
+    if (found == windows.end()) return false;
+    const Window& window = *found->second;
+    return window.region != nullptr && window.rkey == key && window.bound_by == &at &&
+           (window.access & access) == access && address >= window.address &&
+           length <= window.length - std::min(window.length, address - window.address);
+  }
+  auto found = regions.find(key);
+  if (found == regions.end()) return false;
+  const Region& region = *found->second;
+  const auto start = reinterpret_cast<uint64_t>(region.addr);
+  return region.pd == at.pd && (region.access & access) == access && address >= start &&
+         length <= region.length - std::min<uint64_t>(region.length, address - start);
+}
+
+std::string FakeDevice::State::Gather(const Work& work) {
+  if ((work.request.send_flags & IBV_SEND_INLINE) != 0) return work.inlined;
+  std::string bytes;
+  for (const ibv_sge& piece : work.pieces) {
+    bytes.append(reinterpret_cast<const char*>(piece.addr), piece.length);
+  }
+  return bytes;
+}
+
+ibv_wc_status FakeDevice::State::SendTo(QueuePair* to, const Work& work) {
+  auto* receives = static_cast<Receives*>(to->srq);
+  const std::string bytes = Gather(work);
+  const Receive receive = receives->posted.front();
+  receives->posted.pop_front();
+  Require(LocalIsFine(*to, receive.piece, IBV_ACCESS_LOCAL_WRITE),
+          "a receive into memory that is not registered");
+  ibv_wc completion{};
+  completion.wr_id = receive.id;
+  completion.opcode = IBV_WC_RECV;
+  completion.qp_num = to->qp_num;
+  completion.byte_len = static_cast<uint32_t>(bytes.size());
+  if (bytes.size() > receive.piece.length) {
+    completion.status = IBV_WC_LOC_LEN_ERR;
+    Push(to->recv_cq, completion);
+    Fail(to);
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
+  std::memcpy(reinterpret_cast<void*>(receive.piece.addr), bytes.data(), bytes.size());
+  Push(to->recv_cq, completion);
+  return IBV_WC_SUCCESS;
+}
+
+void FakeDevice::State::Unbind(Window* window) {
+  if (window->region != nullptr) --window->region->windows;
+  window->region = nullptr;
+  window->bound_by = nullptr;
+}
+
+ibv_wc_status FakeDevice::State::Bind(QueuePair* pair, const Work& work) {
+  const auto& bind = work.request.bind_mw;
+  auto found = windows.find(bind.rkey & ~0xffu);
+  if (found == windows.end() || found->second != bind.mw || bind.mw->pd != pair->pd)
+    return IBV_WC_MW_BIND_ERR;
+  Window* window = found->second;
+  auto* region = static_cast<Region*>(bind.bind_info.mr);
+  const auto start = reinterpret_cast<uint64_t>(region->addr);
+  const bool inside = bind.bind_info.addr >= start && bind.bind_info.length > 0 &&
+                      bind.bind_info.addr + bind.bind_info.length <= start + region->length;
+  const bool writes = (bind.bind_info.mw_access_flags & IBV_ACCESS_REMOTE_WRITE) != 0;
+  if (window->region != nullptr || bind.rkey == window->rkey || !inside ||
+      (region->access & IBV_ACCESS_MW_BIND) == 0 ||
+      (writes && (region->access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+    return IBV_WC_MW_BIND_ERR;
+  }
+  window->rkey = bind.rkey;
+  window->region = region;
+  window->bound_by = pair;
+  window->address = bind.bind_info.addr;
+  window->length = bind.bind_info.length;
+  window->access = bind.bind_info.mw_access_flags;
+  ++region->windows;
+  return IBV_WC_SUCCESS;
+}
+
+ibv_wc_status FakeDevice::State::Invalidate(QueuePair* pair, uint32_t key) {
+  auto found = windows.find(key & ~0xffu);
+  if (found == windows.end() || found->second->rkey != key || found->second->bound_by != pair) {
+    return IBV_WC_MW_BIND_ERR;
+  }
+  Unbind(found->second);
+  return IBV_WC_SUCCESS;
+}
+
+// GENERAL_ERR stands for "not yet".
+ibv_wc_status FakeDevice::State::Carry(QueuePair* from, const Work& work) {
+  if (work.request.opcode == IBV_WR_BIND_MW) return Bind(from, work);
+  if (work.request.opcode == IBV_WR_LOCAL_INV) return Invalidate(from, work.request.invalidate_rkey);
+  const bool read = work.request.opcode == IBV_WR_RDMA_READ;
+  uint64_t length = work.inlined.size();
+  for (const ibv_sge& piece : work.pieces) {
+    if ((work.request.send_flags & IBV_SEND_INLINE) != 0) break;
+    if (!LocalIsFine(*from, piece, read ? IBV_ACCESS_LOCAL_WRITE : 0)) return IBV_WC_LOC_PROT_ERR;
+    length += piece.length;
+  }
+  auto found = pairs.find(from->peer);
+  if (found == pairs.end() || (found->second->state != IBV_QPS_RTR && found->second->state != IBV_QPS_RTS) ||
+      found->second->peer != from->qp_num) {
+    return IBV_WC_RETRY_EXC_ERR;
+  }
+  QueuePair* to = found->second;
+  if (work.request.opcode == IBV_WR_SEND) {
+    if (static_cast<Receives*>(to->srq)->posted.empty()) return IBV_WC_GENERAL_ERR;
+    return SendTo(to, work);
+  }
+  const unsigned access = read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+  const auto& remote = work.request.wr.rdma;
+  if ((to->access & access) == 0 ||
+      (length > 0 && !MayTouch(*to, remote.rkey, remote.remote_addr, length, access))) {
+    Fail(to);
+    return IBV_WC_REM_ACCESS_ERR;
+  }
+  auto* there = reinterpret_cast<char*>(remote.remote_addr);
+  if (!read) {
+    const std::string bytes = Gather(work);
+    std::memcpy(there, bytes.data(), bytes.size());
+    return IBV_WC_SUCCESS;
+  }
+  for (const ibv_sge& piece : work.pieces) {
+    std::memcpy(reinterpret_cast<void*>(piece.addr), there, piece.length);
+    there += piece.length;
+  }
+  return IBV_WC_SUCCESS;
+}
+
+void FakeDevice::State::Drain(QueuePair* pair) {
+  while (!pair->work.empty()) {
+    const ibv_wc_status status = Carry(pair, pair->work.front());
+    if (status == IBV_WC_GENERAL_ERR) return;
+    const Work work = std::move(pair->work.front());
+    pair->work.pop_front();
+    Complete(pair, work, status);
+    if (status != IBV_WC_SUCCESS) Fail(pair);
+  }
+}
+
+void FakeDevice::State::DrainAll() {
+  for (const auto& [number, pair] : pairs) Drain(pair);
+}
+
+FakeDevice::FakeDevice(Traits traits) : state_(std::make_shared<State>(traits)) {
+  std::lock_guard lock(g_mutex);
+  Require(g_device == nullptr, "there can be only one");
+  g_device = this;
+  g_state = state_;
+  UseIbverbs(&kTable);
+}
+
+FakeDevice::~FakeDevice() {
+  LetJoinsFail();
+  std::lock_guard lock(g_mutex);
+  g_device = nullptr;
+  UseIbverbs(nullptr);
+}
+
+FakeDevice* FakeDevice::Current() {
+  std::lock_guard lock(g_mutex);
+  return g_device;
+}
+
+void FakeDevice::Remove() {
+  std::lock_guard lock(state_->mutex);
+  state_->removed = true;
+  ::unlink(state_->path.c_str());
+}
+
+void FakeDevice::Restore() {
+  std::lock_guard lock(state_->mutex);
+  std::FILE* file = std::fopen(state_->path.c_str(), "w");
+  Require(file != nullptr, "no file to stand for the device");
+  std::fclose(file);
+  state_->removed = false;
+}
+
+void FakeDevice::LetJoinsFail() {
+  std::lock_guard lock(state_->join_mutex);
+  state_->fail_joins = true;
+  state_->join_change.notify_all();
+}
+
+int FakeDevice::waiting_joins() const {
+  std::lock_guard lock(state_->join_mutex);
+  return state_->waiting;
+}
+
+int FakeDevice::queue_pairs() const {
+  std::lock_guard lock(state_->mutex);
+  return static_cast<int>(state_->pairs.size());
+}
+
+int FakeDevice::bound_windows() const {
+  std::lock_guard lock(state_->mutex);
+  int bound = 0;
+  for (const auto& [key, window] : state_->windows) bound += window->region != nullptr ? 1 : 0;
+  return bound;
+}
+
+}  // namespace nacre::verbs

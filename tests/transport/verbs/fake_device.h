@@ -1,0 +1,52 @@
+// An RDMA device made of nothing but this process: what the transport over verbs asks of libibverbs, for
+// reliable queue pairs with a shared receive queue, memory regions and windows of type 2B. It carries out
+// each work request as it is posted, checks keys, ranges and access rights as a device does, and moves both
+// queue pairs to their error state where a device would. So the transport is tested on machines without a
+// device, and under the sanitizers. It ends the process at what the transport must never do: take back memory
+// that a window is still bound to, use what has been destroyed, run over a queue.
+//
+// One device, "fake0", with one Ethernet port at ::ffff:127.0.0.1. Thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "transport/verbs/ibverbs_library.h"
+
+namespace nacre::verbs {
+
+// The device is what LoadIbverbs finds while this object lives, of which there may be one at a time.
+class FakeDevice {
+ public:
+  struct Traits {
+    bool windows = true;
+    bool last_receive_events = true;  // not every driver has them
+  };
+
+  FakeDevice() : FakeDevice(Traits{}) {}
+  explicit FakeDevice(Traits traits);
+  ~FakeDevice();
+  FakeDevice(const FakeDevice&) = delete;
+  FakeDevice& operator=(const FakeDevice&) = delete;
+
+  // The one that lives; null: none.
+  static FakeDevice* Current();
+
+  // Gone from the list of devices and from sysfs, though who has it open can go on; and back again.
+  void Remove();
+  void Restore();
+
+  // Queue pairs that are to be joined to an address that nobody has wait, with the thread that asks for it,
+  // until this is called (then they fail). How many wait now.
+  void LetJoinsFail();
+  int waiting_joins() const;
+
+  int queue_pairs() const;    // that exist
+  int bound_windows() const;  // over all memory
+
+  class State;
+
+ private:
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace nacre::verbs

@@ -1,0 +1,168 @@
+// What the fake device consists of: the objects behind libibverbs' types and the device that carries out work
+// requests between them. For fake_device.cc and fake_ibverbs.cc alone. The device's mutex guards the objects.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/transport/verbs/fake_device.h"
+
+namespace nacre::verbs::fake {
+
+inline void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "fake RDMA device: %s\n", what);
+  std::abort();
+}
+
+constexpr uint32_t kWindowKey = 1u << 31;  // in the keys of windows
+constexpr int kMaxCompletions = 4096, kMaxReceives = 4096, kMaxWindows = 4096;
+
+struct Context : ibv_context {
+  ibv_device own{};
+  std::deque<ibv_async_event> events;
+};
+
+struct Events : ibv_comp_channel {
+  std::deque<ibv_cq*> ready;
+};
+
+struct Completions : ibv_cq {
+  std::deque<ibv_wc> done;
+  bool armed = false;
+  int users = 0;
+};
+
+struct Receive {
+  uint64_t id = 0;
+  ibv_sge piece{};
+};
+
+struct Receives : ibv_srq {
+  std::deque<Receive> posted;
+  int users = 0;
+};
+
+struct Region : ibv_mr {
+  unsigned access = 0;
+  int windows = 0;  // bound to it
+};
+
+struct QueuePair;
+
+struct Window : ibv_mw {
+  Region* region = nullptr;  // null: not bound
+  QueuePair* bound_by = nullptr;
+  uint64_t address = 0, length = 0;
+  unsigned access = 0;
+};
+
+struct Work {
+  ibv_send_wr request{};
+  std::vector<ibv_sge> pieces;
+  std::string inlined;
+};
+
+struct QueuePair : ibv_qp {
+  unsigned access = 0;
+  uint32_t peer = 0, room = 0;
+  uint32_t pieces = 0, inline_bytes = 0;
+  std::deque<Work> work;  // that cannot be done yet: the other side has no receive
+};
+
+inline void Signal(int fd) {
+  const uint64_t one = 1;
+  Require(::write(fd, &one, sizeof one) == sizeof one, "an event cannot be told");
+}
+
+inline bool TakeSignal(int fd) {
+  uint64_t value = 0;
+  return ::read(fd, &value, sizeof value) == sizeof value;
+}
+
+inline int MakeEvents() {
+  const int fd = ::eventfd(0, EFD_NONBLOCK | EFD_SEMAPHORE | EFD_CLOEXEC);
+  Require(fd >= 0, "no eventfd");
+  return fd;
+}
+
+inline void OwnGid(ibv_gid* gid) {
+  static constexpr uint8_t kMapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  std::memcpy(gid->raw, kMapped, sizeof kMapped);
+}
+
+}  // namespace nacre::verbs::fake
+
+namespace nacre::verbs {
+
+// The device itself. The functions of the table find it by Current(), those of a context's operations too:
+// there is one.
+class FakeDevice::State {
+ public:
+  using Region = fake::Region;
+  using Window = fake::Window;
+  using QueuePair = fake::QueuePair;
+  using Context = fake::Context;
+  using Work = fake::Work;
+
+  explicit State(Traits traits) : traits(traits) {
+    char name[] = "/tmp/nacre-fake-device.XXXXXX";
+    const int fd = ::mkstemp(name);
+    fake::Require(fd >= 0, "no file to stand for the device");
+    ::close(fd);
+    path = name;
+  }
+  ~State() { ::unlink(path.c_str()); }
+
+  // Under the mutex.
+  ibv_wc_status Carry(QueuePair* from, const Work& work);
+  void Drain(QueuePair* pair);
+  void DrainAll();
+  void Fail(QueuePair* pair);
+  void Complete(QueuePair* pair, const Work& work, ibv_wc_status status);
+  void Push(ibv_cq* queue, const ibv_wc& completion);
+  void Tell(Context* context, ibv_event_type type, ibv_qp* pair);
+  ibv_wc_status SendTo(QueuePair* to, const Work& work);
+  ibv_wc_status Bind(QueuePair* pair, const Work& work);
+  ibv_wc_status Invalidate(QueuePair* pair, uint32_t key);
+  bool MayTouch(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length, unsigned access);
+  bool LocalIsFine(const QueuePair& pair, const ibv_sge& piece, unsigned access);
+  std::string Gather(const Work& work);
+  void Unbind(Window* window);
+
+  const Traits traits;
+  std::string path;
+  mutable std::mutex mutex;
+  bool removed = false;
+  uint32_t next_number = 17, next_key = 1;
+  std::map<uint32_t, QueuePair*> pairs;
+  std::map<uint32_t, Region*> regions;
+  std::map<uint32_t, Window*> windows;  // by key without its low byte
+
+  // Not under that mutex, which the others go on with.
+  std::mutex join_mutex;
+  std::condition_variable join_change;
+  int waiting = 0;
+  bool fail_joins = false;
+};
+
+namespace fake {
+
+// Stays after the FakeDevice itself for what outlives it, as connections that are still ending do.
+FakeDevice::State& Device();
+
+// What LoadIbverbs is to find.
+extern const Ibverbs kTable;
+
+}  // namespace fake
+}  // namespace nacre::verbs

@@ -1,0 +1,371 @@
+// The functions of libibverbs, and those that a context points to, over the fake device.
+#include <cerrno>
+
+#include "tests/transport/verbs/fake_device_state.h"
+
+namespace nacre::verbs::fake {
+namespace {
+
+// --- the operations of a context, as verbs.h calls them ---
+
+int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* pair = static_cast<QueuePair*>(qp);
+  Require(device.pairs.contains(qp->qp_num), "a work request for a queue pair that is not there");
+  *bad = request;
+  if (pair->work.size() >= pair->room) return ENOMEM;
+  if (static_cast<uint32_t>(request->num_sge) > pair->pieces) return EINVAL;
+  Work work;
+  work.request = *request;
+  work.pieces.assign(request->sg_list, request->sg_list + request->num_sge);
+  if ((request->send_flags & IBV_SEND_INLINE) != 0) {
+    for (const ibv_sge& piece : work.pieces) {
+      work.inlined.append(reinterpret_cast<const char*>(piece.addr), piece.length);
+    }
+    if (work.inlined.size() > pair->inline_bytes) return EINVAL;
+  }
+  if (pair->state == IBV_QPS_ERR) {
+    device.Complete(pair, work, IBV_WC_WR_FLUSH_ERR);
+    return 0;
+  }
+  if (pair->state != IBV_QPS_RTS) return EINVAL;
+  pair->work.push_back(std::move(work));
+  device.Drain(pair);
+  return 0;
+}
+
+int PostReceive(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* receives = static_cast<Receives*>(queue);
+  *bad = request;
+  if (receives->posted.size() >= kMaxReceives) return ENOMEM;
+  receives->posted.push_back({request->wr_id, request->sg_list[0]});
+  device.DrainAll();
+  return 0;
+}
+
+int PollCompletions(ibv_cq* queue, int most, ibv_wc* out) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* completions = static_cast<Completions*>(queue);
+  int count = 0;
+  for (; count < most && !completions->done.empty(); ++count) {
+    out[count] = completions->done.front();
+    completions->done.pop_front();
+  }
+  return count;
+}
+
+int RequestNotice(ibv_cq* queue, int) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  static_cast<Completions*>(queue)->armed = true;
+  return 0;
+}
+
+ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  if (!device.traits.windows || type != IBV_MW_TYPE_2 || device.windows.size() >= kMaxWindows) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  auto* window = new Window{};
+  window->context = pd->context;
+  window->pd = pd;
+  window->type = type;
+  window->rkey = kWindowKey | device.next_key++ << 8;
+  device.windows[window->rkey & ~0xffu] = window;
+  return window;
+}
+
+int FreeWindow(ibv_mw* mw) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* window = static_cast<Window*>(mw);
+  device.Unbind(window);
+  device.windows.erase(window->rkey & ~0xffu);
+  delete window;
+  return 0;
+}
+
+// --- the functions of the library ---
+
+ibv_device g_listed{};
+
+ibv_device** GetDeviceList(int* count) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  std::snprintf(g_listed.name, sizeof g_listed.name, "fake0");
+  g_listed.transport_type = IBV_TRANSPORT_IB;
+  g_listed.node_type = IBV_NODE_CA;
+  *count = device.removed ? 0 : 1;
+  return new ibv_device* [2] { device.removed ? nullptr : &g_listed, nullptr };
+}
+
+void FreeDeviceList(ibv_device** list) { delete[] list; }
+
+const char* GetDeviceName(ibv_device* device) { return device->name; }
+
+ibv_context* OpenDevice(ibv_device*) {
+  FakeDevice::State& device = Device();
+  auto* context = new Context{};
+  std::snprintf(context->own.name, sizeof context->own.name, "fake0");
+  std::snprintf(context->own.dev_path, sizeof context->own.dev_path, "%s", device.path.c_str());
+  context->device = &context->own;
+  context->async_fd = MakeEvents();
+  context->ops.alloc_mw = AllocateWindow;
+  context->ops.dealloc_mw = FreeWindow;
+  context->ops.poll_cq = PollCompletions;
+  context->ops.req_notify_cq = RequestNotice;
+  context->ops.post_srq_recv = PostReceive;
+  context->ops.post_send = PostSend;
+  return context;
+}
+
+int CloseDevice(ibv_context* context) {
+  ::close(context->async_fd);
+  delete static_cast<Context*>(context);
+  return 0;
+}
+
+int QueryDevice(ibv_context*, ibv_device_attr* attr) {
+  *attr = {};
+  attr->phys_port_cnt = 1;
+  attr->max_sge = attr->max_sge_rd = 4;
+  attr->max_cqe = kMaxCompletions;
+  attr->max_srq_wr = kMaxReceives;
+  attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 8;
+  if (!Device().traits.windows) return 0;
+  attr->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  attr->max_mw = kMaxWindows;
+  return 0;
+}
+
+int QueryPort(ibv_context*, uint8_t, _compat_ibv_port_attr* out) {
+  auto* attr = reinterpret_cast<ibv_port_attr*>(out);
+  attr->state = IBV_PORT_ACTIVE;
+  attr->active_mtu = IBV_MTU_4096;
+  attr->max_msg_sz = 256 << 10;  // so that transfers are cut
+  attr->link_layer = IBV_LINK_LAYER_ETHERNET;
+  return 0;
+}
+
+int QueryGid(ibv_context*, uint32_t port, uint32_t index, ibv_gid_entry* entry, uint32_t, size_t) {
+  if (port != 1 || index != 0) return ENODATA;
+  *entry = {};
+  OwnGid(&entry->gid);
+  entry->port_num = 1;
+  entry->gid_type = IBV_GID_TYPE_ROCE_V2;
+  return 0;
+}
+
+ssize_t QueryGids(ibv_context* context, ibv_gid_entry* entries, size_t most, uint32_t, size_t size) {
+  return most > 0 && QueryGid(context, 1, 0, entries, 0, size) == 0 ? 1 : 0;
+}
+
+ibv_pd* AllocateDomain(ibv_context* context) {
+  auto* pd = new ibv_pd{};
+  pd->context = context;
+  return pd;
+}
+
+int FreeDomain(ibv_pd* pd) {
+  delete pd;
+  return 0;
+}
+
+ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* region = new Region{};
+  region->context = pd->context;
+  region->pd = pd;
+  region->addr = data;
+  region->length = size;
+  region->access = static_cast<unsigned>(access);
+  region->lkey = region->rkey = device.next_key++ << 8;
+  device.regions[region->lkey] = region;
+  return region;
+}
+
+int Deregister(ibv_mr* mr) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* region = static_cast<Region*>(mr);
+  Require(region->windows == 0, "memory is taken back that a window is bound to");
+  device.regions.erase(region->lkey);
+  delete region;
+  return 0;
+}
+
+ibv_comp_channel* CreateChannel(ibv_context* context) {
+  auto* channel = new Events{};
+  channel->context = context;
+  channel->fd = MakeEvents();
+  return channel;
+}
+
+int DestroyChannel(ibv_comp_channel* channel) {
+  ::close(channel->fd);
+  delete static_cast<Events*>(channel);
+  return 0;
+}
+
+ibv_cq* CreateCompletions(ibv_context* context, int size, void*, ibv_comp_channel* channel, int) {
+  auto* queue = new Completions{};
+  queue->context = context;
+  queue->channel = channel;
+  queue->cqe = size;
+  return queue;
+}
+
+int DestroyCompletions(ibv_cq* queue) {
+  Require(static_cast<Completions*>(queue)->users == 0, "a completion queue goes before its queue pairs");
+  delete static_cast<Completions*>(queue);
+  return 0;
+}
+
+int GetCompletionEvent(ibv_comp_channel* channel, ibv_cq** queue, void** context) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* events = static_cast<Events*>(channel);
+  if (!TakeSignal(channel->fd)) return -1;
+  *queue = events->ready.front();
+  *context = nullptr;
+  events->ready.pop_front();
+  return 0;
+}
+
+void AcknowledgeCompletionEvents(ibv_cq*, unsigned) {}
+
+ibv_srq* CreateReceives(ibv_pd* pd, ibv_srq_init_attr*) {
+  auto* queue = new Receives{};
+  queue->context = pd->context;
+  queue->pd = pd;
+  return queue;
+}
+
+int DestroyReceives(ibv_srq* queue) {
+  Require(static_cast<Receives*>(queue)->users == 0, "a receive queue goes before its queue pairs");
+  delete static_cast<Receives*>(queue);
+  return 0;
+}
+
+ibv_qp* CreatePair(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* pair = new QueuePair{};
+  pair->context = pd->context;
+  pair->pd = pd;
+  pair->send_cq = attr->send_cq;
+  pair->recv_cq = attr->recv_cq;
+  pair->srq = attr->srq;
+  pair->room = attr->cap.max_send_wr;
+  pair->pieces = attr->cap.max_send_sge;
+  pair->inline_bytes = attr->cap.max_inline_data;
+  pair->qp_num = device.next_number++;
+  ++static_cast<Completions*>(pair->send_cq)->users;
+  ++static_cast<Receives*>(pair->srq)->users;
+  device.pairs[pair->qp_num] = pair;
+  return pair;
+}
+
+int Join(FakeDevice::State& device, const ibv_gid& gid) {
+  ibv_gid own{};
+  OwnGid(&own);
+  if (std::memcmp(gid.raw, own.raw, sizeof own.raw) == 0) return 0;
+  std::unique_lock lock(device.join_mutex);
+  ++device.waiting;
+  device.join_change.wait(lock, [&] { return device.fail_joins; });
+  --device.waiting;
+  return ETIMEDOUT;
+}
+
+int ModifyPair(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
+  FakeDevice::State& device = Device();
+  if (attr->qp_state == IBV_QPS_RTR) {
+    if (int error = Join(device, attr->ah_attr.grh.dgid); error != 0) return error;
+  }
+  std::lock_guard lock(device.mutex);
+  auto* pair = static_cast<QueuePair*>(qp);
+  if (attr->qp_state == IBV_QPS_ERR) {
+    device.Fail(pair);
+    return 0;
+  }
+  if (pair->state == IBV_QPS_ERR) return EINVAL;
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) pair->access = attr->qp_access_flags;
+  if (attr->qp_state == IBV_QPS_RTR) pair->peer = attr->dest_qp_num;
+  pair->state = attr->qp_state;
+  return 0;
+}
+
+int DestroyPair(ibv_qp* qp) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* pair = static_cast<QueuePair*>(qp);
+  Require(device.pairs.erase(pair->qp_num) == 1, "a queue pair is destroyed twice");
+  --static_cast<Completions*>(pair->send_cq)->users;
+  --static_cast<Receives*>(pair->srq)->users;
+  std::erase_if(static_cast<Context*>(pair->context)->events,
+                [&](const ibv_async_event& event) { return event.element.qp == qp; });
+  delete pair;
+  return 0;
+}
+
+int GetAsyncEvent(ibv_context* ibv, ibv_async_event* event) {
+  FakeDevice::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* context = static_cast<Context*>(ibv);
+  // What was destroyed meanwhile has left a signal without an event.
+  while (TakeSignal(context->async_fd)) {
+    if (context->events.empty()) continue;
+    *event = context->events.front();
+    context->events.pop_front();
+    return 0;
+  }
+  return -1;
+}
+
+void AcknowledgeAsyncEvent(ibv_async_event*) {}
+const char* EventName(ibv_event_type) { return "an event of the fake device"; }
+const char* StatusName(ibv_wc_status status) {
+  return status == IBV_WC_REM_ACCESS_ERR ? "remote access error" : "an error of the fake device";
+}
+
+}  // namespace
+
+const Ibverbs kTable = {
+    .get_device_list = GetDeviceList,
+    .free_device_list = FreeDeviceList,
+    .get_device_name = GetDeviceName,
+    .open_device = OpenDevice,
+    .close_device = CloseDevice,
+    .query_device = QueryDevice,
+    .query_port = QueryPort,
+    .query_gid_ex = QueryGid,
+    .query_gid_table = QueryGids,
+    .alloc_pd = AllocateDomain,
+    .dealloc_pd = FreeDomain,
+    .reg_mr = Register,
+    .dereg_mr = Deregister,
+    .create_comp_channel = CreateChannel,
+    .destroy_comp_channel = DestroyChannel,
+    .create_cq = CreateCompletions,
+    .destroy_cq = DestroyCompletions,
+    .get_cq_event = GetCompletionEvent,
+    .ack_cq_events = AcknowledgeCompletionEvents,
+    .create_srq = CreateReceives,
+    .destroy_srq = DestroyReceives,
+    .create_qp = CreatePair,
+    .modify_qp = ModifyPair,
+    .destroy_qp = DestroyPair,
+    .get_async_event = GetAsyncEvent,
+    .ack_async_event = AcknowledgeAsyncEvent,
+    .event_type_str = EventName,
+    .wc_status_str = StatusName,
+};
+
+}  // namespace nacre::verbs::fake
