@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "client/memory_work.h"
 #include "common/crc32c.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -139,6 +140,8 @@ Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& b
   proto::ObjectRequest request;
   request.set_ost(batch.ost);
   std::vector<MemorySpan> memory;
+  MemoryWork work(batch.parts.front().memory.front().region->device());
+  std::vector<std::vector<uint32_t>> sums(batch.parts.size());
   uint64_t at = 0;
   for (const Part& part : batch.parts) {
     proto::ObjectRange* range = request.mutable_read()->add_ranges();
@@ -165,7 +168,12 @@ Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& b
     }
     if (complete != nullptr && (result.length() < batch.parts[i].length || result.holes_size() > 0))
       *complete = false;
-    if (Verify(fid, layout, batch.ost, batch.parts[i], result, last)) continue;
+    Examine(batch.parts[i], result, &work, &sums[i]);
+  }
+  CO_RETURN_IF_ERROR(co_await work.Finish());
+  for (size_t i = 0; i < batch.parts.size(); ++i) {
+    const proto::ReadRangeResult& result = reply.read().ranges(static_cast<int>(i));
+    if (Matches(fid, layout, batch.ost, batch.parts[i], result, sums[i], last)) continue;
     if (last) {
       co_return ErrnoError(
           EIO, absl::StrFormat("file %s: data of object %s on OST %d does not match its checksum",
@@ -176,12 +184,11 @@ Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& b
   co_return OkStatus();
 }
 
-// Zeros what was not put and checks what was. False: a block does not match.
-bool ObjectIo::Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
-                      const proto::ReadRangeResult& result, bool last) {
+// Zeros what was not put and sums up what was.
+void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, MemoryWork* work,
+                       std::vector<uint32_t>* sums) const {
   auto zero = [&](uint64_t from, uint64_t to) {
-    ForEachSpan(part.memory, from, to,
-                [](uint64_t, std::span<std::byte> bytes) { std::memset(bytes.data(), 0, bytes.size()); });
+    ForEachSpan(part.memory, from, to, [&](uint64_t, std::span<std::byte> bytes) { work->Zero(bytes); });
   };
   const uint64_t length = std::min(result.length(), part.length);
   zero(length, part.length);
@@ -189,10 +196,24 @@ bool ObjectIo::Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part
     uint64_t from = std::min(hole.offset(), length);
     zero(from, from + std::min(hole.length(), length - from));
   }
-  if (!verify_ || length == 0) return true;
+  if (verify_) *sums = SumBlocks(part, length, work);
+}
 
-  size_t count = CrcCount(part.object_offset, length);
-  bool good = static_cast<size_t>(result.crc_size()) == count;
+std::vector<uint32_t> ObjectIo::SumBlocks(const Part& part, uint64_t length, MemoryWork* work) {
+  std::vector<uint32_t> sums(CrcCount(part.object_offset, length));
+  const uint64_t first = part.object_offset / kBlockSize;
+  ForEachSpan(part.memory, 0, length, [&](uint64_t within, std::span<std::byte> bytes) {
+    const uint64_t offset = part.object_offset + within;
+    work->Sum(offset, bytes, &sums[offset / kBlockSize - first]);
+  });
+  return sums;
+}
+
+// False: a block does not match.
+bool ObjectIo::Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
+                       const proto::ReadRangeResult& result, const std::vector<uint32_t>& sums, bool last) {
+  if (sums.empty()) return true;
+  bool good = static_cast<size_t>(result.crc_size()) == sums.size();
   uint64_t bad_offset = 0;
   const uint64_t first_block = part.object_offset / kBlockSize;
   auto in_hole = [&](uint64_t block) {
@@ -202,17 +223,10 @@ bool ObjectIo::Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part
     }
     return false;
   };
-  std::vector<uint32_t> sums(count);
-  if (good) {
-    ForEachSpan(part.memory, 0, length, [&](uint64_t at, std::span<std::byte> bytes) {
-      uint64_t offset = part.object_offset + at;
-      Crc32cBlocks(offset, bytes, &sums[offset / kBlockSize - first_block]);
-    });
-    for (size_t i = 0; i < count && good; ++i) {
-      if (sums[i] == result.crc(static_cast<int>(i)) || in_hole(first_block + i)) continue;
-      good = false;
-      bad_offset = (first_block + i) * kBlockSize;
-    }
+  for (size_t i = 0; i < sums.size() && good; ++i) {
+    if (sums[i] == result.crc(static_cast<int>(i)) || in_hole(first_block + i)) continue;
+    good = false;
+    bad_offset = (first_block + i) * kBlockSize;
   }
   if (good) return true;
   Mismatches().Add();
@@ -250,6 +264,7 @@ Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, W
   request.set_ost(batch.ost);
   proto::WriteObjects* write = request.mutable_write();
   write->set_sync(mode.sync);
+  MemoryWork work(nullptr);
   std::vector<MemorySpan> memory;
   uint64_t at = 0;
   uint64_t blocks = 0;
@@ -266,12 +281,8 @@ Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, W
     bool shared = &part != &batch.parts.front() && (&part)[-1].stripe == part.stripe &&
                   ((&part)[-1].object_offset + (&part)[-1].length - 1) / kBlockSize == first;
     blocks += count - (shared ? 1 : 0);
-    range->mutable_crc()->Resize(static_cast<int>(count), 0);
-    uint32_t* sums = range->mutable_crc()->mutable_data();
-    ForEachSpan(part.memory, 0, part.length, [&](uint64_t within, std::span<std::byte> bytes) {
-      uint64_t offset = part.object_offset + within;
-      Crc32cBlocks(offset, bytes, &sums[offset / kBlockSize - first]);
-    });
+    const std::vector<uint32_t> sums = SumBlocks(part, part.length, &work);
+    range->mutable_crc()->Assign(sums.begin(), sums.end());
     memory.insert(memory.end(), part.memory.begin(), part.memory.end());
   }
   if (mode.reserved) write->set_grant_used(blocks * kBlockSize);

@@ -2,8 +2,8 @@
 // arrives.
 //
 // Stateless but for its references; thread-safe. A block that does not match its checksum is asked for once
-// more; then the read fails with EIO, the place is logged, and `problem` is told. Memory must be laid out
-// like the objects: equal offsets modulo 4 KiB.
+// more; then the read fails with EIO, the place is logged, and `problem` is told. Memory may be anywhere and
+// of any alignment; a device's is only read into, and checked by the device.
 #pragma once
 
 #include <functional>
@@ -42,6 +42,8 @@ struct WriteMode {
   bool reserved = false;  // the space was set aside with Targets::Reserve, one block for each block touched
 };
 
+class MemoryWork;  // client/memory_work.h
+
 class ObjectIo {
  public:
   using Problem = std::function<void(Fid, std::string)>;
@@ -71,8 +73,11 @@ class ObjectIo {
   Task<Status> ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
                         std::vector<size_t>* again, bool* complete);
   Task<WriteResult> WriteBatch(Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
-  bool Verify(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
-              const proto::ReadRangeResult& result, bool last);
+  void Examine(const Part& part, const proto::ReadRangeResult& result, MemoryWork* work,
+               std::vector<uint32_t>* sums) const;
+  static std::vector<uint32_t> SumBlocks(const Part& part, uint64_t length, MemoryWork* work);
+  bool Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
+               const proto::ReadRangeResult& result, const std::vector<uint32_t>& sums, bool last);
 
   Targets& targets_;
   const bool verify_;

@@ -67,6 +67,20 @@ uint32_t Crc32c(std::span<const std::byte> data, uint32_t crc) {
 #endif
 }
 
+// Checksums are linear over bytes of equal number: those of "first, then zeros" and of "nothing, then second"
+// differ from that of "first, then second" by that of "nothing, then zeros".
+uint32_t Crc32cConcat(uint32_t first, uint32_t second, size_t size) {
+  static constexpr std::array<std::byte, kBlockSize> kZeros{};
+  uint32_t nothing = 0;
+  while (size > 0) {
+    const auto zeros = std::span(kZeros).first(std::min<size_t>(size, kZeros.size()));
+    first = Crc32c(zeros, first);
+    nothing = Crc32c(zeros, nothing);
+    size -= zeros.size();
+  }
+  return first ^ nothing ^ second;
+}
+
 size_t CrcCount(uint64_t offset, uint64_t length) {
   if (length == 0) return 0;
   return (offset + length - 1) / kBlockSize - offset / kBlockSize + 1;

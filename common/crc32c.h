@@ -10,6 +10,10 @@ namespace nacre {
 // The checksum of `data` appended to bytes whose checksum is `crc` (0 for none).
 uint32_t Crc32c(std::span<const std::byte> data, uint32_t crc = 0);
 
+// The checksum of some bytes (`first`) and, behind them, `size` others (`second`). Takes time as summing
+// `size` bytes does.
+uint32_t Crc32cConcat(uint32_t first, uint32_t second, size_t size);
+
 // One checksum for each 4 KiB block that [offset, offset + data.size()) of an object touches; the first and
 // the last may be parts of a block. `out` has CrcCount(offset, data.size()) places. Several blocks go through
 // the CPU at once.

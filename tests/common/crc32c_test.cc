@@ -33,6 +33,14 @@ TEST(Crc32c, InstructionAgreesWithPortableAndContinues) {
   }
 }
 
+TEST(Crc32c, ChecksumsOfPartsMakeTheWhole) {
+  auto bytes = RandomBytes(20000, 3);
+  std::span<const std::byte> all(bytes);
+  for (size_t n : {0, 1, 7, 4096, 9000, 20000}) {
+    EXPECT_EQ(Crc32cConcat(Crc32c(all.first(n)), Crc32c(all.subspan(n)), all.size() - n), Crc32c(all)) << n;
+  }
+}
+
 TEST(Crc32c, BlocksAreCutAtBlockBoundaries) {
   auto bytes = RandomBytes(50000, 1);
   for (uint64_t offset : {0, 1, 4095, 4096, 6000}) {

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 
+#include "transport/call_result.h"
 #include "transport/memory.h"
+#include "transport/memory_device.h"
 #include "transport/watchdog.h"
 
 namespace nacre {
@@ -46,6 +48,28 @@ class InprocCallState {
 
   Task<StatusOr<std::string>> Wait() const { return result_.Wait(); }
 
+  // Of the caller's memory; null: host memory, or the call is over.
+  std::shared_ptr<MemoryDevice> device() {
+    std::lock_guard lock(mutex_);
+    return memory_.device() == nullptr ? nullptr : memory_.spans().front().region->device();
+  }
+
+  Task<Status> CopyToDevice(std::shared_ptr<MemoryDevice> device, uint64_t offset, Pieces buffers,
+                            uint64_t length) {
+    std::vector<iovec> to;
+    {
+      std::lock_guard lock(mutex_);
+      if (ended_) co_return Gone();
+      CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, size_, offset, length));
+      memory_.AppendPieces(offset, length, &to);
+      if (!result_.BeginCopy()) co_return Gone();
+    }
+    std::vector<iovec> from(buffers.begin(), buffers.end());
+    const Status copied = co_await device->CopyIn(std::move(to), std::move(from));
+    result_.EndCopy(copied);
+    co_return copied;
+  }
+
   Status Copy(CallMemory wanted, uint64_t offset, std::span<const iovec> buffers, uint64_t length) {
     std::lock_guard lock(mutex_);
     if (ended_) return Gone();
@@ -72,7 +96,7 @@ class InprocCallState {
   FlatMemory memory_;
   const uint64_t size_;
   const Duration deadline_;
-  const OneShot<StatusOr<std::string>> result_;
+  CallResult result_;
 };
 
 // The calls in progress of a peer or of a listener.
@@ -140,7 +164,10 @@ class InprocIncomingCall : public IncomingCall {
   uint64_t memory_size() const override { return state_->memory_size(); }
 
   Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) override {
-    co_return Copy(CallMemory::kPutTarget, memory_offset, buffers);
+    std::shared_ptr<MemoryDevice> device = state_->device();
+    if (device == nullptr) co_return Copy(CallMemory::kPutTarget, memory_offset, buffers);
+    const uint64_t length = TotalSize(buffers);
+    co_return co_await state_->CopyToDevice(std::move(device), memory_offset, ToPieces(buffers), length);
   }
 
   Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) override {
@@ -158,10 +185,15 @@ class InprocIncomingCall : public IncomingCall {
 
  private:
   template <typename Buffers>
-  Status Copy(CallMemory wanted, uint64_t offset, const Buffers& buffers) {
+  static Pieces ToPieces(const Buffers& buffers) {
     Pieces pieces;
     for (const auto& buffer : buffers) pieces.push_back(ToIovec(buffer));
-    return state_->Copy(wanted, offset, pieces, TotalSize(buffers));
+    return pieces;
+  }
+
+  template <typename Buffers>
+  Status Copy(CallMemory wanted, uint64_t offset, const Buffers& buffers) {
+    return state_->Copy(wanted, offset, ToPieces(buffers), TotalSize(buffers));
   }
 
   const std::shared_ptr<InprocCallState> state_;

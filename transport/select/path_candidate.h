@@ -7,10 +7,12 @@
 // file descriptors) is the candidate's own affair.
 #pragma once
 
+#include <cerrno>
 #include <memory>
 #include <string>
 
 #include "common/clock.h"
+#include "common/status.h"
 #include "common/task.h"
 #include "transport/shared_memory.h"
 #include "transport/transport.h"
@@ -24,10 +26,15 @@ class PathCandidate {
   // In the configuration and in PathInfo: "shm", "rdma". Letters and digits.
   virtual std::string name() const = 0;
 
-  // As Transport::Register and RegisterShared. An error: calls with this memory take another path.
+  // As Transport::Register, RegisterShared and RegisterDevice. An error: calls with this memory take another
+  // path.
   virtual StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) = 0;
   virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) {
     return Register(memory->data(), memory->size());
+  }
+  virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice>, std::byte*,
+                                                                 size_t) {
+    return ErrnoError(ENOTSUP, "this path does not reach the memory of devices");
   }
 
   // The server's side. The listener's address() is the offer: printable ASCII without line ends, at most

@@ -15,13 +15,19 @@ namespace nacre {
 class SelectRegion : public MemoryRegion {
  public:
   SelectRegion(std::byte* data, size_t size, std::vector<std::shared_ptr<MemoryRegion>> parts,
-               std::shared_ptr<void> owner)
-      : MemoryRegion(data, size), owner_(std::move(owner)), parts_(std::move(parts)) {}
+               std::shared_ptr<void> owner, std::shared_ptr<MemoryDevice> device)
+      : MemoryRegion(data, size),
+        owner_(std::move(owner)),
+        device_(std::move(device)),
+        parts_(std::move(parts)) {}
+
+  const std::shared_ptr<MemoryDevice>& device() const override { return device_; }
 
   const std::shared_ptr<MemoryRegion>& part(size_t candidate) const { return parts_[candidate]; }
 
  private:
   const std::shared_ptr<void> owner_;  // of the memory; goes last
+  const std::shared_ptr<MemoryDevice> device_;
   const std::vector<std::shared_ptr<MemoryRegion>> parts_;
 };
 

@@ -66,13 +66,19 @@ class SelectTransport : public Transport {
         options_(std::make_shared<const SelectOptions>(std::move(options))) {}
 
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {
-    return RegisterEach(data, size, nullptr,
+    return RegisterEach(data, size, nullptr, nullptr,
                         [&](PathCandidate& candidate) { return candidate.Register(data, size); });
   }
 
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) override {
-    return RegisterEach(memory->data(), memory->size(), memory,
+    return RegisterEach(memory->data(), memory->size(), memory, nullptr,
                         [&](PathCandidate& candidate) { return candidate.RegisterShared(memory); });
+  }
+
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    auto with = [&](PathCandidate& candidate) { return candidate.RegisterDevice(device, data, size); };
+    return RegisterEach(data, size, nullptr, device, std::move(with));
   }
 
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {
@@ -102,7 +108,9 @@ class SelectTransport : public Transport {
  private:
   template <typename Function>
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterEach(std::byte* data, size_t size,
-                                                       std::shared_ptr<void> owner, Function register_with) {
+                                                       std::shared_ptr<void> owner,
+                                                       std::shared_ptr<MemoryDevice> device,
+                                                       Function register_with) {
     RETURN_IF_ERROR(RegisterHostMemory(data, size).status());
     std::vector<std::shared_ptr<MemoryRegion>> parts;
     for (const auto& candidate : options_->candidates) {
@@ -114,7 +122,7 @@ class SelectTransport : public Transport {
       }
       parts.push_back(part.ok() ? *std::move(part) : nullptr);
     }
-    return std::make_shared<SelectRegion>(data, size, std::move(parts), std::move(owner));
+    return std::make_shared<SelectRegion>(data, size, std::move(parts), std::move(owner), std::move(device));
   }
 
   static Status Refused(const PathCandidate& candidate, const Status& why) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "transport/memory_device.h"
 #include "transport/shm/setup.h"
 #include "transport/shm/shm_counters.h"
 
@@ -15,6 +16,14 @@ namespace nacre::shm {
 namespace {
 
 constexpr size_t kMaxTaken = 4;  // puts that the server is told of together
+
+std::string TakenFrame(FrameHeader put) {
+  put.type = FrameType::kTaken;
+  put.body_length = 0;
+  std::array<std::byte, kFrameHeaderSize> frame;
+  EncodeFrameHeader(put, frame.data());
+  return {reinterpret_cast<const char*>(frame.data()), frame.size()};
+}
 
 // An error of the connection's making with the address, of the same kind.
 Status CannotUse(const std::string& address, const Status& why) {
@@ -64,19 +73,45 @@ Task<Status> ShmClientConnection::OnFrame(FrameHeader header) {
 Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   CO_ASSIGN_OR_RETURN(const std::string body, co_await ReadBody(header.body_length));
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kPutTarget));
-  CO_ASSIGN_OR_RETURN(const std::vector<iovec> from, ParsePieces(body, views_, header.payload_length));
+  CO_ASSIGN_OR_RETURN(std::vector<iovec> from, ParsePieces(body, views_, header.payload_length));
+  count().client_bytes_put.Add(header.payload_length);
+  if (call->memory.device() != nullptr) {
+    co_await PinViews(call->memory.spans().front().region->device());
+    if (!call->result.BeginCopy()) co_return ErrnoError(EPROTO, "a put for a call that is over");
+    auto self = std::static_pointer_cast<ShmClientConnection>(shared_from_this());
+    Spawn(executor(), CopyToDevice(std::move(self), header, std::move(call), std::move(from)));
+    co_return OkStatus();
+  }
   absl::InlinedVector<iovec, 8> to;
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   CopyPieces(to, from);
-  count().client_bytes_put.Add(header.payload_length);
-  FrameHeader taken = header;
-  taken.type = FrameType::kTaken;
-  taken.body_length = 0;
-  std::array<std::byte, kFrameHeaderSize> frame;
-  EncodeFrameHeader(taken, frame.data());
-  taken_.append(reinterpret_cast<const char*>(frame.data()), frame.size());
+  taken_ += TakenFrame(header);
   if (taken_.size() >= kMaxTaken * kFrameHeaderSize) BeforeWait();
   co_return OkStatus();
+}
+
+Task<void> ShmClientConnection::PinViews(std::shared_ptr<MemoryDevice> device) {
+  if (pins_.contains(device)) co_return;
+  Pins pins;
+  for (const auto& view : views_) {
+    StatusOr<std::shared_ptr<void>> pin = co_await device->Pin(view->bytes());
+    if (pin.ok()) {
+      pins.push_back(*std::move(pin));
+    } else {
+      LogWarning("data plane: %s copies slowly out of a server's memory: %s", device->name(),
+                 pin.status().message());
+    }
+  }
+  pins_.emplace(std::move(device), std::move(pins));
+}
+
+Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
+                                             std::shared_ptr<ClientCall> call, std::vector<iovec> from) {
+  std::vector<iovec> to;
+  call->memory.AppendPieces(header.offset, header.payload_length, &to);
+  const Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
+  self->SendBytes(TakenFrame(header));
+  call->result.EndCopy(copied);
 }
 
 // One message for several puts: each one wakes the server.

@@ -1,10 +1,13 @@
 // The client's end of a shared-memory connection: a ClientConnection over a unix socket whose two sides see
 // each other's registered memory. What the server puts is copied here, out of its memory, by the reading
-// coroutine; so after a call has ended nobody touches its memory, as over TCP. Thread-safe.
+// coroutine, or by the device that has the call's memory; so after a call has ended nobody touches its
+// memory, as over TCP. Thread-safe.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/shm/pieces.h"
 #include "transport/shm/shm_memory.h"
@@ -23,6 +26,10 @@ class ShmClientConnection : public ClientConnection {
   Task<Status> Prepare() override;
   Task<Status> OnFrame(FrameHeader header) override;
   Task<Status> OnSharedPut(FrameHeader header);
+  // Lets the device copy out of the server's memory at full speed.
+  Task<void> PinViews(std::shared_ptr<MemoryDevice> device);
+  static Task<void> CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
+                                 std::shared_ptr<ClientCall> call, std::vector<iovec> from);
   void BeforeWait() override;
   bool ShowSource(const ClientCall& call, std::string* pieces) override;
 
@@ -30,7 +37,9 @@ class ShmClientConnection : public ClientConnection {
   const Shown shown_;
   // Only for the reader.
   Views views_;
-  std::string taken_;  // frames to be sent
+  using Pins = std::vector<std::shared_ptr<void>>;
+  std::map<std::shared_ptr<MemoryDevice>, Pins> pins_;  // of views_
+  std::string taken_;                                   // frames to be sent
 };
 
 // For MakeStreamPeer.

@@ -91,6 +91,11 @@ class ShmCandidate : public PathCandidate {
     return transport_.Register(memory->data(), memory->size());
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    return transport_.RegisterDevice(std::move(device), data, size);
+  }
+
   StatusOr<std::unique_ptr<Listener>> Listen(CallHandler handler) override {
     ASSIGN_OR_RETURN(std::string boot, BootId());
     const std::string address = absl::StrFormat("unix:@nacre.%d.%016x", ::getpid(), SystemRandom().Next());

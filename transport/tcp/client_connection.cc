@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "transport/memory_device.h"
 
 namespace nacre {
 namespace {
@@ -13,6 +14,13 @@ namespace {
 constexpr int kSlotBits = 16;
 constexpr uint64_t kMaxSlots = 1 << kSlotBits;
 constexpr int kMaxDataWrites = 16;  // of one call at once
+
+// What has been received for a call goes on to its device while the connection receives more.
+Task<void> CopyToDevice(std::shared_ptr<ClientCall> call, std::vector<iovec> to, StagingBuffer received) {
+  std::vector<iovec> from = {ToIovec(received.bytes)};
+  const Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
+  call->result.EndCopy(copied);
+}
 
 }  // namespace
 
@@ -216,10 +224,28 @@ StatusOr<std::shared_ptr<ClientCall>> ClientConnection::Find(const FrameHeader& 
 
 Task<Status> ClientConnection::OnPut(FrameHeader header) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kPutTarget));
+  if (call->memory.device() != nullptr) co_return co_await PutToDevice(header, std::move(call));
   absl::InlinedVector<iovec, 8> pieces;
   call->memory.AppendPieces(header.offset, header.payload_length, &pieces);
   count().client_bytes_put.Add(header.payload_length);
   co_return co_await reader().Read(std::span(pieces.data(), pieces.size()));
+}
+
+Task<Status> ClientConnection::PutToDevice(FrameHeader header, std::shared_ptr<ClientCall> call) {
+  count().client_bytes_put.Add(header.payload_length);
+  for (uint64_t done = 0; done < header.payload_length;) {
+    // Without staging buffers the device is of no use to anybody: the connection ends with its calls.
+    CO_ASSIGN_OR_RETURN(StagingBuffer staging,
+                        co_await call->memory.device()->Stage(header.payload_length - done));
+    iovec piece = ToIovec(staging.bytes);
+    CO_RETURN_IF_ERROR(co_await reader().Read(std::span(&piece, 1)));
+    std::vector<iovec> to;
+    call->memory.AppendPieces(header.offset + done, staging.bytes.size(), &to);
+    done += staging.bytes.size();
+    if (!call->result.BeginCopy()) co_return ErrnoError(EPROTO, "a put for a call that is over");
+    Spawn(executor(), CopyToDevice(call, std::move(to), std::move(staging)));
+  }
+  co_return OkStatus();
 }
 
 Task<Status> ClientConnection::OnGet(FrameHeader header) {

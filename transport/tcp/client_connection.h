@@ -1,5 +1,6 @@
-// The client's end of one connection: sends calls, receives puts straight into their memory, answers gets
-// from it. Thread-safe. Calls beyond the server's limit wait here in order.
+// The client's end of one connection: sends calls, receives puts straight into their memory (a device's by
+// way of its staging buffers), answers gets from it. Thread-safe. Calls beyond the server's limit wait here
+// in order.
 #pragma once
 
 #include <deque>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "transport/call_result.h"
 #include "transport/memory.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/hello.h"
@@ -30,7 +32,7 @@ class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCal
   const std::string body;
   const CallMemory kind;
   const FlatMemory memory;
-  const OneShot<StatusOr<std::string>> result;
+  CallResult result;
 
  private:
   friend class ClientConnection;
@@ -87,6 +89,7 @@ class ClientConnection : public Connection {
   void OnClosed(const Status& why) override;
   Task<Status> OnHello(FrameHeader header);
   Task<Status> OnPut(FrameHeader header);
+  Task<Status> PutToDevice(FrameHeader header, std::shared_ptr<ClientCall> call);
   Task<Status> OnGet(FrameHeader header);
   Task<Status> OnReply(FrameHeader header);
   Task<Status> OnAttach(FrameHeader header);

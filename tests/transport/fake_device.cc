@@ -1,0 +1,106 @@
+#include "tests/transport/fake_device.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "common/crc32c.h"
+#include "transport/memory.h"
+
+namespace nacre {
+namespace {
+
+constexpr size_t kStagingSize = 10'000;  // odd, so that puts are cut
+
+std::byte* MapOrDie(int fd, size_t size, int protection) {
+  void* at = ::mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) std::abort();
+  return static_cast<std::byte*>(at);
+}
+
+}  // namespace
+
+FakeDevice::FakeDevice(size_t size) : size_(size) {
+  const int fd = ::memfd_create("nacre-fake-device", MFD_CLOEXEC);
+  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(size)) != 0) std::abort();
+  data_ = MapOrDie(fd, size, PROT_NONE);
+  alias_ = MapOrDie(fd, size, PROT_READ | PROT_WRITE);
+  ::close(fd);
+}
+
+FakeDevice::~FakeDevice() {
+  ::munmap(data_, size_);
+  ::munmap(alias_, size_);
+}
+
+void FakeDevice::Hold() {
+  std::lock_guard lock(mutex_);
+  held_ = true;
+}
+
+void FakeDevice::Resume() {
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    held_ = false;
+    waiters.swap(waiters_);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
+}
+
+Task<void> FakeDevice::Turn() {
+  const OneShot<Unit> turn;
+  {
+    std::lock_guard lock(mutex_);
+    if (!held_) co_return;
+    waiters_.push_back(turn);
+  }
+  ++waiting_;
+  co_await turn.Wait();
+  --waiting_;
+}
+
+std::vector<iovec> FakeDevice::Seen(std::vector<iovec> pieces) const {
+  for (iovec& piece : pieces) piece.iov_base = alias_ + (static_cast<std::byte*>(piece.iov_base) - data_);
+  return pieces;
+}
+
+Task<Status> FakeDevice::CopyIn(std::vector<iovec> to, std::vector<iovec> from) {
+  co_await Turn();
+  if (failure_.ok()) CopyPieces(Seen(std::move(to)), from);
+  co_return failure_;
+}
+
+Task<Status> FakeDevice::CopyOut(std::vector<iovec> to, std::vector<iovec> from) {
+  co_await Turn();
+  if (failure_.ok()) CopyPieces(to, Seen(std::move(from)));
+  co_return failure_;
+}
+
+Task<Status> FakeDevice::Zero(std::vector<iovec> pieces) {
+  for (const iovec& piece : Seen(std::move(pieces))) std::memset(piece.iov_base, 0, piece.iov_len);
+  co_return OkStatus();
+}
+
+Task<StatusOr<std::vector<uint32_t>>> FakeDevice::Crc32c(std::vector<iovec> pieces) {
+  std::vector<uint32_t> sums;
+  for (const iovec& piece : Seen(std::move(pieces))) {
+    sums.push_back(nacre::Crc32c({static_cast<const std::byte*>(piece.iov_base), piece.iov_len}));
+  }
+  co_return sums;
+}
+
+Task<StatusOr<StagingBuffer>> FakeDevice::Stage(size_t size) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(std::min(size, kStagingSize));
+  const std::span<std::byte> span(*bytes);
+  co_return StagingBuffer{span, std::move(bytes)};
+}
+
+Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte>) {
+  ++pins_;
+  co_return std::shared_ptr<void>(std::make_shared<int>());
+}
+
+}  // namespace nacre
