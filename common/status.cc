@@ -68,7 +68,9 @@ constexpr std::array kErrnoTable = std::to_array<ErrnoRow>({
     {ENAMETOOLONG, "ENAMETOOLONG", absl::StatusCode::kInvalidArgument, false},
     {EILSEQ, "EILSEQ", absl::StatusCode::kInvalidArgument, false},
     {EPROTO, "EPROTO", absl::StatusCode::kInvalidArgument, false},
+    {EFAULT, "EFAULT", absl::StatusCode::kInvalidArgument, false},
     {EADDRINUSE, "EADDRINUSE", absl::StatusCode::kFailedPrecondition, false},
+    {EOWNERDEAD, "EOWNERDEAD", absl::StatusCode::kFailedPrecondition, false},
 });
 
 const ErrnoRow* FindErrno(int error) {

@@ -72,6 +72,9 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   StatusOr<std::shared_ptr<DeviceState>> State();
 
  private:
+  // State(), made by another thread if it is not there.
+  Task<StatusOr<std::shared_ptr<DeviceState>>> Ready();
+
   const std::shared_ptr<const CudaLibrary> cuda_;
   const std::shared_ptr<HostPins> pins_;
   const DeviceInfo info_;

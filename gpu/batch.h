@@ -1,0 +1,49 @@
+// Work that was handed to one CUDA stream, with the event that tells when it is done. Plain data of the
+// engine's thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/cuda_abi.h"
+#include "gpu/job.h"
+#include "gpu/kernel_pieces.h"
+
+namespace nacre::gpu {
+
+using EngineClock = std::chrono::steady_clock;
+using EngineTime = EngineClock::time_point;
+
+// Pinned memory for the list of one kernel launch and, for checksums, what it answers.
+struct LaunchList {
+  static constexpr size_t kMostPieces = 32768;
+
+  KernelPiece* pieces = nullptr;
+  uint32_t* sums = nullptr;
+  size_t count = 0;
+
+  std::span<const KernelPiece> view() const { return {pieces, count}; }
+  size_t room() const { return kMostPieces - count; }
+};
+
+// Where in a job the checksums of a launch belong.
+struct SumRange {
+  JobPtr job;
+  size_t begin = 0;
+  size_t count = 0;
+};
+
+struct Batch {
+  CudaEvent event = nullptr;
+  std::vector<JobPtr> jobs;
+  std::vector<SumRange> sums;  // in the order of the list
+  LaunchList* list = nullptr;
+  uint64_t bytes = 0;
+  EngineTime issued;
+  EngineTime expected;
+};
+
+}  // namespace nacre::gpu

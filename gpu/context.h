@@ -1,0 +1,51 @@
+// A GPU's primary context, retained: the one that the application's runtime API uses too. Immutable after
+// construction, hence thread-safe; the last owner releases it.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "common/status.h"
+#include "gpu/cuda_library.h"
+
+namespace nacre::gpu {
+
+class Context {
+ public:
+  static StatusOr<std::shared_ptr<Context>> Retain(std::shared_ptr<const CudaLibrary> cuda, int ordinal);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const CudaLibrary& cuda() const { return *cuda_; }
+  CudaContext handle() const { return handle_; }
+  int ordinal() const { return ordinal_; }
+
+  // Whether this process may use it: not in a forked child, where destructors must leave everything alone.
+  bool Usable() const { return cuda_->CheckProcess().ok(); }
+
+ private:
+  Context(std::shared_ptr<const CudaLibrary> cuda, int ordinal) : cuda_(std::move(cuda)), ordinal_(ordinal) {}
+
+  const std::shared_ptr<const CudaLibrary> cuda_;
+  const int ordinal_;
+  CudaContext handle_ = nullptr;
+};
+
+// While it lives the context is the calling thread's current one; the application's own comes back
+// afterwards.
+class UseContext {
+ public:
+  explicit UseContext(const Context& context);
+  ~UseContext();
+  UseContext(const UseContext&) = delete;
+  UseContext& operator=(const UseContext&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  const Context& context_;
+  Status status_;
+};
+
+}  // namespace nacre::gpu

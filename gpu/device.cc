@@ -1,0 +1,149 @@
+#include "gpu/device.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "common/crc32c.h"
+#include "gpu/cuda_library.h"
+#include "gpu/device_state.h"
+#include "gpu/piece_sums.h"
+
+namespace nacre::gpu {
+namespace {
+
+Task<Status> RunCopy(DeviceState* state, Job::Kind kind, std::vector<iovec> device, std::vector<iovec> host) {
+  auto job = std::make_shared<Job>(kind);
+  CO_ASSIGN_OR_RETURN(job->segments, PairPieces(device, host));
+  if (job->segments.empty()) co_return OkStatus();
+  co_return co_await state->engine().Run(std::move(job));
+}
+
+std::vector<iovec> OnePiece(std::byte* data, size_t size) { return std::vector<iovec>(1, iovec{data, size}); }
+
+// Without kernels: copy by copy through a staging buffer.
+Task<StatusOr<uint32_t>> SumByCpu(DeviceState* state, iovec piece) {
+  uint32_t sum = 0;
+  auto* at = static_cast<std::byte*>(piece.iov_base);
+  for (std::byte* end = at + piece.iov_len; at != end;) {
+    CO_ASSIGN_OR_RETURN(StagingBuffer buffer, co_await state->staging().Stage(end - at, &state->engine()));
+    std::vector<iovec> device = OnePiece(at, buffer.bytes.size());
+    std::vector<iovec> host = OnePiece(buffer.bytes.data(), buffer.bytes.size());
+    CO_RETURN_IF_ERROR(co_await RunCopy(state, Job::Kind::kCopyOut, std::move(device), std::move(host)));
+    sum = nacre::Crc32c(buffer.bytes, sum);
+    at += buffer.bytes.size();
+  }
+  co_return sum;
+}
+
+Task<StatusOr<std::vector<uint32_t>>> SumAllByCpu(DeviceState* state, std::vector<iovec> pieces) {
+  std::vector<uint32_t> sums;
+  for (const iovec& piece : pieces) {
+    CO_ASSIGN_OR_RETURN(uint32_t sum, co_await SumByCpu(state, piece));
+    sums.push_back(sum);
+  }
+  co_return sums;
+}
+
+}  // namespace
+
+Device::Device(std::shared_ptr<const CudaLibrary> cuda, std::shared_ptr<HostPins> pins, DeviceInfo info,
+               Options options)
+    : cuda_(std::move(cuda)), pins_(std::move(pins)), info_(std::move(info)), options_(std::move(options)) {}
+
+Device::~Device() {
+  // A forked child has neither the thread nor the context: it lets go of nothing.
+  if (state_ != nullptr && !cuda_->CheckProcess().ok()) new std::shared_ptr<DeviceState>(std::move(state_));
+}
+
+StatusOr<std::shared_ptr<DeviceState>> Device::State() {
+  RETURN_IF_ERROR(cuda_->CheckProcess());
+  std::lock_guard lock(mutex_);
+  if (state_ == nullptr) {
+    ASSIGN_OR_RETURN(state_, DeviceState::Make(cuda_, pins_, info_, options_));
+  }
+  return state_;
+}
+
+Task<StatusOr<std::shared_ptr<DeviceState>>> Device::Ready() {
+  CO_RETURN_IF_ERROR(cuda_->CheckProcess());
+  {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock() && state_ != nullptr) co_return state_;
+  }
+  // A context takes long: not on a thread that others wait for.
+  OneShot<StatusOr<std::shared_ptr<DeviceState>>> made;
+  std::thread([made, self = shared_from_this()]() mutable {
+    StatusOr<std::shared_ptr<DeviceState>> state = self->State();
+    self = nullptr;  // whoever waits may be the last owner then
+    made.Set(std::move(state));
+  }).detach();
+  co_return co_await made.Wait();
+}
+
+Task<Status> Device::Start() {
+  StatusOr<std::shared_ptr<DeviceState>> state = co_await Ready();
+  co_return state.status();
+}
+
+Status Device::kernels() {
+  ASSIGN_OR_RETURN(auto state, State());
+  return state->kernels().status();
+}
+
+std::string Device::verification() {
+  Status status = kernels();
+  return status.ok() ? "gpu" : absl::StrCat("cpu (", status.message(), ")");
+}
+
+std::string Device::name() const { return absl::StrCat("cuda:", info_.ordinal); }
+
+Task<Status> Device::CopyIn(std::vector<iovec> to, std::vector<iovec> from) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  co_return co_await RunCopy(state.get(), Job::Kind::kCopyIn, std::move(to), std::move(from));
+}
+
+Task<Status> Device::CopyOut(std::vector<iovec> to, std::vector<iovec> from) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  co_return co_await RunCopy(state.get(), Job::Kind::kCopyOut, std::move(from), std::move(to));
+}
+
+Task<Status> Device::Zero(std::vector<iovec> pieces) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  auto job = std::make_shared<Job>(Job::Kind::kZero);
+  job->pieces = std::move(pieces);
+  co_return co_await state->engine().Run(std::move(job));
+}
+
+Task<StatusOr<std::vector<uint32_t>>> Device::Crc32c(std::vector<iovec> pieces) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  if (!state->kernels().ok()) co_return co_await SumAllByCpu(state.get(), std::move(pieces));
+  auto job = std::make_shared<Job>(Job::Kind::kSum);
+  job->pieces = std::move(pieces);
+  CO_RETURN_IF_ERROR(co_await state->engine().Run(job));
+  co_return JoinSums(job->pieces, job->sums);
+}
+
+Task<StatusOr<StagingBuffer>> Device::Stage(size_t size) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  co_return co_await state->staging().Stage(size, &state->engine());
+}
+
+Task<StatusOr<std::shared_ptr<void>>> Device::Pin(std::span<const std::byte> mapped) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  if (std::shared_ptr<void> token = pins_->Find(mapped)) co_return token;
+  StatusOr<std::shared_ptr<void>> token = nullptr;
+  // Must not own the state: the engine's thread would destroy itself with it.
+  auto pin = [pins = pins_, context = state->context(), mapped, read_only = info_.read_only_host_register,
+              &token] {
+    token = pins->Pin(context, mapped, read_only);
+    return OkStatus();
+  };
+  absl::AnyInvocable<Status()> call = std::move(pin);
+  CO_RETURN_IF_ERROR(co_await state->engine().Call(std::move(call)));
+  co_return token;
+}
+
+}  // namespace nacre::gpu

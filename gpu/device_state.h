@@ -1,0 +1,42 @@
+// What a Device has once it is in use: context, kernels, copy engine, staging. Made and unmade in this order.
+// Immutable, hence thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "gpu/context.h"
+#include "gpu/copy_engine.h"
+#include "gpu/device.h"
+#include "gpu/host_pins.h"
+#include "gpu/kernels.h"
+#include "gpu/staging.h"
+#include "gpu/stream_flags.h"
+
+namespace nacre::gpu {
+
+class DeviceState {
+ public:
+  static StatusOr<std::shared_ptr<DeviceState>> Make(std::shared_ptr<const CudaLibrary> cuda,
+                                                     std::shared_ptr<HostPins> pins, const DeviceInfo& info,
+                                                     const Options& options);
+
+  const std::shared_ptr<Context>& context() const { return context_; }
+  const StatusOr<std::shared_ptr<const Kernels>>& kernels() const { return kernels_; }
+  CopyEngine& engine() { return *engine_; }
+  Staging& staging() { return *staging_; }
+  StreamFlagPool& flags() { return *flags_; }
+
+  // Fails in a forked child.
+  Status Check() const { return context_->cuda().CheckProcess(); }
+
+ private:
+  DeviceState() : kernels_(absl::UnknownError("not loaded")) {}
+
+  std::shared_ptr<Context> context_;
+  StatusOr<std::shared_ptr<const Kernels>> kernels_;  // or why there are none
+  std::shared_ptr<Staging> staging_;
+  std::shared_ptr<StreamFlagPool> flags_;
+  std::unique_ptr<CopyEngine> engine_;
+};
+
+}  // namespace nacre::gpu

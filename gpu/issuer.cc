@@ -1,0 +1,238 @@
+#include "gpu/issuer.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "gpu/piece_sums.h"
+#include "gpu/pointer_info.h"
+
+namespace nacre::gpu {
+namespace {
+
+constexpr size_t kStreamsIn = 2;                // so that one copies while the other's next copy is prepared
+constexpr uint64_t kEnoughInFlight = 16 << 20;  // keeps the copy engine busy until somebody looks again
+constexpr size_t kFewestZerosForKernel = 4;     // fewer are quicker by themselves
+constexpr size_t kMostZeroForKernel = 256 << 10;  // longer pieces fill the memory's rate by themselves
+constexpr EngineClock::duration kLongestWatch = std::chrono::microseconds(100);
+
+uint64_t TotalBytes(std::span<const iovec> pieces) {
+  uint64_t total = 0;
+  for (const iovec& piece : pieces) total += piece.iov_len;
+  return total;
+}
+
+}  // namespace
+
+Issuer::Issuer(std::shared_ptr<Context> context, std::shared_ptr<const Kernels> kernels,
+               std::shared_ptr<const PinnedRanges> pinned)
+    : context_(context),
+      kernels_(std::move(kernels)),
+      pinned_(std::move(pinned)),
+      lists_(std::move(context)) {}
+
+StatusOr<std::unique_ptr<Issuer>> Issuer::Open(std::shared_ptr<Context> context,
+                                               std::shared_ptr<const Kernels> kernels,
+                                               std::shared_ptr<const PinnedRanges> pinned) {
+  std::unique_ptr<Issuer> issuer(new Issuer(std::move(context), std::move(kernels), std::move(pinned)));
+  RETURN_IF_ERROR(issuer->OpenStreams());
+  return issuer;
+}
+
+Status Issuer::OpenStreams() {
+  for (size_t i = 0; i < kStreamsIn; ++i) {
+    ASSIGN_OR_RETURN(auto in, InFlight::Open(context_));
+    in_.push_back(std::move(in));
+  }
+  ASSIGN_OR_RETURN(out_, InFlight::Open(context_));
+  ASSIGN_OR_RETURN(work_, InFlight::Open(context_));
+  for (const auto& in : in_) all_.push_back(in.get());
+  all_.insert(all_.end(), {out_.get(), work_.get()});
+  return OkStatus();
+}
+
+Issuer::~Issuer() = default;
+
+void Issuer::Issue(std::vector<JobPtr> jobs) {
+  auto kind_begin = jobs.begin();
+  std::stable_sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a->kind < b->kind; });
+  while (kind_begin != jobs.end()) {
+    Job::Kind kind = (*kind_begin)->kind;
+    auto kind_end =
+        std::find_if(kind_begin, jobs.end(), [kind](const auto& job) { return job->kind != kind; });
+    std::span<const JobPtr> same(kind_begin, kind_end);
+    if (kind == Job::Kind::kCopyIn || kind == Job::Kind::kCopyOut) IssueCopies(same, kind);
+    if (kind == Job::Kind::kZero) IssueZeros(same);
+    for (const JobPtr& job : same) {
+      if (kind == Job::Kind::kSum) QueueSum(job);
+      if (kind == Job::Kind::kCall) job->done.Set(job->call());
+      if (kind == Job::Kind::kWatch) watches_.push_back(job);
+    }
+    if (kind == Job::Kind::kWatch) watched_since_ = EngineClock::now();
+    if (kind == Job::Kind::kSum) IssueSums();
+    kind_begin = kind_end;
+  }
+}
+
+Status Issuer::CheckPieces(std::span<const iovec> pieces) {
+  SpanChecker checker(context_->cuda(), context_->ordinal());
+  for (const iovec& piece : pieces)
+    RETURN_IF_ERROR(checker.Check(reinterpret_cast<uint64_t>(piece.iov_base), piece.iov_len));
+  return OkStatus();
+}
+
+void Issuer::IssueZeros(std::span<const JobPtr> jobs) {
+  Batch batch;
+  const CudaLibrary& cuda = context_->cuda();
+  for (const JobPtr& job : jobs) {
+    batch.jobs.push_back(job);
+    std::vector<iovec> pieces = MergePieces(job->pieces);
+    batch.bytes += TotalBytes(pieces);
+    if (kernels_ != nullptr && pieces.size() >= kFewestZerosForKernel)
+      ZeroByKernel(&pieces, job.get(), &batch);
+    for (const iovec& piece : pieces) {
+      auto address = reinterpret_cast<CudaAddress>(piece.iov_base);
+      job->Fail(
+          cuda.Check(cuda->MemsetD8Async(address, 0, piece.iov_len, work_->stream()), "cuMemsetD8Async"));
+    }
+  }
+  if (batch.list != nullptr && batch.list->count > 0) {
+    Status launched = kernels_->Zero(batch.list->view(), work_->stream());
+    for (const JobPtr& job : batch.jobs) job->Fail(launched);
+  }
+  Send(std::move(batch), work_.get());
+}
+
+// Moves what is better done by the kernel from `pieces` to the batch's list.
+void Issuer::ZeroByKernel(std::vector<iovec>* pieces, Job* job, Batch* batch) {
+  std::vector<iovec> small;
+  std::copy_if(pieces->begin(), pieces->end(), std::back_inserter(small),
+               [](const iovec& piece) { return piece.iov_len <= kMostZeroForKernel; });
+  if (batch->list == nullptr) batch->list = lists_.Take();
+  if (batch->list == nullptr || CountParts(small) > batch->list->room()) return;
+  if (Status status = CheckPieces(small); !status.ok()) {
+    job->Fail(status);
+    pieces->clear();
+    return;
+  }
+  std::vector<KernelPiece> parts;
+  AppendParts(small, &parts);
+  std::copy(parts.begin(), parts.end(), batch->list->pieces + batch->list->count);
+  batch->list->count += parts.size();
+  std::erase_if(*pieces, [](const iovec& piece) { return piece.iov_len <= kMostZeroForKernel; });
+}
+
+void Issuer::QueueSum(JobPtr job) {
+  Status status =
+      kernels_ != nullptr ? CheckPieces(job->pieces) : ErrnoError(EOPNOTSUPP, "there are no kernels");
+  WaitingSum sum;
+  if (status.ok()) AppendParts(job->pieces, &sum.parts);
+  if (sum.parts.empty()) {
+    job->done.Set(status);
+    return;
+  }
+  job->sums.resize(sum.parts.size());
+  ++job->batches;  // until the last part is launched, whatever ends before
+  sum.job = std::move(job);
+  waiting_sums_.push_back(std::move(sum));
+}
+
+void Issuer::IssueSums() {
+  while (!waiting_sums_.empty()) {
+    LaunchList* list = lists_.Take();
+    if (list != nullptr) {
+      SendSums(list);
+      continue;
+    }
+    if (lists_.AnyInUse()) return;
+    for (const WaitingSum& sum : waiting_sums_)
+      sum.job->done.Set(ErrnoError(ENOMEM, "no pinned memory for a list of checksums"));
+    waiting_sums_.clear();
+  }
+}
+
+// One launch of as much as the list holds.
+void Issuer::SendSums(LaunchList* list) {
+  Batch batch;
+  batch.list = list;
+  while (!waiting_sums_.empty() && list->room() > 0) {
+    WaitingSum& sum = waiting_sums_.front();
+    size_t count = std::min(list->room(), sum.parts.size() - sum.next);
+    std::copy_n(sum.parts.begin() + sum.next, count, list->pieces + list->count);
+    list->count += count;
+    batch.jobs.push_back(sum.job);
+    batch.sums.push_back({sum.job, sum.next, count});
+    sum.next += count;
+    if (sum.next < sum.parts.size()) break;
+    --sum.job->batches;
+    waiting_sums_.pop_front();
+  }
+  Status launched = kernels_->Crc32c(list->view(), list->sums, work_->stream());
+  for (const JobPtr& job : batch.jobs) job->Fail(launched);
+  Send(std::move(batch), work_.get());
+}
+
+void Issuer::Send(Batch batch, InFlight* in_flight) {
+  for (const JobPtr& job : batch.jobs) ++job->batches;
+  if (std::optional<Batch> failed = in_flight->Push(std::move(batch))) Finish(*std::move(failed));
+}
+
+void Issuer::Finish(Batch batch) {
+  const uint32_t* sums = batch.list != nullptr ? batch.list->sums : nullptr;
+  for (const SumRange& range : batch.sums) {
+    std::copy_n(sums, range.count, range.job->sums.begin() + range.begin);
+    sums += range.count;
+  }
+  if (batch.list != nullptr) lists_.Return(batch.list);
+  for (const JobPtr& job : batch.jobs) {
+    if (--job->batches == 0) job->done.Set(job->status);
+  }
+}
+
+bool Issuer::Reap() {
+  bool any = ReapWatches();
+  for (InFlight* in_flight : all_) {
+    while (std::optional<Batch> batch = in_flight->Pop()) {
+      Finish(*std::move(batch));
+      any = true;
+    }
+  }
+  IssueSums();
+  return any;
+}
+
+bool Issuer::ReapWatches() {
+  if (watches_.empty()) return false;
+  // What a broken device would have done never comes. An idle stream tells at once.
+  Status device;
+  if (++looks_ % 64 == 0 && work_->empty())
+    device = context_->cuda().Check(context_->cuda()->StreamSynchronize(work_->stream()), "the GPU");
+  return std::erase_if(watches_, [&](const JobPtr& job) {
+           if (device.ok() && !job->arrived()) return false;
+           job->done.Set(device);
+           return true;
+         }) > 0;
+}
+
+bool Issuer::Idle() const {
+  return waiting_sums_.empty() && watches_.empty() &&
+         std::all_of(all_.begin(), all_.end(), [](InFlight* in_flight) { return in_flight->empty(); });
+}
+
+bool Issuer::Busy() const {
+  uint64_t bytes = 0;
+  for (const auto& in : in_) bytes += in->bytes();
+  return bytes >= kEnoughInFlight;
+}
+
+EngineTime Issuer::Due() const {
+  EngineTime now = EngineClock::now();
+  // A stream that has been waited for long may take longer: look more and more seldom.
+  EngineTime due =
+      watches_.empty() ? EngineTime::max() : now + std::min((now - watched_since_) / 8, kLongestWatch);
+  for (InFlight* in_flight : all_) {
+    if (!in_flight->empty()) due = std::min(due, in_flight->expected());
+  }
+  return due;
+}
+
+}  // namespace nacre::gpu

@@ -1,0 +1,90 @@
+// Turns jobs into work of CUDA streams and ends them when the device is done. For one thread, the copy
+// engine's, on which the context is current.
+//
+// Jobs that are issued together become few batches: the small copies of a batch are one call, or one kernel
+// where the host memory is pinned; the checksums of all jobs are one launch.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/batch.h"
+#include "gpu/context.h"
+#include "gpu/in_flight.h"
+#include "gpu/job.h"
+#include "gpu/kernels.h"
+#include "gpu/launch_lists.h"
+#include "gpu/pinned_ranges.h"
+
+namespace nacre::gpu {
+
+class Issuer {
+ public:
+  // `kernels` may be null.
+  static StatusOr<std::unique_ptr<Issuer>> Open(std::shared_ptr<Context> context,
+                                                std::shared_ptr<const Kernels> kernels,
+                                                std::shared_ptr<const PinnedRanges> pinned);
+  ~Issuer();
+
+  void Issue(std::vector<JobPtr> jobs);
+
+  // Ends the jobs that are done. Whether there were any.
+  bool Reap();
+
+  bool Idle() const;
+  // Of copies; more of them would only wait.
+  bool Busy() const;
+  // When it is worth while to look again; not if idle.
+  EngineTime Due() const;
+
+ private:
+  struct Item {
+    Segment segment;
+    Job* job;
+  };
+  struct WaitingSum {
+    JobPtr job;
+    std::vector<KernelPiece> parts;
+    size_t next = 0;
+  };
+
+  Issuer(std::shared_ptr<Context> context, std::shared_ptr<const Kernels> kernels,
+         std::shared_ptr<const PinnedRanges> pinned);
+  Status OpenStreams();
+
+  void IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind);
+  void SendCopies(Batch batch, std::vector<Item> items, Job::Kind kind);
+  void CopyByKernel(std::vector<Item>* items, Batch* batch, CudaStream stream);
+  bool CopyInOneCall(std::span<const Item> items, Job::Kind kind, CudaStream stream);
+  void CopyOneByOne(std::span<const Item> items, Job::Kind kind, CudaStream stream);
+  bool FitsKernel(const Item& item) const;
+
+  void IssueZeros(std::span<const JobPtr> jobs);
+  void ZeroByKernel(std::vector<iovec>* pieces, Job* job, Batch* batch);
+  void QueueSum(JobPtr job);
+  void IssueSums();
+  void SendSums(LaunchList* list);
+  Status CheckPieces(std::span<const iovec> pieces);
+
+  void Send(Batch batch, InFlight* in_flight);
+  void Finish(Batch batch);
+  bool ReapWatches();
+
+  const std::shared_ptr<Context> context_;
+  const std::shared_ptr<const Kernels> kernels_;
+  const std::shared_ptr<const PinnedRanges> pinned_;
+  LaunchLists lists_;
+  std::vector<std::unique_ptr<InFlight>> in_;  // host to device, taken in turn
+  size_t next_in_ = 0;
+  std::unique_ptr<InFlight> out_;
+  std::unique_ptr<InFlight> work_;  // zeros and checksums
+  std::vector<InFlight*> all_;
+  std::deque<WaitingSum> waiting_sums_;
+  std::vector<JobPtr> watches_;
+  EngineTime watched_since_;
+  uint64_t looks_ = 0;
+};
+
+}  // namespace nacre::gpu

@@ -1,0 +1,106 @@
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+
+#include "gpu/issuer.h"
+#include "gpu/pointer_info.h"
+
+namespace nacre::gpu {
+namespace {
+
+constexpr uint64_t kBatchBytes = 8 << 20;  // a batch ends together: large ones would end late
+constexpr size_t kFewestForOneCall = 3;    // fewer are as quick by themselves
+constexpr size_t kFewestForKernel = 8;
+constexpr size_t kMostForKernel = 32 << 10;  // longer pieces are the copy engine's
+constexpr uint64_t kMostKernelBytes = 16 << 20;
+
+}  // namespace
+
+void Issuer::IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind) {
+  Batch batch;
+  std::vector<Item> items;
+  for (const JobPtr& job : jobs) {
+    batch.jobs.push_back(job);
+    for (const Segment& segment : job->segments) {
+      items.push_back({segment, job.get()});
+      batch.bytes += segment.length;
+    }
+    if (batch.bytes < kBatchBytes) continue;
+    SendCopies(std::move(batch), std::move(items), kind);
+    batch = {};
+    items = {};
+  }
+  if (!batch.jobs.empty()) SendCopies(std::move(batch), std::move(items), kind);
+}
+
+void Issuer::SendCopies(Batch batch, std::vector<Item> items, Job::Kind kind) {
+  InFlight* in_flight = kind == Job::Kind::kCopyOut ? out_.get() : in_[next_in_++ % in_.size()].get();
+  CudaStream stream = in_flight->stream();
+  if (kind == Job::Kind::kCopyIn) CopyByKernel(&items, &batch, stream);
+  if (!CopyInOneCall(items, kind, stream)) CopyOneByOne(items, kind, stream);
+  Send(std::move(batch), in_flight);
+}
+
+bool Issuer::FitsKernel(const Item& item) const {
+  return item.segment.length <= kMostForKernel && pinned_->Contains({item.segment.host, item.segment.length});
+}
+
+// Moves small copies from pinned memory from `items` to one launch of the copying kernel.
+void Issuer::CopyByKernel(std::vector<Item>* items, Batch* batch, CudaStream stream) {
+  if (kernels_ == nullptr || items->size() < kFewestForKernel) return;
+  auto small = std::stable_partition(items->begin(), items->end(),
+                                     [&](const Item& item) { return !FitsKernel(item); });
+  if (static_cast<size_t>(items->end() - small) < kFewestForKernel) return;
+  LaunchList* list = lists_.Take();
+  if (list == nullptr) return;
+  batch->list = list;
+  SpanChecker checker(context_->cuda(), context_->ordinal());
+  auto item = small;
+  for (; item != items->end(); ++item) {
+    const Segment& segment = item->segment;
+    if (list->room() < kMostForKernel / kKernelPieceSize) break;
+    if (Status status = checker.Check(segment.device, segment.length); !status.ok()) {
+      item->job->Fail(status);
+      continue;
+    }
+    for (size_t done = 0; done < segment.length; done += kKernelPieceSize)
+      list->pieces[list->count++] = {segment.device + done, reinterpret_cast<uint64_t>(segment.host + done),
+                                     std::min<uint64_t>(kKernelPieceSize, segment.length - done)};
+  }
+  Status launched = list->count > 0 ? kernels_->Copy(list->view(), stream) : OkStatus();
+  for (auto failed = small; failed != item; ++failed) failed->job->Fail(launched);
+  items->erase(small, item);
+}
+
+// False: nothing can be relied on to have been enqueued.
+bool Issuer::CopyInOneCall(std::span<const Item> items, Job::Kind kind, CudaStream stream) {
+  const CudaLibrary& cuda = context_->cuda();
+  if (cuda->MemcpyBatchAsync == nullptr || items.size() < kFewestForOneCall) return false;
+  std::vector<CudaAddress> device, host;
+  std::vector<size_t> sizes;
+  for (const Item& item : items) {
+    device.push_back(item.segment.device);
+    host.push_back(reinterpret_cast<CudaAddress>(item.segment.host));
+    sizes.push_back(item.segment.length);
+  }
+  bool in = kind == Job::Kind::kCopyIn;
+  CudaMemcpyAttributes attributes{.access_order = kCudaAccessInStreamOrder};
+  size_t first = 0, failed = 0;
+  return cuda->MemcpyBatchAsync((in ? device : host).data(), (in ? host : device).data(), sizes.data(),
+                                sizes.size(), &attributes, &first, 1, &failed, stream) == kCudaSuccess;
+}
+
+void Issuer::CopyOneByOne(std::span<const Item> items, Job::Kind kind, CudaStream stream) {
+  const CudaLibrary& cuda = context_->cuda();
+  for (const auto& [segment, job] : items) {
+    bool in = kind == Job::Kind::kCopyIn;
+    CudaResult result = in ? cuda->MemcpyHtoDAsync(segment.device, segment.host, segment.length, stream)
+                           : cuda->MemcpyDtoHAsync(segment.host, segment.device, segment.length, stream);
+    if (result == kCudaSuccess) continue;
+    job->Fail(cuda.Check(result,
+                         absl::StrFormat("%s(0x%x, %d bytes)", in ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync",
+                                         segment.device, segment.length)));
+  }
+}
+
+}  // namespace nacre::gpu

@@ -1,0 +1,56 @@
+#include "gpu/pointer_info.h"
+
+#include <absl/strings/str_format.h>
+
+#include <array>
+#include <cerrno>
+
+namespace nacre::gpu {
+
+StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address) {
+  PointerInfo info;
+  unsigned managed = 0;
+  std::array attributes{int{kCudaPointerMemoryType}, int{kCudaPointerIsManaged}, int{kCudaPointerOrdinal},
+                        int{kCudaPointerRangeStart}, int{kCudaPointerRangeSize}, int{kCudaPointerBufferId}};
+  std::array<void*, 6> values{&info.memory_type, &managed,   &info.ordinal,
+                              &info.start,       &info.size, &info.buffer_id};
+  CudaResult result =
+      cuda->PointerGetAttributes(attributes.size(), attributes.data(), values.data(), address);
+  // What a context without unified addressing says of memory that is not CUDA's.
+  if (result == kCudaInvalidContext || result == kCudaInvalidValue) return PointerInfo{};
+  RETURN_IF_ERROR(cuda.Check(result, absl::StrFormat("cuPointerGetAttributes(0x%x)", address)));
+  info.managed = managed != 0;
+  return info;
+}
+
+StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint64_t size) {
+  ASSIGN_OR_RETURN(PointerInfo info, QueryPointer(cuda, address));
+  while (info.memory_type == kCudaMemoryDevice && info.size > 0 && info.end() - address < size) {
+    ASSIGN_OR_RETURN(PointerInfo next, QueryPointer(cuda, info.end()));
+    if (next.memory_type != info.memory_type || next.ordinal != info.ordinal ||
+        next.managed != info.managed || next.start != info.end() || next.size == 0)
+      break;
+    info.size += next.size;
+  }
+  return info;
+}
+
+Status SpanChecker::Check(uint64_t address, uint64_t size) {
+  auto inside = [&](const PointerInfo& info) {
+    return address >= info.start && address < info.end() && info.end() - address >= size;
+  };
+  if (inside(last_)) return OkStatus();
+  ASSIGN_OR_RETURN(PointerInfo info, QuerySpan(cuda_, address, size));
+  if (info.memory_type != kCudaMemoryDevice)
+    return ErrnoError(EFAULT, absl::StrFormat("0x%x is no memory of a GPU: was it freed?", address));
+  if (info.ordinal != ordinal_)
+    return ErrnoError(EINVAL, absl::StrFormat("0x%x is memory of cuda:%d, not of cuda:%d", address,
+                                              info.ordinal, ordinal_));
+  if (!inside(info))
+    return ErrnoError(EFAULT, absl::StrFormat("%d bytes at 0x%x leave their allocation, which ends at 0x%x",
+                                              size, address, info.end()));
+  last_ = info;
+  return OkStatus();
+}
+
+}  // namespace nacre::gpu

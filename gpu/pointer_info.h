@@ -1,0 +1,44 @@
+// What CUDA knows of an address. Stateless; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/status.h"
+#include "gpu/cuda_library.h"
+
+namespace nacre::gpu {
+
+struct PointerInfo {
+  unsigned memory_type = kCudaMemoryUnknown;
+  bool managed = false;
+  int ordinal = -1;
+  uint64_t start = 0;  // of its allocation
+  uint64_t size = 0;
+  uint64_t buffer_id = 0;
+
+  uint64_t end() const { return start + size; }
+};
+
+// An address that CUDA does not know has the type kCudaMemoryUnknown; that is no error.
+StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address);
+
+// The info of the first byte, with `start` and `size` widened to the adjacent allocations of the same GPU
+// that hold the rest of the span, if that is so; the span may still end outside. Only for device memory.
+StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint64_t size);
+
+// Whether kernels may touch these spans of a device's memory: a kernel that follows a freed address takes the
+// whole context with it. Remembers the last allocation, because most spans lie in the same.
+class SpanChecker {
+ public:
+  SpanChecker(const CudaLibrary& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {}
+
+  Status Check(uint64_t address, uint64_t size);
+
+ private:
+  const CudaLibrary& cuda_;
+  const int ordinal_;
+  PointerInfo last_;
+};
+
+}  // namespace nacre::gpu

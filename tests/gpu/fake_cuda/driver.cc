@@ -1,0 +1,465 @@
+// The functions of the driver's interface (gpu/cuda_abi.h). Like the driver, they check what they are given.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpu/cuda_abi.h"
+#include "tests/gpu/fake_cuda/fake_cuda.h"
+#include "tests/gpu/fake_cuda/knobs.h"
+#include "tests/gpu/fake_cuda/memory.h"
+#include "tests/gpu/fake_cuda/streams.h"
+
+namespace nacre::fake_cuda {
+namespace {
+
+using namespace gpu;
+
+bool initialized = false;
+std::mutex contexts_mutex;
+CUctx_st contexts[16];
+thread_local std::vector<CUctx_st*> current;
+
+// OK if a call that needs a context has one that works.
+CudaResult Ready() {
+  if (!initialized) return kCudaNotInitialized;
+  if (current.empty()) return kCudaInvalidContext;
+  return current.back()->error;
+}
+
+bool KnownDevice(CudaDevice device) { return device >= 0 && device < GetKnobs().devices; }
+
+CUstream_st* StreamOrDefault(CudaStream stream) {
+  if (stream != nullptr) return stream;
+  std::lock_guard lock(contexts_mutex);
+  CUctx_st* context = current.back();
+  if (context->default_stream == nullptr) context->default_stream = std::make_unique<CUstream_st>(context);
+  return context->default_stream.get();
+}
+
+// Counts a copy; whether it fails now, or breaks the device.
+CudaResult CountCopy(CUctx_st* context) {
+  long number = GetCounters().copies++;
+  long most = GetKnobs().copy_errors, until = GetKnobs().device_error;
+  if (until >= 0 && number >= until) context->error = kCudaIllegalAddress;
+  return most >= 0 && number >= most ? kCudaInvalidValue : kCudaSuccess;
+}
+
+void DeviceCopy(CUctx_st* context, uint64_t device, std::byte* host, size_t size, bool in) {
+  auto lock = GetMemory().Lock();
+  std::byte* data = GetMemory().Alias(device, size);
+  if (data == nullptr) {
+    context->error = kCudaIllegalAddress;
+    return;
+  }
+  std::memcpy(in ? data : host, in ? host : data, size);
+}
+
+CudaResult CopyIn(CudaAddress to, const void* from, size_t size, CUstream_st* stream) {
+  if (GetMemory().Alias(to, size) == nullptr || from == nullptr) return kCudaInvalidValue;
+  if (CudaResult result = CountCopy(stream->context); result != kCudaSuccess) return result;
+  auto* source = static_cast<std::byte*>(const_cast<void*>(from));
+  if (GetMemory().IsPinned(from, size)) {
+    stream->Enqueue([=] { DeviceCopy(stream->context, to, source, size, true); });
+    return kCudaSuccess;
+  }
+  // Pageable memory has been read when the call returns.
+  auto read = std::make_shared<std::vector<std::byte>>(source, source + size);
+  stream->Enqueue([=] { DeviceCopy(stream->context, to, read->data(), size, true); });
+  return kCudaSuccess;
+}
+
+CudaResult CopyOut(void* to, CudaAddress from, size_t size, CUstream_st* stream) {
+  if (GetMemory().Alias(from, size) == nullptr || to == nullptr) return kCudaInvalidValue;
+  if (CudaResult result = CountCopy(stream->context); result != kCudaSuccess) return result;
+  auto* target = static_cast<std::byte*>(to);
+  stream->Enqueue([=] { DeviceCopy(stream->context, from, target, size, false); });
+  // Pageable memory is filled before the call returns.
+  if (!GetMemory().IsPinned(to, size)) stream->Synchronize();
+  return kCudaSuccess;
+}
+
+const char* ErrorName(CudaResult result) {
+  switch (result) {
+    case kCudaSuccess:
+      return "CUDA_SUCCESS";
+    case kCudaInvalidValue:
+      return "CUDA_ERROR_INVALID_VALUE";
+    case kCudaOutOfMemory:
+      return "CUDA_ERROR_OUT_OF_MEMORY";
+    case kCudaNoDevice:
+      return "CUDA_ERROR_NO_DEVICE";
+    case kCudaNoBinaryForGpu:
+      return "CUDA_ERROR_NO_BINARY_FOR_GPU";
+    case kCudaIllegalAddress:
+      return "CUDA_ERROR_ILLEGAL_ADDRESS";
+    case kCudaNotSupported:
+      return "CUDA_ERROR_NOT_SUPPORTED";
+    default:
+      return nullptr;
+  }
+}
+
+int AttributeValue(int attribute) {
+  switch (attribute) {
+    case kCudaMultiprocessors:
+      return 4;
+    case kCudaComputeMajor:
+      return 9;
+    case kCudaUnifiedAddressing:
+    case kCudaHostPointerForRegistered:
+    case kCudaHostRegisterSupported:
+    case kCudaGpuDirectRdma:
+      return 1;
+    case kCudaReadOnlyHostRegister:
+      return GetKnobs().read_only_register != 0;
+    case kCudaDmaBuf:
+      return GetKnobs().dma_buf != 0;
+    case kCudaWritesOrdering:
+      return kCudaWritesOrderedForOwner;
+    default:
+      return 0;
+  }
+}
+
+void StorePointerAttribute(int attribute, const Range& range, void* value) {
+  switch (attribute) {
+    case kCudaPointerMemoryType:
+      *static_cast<unsigned*>(value) = range.type;
+      return;
+    case kCudaPointerIsManaged:
+      *static_cast<unsigned*>(value) = 0;
+      return;
+    case kCudaPointerOrdinal:
+      *static_cast<int*>(value) = range.ordinal;
+      return;
+    case kCudaPointerRangeStart:
+      *static_cast<uint64_t*>(value) = range.address;
+      return;
+    case kCudaPointerRangeSize:
+      *static_cast<size_t*>(value) = range.size;
+      return;
+    case kCudaPointerBufferId:
+      *static_cast<uint64_t*>(value) = range.buffer_id;
+      return;
+    default:
+      return;
+  }
+}
+
+// The function of this name without its version's suffix, as of a CUDA version; null if there is none.
+void* FindFunction(std::string_view base, int version) {
+  struct Symbol {
+    std::string name;
+    int version;
+  };
+  static const std::vector<Symbol> symbols{
+#define NACRE_FAKE_SYMBOL(name, symbol, version, needed, arguments) {symbol, version},
+      NACRE_CUDA_FUNCTIONS(NACRE_FAKE_SYMBOL)
+#undef NACRE_FAKE_SYMBOL
+  };
+  Dl_info self{};
+  dladdr(reinterpret_cast<void*>(&FindFunction), &self);
+  void* library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  void* found = nullptr;
+  for (const Symbol& symbol : symbols) {
+    bool same = symbol.name.substr(0, symbol.name.rfind("_v")) == base;
+    if (same && symbol.version <= version && symbol.version <= GetKnobs().driver)
+      found = dlsym(library, symbol.name.c_str());
+  }
+  if (library != nullptr) dlclose(library);
+  return found;
+}
+
+}  // namespace
+}  // namespace nacre::fake_cuda
+
+using namespace nacre::fake_cuda;
+
+extern "C" {
+
+CudaResult cuDriverGetVersion(int* version) {
+  *version = static_cast<int>(GetKnobs().driver);
+  return kCudaSuccess;
+}
+CudaResult cuInit(unsigned) {
+  if (long error = GetKnobs().init; error != 0) return error;
+  if (GetKnobs().devices == 0) return kCudaNoDevice;
+  initialized = true;
+  return kCudaSuccess;
+}
+CudaResult cuGetErrorName(CudaResult result, const char** name) {
+  *name = ErrorName(result);
+  return *name != nullptr ? kCudaSuccess : kCudaInvalidValue;
+}
+CudaResult cuGetErrorString(CudaResult result, const char** text) {
+  *text = ErrorName(result) != nullptr ? "says the fake driver" : nullptr;
+  return *text != nullptr ? kCudaSuccess : kCudaInvalidValue;
+}
+CudaResult cuGetProcAddress_v2(const char* base, void** function, int version, uint64_t, int*) {
+  *function = FindFunction(base, version);
+  return kCudaSuccess;
+}
+
+CudaResult cuDeviceGetCount(int* count) {
+  *count = static_cast<int>(GetKnobs().devices);
+  return initialized ? kCudaSuccess : kCudaNotInitialized;
+}
+CudaResult cuDeviceGet(CudaDevice* device, int ordinal) {
+  *device = ordinal;
+  return KnownDevice(ordinal) ? kCudaSuccess : kCudaInvalidDevice;
+}
+CudaResult cuDeviceGetName(char* name, int size, CudaDevice device) {
+  std::snprintf(name, size, "Nacre's fake GPU");
+  return KnownDevice(device) ? kCudaSuccess : kCudaInvalidDevice;
+}
+CudaResult cuDeviceGetPCIBusId(char* id, int size, CudaDevice device) {
+  std::snprintf(id, size, "FA4E:%02X:00.0", device);
+  return KnownDevice(device) ? kCudaSuccess : kCudaInvalidDevice;
+}
+CudaResult cuDeviceGetAttribute(int* value, int attribute, CudaDevice device) {
+  *value = AttributeValue(attribute);
+  return KnownDevice(device) ? kCudaSuccess : kCudaInvalidDevice;
+}
+CudaResult cuDeviceTotalMem_v2(size_t* size, CudaDevice device) {
+  *size = size_t{1} << 30;
+  return KnownDevice(device) ? kCudaSuccess : kCudaInvalidDevice;
+}
+
+CudaResult cuDevicePrimaryCtxRetain(CudaContext* context, CudaDevice device) {
+  if (!KnownDevice(device)) return kCudaInvalidDevice;
+  std::lock_guard lock(contexts_mutex);
+  *context = &contexts[device];
+  (*context)->ordinal = device;
+  ++(*context)->retained;
+  ++GetCounters().contexts;
+  return kCudaSuccess;
+}
+CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice device) {
+  std::lock_guard lock(contexts_mutex);
+  if (!KnownDevice(device) || contexts[device].retained == 0) return kCudaInvalidContext;
+  --GetCounters().contexts;
+  if (--contexts[device].retained > 0) return kCudaSuccess;
+  contexts[device].default_stream.reset();
+  contexts[device].error = kCudaSuccess;
+  GetMemory().FreeAll(device);
+  return kCudaSuccess;
+}
+CudaResult cuCtxPushCurrent_v2(CudaContext context) {
+  if (context == nullptr || context->retained == 0) return kCudaInvalidContext;
+  current.push_back(context);
+  return kCudaSuccess;
+}
+CudaResult cuCtxPopCurrent_v2(CudaContext* context) {
+  if (current.empty()) return kCudaInvalidContext;
+  *context = current.back();
+  current.pop_back();
+  return kCudaSuccess;
+}
+CudaResult cuCtxSetFlags(unsigned) { return Ready(); }
+CudaResult cuCtxGetFlags(unsigned* flags) {
+  *flags = 0;
+  return Ready();
+}
+
+CudaResult cuStreamCreate(CudaStream* stream, unsigned) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  *stream = new CUstream_st(current.back());
+  return kCudaSuccess;
+}
+CudaResult cuStreamDestroy_v2(CudaStream stream) {
+  delete stream;
+  return kCudaSuccess;
+}
+CudaResult cuStreamSynchronize(CudaStream stream) {
+  if (current.empty()) return kCudaInvalidContext;
+  StreamOrDefault(stream)->Synchronize();
+  return Ready();
+}
+CudaResult cuStreamWriteValue32_v2(CudaStream stream, CudaAddress address, uint32_t value, unsigned) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  auto* word = reinterpret_cast<uint32_t*>(address);
+  if (!GetMemory().IsPinned(word, sizeof *word)) return kCudaInvalidValue;
+  StreamOrDefault(stream)->Enqueue([=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+  return kCudaSuccess;
+}
+CudaResult cuStreamWaitValue32_v2(CudaStream stream, CudaAddress address, uint32_t value, unsigned flags) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  auto* word = reinterpret_cast<uint32_t*>(address);
+  if (!GetMemory().IsPinned(word, sizeof *word) || flags != kCudaStreamWaitGeq) return kCudaInvalidValue;
+  StreamOrDefault(stream)->Enqueue([=] {
+    while (static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) usleep(20);
+  });
+  return kCudaSuccess;
+}
+
+CudaResult cuEventCreate(CudaEvent* event, unsigned) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  *event = new CUevent_st;
+  (*event)->context = current.back();
+  ++GetCounters().events;
+  return kCudaSuccess;
+}
+CudaResult cuEventDestroy_v2(CudaEvent event) {
+  if (event == nullptr) return kCudaInvalidHandle;
+  delete event;
+  --GetCounters().events;
+  return kCudaSuccess;
+}
+CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  if (event == nullptr) return kCudaInvalidHandle;
+  ++*event->pending;
+  StreamOrDefault(stream)->Enqueue([pending = event->pending] { --*pending; });
+  return kCudaSuccess;
+}
+CudaResult cuEventQuery(CudaEvent event) {
+  if (event->context->error != kCudaSuccess) return event->context->error;
+  return *event->pending > 0 ? kCudaNotReady : kCudaSuccess;
+}
+
+CudaResult cuMemAlloc_v2(CudaAddress* address, size_t size) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  uint64_t allocated = 0;
+  CudaResult result = GetMemory().Allocate(current.back()->ordinal, size, &allocated);
+  *address = allocated;
+  return result;
+}
+CudaResult cuMemFree_v2(CudaAddress address) {
+  CudaResult result = Ready();
+  return result == kCudaSuccess ? GetMemory().Free(address) : result;
+}
+CudaResult cuMemHostAlloc(void** data, size_t size, unsigned) {
+  CudaResult result = Ready();
+  return result == kCudaSuccess ? GetMemory().AllocatePinned(size, data) : result;
+}
+CudaResult cuMemFreeHost(void* data) {
+  return current.empty() ? CudaResult{kCudaInvalidContext} : GetMemory().FreePinned(data);
+}
+CudaResult cuMemHostRegister_v2(void* data, size_t size, unsigned flags) {
+  CudaResult result = Ready();
+  bool read_only = (flags & kCudaHostRegisterReadOnly) != 0;
+  return result == kCudaSuccess ? GetMemory().Register(data, size, read_only) : result;
+}
+CudaResult cuMemHostUnregister(void* data) {
+  return current.empty() ? CudaResult{kCudaInvalidContext} : GetMemory().Unregister(data);
+}
+
+CudaResult cuMemcpyHtoDAsync_v2(CudaAddress to, const void* from, size_t size, CudaStream stream) {
+  CudaResult result = Ready();
+  return result == kCudaSuccess ? CopyIn(to, from, size, StreamOrDefault(stream)) : result;
+}
+CudaResult cuMemcpyDtoHAsync_v2(void* to, CudaAddress from, size_t size, CudaStream stream) {
+  CudaResult result = Ready();
+  return result == kCudaSuccess ? CopyOut(to, from, size, StreamOrDefault(stream)) : result;
+}
+CudaResult cuMemcpyBatchAsync(CudaAddress* to, CudaAddress* from, size_t* sizes, size_t count,
+                              CudaMemcpyAttributes* attributes, size_t* attribute_index,
+                              size_t attribute_count, size_t* failed, CudaStream stream) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  if (stream == nullptr || attribute_count != 1 || attribute_index[0] != 0 ||
+      attributes[0].access_order != kCudaAccessInStreamOrder)
+    return kCudaInvalidValue;
+  ++GetCounters().batches;
+  // The order within a batch is nobody's business: last first.
+  for (size_t i = count; i-- > 0;) {
+    *failed = i;
+    bool in = GetMemory().Find(to[i]).type == kCudaMemoryDevice;
+    CudaResult result = in ? CopyIn(to[i], reinterpret_cast<void*>(from[i]), sizes[i], stream)
+                           : CopyOut(reinterpret_cast<void*>(to[i]), from[i], sizes[i], stream);
+    if (result != kCudaSuccess) return result;
+  }
+  return kCudaSuccess;
+}
+CudaResult cuMemsetD8Async(CudaAddress to, unsigned char value, size_t size, CudaStream stream) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  if (GetMemory().Alias(to, size) == nullptr) return kCudaInvalidValue;
+  ++GetCounters().memsets;
+  CUstream_st* target = StreamOrDefault(stream);
+  target->Enqueue([=] {
+    auto lock = GetMemory().Lock();
+    std::byte* data = GetMemory().Alias(to, size);
+    if (data == nullptr) target->context->error = kCudaIllegalAddress;
+    if (data != nullptr) std::memset(data, value, size);
+  });
+  return kCudaSuccess;
+}
+CudaResult cuMemGetHandleForAddressRange(void* handle, CudaAddress address, size_t size, int type,
+                                         unsigned long long flags) {
+  if (type != kCudaDmaBufHandle || flags != 0) return kCudaInvalidValue;
+  if (GetKnobs().dma_buf == 0) return kCudaNotSupported;
+  return GetMemory().ExportDmaBuf(address, size, static_cast<int*>(handle));
+}
+CudaResult cuPointerGetAttributes(unsigned count, int* attributes, void** values, CudaAddress address) {
+  if (!initialized) return kCudaNotInitialized;
+  Range range = GetMemory().Find(address);
+  for (unsigned i = 0; i < count; ++i) StorePointerAttribute(attributes[i], range, values[i]);
+  return kCudaSuccess;
+}
+CudaResult cuPointerSetAttribute(const void*, int attribute, CudaAddress address) {
+  bool known = GetMemory().Find(address).type == kCudaMemoryDevice;
+  return known && attribute == kCudaPointerSyncMemops ? kCudaSuccess : kCudaInvalidValue;
+}
+CudaResult cuFlushGPUDirectRDMAWrites(int, int) { return Ready(); }
+
+CudaResult cuModuleLoadData(CudaModule* module, const void* image) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  if (image == nullptr) return kCudaInvalidValue;
+  if (GetKnobs().kernels == 0) return kCudaNoBinaryForGpu;
+  *module = new CUmod_st;
+  return kCudaSuccess;
+}
+CudaResult cuModuleUnload(CudaModule module) {
+  delete module;
+  return kCudaSuccess;
+}
+CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule, const char* name) {
+  *function = FindKernel(name);
+  return *function != nullptr ? kCudaSuccess : kCudaNotFound;
+}
+CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned, CudaStream stream,
+                          void** arguments, void**) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  if (grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0 || block_x > 1024)
+    return kCudaInvalidValue;
+  ++GetCounters().launches;
+  Launch(function, arguments, StreamOrDefault(stream));
+  return kCudaSuccess;
+}
+
+int nacre_fake_cuda_configure(const char* knobs) { return Configure(knobs) ? 0 : -1; }
+
+void* nacre_fake_cuda_alias(const void* device_address) {
+  return GetMemory().Alias(reinterpret_cast<uint64_t>(device_address), 1);
+}
+
+long nacre_fake_cuda_count(const char* what) {
+  Counters& counters = GetCounters();
+  std::string_view name = what;
+  if (name == "copies") return counters.copies;
+  if (name == "batches") return counters.batches;
+  if (name == "launches") return counters.launches;
+  if (name == "memsets") return counters.memsets;
+  if (name == "contexts") return counters.contexts;
+  if (name == "streams") return counters.streams;
+  if (name == "events") return counters.events;
+  if (name == "allocations") return GetMemory().allocations();
+  if (name == "pinned") return GetMemory().pinned();
+  if (name == "registered") return GetMemory().registered();
+  return -1;
+}
+
+long nacre_fake_cuda_dma_buf_offset(int fd) {
+  std::string path = "/proc/self/fd/" + std::to_string(fd);
+  char target[64] = "";
+  if (readlink(path.c_str(), target, sizeof target - 1) < 0) return -1;
+  return std::strstr(target, "nacre-fake-gpu") != nullptr ? lseek(fd, 0, SEEK_CUR) : -1;
+}
+
+}  // extern "C"

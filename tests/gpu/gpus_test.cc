@@ -1,0 +1,108 @@
+// Whose memory an address is.
+#include "gpu/gpus.h"
+
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tests/gpu/gpu_fixture.h"
+
+namespace nacre::gpu {
+namespace {
+
+using testing::HasSubstr;
+
+class GpusTest : public GpuTest {};
+class FakeGpusTest : public GpuTest {};
+
+TEST_P(GpusTest, KnowsHostMemory) {
+  int on_stack = 0;
+  auto memory = gpus_->Classify(&on_stack, sizeof on_stack);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->kind, MemoryKind::kHost);
+  EXPECT_EQ(memory->device, nullptr);
+}
+
+TEST_P(GpusTest, KnowsDeviceMemory) {
+  DeviceBuffer buffer(device_, 100'000);
+  auto memory = gpus_->Classify(buffer.data() + 5000, 95'000);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->kind, MemoryKind::kDevice);
+  EXPECT_EQ(memory->device, device_);
+  EXPECT_EQ(memory->allocation.data(), buffer.data());
+  EXPECT_EQ(memory->allocation.size(), buffer.size());
+  EXPECT_TRUE(gpus_->CheckDeviceSpan(*device_, {buffer.data(), buffer.size()}).ok());
+}
+
+TEST_P(GpusTest, KnowsPinnedMemory) {
+  auto staged = Run(device_->Stage(1000));
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  auto memory = gpus_->Classify(staged->bytes.data(), 1000);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->kind, MemoryKind::kPinned);
+}
+
+TEST_P(GpusTest, RefusesASpanThatLeavesItsAllocation) {
+  DeviceBuffer buffer(device_, 8 << 20);
+  Status status = gpus_->Classify(buffer.data() + 4096, buffer.size()).status();
+  EXPECT_EQ(ToErrno(status), EFAULT) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("leave their allocation"));
+}
+
+TEST_P(GpusTest, RefusesAFreedBuffer) {
+  DeviceBuffer buffer(device_, 8 << 20);
+  std::byte* data = buffer.data();
+  buffer.Free();
+  Status status = gpus_->Classify(data, 4096).status();
+  EXPECT_EQ(ToErrno(status), EFAULT) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was it freed?"));
+}
+
+TEST_P(GpusTest, RefusesHostMemoryAsADevices) {
+  int on_stack = 0;
+  auto* bytes = reinterpret_cast<std::byte*>(&on_stack);
+  Status status = gpus_->CheckDeviceSpan(*device_, {bytes, sizeof on_stack});
+  EXPECT_EQ(ToErrno(status), EINVAL) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("memory of the host, not of cuda:0"));
+}
+
+INSTANTIATE_TEST_SUITE_P(, GpusTest, testing::Values(Driver::kFake, Driver::kReal), DriverName);
+
+TEST_P(FakeGpusTest, RefusesAnotherDevicesMemory) {
+  WithKnobs with("devices=2", "devices=1");
+  auto gpus = Gpus::Open({.library = FakeLibrary()});
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  ASSERT_EQ((*gpus)->devices().size(), 2u);
+  DeviceBuffer buffer((*gpus)->devices()[1], 4096);
+  Status status = (*gpus)->CheckDeviceSpan(*(*gpus)->devices()[0], {buffer.data(), 100});
+  EXPECT_EQ(ToErrno(status), EINVAL);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("memory of cuda:1, not of cuda:0"));
+}
+
+TEST_P(FakeGpusTest, ABufferMayConsistOfSegments) {
+  WithKnobs with("segments=4", "segments=1");
+  DeviceBuffer buffer(device_, 1 << 20);
+  auto memory = gpus_->Classify(buffer.data() + 1000, buffer.size() - 1000);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->allocation.size(), buffer.size());
+  EXPECT_LT(gpus_->Classify(buffer.data())->allocation.size(), buffer.size());
+  EXPECT_EQ(ToErrno(gpus_->Classify(buffer.data() + 1, buffer.size()).status()), EFAULT);
+}
+
+TEST_P(FakeGpusTest, AReusedAddressHasAnotherId) {
+  DeviceBuffer first(device_, 1 << 20);
+  std::byte* address = first.data();
+  uint64_t id = gpus_->Classify(address)->buffer_id;
+  EXPECT_EQ(gpus_->Classify(address + 5000)->buffer_id, id);
+  first.Free();
+  DeviceBuffer second(device_, 1 << 20);
+  ASSERT_EQ(second.data(), address);
+  EXPECT_NE(gpus_->Classify(address)->buffer_id, id);
+}
+
+INSTANTIATE_TEST_SUITE_P(, FakeGpusTest, testing::Values(Driver::kFake), DriverName);
+
+}  // namespace
+}  // namespace nacre::gpu

@@ -1,0 +1,93 @@
+#include "gpu/staging.h"
+
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "tests/gpu/gpu_fixture.h"
+
+namespace nacre::gpu {
+namespace {
+
+class StagingTest : public GpuTest {
+ public:
+  void SetUp() override {
+    auto gpus = Gpus::Open({.library = FakeLibrary(), .staging_bytes = 3 * Staging::kSlotSize});
+    ASSERT_TRUE(gpus.ok()) << gpus.status();
+    device_ = (*gpus)->devices().front();
+  }
+
+  StagingBuffer Stage(size_t size) {
+    auto buffer = Run(device_->Stage(size));
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return buffer.ok() ? *std::move(buffer) : StagingBuffer{};
+  }
+  uint64_t allocated() { return (*device_->State())->staging().allocated_bytes(); }
+};
+
+TEST_P(StagingTest, GrowsAsNeeded) {
+  EXPECT_EQ(allocated(), 0u);
+  StagingBuffer first = Stage(5 << 20);
+  EXPECT_EQ(first.bytes.size(), Staging::kSlotSize);
+  EXPECT_EQ(allocated(), Staging::kSlotSize);
+  first = {};
+  StagingBuffer again = Stage(Staging::kSlotSize);
+  EXPECT_EQ(allocated(), Staging::kSlotSize);
+  StagingBuffer second = Stage(100'000);
+  EXPECT_EQ(second.bytes.size(), 100'000u);
+  EXPECT_EQ(allocated(), 2 * Staging::kSlotSize);
+}
+
+TEST_P(StagingTest, SmallOnesShareASlot) {
+  std::vector<StagingBuffer> buffers;
+  std::set<std::byte*> places;
+  for (int i = 0; i < 16; ++i) {
+    buffers.push_back(Stage(4096));
+    places.insert(buffers.back().bytes.data());
+  }
+  EXPECT_EQ(allocated(), Staging::kSlotSize);
+  EXPECT_EQ(places.size(), 16u);
+  buffers.push_back(Stage(4096));
+  EXPECT_EQ(allocated(), 2 * Staging::kSlotSize);
+  buffers.clear();
+  std::vector<StagingBuffer> large;
+  for (int i = 0; i < 2; ++i) large.push_back(Stage(Staging::kSlotSize));
+  EXPECT_EQ(allocated(), 2 * Staging::kSlotSize);
+}
+
+TEST_P(StagingTest, WaitersAreServedInTheirOrder) {
+  std::vector<StagingBuffer> held;
+  for (int i = 0; i < 3; ++i) held.push_back(Stage(Staging::kSlotSize));
+  struct Log {
+    std::mutex mutex;
+    std::vector<int> order;
+    OneShot<Unit> all;
+  } log;
+  auto wait = [](Device* device, int number, size_t size, Log* log) -> Task<void> {
+    StatusOr<StagingBuffer> buffer = co_await device->Stage(size);
+    std::lock_guard lock(log->mutex);
+    log->order.push_back(number);
+    if (log->order.size() == 4) log->all.Set({});
+  };
+  // On one thread, so that the order of asking is known.
+  asio::io_context context;
+  for (int i = 0; i < 4; ++i)
+    Spawn(context.get_executor(), wait(device_.get(), i, i % 2 == 0 ? 1 << 20 : 100, &log));
+  context.poll();
+  EXPECT_TRUE(log.order.empty());
+  held.pop_back();
+  bool done = false;
+  Spawn(context.get_executor(), [](Log* log, bool* done) -> Task<void> {
+    co_await log->all.Wait();
+    *done = true;
+  }(&log, &done));
+  context.restart();
+  while (!done) context.run_one_for(std::chrono::seconds(5));
+  EXPECT_EQ(log.order, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(allocated(), 3 * Staging::kSlotSize);
+}
+
+INSTANTIATE_TEST_SUITE_P(, StagingTest, testing::Values(Driver::kFake), DriverName);
+
+}  // namespace
+}  // namespace nacre::gpu
