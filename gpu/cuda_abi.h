@@ -60,10 +60,12 @@ enum CudaDeviceAttribute : int {
 
 enum CudaPointerAttribute : int {
   kCudaPointerMemoryType = 2,
+  kCudaPointerDevicePointer = 3,
   kCudaPointerSyncMemops = 6,
   kCudaPointerBufferId = 7,
   kCudaPointerIsManaged = 8,
   kCudaPointerOrdinal = 9,
+  kCudaPointerIpcCapable = 10,
   kCudaPointerRangeStart = 11,
   kCudaPointerRangeSize = 12,
 };

@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "gpu/pointer_info.h"
+
 namespace nacre::gpu {
 
 std::shared_ptr<void> HostPins::Find(std::span<const std::byte> range) {
@@ -34,7 +36,9 @@ StatusOr<std::shared_ptr<void>> HostPins::Pin(std::shared_ptr<Context> context,
     return ErrnoError(EOPNOTSUPP, absl::StrFormat("%d bytes at %p cannot be pinned: %s", range.size(),
                                                   static_cast<const void*>(data),
                                                   cuda.Check(result, "cuMemHostRegister").message()));
-  pinned_->Add(range);
+  // Kernels read it by this address, unless the device knows it by another.
+  StatusOr<PointerInfo> info = QueryPointer(cuda, reinterpret_cast<uint64_t>(data));
+  if (info.ok() && info->on_device == reinterpret_cast<uint64_t>(data)) pinned_->Add(range);
   auto unpin = [self = shared_from_this(), context, range](void*) { self->Unpin(*context, range); };
   std::shared_ptr<void> token(data, unpin);
   std::lock_guard lock(mutex_);

@@ -84,11 +84,14 @@ void Issuer::IssueZeros(std::span<const JobPtr> jobs) {
   Batch batch;
   const CudaLibrary& cuda = context_->cuda();
   for (const JobPtr& job : jobs) {
-    batch.jobs.push_back(job);
     std::vector<iovec> pieces = MergePieces(job->pieces);
+    if (Status status = CheckPieces(pieces); !status.ok()) {
+      job->done.Set(status);
+      continue;
+    }
+    batch.jobs.push_back(job);
     batch.bytes += TotalBytes(pieces);
-    if (kernels_ != nullptr && pieces.size() >= kFewestZerosForKernel)
-      ZeroByKernel(&pieces, job.get(), &batch);
+    if (kernels_ != nullptr && pieces.size() >= kFewestZerosForKernel) ZeroByKernel(&pieces, &batch);
     for (const iovec& piece : pieces) {
       auto address = reinterpret_cast<CudaAddress>(piece.iov_base);
       job->Fail(
@@ -99,26 +102,21 @@ void Issuer::IssueZeros(std::span<const JobPtr> jobs) {
     Status launched = kernels_->Zero(batch.list->view(), work_->stream());
     for (const JobPtr& job : batch.jobs) job->Fail(launched);
   }
-  Send(std::move(batch), work_.get());
+  if (!batch.jobs.empty()) Send(std::move(batch), work_.get());
 }
 
 // Moves what is better done by the kernel from `pieces` to the batch's list.
-void Issuer::ZeroByKernel(std::vector<iovec>* pieces, Job* job, Batch* batch) {
-  std::vector<iovec> small;
-  std::copy_if(pieces->begin(), pieces->end(), std::back_inserter(small),
-               [](const iovec& piece) { return piece.iov_len <= kMostZeroForKernel; });
+void Issuer::ZeroByKernel(std::vector<iovec>* pieces, Batch* batch) {
+  auto small = std::stable_partition(pieces->begin(), pieces->end(),
+                                     [](const iovec& piece) { return piece.iov_len > kMostZeroForKernel; });
+  std::span<const iovec> taken(small, pieces->end());
   if (batch->list == nullptr) batch->list = lists_.Take();
-  if (batch->list == nullptr || CountParts(small) > batch->list->room()) return;
-  if (Status status = CheckPieces(small); !status.ok()) {
-    job->Fail(status);
-    pieces->clear();
-    return;
-  }
+  if (batch->list == nullptr || CountParts(taken) > batch->list->room()) return;
   std::vector<KernelPiece> parts;
-  AppendParts(small, &parts);
+  AppendParts(taken, &parts);
   std::copy(parts.begin(), parts.end(), batch->list->pieces + batch->list->count);
   batch->list->count += parts.size();
-  std::erase_if(*pieces, [](const iovec& piece) { return piece.iov_len <= kMostZeroForKernel; });
+  pieces->erase(small, pieces->end());
 }
 
 void Issuer::QueueSum(JobPtr job) {

@@ -62,7 +62,7 @@ class Issuer {
   bool FitsKernel(const Item& item) const;
 
   void IssueZeros(std::span<const JobPtr> jobs);
-  void ZeroByKernel(std::vector<iovec>* pieces, Job* job, Batch* batch);
+  void ZeroByKernel(std::vector<iovec>* pieces, Batch* batch);
   void QueueSum(JobPtr job);
   void IssueSums();
   void SendSums(LaunchList* list);

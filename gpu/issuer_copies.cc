@@ -12,14 +12,23 @@ constexpr uint64_t kBatchBytes = 8 << 20;  // a batch ends together: large ones 
 constexpr size_t kFewestForOneCall = 3;    // fewer are as quick by themselves
 constexpr size_t kFewestForKernel = 8;
 constexpr size_t kMostForKernel = 32 << 10;  // longer pieces are the copy engine's
-constexpr uint64_t kMostKernelBytes = 16 << 20;
+
+Status CheckSegments(const Job& job, SpanChecker* checker) {
+  for (const Segment& segment : job.segments) RETURN_IF_ERROR(checker->Check(segment.device, segment.length));
+  return OkStatus();
+}
 
 }  // namespace
 
 void Issuer::IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind) {
   Batch batch;
   std::vector<Item> items;
+  SpanChecker checker(context_->cuda(), context_->ordinal());
   for (const JobPtr& job : jobs) {
+    if (Status status = CheckSegments(*job, &checker); !status.ok()) {
+      job->done.Set(status);
+      continue;
+    }
     batch.jobs.push_back(job);
     for (const Segment& segment : job->segments) {
       items.push_back({segment, job.get()});
@@ -54,20 +63,14 @@ void Issuer::CopyByKernel(std::vector<Item>* items, Batch* batch, CudaStream str
   LaunchList* list = lists_.Take();
   if (list == nullptr) return;
   batch->list = list;
-  SpanChecker checker(context_->cuda(), context_->ordinal());
   auto item = small;
-  for (; item != items->end(); ++item) {
+  for (; item != items->end() && list->room() >= kMostForKernel / kKernelPieceSize; ++item) {
     const Segment& segment = item->segment;
-    if (list->room() < kMostForKernel / kKernelPieceSize) break;
-    if (Status status = checker.Check(segment.device, segment.length); !status.ok()) {
-      item->job->Fail(status);
-      continue;
-    }
     for (size_t done = 0; done < segment.length; done += kKernelPieceSize)
       list->pieces[list->count++] = {segment.device + done, reinterpret_cast<uint64_t>(segment.host + done),
                                      std::min<uint64_t>(kKernelPieceSize, segment.length - done)};
   }
-  Status launched = list->count > 0 ? kernels_->Copy(list->view(), stream) : OkStatus();
+  Status launched = kernels_->Copy(list->view(), stream);
   for (auto failed = small; failed != item; ++failed) failed->job->Fail(launched);
   items->erase(small, item);
 }

@@ -9,23 +9,27 @@ namespace nacre::gpu {
 
 StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address) {
   PointerInfo info;
-  unsigned managed = 0;
-  std::array attributes{int{kCudaPointerMemoryType}, int{kCudaPointerIsManaged}, int{kCudaPointerOrdinal},
-                        int{kCudaPointerRangeStart}, int{kCudaPointerRangeSize}, int{kCudaPointerBufferId}};
-  std::array<void*, 6> values{&info.memory_type, &managed,   &info.ordinal,
-                              &info.start,       &info.size, &info.buffer_id};
+  unsigned managed = 0, whole = 0;
+  std::array attributes{int{kCudaPointerMemoryType}, int{kCudaPointerIsManaged},
+                        int{kCudaPointerIpcCapable}, int{kCudaPointerOrdinal},
+                        int{kCudaPointerRangeStart}, int{kCudaPointerRangeSize},
+                        int{kCudaPointerBufferId},   int{kCudaPointerDevicePointer}};
+  std::array<void*, 8> values{&info.memory_type, &managed,   &whole,          &info.ordinal,
+                              &info.start,       &info.size, &info.buffer_id, &info.on_device};
   CudaResult result =
       cuda->PointerGetAttributes(attributes.size(), attributes.data(), values.data(), address);
   // What a context without unified addressing says of memory that is not CUDA's.
   if (result == kCudaInvalidContext || result == kCudaInvalidValue) return PointerInfo{};
   RETURN_IF_ERROR(cuda.Check(result, absl::StrFormat("cuPointerGetAttributes(0x%x)", address)));
   info.managed = managed != 0;
+  info.whole = whole != 0;
   return info;
 }
 
 StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint64_t size) {
   ASSIGN_OR_RETURN(PointerInfo info, QueryPointer(cuda, address));
-  while (info.memory_type == kCudaMemoryDevice && info.size > 0 && info.end() - address < size) {
+  while (info.memory_type == kCudaMemoryDevice && !info.whole && info.size > 0 &&
+         info.end() - address < size) {
     ASSIGN_OR_RETURN(PointerInfo next, QueryPointer(cuda, info.end()));
     if (next.memory_type != info.memory_type || next.ordinal != info.ordinal ||
         next.managed != info.managed || next.start != info.end() || next.size == 0)

@@ -12,10 +12,12 @@ namespace nacre::gpu {
 struct PointerInfo {
   unsigned memory_type = kCudaMemoryUnknown;
   bool managed = false;
+  bool whole = false;  // cuMemAlloc made it: its range is all of it, whatever lies beside
   int ordinal = -1;
   uint64_t start = 0;  // of its allocation
   uint64_t size = 0;
   uint64_t buffer_id = 0;
+  uint64_t on_device = 0;  // where devices find it
 
   uint64_t end() const { return start + size; }
 };
@@ -23,8 +25,9 @@ struct PointerInfo {
 // An address that CUDA does not know has the type kCudaMemoryUnknown; that is no error.
 StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address);
 
-// The info of the first byte, with `start` and `size` widened to the adjacent allocations of the same GPU
-// that hold the rest of the span, if that is so; the span may still end outside. Only for device memory.
+// The info of the first byte. Memory that an allocator of virtual memory has put together (PyTorch's
+// expandable segments) consists of mappings: `size` is widened to those that hold the rest of the span. The
+// span may still end outside.
 StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint64_t size);
 
 // Whether kernels may touch these spans of a device's memory: a kernel that follows a freed address takes the

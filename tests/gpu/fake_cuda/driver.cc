@@ -127,7 +127,7 @@ int AttributeValue(int attribute) {
   }
 }
 
-void StorePointerAttribute(int attribute, const Range& range, void* value) {
+void StorePointerAttribute(int attribute, const Range& range, uint64_t address, void* value) {
   switch (attribute) {
     case kCudaPointerMemoryType:
       *static_cast<unsigned*>(value) = range.type;
@@ -138,11 +138,17 @@ void StorePointerAttribute(int attribute, const Range& range, void* value) {
     case kCudaPointerOrdinal:
       *static_cast<int*>(value) = range.ordinal;
       return;
+    case kCudaPointerIpcCapable:
+      *static_cast<unsigned*>(value) = range.whole;
+      return;
     case kCudaPointerRangeStart:
       *static_cast<uint64_t*>(value) = range.address;
       return;
     case kCudaPointerRangeSize:
       *static_cast<size_t*>(value) = range.size;
+      return;
+    case kCudaPointerDevicePointer:
+      *static_cast<uint64_t*>(value) = range.type != kCudaMemoryUnknown ? address : 0;
       return;
     case kCudaPointerBufferId:
       *static_cast<uint64_t*>(value) = range.buffer_id;
@@ -398,7 +404,7 @@ CudaResult cuMemGetHandleForAddressRange(void* handle, CudaAddress address, size
 CudaResult cuPointerGetAttributes(unsigned count, int* attributes, void** values, CudaAddress address) {
   if (!initialized) return kCudaNotInitialized;
   Range range = GetMemory().Find(address);
-  for (unsigned i = 0; i < count; ++i) StorePointerAttribute(attributes[i], range, values[i]);
+  for (unsigned i = 0; i < count; ++i) StorePointerAttribute(attributes[i], range, address, values[i]);
   return kCudaSuccess;
 }
 CudaResult cuPointerSetAttribute(const void*, int attribute, CudaAddress address) {

@@ -174,8 +174,12 @@ Range Memory::Find(uint64_t address) {
   if (const Allocation* allocation = FindAllocation(address, 1)) {
     size_t segment = RoundUp((allocation->size + allocation->segments - 1) / allocation->segments);
     uint64_t number = (address - allocation->address) / segment;
-    return {allocation->address + number * segment, std::min(segment, allocation->size - number * segment),
-            gpu::kCudaMemoryDevice, allocation->ordinal, allocation->first_buffer_id + number};
+    return {allocation->address + number * segment,
+            std::min(segment, allocation->size - number * segment),
+            gpu::kCudaMemoryDevice,
+            allocation->ordinal,
+            allocation->first_buffer_id + number,
+            allocation->segments == 1};
   }
   auto after = pinned_.upper_bound(address);
   if (after == pinned_.begin()) return {};

@@ -29,6 +29,7 @@ struct Range {
   unsigned type = gpu::kCudaMemoryUnknown;
   int ordinal = -1;
   uint64_t buffer_id = 0;
+  bool whole = false;  // no segment
 };
 
 class Memory {
