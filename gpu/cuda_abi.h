@@ -78,7 +78,6 @@ inline constexpr unsigned kCudaHostRegisterReadOnly = 0x8;
 inline constexpr unsigned kCudaStreamNonBlocking = 0x1;
 inline constexpr unsigned kCudaEventDisableTiming = 0x2;
 inline constexpr unsigned kCudaStreamWaitGeq = 0x0;
-inline constexpr unsigned kCudaCtxSyncMemops = 0x80;
 
 inline constexpr int kCudaDmaBufHandle = 1;
 inline constexpr int kCudaWritesOrderedForOwner = 100;
@@ -114,8 +113,6 @@ struct CudaMemcpyAttributes {
   X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true, (CudaDevice))                      \
   X(CtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true, (CudaContext))                                        \
   X(CtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true, (CudaContext*))                                         \
-  X(CtxSetFlags, "cuCtxSetFlags", 12010, false, (unsigned))                                                  \
-  X(CtxGetFlags, "cuCtxGetFlags", 7000, true, (unsigned*))                                                   \
   X(StreamCreate, "cuStreamCreate", 2000, true, (CudaStream*, unsigned))                                     \
   X(StreamDestroy, "cuStreamDestroy_v2", 4000, true, (CudaStream))                                           \
   X(StreamSynchronize, "cuStreamSynchronize", 2000, true, (CudaStream))                                      \

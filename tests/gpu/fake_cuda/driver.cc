@@ -267,11 +267,6 @@ CudaResult cuCtxPopCurrent_v2(CudaContext* context) {
   current.pop_back();
   return kCudaSuccess;
 }
-CudaResult cuCtxSetFlags(unsigned) { return Ready(); }
-CudaResult cuCtxGetFlags(unsigned* flags) {
-  *flags = 0;
-  return Ready();
-}
 
 CudaResult cuStreamCreate(CudaStream* stream, unsigned) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
