@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "tests/transport/verbs/fake_device.h"
+#include "tests/transport/verbs/fake_rdma.h"
 #include "transport/inproc/inproc_transport.h"
 #include "transport/select/select_transport.h"
 #include "transport/shm/shm_transport.h"
@@ -91,12 +91,12 @@ class VerbsSetup : public TransportSetup {
 
 class FakeVerbsSetup : public VerbsSetup {
  private:
-  const verbs::FakeDevice device_;
+  const verbs::FakeRdma device_;
 };
 
 class FakeVerbsWithoutWindowsSetup : public VerbsSetup {
  private:
-  const verbs::FakeDevice device_{{.windows = false, .last_receive_events = false}};
+  const verbs::FakeRdma device_{{.windows = false, .last_receive_events = false}};
 };
 
 // RDMA as what the choice of path comes to.
@@ -113,7 +113,7 @@ class RdmaPathSetup : public TransportSetup {
 
 class FakeRdmaPathSetup : public RdmaPathSetup {
  private:
-  const verbs::FakeDevice device_;
+  const verbs::FakeRdma device_;
 };
 
 template <typename Setup>

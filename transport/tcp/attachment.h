@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "common/task.h"
 
 namespace nacre {
 
@@ -32,7 +33,7 @@ struct Attached {
   std::shared_ptr<Attachment> attachment;
 };
 
-// An error is told to the client; the connection goes on. Called by the connection's reader.
-using AttachHandler = std::function<StatusOr<Attached>(AttachRequest request)>;
+// An error is told to the client; the connection goes on. Run by the connection's reader, which waits for it.
+using AttachHandler = std::function<Task<StatusOr<Attached>>(AttachRequest request)>;
 
 }  // namespace nacre

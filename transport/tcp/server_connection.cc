@@ -189,7 +189,10 @@ Task<Status> ServerConnection::OnAttach(FrameHeader header) {
     if (auto self = weak.lock()) self->Shutdown(why);
   };
   StatusOr<Attached> attached = absl::UnimplementedError("this server attaches nothing to its connections");
-  if (attach_) attached = attach_(std::move(request));
+  if (attach_) {
+    Task<StatusOr<Attached>> attaching = attach_(std::move(request));
+    attached = co_await std::move(attaching);
+  }
   FrameHeader answer{FrameType::kAttach};
   std::string text;
   if (attached.ok()) {

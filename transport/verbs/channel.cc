@@ -15,20 +15,16 @@ constexpr uint32_t kCredits = 16;          // fragments under way to this end
 constexpr uint32_t kSpareReceives = 3;     // for those that only grant credits, see FORMAT.md
 constexpr uint32_t kSends = 32;            // work requests posted at once
 constexpr uint32_t kSendsForMessages = 4;  // of them
-constexpr int kMaxPieces = 16;             // of local memory in a work request
-constexpr uint32_t kInlineBytes = 256;
-constexpr uint8_t kMaxReads = 16;
 constexpr uint64_t kMaxBytesInFlight = 16 << 20;
+constexpr uint32_t kDrained = kSends;  // in place of a slot: the last work request
 constexpr Duration kDrainTimeout = std::chrono::seconds(1);
-
-// Of the packets on the wire: 4.096 us << 14 = 67 ms until a packet is sent again, seven times.
-constexpr uint8_t kAckTimeout = 14, kRetries = 7, kReceiverNotReadyRetries = 6, kReceiverNotReadyTimer = 12;
-constexpr uint8_t kHopLimit = 64;
+constexpr Duration kLastReceiveTimeout = std::chrono::milliseconds(20);  // some drivers never say so
 
 struct Counters {
   Counter& fragments = GetCounter("transport.verbs.fragments_sent");
   Counter& credit_waits = GetCounter("transport.verbs.credit_waits");
   Counter& protocol_errors = GetCounter("transport.verbs.protocol_errors");
+  Counter& beyond_credits = GetCounter("transport.verbs.fragments_beyond_credits");
 };
 
 Counters& Count() {
@@ -45,7 +41,6 @@ std::string_view AsText(std::span<const std::byte> bytes) {
 Channel::Channel(std::shared_ptr<Rail> rail, Executor executor, Clock& clock, uint32_t calls,
                  int remote_access)
     : rail_(std::move(rail)),
-      ibverbs_(rail_->domain()->ibverbs()),
       executor_(std::move(executor)),
       clock_(clock),
       calls_(calls),
@@ -56,119 +51,40 @@ Channel::Channel(std::shared_ptr<Rail> rail, Executor executor, Clock& clock, ui
   for (uint32_t i = kSends; i > 0; --i) free_slots_.push_back(i - 1);
 }
 
-Channel::~Channel() {
-  if (qp_ != nullptr) ibverbs_.destroy_qp(qp_);
-}
-
-Status Channel::Create(uint32_t inline_bytes) {
-  ibv_qp_init_attr attr{};
-  attr.send_cq = rail_->completion_queue();
-  attr.recv_cq = rail_->completion_queue();
-  attr.srq = rail_->receive_queue();
-  attr.qp_type = IBV_QPT_RC;
-  attr.sq_sig_all = 1;
-  attr.cap.max_send_wr = kSends + 1;  // one for PostDrained
-  const ibv_device_attr& limits = rail_->domain()->limits();
-  attr.cap.max_send_sge = std::clamp<int>(std::min(limits.max_sge, limits.max_sge_rd), 1, kMaxPieces);
-  attr.cap.max_inline_data = inline_bytes;
-  max_pieces_ = attr.cap.max_send_sge;
-  inline_bytes_ = inline_bytes;
-  qp_ = ibverbs_.create_qp(rail_->domain()->pd(), &attr);
-  if (qp_ != nullptr) return OkStatus();
-  return absl::UnavailableError(
-      absl::StrFormat("%s makes no queue pair: %s", rail_->port().name(), std::strerror(errno)));
-}
-
 Status Channel::Open() {
-  if (!Create(kInlineBytes).ok()) RETURN_IF_ERROR(Create(0));
-  number_ = qp_->qp_num;
-  Status status = ToInit();
-  if (status.ok()) status = rail_->Join(number_, shared_from_this(), kCredits + kSpareReceives, kSends + 1);
-  if (!status.ok()) ibverbs_.destroy_qp(std::exchange(qp_, nullptr));
+  ASSIGN_OR_RETURN(qp_, QueuePair::Make(*rail_, kSends + 1, sequence_, remote_access_));  // one for Drain
+  number_ = qp_->number();
+  local_ = qp_->local();
+  local_.credits = kCredits;
+  local_.calls = calls_;
+  max_pieces_ = qp_->max_pieces();
+  Status status = rail_->Join(number_, shared_from_this(), kCredits + kSpareReceives, kSends + 1);
+  if (!status.ok()) qp_.reset();
   return status;
 }
 
-Endpoint Channel::local() const {
-  Endpoint endpoint;
-  endpoint.link = rail_->port().link;
-  endpoint.mtu = rail_->port().mtu;
-  endpoint.reads_served =
-      static_cast<uint8_t>(std::clamp<int>(rail_->domain()->limits().max_qp_rd_atom, 1, kMaxReads));
-  endpoint.lid = rail_->port().lid;
-  endpoint.queue_pair = number_;
-  endpoint.sequence = sequence_;
-  endpoint.credits = kCredits;
-  endpoint.calls = calls_;
-  endpoint.gid = rail_->port().gid;
-  return endpoint;
-}
-
+// The kernel may look for the other end's address for long: nothing is held meanwhile.
 Status Channel::Join(const Endpoint& remote) {
-  Status status;
   {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return absl::UnavailableError(why_.message());
+    joining_ = true;
     remote_ = remote;
     credits_ = remote.credits;
-    status = ToReadyToReceive();
-    if (status.ok()) status = ToReadyToSend();
+  }
+  Status status = qp_->Join(remote);
+  {
+    std::lock_guard lock(mutex_);
+    joining_ = false;
+    if (!why_.ok()) {
+      Drain();
+      return absl::UnavailableError(why_.message());
+    }
     ready_ = status.ok();
     if (status.ok()) status = Pump();
   }
   if (!status.ok()) Shutdown(status);
   return status;
-}
-
-Status Channel::Modify(ibv_qp_attr* attr, int mask, const char* what) {
-  const int error = ibverbs_.modify_qp(qp_, attr, mask);
-  if (error == 0) return OkStatus();
-  return absl::UnavailableError(absl::StrFormat("%s: the queue pair cannot be made %s: %s",
-                                                rail_->port().name(), what, std::strerror(error)));
-}
-
-Status Channel::ToInit() {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = rail_->port().port;
-  attr.qp_access_flags = static_cast<unsigned>(remote_access_);
-  return Modify(&attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ready");
-}
-
-Status Channel::ToReadyToReceive() {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = static_cast<ibv_mtu>(std::min(rail_->port().mtu, remote_.mtu));
-  attr.dest_qp_num = remote_.queue_pair;
-  attr.rq_psn = remote_.sequence;
-  attr.max_dest_rd_atomic = local().reads_served;
-  attr.min_rnr_timer = kReceiverNotReadyTimer;
-  attr.ah_attr.port_num = rail_->port().port;
-  attr.ah_attr.dlid = remote_.lid;
-  if (remote_.link == LinkLayer::kEthernet) {
-    attr.ah_attr.is_global = 1;
-    attr.ah_attr.grh.sgid_index = rail_->port().gid_index;
-    attr.ah_attr.grh.hop_limit = kHopLimit;
-    std::memcpy(attr.ah_attr.grh.dgid.raw, remote_.gid.data(), remote_.gid.size());
-  }
-  return Modify(&attr,
-                IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-                "ready to receive");
-}
-
-Status Channel::ToReadyToSend() {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_RTS;
-  attr.sq_psn = sequence_;
-  attr.timeout = kAckTimeout;
-  attr.retry_cnt = kRetries;
-  attr.rnr_retry = kReceiverNotReadyRetries;
-  attr.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(
-      std::min<int>(remote_.reads_served, rail_->domain()->limits().max_qp_init_rd_atom), 1, kMaxReads));
-  return Modify(&attr,
-                IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                    IBV_QP_MAX_QP_RD_ATOMIC,
-                "ready to send");
 }
 
 Task<Status> Channel::Run(Transfer* transfer) {
@@ -183,7 +99,8 @@ Task<Status> Channel::Run(Transfer* transfer) {
   co_return co_await transfer->done.Wait();
 }
 
-bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message) {
+bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message,
+                   std::vector<WindowBinding> windows) {
   FragmentHeader header;
   header.kind = kind;
   header.flags = flags;
@@ -192,7 +109,7 @@ bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::stri
   {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return false;
-    messages_.push_back({header, std::move(message)});
+    messages_.push_back({header, std::move(message), std::move(windows)});
     if (credits_ == 0) Count().credit_waits.Add();
   }
   PumpOrShutdown();
@@ -202,6 +119,12 @@ bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::stri
 size_t Channel::queued_messages() {
   std::lock_guard lock(mutex_);
   return messages_.size();
+}
+
+bool Channel::IsQueued(uint64_t call_id) {
+  std::lock_guard lock(mutex_);
+  return std::any_of(messages_.begin(), messages_.end(),
+                     [&](const Outgoing& message) { return message.header.call_id == call_id; });
 }
 
 void Channel::PumpOrShutdown() {
@@ -217,8 +140,13 @@ void Channel::PumpOrShutdown() {
 Status Channel::Pump() {
   if (!why_.ok() || !ready_) return OkStatus();
   while (!messages_.empty() && credits_ > 0 && !free_slots_.empty()) {
-    RETURN_IF_ERROR(SendFragment(&messages_.front()));
-    if (messages_.front().sent == messages_.front().message.size()) messages_.pop_front();
+    Outgoing& next = messages_.front();
+    if (next.bound < next.windows.size()) {
+      RETURN_IF_ERROR(PostBinding(next.windows[next.bound++]));
+      continue;
+    }
+    RETURN_IF_ERROR(SendFragment(&next));
+    if (next.sent == next.message.size()) messages_.pop_front();
   }
   if (owed_ >= kCredits / 2 && !free_slots_.empty()) RETURN_IF_ERROR(SendCredit());
   while (!transfers_.empty() && free_slots_.size() > kSendsForMessages &&
@@ -241,6 +169,18 @@ Status Channel::SendFragment(Outgoing* outgoing) {
   return OkStatus();
 }
 
+// What is posted behind it does not begin before it is bound.
+Status Channel::PostBinding(const WindowBinding& binding) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_BIND_MW;
+  request.bind_mw.mw = binding.window;
+  request.bind_mw.rkey = binding.key;
+  request.bind_mw.bind_info = {binding.region, binding.address, binding.length, binding.access};
+  RETURN_IF_ERROR(Post(&request, Slot()));
+  binding.window->rkey = binding.key;
+  return OkStatus();
+}
+
 Status Channel::SendCredit() { return PostSend(FragmentHeader{}, {}); }
 
 Status Channel::PostSend(FragmentHeader header, std::string_view payload) {
@@ -258,9 +198,11 @@ Status Channel::PostSend(FragmentHeader header, std::string_view payload) {
   request.opcode = IBV_WR_SEND;
   request.sg_list = &piece;
   request.num_sge = 1;
-  if (size <= inline_bytes_) request.send_flags = IBV_SEND_INLINE;
+  if (size <= qp_->inline_bytes()) request.send_flags = IBV_SEND_INLINE;
   Count().fragments.Add();
-  Status status = Post(&request, Slot{nullptr, 0, buffer});
+  Slot slot;
+  slot.buffer = buffer;
+  Status status = Post(&request, slot);
   if (!status.ok()) buffers.Return(buffer);
   return status;
 }
@@ -271,9 +213,16 @@ Status Channel::PostPart(Transfer* transfer) {
   request.opcode = transfer->opcode;
   request.sg_list = part.local.data();
   request.num_sge = static_cast<int>(part.local.size());
-  request.wr.rdma.remote_addr = part.remote_address;
-  request.wr.rdma.rkey = part.remote_key;
-  RETURN_IF_ERROR(Post(&request, Slot{transfer, part.bytes, kNoBuffer}));
+  if (transfer->opcode == IBV_WR_LOCAL_INV) {
+    request.invalidate_rkey = part.remote_key;
+  } else {
+    request.wr.rdma.remote_addr = part.remote_address;
+    request.wr.rdma.rkey = part.remote_key;
+  }
+  Slot slot;
+  slot.transfer = transfer;
+  slot.bytes = part.bytes;
+  RETURN_IF_ERROR(Post(&request, slot));
   ++transfer->posted;
   bytes_in_flight_ += part.bytes;
   return OkStatus();
@@ -281,14 +230,14 @@ Status Channel::PostPart(Transfer* transfer) {
 
 Status Channel::Post(ibv_send_wr* request, Slot slot) {
   const uint32_t index = free_slots_.back();
-  request->wr_id = index;
-  ibv_send_wr* bad = nullptr;
-  const int error = ibv_post_send(qp_, request, &bad);
+  request->wr_id = WorkId(index);
+  const int error = qp_->Post(request);
   if (error != 0) {
     return absl::UnavailableError(
         absl::StrFormat("%s takes no work request: %s", rail_->port().name(), std::strerror(error)));
   }
   free_slots_.pop_back();
+  slot.used = true;
   slots_[index] = slot;
   return OkStatus();
 }
@@ -303,14 +252,15 @@ Transfer* Channel::EndPart(const Slot& slot, const Status& status) {
 }
 
 void Channel::OnSent(uint64_t id, const Status& status) {
-  if (id == kDrained) return Finish();
+  if (id == WorkId(kDrained)) return CameBack(&drained_);
+  const auto index = static_cast<uint32_t>(id);
+  if (id != WorkId(index)) return;  // of an earlier queue pair with the same number
   Transfer* ended = nullptr;
   {
     std::lock_guard lock(mutex_);
-    if (finished_ || id >= slots_.size()) return;
-    const Slot slot = std::exchange(slots_[id], Slot());
-    if (slot.buffer == kNoBuffer && slot.transfer == nullptr) return;  // of an earlier queue pair's
-    free_slots_.push_back(static_cast<uint32_t>(id));
+    if (finished_ || index >= slots_.size() || !slots_[index].used) return;
+    const Slot slot = std::exchange(slots_[index], Slot());
+    free_slots_.push_back(index);
     if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
     if (slot.transfer != nullptr) {
       bytes_in_flight_ -= slot.bytes;
@@ -356,7 +306,10 @@ Status Channel::CountReceived(const FragmentHeader& header) {
   if (header.kind == FragmentKind::kCredit) {
     return header.credits > 0 ? OkStatus() : ErrnoError(EPROTO, "a grant of nothing");
   }
-  if (granted_ == 0) return ErrnoError(EPROTO, "it sends more than it was granted");
+  if (granted_ == 0) {
+    Count().beyond_credits.Add();
+    return ErrnoError(EPROTO, "it sends more than it was granted");
+  }
   --granted_;
   ++owed_;
   return OkStatus();
@@ -368,10 +321,7 @@ Status Channel::Assemble(const FragmentHeader& header, std::string_view payload,
     return ErrnoError(EPROTO, absl::StrFormat("a fragment at %d of a message of which there are %d bytes",
                                               header.offset, partial_.size()));
   }
-  if (header.offset == 0) {
-    partial_header_ = header;
-    partial_.reserve(header.total);
-  }
+  if (header.offset == 0) partial_header_ = header;
   if (header.kind != partial_header_.kind || header.call_id != partial_header_.call_id ||
       header.total != partial_header_.total) {
     return ErrnoError(EPROTO, absl::StrFormat("a fragment of call %#x within a message of call %#x",
@@ -395,22 +345,33 @@ void Channel::Shutdown(const Status& why) {
       transfer->status = absl::UnavailableError(why.message());
     }
     transfers_.clear();
-    drain_timer_ = clock_.After(executor_, kDrainTimeout, [self = shared_from_this()] { self->Finish(); });
-    PostDrained();
+    if (!joining_) Drain();  // else Join will
   }
   for (Transfer* transfer : ended) transfer->done.Set(transfer->status);
 }
 
 // Everything that was posted comes back, this last.
-void Channel::PostDrained() {
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_ERR;
-  ibv_send_wr request{}, *bad = nullptr;
-  request.wr_id = kDrained;
+void Channel::Drain() {
+  ibv_send_wr request{};
+  request.wr_id = WorkId(kDrained);
   request.opcode = IBV_WR_SEND;
-  const bool draining =
-      ibverbs_.modify_qp(qp_, &attr, IBV_QP_STATE) == 0 && ibv_post_send(qp_, &request, &bad) == 0;
-  if (!draining) asio::post(executor_, [self = shared_from_this()] { self->Finish(); });
+  const bool draining = qp_->Fail() && qp_->Post(&request) == 0;
+  FinishAfter(draining ? kDrainTimeout : Duration::zero());
+}
+
+void Channel::FinishAfter(Duration delay) {
+  finish_timer_ = clock_.After(executor_, delay, [self = shared_from_this()] { self->Finish(); });
+}
+
+// Receives that the queue pair has taken from the shared queue are lost with it unless they have come back.
+void Channel::CameBack(bool* what) {
+  {
+    std::lock_guard lock(mutex_);
+    *what = true;
+    if (why_.ok() || finished_ || !drained_) return;
+    if (!last_received_) return FinishAfter(kLastReceiveTimeout);
+  }
+  rail_->AfterNextPoll([self = shared_from_this()] { self->Finish(); });
 }
 
 void Channel::Finish() {
@@ -419,9 +380,10 @@ void Channel::Finish() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(finished_, true)) return;
-    timer = std::move(drain_timer_);
+    timer = std::move(finish_timer_);
   }
-  ibverbs_.destroy_qp(std::exchange(qp_, nullptr));
+  FreeWindows();
+  qp_.reset();
   rail_->Leave(number_, kCredits + kSpareReceives, kSends + 1);
   {
     std::lock_guard lock(mutex_);

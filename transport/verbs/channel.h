@@ -8,7 +8,8 @@
 //
 // It ends in an order that lets nobody's memory be touched afterwards:
 //   Shutdown (from anywhere) -> the queue pair goes to its error state, and is destroyed when all that was
-//   posted has come back (or after kDrainTimeout) -> transfers fail -> OnClosed, once.
+//   posted has come back and the device has said that it takes no more receives for it (or after a while),
+//   the windows before it -> transfers fail -> OnClosed, once.
 // Thread-safe. Held in a shared_ptr.
 #pragma once
 
@@ -24,21 +25,31 @@
 #include "common/clock.h"
 #include "common/task.h"
 #include "transport/verbs/message.h"
+#include "transport/verbs/queue_pair.h"
 #include "transport/verbs/rail.h"
 
 namespace nacre::verbs {
 
+// Memory of this end that a window is to show to the other.
+struct WindowBinding {
+  ibv_mw* window = nullptr;
+  uint32_t key = 0;  // the new one
+  ibv_mr* region = nullptr;
+  uint64_t address = 0, length = 0;
+  unsigned access = 0;  // ibv_access_flags
+};
+
 // One work request of a transfer.
 struct TransferPart {
   uint64_t remote_address = 0;
-  uint32_t remote_key = 0;
+  uint32_t remote_key = 0;  // or the one to take back
   uint32_t bytes = 0;
   absl::InlinedVector<ibv_sge, 2> local;
 };
 
 // Belongs to the coroutine that runs it.
 struct Transfer {
-  ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;
+  ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;  // or RDMA_READ, or LOCAL_INV: take keys of windows back
   std::vector<TransferPart> parts;
 
   // The rest is the channel's.
@@ -51,22 +62,24 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
  public:
   // `remote_access`: what the other end may do by itself, as ibv_access_flags.
   Channel(std::shared_ptr<Rail> rail, Executor executor, Clock& clock, uint32_t calls, int remote_access);
-  ~Channel() override;
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
   // Makes the queue pair. First; if it fails, nothing else may be called.
   Status Open();
-  Endpoint local() const;
-  // Joins it to the other end's. On error Shutdown has been called.
+  const Endpoint& local() const { return local_; }
+  // Joins it to the other end's, once. Waits for the kernel to find that one, which may take a second if it
+  // is not there. On error Shutdown has been called.
   Status Join(const Endpoint& remote);
 
   // Once all its parts have ended, and nobody can touch the local memory it names any more. UNAVAILABLE: the
   // channel has ended; the transfer may have been carried out in part.
   Task<Status> Run(Transfer* transfer);
 
-  // False: the channel is ending. Otherwise the message goes out unless the channel ends.
-  bool Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message);
+  // False: the channel is ending. Otherwise the message goes out unless the channel ends, behind the binding
+  // of these windows.
+  bool Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message,
+            std::vector<WindowBinding> windows = {});
 
   void Shutdown(const Status& why);
   bool closing() const { return closing_.load(std::memory_order_acquire); }
@@ -74,12 +87,15 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
   Rail& rail() { return *rail_; }
   const Endpoint& remote() const { return remote_; }
   uint32_t max_pieces() const { return max_pieces_; }
-  size_t queued_messages();  // that wait for credits
+  size_t queued_messages();         // that wait for credits
+  bool IsQueued(uint64_t call_id);  // a message about this call has not gone out whole
 
  protected:
   // A whole message, or a pong. From the rail's loop, one at a time. An error ends the channel.
   virtual Status OnMessage(const FragmentHeader& header, std::string message) = 0;
   virtual void OnClosed(const Status& why) = 0;
+  // The queue pair is about to be destroyed: not before what is bound through it.
+  virtual void FreeWindows() {}
 
   const Executor& executor() const { return executor_; }
   Clock& clock() { return clock_; }
@@ -88,29 +104,29 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
   struct Outgoing {
     FragmentHeader header;
     std::string message;
+    std::vector<WindowBinding> windows;
     uint32_t sent = 0;
+    size_t bound = 0;
   };
   // What a work request that is posted stands for.
   struct Slot {
     Transfer* transfer = nullptr;
     uint32_t bytes = 0;  // of the transfer's part
     uint32_t buffer = kNoBuffer;
+    bool used = false;
   };
   static constexpr uint32_t kNoBuffer = ~uint32_t{0};
-  static constexpr uint64_t kDrained = ~kReceiveId;  // the last work request's id
 
+  uint64_t WorkId(uint32_t slot) const { return uint64_t{sequence_} << 32 | slot; }
   void OnReceived(std::span<const std::byte> bytes) override;
+  void OnLastReceive() override { CameBack(&last_received_); }
   void OnSent(uint64_t id, const Status& status) override;
   void OnFailed(const Status& why) override { Shutdown(why); }
 
-  Status Create(uint32_t inline_bytes);
-  Status ToInit();
-  Status ToReadyToReceive();
-  Status ToReadyToSend();
-  Status Modify(ibv_qp_attr* attr, int mask, const char* what);
   // These under mutex_.
   Status Pump();
   Status SendFragment(Outgoing* outgoing);
+  Status PostBinding(const WindowBinding& binding);
   Status SendCredit();
   Status PostSend(FragmentHeader header, std::string_view payload);
   Status PostPart(Transfer* transfer);
@@ -121,20 +137,20 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
 
   Status Receive(std::span<const std::byte> bytes);
   void PumpOrShutdown();
-  void PostDrained();
+  void Drain();                      // under mutex_
+  void FinishAfter(Duration delay);  // under mutex_
+  void CameBack(bool* what);
   void Finish();
 
   const std::shared_ptr<Rail> rail_;
-  const Ibverbs& ibverbs_;
   const Executor executor_;
   Clock& clock_;
   const uint32_t calls_;
   const int remote_access_;
-  ibv_qp* qp_ = nullptr;
-  uint32_t number_ = 0;  // of the queue pair
-  uint32_t inline_bytes_ = 0, max_pieces_ = 1;
+  std::unique_ptr<QueuePair> qp_;
+  uint32_t number_ = 0, max_pieces_ = 1;  // of the queue pair
   const uint32_t sequence_;
-  Endpoint remote_;
+  Endpoint local_, remote_;
   std::atomic<bool> closing_ = false;
   // A message that is not whole yet; only for the rail's loop.
   FragmentHeader partial_header_;
@@ -142,7 +158,8 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
 
   std::mutex mutex_;
   Status why_;  // not OK from Shutdown on
-  bool ready_ = false, finished_ = false;
+  bool joining_ = false, ready_ = false, finished_ = false;
+  bool drained_ = false, last_received_ = false;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
   uint64_t bytes_in_flight_ = 0;
@@ -151,7 +168,7 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
   uint32_t credits_ = 0;             // what may be sent
   uint32_t owed_ = 0;                // received and not granted again
   uint32_t granted_ = 0;             // what the other end may send
-  std::unique_ptr<TimerHandle> drain_timer_;
+  std::unique_ptr<TimerHandle> finish_timer_;
 };
 
 }  // namespace nacre::verbs

@@ -11,6 +11,8 @@ namespace nacre::verbs {
 namespace {
 
 constexpr Duration kPingTimeout = std::chrono::seconds(2);
+constexpr size_t kWindows = 64;           // of a link
+constexpr size_t kMaxWindowsPerCall = 8;  // unless its memory is in more regions
 
 struct Counters {
   Counter& calls = GetCounter("transport.verbs.client.calls");
@@ -34,7 +36,8 @@ ClientLink::ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnect
       regions_(std::move(regions)),
       address_(std::move(address)) {}
 
-Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, Duration timeout) {
+Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
+                                   Duration timeout) {
   auto expire = [weak = std::weak_ptr(self)](Duration now) {
     auto self = weak.lock();
     return self == nullptr ? kNoDeadline : self->Expire(now);
@@ -44,15 +47,17 @@ Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, Duration ti
     self->control_->Shutdown(status);
     co_return status;
   }
-  Status status = co_await Attach(self, timeout);
+  Status status = co_await Attach(self, std::move(rails), timeout);
   if (status.ok()) status = co_await Ping(self, kPingTimeout);
+  if (status.ok()) status = self->MakeWindows();
   if (!status.ok()) self->Shutdown(status);
   std::lock_guard lock(self->mutex_);
-  self->open_ = status.ok() && !self->closing();
+  self->open_ = self->was_open_ = status.ok() && !self->closing();
   co_return status;
 }
 
-Task<Status> ClientLink::Attach(std::shared_ptr<ClientLink> self, Duration timeout) {
+Task<Status> ClientLink::Attach(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
+                                Duration timeout) {
   absl::AnyInvocable<void(const Status&)> closed = [weak = std::weak_ptr(self)](const Status& why) {
     if (auto self = weak.lock()) self->Shutdown(why);
   };
@@ -63,7 +68,7 @@ Task<Status> ClientLink::Attach(std::shared_ptr<ClientLink> self, Duration timeo
   if (remote.calls == 0) co_return ErrnoError(EPROTO, "it allows no calls");
   if (remote.link != self->rail().port().link)
     co_return ErrnoError(EPROTO, "it answers from another link layer");
-  co_return self->Join(remote);
+  co_return co_await RailSet::Join(std::move(rails), self, remote);
 }
 
 // That the queue pairs are joined does not say yet that packets find their way.
@@ -77,60 +82,154 @@ Task<Status> ClientLink::Ping(std::shared_ptr<ClientLink> self, Duration timeout
   co_return co_await self->pong_.Wait();
 }
 
-StatusOr<std::string> ClientLink::Encode(const CallRequest& request) {
-  std::vector<RemoteSpan> spans;
-  spans.reserve(request.memory.size());
-  for (const MemorySpan& span : request.memory) {
+Status ClientLink::MakeWindows() {
+  if (!rail().domain()->windows()) return OkStatus();
+  ASSIGN_OR_RETURN(std::unique_ptr<WindowPool> made, WindowPool::Make(rail().domain(), kWindows));
+  std::lock_guard lock(mutex_);
+  if (!closing()) windows_ = std::move(made);
+  return OkStatus();
+}
+
+// Finds out how the device calls the memory, and through which windows it is to be shown.
+Status ClientLink::Prepare(LinkCall* call) {
+  std::vector<RegisteredPiece> pieces;
+  call->spans.clear();
+  for (const MemorySpan& span : call->request.memory) {
     if (span.length == 0) continue;
     ASSIGN_OR_RETURN(MemoryKeys keys, regions_->Find(rail().domain(), span.data(), span.length));
-    spans.push_back({reinterpret_cast<uint64_t>(span.data()), span.length, keys.remote});
+    const auto address = reinterpret_cast<uint64_t>(span.data());
+    call->spans.push_back({address, span.length, keys.remote});
+    pieces.push_back({keys.region, address, span.length});
   }
-  return EncodeCall(request.kind, spans, request.body);
+  if (call->spans.size() > kMaxSpans) {
+    return ErrnoError(EINVAL, absl::StrFormat("a call with memory in %d pieces; over RDMA %d are the most",
+                                              call->spans.size(), kMaxSpans));
+  }
+  call->plan = WindowPlan();
+  if (!rail().domain()->windows()) return OkStatus();
+  call->plan = PlanWindows(pieces, kMaxWindowsPerCall);
+  if (call->plan.stretches.size() <= kWindows) return OkStatus();
+  return ErrnoError(EINVAL, absl::StrFormat("a call with memory in %d regions; over RDMA %d are the most",
+                                            call->plan.stretches.size(), kWindows));
 }
 
 bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
+  if (Status status = Prepare(call.get()); !status.ok()) {
+    call->result.Set(std::move(status));
+    return true;
+  }
   uint64_t id = 0;
   {
     std::lock_guard lock(mutex_);
     if (!open_) return false;
-    if (calls_.size() < remote().calls) {
-      id = ++last_id_;
-      calls_.emplace(id, call);
-    } else {
-      waiting_.push_back(call);
-    }
+    if (waiting_.empty()) id = Admit(call);
+    if (id == 0) waiting_.push_back(call);
   }
   Count().calls.Add();
   watchdog_->Arm(call->deadline);
-  if (id != 0) Start(id, call);
+  if (id != 0) Start({{id, call}});
   return true;
 }
 
-void ClientLink::Start(uint64_t id, const std::shared_ptr<LinkCall>& call) {
-  StatusOr<std::string> message = Encode(call->request);
-  if (!message.ok()) return End(id, message.status());
-  Send(FragmentKind::kCall, 0, id, *std::move(message));  // if not, OnClosed has it
+uint64_t ClientLink::Admit(const std::shared_ptr<LinkCall>& call) {
+  const auto& stretches = call->plan.stretches;
+  if (calls_.size() >= remote().calls) return 0;
+  if (!stretches.empty() && windows_->available() < stretches.size()) return 0;
+  const bool put = call->request.kind == CallMemory::kPutTarget;
+  for (const RegisteredPiece& stretch : stretches) {
+    call->windows.push_back(
+        BindTo(windows_->Take(), stretch, put ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ));
+  }
+  for (size_t i = 0; !stretches.empty() && i < call->spans.size(); ++i) {
+    call->spans[i].key = call->windows[call->plan.stretch_of[i]].key;
+  }
+  calls_.emplace(++last_id_, call);
+  return last_id_;
 }
 
-// A call's result; the next one that waits may go.
+ClientLink::Started ClientLink::AdmitWaiting() {
+  Started started;
+  while (open_ && !waiting_.empty()) {
+    const uint64_t id = Admit(waiting_.front());
+    if (id == 0) break;
+    started.emplace_back(id, std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  return started;
+}
+
+void ClientLink::Start(const Started& calls) {
+  for (const auto& [id, call] : calls) {
+    StatusOr<std::string> message = EncodeCall(call->request.kind, call->spans, call->request.body);
+    if (!message.ok()) {
+      End(id, message.status());
+    } else {
+      Send(FragmentKind::kCall, 0, id, *std::move(message), call->windows);  // if not, OnClosed has it
+    }
+  }
+}
+
+// A call's result; others that wait may go.
 void ClientLink::End(uint64_t id, StatusOr<std::string> result) {
-  std::shared_ptr<LinkCall> call, next;
-  uint64_t next_id = 0;
+  std::shared_ptr<LinkCall> call;
+  Started started;
   {
     std::lock_guard lock(mutex_);
     auto found = calls_.find(id);
     if (found == calls_.end()) return;
     call = std::move(found->second);
     calls_.erase(found);
-    if (!waiting_.empty()) {
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-      next_id = ++last_id_;
-      calls_.emplace(next_id, next);
-    }
+    started = AdmitWaiting();
   }
   call->result.Set(std::move(result));
-  if (next != nullptr) Start(next_id, next);
+  Start(started);
+}
+
+Task<StatusOr<std::string>> ClientLink::Finish(std::shared_ptr<ClientLink> self,
+                                               std::shared_ptr<LinkCall> call) {
+  StatusOr<std::string> result = co_await call->result.Wait();
+  if (call->windows.empty()) co_return result;
+  Transfer back;
+  back.opcode = IBV_WR_LOCAL_INV;
+  back.parts.resize(call->windows.size());
+  for (size_t i = 0; i < back.parts.size(); ++i) back.parts[i].remote_key = call->windows[i].key;
+  Status status = co_await self->Run(&back);
+  if (status.ok()) {
+    self->TakeBack(call.get());
+  } else {
+    OneShot<Unit> closed = self->Closed();
+    co_await closed.Wait();
+  }
+  co_return result;
+}
+
+void ClientLink::TakeBack(LinkCall* call) {
+  Started started;
+  {
+    std::lock_guard lock(mutex_);
+    if (windows_ == nullptr) return;
+    for (const WindowBinding& binding : call->windows) windows_->Return(binding.window);
+    started = AdmitWaiting();
+  }
+  Start(started);
+}
+
+OneShot<Unit> ClientLink::Closed() {
+  OneShot<Unit> closed;
+  std::lock_guard lock(mutex_);
+  if (closed_) {
+    closed.Set({});
+  } else {
+    closed_waiters_.push_back(closed);
+  }
+  return closed;
+}
+
+void ClientLink::FreeWindows() {
+  std::unique_ptr<WindowPool> windows;
+  std::lock_guard lock(mutex_);
+  open_ = false;
+  windows = std::move(windows_);
 }
 
 Status ClientLink::OnMessage(const FragmentHeader& header, std::string message) {
@@ -148,6 +247,11 @@ Status ClientLink::OnMessage(const FragmentHeader& header, std::string message) 
       return ErrnoError(EPROTO,
                         absl::StrFormat("a reply to call %#x, which is not in progress", header.call_id));
     }
+  }
+  // Its windows would be bound after they have been taken back.
+  if (IsQueued(header.call_id)) {
+    return ErrnoError(EPROTO,
+                      absl::StrFormat("a reply to call %#x, which has not been sent yet", header.call_id));
   }
   if (header.flags == kReplyFailed) {
     End(header.call_id, absl::InternalError(message));
@@ -189,9 +293,13 @@ Duration ClientLink::Expire(Duration now) {
 
 void ClientLink::OnClosed(const Status& why) {
   std::vector<std::shared_ptr<LinkCall>> calls;
+  std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
-    if (std::exchange(open_, false)) Count().lost.Add();
+    open_ = false;
+    closed_ = true;
+    if (was_open_) Count().lost.Add();
+    waiters.swap(closed_waiters_);
     for (auto& [id, call] : calls_) calls.push_back(std::move(call));
     calls.insert(calls.end(), waiting_.begin(), waiting_.end());
     calls_.clear();
@@ -202,10 +310,14 @@ void ClientLink::OnClosed(const Status& why) {
   control_->Shutdown(why);
   if (why.code() == absl::StatusCode::kInvalidArgument) {
     LogWarning("data plane: closed the RDMA connection to %s: %s", address_, why.message());
+  } else if (!calls.empty()) {
+    LogInfo("data plane: lost the RDMA connection to %s with %d calls under way: %s", address_, calls.size(),
+            why.message());
   }
   const Status unavailable =
       ErrnoError(ECONNRESET, absl::StrFormat("lost the RDMA connection to %s: %s", address_, why.message()));
   for (const auto& call : calls) call->result.Set(call->timed_out ? TimedOut() : unavailable);
+  for (const OneShot<Unit>& waiter : waiters) waiter.Set({});
 }
 
 }  // namespace nacre::verbs

@@ -1,6 +1,9 @@
-// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. A call that
-// times out ends the link before it fails, since the server could otherwise still write into its memory; so
-// does the loss of the control connection. Thread-safe. Calls beyond the server's limit wait here in order.
+// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. Where the
+// device has memory windows, a call's memory is shown through some that are bound before the call is sent and
+// taken back before it is reported finished; else the keys are the regions'. A call that times out ends the
+// link before it fails, since the server could otherwise still write into its memory; so does the loss of the
+// control connection. Thread-safe. Calls beyond the server's limit, or beyond the windows, wait here in
+// order.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -12,19 +15,26 @@
 
 #include "transport/tcp/client_connection.h"
 #include "transport/verbs/channel.h"
+#include "transport/verbs/rail_set.h"
 #include "transport/verbs/regions.h"
+#include "transport/verbs/windows.h"
 #include "transport/watchdog.h"
 
 namespace nacre::verbs {
 
-// One call under way. The memory may be touched until `result` is set.
+// One call under way. The memory may be touched until ClientLink::Finish has returned.
 struct LinkCall {
   LinkCall(CallRequest request, Duration deadline) : request(std::move(request)), deadline(deadline) {}
 
   const CallRequest request;
   const Duration deadline;
   const OneShot<StatusOr<std::string>> result;
-  bool timed_out = false;  // under the link's mutex
+
+  // The rest is the link's.
+  std::vector<RemoteSpan> spans;
+  WindowPlan plan;
+  std::vector<WindowBinding> windows;  // from when the call is sent until its memory is taken back
+  bool timed_out = false;              // under the link's mutex
 };
 
 class ClientLink : public Channel {
@@ -34,19 +44,31 @@ class ClientLink : public Channel {
 
   // Agrees with the server over the control connection, and sees whether packets arrive. On error the link
   // has ended, as has the control connection. First, once.
-  static Task<Status> Establish(std::shared_ptr<ClientLink> self, Duration timeout);
+  static Task<Status> Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
+                                Duration timeout);
 
-  // False: the link is ending and nothing was done. Otherwise the call's result will be set.
+  // False: the link is ending and nothing was done. Otherwise Finish is to follow.
   bool Begin(const std::shared_ptr<LinkCall>& call);
+  // The call's result, once nobody can touch its memory any more.
+  static Task<StatusOr<std::string>> Finish(std::shared_ptr<ClientLink> self, std::shared_ptr<LinkCall> call);
 
  private:
-  static Task<Status> Attach(std::shared_ptr<ClientLink> self, Duration timeout);
+  using Started = std::vector<std::pair<uint64_t, std::shared_ptr<LinkCall>>>;
+
+  static Task<Status> Attach(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
+                             Duration timeout);
   static Task<Status> Ping(std::shared_ptr<ClientLink> self, Duration timeout);
   Status OnMessage(const FragmentHeader& header, std::string message) override;
   void OnClosed(const Status& why) override;
+  void FreeWindows() override;
 
-  StatusOr<std::string> Encode(const CallRequest& request);
-  void Start(uint64_t id, const std::shared_ptr<LinkCall>& call);
+  Status MakeWindows();
+  Status Prepare(LinkCall* call);
+  uint64_t Admit(const std::shared_ptr<LinkCall>& call);  // under mutex_; 0: there is no room yet
+  Started AdmitWaiting();                                 // under mutex_
+  void Start(const Started& calls);
+  void TakeBack(LinkCall* call);
+  OneShot<Unit> Closed();
   void End(uint64_t id, StatusOr<std::string> result);
   Duration Expire(Duration now);
   Status TimedOut() const;
@@ -57,10 +79,12 @@ class ClientLink : public Channel {
   const OneShot<Status> pong_;
   std::shared_ptr<Watchdog> watchdog_;
   std::mutex mutex_;
-  bool open_ = false;
+  bool open_ = false, was_open_ = false, closed_ = false;
+  std::vector<OneShot<Unit>> closed_waiters_;
+  std::unique_ptr<WindowPool> windows_;  // null: none are used
   uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, std::shared_ptr<LinkCall>> calls_;
-  std::deque<std::shared_ptr<LinkCall>> waiting_;  // for one of those to end
+  std::deque<std::shared_ptr<LinkCall>> waiting_;  // for room
 };
 
 }  // namespace nacre::verbs

@@ -6,6 +6,16 @@
 #include <cstring>
 
 namespace nacre::verbs {
+namespace {
+
+// What a device says of itself and what its driver does are two things.
+bool HasWindows(ibv_pd* pd, const ibv_device_attr& limits) {
+  if ((limits.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) == 0) return false;
+  ibv_mw* window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+  return window != nullptr && ibv_dealloc_mw(window) == 0;
+}
+
+}  // namespace
 
 StatusOr<std::shared_ptr<Domain>> Domain::Open(const Ibverbs& ibverbs, const std::string& device) {
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceContext> context, DeviceContext::Open(ibverbs, device));
@@ -15,8 +25,11 @@ StatusOr<std::shared_ptr<Domain>> Domain::Open(const Ibverbs& ibverbs, const std
         absl::StrFormat("RDMA device %s has no protection domain left: %s", device, std::strerror(errno)));
   }
   std::shared_ptr<Domain> domain(new Domain(ibverbs, std::move(context), pd));
-  if (ibverbs.query_device(domain->context(), &domain->limits_) == 0) return domain;
-  return absl::UnavailableError(absl::StrFormat("RDMA device %s cannot be queried", device));
+  if (ibverbs.query_device(domain->context(), &domain->limits_) != 0) {
+    return absl::UnavailableError(absl::StrFormat("RDMA device %s cannot be queried", device));
+  }
+  domain->windows_ = HasWindows(pd, domain->limits_);
+  return domain;
 }
 
 StatusOr<std::unique_ptr<Registration>> Registration::Make(std::shared_ptr<Domain> domain, std::byte* data,

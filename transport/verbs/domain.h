@@ -25,6 +25,8 @@ class Domain {
   ibv_context* context() const { return context_->get(); }
   ibv_pd* pd() const { return pd_; }
   const ibv_device_attr& limits() const { return limits_; }
+  // It has memory windows of type 2B, so that nobody reaches a region but through one.
+  bool windows() const { return windows_; }
 
   // From now on nothing of the caller's is registered any more, so that the device can go.
   void Retire() { retired_.store(true); }
@@ -38,6 +40,7 @@ class Domain {
   const std::unique_ptr<DeviceContext> context_;
   ibv_pd* const pd_;
   ibv_device_attr limits_{};
+  bool windows_ = false;
   std::atomic<bool> retired_ = false;
 };
 
@@ -53,6 +56,7 @@ class Registration {
 
   uint32_t local_key() const { return mr_->lkey; }
   uint32_t remote_key() const { return mr_->rkey; }
+  ibv_mr* region() const { return mr_; }
 
  private:
   Registration(std::shared_ptr<Domain> domain, ibv_mr* mr) : domain_(std::move(domain)), mr_(mr) {}

@@ -51,6 +51,7 @@ struct WireCall {
 };
 static_assert(sizeof(WireCall) == 8);
 static_assert(sizeof(RemoteSpan) == 24);
+static_assert(kMaxMessageSize == kMaxBodySize + sizeof(WireCall) + kMaxSpans * sizeof(RemoteSpan));
 
 template <typename... Args>
 Status Malformed(const absl::FormatSpec<Args...>& format, const Args&... args) {
@@ -157,7 +158,7 @@ StatusOr<FragmentHeader> ParseFragment(std::span<const std::byte> bytes) {
 
 StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body) {
   const size_t size = sizeof(WireCall) + memory.size_bytes() + body.size();
-  if (size > kMaxMessageSize) {
+  if (body.size() > kMaxBodySize || memory.size() > kMaxSpans) {
     return ErrnoError(EINVAL,
                       absl::StrFormat("a call with a body of %d bytes and memory in %d pieces is too large",
                                       body.size(), memory.size()));
@@ -186,7 +187,7 @@ StatusOr<CallMessage> ParseCall(std::string_view bytes) {
   }
   const auto kind = static_cast<CallMemory>(wire.kind);
   if (kind == CallMemory::kNone && wire.spans > 0) return Malformed("a call without memory that names some");
-  if (wire.spans > bytes.size() / sizeof(RemoteSpan)) {
+  if (wire.spans > kMaxSpans || wire.spans > bytes.size() / sizeof(RemoteSpan)) {
     return Malformed("a call of %d bytes that names %d pieces of memory", bytes.size(), wire.spans);
   }
   CallMessage call;

@@ -20,8 +20,9 @@ namespace nacre::verbs {
 inline constexpr size_t kFragmentHeaderSize = 32;
 inline constexpr uint32_t kBufferSize = 2048;  // of a receive: a fragment with its header
 inline constexpr uint32_t kFragmentPayload = kBufferSize - kFragmentHeaderSize;
-inline constexpr size_t kMaxMessageSize = 2 << 20;  // a body and the spans of its memory
-inline constexpr uint32_t kMaxCalls = 1 << 16;      // at once on a connection
+inline constexpr size_t kMaxSpans = 4096;                                     // of a call's memory
+inline constexpr size_t kMaxMessageSize = kMaxBodySize + 8 + kMaxSpans * 24;  // a call with all it may have
+inline constexpr uint32_t kMaxCalls = 1 << 16;                                // at once on a connection
 
 // One end of a queue pair, as the other end has to know it.
 struct Endpoint {
@@ -77,7 +78,7 @@ struct CallMessage {
   std::string body;
 };
 
-// INVALID_ARGUMENT: more spans than a message can name.
+// INVALID_ARGUMENT: a longer body or more spans than a call may have.
 StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body);
 StatusOr<CallMessage> ParseCall(std::string_view bytes);
 

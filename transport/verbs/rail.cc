@@ -85,7 +85,7 @@ Status Rail::Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uin
   std::lock_guard lock(mutex_);
   if (!failed_.ok()) return failed_;
   if (wanted_receives_ + receives > max_receives_ ||
-      wanted_receives_ + receives + reserved_sends_ + sends > max_completions_) {
+      std::max(posted_receives_, wanted_receives_ + receives) + reserved_sends_ + sends > max_completions_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s serves %d connections already, as many as it can", port_.name(), sinks_.size()));
   }
@@ -106,15 +106,25 @@ Status Rail::Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uin
 }
 
 void Rail::Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends) {
-  std::lock_guard lock(mutex_);
-  wanted_receives_ -= receives;
-  reserved_sends_ -= sends;
-  sinks_.erase(queue_pair);
-  if (!sinks_.empty()) return;
-  boost::system::error_code ignored;
-  completion_events_.cancel(ignored);
-  async_events_.cancel(ignored);
-  device_timer_.reset();
+  absl::AnyInvocable<void()> on_failure;
+  {
+    std::lock_guard lock(mutex_);
+    wanted_receives_ -= receives;
+    reserved_sends_ -= sends;
+    sinks_.erase(queue_pair);
+    if (!sinks_.empty()) return;
+    boost::system::error_code ignored;
+    completion_events_.cancel(ignored);
+    async_events_.cancel(ignored);
+    device_timer_.reset();
+    on_failure = TakeOnFailure();
+  }
+  if (on_failure) on_failure();
+}
+
+absl::AnyInvocable<void()> Rail::TakeOnFailure() {
+  if (failed_.ok() || !sinks_.empty()) return nullptr;
+  return std::exchange(on_failure_, nullptr);
 }
 
 // Some drivers cannot take a device away from who has it open: its removal then waits for us without an
@@ -161,15 +171,17 @@ std::vector<std::shared_ptr<CompletionSink>> Rail::Sinks() {
 }
 
 void Rail::Fail(const Status& why) {
+  absl::AnyInvocable<void()> on_failure;
   {
     std::lock_guard lock(mutex_);
     if (!failed_.ok()) return;
     failed_ = why;
+    on_failure = TakeOnFailure();
   }
   LogWarning("data plane: RDMA on %s has ended: %s", port_.name(), why.message());
   GetCounter("transport.verbs.rails_failed").Add();
   for (const auto& sink : Sinks()) sink->OnFailed(why);
-  if (on_failure_) on_failure_();
+  if (on_failure) on_failure();
 }
 
 bool Rail::failed() const {
@@ -179,11 +191,34 @@ bool Rail::failed() const {
 
 // One round of the loop, which goes on until there are no connections.
 void Rail::Poll() {
+  if (polled_for_.load()) {
+    std::vector<absl::AnyInvocable<void()>> waiters;
+    {
+      std::lock_guard lock(mutex_);
+      polled_for_.store(false);
+      waiters.swap(after_poll_);
+    }
+    PollFor(std::move(waiters));
+  }
   const int found = PollOnce();
   const Duration now = clock_.Now();
   if (found > 0) last_active_ = now;
   if (now - last_active_ >= spin_ && Sleep()) return;
   asio::defer(executor_, [self = shared_from_this()] { self->Poll(); });
+}
+
+void Rail::PollFor(std::vector<absl::AnyInvocable<void()>> waiters) {
+  while (PollOnce() == kBatch) {
+  }
+  for (auto& waiter : waiters) waiter();
+}
+
+void Rail::AfterNextPoll(absl::AnyInvocable<void()> function) {
+  std::lock_guard lock(mutex_);
+  after_poll_.push_back(std::move(function));
+  polled_for_.store(true);
+  boost::system::error_code ignored;
+  completion_events_.cancel(ignored);  // it may sleep
 }
 
 int Rail::PollOnce() {
@@ -226,6 +261,7 @@ bool Rail::Sleep() {
     return false;
   }
   std::lock_guard lock(mutex_);
+  if (!after_poll_.empty()) return false;
   if (sinks_.empty()) {
     looping_ = false;
     return true;
@@ -285,9 +321,13 @@ Status Rail::HandleAsyncEvent(const ibv_async_event& event) {
     case IBV_EVENT_SRQ_ERR:
       return absl::UnavailableError(name);
     case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
       return event.element.port_num == port_.port ? absl::UnavailableError(name) : OkStatus();
     case IBV_EVENT_GID_CHANGE:
       return HasItsGid() ? OkStatus() : absl::UnavailableError("its address has changed");
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      if (auto sink = Find(event.element.qp->qp_num)) sink->OnLastReceive();
+      return OkStatus();
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:

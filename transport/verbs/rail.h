@@ -9,6 +9,7 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <atomic>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <memory>
 #include <mutex>
@@ -30,7 +31,11 @@ class CompletionSink {
   virtual void OnReceived(std::span<const std::byte> bytes) = 0;  // valid during the call
   // Of the work request with this id. The opcode tells nothing if the status is not OK.
   virtual void OnSent(uint64_t id, const Status& status) = 0;
-  virtual void OnFailed(const Status& why) = 0;  // of the receiving side or the rail; from any thread
+  // Of the receiving side or the rail; from any thread.
+  virtual void OnFailed(const Status& why) = 0;
+  // The queue pair is in its error state and takes no receives from the shared queue any more; from any
+  // thread.
+  virtual void OnLastReceive() = 0;
 };
 
 class Rail : public std::enable_shared_from_this<Rail> {
@@ -48,13 +53,18 @@ class Rail : public std::enable_shared_from_this<Rail> {
   MessageBuffers& buffers() { return buffers_; }
   Staging& staging() { return *staging_; }
 
-  // Before anything else: what is called once when the rail fails, with nothing held.
+  // Before anything else: what is called once, with nothing held, when the rail has failed and its
+  // connections have left.
   void OnFailure(absl::AnyInvocable<void()> failed) { on_failure_ = std::move(failed); }
 
   // Takes a queue pair in: `receives` more receives are posted for it, and `sends` of its completions have a
   // place. RESOURCE_EXHAUSTED: this rail has as many connections as it can serve.
   Status Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uint32_t receives, uint32_t sends);
   void Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends);
+
+  // Runs the function in the loop when all completions that are there now have been handed on. While there
+  // are connections.
+  void AfterNextPoll(absl::AnyInvocable<void()> function);
 
   void Fail(const Status& why);
   bool failed() const;
@@ -66,8 +76,11 @@ class Rail : public std::enable_shared_from_this<Rail> {
   std::shared_ptr<CompletionSink> Find(uint32_t queue_pair);
   std::vector<std::shared_ptr<CompletionSink>> Sinks();
 
+  absl::AnyInvocable<void()> TakeOnFailure();  // under mutex_; does nothing if it is not time
+
   void Poll();
   int PollOnce();
+  void PollFor(std::vector<absl::AnyInvocable<void()>> waiters);
   void Dispatch(const ibv_wc& completion);
   bool Sleep();  // false: something came meanwhile
   void ConsumeEvents();
@@ -91,14 +104,15 @@ class Rail : public std::enable_shared_from_this<Rail> {
   ibv_srq* srq_ = nullptr;
   uint32_t max_receives_ = 0, max_completions_ = 0;
 
-  absl::AnyInvocable<void()> on_failure_;
-
   Duration last_active_{};  // only for the loop
 
   mutable std::mutex mutex_;
   asio::posix::stream_descriptor completion_events_, async_events_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<CompletionSink>> sinks_;
-  bool looping_ = false;  // Poll runs, or will
+  absl::AnyInvocable<void()> on_failure_;
+  std::vector<absl::AnyInvocable<void()>> after_poll_;
+  std::atomic<bool> polled_for_ = false;  // after_poll_ is not empty
+  bool looping_ = false;                  // Poll runs, or will
   bool awaiting_async_ = false;
   std::unique_ptr<TimerHandle> device_timer_;
   Status failed_;

@@ -5,8 +5,14 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "common/metrics.h"
 
 namespace nacre::verbs {
+namespace {
+
+constexpr int kJoiners = 2, kMaxJoining = 64;
+
+}  // namespace
 
 Status RailSet::Look() {
   ASSIGN_OR_RETURN(const Ibverbs* ibverbs, LoadIbverbs());
@@ -33,6 +39,36 @@ StatusOr<std::shared_ptr<Rail>> RailSet::Choose(std::optional<LinkLayer> link, u
   LogInfo("data plane: RDMA on %s", port->name());
   rails_.push_back(rail);
   return rail;
+}
+
+Task<Status> RailSet::Join(std::shared_ptr<RailSet> self, std::shared_ptr<Channel> channel, Endpoint remote) {
+  const OneShot<Status> done;
+  {
+    std::lock_guard lock(self->mutex_);
+    if (self->stopped_) co_return absl::UnavailableError("the transport has ended");
+    if (self->joining_ >= kMaxJoining) {
+      GetCounter("transport.verbs.joins_refused").Add();
+      co_return absl::UnavailableError("too many RDMA connections are being made at once");
+    }
+    if (self->joiners_ == nullptr) self->joiners_ = std::make_unique<asio::thread_pool>(kJoiners);
+    ++self->joining_;
+    asio::post(*self->joiners_, [&joining = self->joining_, channel = std::move(channel), remote, done] {
+      Status status = channel->Join(remote);
+      --joining;
+      done.Set(std::move(status));
+    });
+  }
+  co_return co_await done.Wait();
+}
+
+void RailSet::Stop() {
+  std::unique_ptr<asio::thread_pool> joiners;
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    joiners = std::move(joiners_);
+  }
+  if (joiners != nullptr) joiners->join();
 }
 
 void RailSet::Drop(const Rail* rail) {

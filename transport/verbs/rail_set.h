@@ -2,6 +2,8 @@
 // letting go of those that have failed so that their device can go. Thread-safe.
 #pragma once
 
+#include <atomic>
+#include <boost/asio/thread_pool.hpp>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/task.h"
+#include "transport/verbs/channel.h"
 #include "transport/verbs/rail.h"
 #include "transport/verbs/regions.h"
 
@@ -27,6 +30,13 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   // Whether Choose would find a rail: the reason if not.
   static Status Look();
 
+  // Joins a channel to the other end without holding up the caller's thread. UNAVAILABLE: also when too many
+  // are being joined already.
+  static Task<Status> Join(std::shared_ptr<RailSet> self, std::shared_ptr<Channel> channel, Endpoint remote);
+
+  // Waits for what is being joined; Join fails from now on. Before the executor goes.
+  void Stop();
+
   const std::shared_ptr<RegionTable>& regions() const { return regions_; }
 
  private:
@@ -43,6 +53,9 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   const std::shared_ptr<RegionTable> regions_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Rail>> rails_;
+  std::unique_ptr<asio::thread_pool> joiners_;  // made when first needed
+  bool stopped_ = false;
+  std::atomic<int> joining_ = 0;
 };
 
 }  // namespace nacre::verbs

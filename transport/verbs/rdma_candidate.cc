@@ -37,6 +37,7 @@ class RdmaCandidate : public PathCandidate {
         clock_(clock),
         options_(WithControl(std::move(options))),
         rails_(verbs::RailSet::Make(std::move(executor), clock, options_.verbs.spin)) {}
+  ~RdmaCandidate() override { rails_->Stop(); }
 
   std::string name() const override { return "rdma"; }
 

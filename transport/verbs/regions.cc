@@ -45,7 +45,8 @@ RegionTable::Entries::iterator RegionTable::Locate(const std::byte* data, size_t
 
 std::optional<MemoryKeys> RegionTable::FindIn(const Entry& entry, const Domain& domain) {
   for (const auto& [known, registration] : entry.registrations) {
-    if (known.get() == &domain) return MemoryKeys{registration->local_key(), registration->remote_key()};
+    if (known.get() != &domain) continue;
+    return MemoryKeys{registration->local_key(), registration->remote_key(), registration->region()};
   }
   return std::nullopt;
 }
@@ -68,10 +69,12 @@ StatusOr<MemoryKeys> RegionTable::Add(const std::shared_ptr<Domain>& domain, Ent
   auto& [data, region] = *entry;
   if (auto found = FindIn(region, *domain)) return *found;
   if (domain->retired()) return absl::UnavailableError("the RDMA device has failed");
-  constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-  ASSIGN_OR_RETURN(std::unique_ptr<Registration> made,
-                   Registration::Make(domain, const_cast<std::byte*>(data), region.size, kAccess));
-  const MemoryKeys keys{made->local_key(), made->remote_key()};
+  const int others =
+      domain->windows() ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Registration> made,
+      Registration::Make(domain, const_cast<std::byte*>(data), region.size, IBV_ACCESS_LOCAL_WRITE | others));
+  const MemoryKeys keys{made->local_key(), made->remote_key(), made->region()};
   region.registrations.emplace_back(domain, std::move(made));
   return keys;
 }

@@ -15,7 +15,9 @@ namespace nacre::verbs {
 
 // What the device calls a region.
 struct MemoryKeys {
-  uint32_t local = 0, remote = 0;
+  uint32_t local = 0;
+  uint32_t remote = 0;       // opens nothing where the device has windows
+  ibv_mr* region = nullptr;  // while the region lives
 };
 
 class RegionTable : public std::enable_shared_from_this<RegionTable> {

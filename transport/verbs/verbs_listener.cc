@@ -24,18 +24,18 @@ class Acceptor {
         sink_(std::move(sink)),
         calls_(calls) {}
 
-  StatusOr<Attached> Accept(AttachRequest request) {
-    ASSIGN_OR_RETURN(const Endpoint remote, ParseEndpoint(request.body));
-    ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, rails_->Choose(remote.link, request.local_ipv4));
+  static Task<StatusOr<Attached>> Accept(std::shared_ptr<Acceptor> self, AttachRequest request) {
+    CO_ASSIGN_OR_RETURN(const Endpoint remote, ParseEndpoint(request.body));
+    CO_ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, self->rails_->Choose(remote.link, request.local_ipv4));
     LogDebug("data plane: RDMA from %s on %s", request.client, rail->port().name());
-    auto link = std::make_shared<ServerLink>(std::move(rail), rails_->regions(), sink_, std::move(request),
-                                             executor_, clock_, calls_);
-    RETURN_IF_ERROR(link->Open());
-    Add(link);
-    RETURN_IF_ERROR(link->Join(remote));
+    auto link = std::make_shared<ServerLink>(std::move(rail), self->rails_->regions(), self->sink_,
+                                             std::move(request), self->executor_, self->clock_, self->calls_);
+    CO_RETURN_IF_ERROR(link->Open());
+    self->Add(link);
+    CO_RETURN_IF_ERROR(co_await RailSet::Join(self->rails_, link, remote));
     GetCounter("transport.verbs.server.connections").Add();
-    std::string reply = EncodeEndpoint(link->local());
-    return Attached{std::move(reply), std::move(link)};
+    Attached attached{EncodeEndpoint(link->local()), link};
+    co_return attached;
   }
 
   // Ends all links, before anybody finds out that calls are not answered any more.
@@ -96,7 +96,9 @@ StatusOr<std::unique_ptr<Listener>> MakeVerbsListener(Executor executor, Clock& 
   auto sink = std::make_shared<CallSink>(executor, forward);
   const auto calls = static_cast<uint32_t>(std::clamp<int>(control.calls_per_connection, 1, kMaxCalls));
   auto acceptor = std::make_shared<Acceptor>(executor, clock, std::move(rails), std::move(sink), calls);
-  control.attach = [acceptor](AttachRequest request) { return acceptor->Accept(std::move(request)); };
+  control.attach = [acceptor](AttachRequest request) {
+    return Acceptor::Accept(acceptor, std::move(request));
+  };
   ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
                    MakeTcpListener(executor, clock, std::move(control), address, forward));
   return std::make_unique<VerbsListener>(std::move(listener), std::move(acceptor));

@@ -82,7 +82,9 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
       if (!status.ok()) co_return status;
       link = self->Ready();
     }
-    if (link != nullptr && link->Begin(call)) co_return co_await call->result.Wait();
+    if (link != nullptr && link->Begin(call)) {
+      co_return co_await ClientLink::Finish(std::move(link), std::move(call));
+    }
   }
   co_return ErrnoError(ECONNRESET,
                        absl::StrFormat("%s ends each connection as soon as it is made", self->address_));
@@ -142,7 +144,7 @@ Task<StatusOr<std::shared_ptr<ClientLink>>> PeerCore::NewLink(std::shared_ptr<Pe
   }
   auto link = std::make_shared<ClientLink>(*std::move(rail), std::move(control), self->rails_->regions(),
                                            self->address_, self->executor_, self->clock_);
-  status = co_await ClientLink::Establish(link, timeout);
+  status = co_await ClientLink::Establish(link, self->rails_, timeout);
   if (!status.ok()) co_return self->NoLink(status);
   GetCounter("transport.verbs.client.connections").Add();
   co_return link;

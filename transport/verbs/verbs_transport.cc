@@ -1,5 +1,7 @@
 #include "transport/verbs/verbs_transport.h"
 
+#include <cerrno>
+
 #include "transport/verbs/rail_set.h"
 #include "transport/verbs/verbs_listener.h"
 #include "transport/verbs/verbs_peer.h"
@@ -19,9 +21,15 @@ class VerbsTransport : public Transport {
         clock_(clock),
         options_(WithControl(std::move(options))),
         rails_(verbs::RailSet::Make(executor_, clock, options_.spin)) {}
+  ~VerbsTransport() override { rails_->Stop(); }
 
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {
     return rails_->regions()->Register(data, size);
+  }
+
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice>, std::byte*,
+                                                         size_t) override {
+    return ErrnoError(ENOTSUP, "RDMA does not reach the memory of devices");
   }
 
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {

@@ -1,7 +1,7 @@
 // The functions of libibverbs, and those that a context points to, over the fake device.
 #include <cerrno>
 
-#include "tests/transport/verbs/fake_device_state.h"
+#include "tests/transport/verbs/fake_rdma_state.h"
 
 namespace nacre::verbs::fake {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 // --- the operations of a context, as verbs.h calls them ---
 
 int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* pair = static_cast<QueuePair*>(qp);
   Require(device.pairs.contains(qp->qp_num), "a work request for a queue pair that is not there");
@@ -18,6 +18,7 @@ int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
   if (static_cast<uint32_t>(request->num_sge) > pair->pieces) return EINVAL;
   Work work;
   work.request = *request;
+  if (request->opcode == IBV_WR_BIND_MW) work.window_key = request->bind_mw.mw->rkey;
   work.pieces.assign(request->sg_list, request->sg_list + request->num_sge);
   if ((request->send_flags & IBV_SEND_INLINE) != 0) {
     for (const ibv_sge& piece : work.pieces) {
@@ -36,7 +37,7 @@ int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
 }
 
 int PostReceive(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* receives = static_cast<Receives*>(queue);
   *bad = request;
@@ -47,7 +48,7 @@ int PostReceive(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** bad) {
 }
 
 int PollCompletions(ibv_cq* queue, int most, ibv_wc* out) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* completions = static_cast<Completions*>(queue);
   int count = 0;
@@ -59,14 +60,14 @@ int PollCompletions(ibv_cq* queue, int most, ibv_wc* out) {
 }
 
 int RequestNotice(ibv_cq* queue, int) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   static_cast<Completions*>(queue)->armed = true;
   return 0;
 }
 
 ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   if (!device.traits.windows || type != IBV_MW_TYPE_2 || device.windows.size() >= kMaxWindows) {
     errno = ENOMEM;
@@ -76,17 +77,17 @@ ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
   window->context = pd->context;
   window->pd = pd;
   window->type = type;
-  window->rkey = kWindowKey | device.next_key++ << 8;
+  window->key = window->rkey = kWindowKey | device.next_key++ << 8;
   device.windows[window->rkey & ~0xffu] = window;
   return window;
 }
 
 int FreeWindow(ibv_mw* mw) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* window = static_cast<Window*>(mw);
   device.Unbind(window);
-  device.windows.erase(window->rkey & ~0xffu);
+  device.windows.erase(window->key & ~0xffu);
   delete window;
   return 0;
 }
@@ -96,7 +97,7 @@ int FreeWindow(ibv_mw* mw) {
 ibv_device g_listed{};
 
 ibv_device** GetDeviceList(int* count) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   std::snprintf(g_listed.name, sizeof g_listed.name, "fake0");
   g_listed.transport_type = IBV_TRANSPORT_IB;
@@ -110,7 +111,7 @@ void FreeDeviceList(ibv_device** list) { delete[] list; }
 const char* GetDeviceName(ibv_device* device) { return device->name; }
 
 ibv_context* OpenDevice(ibv_device*) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   auto* context = new Context{};
   std::snprintf(context->own.name, sizeof context->own.name, "fake0");
   std::snprintf(context->own.dev_path, sizeof context->own.dev_path, "%s", device.path.c_str());
@@ -178,7 +179,7 @@ int FreeDomain(ibv_pd* pd) {
 }
 
 ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* region = new Region{};
   region->context = pd->context;
@@ -192,7 +193,7 @@ ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
 }
 
 int Deregister(ibv_mr* mr) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* region = static_cast<Region*>(mr);
   Require(region->windows == 0, "memory is taken back that a window is bound to");
@@ -229,7 +230,7 @@ int DestroyCompletions(ibv_cq* queue) {
 }
 
 int GetCompletionEvent(ibv_comp_channel* channel, ibv_cq** queue, void** context) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* events = static_cast<Events*>(channel);
   if (!TakeSignal(channel->fd)) return -1;
@@ -242,20 +243,26 @@ int GetCompletionEvent(ibv_comp_channel* channel, ibv_cq** queue, void** context
 void AcknowledgeCompletionEvents(ibv_cq*, unsigned) {}
 
 ibv_srq* CreateReceives(ibv_pd* pd, ibv_srq_init_attr*) {
+  FakeRdma::State& device = Device();
+  std::lock_guard lock(device.mutex);
   auto* queue = new Receives{};
   queue->context = pd->context;
   queue->pd = pd;
+  device.receives.insert(queue);
   return queue;
 }
 
 int DestroyReceives(ibv_srq* queue) {
+  FakeRdma::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  device.receives.erase(static_cast<Receives*>(queue));
   Require(static_cast<Receives*>(queue)->users == 0, "a receive queue goes before its queue pairs");
   delete static_cast<Receives*>(queue);
   return 0;
 }
 
 ibv_qp* CreatePair(ibv_pd* pd, ibv_qp_init_attr* attr) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* pair = new QueuePair{};
   pair->context = pd->context;
@@ -273,7 +280,7 @@ ibv_qp* CreatePair(ibv_pd* pd, ibv_qp_init_attr* attr) {
   return pair;
 }
 
-int Join(FakeDevice::State& device, const ibv_gid& gid) {
+int Join(FakeRdma::State& device, const ibv_gid& gid) {
   ibv_gid own{};
   OwnGid(&own);
   if (std::memcmp(gid.raw, own.raw, sizeof own.raw) == 0) return 0;
@@ -285,7 +292,7 @@ int Join(FakeDevice::State& device, const ibv_gid& gid) {
 }
 
 int ModifyPair(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   if (attr->qp_state == IBV_QPS_RTR) {
     if (int error = Join(device, attr->ah_attr.grh.dgid); error != 0) return error;
   }
@@ -303,10 +310,13 @@ int ModifyPair(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
 }
 
 int DestroyPair(ibv_qp* qp) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* pair = static_cast<QueuePair*>(qp);
   Require(device.pairs.erase(pair->qp_num) == 1, "a queue pair is destroyed twice");
+  for (const auto& [key, window] : device.windows) {
+    Require(window->bound_by != pair, "a queue pair goes before the windows that are bound through it");
+  }
   --static_cast<Completions*>(pair->send_cq)->users;
   --static_cast<Receives*>(pair->srq)->users;
   std::erase_if(static_cast<Context*>(pair->context)->events,
@@ -316,7 +326,7 @@ int DestroyPair(ibv_qp* qp) {
 }
 
 int GetAsyncEvent(ibv_context* ibv, ibv_async_event* event) {
-  FakeDevice::State& device = Device();
+  FakeRdma::State& device = Device();
   std::lock_guard lock(device.mutex);
   auto* context = static_cast<Context*>(ibv);
   // What was destroyed meanwhile has left a signal without an event.

@@ -6,8 +6,9 @@
 
 #include "common/metrics.h"
 #include "tests/transport/transport_fixture.h"
+#include "tests/transport/verbs/fake_rdma.h"
+#include "tests/transport/verbs/raw_link.h"
 #include "transport/tcp/client_connection.h"
-#include "transport/verbs/channel.h"
 #include "transport/verbs/rail_set.h"
 
 namespace nacre::verbs {
@@ -15,40 +16,19 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Sends what the test wants.
-class RawLink : public Channel {
- public:
-  RawLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control, Executor executor)
-      : Channel(std::move(rail), std::move(executor), RealClock(), 0,
-                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE),
-        control_(std::move(control)) {}
-
-  const OneShot<Status> closed;
-  const OneShot<std::string> reply;
-
- private:
-  Status OnMessage(const FragmentHeader&, std::string message) override {
-    reply.Set(std::move(message));
-    return OkStatus();
-  }
-  void OnClosed(const Status& why) override {
-    control_->Shutdown(why);
-    closed.Set(why);
-  }
-
-  const std::shared_ptr<ClientConnection> control_;
-};
-
 class HostileClientTest : public TransportTest {
  protected:
-  static Task<StatusOr<std::shared_ptr<RawLink>>> Establish(HostileClientTest* test) {
+  // `change`: of what the server has said of itself.
+  static Task<StatusOr<std::shared_ptr<RawLink>>> Establish(HostileClientTest* test,
+                                                            std::function<void(Endpoint*)> change) {
     std::string address = test->address();
     CO_ASSIGN_OR_RETURN(StreamSocket socket, co_await Dial(test->executor(), RealClock(), address, 5s));
     auto control = std::make_shared<ClientConnection>(std::move(socket), address, RealClock());
     std::string who = "the test";
     CO_RETURN_IF_ERROR(co_await control->Greet(std::move(who), 5s));
     CO_ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, test->rails()->Choose(std::nullopt, 0));
-    auto link = std::make_shared<RawLink>(std::move(rail), control, test->executor());
+    auto end = [control](const Status& why) { control->Shutdown(why); };
+    auto link = std::make_shared<RawLink>(std::move(rail), test->executor(), end);
     CO_RETURN_IF_ERROR(link->Open());
     absl::AnyInvocable<void(const Status&)> closed = [weak = std::weak_ptr(link)](const Status& why) {
       if (auto link = weak.lock()) link->Shutdown(why);
@@ -57,12 +37,13 @@ class HostileClientTest : public TransportTest {
     CO_ASSIGN_OR_RETURN(std::string reply,
                         co_await control->Attach(std::move(request), 5s, std::move(closed)));
     CO_ASSIGN_OR_RETURN(Endpoint remote, ParseEndpoint(reply));
+    if (change) change(&remote);
     CO_RETURN_IF_ERROR(link->Join(remote));
     co_return link;
   }
 
-  std::shared_ptr<RawLink> Attach() {
-    StatusOr<std::shared_ptr<RawLink>> link = Run(Establish(this));
+  std::shared_ptr<RawLink> Attach(std::function<void(Endpoint*)> change = nullptr) {
+    StatusOr<std::shared_ptr<RawLink>> link = Run(Establish(this, std::move(change)));
     EXPECT_TRUE(link.ok()) << link.status();
     return link.ok() ? *link : nullptr;
   }
@@ -193,6 +174,39 @@ TEST_P(HostileClientTest, MoreCallsThanAllowedEndTheLink) {
   EXPECT_FALSE(Run(link->closed.Wait()).ok());
   EXPECT_EQ(started, 1);
   open.Set({});
+  ExpectServerGoesOn();
+}
+
+// It takes receives that others need for a moment; these wait, and lose nothing.
+TEST_P(HostileClientTest, AFloodEndsNoOtherLink) {
+  Listen(Echo);
+  auto peer = Connect();
+  ASSERT_TRUE(Call(*peer, "before").ok());
+  const int64_t lost = GetCounter("transport.verbs.client.connections_lost").Get();
+  auto link = Attach([](Endpoint* server) { server->credits = 10'000; });
+  ASSERT_NE(link, nullptr);
+  const std::string call = EncodeCall(CallMemory::kNone, {}, std::string(500'000, 'b')).value();
+  for (uint64_t id = 1; id < 20; ++id) link->Send(FragmentKind::kCall, 0, id, call);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Call(*peer, "meanwhile").ok());
+  link->Shutdown(absl::CancelledError("that was it"));
+  EXPECT_FALSE(Run(link->closed.Wait()).ok());
+  EXPECT_EQ(GetCounter("transport.verbs.client.connections_lost").Get(), lost);
+  ExpectServerGoesOn();
+}
+
+// Whoever takes no grants and sends on is refused, and counted.
+TEST_P(HostileClientTest, MoreThanItWasGrantedEndsTheLink) {
+  if (FakeRdma::Current() == nullptr) GTEST_SKIP() << "a real device takes the grants in any case";
+  Listen(Echo);
+  Counter& beyond = GetCounter("transport.verbs.fragments_beyond_credits");
+  const int64_t before = beyond.Get();
+  auto link = Attach([](Endpoint* server) { server->credits = 10'000; });
+  ASSERT_NE(link, nullptr);
+  FakeRdma::Current()->MakeDeaf(link->local().queue_pair);
+  const std::string call = EncodeCall(CallMemory::kNone, {}, std::string(500'000, 'b')).value();
+  for (uint64_t id = 1; id < 20; ++id) link->Send(FragmentKind::kCall, 0, id, call);
+  EXPECT_FALSE(Run(link->closed.Wait()).ok());
+  EXPECT_EQ(beyond.Get(), before + 1);
   ExpectServerGoesOn();
 }
 

@@ -131,9 +131,17 @@ TEST(CallMessage, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, endless, "").value()).ok());
   const std::vector<RemoteSpan> wide_key = {{4096, 100, uint64_t{1} << 32}};
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, wide_key, "").value()).ok());
-  EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kNone, {}, std::string(kMaxBodySize + 1, 'b')).value()).ok());
-  const std::vector<RemoteSpan> many(100'000);
+  EXPECT_TRUE(ParseCall(std::string(8, '\0') + std::string(kMaxBodySize, 'b')).ok());
+  EXPECT_FALSE(ParseCall(std::string(8, '\0') + std::string(kMaxBodySize + 1, 'b')).ok());
+  std::vector<RemoteSpan> many(kMaxSpans);
+  std::string most = EncodeCall(CallMemory::kPutTarget, many, "").value();
+  EXPECT_TRUE(ParseCall(most).ok());
+  ++most[4];  // in the number of spans
+  EXPECT_FALSE(ParseCall(most + std::string(sizeof(RemoteSpan), '\0')).ok());
+  many.emplace_back();
   EXPECT_EQ(EncodeCall(CallMemory::kPutTarget, many, "").status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string long_body(kMaxBodySize + 1, 'b');
+  EXPECT_EQ(EncodeCall(CallMemory::kNone, {}, long_body).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/transport/verbs/fake_device_state.h"
+#include "tests/transport/verbs/fake_rdma_state.h"
 
 namespace nacre::verbs {
 
@@ -10,12 +10,12 @@ using namespace fake;
 namespace {
 
 std::mutex g_mutex;
-std::shared_ptr<FakeDevice::State> g_state;
-FakeDevice* g_device = nullptr;
+std::shared_ptr<FakeRdma::State> g_state;
+FakeRdma* g_device = nullptr;
 
 }  // namespace
 
-FakeDevice::State& fake::Device() {
+FakeRdma::State& fake::Device() {
   std::lock_guard lock(g_mutex);
   Require(g_state != nullptr, "there is no device");
   return *g_state;
@@ -23,7 +23,7 @@ FakeDevice::State& fake::Device() {
 
 // --- what work requests do ---
 
-void FakeDevice::State::Push(ibv_cq* queue, const ibv_wc& completion) {
+void FakeRdma::State::Push(ibv_cq* queue, const ibv_wc& completion) {
   auto* completions = static_cast<Completions*>(queue);
   completions->done.push_back(completion);
   Require(static_cast<int>(completions->done.size()) <= queue->cqe, "a completion queue runs over");
@@ -32,7 +32,7 @@ void FakeDevice::State::Push(ibv_cq* queue, const ibv_wc& completion) {
   Signal(queue->channel->fd);
 }
 
-void FakeDevice::State::Complete(QueuePair* pair, const Work& work, ibv_wc_status status) {
+void FakeRdma::State::Complete(QueuePair* pair, const Work& work, ibv_wc_status status) {
   ibv_wc completion{};
   completion.wr_id = work.request.wr_id;
   completion.status = status;
@@ -40,7 +40,7 @@ void FakeDevice::State::Complete(QueuePair* pair, const Work& work, ibv_wc_statu
   Push(pair->send_cq, completion);
 }
 
-void FakeDevice::State::Tell(Context* context, ibv_event_type type, ibv_qp* pair) {
+void FakeRdma::State::Tell(Context* context, ibv_event_type type, ibv_qp* pair) {
   ibv_async_event event{};
   event.event_type = type;
   event.element.qp = pair;
@@ -48,7 +48,7 @@ void FakeDevice::State::Tell(Context* context, ibv_event_type type, ibv_qp* pair
   Signal(context->async_fd);
 }
 
-void FakeDevice::State::Fail(QueuePair* pair) {
+void FakeRdma::State::Fail(QueuePair* pair) {
   if (pair->state == IBV_QPS_ERR) return;
   pair->state = IBV_QPS_ERR;
   for (const Work& work : std::exchange(pair->work, {})) Complete(pair, work, IBV_WC_WR_FLUSH_ERR);
@@ -57,7 +57,7 @@ void FakeDevice::State::Fail(QueuePair* pair) {
   }
 }
 
-bool FakeDevice::State::LocalIsFine(const QueuePair& pair, const ibv_sge& piece, unsigned access) {
+bool FakeRdma::State::LocalIsFine(const QueuePair& pair, const ibv_sge& piece, unsigned access) {
   auto found = regions.find(piece.lkey);
   if (found == regions.end()) return false;
   const Region& region = *found->second;
@@ -67,13 +67,13 @@ bool FakeDevice::State::LocalIsFine(const QueuePair& pair, const ibv_sge& piece,
 }
 
 // Whether a peer of `at` may touch this memory under the key that it names.
-bool FakeDevice::State::MayTouch(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length,
-                                 unsigned access) {
+bool FakeRdma::State::MayTouch(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length,
+                               unsigned access) {
   if ((key & kWindowKey) != 0) {
     auto found = windows.find(key & ~0xffu);
     if (found == windows.end()) return false;
     const Window& window = *found->second;
-    return window.region != nullptr && window.rkey == key && window.bound_by == &at &&
+    return window.region != nullptr && window.key == key && window.bound_by == &at &&
            (window.access & access) == access && address >= window.address &&
            length <= window.length - std::min(window.length, address - window.address);
   }
@@ -85,7 +85,7 @@ bool FakeDevice::State::MayTouch(const QueuePair& at, uint32_t key, uint64_t add
          length <= region.length - std::min<uint64_t>(region.length, address - start);
 }
 
-std::string FakeDevice::State::Gather(const Work& work) {
+std::string FakeRdma::State::Gather(const Work& work) {
   if ((work.request.send_flags & IBV_SEND_INLINE) != 0) return work.inlined;
   std::string bytes;
   for (const ibv_sge& piece : work.pieces) {
@@ -94,7 +94,7 @@ std::string FakeDevice::State::Gather(const Work& work) {
   return bytes;
 }
 
-ibv_wc_status FakeDevice::State::SendTo(QueuePair* to, const Work& work) {
+ibv_wc_status FakeRdma::State::SendTo(QueuePair* to, const Work& work) {
   auto* receives = static_cast<Receives*>(to->srq);
   const std::string bytes = Gather(work);
   const Receive receive = receives->posted.front();
@@ -117,13 +117,13 @@ ibv_wc_status FakeDevice::State::SendTo(QueuePair* to, const Work& work) {
   return IBV_WC_SUCCESS;
 }
 
-void FakeDevice::State::Unbind(Window* window) {
+void FakeRdma::State::Unbind(Window* window) {
   if (window->region != nullptr) --window->region->windows;
   window->region = nullptr;
   window->bound_by = nullptr;
 }
 
-ibv_wc_status FakeDevice::State::Bind(QueuePair* pair, const Work& work) {
+ibv_wc_status FakeRdma::State::Bind(QueuePair* pair, const Work& work) {
   const auto& bind = work.request.bind_mw;
   auto found = windows.find(bind.rkey & ~0xffu);
   if (found == windows.end() || found->second != bind.mw || bind.mw->pd != pair->pd)
@@ -134,12 +134,12 @@ ibv_wc_status FakeDevice::State::Bind(QueuePair* pair, const Work& work) {
   const bool inside = bind.bind_info.addr >= start && bind.bind_info.length > 0 &&
                       bind.bind_info.addr + bind.bind_info.length <= start + region->length;
   const bool writes = (bind.bind_info.mw_access_flags & IBV_ACCESS_REMOTE_WRITE) != 0;
-  if (window->region != nullptr || bind.rkey == window->rkey || !inside ||
+  if (window->region != nullptr || bind.rkey == window->key || work.window_key != window->key || !inside ||
       (region->access & IBV_ACCESS_MW_BIND) == 0 ||
       (writes && (region->access & IBV_ACCESS_LOCAL_WRITE) == 0)) {
     return IBV_WC_MW_BIND_ERR;
   }
-  window->rkey = bind.rkey;
+  window->key = bind.rkey;
   window->region = region;
   window->bound_by = pair;
   window->address = bind.bind_info.addr;
@@ -149,9 +149,9 @@ ibv_wc_status FakeDevice::State::Bind(QueuePair* pair, const Work& work) {
   return IBV_WC_SUCCESS;
 }
 
-ibv_wc_status FakeDevice::State::Invalidate(QueuePair* pair, uint32_t key) {
+ibv_wc_status FakeRdma::State::Invalidate(QueuePair* pair, uint32_t key) {
   auto found = windows.find(key & ~0xffu);
-  if (found == windows.end() || found->second->rkey != key || found->second->bound_by != pair) {
+  if (found == windows.end() || found->second->key != key || found->second->bound_by != pair) {
     return IBV_WC_MW_BIND_ERR;
   }
   Unbind(found->second);
@@ -159,7 +159,7 @@ ibv_wc_status FakeDevice::State::Invalidate(QueuePair* pair, uint32_t key) {
 }
 
 // GENERAL_ERR stands for "not yet".
-ibv_wc_status FakeDevice::State::Carry(QueuePair* from, const Work& work) {
+ibv_wc_status FakeRdma::State::Carry(QueuePair* from, const Work& work) {
   if (work.request.opcode == IBV_WR_BIND_MW) return Bind(from, work);
   if (work.request.opcode == IBV_WR_LOCAL_INV) return Invalidate(from, work.request.invalidate_rkey);
   const bool read = work.request.opcode == IBV_WR_RDMA_READ;
@@ -176,7 +176,8 @@ ibv_wc_status FakeDevice::State::Carry(QueuePair* from, const Work& work) {
   }
   QueuePair* to = found->second;
   if (work.request.opcode == IBV_WR_SEND) {
-    if (static_cast<Receives*>(to->srq)->posted.empty()) return IBV_WC_GENERAL_ERR;
+    if (static_cast<Receives*>(to->srq)->posted.empty() || deaf.contains(to->qp_num))
+      return IBV_WC_GENERAL_ERR;
     return SendTo(to, work);
   }
   const unsigned access = read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
@@ -199,7 +200,7 @@ ibv_wc_status FakeDevice::State::Carry(QueuePair* from, const Work& work) {
   return IBV_WC_SUCCESS;
 }
 
-void FakeDevice::State::Drain(QueuePair* pair) {
+void FakeRdma::State::Drain(QueuePair* pair) {
   while (!pair->work.empty()) {
     const ibv_wc_status status = Carry(pair, pair->work.front());
     if (status == IBV_WC_GENERAL_ERR) return;
@@ -210,11 +211,11 @@ void FakeDevice::State::Drain(QueuePair* pair) {
   }
 }
 
-void FakeDevice::State::DrainAll() {
+void FakeRdma::State::DrainAll() {
   for (const auto& [number, pair] : pairs) Drain(pair);
 }
 
-FakeDevice::FakeDevice(Traits traits) : state_(std::make_shared<State>(traits)) {
+FakeRdma::FakeRdma(Traits traits) : state_(std::make_shared<State>(traits)) {
   std::lock_guard lock(g_mutex);
   Require(g_device == nullptr, "there can be only one");
   g_device = this;
@@ -222,25 +223,25 @@ FakeDevice::FakeDevice(Traits traits) : state_(std::make_shared<State>(traits)) 
   UseIbverbs(&kTable);
 }
 
-FakeDevice::~FakeDevice() {
+FakeRdma::~FakeRdma() {
   LetJoinsFail();
   std::lock_guard lock(g_mutex);
   g_device = nullptr;
   UseIbverbs(nullptr);
 }
 
-FakeDevice* FakeDevice::Current() {
+FakeRdma* FakeRdma::Current() {
   std::lock_guard lock(g_mutex);
   return g_device;
 }
 
-void FakeDevice::Remove() {
+void FakeRdma::Remove() {
   std::lock_guard lock(state_->mutex);
   state_->removed = true;
   ::unlink(state_->path.c_str());
 }
 
-void FakeDevice::Restore() {
+void FakeRdma::Restore() {
   std::lock_guard lock(state_->mutex);
   std::FILE* file = std::fopen(state_->path.c_str(), "w");
   Require(file != nullptr, "no file to stand for the device");
@@ -248,27 +249,39 @@ void FakeDevice::Restore() {
   state_->removed = false;
 }
 
-void FakeDevice::LetJoinsFail() {
+void FakeRdma::LetJoinsFail() {
   std::lock_guard lock(state_->join_mutex);
   state_->fail_joins = true;
   state_->join_change.notify_all();
 }
 
-int FakeDevice::waiting_joins() const {
+int FakeRdma::waiting_joins() const {
   std::lock_guard lock(state_->join_mutex);
   return state_->waiting;
 }
 
-int FakeDevice::queue_pairs() const {
+void FakeRdma::MakeDeaf(uint32_t queue_pair) {
+  std::lock_guard lock(state_->mutex);
+  state_->deaf.insert(queue_pair);
+}
+
+int FakeRdma::queue_pairs() const {
   std::lock_guard lock(state_->mutex);
   return static_cast<int>(state_->pairs.size());
 }
 
-int FakeDevice::bound_windows() const {
+int FakeRdma::bound_windows() const {
   std::lock_guard lock(state_->mutex);
   int bound = 0;
   for (const auto& [key, window] : state_->windows) bound += window->region != nullptr ? 1 : 0;
   return bound;
+}
+
+int FakeRdma::receives() const {
+  std::lock_guard lock(state_->mutex);
+  int posted = 0;
+  for (const Receives* queue : state_->receives) posted += static_cast<int>(queue->posted.size());
+  return posted;
 }
 
 }  // namespace nacre::verbs

@@ -1,5 +1,5 @@
 // What the fake device consists of: the objects behind libibverbs' types and the device that carries out work
-// requests between them. For fake_device.cc and fake_ibverbs.cc alone. The device's mutex guards the objects.
+// requests between them. For fake_rdma.cc and fake_ibverbs.cc alone. The device's mutex guards the objects.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -12,10 +12,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "tests/transport/verbs/fake_device.h"
+#include "tests/transport/verbs/fake_rdma.h"
 
 namespace nacre::verbs::fake {
 
@@ -26,7 +27,7 @@ inline void Require(bool condition, const char* what) {
 }
 
 constexpr uint32_t kWindowKey = 1u << 31;  // in the keys of windows
-constexpr int kMaxCompletions = 4096, kMaxReceives = 4096, kMaxWindows = 4096;
+constexpr int kMaxCompletions = 1 << 16, kMaxReceives = 1 << 16, kMaxWindows = 1 << 16;
 
 struct Context : ibv_context {
   ibv_device own{};
@@ -61,6 +62,7 @@ struct Region : ibv_mr {
 struct QueuePair;
 
 struct Window : ibv_mw {
+  uint32_t key = 0;          // as the device knows it
   Region* region = nullptr;  // null: not bound
   QueuePair* bound_by = nullptr;
   uint64_t address = 0, length = 0;
@@ -71,6 +73,7 @@ struct Work {
   ibv_send_wr request{};
   std::vector<ibv_sge> pieces;
   std::string inlined;
+  uint32_t window_key = 0;  // of the window to be bound, as the caller knows it
 };
 
 struct QueuePair : ibv_qp {
@@ -107,13 +110,14 @@ namespace nacre::verbs {
 
 // The device itself. The functions of the table find it by Current(), those of a context's operations too:
 // there is one.
-class FakeDevice::State {
+class FakeRdma::State {
  public:
   using Region = fake::Region;
   using Window = fake::Window;
   using QueuePair = fake::QueuePair;
   using Context = fake::Context;
   using Work = fake::Work;
+  using Receives = fake::Receives;
 
   explicit State(Traits traits) : traits(traits) {
     char name[] = "/tmp/nacre-fake-device.XXXXXX";
@@ -148,6 +152,8 @@ class FakeDevice::State {
   std::map<uint32_t, QueuePair*> pairs;
   std::map<uint32_t, Region*> regions;
   std::map<uint32_t, Window*> windows;  // by key without its low byte
+  std::set<Receives*> receives;
+  std::set<uint32_t> deaf;
 
   // Not under that mutex, which the others go on with.
   std::mutex join_mutex;
@@ -158,8 +164,8 @@ class FakeDevice::State {
 
 namespace fake {
 
-// Stays after the FakeDevice itself for what outlives it, as connections that are still ending do.
-FakeDevice::State& Device();
+// Stays after the FakeRdma itself for what outlives it, as connections that are still ending do.
+FakeRdma::State& Device();
 
 // What LoadIbverbs is to find.
 extern const Ibverbs kTable;

@@ -15,21 +15,21 @@
 namespace nacre::verbs {
 
 // The device is what LoadIbverbs finds while this object lives, of which there may be one at a time.
-class FakeDevice {
+class FakeRdma {
  public:
   struct Traits {
     bool windows = true;
     bool last_receive_events = true;  // not every driver has them
   };
 
-  FakeDevice() : FakeDevice(Traits{}) {}
-  explicit FakeDevice(Traits traits);
-  ~FakeDevice();
-  FakeDevice(const FakeDevice&) = delete;
-  FakeDevice& operator=(const FakeDevice&) = delete;
+  FakeRdma() : FakeRdma(Traits{}) {}
+  explicit FakeRdma(Traits traits);
+  ~FakeRdma();
+  FakeRdma(const FakeRdma&) = delete;
+  FakeRdma& operator=(const FakeRdma&) = delete;
 
   // The one that lives; null: none.
-  static FakeDevice* Current();
+  static FakeRdma* Current();
 
   // Gone from the list of devices and from sysfs, though who has it open can go on; and back again.
   void Remove();
@@ -40,8 +40,12 @@ class FakeDevice {
   void LetJoinsFail();
   int waiting_joins() const;
 
+  // From now on this queue pair seems to have no receive for what is sent to it.
+  void MakeDeaf(uint32_t queue_pair);
+
   int queue_pairs() const;    // that exist
   int bound_windows() const;  // over all memory
+  int receives() const;       // that are posted and not taken, in all queues
 
   class State;
 
