@@ -23,6 +23,7 @@ void AddSetstripe(CLI::App& app, int* exit);
 void AddGetstripe(CLI::App& app, int* exit);
 void AddBench(CLI::App& app, int* exit);
 void AddDoctor(CLI::App& app, int* exit);
+void AddGpu(CLI::App& app, int* exit);
 void AddVersion(CLI::App& app, int* exit);
 
 // Prints "nacre: MESSAGE" to stderr. Returns kUsage for INVALID_ARGUMENT, else kFailure.
