@@ -11,13 +11,13 @@
 #include "common/log.h"
 #include "daemon/background.h"
 #include "daemon/client_role.h"
-#include "daemon/data_plane.h"
 #include "daemon/directory.h"
 #include "daemon/ending.h"
 #include "daemon/place.h"
 #include "daemon/watchdog.h"
 #include "fuse/mount.h"
 #include "rpc/grpc_channel.h"
+#include "transport/data_plane.h"
 
 namespace nacre {
 namespace {

@@ -13,8 +13,8 @@
 #include "common/log.h"
 #include "common/units.h"
 #include "daemon/config_file.h"
-#include "daemon/data_plane.h"
 #include "daemon/place.h"
+#include "transport/data_plane.h"
 
 namespace nacre {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
-#include "daemon/data_plane.h"
 #include "daemon/mds_role.h"
 #include "daemon/serve.h"
+#include "transport/data_plane.h"
 
 namespace nacre {
 namespace {

@@ -3,10 +3,10 @@
 
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
-#include "daemon/data_plane.h"
 #include "daemon/oss_role.h"
 #include "daemon/serve.h"
 #include "rpc/grpc_channel.h"
+#include "transport/data_plane.h"
 
 namespace nacre {
 namespace {

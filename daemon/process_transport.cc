@@ -6,7 +6,7 @@
 #include <mutex>
 #include <set>
 
-#include "daemon/data_plane.h"
+#include "transport/data_plane.h"
 #include "transport/inproc/inproc_transport.h"
 #include "transport/shared_memory.h"
 

@@ -1,6 +1,6 @@
 // The data plane of a process that holds clients and servers (nacre local, the tests): what listens in this
-// process is reached without a socket, everything else over the best path that works (data_plane.h).
-// Thread-safe.
+// process is reached without a socket, everything else over the best path that works
+// (transport/data_plane.h). Thread-safe.
 #pragma once
 
 #include <memory>

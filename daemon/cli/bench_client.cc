@@ -12,9 +12,9 @@
 #include "common/random.h"
 #include "common/runtime.h"
 #include "daemon/cli/bench_target.h"
-#include "daemon/data_plane.h"
 #include "rpc/convert.h"
 #include "rpc/grpc_channel.h"
+#include "transport/data_plane.h"
 
 namespace nacre::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "daemon/data_plane.h"
+#include "transport/data_plane.h"
 
 #include <gtest/gtest.h>
 

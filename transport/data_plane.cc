@@ -1,4 +1,4 @@
-#include "daemon/data_plane.h"
+#include "transport/data_plane.h"
 
 #include <absl/strings/str_format.h>
 

@@ -1,4 +1,4 @@
-// The data plane of a daemon: puts together the paths that its configuration allows. Thread-safe.
+// The data plane of a process: puts together the paths that its configuration allows. Thread-safe.
 #pragma once
 
 #include <memory>
