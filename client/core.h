@@ -78,6 +78,8 @@ class Core final : public FileSystem {
   Task<Status> Flush(HandlePtr handle, uint64_t lock_owner) override;
   Task<Status> Fsync(HandlePtr handle, bool data_only) override;
   Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) override;
+  Task<StatusOr<PiecesRead>> ReadInto(HandlePtr handle, std::vector<ReadPiece> pieces,
+                                      CancellationPtr cancellation) override;
   Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
                                std::span<const std::span<const std::byte>> pieces) override;
   Task<StatusOr<size_t>> WriteBack(HandlePtr handle, uint64_t offset,
@@ -217,6 +219,16 @@ class Core final : public FileSystem {
   void AfterRemoval(const proto::Attr& attr, bool kept);
   void DiscardIfGone(const proto::Attr& attr);
   void DiscardData(Inode& inode);
+
+  // --- past the cache into the reader's memory (read_into.cc) ---
+  struct ReadIntoJob;
+  Task<Status> ReadLane(ReadIntoJob* job);
+  Task<Status> ReadSlice(ReadIntoJob* job, size_t begin, size_t end);
+  Task<StatusOr<bool>> TryReadSlice(ReadIntoJob* job, size_t begin, size_t end, bool last);
+  Task<StatusOr<FileContent>> ContentForReading(InodePtr inode);
+  Task<Status> CopyInline(ReadIntoJob* job, size_t begin, size_t end, std::shared_ptr<std::string> bytes);
+  Task<StatusOr<bool>> ReadParts(ReadIntoJob* job, size_t begin, size_t end, LayoutPtr layout);
+  Task<bool> Replaced(InodePtr inode, const FileContent& content);
 
   // --- data (read.cc, write.cc, truncate.cc) ---
   Task<StatusOr<ReadResult>> ReadCached(HandlePtr handle, uint64_t offset, size_t size);

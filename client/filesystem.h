@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/cancellation.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/random.h"
@@ -41,10 +42,11 @@ struct Options {
   Duration write_behind =
       std::chrono::seconds(5);  // dirty data and sizes are sent after so long at the latest
   Duration kernel_cache =
-      std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
-  bool caching = true;          // false: ask for no leases, cache nothing
-  bool direct_behind = true;    // an O_DIRECT write returns when it is on its way; false: when it is there
-  bool verify = true;           // check arriving data against its checksums
+      std::chrono::seconds(1);     // how long the kernel may trust an answer given under the filesystem lease
+  bool caching = true;             // false: ask for no leases, cache nothing
+  bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there
+  bool verify = true;              // check arriving data against its checksums
+  std::string transport = "auto";  // how Environment::transport was chosen; told to libnacre by nacre.place
 };
 
 struct Environment {
@@ -89,6 +91,18 @@ struct ReadResult {
   std::vector<std::span<const std::byte>> pieces;
   size_t size = 0;  // less than asked: end of file
   std::shared_ptr<void> keep;
+};
+
+// Bytes of a file and the registered memory, the CPU's or a device's, that they are to go to.
+struct ReadPiece {
+  uint64_t offset = 0;
+  MemorySpan memory;
+};
+
+struct PiecesRead {
+  std::vector<uint64_t> sizes;  // of each piece; less than asked: end of file
+  std::string path;             // that they took: as PathInfo's, several with commas; "mds": inline data
+  bool verified = false;        // against checksums, where they have arrived
 };
 
 class FileHandle;  // an open file or directory (client/file.h)
@@ -166,6 +180,11 @@ class FileSystem {
   virtual Task<Status> Flush(HandlePtr handle, uint64_t lock_owner) = 0;  // close(2) of one descriptor
   virtual Task<Status> Fsync(HandlePtr handle, bool data_only) = 0;
   virtual Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) = 0;
+  // Past the cache into memory of the reader's own; sees what Read would see. After an error the memory has
+  // anything; behind the end of the file it is left as it was. When it is cancelled nobody touches the memory
+  // any more, though this may return later.
+  virtual Task<StatusOr<PiecesRead>> ReadInto(HandlePtr handle, std::vector<ReadPiece> pieces,
+                                              CancellationPtr cancellation) = 0;
   // The pieces may be reused when the task has returned. Appends where the handle has O_APPEND.
   virtual Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
                                        std::span<const std::span<const std::byte>> pieces) = 0;

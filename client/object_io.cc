@@ -99,19 +99,20 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
 
 // --- reading ---
 
-Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete) {
+Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
+                            CancellationPtr cancellation) {
   if (complete != nullptr) *complete = true;
   std::vector<Batch> batches = Plan(*layout, pieces, kReadParts);
   if (batches.empty()) co_return OkStatus();
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
-    co_return co_await ReadBatch(fid, layout, std::move(only), complete);
+    co_return co_await ReadBatch(fid, layout, std::move(only), complete, cancellation);
   }
   std::vector<Task<Status>> reads;
   std::vector<std::unique_ptr<bool>> flags;
   for (Batch& batch : batches) {
     flags.push_back(std::make_unique<bool>(true));
-    reads.push_back(ReadBatch(fid, layout, std::move(batch), flags.back().get()));
+    reads.push_back(ReadBatch(fid, layout, std::move(batch), flags.back().get(), cancellation));
   }
   std::vector<Status> results = co_await WhenAll(std::move(reads));
   for (const auto& flag : flags) {
@@ -121,9 +122,10 @@ Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> piec
   co_return OkStatus();
 }
 
-Task<Status> ObjectIo::ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete) {
+Task<Status> ObjectIo::ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete,
+                                 CancellationPtr cancellation) {
   std::vector<size_t> again;
-  CO_RETURN_IF_ERROR(co_await ReadOnce(fid, *layout, batch, false, &again, complete));
+  CO_RETURN_IF_ERROR(co_await ReadOnce(fid, *layout, batch, false, &again, complete, cancellation));
   if (again.empty()) co_return OkStatus();
   Batch rest;
   rest.ost = batch.ost;
@@ -132,11 +134,11 @@ Task<Status> ObjectIo::ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* c
     rest.parts.push_back(std::move(batch.parts[index]));
   }
   std::vector<size_t> bad;
-  co_return co_await ReadOnce(fid, *layout, rest, true, &bad, complete);
+  co_return co_await ReadOnce(fid, *layout, rest, true, &bad, complete, cancellation);
 }
 
 Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
-                                std::vector<size_t>* again, bool* complete) {
+                                std::vector<size_t>* again, bool* complete, CancellationPtr cancellation) {
   proto::ObjectRequest request;
   request.set_ost(batch.ost);
   std::vector<MemorySpan> memory;
@@ -153,7 +155,8 @@ Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& b
     memory.insert(memory.end(), part.memory.begin(), part.memory.end());
   }
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
-                      co_await targets_.Call(std::move(request), CallMemory::kPutTarget, std::move(memory)));
+                      co_await targets_.Call(std::move(request), CallMemory::kPutTarget, std::move(memory),
+                                             std::move(cancellation)));
   if (reply.read().ranges_size() != static_cast<int>(batch.parts.size())) {
     co_return ErrnoError(EIO, absl::StrFormat("OST %d answered %d ranges of %d", batch.ost,
                                               reply.read().ranges_size(), batch.parts.size()));

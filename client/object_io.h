@@ -52,7 +52,8 @@ class ObjectIo {
 
   // Fills every piece; what no object holds reads as zeros. `*complete` (may be null) tells whether objects
   // held everything that was asked for: if not, they may just have been replaced by a truncation.
-  Task<Status> Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete);
+  Task<Status> Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
+                    CancellationPtr cancellation = nullptr);
 
   Task<WriteResult> Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode);
 
@@ -69,9 +70,10 @@ class ObjectIo {
 
   static std::vector<Batch> Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces,
                                  size_t most_parts);
-  Task<Status> ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete);
+  Task<Status> ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete,
+                         CancellationPtr cancellation);
   Task<Status> ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
-                        std::vector<size_t>* again, bool* complete);
+                        std::vector<size_t>* again, bool* complete, CancellationPtr cancellation);
   Task<WriteResult> WriteBatch(Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
   void Examine(const Part& part, const proto::ReadRangeResult& result, MemoryWork* work,
                std::vector<uint32_t>* sums) const;

@@ -84,7 +84,8 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t gen
 }
 
 Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, CallMemory kind,
-                                                 std::vector<MemorySpan> memory) {
+                                                 std::vector<MemorySpan> memory,
+                                                 CancellationPtr cancellation) {
   const OstIndex ost = request.ost();
   const uint64_t generation = this->generation();
   const Duration begin = clock_.Now();
@@ -95,11 +96,12 @@ Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, C
       co_return ErrnoError(EIO,
                            absl::StrFormat("OST %d is not in the cluster map: is its OSS running?", ost));
     }
+    if (cancellation != nullptr) CO_RETURN_IF_ERROR(cancellation->status());
     co_await clock_.Sleep(pause);
     pause = std::min(2 * pause, policy_.max_pause);
     CO_ASSIGN_OR_RETURN(stub, StubOf(ost, generation));
   }
-  auto reply = co_await stub->Call(std::move(request), kind, std::move(memory));
+  auto reply = co_await stub->Call(std::move(request), kind, std::move(memory), std::move(cancellation));
   if (reply.ok()) NoteInstance(ost, *reply);
   if (!reply.ok() && generation != this->generation()) co_return Evicted();
   co_return reply;
@@ -200,6 +202,14 @@ Task<void> Targets::ReturnGrants() {
 }
 
 // --- looking ---
+
+std::string Targets::PathTo(OstIndex ost) const {
+  std::lock_guard lock(mutex_);
+  auto target = targets_.find(ost);
+  if (target == targets_.end()) return "";
+  auto stub = stubs_.find(target->second.address);
+  return stub == stubs_.end() ? "" : stub->second->peer()->path().path;
+}
 
 std::vector<std::string> Targets::Paths() const {
   std::vector<std::string> paths;

@@ -39,7 +39,8 @@ class Targets {
   // Sends to the OSS that has the OST now. EIO if the map has no such OST (soft: after the timeout; hard:
   // waits for a map that has).
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
-                                          std::vector<MemorySpan> memory);
+                                          std::vector<MemorySpan> memory,
+                                          CancellationPtr cancellation = nullptr);
 
   // Sets `bytes` of granted space aside, asking the OST for more if need be. False: the OST has none to give,
   // write through.
@@ -51,6 +52,8 @@ class Targets {
   // Gives grants that are not in use back to the OSTs.
   Task<void> ReturnGrants();
 
+  // To the OSS that has the OST; empty: not spoken to yet.
+  std::string PathTo(OstIndex ost) const;
   // To each OSS: "address path (reason)".
   std::vector<std::string> Paths() const;
   size_t count() const;

@@ -36,10 +36,14 @@ bool Core::NoXattrs(Fid fid) {
 Task<StatusOr<std::string>> Core::GetVirtual(const Caller& caller, Fid fid, std::string name) {
   if (name == "nacre.fid") co_return fid.ToString();
   if (name == "nacre.mds") co_return environment_.metadata->address();
+  if (name == "nacre.place") {  // what libnacre needs to open the same file in a session of its own
+    co_return absl::StrFormat("fid=%s\nmds=%s\ntransport=%s\n", fid.ToString(),
+                              environment_.metadata->address(), options_.transport);
+  }
   if (name != kLayoutXattr && name != kStripesXattr) {
-    co_return ErrnoError(ENODATA,
-                         absl::StrFormat("no attribute '%s': there are %s, %s, nacre.fid and nacre.mds", name,
-                                         kLayoutXattr, kStripesXattr));
+    co_return ErrnoError(
+        ENODATA, absl::StrFormat("no attribute '%s': there are %s, %s, nacre.fid, nacre.mds and nacre.place",
+                                 name, kLayoutXattr, kStripesXattr));
   }
   proto::MetadataRequest request;
   *request.mutable_get_layout()->mutable_fid() = ToProto(fid);

@@ -12,6 +12,8 @@
 namespace nacre {
 namespace {
 
+constexpr Duration kMaxPauseOfCancellable = 100ms;  // somebody waits for it to notice
+
 uint64_t FirstSequence(Clock& clock, SessionId session) {
   if (session != 0) return 1;
   WallTime now = clock.Wall();
@@ -71,25 +73,33 @@ void ObjectStub::End(OstIndex ost, uint64_t sequence) {
 }
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request, CallMemory kind,
-                                                    std::vector<MemorySpan> memory) {
+                                                    std::vector<MemorySpan> memory,
+                                                    CancellationPtr cancellation) {
   request.set_session(session_);
-  if (!IsMutation(request)) co_return co_await Repeat(std::move(request), kind, std::move(memory));
+  if (!IsMutation(request)) {
+    co_return co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
+  }
   OstIndex ost = request.ost();
   uint64_t sequence = Begin(ost);
   request.set_sequence(sequence);
-  auto reply = co_await Repeat(std::move(request), kind, std::move(memory));
+  auto reply = co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
   End(ost, sequence);
   co_return reply;
 }
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest request, CallMemory kind,
-                                                      std::vector<MemorySpan> memory) {
+                                                      std::vector<MemorySpan> memory,
+                                                      CancellationPtr cancellation) {
   const Duration begin = clock_.Now();
   Duration pause = policy_.pause;
   Duration timeout = policy_.call_timeout;
   while (true) {
     if (!policy_.hard)
       timeout = std::clamp<Duration>(policy_.soft_timeout - (clock_.Now() - begin), 1ms, timeout);
+    if (cancellation != nullptr) {
+      CO_RETURN_IF_ERROR(cancellation->status());
+      timeout = std::clamp<Duration>(cancellation->deadline() - clock_.Now(), 1ms, timeout);
+    }
     if (request.sequence() != 0) request.set_low_water(LowWater(request.ost()));
     auto reply = co_await Attempt(request, kind, memory, timeout);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
@@ -104,7 +114,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
     LogDebug("OST %d at %s: %s; trying again", request.ost(), peer()->address(),
              std::string(reply.status().message()));
     co_await clock_.Sleep(pause);
-    pause = std::min(2 * pause, policy_.max_pause);
+    pause = std::min(2 * pause, cancellation == nullptr ? policy_.max_pause : kMaxPauseOfCancellable);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 
+#include "common/cancellation.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/status.h"
@@ -44,9 +45,11 @@ class ObjectStub {
   // Sends the request (ost, op and fields filled in by the caller; session, sequence and low_water by the
   // stub) with the call's memory. Non-OK: the reply's own status, or the retry policy has given up (EIO; a
   // mutation may then have been carried out or not, but it will not be any more once a later mutation has
-  // reached the server).
+  // reached the server). A cancelled one is not repeated; an attempt under way ends by itself, at the
+  // cancellation's deadline at the latest.
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
-                                          std::vector<MemorySpan> memory);
+                                          std::vector<MemorySpan> memory,
+                                          CancellationPtr cancellation = nullptr);
 
  private:
   struct Sequencer {  // of one OST
@@ -55,7 +58,7 @@ class ObjectStub {
   };
 
   Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,
-                                            std::vector<MemorySpan> memory);
+                                            std::vector<MemorySpan> memory, CancellationPtr cancellation);
   Task<StatusOr<proto::ObjectReply>> Attempt(proto::ObjectRequest request, CallMemory kind,
                                              std::vector<MemorySpan> memory, Duration timeout);
   uint64_t Begin(OstIndex ost);

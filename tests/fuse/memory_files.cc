@@ -60,6 +60,11 @@ Task<Status> MemoryFileSystem::Flush(HandlePtr handle, uint64_t lock_owner) {
 Task<Status> MemoryFileSystem::Fsync(HandlePtr, bool) { co_return OkStatus(); }
 
 // Resumes on another thread first, as an answer from a server would.
+// FUSE does not ask for it.
+Task<StatusOr<PiecesRead>> MemoryFileSystem::ReadInto(HandlePtr, std::vector<ReadPiece>, CancellationPtr) {
+  co_return ErrnoError(ENOTSUP, "the tests' filesystem reads into no registered memory");
+}
+
 Task<StatusOr<ReadResult>> MemoryFileSystem::Read(HandlePtr handle, uint64_t offset, size_t size) {
   co_await asio::post(executor_, asio::use_awaitable);
   OneShot<Unit> turn;

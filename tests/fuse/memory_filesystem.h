@@ -79,6 +79,8 @@ class MemoryFileSystem : public FileSystem {
   Task<Status> Flush(HandlePtr handle, uint64_t lock_owner) override;
   Task<Status> Fsync(HandlePtr handle, bool data_only) override;
   Task<StatusOr<ReadResult>> Read(HandlePtr handle, uint64_t offset, size_t size) override;
+  Task<StatusOr<PiecesRead>> ReadInto(HandlePtr handle, std::vector<ReadPiece> pieces,
+                                      CancellationPtr cancellation) override;
   Task<StatusOr<size_t>> Write(HandlePtr handle, uint64_t offset,
                                std::span<const std::span<const std::byte>> pieces) override;
   Task<StatusOr<size_t>> WriteBack(HandlePtr handle, uint64_t offset,
