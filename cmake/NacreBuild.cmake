@@ -16,7 +16,8 @@ add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers -fno-o
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 warns falsely inside coroutine frames and inlined libstdc++ and Asio code.
   add_compile_options(-Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
-                      -Wno-stringop-overread -Wno-dangling-pointer -Wno-mismatched-new-delete
+                      -Wno-stringop-overread -Wno-dangling-pointer
+                      $<$<COMPILE_LANGUAGE:CXX>:-Wno-mismatched-new-delete>
                       -fpch-preprocess)
 endif()
 if(CMAKE_BUILD_TYPE STREQUAL "RelWithDebInfo")

@@ -207,6 +207,7 @@ Status Finish(ClientConfig* config) {
   }
   options.retry.hard = config->recovery == "hard";
   options.direct_behind = config->direct_writes == "behind";
+  options.transport = config->transport;
   if (options.name.empty()) options.name = PlaceName(config->mount);
   return OkStatus();
 }

@@ -46,6 +46,12 @@ Program::~Program() {
 
 void Program::Signal(int signal) const { ::kill(pid_, signal); }
 
+void Program::Stop() const {
+  Signal(SIGSTOP);
+  int status = 0;
+  ::waitpid(pid_, &status, WUNTRACED);
+}
+
 Ended Program::Wait() {
   Ended ended;
   char buffer[4096];

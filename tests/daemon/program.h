@@ -23,7 +23,8 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   void Signal(int signal) const;
-  Ended Wait();  // for its end
+  void Stop() const;  // as by SIGSTOP; it stands still when this returns
+  Ended Wait();       // for its end
 
  private:
   pid_t pid_ = -1;

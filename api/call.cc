@@ -1,0 +1,46 @@
+#include "api/call.h"
+
+#include <absl/strings/str_format.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace nacre::api {
+namespace {
+
+thread_local std::string last_message;
+std::atomic<bool> forked{false};
+
+}  // namespace
+
+int Answer(const Status& status) {
+  if (status.ok()) return 0;
+  last_message = std::string(status.message());
+  return ToErrno(status);
+}
+
+const char* LastMessage() { return last_message.c_str(); }
+
+Status CheckProcess() {
+  if (!forked.load(std::memory_order_relaxed)) return OkStatus();
+  return ErrnoError(
+      EPERM,
+      "this process was forked from one that uses libnacre, whose threads it does not have: fork "
+      "before the first client is opened, or exec");
+}
+
+void WatchForForks() {
+  static std::once_flag once;
+  std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, [] { forked = true; }); });
+}
+
+void CopyText(std::string_view text, char* to, size_t room) {
+  size_t length = std::min(text.size(), room - 1);
+  auto continues = [&](size_t at) { return at < text.size() && (text[at] & 0xC0) == 0x80; };
+  while (length > 0 && continues(length)) --length;
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+}  // namespace nacre::api

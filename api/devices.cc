@@ -1,0 +1,144 @@
+#include "api/devices.h"
+
+#include <absl/strings/str_format.h>
+#include <dlfcn.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+
+#include "api/call.h"
+#include "api/host_memory.h"
+#include "api/operation.h"
+#include "gpu/gpus.h"
+
+namespace nacre::api {
+namespace {
+
+// Whether this process can have memory of a GPU: it has loaded the driver, or the tests name another one.
+bool MayHaveDeviceMemory() {
+  if (std::getenv("NACRE_CUDA_LIBRARY") != nullptr) return true;
+  void* loaded = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (loaded == nullptr) return false;
+  ::dlclose(loaded);
+  return true;
+}
+
+nacre_memory Translate(gpu::MemoryKind kind) {
+  switch (kind) {
+    case gpu::MemoryKind::kHost:
+      return NACRE_MEMORY_HOST;
+    case gpu::MemoryKind::kPinned:
+      return NACRE_MEMORY_PINNED;
+    case gpu::MemoryKind::kManaged:
+      return NACRE_MEMORY_MANAGED;
+    case gpu::MemoryKind::kDevice:
+      return NACRE_MEMORY_DEVICE;
+  }
+  return NACRE_MEMORY_HOST;
+}
+
+// The process's GPUs; the error says why there are none.
+StatusOr<std::shared_ptr<gpu::Gpus>> FindGpus() {
+  static std::mutex mutex;
+  static auto& found = *new std::shared_ptr<gpu::Gpus>;  // threads may outlive static objects
+  std::lock_guard lock(mutex);
+  if (found != nullptr) return found;
+  ASSIGN_OR_RETURN(found, gpu::Gpus::Open());
+  return found;
+}
+
+// What CUDA knows of it; without CUDA it is host memory.
+StatusOr<gpu::MemoryInfo> LookAtMemory(void* address, size_t size) {
+  if (!MayHaveDeviceMemory()) return gpu::MemoryInfo{};
+  const StatusOr<std::shared_ptr<gpu::Gpus>> gpus = FindGpus();
+  if (!gpus.ok()) return gpu::MemoryInfo{};  // no GPU works here, so no address is one's
+  return (*gpus)->Classify(address, size);
+}
+
+StatusOr<std::shared_ptr<Buffer>> RegisterHost(std::shared_ptr<Client> client, std::span<std::byte> memory,
+                                               BufferTraits traits) {
+  ASSIGN_OR_RETURN(const HostAccess access, LookAtHostMemory(memory.data(), memory.size()));
+  if (!access.readable) {
+    return ErrnoError(EFAULT,
+                      absl::StrFormat("%p + %d: this process may not read there, and no GPU has memory "
+                                      "there that could be used",
+                                      memory.data(), memory.size()));
+  }
+  traits.writable = access.writable;
+  ASSIGN_OR_RETURN(std::shared_ptr<MemoryRegion> region,
+                   client->connection().transport().Register(memory.data(), memory.size()));
+  return std::make_shared<Buffer>(std::move(client), std::move(region), traits);
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<Buffer>> RegisterMemory(std::shared_ptr<Client> client, void* address, size_t size) {
+  if (address == nullptr || size == 0)
+    return ErrnoError(EINVAL, absl::StrFormat("a buffer of %d bytes at %p", size, address));
+  const std::span<std::byte> memory(static_cast<std::byte*>(address), size);
+  ASSIGN_OR_RETURN(gpu::MemoryInfo info, LookAtMemory(address, size));
+  BufferTraits traits;
+  traits.memory = Translate(info.kind);
+  if (info.kind != gpu::MemoryKind::kDevice) return RegisterHost(std::move(client), memory, traits);
+  traits.device = info.device;
+  traits.id = info.buffer_id;
+  traits.verified = info.device->verification() == "gpu" ? NACRE_VERIFIED_DEVICE : NACRE_VERIFIED_HOST;
+  StatusOr<std::shared_ptr<MemoryRegion>> region =
+      client->connection().transport().RegisterDevice(info.device, memory.data(), memory.size());
+  if (region.ok()) return std::make_shared<Buffer>(std::move(client), *std::move(region), traits);
+  return ErrnoError(ENOTSUP, absl::StrFormat("memory of %s cannot be read into: %s", info.device->name(),
+                                             region.status().message()));
+}
+
+Status CheckStillThere(const Buffer& buffer) {
+  if (buffer.traits().memory != NACRE_MEMORY_DEVICE) return OkStatus();
+  ASSIGN_OR_RETURN(const std::shared_ptr<gpu::Gpus> gpus, FindGpus());
+  const MemoryRegion& region = *buffer.region();
+  const StatusOr<gpu::MemoryInfo> now = gpus->Classify(region.data(), region.size());
+  if (now.ok() && now->kind == gpu::MemoryKind::kDevice && now->buffer_id == buffer.traits().id)
+    return OkStatus();
+  return ErrnoError(EFAULT, absl::StrFormat("the memory of the buffer at %p + %d was freed: release a buffer "
+                                            "before its memory, and register new memory anew",
+                                            region.data(), region.size()));
+}
+
+StatusOr<std::shared_ptr<gpu::StreamOrder>> JoinStream(void* stream, const Operation& operation) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<gpu::Gpus> gpus, FindGpus());
+  std::shared_ptr<gpu::Device> device;
+  for (const std::shared_ptr<Buffer>& buffer : operation.Targets()) {
+    const std::shared_ptr<gpu::Device>& its = buffer->traits().device;
+    if (device == nullptr) device = its;
+    if (its == nullptr || its == device) continue;
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("buffers of %s and of %s in one read: a stream belongs to one GPU",
+                                      device->name(), its->name()));
+  }
+  if (device == nullptr && gpus->devices().size() == 1) device = gpus->devices().front();
+  if (device == nullptr)
+    return ErrnoError(EINVAL, "no buffer is in GPU memory: which of the GPUs the stream is of, is not known");
+  ASSIGN_OR_RETURN(std::shared_ptr<gpu::StreamOrder> order, gpu::StreamOrder::Insert(device, stream));
+  return order;
+}
+
+void DescribeDevices(nacre_capabilities* capabilities) {
+  const StatusOr<std::shared_ptr<gpu::Gpus>> gpus = FindGpus();
+  if (!gpus.ok()) {
+    CopyText(absl::StrFormat("none: %s", gpus.status().message()), capabilities->device,
+             sizeof capabilities->device);
+    return;
+  }
+  capabilities->gpus = (*gpus)->devices().size();
+  capabilities->flags |= NACRE_CAN_READ_TO_DEVICE;
+  std::string text;
+  bool streams = true;
+  for (const auto& device : (*gpus)->devices()) {
+    text += absl::StrFormat("%s%s %s, verified by %s", text.empty() ? "" : "\n", device->name(),
+                            device->info().name, device->verification());
+    streams = streams && device->info().stream_memory_ops;
+  }
+  if (streams) capabilities->flags |= NACRE_CAN_USE_STREAMS;
+  CopyText(text, capabilities->device, sizeof capabilities->device);
+}
+
+}  // namespace nacre::api

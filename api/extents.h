@@ -1,0 +1,30 @@
+// A caller's extents, checked: which file, which pieces of which buffer. Stateless.
+#pragma once
+
+#include <nacre/nacre.h>
+
+#include <memory>
+#include <vector>
+
+#include "api/objects.h"
+#include "common/status.h"
+
+namespace nacre::api {
+
+struct CheckedExtent {
+  std::shared_ptr<File> file;
+  std::shared_ptr<Buffer> buffer;
+  nacre_extent raw = NACRE_EXTENT_INIT;  // rows and strides made explicit
+
+  uint64_t bytes() const { return raw.length * raw.rows; }
+  // The rows, in order.
+  std::vector<client::ReadPiece> Pieces() const;
+};
+
+// EBADF, EINVAL, EFAULT with what is wrong.
+StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw);
+
+// Of a read: the buffer's bytes may be written to.
+Status CheckTarget(const CheckedExtent& extent);
+
+}  // namespace nacre::api

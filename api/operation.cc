@@ -1,0 +1,228 @@
+#include "api/operation.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "api/call.h"
+#include "api/devices.h"
+#include "transport/watchdog.h"
+
+namespace nacre::api {
+
+void SetError(const Status& status, nacre_result* result) {
+  result->error = ToErrno(status);
+  result->bytes = 0;
+  result->verification = NACRE_VERIFIED_NONE;
+  result->path[0] = '\0';
+  CopyText({status.message().data(), status.message().size()}, result->message, sizeof result->message);
+}
+
+namespace {
+
+constexpr Duration kLong = std::chrono::hours(24 * 365);  // what can be added to now
+
+// How an extent went whose pieces begin at `first` among those that were read together.
+nacre_result Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first) {
+  nacre_result result = NACRE_RESULT_INIT;
+  for (uint64_t row = 0; row < extent.raw.rows; ++row) result.bytes += read.sizes[first + row];
+  if (result.bytes > 0 && read.verified) result.verification = extent.buffer->traits().verified;
+  CopyText(read.path, result.path, sizeof result.path);
+  return result;
+}
+
+nacre_result Failed(const Status& status) {
+  nacre_result result = NACRE_RESULT_INIT;
+  SetError(status, &result);
+  return result;
+}
+
+// Each of them the same error, if they cannot be read.
+Task<std::vector<nacre_result>> ReadTogether(std::vector<CheckedExtent> extents,
+                                             CancellationPtr cancellation) {
+  std::vector<client::ReadPiece> pieces;
+  for (const CheckedExtent& extent : extents) {
+    std::vector<client::ReadPiece> some = extent.Pieces();
+    std::ranges::move(some, std::back_inserter(pieces));
+  }
+  const std::shared_ptr<File> file = extents.front().file;
+  auto read = co_await file->client()->filesystem().ReadInto(file->handle(), std::move(pieces), cancellation);
+  if (!read.ok()) co_return std::vector<nacre_result>(extents.size(), Failed(read.status()));
+  std::vector<nacre_result> results;
+  size_t first = 0;
+  for (const CheckedExtent& extent : extents) {
+    results.push_back(Describe(extent, *read, first));
+    first += extent.raw.rows;
+  }
+  co_return results;
+}
+
+// The distance from one element of the caller's array to the next.
+StatusOr<size_t> Stride(const void* array, size_t count, const char* name) {
+  if (count == 0) return 0;
+  if (array == nullptr) return ErrnoError(EINVAL, absl::StrFormat("%s is null", name));
+  const uint64_t size = *static_cast<const uint64_t*>(array);
+  if (size >= sizeof(uint64_t) && size <= kMaxStructSize && size % sizeof(uint64_t) == 0) return size;
+  return ErrnoError(
+      EINVAL, absl::StrFormat("%s[0].struct_size is %d: begin with the structure's _INIT macro", name, size));
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<Operation>> Operation::Make(const nacre_extent* extents, size_t count,
+                                                     const nacre_io_options* options) {
+  RETURN_IF_ERROR(CheckProcess());
+  nacre_io_options io = NACRE_IO_OPTIONS_INIT;
+  RETURN_IF_ERROR(ReadOptions(options, &io));
+  if (io.timeout < 0) return ErrnoError(EINVAL, absl::StrFormat("a timeout of %d ns", io.timeout));
+  ASSIGN_OR_RETURN(const size_t stride, Stride(extents, count, "extents"));
+  std::vector<nacre_extent> copies(count, nacre_extent NACRE_EXTENT_INIT);
+  for (size_t i = 0; i < count; ++i) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(extents) + i * stride;
+    RETURN_IF_ERROR(ReadStruct(reinterpret_cast<const nacre_extent*>(bytes), stride, &copies[i]));
+  }
+  std::shared_ptr<Operation> operation(new Operation(count));
+  for (size_t i = 0; i < count; ++i) {
+    const Status added = operation->Add(i, copies[i]);
+    if (!added.ok()) SetError(added, &operation->results_[i]);
+  }
+  if (io.timeout > 0) operation->timeout_ = std::chrono::nanoseconds(io.timeout);
+  return operation;
+}
+
+Status Operation::Add(size_t index, const nacre_extent& raw) {
+  ASSIGN_OR_RETURN(CheckedExtent extent, CheckExtent(raw));
+  RETURN_IF_ERROR(CheckTarget(extent));
+  RETURN_IF_ERROR(CheckStillThere(*extent.buffer));
+  const std::shared_ptr<Client>& client = extent.file->client();
+  if (std::ranges::find(clients_, client) == clients_.end()) clients_.push_back(client);
+  if (!extent.buffer->Begin()) return ErrnoError(EBADF, "the buffer is being released");
+  auto [place, fresh] = group_of_.try_emplace(extent.file.get(), groups_.size());
+  if (fresh) groups_.emplace_back();
+  Group& group = groups_[place->second];
+  group.indices.push_back(index);
+  group.buffers.push_back(extent.buffer);
+  group.extents.push_back(std::move(extent));
+  return OkStatus();
+}
+
+std::vector<std::shared_ptr<Buffer>> Operation::Targets() const {
+  std::vector<std::shared_ptr<Buffer>> targets;
+  for (const Group& group : groups_)
+    targets.insert(targets.end(), group.buffers.begin(), group.buffers.end());
+  return targets;
+}
+
+// Without it the destructor has to give back what Add took.
+Operation::~Operation() {
+  if (begun_) return;
+  for (const Group& group : groups_) {
+    for (const auto& buffer : group.buffers) buffer->End();
+  }
+}
+
+void Operation::Begin(std::shared_ptr<gpu::StreamOrder> order) {
+  begun_ = true;
+  order_ = std::move(order);
+  left_ = groups_.size();
+  if (groups_.empty()) {
+    if (order_ != nullptr) order_->Release();
+    return;
+  }
+  SetDeadline();
+  for (const auto& client : clients_) {
+    if (!client->Begin(this)) Cancel(ErrnoError(EBADF, "the client is being closed"));
+  }
+  if (order_ == nullptr) return ReadGroups();
+  clients_.front()->connection().Start(ReadInTurn(shared_from_this()));
+}
+
+void Operation::SetDeadline() {
+  const Duration deadline = DeadlineAfter(RealClock().Now(), timeout_);
+  for (Group& group : groups_) {
+    group.cancellation = std::make_shared<Cancellation>(deadline, [this, &group](const Status& why) {
+      Finish(group, Outcome(group.indices.size(), Failed(why)));
+    });
+  }
+  if (deadline == kNoDeadline) return;
+  auto expire = [weak = weak_from_this(), timeout = timeout_] {
+    auto self = weak.lock();
+    if (self != nullptr)
+      self->Cancel(ErrnoError(ETIMEDOUT, absl::StrFormat("not read within %d ms", timeout / 1ms)));
+  };
+  timer_ = RealClock().After(clients_.front()->connection().executor(), timeout_, std::move(expire));
+}
+
+Task<void> Operation::ReadInTurn(std::shared_ptr<Operation> self) {
+  const Status arrived = co_await self->order_->Arrived();
+  if (!arrived.ok()) self->Cancel(arrived);
+  self->ReadGroups();  // they notice if it was cancelled
+}
+
+void Operation::ReadGroups() {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    std::vector<CheckedExtent> extents = std::move(groups_[i].extents);
+    Connection& connection = extents.front().file->client()->connection();
+    connection.Start(ReadGroup(shared_from_this(), i, std::move(extents)));
+  }
+}
+
+Task<void> Operation::ReadGroup(std::shared_ptr<Operation> self, size_t index,
+                                std::vector<CheckedExtent> extents) {
+  Group& group = self->groups_[index];
+  Outcome outcome = co_await ReadTogether(extents, group.cancellation);
+  const bool alone = extents.size() == 1 || outcome.front().error == 0 || !group.cancellation->status().ok();
+  if (!alone) {
+    std::vector<Task<Outcome>> each;
+    for (const CheckedExtent& extent : extents)
+      each.push_back(ReadTogether(std::vector<CheckedExtent>(1, extent), group.cancellation));
+    std::vector<Outcome> outcomes = co_await WhenAll(std::move(each));
+    for (size_t i = 0; i < outcomes.size(); ++i) outcome[i] = outcomes[i].front();
+  }
+  self->Finish(group, outcome);
+}
+
+// The first outcome counts: the task's, or that it was cancelled.
+void Operation::Finish(Group& group, const Outcome& outcome) {
+  bool last = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(group.done, true)) return;
+    for (size_t i = 0; i < group.indices.size(); ++i) results_[group.indices[i]] = outcome[i];
+    last = --left_ == 0;
+  }
+  for (const auto& buffer : group.buffers) buffer->End();
+  if (!last) return;
+  if (order_ != nullptr) order_->Release();
+  for (const auto& client : clients_) client->End(this);
+  done_.notify_all();
+}
+
+bool Operation::Wait(Duration timeout) {
+  std::unique_lock lock(mutex_);
+  auto done = [this] { return left_ == 0; };
+  if (timeout >= Duration(0)) return done_.wait_for(lock, std::min<Duration>(timeout, kLong), done);
+  done_.wait(lock, done);
+  return true;
+}
+
+void Operation::Cancel(const Status& why) {
+  for (Group& group : groups_) group.cancellation->Cancel(why);
+}
+
+Status Operation::Results(nacre_result* results, size_t count) {
+  if (count > results_.size()) {
+    return ErrnoError(EINVAL, absl::StrFormat("%d results of a read of %d extents", count, results_.size()));
+  }
+  ASSIGN_OR_RETURN(const size_t stride, Stride(results, count, "results"));
+  for (size_t i = 0; i < count; ++i)
+    WriteStruct(results_[i], stride, reinterpret_cast<std::byte*>(results) + i * stride);
+  for (const nacre_result& result : results_) {
+    if (result.error != 0) return ErrnoError(result.error, result.message);
+  }
+  return OkStatus();
+}
+
+}  // namespace nacre::api

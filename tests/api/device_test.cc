@@ -1,0 +1,273 @@
+// libnacre and GPU memory, with the driver that needs no GPU
+// (tests/gpu/fake_cuda): its device memory kills who touches it with the CPU,
+// and its copies are late.
+#include <dlfcn.h>
+#include <fcntl.h>
+
+#include "tests/api/api_fixture.h"
+#include "tests/gpu/fake_cuda/fake_cuda.h"
+
+namespace nacre::test {
+namespace {
+
+// The driver as an application has it. Never closed.
+class Driver {
+ public:
+  static Driver& Get() {
+    static Driver driver;
+    return driver;
+  }
+
+  template <typename Function>
+  Function* Find(const char* name) {
+    void* found = ::dlsym(library_, name);
+    if (found == nullptr) ADD_FAILURE() << "no " << name;
+    return reinterpret_cast<Function*>(found);
+  }
+
+  // Makes one GPU's context the thread's.
+  void Use(int gpu) {
+    void* context = nullptr;
+    ASSERT_EQ(Find<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, gpu), 0);
+    ASSERT_EQ(Find<int(void*)>("cuCtxPushCurrent_v2")(context), 0);
+  }
+
+ private:
+  Driver() {
+    ::setenv("NACRE_FAKE_CUDA", "devices=2", 1);
+    library_ = ::dlopen(NACRE_BIN_DIR "/libnacre-fake-cuda.so", RTLD_NOW);
+    if (library_ == nullptr) {
+      ADD_FAILURE() << ::dlerror();
+      return;
+    }
+    EXPECT_EQ(Find<int(unsigned)>("cuInit")(0), 0);
+  }
+
+  void* library_ = nullptr;
+};
+
+// Device memory full of canaries.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t size) : size_(size) {
+    EXPECT_EQ(Driver::Get().Find<int(uint64_t*, size_t)>("cuMemAlloc_v2")(&address_, size), 0);
+    std::memset(Alias(), kCanary, size);
+  }
+  ~DeviceMemory() { Free(); }
+  void Free() {
+    if (address_ == 0) return;
+    EXPECT_EQ(Driver::Get().Find<int(uint64_t)>("cuMemFree_v2")(address_), 0);
+    address_ = 0;
+  }
+
+  void* data() const { return reinterpret_cast<void*>(address_); }
+  size_t size() const { return size_; }
+  std::string bytes() const { return std::string(Alias(), size_); }
+  char* Alias() const {
+    return static_cast<char*>(Driver::Get().Find<void*(const void*)>("nacre_fake_cuda_alias")(data()));
+  }
+
+ private:
+  const size_t size_;
+  uint64_t address_ = 0;
+};
+
+class ApiDevice : public ApiTest {
+ protected:
+  static void SetUpTestSuite() {
+    ApiTest::SetUpTestSuite();
+    ::setenv("NACRE_CUDA_LIBRARY", NACRE_BIN_DIR "/libnacre-fake-cuda.so", 1);
+    Driver::Get().Use(0);
+  }
+  static void TearDownTestSuite() {
+    ::unsetenv("NACRE_CUDA_LIBRARY");
+    ApiTest::TearDownTestSuite();
+  }
+
+  Buffer Register(const DeviceMemory& memory) {
+    auto buffer = client_.register_buffer(memory.data(), memory.size());
+    EXPECT_TRUE(buffer) << buffer.error().message();
+    return buffer ? *std::move(buffer) : Buffer();
+  }
+};
+
+TEST_F(ApiDevice, BytesLandInDeviceMemory) {
+  const std::string content = Pattern(21, 5 * kMiB + 123);
+  File file = Make(content);
+  DeviceMemory memory(6 * kMiB);
+  Buffer buffer = Register(memory);
+  EXPECT_EQ(buffer.info()->memory, static_cast<uint32_t>(NACRE_MEMORY_DEVICE));
+  EXPECT_EQ(buffer.info()->gpu, 0);
+  Result read = file.read(101, buffer.span(7, 6 * kMiB - 7));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read.bytes(), content.size() - 101);
+  EXPECT_EQ(read.path(), "shm+gpu");
+  EXPECT_EQ(read.verification(), nacre::Verification::device);
+  std::string expected(6 * kMiB, kCanary);
+  expected.replace(7, content.size() - 101, content, 101);
+  EXPECT_TRUE(memory.bytes() == expected);
+}
+
+TEST_F(ApiDevice, OverTcpByWayOfHostMemory) {
+  const std::string content = Pattern(22, 3 * kMiB);
+  File made = Make(content);
+  ClientOptions options;
+  options.transport = "tcp";
+  Client other = Open(options);
+  auto file = other.open_file(name_);
+  DeviceMemory memory(3 * kMiB);
+  auto buffer = other.register_buffer(memory.data(), memory.size());
+  Result read = file->read(0, buffer->span());
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_THAT(std::string(read.path()), HasSubstr("+staging"));
+  EXPECT_TRUE(memory.bytes() == content);
+}
+
+TEST_F(ApiDevice, SmallFilesAndHoles) {
+  File file = Make("small");
+  DeviceMemory memory(2 * kMiB);
+  Buffer buffer = Register(memory);
+  Result read = file.read(1, buffer.span(3, 100));
+  EXPECT_EQ(read.bytes(), 4u) << read.error().message();
+  EXPECT_EQ(memory.bytes().substr(0, 9), std::string(3, kCanary) + "mall" + std::string(2, kCanary));
+
+  const std::string end = "at the end";
+  Memory tail(client_, end);
+  ASSERT_TRUE(file.write(kMiB, tail.buffer.span()));
+  read = file.read(0, buffer.span());
+  ASSERT_TRUE(read) << read.error().message();
+  std::string expected = "small" + std::string(kMiB - 5, '\0') + end;
+  expected += std::string(2 * kMiB - expected.size(), kCanary);
+  EXPECT_TRUE(memory.bytes() == expected);
+}
+
+TEST_F(ApiDevice, RandomExtentsInOneBatch) {
+  const std::string content = Pattern(23, 7 * kMiB + 1);
+  File file = Make(content);
+  DeviceMemory memory(4 * kMiB);
+  Memory host(client_, kMiB);
+  Buffer buffer = Register(memory);
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    std::mt19937_64 random(seed);
+    std::string expected = memory.bytes(), expected_host = host.bytes;
+    std::vector<Extent> extents;
+    for (size_t at = random() % 500; at + 70'000 < memory.size(); at += 1 + random() % 70'000) {
+      const uint64_t length = std::min<uint64_t>(random() % 70'000, 3 * (random() % 30'000));
+      const uint64_t offset = random() % (content.size() - length);
+      extents.push_back(file.extent(offset, buffer.span(at, length)));
+      expected.replace(at, length, content, offset, length);
+      at += length;
+    }
+    extents.push_back(file.extent(seed, host.buffer.span(seed, 1000)));
+    expected_host.replace(seed, 1000, content, seed, 1000);
+    for (const Result& result : nacre::readv(extents)) ASSERT_TRUE(result) << result.error().message();
+    EXPECT_TRUE(memory.bytes() == expected) << seed;
+    EXPECT_TRUE(host.bytes == expected_host) << seed;
+  }
+}
+
+TEST_F(ApiDevice, DeviceMemoryIsWritten) {
+  const std::string content = Pattern(24, 9 * kMiB + 5);
+  DeviceMemory memory(content.size());
+  std::memcpy(memory.Alias(), content.data(), content.size());
+  Buffer buffer = Register(memory);
+  File file = Make("");
+  Result written = file.write(0, buffer.span());
+  EXPECT_EQ(written.bytes(), content.size()) << written.error().message();
+  Memory host(client_, content.size());
+  EXPECT_EQ(file.read(0, host.buffer.span()).bytes(), content.size());
+  EXPECT_TRUE(host.bytes == content);
+}
+
+TEST_F(ApiDevice, FreedMemoryIsNoticed) {
+  File file = Make(Pattern(25, kMiB));
+  DeviceMemory memory(kMiB);
+  Buffer buffer = Register(memory);
+  memory.Free();
+  EXPECT_THAT(file.read(0, buffer.span()), IsErrorSaying(EFAULT, "was freed"));
+  DeviceMemory again(kMiB);  // likely at the same address
+  EXPECT_THAT(file.read(0, buffer.span()), IsErrorSaying(EFAULT, "was freed"));
+  EXPECT_TRUE(again.bytes() == std::string(kMiB, kCanary));
+  EXPECT_THAT(client_.register_buffer(again.data(), 1 << 30), IsError(EFAULT));
+}
+
+// --- streams ---
+
+class ApiStream : public ApiDevice {
+ protected:
+  ApiStream() { EXPECT_EQ(driver_.Find<int(void**, unsigned)>("cuStreamCreate")(&stream_, 1), 0); }
+  ~ApiStream() override {
+    Synchronize();
+    driver_.Find<int(void*)>("cuStreamDestroy_v2")(stream_);
+  }
+  void Fill(const DeviceMemory& memory, unsigned char value) {
+    const auto fill = driver_.Find<int(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
+    ASSERT_EQ(fill(reinterpret_cast<uint64_t>(memory.data()), value, memory.size(), stream_), 0);
+  }
+  void CopyOut(std::string* to, const DeviceMemory& memory) {
+    const auto copy = driver_.Find<int(void*, uint64_t, size_t, void*)>("cuMemcpyDtoHAsync_v2");
+    ASSERT_EQ(copy(to->data(), reinterpret_cast<uint64_t>(memory.data()), to->size(), stream_), 0);
+  }
+  void Synchronize() { EXPECT_EQ(driver_.Find<int(void*)>("cuStreamSynchronize")(stream_), 0); }
+
+  Driver& driver_ = Driver::Get();
+  void* stream_ = nullptr;
+};
+
+TEST_F(ApiStream, AReadTakesItsTurn) {
+  const std::string content = Pattern(26, kMiB);
+  File file = Make(content);
+  DeviceMemory memory(kMiB);
+  Buffer buffer = Register(memory);
+  for (int round = 0; round < 10; ++round) {
+    std::string seen(kMiB, '\0');
+    Fill(memory, 7);
+    Future future = file.read_on_stream(stream_, 0, buffer.span());
+    CopyOut(&seen, memory);
+    Fill(memory, 9);
+    Synchronize();
+    Result read = future.get();
+    ASSERT_TRUE(read) << read.error().message();
+    EXPECT_TRUE(seen == content) << round;
+    EXPECT_TRUE(memory.bytes() == std::string(kMiB, 9));
+  }
+}
+
+TEST_F(ApiStream, AnErrorLetsTheStreamGoOn) {
+  File file = Make(Pattern(27, kMiB));
+  DeviceMemory memory(kMiB);
+  Buffer buffer = Register(memory);
+  Future future = file.read_on_stream(stream_, 0, buffer.span(1, kMiB));
+  Synchronize();
+  EXPECT_THAT(future.get(), IsError(EINVAL));
+  Future cancelled = file.read_on_stream(stream_, 0, buffer.span());
+  cancelled.cancel();
+  Synchronize();
+  cancelled.wait();
+}
+
+TEST_F(ApiStream, AStreamBelongsToOneGpu) {
+  File file = Make(Pattern(28, kMiB));
+  DeviceMemory first(kMiB);
+  Driver::Get().Use(1);
+  DeviceMemory second(kMiB);
+  void* context = nullptr;
+  driver_.Find<int(void**)>("cuCtxPopCurrent_v2")(&context);
+  Buffer a = Register(first), b = Register(second);
+  const Extent extents[] = {file.extent(0, a.span()), file.extent(0, b.span())};
+  EXPECT_THAT(nacre::readv_on_stream(stream_, extents).get(), IsErrorSaying(EINVAL, "cuda:1"));
+  for (const Result& result : nacre::readv(extents)) EXPECT_TRUE(result) << result.error().message();
+  EXPECT_TRUE(first.bytes() == second.bytes());
+}
+
+TEST_F(ApiStream, CapabilitiesTellOfGpus) {
+  auto capabilities = client_.capabilities();
+  ASSERT_TRUE(capabilities);
+  EXPECT_TRUE(capabilities->read_to_device);
+  EXPECT_TRUE(capabilities->streams);
+  EXPECT_EQ(capabilities->gpus, 2u);
+  EXPECT_THAT(capabilities->device, HasSubstr("cuda:0"));
+}
+
+}  // namespace
+}  // namespace nacre::test
