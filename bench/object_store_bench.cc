@@ -51,7 +51,8 @@ class BufferSource : public DataSource {
 class BufferSink : public DataSink {
  public:
   explicit BufferSink(std::string* data) : data_(data) {}
-  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers) override {
+  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers,
+                       std::shared_ptr<void>) override {
     for (auto buffer : buffers) {
       std::memcpy(data_->data() + offset, buffer.data(), buffer.size());
       offset += buffer.size();

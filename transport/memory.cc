@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/memory_device.h"
 #include "transport/shared_memory.h"
 
 namespace nacre {
@@ -69,8 +70,9 @@ const std::shared_ptr<MemoryDevice>& MemoryRegion::device() const {
 }
 
 StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterDevice(std::shared_ptr<MemoryDevice> device,
-                                                                  std::byte* data, size_t size) {
-  return RegisterDeviceMemory(std::move(device), data, size);
+                                                                  std::byte*, size_t) {
+  return ErrnoError(ENOTSUP,
+                    absl::StrFormat("this transport does not reach the memory of %s", device->name()));
 }
 
 StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterShared(std::shared_ptr<SharedMemory> memory) {

@@ -101,6 +101,14 @@ class IncomingCall {
   // the wrong kind.
   virtual Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) = 0;
 
+  // A put out of buffers that stay as they are while `keep` lives: it may return at once, and drops `keep`
+  // when the bytes are with the caller, which has them before it sees the reply. If they do not get there,
+  // neither does the reply.
+  virtual Task<Status> Lend(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
+                            [[maybe_unused]] std::shared_ptr<void> keep) {
+    return Put(memory_offset, buffers);
+  }
+
   // Caller's memory -> local buffers.
   virtual Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) = 0;
 
@@ -129,7 +137,8 @@ class Transport {
   // region keeps it.
   virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory);
 
-  // Registers a device's memory, which calls may name for puts. It must outlive the region.
+  // Registers a device's memory, which calls may name for puts. It must outlive the region. ENOTSUP: this
+  // transport reaches none.
   virtual StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
                                                                  std::byte* data, size_t size);
 

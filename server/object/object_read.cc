@@ -1,5 +1,6 @@
 // Reading: extents -> cache and device -> sink, a piece of at most 1 MiB at a time.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -164,6 +165,8 @@ class RangeReader {
 
   // Hands data to the sink, one call for what lies together, and notes the holes.
   Task<Status> DeliverAll(uint64_t from, uint64_t to) {
+    auto pages = std::make_shared<std::array<BufferPool::Pages, 2>>();
+    *pages = {std::move(fresh_), std::move(cached_)};
     uint64_t at = from;
     for (size_t i = 0; i < blocks_.size();) {
       uint64_t begin = std::max(blocks_[i].block * kBlockSize, from);
@@ -178,7 +181,7 @@ class RangeReader {
         at = end;
         ++i;
       } while (i < blocks_.size() && blocks_[i].block == blocks_[i - 1].block + 1);
-      Status status = co_await sink_->Deliver(begin - offset_, buffers);
+      Status status = co_await sink_->Deliver(begin - offset_, buffers, pages);
       if (!status.ok()) co_return status;
     }
     if (at < to) AddHole(at, to);

@@ -41,7 +41,9 @@ class DataSource {
 class DataSink {
  public:
   virtual ~DataSink() = default;
-  virtual Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers) = 0;
+  // The buffers stay as they are until the task has returned and `keep` is gone.
+  virtual Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers,
+                               std::shared_ptr<void> keep) = 0;
 };
 
 struct StoreOptions {

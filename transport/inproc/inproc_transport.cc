@@ -348,6 +348,11 @@ class InprocTransport : public Transport {
     return RegisterHostMemory(data, size);
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    return RegisterDeviceMemory(std::move(device), data, size);
+  }
+
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {
     RETURN_IF_ERROR(CheckAddress(address));
     return std::make_shared<InprocPeer>(network_, address, executor_, clock_);

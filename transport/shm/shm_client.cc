@@ -85,6 +85,7 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   absl::InlinedVector<iovec, 8> to;
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   CopyPieces(to, from);
+  CO_RETURN_IF_ERROR(StillLent());
   taken_ += TakenFrame(header);
   if (taken_.size() >= kMaxTaken * kFrameHeaderSize) BeforeWait();
   co_return OkStatus();
@@ -109,9 +110,16 @@ Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection
                                              std::shared_ptr<ClientCall> call, std::vector<iovec> from) {
   std::vector<iovec> to;
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
-  const Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
+  Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
+  copied.Update(self->StillLent());
   self->SendBytes(TakenFrame(header));
   call->result.EndCopy(copied);
+}
+
+// What the server puts stays in place until it hangs up. If it has not done so after a copy, the bytes are
+// good.
+Status ShmClientConnection::StillLent() const {
+  return HasHungUp() ? ErrnoError(ECONNRESET, "the server has hung up") : OkStatus();
 }
 
 // One message for several puts: each one wakes the server.

@@ -26,6 +26,7 @@ class ShmClientConnection : public ClientConnection {
   Task<Status> Prepare() override;
   Task<Status> OnFrame(FrameHeader header) override;
   Task<Status> OnSharedPut(FrameHeader header);
+  Status StillLent() const;
   // Lets the device copy out of the server's memory at full speed.
   Task<void> PinViews(std::shared_ptr<MemoryDevice> device);
   static Task<void> CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,

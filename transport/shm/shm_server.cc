@@ -2,8 +2,9 @@
 
 #include <absl/container/inlined_vector.h>
 #include <absl/strings/str_format.h>
-#include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "common/log.h"
@@ -14,6 +15,10 @@
 
 namespace nacre::shm {
 namespace {
+
+// As much may a client have been shown and not taken for each call it may have under way; it says that it has
+// taken something a moment after.
+constexpr size_t kLentForEachCall = 8;
 
 // The part of the pieces from `offset` on.
 std::vector<iovec> From(std::span<const iovec> pieces, uint64_t offset) {
@@ -37,14 +42,13 @@ ShmServerConnection::ShmServerConnection(StreamSocket socket, std::string name,
     : ServerConnection(std::move(socket), std::move(name), std::move(sink), clock, options, std::move(lost),
                        Counters()),
       memory_(std::move(memory)),
-      shm_options_(shm_options),
-      fd_(this->socket().native_handle()) {}
+      shm_options_(shm_options) {}
 
 Task<Status> ShmServerConnection::Prepare() {
-  if (Status user = CheckUser(fd_); !user.ok()) {
+  if (Status user = CheckUser(fd()); !user.ok()) {
     LogWarning("data plane: refused to show memory: %s", user.message());
     count().server_refused.Add();
-    CO_RETURN_IF_ERROR(SendRefusal(fd_));
+    CO_RETURN_IF_ERROR(SendRefusal(fd()));
     co_return absl::CancelledError("refused");
   }
   auto expire = [weak = std::weak_ptr(std::static_pointer_cast<ShmServerConnection>(shared_from_this()))](
@@ -54,7 +58,7 @@ Task<Status> ShmServerConnection::Prepare() {
   };
   watchdog_ = std::make_shared<Watchdog>(executor(), clock(), std::move(expire));
   shown_ = memory_->Snapshot();
-  CO_RETURN_IF_ERROR(SendSetup(fd_, shown_));
+  CO_RETURN_IF_ERROR(SendSetup(fd(), shown_));
   CO_ASSIGN_OR_RETURN(views_, co_await ReceiveSetup(socket(), memory_.get()));
   co_return OkStatus();
 }
@@ -100,36 +104,53 @@ bool ShmServerConnection::Locate(std::span<const std::span<const std::byte>> buf
   return true;
 }
 
-Task<Status> ShmServerConnection::PutShared(uint64_t id, uint64_t offset, uint32_t length,
-                                            std::string pieces) {
-  PendingTransfer put;
-  put.offset = offset;
-  put.length = length;
-  put.put = true;
-  put.deadline = DeadlineAfter(clock().Now(), shm_options_.taking_timeout);
-  CO_RETURN_IF_ERROR(AddTransfer(id, &put));
-  watchdog_->Arm(put.deadline);
+StatusOr<std::string> ShmServerConnection::Announce(uint64_t id, uint64_t offset, Lent lent,
+                                                    std::string pieces) {
+  const uint32_t length = lent.length;
+  const Duration deadline = lent.deadline = DeadlineAfter(clock().Now(), shm_options_.taking_timeout);
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return ErrnoError(ECONNRESET, "the caller is gone");
+    if (lent_.size() >= kLentForEachCall * calls_at_once()) return std::string();
+    if (!lent_.emplace(std::pair(id, offset), std::move(lent)).second) return std::string();
+  }
+  watchdog_->Arm(deadline);
+  count().server_bytes_put.Add(length);
   FrameHeader header{FrameType::kSharedPut};
   header.call_id = id;
   header.offset = offset;
   header.payload_length = length;
   header.body_length = static_cast<uint32_t>(pieces.size());
-  SendFrame(header, std::move(pieces));
-  count().server_bytes_put.Add(length);
-  // Set when the client has the bytes or, after the reader has stopped, by the connection's end.
-  co_return co_await put.done.Wait();
+  std::array<std::byte, kFrameHeaderSize> frame;
+  EncodeFrameHeader(header, frame.data());
+  pieces.insert(0, reinterpret_cast<const char*>(frame.data()), frame.size());
+  return pieces;
 }
 
 Task<Status> ShmServerConnection::OnTaken(FrameHeader header) {
-  CO_ASSIGN_OR_RETURN(PendingTransfer * put, FindTransfer(header, true));
-  EndTransfer(header.call_id, put);
+  Lent taken;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = lent_.find({header.call_id, header.offset});
+    if (found == lent_.end() || found->second.length != header.payload_length) {
+      co_return ErrnoError(EPROTO, absl::StrFormat("%d bytes at %d of call %#x taken, which were not there",
+                                                   header.payload_length, header.offset, header.call_id));
+    }
+    taken = std::move(found->second);
+    lent_.erase(found);
+  }
+  taken.over.Set(OkStatus());
   co_return OkStatus();
 }
 
-// A client that does not copy keeps buffers from the others. Cut off, it cannot use what it copies too late:
-// no reply reaches it any more.
+// A client that does not copy keeps buffers from the others. Cut off, it does not use what it copies too
+// late: it looks, after each copy, whether it has been.
 Duration ShmServerConnection::Expire(Duration now) {
-  const Duration first = FirstDeadline();
+  Duration first = kNoDeadline;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [place, lent] : lent_) first = std::min(first, lent.deadline);
+  }
   if (first > now) return first;
   GetCounter("transport.shm.server.puts_not_taken").Add();
   Shutdown(ErrnoError(EPROTO, "it did not copy in time what was put"));
@@ -138,12 +159,15 @@ Duration ShmServerConnection::Expire(Duration now) {
 
 void ShmServerConnection::OnClosed(const Status& why) {
   if (watchdog_ != nullptr) watchdog_->Stop();
+  decltype(lent_) lent;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    lent.swap(lent_);
+  }
+  const Status gone = ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", why.message()));
+  for (auto& [place, one] : lent) one.over.Set(gone);
   ServerConnection::OnClosed(why);
-}
-
-bool ShmServerConnection::ClientHasGone() const {
-  pollfd state{fd_, POLLRDHUP, 0};
-  return closing() || ::poll(&state, 1, 0) != 0;
 }
 
 ShmIncomingCall::ShmIncomingCall(std::shared_ptr<ShmServerConnection> connection, const FrameHeader& header,
@@ -153,17 +177,37 @@ ShmIncomingCall::ShmIncomingCall(std::shared_ptr<ShmServerConnection> connection
       connection_(std::move(connection)),
       source_(std::move(source)) {}
 
-Task<Status> ShmIncomingCall::Put(uint64_t memory_offset,
-                                  std::span<const std::span<const std::byte>> buffers) {
+StatusOr<std::string> ShmIncomingCall::Show(uint64_t memory_offset,
+                                            std::span<const std::span<const std::byte>> buffers,
+                                            ShmServerConnection::Lent lent) {
   const uint64_t length = TotalSize(buffers);
   std::string pieces;
-  if (replied() || length < kMinShared || length > kMaxPayload || !connection_->Locate(buffers, &pieces)) {
-    co_return co_await TcpIncomingCall::Put(memory_offset, buffers);
-  }
-  CO_RETURN_IF_ERROR(
-      CheckTransfer(CallMemory::kPutTarget, memory_kind(), memory_size(), memory_offset, length));
-  co_return co_await connection_->PutShared(id(), memory_offset, static_cast<uint32_t>(length),
-                                            std::move(pieces));
+  if (replied() || length < kMinShared || length > kMaxPayload || !connection_->Locate(buffers, &pieces))
+    return std::string();
+  RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, memory_kind(), memory_size(), memory_offset, length));
+  lent.length = static_cast<uint32_t>(length);
+  return connection_->Announce(id(), memory_offset, std::move(lent), std::move(pieces));
+}
+
+Task<Status> ShmIncomingCall::Put(uint64_t memory_offset,
+                                  std::span<const std::span<const std::byte>> buffers) {
+  ShmServerConnection::Lent lent;
+  const OneShot<Status> over = lent.over;
+  CO_ASSIGN_OR_RETURN(std::string frame, Show(memory_offset, buffers, std::move(lent)));
+  if (frame.empty()) co_return co_await TcpIncomingCall::Put(memory_offset, buffers);
+  connection_->SendNow(std::move(frame));
+  co_return co_await over.Wait();
+}
+
+Task<Status> ShmIncomingCall::Lend(uint64_t memory_offset,
+                                   std::span<const std::span<const std::byte>> buffers,
+                                   std::shared_ptr<void> keep) {
+  ShmServerConnection::Lent lent;
+  lent.keep = std::move(keep);
+  CO_ASSIGN_OR_RETURN(const std::string frame, Show(memory_offset, buffers, std::move(lent)));
+  if (frame.empty()) co_return co_await TcpIncomingCall::Put(memory_offset, buffers);
+  KeepFrames(frame);
+  co_return OkStatus();
 }
 
 Task<Status> ShmIncomingCall::Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) {
@@ -176,7 +220,7 @@ Task<Status> ShmIncomingCall::Get(uint64_t memory_offset, std::span<const std::s
   CopyPieces(to, From(source_, memory_offset));
   // A client hangs up before it uses the memory of a call that it has given up: if it has not by now, these
   // are the bytes of this call.
-  if (connection_->ClientHasGone()) co_return ErrnoError(ECONNRESET, "the caller is gone");
+  if (connection_->HasHungUp()) co_return ErrnoError(ECONNRESET, "the caller is gone");
   connection_->CountGot(length);
   co_return OkStatus();
 }

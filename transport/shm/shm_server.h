@@ -1,12 +1,16 @@
 // The server's end of a shared-memory connection: a ServerConnection over a unix socket whose two sides see
-// each other's registered memory. A put out of registered memory is announced and lasts until the client says
-// that it has copied the bytes, or has been cut off because it did not in time; a get copies them out of the
+// each other's registered memory. A put out of registered memory is announced, together with the reply if its
+// buffers stay (Lend), and lasts until the client says that it has copied the bytes, or has been cut off
+// because it did not in time; a get copies them out of the
 // client's memory. Everything else goes through the socket. Thread-safe.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "transport/shm/pieces.h"
 #include "transport/shm/shm_memory.h"
@@ -28,11 +32,18 @@ class ShmServerConnection : public ServerConnection {
   // Pieces of what this side shows, as they travel; false: not all of the buffers lie there.
   bool Locate(std::span<const std::span<const std::byte>> buffers, std::string* pieces) const;
 
-  // Until the client has copied them, or the connection has ended.
-  Task<Status> PutShared(uint64_t id, uint64_t offset, uint32_t length, std::string pieces);
-
-  // Whether the client may have given up its calls by now, and with them their memory.
-  bool ClientHasGone() const;
+  // What is shown to the client and not taken yet.
+  struct Lent {
+    uint32_t length = 0;
+    Duration deadline = kNoDeadline;
+    std::shared_ptr<void> keep;
+    OneShot<Status> over;
+  };
+  // From now on, until the client has taken it or the connection has ended, which `over` tells. What is
+  // returned is the frame that tells the client. Empty: it has too much to take already. UNAVAILABLE: it is
+  // gone.
+  StatusOr<std::string> Announce(uint64_t id, uint64_t offset, Lent lent, std::string pieces);
+  void SendNow(std::string frame) { SendBytes(std::move(frame)); }
 
   void CountGot(uint64_t bytes) { count().server_bytes_got.Add(static_cast<int64_t>(bytes)); }
 
@@ -47,10 +58,12 @@ class ShmServerConnection : public ServerConnection {
 
   const std::shared_ptr<ShmMemory> memory_;
   const ShmServerOptions shm_options_;
-  const int fd_;
   std::shared_ptr<Watchdog> watchdog_;
   Shown shown_;  // these two from Prepare on
   Views views_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::map<std::pair<uint64_t, uint64_t>, Lent> lent_;  // by call and offset
 };
 
 class ShmIncomingCall : public TcpIncomingCall {
@@ -60,9 +73,15 @@ class ShmIncomingCall : public TcpIncomingCall {
                   std::string body, std::unique_ptr<std::byte[]> eager, std::vector<iovec> source);
 
   Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) override;
+  Task<Status> Lend(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
+                    std::shared_ptr<void> keep) override;
   Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) override;
 
  private:
+  // Shows the buffers to the client. The frame that tells it; empty: they go through the socket.
+  StatusOr<std::string> Show(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
+                             ShmServerConnection::Lent lent);
+
   const std::shared_ptr<ShmServerConnection> connection_;
   const std::vector<iovec> source_;
 };

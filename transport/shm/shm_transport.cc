@@ -38,6 +38,11 @@ class ShmTransport : public Transport {
     return memory_->Register(std::move(memory));
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    return RegisterDeviceMemory(std::move(device), data, size);
+  }
+
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override { return Stream(address); }
 
   StatusOr<std::shared_ptr<StreamPeer>> Stream(const std::string& address) {

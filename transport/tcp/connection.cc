@@ -1,5 +1,7 @@
 #include "transport/tcp/connection.h"
 
+#include <poll.h>
+
 #include <absl/strings/str_format.h>
 #include <sys/socket.h>
 
@@ -106,6 +108,11 @@ void Connection::SendFrame(const FrameHeader& header, std::string body) {
   op->SetHeader(header);
   op->AddBody();
   Send(std::move(op));
+}
+
+bool Connection::HasHungUp() const {
+  pollfd state{fd_, POLLRDHUP, 0};
+  return closing() || ::poll(&state, 1, 0) != 0;
 }
 
 void Connection::SendBytes(std::string frames) {

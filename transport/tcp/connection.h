@@ -34,6 +34,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Shutdown(const Status& why);
   bool closing() const { return stopped_.load(std::memory_order_acquire); }
 
+  // Whether, by now, this side has closed the connection or the other side has hung up.
+  bool HasHungUp() const;
+
  protected:
   Connection(StreamSocket socket, FrameReceiver receiver, StreamCounters& counters);
 

@@ -82,6 +82,7 @@ TcpIncomingCall::~TcpIncomingCall() {
   if (replied_) return;
   connection_->RemoveCall(id_);
   std::string text = "the server's handler ended without a reply";
+  if (!kept_.empty()) connection_->SendBytes(std::move(kept_));
   const FrameHeader header = ReplyHeader(id_, text, kFrameFailed);
   connection_->SendFrame(header, std::move(text));
 }
@@ -146,7 +147,7 @@ Task<Status> TcpIncomingCall::Get(uint64_t memory_offset, std::span<const std::s
 }
 
 Task<Status> TcpIncomingCall::GetPieces(uint64_t offset, uint32_t length, std::span<iovec> pieces) {
-  ServerConnection::PendingTransfer get{offset, length, false, pieces};
+  ServerConnection::PendingTransfer get{offset, length, pieces};
   CO_RETURN_IF_ERROR(connection_->AddTransfer(id_, &get));
   connection_->SendFrame(TransferHeader(FrameType::kGet, id_, offset, length), std::string());
   // Set by the data's arrival or, after the reader has stopped, by the connection's end.

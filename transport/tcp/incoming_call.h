@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "transport/tcp/server_connection.h"
 #include "transport/transport.h"
@@ -25,6 +26,8 @@ class TcpIncomingCall : public IncomingCall {
   Task<Status> Reply(std::string body) override;
 
  protected:
+  // Frames that leave with the next put or the reply.
+  void KeepFrames(std::string_view frames) { kept_ += frames; }
   uint64_t id() const { return id_; }
   bool replied() const { return replied_; }
 
@@ -38,7 +41,7 @@ class TcpIncomingCall : public IncomingCall {
   const uint64_t memory_size_;
   const std::string body_;
   const std::unique_ptr<std::byte[]> eager_;
-  std::string kept_;  // frames of small puts
+  std::string kept_;  // frames of small puts, and KeepFrames
   bool replied_ = false;
 };
 

@@ -141,13 +141,11 @@ Status ServerConnection::AddTransfer(uint64_t id, PendingTransfer* transfer) {
   return OkStatus();
 }
 
-StatusOr<ServerConnection::PendingTransfer*> ServerConnection::FindTransfer(const FrameHeader& header,
-                                                                            bool put) {
+StatusOr<ServerConnection::PendingTransfer*> ServerConnection::FindTransfer(const FrameHeader& header) {
   std::lock_guard lock(mutex_);
   auto found = calls_.find(header.call_id);
   PendingTransfer* transfer = found == calls_.end() ? nullptr : found->second;
-  if (transfer != nullptr && transfer->put == put && transfer->offset == header.offset &&
-      transfer->length == header.payload_length) {
+  if (transfer != nullptr && transfer->offset == header.offset && transfer->length == header.payload_length) {
     return transfer;
   }
   return ErrnoError(EPROTO, absl::StrFormat("%d bytes at %d for call %#x, which nobody waits for",
@@ -162,17 +160,8 @@ void ServerConnection::EndTransfer(uint64_t id, PendingTransfer* transfer) {
   transfer->done.Set(OkStatus());
 }
 
-Duration ServerConnection::FirstDeadline() {
-  std::lock_guard lock(mutex_);
-  Duration first = kNoDeadline;
-  for (const auto& [id, transfer] : calls_) {
-    if (transfer != nullptr) first = std::min(first, transfer->deadline);
-  }
-  return first;
-}
-
 Task<Status> ServerConnection::OnData(FrameHeader header) {
-  CO_ASSIGN_OR_RETURN(PendingTransfer * get, FindTransfer(header, false));
+  CO_ASSIGN_OR_RETURN(PendingTransfer * get, FindTransfer(header));
   CO_RETURN_IF_ERROR(co_await reader().Read(get->pieces));
   EndTransfer(header.call_id, get);
   co_return OkStatus();

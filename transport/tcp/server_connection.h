@@ -48,9 +48,7 @@ class ServerConnection : public Connection {
   struct PendingTransfer {
     uint64_t offset = 0;
     uint32_t length = 0;
-    bool put = false;  // to be taken by the client, rather than to come from it
     std::span<iovec> pieces;
-    Duration deadline = kNoDeadline;
     OneShot<Status> done;
   };
 
@@ -62,11 +60,11 @@ class ServerConnection : public Connection {
 
   // A transfer is there until EndTransfer, or until the connection has ended.
   Status AddTransfer(uint64_t id, PendingTransfer* transfer);
-  StatusOr<PendingTransfer*> FindTransfer(const FrameHeader& header, bool put);  // for the reader
+  StatusOr<PendingTransfer*> FindTransfer(const FrameHeader& header);  // for the reader
   void EndTransfer(uint64_t id, PendingTransfer* transfer);
-  Duration FirstDeadline();
 
   Clock& clock() { return clock_; }
+  size_t calls_at_once() const { return calls_at_once_; }
 
  private:
   friend class TcpIncomingCall;

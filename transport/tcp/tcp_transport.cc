@@ -29,6 +29,11 @@ class TcpTransport : public Transport {
     return RegisterHostMemory(data, size);
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    return RegisterDeviceMemory(std::move(device), data, size);
+  }
+
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {
     return MakeTcpPeer(executor_, clock_, options_, address);
   }

@@ -14,9 +14,10 @@ class CallSink : public DataSink {
  public:
   CallSink(IncomingCall* call, AsyncMutex* turn, uint64_t base) : call_(call), turn_(turn), base_(base) {}
 
-  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers) override {
+  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers,
+                       std::shared_ptr<void> keep) override {
     AsyncMutex::Guard guard = co_await turn_->Lock();
-    co_return co_await call_->Put(base_ + offset, buffers);
+    co_return co_await call_->Lend(base_ + offset, buffers, std::move(keep));
   }
 
  private:

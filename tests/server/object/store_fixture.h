@@ -39,7 +39,8 @@ class StringSource : public DataSource {
 class StringSink : public DataSink {
  public:
   explicit StringSink(size_t size) : data(size, '\0') {}
-  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers) override {
+  Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers,
+                       std::shared_ptr<void>) override {
     for (auto buffer : buffers) {
       if (offset + buffer.size() > data.size()) co_return ErrnoError(EINVAL, "beyond the sink");
       std::memcpy(data.data() + offset, buffer.data(), buffer.size());

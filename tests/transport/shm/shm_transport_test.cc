@@ -263,6 +263,42 @@ TEST_P(ShmTransportTest, AClientThatDiesFreesWhatWasPut) {
   EXPECT_EQ(Run(outcome.Wait()).code(), absl::StatusCode::kUnavailable);
 }
 
+// Lends the pool's beginning and replies at once.
+Task<void> LendAndReply(std::shared_ptr<SharedMemory> pool, std::shared_ptr<void> keep, CallPtr call) {
+  std::vector<std::span<const std::byte>> buffers = {{pool->data(), call->memory_size()}};
+  EXPECT_EQ(co_await call->Lend(0, buffers, std::move(keep)), OkStatus());
+  std::string reply = "lent";
+  (void)co_await call->Reply(std::move(reply));
+}
+
+TEST_P(ShmTransportTest, WhatIsLentComesWithTheReplyAndStaysUntilTaken) {
+  Show();
+  auto keep = std::make_shared<int>();
+  const std::weak_ptr<int> kept = keep;
+  Listen([&](CallPtr call) { return LendAndReply(pool_, std::move(keep), std::move(call)); });
+  RawSocket socket = HalfAClient(address(), 100'000);
+  std::string rest;
+  FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
+  ASSERT_EQ(frame.type, FrameType::kSharedPut);
+  EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kReply);
+  EXPECT_EQ(rest, "lent");
+  EXPECT_FALSE(kept.expired());
+  frame.type = FrameType::kTaken;
+  frame.body_length = 0;
+  socket.Send(frame);
+  EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
+}
+
+TEST_P(ShmTransportTest, WhatIsLentIsFreeWhenTheClientIsCutOff) {
+  auto keep = std::make_shared<int>();
+  const std::weak_ptr<int> kept = keep;
+  const std::string address =
+      ListenQuick([&](CallPtr call) { return LendAndReply(pool_, std::move(keep), std::move(call)); });
+  RawSocket socket = HalfAClient(address, 100'000);
+  EXPECT_TRUE(socket.WaitForEnd());
+  EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
+}
+
 TEST_P(ShmTransportTest, HostileClientsLoseTheirConnectionOnly) {
   Show();
   Listen(PutFromPool(pool_));
@@ -324,7 +360,7 @@ TEST_P(ShmTransportTest, HostileClientsLoseTheirConnectionOnly) {
   EXPECT_TRUE(Call(*peer, "0 1").ok());
 }
 
-// A server that shows one page and answers the call for `size` bytes with this frame.
+// A server that shows one page and answers the call for a page with this frame.
 void HostileServer(const std::string& address, const FrameHeader& answer, const std::string& rest) {
   RawServer listener(address);
   std::thread server([&] {
