@@ -54,8 +54,13 @@ Device::Device(std::shared_ptr<const CudaLibrary> cuda, std::shared_ptr<HostPins
     : cuda_(std::move(cuda)), pins_(std::move(pins)), info_(std::move(info)), options_(std::move(options)) {}
 
 Device::~Device() {
-  // A forked child has neither the thread nor the context: it lets go of nothing.
-  if (state_ != nullptr && !cuda_->CheckProcess().ok()) new std::shared_ptr<DeviceState>(std::move(state_));
+  if (cuda_->CheckProcess().ok()) {
+    if (starter_.joinable()) starter_.join();
+    return;
+  }
+  // A forked child has neither the threads nor the context: it lets go of nothing.
+  if (starter_.joinable()) starter_.detach();
+  if (state_ != nullptr) new std::shared_ptr<DeviceState>(std::move(state_));
 }
 
 StatusOr<std::shared_ptr<DeviceState>> Device::State() {
@@ -73,14 +78,26 @@ Task<StatusOr<std::shared_ptr<DeviceState>>> Device::Ready() {
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (lock.owns_lock() && state_ != nullptr) co_return state_;
   }
-  // A context takes long: not on a thread that others wait for.
   OneShot<StatusOr<std::shared_ptr<DeviceState>>> made;
-  std::thread([made, self = shared_from_this()]() mutable {
-    StatusOr<std::shared_ptr<DeviceState>> state = self->State();
-    self = nullptr;  // whoever waits may be the last owner then
-    made.Set(std::move(state));
-  }).detach();
+  StartBehind(made);
   co_return co_await made.Wait();
+}
+
+// A context takes long: not on a thread that others wait for.
+void Device::StartBehind(const OneShot<StatusOr<std::shared_ptr<DeviceState>>>& made) {
+  std::lock_guard lock(start_mutex_);
+  awaiting_start_.push_back(made);
+  if (awaiting_start_.size() > 1) return;
+  if (starter_.joinable()) starter_.join();
+  starter_ = std::thread([this] {
+    StatusOr<std::shared_ptr<DeviceState>> state = State();
+    std::vector<OneShot<StatusOr<std::shared_ptr<DeviceState>>>> waiting;
+    {
+      std::lock_guard lock(start_mutex_);
+      waiting.swap(awaiting_start_);
+    }
+    for (const auto& each : waiting) each.Set(state);
+  });
 }
 
 Task<Status> Device::Start() {

@@ -1,6 +1,7 @@
 // One GPU: what it is, and its memory as transports and clients use it (transport/memory_device.h).
 // Thread-safe. The first use makes the GPU's primary context, which the application's runtime API shares, and
 // starts one thread, which sleeps while there is nothing to do. The destruction waits for copies under way.
+// Executors whose tasks use it must outlive it.
 //
 // Errors are EIO with CUDA's own text, unless stated otherwise; EOWNERDEAD in a forked child.
 #pragma once
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/status.h"
@@ -90,6 +92,7 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
  private:
   // State(), made by another thread if it is not there.
   Task<StatusOr<std::shared_ptr<DeviceState>>> Ready();
+  void StartBehind(const OneShot<StatusOr<std::shared_ptr<DeviceState>>>& made);
 
   const std::shared_ptr<const CudaLibrary> cuda_;
   const std::shared_ptr<HostPins> pins_;
@@ -97,6 +100,9 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   const Options options_;
   std::mutex mutex_;
   std::shared_ptr<DeviceState> state_;  // null before the first use
+  std::mutex start_mutex_;
+  std::vector<OneShot<StatusOr<std::shared_ptr<DeviceState>>>> awaiting_start_;
+  std::thread starter_;
 };
 
 }  // namespace nacre::gpu
