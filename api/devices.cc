@@ -48,27 +48,34 @@ StatusOr<std::shared_ptr<gpu::Gpus>> FindGpus() {
   return found;
 }
 
-// What CUDA knows of it; without CUDA it is host memory.
-StatusOr<gpu::MemoryInfo> LookAtMemory(void* address, size_t size) {
-  if (!MayHaveDeviceMemory()) return gpu::MemoryInfo{};
+// What CUDA knows of it. Without CUDA it is host memory or none at all, and `no_gpus` says why there is none.
+StatusOr<gpu::MemoryInfo> LookAtMemory(void* address, size_t size, Status* no_gpus) {
+  if (!MayHaveDeviceMemory()) {
+    *no_gpus = ErrnoError(ENOENT, "this process has not loaded CUDA's driver");
+    return gpu::MemoryInfo{};
+  }
   const StatusOr<std::shared_ptr<gpu::Gpus>> gpus = FindGpus();
-  if (!gpus.ok()) return gpu::MemoryInfo{};  // no GPU works here, so no address is one's
+  *no_gpus = gpus.status();
+  if (!gpus.ok()) return gpu::MemoryInfo{};
   return (*gpus)->Classify(address, size);
 }
 
+Status NotOurs(std::span<std::byte> memory, const Status& why, const Status& no_gpus) {
+  std::string message(why.message());
+  if (why.ok())
+    message = absl::StrFormat("%p + %d: this process may not read there", memory.data(), memory.size());
+  if (!no_gpus.ok()) message += absl::StrFormat(", and it is no GPU's memory: %s", no_gpus.message());
+  return ErrnoError(EFAULT, message);
+}
+
 StatusOr<std::shared_ptr<Buffer>> RegisterHost(std::shared_ptr<Client> client, std::span<std::byte> memory,
-                                               BufferTraits traits) {
-  ASSIGN_OR_RETURN(const HostAccess access, LookAtHostMemory(memory.data(), memory.size()));
-  if (!access.readable) {
-    return ErrnoError(EFAULT,
-                      absl::StrFormat("%p + %d: this process may not read there, and no GPU has memory "
-                                      "there that could be used",
-                                      memory.data(), memory.size()));
-  }
-  traits.writable = access.writable;
+                                               BufferTraits traits, const Status& no_gpus) {
+  const StatusOr<HostAccess> access = LookAtHostMemory(memory.data(), memory.size());
+  if (!access.ok() || !access->readable) return NotOurs(memory, access.status(), no_gpus);
+  traits.writable = access->writable;
   ASSIGN_OR_RETURN(std::shared_ptr<MemoryRegion> region,
                    client->connection().transport().Register(memory.data(), memory.size()));
-  return std::make_shared<Buffer>(std::move(client), std::move(region), traits);
+  return std::make_shared<Buffer>(std::move(client), std::move(region), std::move(traits));
 }
 
 }  // namespace
@@ -77,10 +84,13 @@ StatusOr<std::shared_ptr<Buffer>> RegisterMemory(std::shared_ptr<Client> client,
   if (address == nullptr || size == 0)
     return ErrnoError(EINVAL, absl::StrFormat("a buffer of %d bytes at %p", size, address));
   const std::span<std::byte> memory(static_cast<std::byte*>(address), size);
-  ASSIGN_OR_RETURN(gpu::MemoryInfo info, LookAtMemory(address, size));
+  Status no_gpus;
+  ASSIGN_OR_RETURN(gpu::MemoryInfo info, LookAtMemory(address, size, &no_gpus));
   BufferTraits traits;
   traits.memory = Translate(info.kind);
-  if (info.kind != gpu::MemoryKind::kDevice) return RegisterHost(std::move(client), memory, traits);
+  if (info.kind != gpu::MemoryKind::kDevice) {
+    return RegisterHost(std::move(client), memory, std::move(traits), no_gpus);
+  }
   traits.device = info.device;
   traits.id = info.buffer_id;
   traits.verified = info.device->verification() == "gpu" ? NACRE_VERIFIED_DEVICE : NACRE_VERIFIED_HOST;

@@ -1,5 +1,6 @@
 // libnacre as its users see it, against servers in processes of their own: every call, its answers to bad
 // use, and that nothing beside the spans is touched.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -215,6 +216,19 @@ TEST_F(Api, MemoryThatCannotBeUsedIsRefused) {
   EXPECT_EQ(file.write(0, constant->span()).bytes(), page);
   EXPECT_FALSE(constant->release());
   ::munmap(pages, 3 * page);
+}
+
+TEST_F(Api, WithoutAGpuTheReasonIsSaid) {
+  if (void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY); driver != nullptr)
+    GTEST_SKIP() << "there is a driver";
+  File file = Make(Pattern(20, kMiB));
+  Memory memory(client_, 64);
+  EXPECT_THAT(file.read_on_stream(nullptr, 0, memory.buffer.span()).get(),
+              IsErrorSaying(ENOENT, "no CUDA driver"));
+  EXPECT_THAT(client_.capabilities()->device, HasSubstr("no CUDA driver"));
+  EXPECT_FALSE(client_.capabilities()->read_to_device);
+  EXPECT_THAT(client_.register_buffer(reinterpret_cast<void*>(0x7f0000000000), 64),
+              IsErrorSaying(EFAULT, "no GPU's memory"));
 }
 
 TEST_F(Api, StructuresTellTheirSize) {

@@ -1,11 +1,9 @@
-// libnacre and GPU memory, with the driver that needs no GPU
-// (tests/gpu/fake_cuda): its device memory kills who touches it with the CPU,
-// and its copies are late.
+// libnacre and GPU memory, with the driver that needs no GPU (tests/gpu/fake_cuda): its device memory kills
+// who touches it with the CPU, and its copies are late. Or with a real one: see Driver::Library.
 #include <dlfcn.h>
 #include <fcntl.h>
 
 #include "tests/api/api_fixture.h"
-#include "tests/gpu/fake_cuda/fake_cuda.h"
 
 namespace nacre::test {
 namespace {
@@ -13,6 +11,11 @@ namespace {
 // The driver as an application has it. Never closed.
 class Driver {
  public:
+  // With NACRE_TEST_CUDA=libcuda.so.1 it is the machine's own.
+  static std::string Library() {
+    const char* named = std::getenv("NACRE_TEST_CUDA");
+    return named == nullptr ? BinDirectory() + "/libnacre-fake-cuda.so" : named;
+  }
   static Driver& Get() {
     static Driver driver;
     return driver;
@@ -35,7 +38,7 @@ class Driver {
  private:
   Driver() {
     ::setenv("NACRE_FAKE_CUDA", "devices=2", 1);
-    library_ = ::dlopen(NACRE_BIN_DIR "/libnacre-fake-cuda.so", RTLD_NOW);
+    library_ = ::dlopen(Library().c_str(), RTLD_NOW);
     if (library_ == nullptr) {
       ADD_FAILURE() << ::dlerror();
       return;
@@ -50,24 +53,37 @@ class Driver {
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t size) : size_(size) {
-    EXPECT_EQ(Driver::Get().Find<int(uint64_t*, size_t)>("cuMemAlloc_v2")(&address_, size), 0);
-    std::memset(Alias(), kCanary, size);
+    EXPECT_EQ(driver_.Find<int(uint64_t*, size_t)>("cuMemAlloc_v2")(&address_, size), 0);
+    const auto fill = driver_.Find<int(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
+    EXPECT_EQ(fill(address_, static_cast<unsigned char>(kCanary), size, nullptr), 0);
+    Synchronize();
   }
   ~DeviceMemory() { Free(); }
   void Free() {
     if (address_ == 0) return;
-    EXPECT_EQ(Driver::Get().Find<int(uint64_t)>("cuMemFree_v2")(address_), 0);
+    EXPECT_EQ(driver_.Find<int(uint64_t)>("cuMemFree_v2")(address_), 0);
     address_ = 0;
   }
 
   void* data() const { return reinterpret_cast<void*>(address_); }
   size_t size() const { return size_; }
-  std::string bytes() const { return std::string(Alias(), size_); }
-  char* Alias() const {
-    return static_cast<char*>(Driver::Get().Find<void*(const void*)>("nacre_fake_cuda_alias")(data()));
+  std::string bytes() const {
+    std::string bytes(size_, '\0');
+    const auto copy = driver_.Find<int(void*, uint64_t, size_t, void*)>("cuMemcpyDtoHAsync_v2");
+    EXPECT_EQ(copy(bytes.data(), address_, size_, nullptr), 0);
+    Synchronize();
+    return bytes;
+  }
+  void Set(const std::string& bytes) {
+    const auto copy = driver_.Find<int(uint64_t, const void*, size_t, void*)>("cuMemcpyHtoDAsync_v2");
+    EXPECT_EQ(copy(address_, bytes.data(), bytes.size(), nullptr), 0);
+    Synchronize();
   }
 
  private:
+  void Synchronize() const { EXPECT_EQ(driver_.Find<int(void*)>("cuStreamSynchronize")(nullptr), 0); }
+
+  Driver& driver_ = Driver::Get();
   const size_t size_;
   uint64_t address_ = 0;
 };
@@ -76,7 +92,7 @@ class ApiDevice : public ApiTest {
  protected:
   static void SetUpTestSuite() {
     ApiTest::SetUpTestSuite();
-    ::setenv("NACRE_CUDA_LIBRARY", NACRE_BIN_DIR "/libnacre-fake-cuda.so", 1);
+    ::setenv("NACRE_CUDA_LIBRARY", Driver::Library().c_str(), 1);
     Driver::Get().Use(0);
   }
   static void TearDownTestSuite() {
@@ -169,7 +185,7 @@ TEST_F(ApiDevice, RandomExtentsInOneBatch) {
 TEST_F(ApiDevice, DeviceMemoryIsWritten) {
   const std::string content = Pattern(24, 9 * kMiB + 5);
   DeviceMemory memory(content.size());
-  std::memcpy(memory.Alias(), content.data(), content.size());
+  memory.Set(content);
   Buffer buffer = Register(memory);
   File file = Make("");
   Result written = file.write(0, buffer.span());
@@ -247,6 +263,9 @@ TEST_F(ApiStream, AnErrorLetsTheStreamGoOn) {
 }
 
 TEST_F(ApiStream, AStreamBelongsToOneGpu) {
+  int gpus = 0;
+  driver_.Find<int(int*)>("cuDeviceGetCount")(&gpus);
+  if (gpus < 2) GTEST_SKIP() << "there is one GPU";
   File file = Make(Pattern(28, kMiB));
   DeviceMemory first(kMiB);
   Driver::Get().Use(1);
@@ -265,7 +284,7 @@ TEST_F(ApiStream, CapabilitiesTellOfGpus) {
   ASSERT_TRUE(capabilities);
   EXPECT_TRUE(capabilities->read_to_device);
   EXPECT_TRUE(capabilities->streams);
-  EXPECT_EQ(capabilities->gpus, 2u);
+  EXPECT_GE(capabilities->gpus, 1u);
   EXPECT_THAT(capabilities->device, HasSubstr("cuda:0"));
 }
 

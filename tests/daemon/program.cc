@@ -13,10 +13,15 @@ namespace nacre {
 namespace {
 
 std::string FindProgram(const std::string& word) {
-  return word.find('/') == std::string::npos ? std::string(NACRE_BIN_DIR) + "/" + word : word;
+  return word.find('/') == std::string::npos ? BinDirectory() + "/" + word : word;
 }
 
 }  // namespace
+
+std::string BinDirectory() {
+  const char* named = std::getenv("NACRE_BIN");
+  return named == nullptr ? NACRE_BIN_DIR : named;
+}
 
 Program::Program(std::vector<std::string> words) {
   words[0] = FindProgram(words[0]);

@@ -13,6 +13,9 @@ struct Ended {
   std::string output;  // stdout and stderr together
 };
 
+// Where the programs of the build are; NACRE_BIN names another place.
+std::string BinDirectory();
+
 // One process; killed by the destructor if it still runs.
 class Program {
  public:

@@ -43,6 +43,11 @@ reads() {
   for expected; do grep -q "$expected" <<<"$said"; done
 }
 
+too_old() {
+  ! NACRE_FAKE_CUDA=driver=11000 "$work/reads_c" "$here/striped" "$work/out" --gpu 2>"$work/refused"
+  grep -q 'Bad address.*driver is too old.*11.0' "$work/refused"
+}
+
 make_striped() {
   : >"$1"
   "$bin/nacre" setstripe -c 4 -S 64K "$1"
@@ -134,6 +139,7 @@ export NACRE_CUDA_LIBRARY=$bin/libnacre-fake-cuda.so
 if [[ -e $NACRE_CUDA_LIBRARY ]]; then
   step "read from C into device memory" reads "$work/reads_c" "$here/striped" --gpu '7654321 bytes over shm+gpu, verified by 2'
   step "read from C++ into device memory" reads "$work/reads/reads_cc" "$here/striped" --gpu '7654321 bytes over shm+gpu, verified by 2'
+  step "a driver that is too old is named" too_old
   step "example: a safetensors file into device memory" safetensors --gpu
   step "example: a training reader into device memory" training --gpu
   step "example: a KV cache into device memory" kv_cache --gpu
