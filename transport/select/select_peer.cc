@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "common/log.h"
@@ -73,7 +74,8 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   mutable std::mutex mutex_;
   bool closed_ = false;
   bool selecting_ = false;
-  Way way_;  // no peer: none is chosen
+  std::set<size_t> offered_;  // at some time; only for the one Select that runs
+  Way way_;                   // no peer: none is chosen
   PathInfo info_{"none", "no call has been made yet"};
   Duration look_again_ = Duration::zero();
   std::vector<OneShot<Status>> waiters_;
@@ -170,7 +172,11 @@ Task<StatusOr<std::shared_ptr<Peer>>> SelectCore::Try(std::shared_ptr<SelectCore
   const std::string name = self->NameOf(rank);
   auto offer = std::find_if(hello.offers.begin(), hello.offers.end(),
                             [&](const PathOffer& offer) { return offer.path == name; });
+  if (offer == hello.offers.end() && self->offered_.contains(rank)) {
+    co_return absl::UnavailableError("the server does not offer it any more");  // a device may come back
+  }
   if (offer == hello.offers.end()) co_return ErrnoError(ENOTSUP, "the server does not offer it");
+  self->offered_.insert(rank);
   std::string where = offer->where;
   const Duration timeout = self->options_->tcp.connect_timeout;
   co_return co_await self->options_->candidates[rank]->Connect(std::move(where), timeout);

@@ -318,6 +318,7 @@ void ClientLink::OnClosed(const Status& why) {
       ErrnoError(ECONNRESET, absl::StrFormat("lost the RDMA connection to %s: %s", address_, why.message()));
   for (const auto& call : calls) call->result.Set(call->timed_out ? TimedOut() : unavailable);
   for (const OneShot<Unit>& waiter : waiters) waiter.Set({});
+  if (ended_) ended_();
 }
 
 }  // namespace nacre::verbs

@@ -42,6 +42,9 @@ class ClientLink : public Channel {
   ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
              std::shared_ptr<RegionTable> regions, std::string address, Executor executor, Clock& clock);
 
+  // Before Establish: what is called once when the link has ended. Who keeps the link keeps the device open.
+  void OnEnd(absl::AnyInvocable<void()> ended) { ended_ = std::move(ended); }
+
   // Agrees with the server over the control connection, and sees whether packets arrive. On error the link
   // has ended, as has the control connection. First, once.
   static Task<Status> Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
@@ -76,6 +79,7 @@ class ClientLink : public Channel {
   const std::shared_ptr<ClientConnection> control_;
   const std::shared_ptr<RegionTable> regions_;
   const std::string address_;
+  absl::AnyInvocable<void()> ended_;
   const OneShot<Status> pong_;
   std::shared_ptr<Watchdog> watchdog_;
   std::mutex mutex_;

@@ -37,6 +37,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
 
  private:
   std::shared_ptr<ClientLink> Ready();
+  void Forget(const ClientLink* link);
   static Task<void> Fill(std::shared_ptr<PeerCore> self);
   static Task<StatusOr<std::shared_ptr<ClientLink>>> NewLink(std::shared_ptr<PeerCore> self);
   Status NoLink(const Status& why) const {
@@ -62,6 +63,12 @@ std::shared_ptr<ClientLink> PeerCore::Ready() {
   std::lock_guard lock(mutex_);
   if (link_ != nullptr && link_->closing()) link_ = nullptr;
   return link_;
+}
+
+void PeerCore::Forget(const ClientLink* link) {
+  std::shared_ptr<ClientLink> ended;
+  std::lock_guard lock(mutex_);
+  if (link_.get() == link) ended = std::move(link_);
 }
 
 PathInfo PeerCore::path() {
@@ -144,6 +151,9 @@ Task<StatusOr<std::shared_ptr<ClientLink>>> PeerCore::NewLink(std::shared_ptr<Pe
   }
   auto link = std::make_shared<ClientLink>(*std::move(rail), std::move(control), self->rails_->regions(),
                                            self->address_, self->executor_, self->clock_);
+  link->OnEnd([weak = std::weak_ptr(self), raw = link.get()] {
+    if (auto self = weak.lock()) self->Forget(raw);
+  });
   status = co_await ClientLink::Establish(link, self->rails_, timeout);
   if (!status.ok()) co_return self->NoLink(status);
   GetCounter("transport.verbs.client.connections").Add();

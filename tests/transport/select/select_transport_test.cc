@@ -228,6 +228,24 @@ TEST_P(SelectTest, ChoosesAnewAfterALoss) {
   EXPECT_EQ(peer.path().path, "shm");
 }
 
+// A device that goes from a running server is waited for, where nothing else may be used.
+TEST_P(SelectTest, APathThatWasOfferedMayComeBack) {
+  Serve();
+  SelectOptions only = Options();
+  only.candidates.pop_back();
+  only.fall_back = false;
+  Peer& peer = Use(only);
+  ASSERT_TRUE(Call(peer, "x").ok());
+  StopServing();
+  first_->listens = false;
+  Serve();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(IsRetryable(Call(peer, "x").status()));
+  StopServing();
+  first_->listens = true;
+  Serve();
+  EXPECT_TRUE(Eventually([&] { return Call(peer, "x").ok(); }));
+}
+
 TEST_P(SelectTest, LooksAgainForABetterOne) {
   Serve();
   first_->SetWorks(absl::UnavailableError("not yet"));

@@ -123,10 +123,15 @@ ibv_context* OpenDevice(ibv_device*) {
   context->ops.req_notify_cq = RequestNotice;
   context->ops.post_srq_recv = PostReceive;
   context->ops.post_send = PostSend;
+  std::lock_guard lock(device.mutex);
+  ++device.contexts;
   return context;
 }
 
 int CloseDevice(ibv_context* context) {
+  FakeRdma::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  --device.contexts;
   ::close(context->async_fd);
   delete static_cast<Context*>(context);
   return 0;

@@ -270,6 +270,11 @@ int FakeRdma::queue_pairs() const {
   return static_cast<int>(state_->pairs.size());
 }
 
+int FakeRdma::open_contexts() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->contexts;
+}
+
 int FakeRdma::bound_windows() const {
   std::lock_guard lock(state_->mutex);
   int bound = 0;

@@ -44,6 +44,7 @@ class FakeRdma {
   void MakeDeaf(uint32_t queue_pair);
 
   int queue_pairs() const;    // that exist
+  int open_contexts() const;  // while there are any, a device cannot go
   int bound_windows() const;  // over all memory
   int receives() const;       // that are posted and not taken, in all queues
 

@@ -148,6 +148,7 @@ class FakeRdma::State {
   std::string path;
   mutable std::mutex mutex;
   bool removed = false;
+  int contexts = 0;
   uint32_t next_number = 17, next_key = 1;
   std::map<uint32_t, QueuePair*> pairs;
   std::map<uint32_t, Region*> regions;
