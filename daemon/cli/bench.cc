@@ -1,7 +1,6 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <functional>
@@ -10,7 +9,9 @@
 #include "common/random.h"
 #include "common/runtime.h"
 #include "common/units.h"
+#include "daemon/cli/bench_figure.h"
 #include "daemon/cli/bench_target.h"
+#include "daemon/cli/bench_transport.h"
 #include "daemon/cli/cluster_target.h"
 #include "daemon/cli/command.h"
 #include "daemon/cli/progress.h"
@@ -27,6 +28,9 @@ constexpr char kBenchHelp[] =
     "  client   client, network, server, disk: needs --mds. A second client ends the caching of a lone one.\n"
     "  rpc      network: round trips to the MDS that touch nothing; needs --mds\n"
     "  disk     disk: needs a directory on the disk\n"
+    "  rdma, shm, tcp  the data plane by itself: messages, and memory to memory, between two threads; the "
+    "last two "
+    "figures have 16 requests at once\n"
     "Other directories than Nacre's work too, for comparison.\n"
     "\n"
     "Examples:\n"
@@ -34,6 +38,7 @@ constexpr char kBenchHelp[] =
     "  nacre bench --layer client --mds 127.0.0.1:7710\n"
     "  nacre bench --layer rpc --mds 127.0.0.1:7710\n"
     "  nacre bench --layer disk /var/lib/nacre\n"
+    "  nacre bench --layer rdma\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage.";
 
 constexpr uint64_t kLarge = 1 << 20;
@@ -47,15 +52,6 @@ struct BenchArguments {
   std::string size = "256M";
   uint64_t count = 2000;
   bool json = false;
-};
-
-struct Figure {
-  std::string name;
-  uint64_t operations = 0;
-  uint64_t bytes = 0;
-  Duration elapsed{0};
-  double seconds() const { return std::max(1e-9, std::chrono::duration<double>(elapsed).count()); }
-  double microseconds_each() const { return seconds() * 1e6 / static_cast<double>(operations); }
 };
 
 class Bench {
@@ -118,6 +114,12 @@ class Bench {
     return status;
   }
 
+  Status RunTransport() {
+    auto show = [this](const std::string& name) { progress_.Show(name); };
+    ASSIGN_OR_RETURN(figures_, MeasureTransport(arguments_.layer, size_, arguments_.count, show));
+    return OkStatus();
+  }
+
   const std::vector<Figure>& figures() const { return figures_; }
 
  private:
@@ -134,6 +136,8 @@ class Bench {
   Progress progress_;
 };
 
+bool IsTransport(const std::string& layer) { return layer == "rdma" || layer == "shm" || layer == "tcp"; }
+
 StatusOr<std::unique_ptr<BenchTarget>> MakeTarget(const BenchArguments& arguments, uint64_t size) {
   if (arguments.layer == "client") return MakeClientTarget(arguments.mds);
   if (arguments.layer == "disk") return MakeDiskTarget(arguments.path, size);
@@ -144,7 +148,7 @@ Status CheckArguments(const BenchArguments& arguments, uint64_t size) {
   const bool needs_mds = arguments.layer == "client" || arguments.layer == "rpc";
   if (needs_mds && arguments.mds.empty())
     return ErrnoError(EINVAL, absl::StrFormat("--layer %s needs --mds", arguments.layer));
-  if (!needs_mds && arguments.path.empty())
+  if (!needs_mds && !IsTransport(arguments.layer) && arguments.path.empty())
     return ErrnoError(EINVAL, absl::StrFormat("--layer %s needs a path", arguments.layer));
   if (size < kLarge || size % kLarge != 0)
     return ErrnoError(EINVAL, absl::StrFormat("--size %s: must be a multiple of 1M", arguments.size));
@@ -154,7 +158,7 @@ Status CheckArguments(const BenchArguments& arguments, uint64_t size) {
 
 void PrintBench(const std::vector<Figure>& figures) {
   for (const Figure& figure : figures) {
-    std::printf("%-20s %9.1f us each %10.0f /s", figure.name.c_str(), figure.microseconds_each(),
+    std::printf("%-22s %9.1f us each %10.0f /s", figure.name.c_str(), figure.microseconds_each(),
                 static_cast<double>(figure.operations) / figure.seconds());
     if (figure.bytes > 0)
       std::printf(
@@ -184,6 +188,8 @@ int RunBench(const BenchArguments& arguments) {
   Status status = OkStatus();
   if (arguments.layer == "rpc") {
     status = bench.RunRpc(arguments.mds);
+  } else if (IsTransport(arguments.layer)) {
+    status = bench.RunTransport();
   } else {
     auto target = MakeTarget(arguments, *size);
     if (!target.ok()) return Fail(target.status());
@@ -208,7 +214,7 @@ void AddBench(CLI::App& app, int* exit) {
   command->add_option("--mds", arguments->mds, "the address of the MDS, for the layers client and rpc")
       ->type_name("ADDRESS");
   command->add_option("--layer", arguments->layer, "the uppermost layer that takes part")
-      ->check(CLI::IsMember({"mount", "client", "rpc", "disk"}))
+      ->check(CLI::IsMember({"mount", "client", "rpc", "disk", "rdma", "shm", "tcp"}))
       ->capture_default_str();
   command->add_option("--size", arguments->size, "of the file that is written and read")
       ->type_name("SIZE")
