@@ -100,18 +100,39 @@ void Connection::Destroy(Connection* connection) {
 
 StatusOr<std::shared_ptr<Connection>> Connection::Open(ConnectionOptions options) {
   StartLibrary();
+  const std::shared_ptr<Connection> connection = Join(std::move(options));
+  // The second one that opens the address waits for the first, and tries by itself if that failed.
+  std::unique_lock turn(connection->connecting_);
+  const Status connected = connection->connected_ ? OkStatus() : connection->Connect();
+  connection->connected_ = connected.ok();
+  turn.unlock();
+  if (connected.ok()) return connection;
+  connection->Drop();
+  return connected;
+}
+
+// One user more of the one that is there, or of a new one.
+std::shared_ptr<Connection> Connection::Join(ConnectionOptions options) {
   Connections& all = All();
-  std::lock_guard lock(all.mutex);  // also while connecting: the second one of an address waits for the first
+  std::lock_guard lock(all.mutex);
   for (const std::shared_ptr<Connection>& connection : all.open) {
     if (!(connection->options_ == options)) continue;
     ++connection->users_;
     return connection;
   }
   std::shared_ptr<Connection> connection(new Connection(std::move(options)), Destroy);
-  RETURN_IF_ERROR(connection->Connect());
   connection->users_ = 1;
   all.open.push_back(connection);
   return connection;
+}
+
+// One user less; whether that was the last.
+bool Connection::Drop() {
+  Connections& all = All();
+  std::lock_guard lock(all.mutex);
+  if (--users_ > 0) return false;
+  all.open.remove_if([this](const auto& connection) { return connection.get() == this; });
+  return true;
 }
 
 Status Connection::Connect() {
@@ -140,15 +161,7 @@ void Connection::Start(Task<void> task) {
   });
 }
 
-Status Connection::Leave() {
-  {
-    Connections& all = All();
-    std::lock_guard lock(all.mutex);
-    if (--users_ > 0) return OkStatus();
-    all.open.remove_if([this](const auto& connection) { return connection.get() == this; });
-  }
-  return Close();
-}
+Status Connection::Leave() { return Drop() ? Close() : OkStatus(); }
 
 Status Connection::Close() {
   {
@@ -166,6 +179,7 @@ void Connection::CloseAll(Duration patience) {
     open.swap(All().open);
   }
   for (const std::shared_ptr<Connection>& connection : open) {
+    if (!connection->connected_) continue;
     auto* keep = new std::shared_ptr<Connection>(connection);  // its threads may still be at work at the end
     auto done = std::make_shared<std::promise<void>>();
     std::future<void> closed = done->get_future();

@@ -5,6 +5,7 @@
 // the address.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,8 @@ class Connection {
 
  private:
   explicit Connection(ConnectionOptions options);
+  static std::shared_ptr<Connection> Join(ConnectionOptions options);
+  bool Drop();
   // On another thread than its own, one of which may be the last user.
   static void Destroy(Connection* connection);
   Status Connect();
@@ -63,6 +66,8 @@ class Connection {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<client::FileSystem> filesystem_;
   int users_ = 0;  // guarded by the list of connections
+  std::mutex connecting_;
+  std::atomic<bool> connected_{false};  // once connecting_ has been held
 
   std::mutex mutex_;
   int started_ = 0;
