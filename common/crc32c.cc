@@ -70,6 +70,7 @@ uint32_t Crc32c(std::span<const std::byte> data, uint32_t crc) {
 // Checksums are linear over bytes of equal number: those of "first, then zeros" and of "nothing, then second"
 // differ from that of "first, then second" by that of "nothing, then zeros".
 uint32_t Crc32cConcat(uint32_t first, uint32_t second, size_t size) {
+  if (first == 0) return second;  // as of no bytes: both sides below would be equal
   static constexpr std::array<std::byte, kBlockSize> kZeros{};
   uint32_t nothing = 0;
   while (size > 0) {

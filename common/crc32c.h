@@ -11,7 +11,7 @@ namespace nacre {
 uint32_t Crc32c(std::span<const std::byte> data, uint32_t crc = 0);
 
 // The checksum of some bytes (`first`) and, behind them, `size` others (`second`). Takes time as summing
-// `size` bytes does.
+// `size` bytes does, unless `first` is 0.
 uint32_t Crc32cConcat(uint32_t first, uint32_t second, size_t size);
 
 // One checksum for each 4 KiB block that [offset, offset + data.size()) of an object touches; the first and
