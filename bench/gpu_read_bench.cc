@@ -1,5 +1,7 @@
 // Reading a file into GPU memory with libnacre, beside what one would do without it. Run by bench/gpu.
-//   gpu_read_bench MDS PATH [--size 8G] [--seconds 1] [--mounted FILE] [--transport auto|shm|tcp] [--quick]
+//   gpu_read_bench MDS PATH [--size 8G] [--seconds 1] [--mounted FILE] [--transport auto|shm|tcp] [--threads
+//   N]
+//     [--quick]
 // Writes PATH anew, brings it into the servers' caches, and prints a table. `--mounted FILE` names the same
 // file on a mount, for the naive ways; without it they read through libnacre into host memory.
 //
@@ -38,6 +40,7 @@ struct Settings {
   std::string mds, path, mounted, transport;
   uint64_t size = uint64_t{8} << 30;
   double seconds = 1;
+  uint64_t threads = 0;  // of the library; 0: its default
   bool quick = false;
 };
 
@@ -176,6 +179,7 @@ class Bench {
   void Run() {
     nacre::ClientOptions options;
     options.transport = settings_.transport;
+    options.threads = settings_.threads;
     client_ = Require(nacre::Client::open(settings_.mds, options), "opening " + settings_.mds);
     Write();
     file_ = Require(client_.open_file(settings_.path), "opening " + settings_.path);
@@ -345,6 +349,8 @@ Settings Parse(int argc, char** argv) {
       settings.size = *size / kStep * kStep;
     } else if (word == "--seconds") {
       settings.seconds = std::atof(value().c_str());
+    } else if (word == "--threads") {
+      settings.threads = std::strtoull(value().c_str(), nullptr, 10);
     } else if (word == "--mounted") {
       settings.mounted = value();
     } else if (word == "--transport") {

@@ -14,6 +14,9 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kBatchBytes = 1 << 20;
+// Where much is read at once, each request may be larger, as long as there are enough of them.
+constexpr uint64_t kMostReadBatch = 4 << 20;
+constexpr uint64_t kReadBatches = 4;
 // Scattered reads go side by side; scattered writes together: the OST commits them as one change.
 constexpr size_t kReadParts = 16;
 constexpr size_t kWriteParts = 256;
@@ -35,6 +38,12 @@ void ForEachSpan(const std::vector<MemorySpan>& memory, uint64_t from, uint64_t 
   }
 }
 
+uint64_t ReadBatchBytes(const std::vector<IoPiece>& pieces) {
+  uint64_t total = 0;
+  for (const IoPiece& piece : pieces) total += piece.memory.length;
+  return std::clamp(total / kReadBatches, kBatchBytes, kMostReadBatch);
+}
+
 }  // namespace
 
 struct ObjectIo::Part {
@@ -54,9 +63,9 @@ struct ObjectIo::Batch {
 ObjectIo::ObjectIo(Targets& targets, bool verify, Problem problem)
     : targets_(targets), verify_(verify), problem_(std::move(problem)) {}
 
-// Requests of about 1 MiB, parts that touch in object and file joined.
+// Requests of about `batch_bytes`, parts that touch in object and file joined.
 std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces,
-                                            size_t most_parts) {
+                                            uint64_t batch_bytes, size_t most_parts) {
   std::vector<Batch> batches;
   std::map<OstIndex, size_t> open;  // the batch of each OST that has room
   for (const IoPiece& piece : pieces) {
@@ -65,14 +74,14 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
       StripePiece place = layout.At(piece.file_offset + done, piece.memory.length - done);
       auto [it, fresh] = open.try_emplace(place.ost, batches.size());
       if (!fresh &&
-          (batches[it->second].bytes >= kBatchBytes || batches[it->second].parts.size() >= most_parts)) {
+          (batches[it->second].bytes >= batch_bytes || batches[it->second].parts.size() >= most_parts)) {
         it->second = batches.size();
         fresh = true;
       }
       if (fresh) batches.push_back({place.ost, 0, {}});
       Batch& batch = batches[it->second];
       // Cut between blocks only: each block of an object is touched by one request.
-      uint64_t cut = (place.object_offset + kBatchBytes - batch.bytes) / kBlockSize * kBlockSize;
+      uint64_t cut = (place.object_offset + batch_bytes - batch.bytes) / kBlockSize * kBlockSize;
       if (cut <= place.object_offset) cut = (place.object_offset / kBlockSize + 1) * kBlockSize;
       place.length = std::min(place.length, cut - place.object_offset);
       MemorySpan memory{piece.memory.region, piece.memory.offset + done, place.length};
@@ -102,7 +111,7 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
 Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
                             CancellationPtr cancellation) {
   if (complete != nullptr) *complete = true;
-  std::vector<Batch> batches = Plan(*layout, pieces, kReadParts);
+  std::vector<Batch> batches = Plan(*layout, pieces, ReadBatchBytes(pieces), kReadParts);
   if (batches.empty()) co_return OkStatus();
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
@@ -245,7 +254,7 @@ bool ObjectIo::Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Par
 // --- writing ---
 
 Task<WriteResult> ObjectIo::Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode) {
-  std::vector<Batch> batches = Plan(*layout, pieces, kWriteParts);
+  std::vector<Batch> batches = Plan(*layout, pieces, kBatchBytes, kWriteParts);
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
     co_return co_await WriteBatch(fid, layout, std::move(only), mode);

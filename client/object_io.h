@@ -69,7 +69,7 @@ class ObjectIo {
   struct Batch;  // one request
 
   static std::vector<Batch> Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces,
-                                 size_t most_parts);
+                                 uint64_t batch_bytes, size_t most_parts);
   Task<Status> ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete,
                          CancellationPtr cancellation);
   Task<Status> ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,

@@ -13,7 +13,7 @@
 namespace nacre::client {
 namespace {
 
-constexpr uint64_t kSliceBytes = 8 << 20;
+constexpr uint64_t kSliceBytes = 16 << 20;
 constexpr size_t kSlicePieces = 1024;
 constexpr size_t kReadLanes = 8;  // slices under way
 
