@@ -25,6 +25,10 @@ Status Failure(const PortInfo& port, const char* what) {
   return absl::UnavailableError(absl::StrFormat("%s: no %s: %s", port.name(), what, std::strerror(errno)));
 }
 
+bool DeviceIsThere(const Domain& domain) { return ::access(domain.context()->device->dev_path, F_OK) == 0; }
+
+Status Removed() { return absl::UnavailableError("the device has been removed"); }
+
 void MakeNonBlocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 }  // namespace
@@ -117,6 +121,8 @@ void Rail::Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends) {
     completion_events_.cancel(ignored);
     async_events_.cancel(ignored);
     device_timer_.reset();
+    // Nobody looks from now on, and connections end first where the other side has looked before.
+    if (failed_.ok() && !DeviceIsThere(*domain_)) failed_ = Removed();
     on_failure = TakeOnFailure();
   }
   if (on_failure) on_failure();
@@ -136,9 +142,7 @@ void Rail::WatchDevice() {
 }
 
 void Rail::LookAtDevice() {
-  if (::access(domain_->context()->device->dev_path, F_OK) != 0) {
-    Fail(absl::UnavailableError("the device has been removed"));
-  }
+  if (!DeviceIsThere(*domain_)) Fail(Removed());
   std::lock_guard lock(mutex_);
   if (sinks_.empty()) return device_timer_.reset();
   WatchDevice();
