@@ -118,7 +118,9 @@ TEST_F(ApiDevice, BytesLandInDeviceMemory) {
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(read.bytes(), content.size() - 101);
   EXPECT_EQ(read.path(), "shm+gpu");
-  EXPECT_EQ(read.verification(), nacre::Verification::device);
+  // A build without CUDA's compiler has no kernels.
+  const bool kernels = client_.capabilities()->device.find("verified by gpu") != std::string::npos;
+  EXPECT_EQ(read.verification(), kernels ? nacre::Verification::device : nacre::Verification::host);
   std::string expected(6 * kMiB, kCanary);
   expected.replace(7, content.size() - 101, content, 101);
   EXPECT_TRUE(memory.bytes() == expected);
@@ -220,9 +222,10 @@ class ApiStream : public ApiDevice {
     const auto fill = driver_.Find<int(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
     ASSERT_EQ(fill(reinterpret_cast<uint64_t>(memory.data()), value, memory.size(), stream_), 0);
   }
-  void CopyOut(std::string* to, const DeviceMemory& memory) {
+  // To pinned memory: a copy to other memory would wait for the stream inside the driver, under its locks.
+  void CopyOut(void* to, const DeviceMemory& memory) {
     const auto copy = driver_.Find<int(void*, uint64_t, size_t, void*)>("cuMemcpyDtoHAsync_v2");
-    ASSERT_EQ(copy(to->data(), reinterpret_cast<uint64_t>(memory.data()), to->size(), stream_), 0);
+    ASSERT_EQ(copy(to, reinterpret_cast<uint64_t>(memory.data()), memory.size(), stream_), 0);
   }
   void Synchronize() { EXPECT_EQ(driver_.Find<int(void*)>("cuStreamSynchronize")(stream_), 0); }
 
@@ -235,18 +238,21 @@ TEST_F(ApiStream, AReadTakesItsTurn) {
   File file = Make(content);
   DeviceMemory memory(kMiB);
   Buffer buffer = Register(memory);
+  void* seen = nullptr;
+  ASSERT_EQ(driver_.Find<int(void**, size_t, unsigned)>("cuMemHostAlloc")(&seen, kMiB, 0), 0);
   for (int round = 0; round < 10; ++round) {
-    std::string seen(kMiB, '\0');
+    std::memset(seen, 0, kMiB);
     Fill(memory, 7);
     Future future = file.read_on_stream(stream_, 0, buffer.span());
-    CopyOut(&seen, memory);
+    CopyOut(seen, memory);
     Fill(memory, 9);
     Synchronize();
     Result read = future.get();
     ASSERT_TRUE(read) << read.error().message();
-    EXPECT_TRUE(seen == content) << round;
+    EXPECT_EQ(std::memcmp(seen, content.data(), kMiB), 0) << round;
     EXPECT_TRUE(memory.bytes() == std::string(kMiB, 9));
   }
+  EXPECT_EQ(driver_.Find<int(void*)>("cuMemFreeHost")(seen), 0);
 }
 
 TEST_F(ApiStream, AnErrorLetsTheStreamGoOn) {
