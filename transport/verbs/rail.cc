@@ -25,10 +25,6 @@ Status Failure(const PortInfo& port, const char* what) {
   return absl::UnavailableError(absl::StrFormat("%s: no %s: %s", port.name(), what, std::strerror(errno)));
 }
 
-bool DeviceIsThere(const Domain& domain) { return ::access(domain.context()->device->dev_path, F_OK) == 0; }
-
-Status Removed() { return absl::UnavailableError("the device has been removed"); }
-
 void MakeNonBlocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 }  // namespace
@@ -120,9 +116,7 @@ void Rail::Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends) {
     boost::system::error_code ignored;
     completion_events_.cancel(ignored);
     async_events_.cancel(ignored);
-    device_timer_.reset();
-    // Nobody looks from now on, and connections end first where the other side has looked before.
-    if (failed_.ok() && !DeviceIsThere(*domain_)) failed_ = Removed();
+    if (resting_ || !failed_.ok()) device_timer_.reset();
     on_failure = TakeOnFailure();
   }
   if (on_failure) on_failure();
@@ -142,10 +136,18 @@ void Rail::WatchDevice() {
 }
 
 void Rail::LookAtDevice() {
-  if (!DeviceIsThere(*domain_)) Fail(Removed());
+  if (::access(domain_->context()->device->dev_path, F_OK) != 0) {
+    Fail(absl::UnavailableError("the device has been removed"));
+  }
   std::lock_guard lock(mutex_);
-  if (sinks_.empty()) return device_timer_.reset();
+  if (sinks_.empty() && (resting_ || !failed_.ok())) return device_timer_.reset();
   WatchDevice();
+}
+
+void Rail::Rest() {
+  std::lock_guard lock(mutex_);
+  resting_ = true;
+  if (sinks_.empty()) device_timer_.reset();
 }
 
 Status Rail::PostReceive(uint32_t buffer) {

@@ -1,7 +1,6 @@
 // One port of one RDMA device in use: its completion queue, the receive queue that all its connections share,
 // and the loop that polls them. While completions come the loop polls without pause; after `spin` without one
-// it arms the completion channel and sleeps until the device speaks. Without connections nothing is pending,
-// so that an executor can run dry.
+// it arms the completion channel and sleeps until the device speaks.
 //
 // Thread-safe. Held in a shared_ptr by its connections. A rail fails once, when the port or the device goes:
 // all its connections end, and it is not used again (a new one is opened when the port is back).
@@ -69,6 +68,10 @@ class Rail : public std::enable_shared_from_this<Rail> {
   void Fail(const Status& why);
   bool failed() const;
 
+  // From now on nothing is pending while there are no connections. Until then the rail looks after its
+  // device.
+  void Rest();
+
  private:
   Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor executor, Clock& clock, Duration spin);
   Status Create();
@@ -114,6 +117,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   std::atomic<bool> polled_for_ = false;  // after_poll_ is not empty
   bool looping_ = false;                  // Poll runs, or will
   bool awaiting_async_ = false;
+  bool resting_ = false;
   std::unique_ptr<TimerHandle> device_timer_;
   Status failed_;
   uint32_t wanted_receives_ = 0;  // what the connections need

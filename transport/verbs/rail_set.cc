@@ -37,6 +37,7 @@ StatusOr<std::shared_ptr<Rail>> RailSet::Choose(std::optional<LinkLayer> link, u
     if (auto self = weak.lock()) self->Drop(raw);
   });
   LogInfo("data plane: RDMA on %s", port->name());
+  if (stopped_) rail->Rest();
   rails_.push_back(rail);
   return rail;
 }
@@ -67,6 +68,7 @@ void RailSet::Stop() {
     std::lock_guard lock(mutex_);
     stopped_ = true;
     joiners = std::move(joiners_);
+    for (const auto& rail : rails_) rail->Rest();
   }
   if (joiners != nullptr) joiners->join();
 }

@@ -34,7 +34,8 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   // are being joined already.
   static Task<Status> Join(std::shared_ptr<RailSet> self, std::shared_ptr<Channel> channel, Endpoint remote);
 
-  // Waits for what is being joined; Join fails from now on. Before the executor goes.
+  // Waits for what is being joined; Join fails from now on, and nothing is pending once all connections have
+  // ended. Before the executor goes.
   void Stop();
 
   const std::shared_ptr<RegionTable>& regions() const { return regions_; }

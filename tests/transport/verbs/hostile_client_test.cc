@@ -54,6 +54,11 @@ class HostileClientTest : public TransportTest {
     EXPECT_TRUE(reply.ok()) << reply.status();
   }
 
+  void TearDown() override {
+    if (rails_ != nullptr) rails_->Stop();
+    TransportTest::TearDown();
+  }
+
   const std::shared_ptr<RailSet>& rails() {
     if (rails_ == nullptr) rails_ = RailSet::Make(executor(), RealClock(), 50us);
     return rails_;

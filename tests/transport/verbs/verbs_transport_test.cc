@@ -215,6 +215,16 @@ TEST_P(FakeVerbsTest, ADeviceThatGoesEndsItsConnectionsAndComesBack) {
   EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, spans).ok());
 }
 
+TEST_P(FakeVerbsTest, ADeviceThatNobodyUsesJustNowIsLetGoToo) {
+  FakeRdma& device = *FakeRdma::Current();
+  Listen(Echo);
+  ASSERT_TRUE(Call(*Connect(), "x").ok());
+  ASSERT_TRUE(Eventually([&] { return device.queue_pairs() == 0; }));
+  EXPECT_GT(device.open_contexts(), 0);
+  device.Remove();
+  EXPECT_TRUE(Eventually([&] { return device.open_contexts() == 0; }));
+}
+
 // A connection that ends in the middle of everything keeps no receive of those that all share.
 TEST_P(FakeVerbsTest, ConnectionsThatEndTakeNoReceivesAlong) {
   FakeRdma& device = *FakeRdma::Current();
