@@ -9,23 +9,23 @@
 namespace nacre {
 namespace {
 
-constexpr size_t kSize = 1 << 20;
-constexpr std::byte kCanary{0x5a};
+constexpr size_t kDeviceBytes = 1 << 20;
+constexpr std::byte kUntouched{0x5a};
 
 class DeviceTest : public TransportTest {
  protected:
   void SetUp() override {
     TransportTest::SetUp();
-    std::fill(device_->alias().begin(), device_->alias().end(), kCanary);
-    auto shared = SharedMemory::Create("nacre-device-test", kSize);
+    std::fill(device_->alias().begin(), device_->alias().end(), kUntouched);
+    auto shared = SharedMemory::Create("nacre-device-test", kDeviceBytes);
     ASSERT_TRUE(shared.ok()) << shared.status();
-    source_ = std::span((*shared)->data(), kSize);
-    const std::vector<std::byte> bytes = RandomBytes(kSize, 7);
+    source_ = std::span((*shared)->data(), kDeviceBytes);
+    const std::vector<std::byte> bytes = RandomBytes(kDeviceBytes, 7);
     std::copy(bytes.begin(), bytes.end(), source_.begin());
     auto registered = server().RegisterShared(*shared);
     ASSERT_TRUE(registered.ok()) << registered.status();
     source_region_ = *registered;
-    auto region = client().RegisterDevice(device_, device_->data(), kSize);
+    auto region = client().RegisterDevice(device_, device_->data(), kDeviceBytes);
     if (ToErrno(region.status()) == EOPNOTSUPP) GTEST_SKIP() << region.status();
     ASSERT_TRUE(region.ok()) << region.status();
     region_ = *region;
@@ -46,7 +46,7 @@ class DeviceTest : public TransportTest {
     (void)co_await call->Reply(std::move(reply));
   }
 
-  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(kSize);
+  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(kDeviceBytes);
   std::span<std::byte> source_;
   std::shared_ptr<MemoryRegion> source_region_, region_;
 };
@@ -55,7 +55,7 @@ TEST_P(DeviceTest, PutsOfOddSizesArriveAndTouchNothingElse) {
   Listen(PutHalves());
   auto peer = Connect();
   for (size_t size : {1, 4095, 16'384, 65'537, 700'001}) {
-    std::fill(device_->alias().begin(), device_->alias().end(), kCanary);
+    std::fill(device_->alias().begin(), device_->alias().end(), kUntouched);
     // Two spans, the later addresses first.
     const size_t head = size / 3;
     auto reply = Call(*peer, "", CallMemory::kPutTarget,
@@ -66,9 +66,9 @@ TEST_P(DeviceTest, PutsOfOddSizesArriveAndTouchNothingElse) {
     EXPECT_TRUE(
         std::equal(source_.begin() + head, source_.begin() + size, memory.begin() + 200'003 + head + 5))
         << size;
-    EXPECT_EQ(std::count(memory.begin(), memory.begin() + 200'003, kCanary), 200'003);
+    EXPECT_EQ(std::count(memory.begin(), memory.begin() + 200'003, kUntouched), 200'003);
     const auto behind = memory.subspan(200'003 + size + 5);
-    EXPECT_EQ(static_cast<size_t>(std::count(behind.begin(), behind.end(), kCanary)), behind.size());
+    EXPECT_EQ(static_cast<size_t>(std::count(behind.begin(), behind.end(), kUntouched)), behind.size());
   }
 }
 
@@ -78,10 +78,10 @@ TEST_P(DeviceTest, TheReplyWaitsForTheCopies) {
   device_->Hold();
   std::thread release([&] {
     EXPECT_TRUE(Eventually([&] { return device_->copies_waiting() > 0; }));
-    EXPECT_EQ(device_->alias()[0], kCanary);
+    EXPECT_EQ(device_->alias()[0], kUntouched);
     device_->Resume();
   });
-  auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kSize}});
+  auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes}});
   release.join();
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_TRUE(std::equal(source_.begin(), source_.end(), device_->alias().begin()));
@@ -99,7 +99,7 @@ TEST_P(DeviceTest, NoCopyComesAfterALostConnection) {
     EXPECT_FALSE(over);
     device_->Resume();
   });
-  auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kSize}});
+  auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes}});
   over = true;
   EXPECT_EQ(device_->copies_waiting(), 0);
   const std::vector<std::byte> then(device_->alias().begin(), device_->alias().end());
@@ -115,10 +115,10 @@ TEST_P(DeviceTest, ACopyThatFailsMakesTheCallFail) {
   Listen(PutHalves());
   auto peer = Connect();
   device_->FailCopies(ErrnoError(EIO, "the device is broken"));
-  auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kSize}});
+  auto reply = Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes}});
   EXPECT_THAT(std::string(reply.status().message()), ::testing::HasSubstr("the device is broken"));
   device_->FailCopies(OkStatus());
-  EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kSize}}).ok());
+  EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes}}).ok());
 }
 
 TEST_P(DeviceTest, MemoryOfTwoKindsInOneCallIsRefused) {
@@ -141,7 +141,7 @@ TEST_P(ShmDeviceTest, TheServersMemoryIsPinnedOnceForAConnection) {
   Listen(PutHalves());
   auto peer = Connect();
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kSize}}).ok());
+    ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes}}).ok());
   }
   EXPECT_GE(device_->pins(), 1);
   EXPECT_LE(device_->pins(), 2);  // connections
