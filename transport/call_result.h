@@ -22,6 +22,7 @@ class CallResult {
   void EndCopy(const Status& copied);
 
   Task<StatusOr<std::string>> Wait() const { return result_.Wait(); }
+  bool IsSet() const { return result_.IsSet(); }
 
  private:
   void Tell(std::unique_lock<std::mutex> lock);
