@@ -220,11 +220,8 @@ Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, 
     auto result = co_await ReadObjects(inode, file.layout, offset,
                                        std::min<uint64_t>(size, file.size - offset), &complete);
     if (!result.ok() || complete || attempt >= kRaces) co_return result;
-    // Holes are rare enough to make sure that they are none that a truncation by another client has just
-    // torn.
-    Caller system;
-    auto now = co_await Refresh(system, inode->fid, false);
-    if (!now.ok() || now->attr.change() == file.change) co_return result;
+    const bool replaced = co_await Replaced(inode, file);
+    if (!replaced) co_return result;
   }
 }
 

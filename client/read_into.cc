@@ -215,7 +215,8 @@ Task<StatusOr<FileContent>> Core::ContentForReading(InodePtr inode) {
   co_return content;
 }
 
-// Holes are rare enough to make sure that they are none that a truncation has just torn.
+// After a read that met holes: they are rare enough to make sure that they are none that a truncation has
+// just torn.
 Task<bool> Core::Replaced(InodePtr inode, const FileContent& content) {
   if (cached()) {
     std::lock_guard lock(inode->mutex);
