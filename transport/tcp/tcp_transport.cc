@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 
 #include "transport/memory.h"
 #include "transport/tcp/frame.h"
@@ -18,6 +19,13 @@ std::string ProcessName() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   return absl::StrFormat("%s, pid %d", host.data(), ::getpid());
+}
+
+// A connection carries what one CPU copies on each side. More than these gain little, see
+// docs/performance.md.
+int LargeConnections() {
+  const unsigned cpus = std::thread::hardware_concurrency();
+  return static_cast<int>(std::clamp(cpus / 2, 2u, 6u));
 }
 
 class TcpTransport : public Transport {
@@ -52,6 +60,7 @@ class TcpTransport : public Transport {
 
 TcpOptions Complete(TcpOptions options) {
   if (options.identity.empty()) options.identity = ProcessName();
+  if (options.connections == 0) options.connections = options.small_connections + LargeConnections();
   options.calls_per_connection = std::clamp(options.calls_per_connection, 1, 1 << 16);
   return options;
 }

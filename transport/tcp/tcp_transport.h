@@ -23,21 +23,22 @@
 namespace nacre {
 
 struct TcpOptions {
-  int connections = 4;  // per peer
-  int small_connections =
-      2;  // of these, for calls with up to 64 KiB of memory; at least one is for larger ones
+  // Per peer; 0: as many as let this machine's CPUs copy side by side.
+  int connections = 0;
+  // Of these, for calls with up to 64 KiB of memory; at least one is for larger ones.
+  int small_connections = 2;
   Duration connect_timeout = std::chrono::seconds(5);
   std::string identity;  // for the other side's log; empty: host name and process id
   std::string path_reason = "the server's address is a TCP or unix socket";  // see PathInfo
 
   // Of a listener.
   int calls_per_connection = 256;  // at once; clients are told and keep to it
-  int max_connections = 4096;
+  int max_connections = 16384;
   std::function<std::vector<PathOffer>()> offers;  // what the hello says about other paths; may be null
   AttachHandler attach;                            // may be null
 };
 
-// With an identity, and everything within bounds.
+// With an identity and a number of connections, and everything within bounds.
 TcpOptions Complete(TcpOptions options);
 
 // The clock must outlive the transport and what it has made.
