@@ -19,6 +19,7 @@ namespace {
 constexpr int kMaxCompletions = 32 << 10;  // in the queue: 2 MiB of it on common devices
 constexpr int kMaxReceives = 16 << 10;
 constexpr int kBatch = 32;
+constexpr int kPollsInARow = 32;  // a look takes less than the executor does for a turn
 constexpr Duration kDeviceWatch = std::chrono::seconds(1);
 
 Status Failure(const PortInfo& port, const char* what) {
@@ -44,9 +45,9 @@ Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor execut
       port_(port),
       executor_(executor),
       clock_(clock),
-      spin_(spin),
       buffers_(domain_),
       staging_(std::make_shared<Staging>(domain_)),
+      patience_(spin),
       completion_events_(executor),
       async_events_(executor) {}
 
@@ -206,11 +207,22 @@ void Rail::Poll() {
     }
     PollFor(std::move(waiters));
   }
-  const int found = PollOnce();
-  const Duration now = clock_.Now();
-  if (found > 0) last_active_ = now;
-  if (now - last_active_ >= spin_ && Sleep()) return;
+  int found = PollOnce();
+  for (int i = 1; i < kPollsInARow && found == 0; ++i) found = PollOnce();
+  came_ |= found > 0;
+  if (found == 0 && !IsBusy() && Sleep()) return;
   asio::defer(executor_, [self = shared_from_this()] { self->Poll(); });
+}
+
+// Nothing has come just now: whether something is likely to, soon. The clock is read only here, since while
+// completions come nobody needs it and in some machines it is dear.
+bool Rail::IsBusy() {
+  const Duration now = clock_.Now();
+  if (std::exchange(came_, false)) {
+    patience_.Came(last_completion_, now);
+    last_active_ = last_completion_ = now;
+  }
+  return now - last_active_ < patience_.current();
 }
 
 void Rail::PollFor(std::vector<absl::AnyInvocable<void()>> waiters) {
@@ -263,7 +275,7 @@ bool Rail::Sleep() {
   if (ibv_req_notify_cq(cq_, 0) != 0) {
     Fail(absl::UnavailableError("its completion channel cannot be armed"));
   } else if (PollOnce() > 0) {
-    last_active_ = clock_.Now();
+    came_ = true;
     return false;
   }
   std::lock_guard lock(mutex_);

@@ -19,6 +19,7 @@
 #include "common/task.h"
 #include "transport/verbs/domain.h"
 #include "transport/verbs/message_buffers.h"
+#include "transport/verbs/patience.h"
 #include "transport/verbs/staging.h"
 
 namespace nacre::verbs {
@@ -85,6 +86,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   int PollOnce();
   void PollFor(std::vector<absl::AnyInvocable<void()>> waiters);
   void Dispatch(const ibv_wc& completion);
+  bool IsBusy();
   bool Sleep();  // false: something came meanwhile
   void ConsumeEvents();
   void WaitForAsyncEvent();  // under mutex_
@@ -99,7 +101,6 @@ class Rail : public std::enable_shared_from_this<Rail> {
   const PortInfo port_;
   const Executor executor_;
   Clock& clock_;
-  const Duration spin_;
   MessageBuffers buffers_;
   const std::shared_ptr<Staging> staging_;
   ibv_comp_channel* channel_ = nullptr;
@@ -107,7 +108,10 @@ class Rail : public std::enable_shared_from_this<Rail> {
   ibv_srq* srq_ = nullptr;
   uint32_t max_receives_ = 0, max_completions_ = 0;
 
-  Duration last_active_{};  // only for the loop
+  // Only for the loop.
+  bool came_ = false;  // completions, since the clock was read
+  Duration last_completion_{}, last_active_{};
+  Patience patience_;
 
   mutable std::mutex mutex_;
   asio::posix::stream_descriptor completion_events_, async_events_;
