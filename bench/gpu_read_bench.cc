@@ -177,23 +177,33 @@ class Bench {
         pinned_(gpu_.AllocatePinned(size_t{256} << 20)) {}
 
   void Run() {
-    nacre::ClientOptions options;
-    options.transport = settings_.transport;
-    options.threads = settings_.threads;
-    client_ = Require(nacre::Client::open(settings_.mds, options), "opening " + settings_.mds);
+    Open(true);
     Write();
-    file_ = Require(client_.open_file(settings_.path), "opening " + settings_.path);
-    buffer_ = Require(client_.register_buffer(memory_, memory_size_), "registering GPU memory");
+    OpenFile();
     CheckAndWarm();
     Ceiling();
     Naive();
     Large();
     Small();
+    Unverified();
     const nacre::Capabilities capabilities = Require(client_.capabilities(), "capabilities");
     std::printf("%s\n%s\n", capabilities.device.c_str(), capabilities.paths.c_str());
   }
 
  private:
+  void Open(bool verify) {
+    nacre::ClientOptions options;
+    options.transport = settings_.transport;
+    options.threads = settings_.threads;
+    options.verify = verify;
+    client_ = Require(nacre::Client::open(settings_.mds, options), "opening " + settings_.mds);
+  }
+
+  void OpenFile() {
+    file_ = Require(client_.open_file(settings_.path), "opening " + settings_.path);
+    buffer_ = Require(client_.register_buffer(memory_, memory_size_), "registering GPU memory");
+  }
+
   static void Fill(std::vector<uint64_t>* words, uint64_t offset) {
     uint64_t state = offset + 1;
     for (uint64_t& word : *words) word = state = state * 6364136223846793005u + 1442695040888963407u;
@@ -315,6 +325,21 @@ class Bench {
         return [] {};
       });
       Print("random: readv of 1,000", size, kExtents, batch);
+    }
+  }
+
+  // What checking costs: the same reads with and without it, in turns.
+  void Unverified() {
+    for (const bool verify : {false, true, false, true}) {
+      buffer_ = {};
+      file_ = {};
+      Open(verify);
+      OpenFile();
+      const std::string what = verify ? "libnacre to GPU, verified" : "libnacre to GPU, not verified";
+      for (const auto& [size, depth] : {std::pair(1 << 20, 64), std::pair(16 << 20, 16)}) {
+        if (Sizes({static_cast<size_t>(size)}).empty()) continue;
+        Print(what, size, depth, meter_.Measure(size, depth, Reads(size, false)));
+      }
     }
   }
 

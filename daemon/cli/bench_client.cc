@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -58,6 +59,19 @@ class ClientTarget : public BenchTarget {
     }
     return OkStatus();
   }
+  Status ReadAtOnce(uint64_t operations, size_t depth) override {
+    std::vector<std::byte> memory(depth * kReadSize);
+    ASSIGN_OR_RETURN(std::shared_ptr<MemoryRegion> region,
+                     transport_->Register(memory.data(), memory.size()));
+    std::atomic<int64_t> left = static_cast<int64_t>(operations);
+    std::vector<Task<Status>> lanes;
+    for (size_t i = 0; i < depth; ++i) {
+      client::ReadPiece piece{i * kReadSize, {region, i * kReadSize, kReadSize}};
+      lanes.push_back(Lane(filesystem_.get(), data_, std::move(piece), &left));
+    }
+    for (const Status& ended : runtime_.Run(WhenAll(std::move(lanes)))) RETURN_IF_ERROR(ended);
+    return OkStatus();
+  }
   Status Sync() override { return runtime_.Run(filesystem_->Fsync(data_, false)); }
   // The client has no way to forget alone: its cache is smaller than what bench writes, or the figures are
   // the cache's.
@@ -78,6 +92,20 @@ class ClientTarget : public BenchTarget {
   }
 
  private:
+  static constexpr uint64_t kReadSize = 1 << 20;
+
+  static Task<Status> Lane(client::FileSystem* filesystem, client::HandlePtr file, client::ReadPiece piece,
+                           std::atomic<int64_t>* left) {
+    while (--*left >= 0) {
+      std::vector<client::ReadPiece> pieces(1, piece);
+      CO_ASSIGN_OR_RETURN(client::PiecesRead read,
+                          co_await filesystem->ReadInto(file, std::move(pieces), nullptr));
+      if (read.sizes.front() != kReadSize) co_return ErrnoError(EIO, "a read came back short");
+      if (!read.verified) co_return ErrnoError(EIO, "a read was not verified");
+    }
+    co_return OkStatus();
+  }
+
   void End() {
     Status ended = OkStatus();
     if (data_ != nullptr) ended.Update(runtime_.Run(filesystem_->Release(data_)));
