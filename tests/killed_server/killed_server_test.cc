@@ -107,6 +107,8 @@ class KilledServerTest : public ::testing::TestWithParam<std::string> {
   std::future<Status> Begin(const std::string& address, Duration timeout) {
     std::fill(memory_.begin(), memory_.end(), kCanary);
     peer_ = transport_->Connect(address).value();
+    const StatusOr<std::string> connected = runtime_.Run(peer_->Call(CallRequest(), 20s));
+    EXPECT_TRUE(connected.ok()) << connected.status();
     CallRequest request;
     request.kind = CallMemory::kPutTarget;
     request.memory.push_back({region_, kEdge, kSize});
@@ -166,7 +168,7 @@ TEST_P(KilledServerTest, AKilledServerWritesNoMore) {
 TEST_P(KilledServerTest, AServerThatWakesUpAgainWritesNoMore) {
   for (int round = 0; round < Rounds(); ++round) {
     const ServerProcess server(GetParam());
-    std::future<Status> ended = Begin(server.address(), 300ms);
+    std::future<Status> ended = Begin(server.address(), 500ms);
     WaitAMoment();
     server.Signal(SIGSTOP);
     EXPECT_EQ(ended.get().code(), absl::StatusCode::kDeadlineExceeded);
