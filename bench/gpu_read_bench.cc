@@ -266,6 +266,7 @@ class Bench {
   Figures NaiveInto(void* host, size_t size, bool random) {
     const int fd = settings_.mounted.empty() ? -1 : ::open(settings_.mounted.c_str(), O_RDONLY | O_CLOEXEC);
     if (!settings_.mounted.empty() && fd < 0) Die(settings_.mounted + ": " + std::strerror(errno));
+    if (fd >= 0) ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // what the kernel kept of the line before
     auto target = Require(client_.register_buffer(host, size), "registering memory");
     const Figures figures = meter_.Measure(size, 1, [&](size_t i) {
       const uint64_t at = random ? RandomOffset(size) : Offset(i, size);
