@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "common/metrics.h"
+#include "common/random.h"
 #include "tests/transport/transport_fixture.h"
 #include "tests/transport/verbs/fake_rdma.h"
 #include "tests/transport/verbs/raw_link.h"
@@ -212,6 +214,59 @@ TEST_P(HostileClientTest, MoreThanItWasGrantedEndsTheLink) {
   for (uint64_t id = 1; id < 20; ++id) link->Send(FragmentKind::kCall, 0, id, call);
   EXPECT_FALSE(Run(link->closed.Wait()).ok());
   EXPECT_EQ(beyond.Get(), before + 1);
+  ExpectServerGoesOn();
+}
+
+// Moves a little in the direction that the call asks for.
+Task<void> MoveAndReply(CallPtr call) {
+  Bytes data(std::min<uint64_t>(call->memory_size(), 4096));
+  const std::span<std::byte> in(data);
+  const std::span<const std::byte> out(data);
+  if (call->memory_kind() == CallMemory::kPutTarget) (void)co_await call->Put(0, std::span(&out, 1));
+  if (call->memory_kind() == CallMemory::kGetSource) (void)co_await call->Get(0, std::span(&in, 1));
+  (void)co_await call->Reply(std::string());
+}
+
+// What the fuzz target does to the parsers alone, done to a server that lives: fragments with some bytes
+// changed, or cut short.
+TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
+  Listen(MoveAndReply);
+  SeededRandom random(1);
+  Bytes memory(2 * kBufferSize);
+  auto region = rails()->regions()->Register(memory.data(), memory.size());
+  ASSERT_TRUE(region.ok());
+  auto rail = rails()->Choose(std::nullopt, 0);
+  ASSERT_TRUE(rail.ok());
+  const MemoryKeys keys = rails()->regions()->Find((*rail)->domain(), memory.data(), memory.size()).value();
+  rail = absl::CancelledError("not needed any more");
+  const std::vector<RemoteSpan> spans(
+      3, RemoteSpan{reinterpret_cast<uint64_t>(memory.data()) + kBufferSize, 64, keys.remote});
+
+  Counter& errors = GetCounter("transport.verbs.protocol_errors");
+  const int64_t before = errors.Get();
+  std::shared_ptr<RawLink> link;
+  const int fragments = FakeRdma::Current() != nullptr ? 500 : 60;
+  for (int i = 0; i < fragments; ++i) {
+    if (link == nullptr || link->closing()) link = Attach();
+    ASSERT_NE(link, nullptr);
+    const CallMemory kind = random.Below(2) == 0 ? CallMemory::kPutTarget : CallMemory::kGetSource;
+    const std::string call = EncodeCall(kind, spans, "body").value();
+    FragmentHeader header{FragmentKind::kCall, 0, static_cast<uint16_t>(call.size()), 0,
+                          random.Next(),       0, static_cast<uint32_t>(call.size())};
+    EncodeFragmentHeader(header, memory.data());
+    std::memcpy(memory.data() + kFragmentHeaderSize, call.data(), call.size());
+    auto size = static_cast<uint32_t>(kFragmentHeaderSize + call.size());
+    for (uint64_t k = random.Below(4); k > 0; --k) memory[random.Below(size)] = std::byte(random.Next());
+    if (random.Below(8) == 0) size = static_cast<uint32_t>(random.Below(size));
+    Transfer transfer;
+    transfer.opcode = IBV_WR_SEND;
+    transfer.parts.resize(1);
+    transfer.parts[0].local.push_back({reinterpret_cast<uint64_t>(memory.data()), size, keys.local});
+    (void)Run(link->Run(&transfer));
+  }
+  EXPECT_GT(errors.Get(), before);
+  link->Shutdown(absl::CancelledError("that was it"));
+  EXPECT_FALSE(Run(link->closed.Wait()).ok());
   ExpectServerGoesOn();
 }
 
