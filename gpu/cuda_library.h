@@ -23,6 +23,8 @@ class CudaLibrary {
 
   const CudaFunctions* operator->() const { return &functions_; }
   int driver_version() const { return driver_version_; }
+  // The library that belongs to it and has NVML's functions.
+  std::string nvml_path() const;
 
   // OK, or EIO: "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"; ENOMEM for that one.
   Status Check(CudaResult result, std::string_view what) const;

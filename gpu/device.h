@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "common/status.h"
-#include "gpu/dma_buf.h"
 #include "gpu/options.h"
 #include "transport/memory_device.h"
 
@@ -71,20 +70,18 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
 
-  // Device memory as a dma-buf, for a NIC to register. EOPNOTSUPP with the reason: the driver or the GPU has
-  // no such thing; EFAULT, EINVAL: not memory of this GPU.
-  StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory);
+  // ENOTSUP with the reason: the driver or the GPU has no such thing.
+  StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
+  Status PeerMemory() override;
+  StatusOr<uint64_t> BufferId(std::span<const std::byte> memory) override;
+  // 80 % of what PCIe shows of the memory (BAR1), if NVML tells.
+  uint64_t RdmaBudget() override;
+  // Does nothing where DeviceInfo::rdma_writes_ordered.
+  Status FlushRemoteWrites() override;
 
   // Makes what the CPU hands to the driver synchronously (a copy that returned) wait for the device, so that
   // a NIC that reads this memory then sees it. For all of the allocation, for ever.
   Status SynchronizeCopies(std::span<const std::byte> memory);
-
-  // Makes what a NIC has written visible to work that is enqueued or running already; not needed before work
-  // that is enqueued later, nor where DeviceInfo::rdma_writes_ordered.
-  Status FlushNicWrites();
-
-  // Tells memory from other memory that had the same addresses before: the key of what is kept about it.
-  StatusOr<uint64_t> BufferId(std::span<const std::byte> memory);
 
   // The parts behind it, made at first use; for gpu/ and its tests.
   StatusOr<std::shared_ptr<DeviceState>> State();

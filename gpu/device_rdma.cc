@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "gpu/device.h"
 #include "gpu/device_state.h"
+#include "gpu/nvml.h"
 #include "gpu/pointer_info.h"
 
 namespace nacre::gpu {
@@ -14,6 +16,11 @@ namespace {
 uint64_t AddressOfSpan(std::span<const std::byte> memory) {
   return reinterpret_cast<uint64_t>(memory.data());
 }
+
+// What the modules leave in sysfs that let NICs register a GPU's addresses, the older ones included.
+constexpr const char* kPeerMemorySigns[] = {
+    "module/nvidia_peermem/version", "kernel/mm/memory_peers/nv_mem/version",
+    "kernel/mm/memory_peers/nv_mem_nc/version", "module/nv_peer_mem/version"};
 
 }  // namespace
 
@@ -53,7 +60,7 @@ Status Device::SynchronizeCopies(std::span<const std::byte> memory) {
                       "cuPointerSetAttribute(SYNC_MEMOPS)");
 }
 
-Status Device::FlushNicWrites() {
+Status Device::FlushRemoteWrites() {
   if (info_.rdma_writes_ordered) return OkStatus();
   ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
   if ((*cuda_)->FlushGPUDirectRDMAWrites == nullptr)
@@ -65,12 +72,27 @@ Status Device::FlushNicWrites() {
                       "cuFlushGPUDirectRDMAWrites");
 }
 
+Status Device::PeerMemory() {
+  if (!info_.gpu_direct_rdma)
+    return ErrnoError(EOPNOTSUPP, absl::StrFormat("%s has no GPUDirect RDMA", name()));
+  for (const char* sign : kPeerMemorySigns) {
+    std::error_code error;
+    if (std::filesystem::exists(std::filesystem::path(options_.sysfs) / sign, error)) return OkStatus();
+  }
+  return ErrnoError(EOPNOTSUPP, "the kernel module nvidia-peermem is not loaded: modprobe nvidia-peermem");
+}
+
+uint64_t Device::RdmaBudget() {
+  constexpr uint64_t kPercent = 80;
+  const StatusOr<uint64_t> bar1 = Bar1Bytes(cuda_->nvml_path(), info_.pci_bus_id);
+  return bar1.ok() ? *bar1 / 100 * kPercent : UINT64_MAX;
+}
+
 StatusOr<uint64_t> Device::BufferId(std::span<const std::byte> memory) {
   RETURN_IF_ERROR(cuda_->CheckProcess());
   SpanChecker checker(*cuda_, info_.ordinal);
   RETURN_IF_ERROR(checker.Check(AddressOfSpan(memory), memory.size()));
-  ASSIGN_OR_RETURN(PointerInfo info, QueryPointer(*cuda_, AddressOfSpan(memory)));
-  return info.buffer_id;
+  return checker.last().buffer_id;
 }
 
 }  // namespace nacre::gpu

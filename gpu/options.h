@@ -13,6 +13,8 @@ struct Options {
   uint64_t staging_bytes = 64u << 20;
   // Whether to use our kernels. Without them checksums are made by the CPU from copies.
   bool kernels = true;
+  // Where the kernel shows its modules and devices.
+  std::string sysfs = "/sys";
 };
 
 }  // namespace nacre::gpu

@@ -1,5 +1,6 @@
 #include "gpu/pointer_info.h"
 
+#include <absl/hash/hash.h>
 #include <absl/strings/str_format.h>
 
 #include <array>
@@ -35,6 +36,7 @@ StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint6
         next.managed != info.managed || next.start != info.end() || next.size == 0)
       break;
     info.size += next.size;
+    info.buffer_id = absl::HashOf(info.buffer_id, next.buffer_id);
   }
   return info;
 }

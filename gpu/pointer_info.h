@@ -26,8 +26,8 @@ struct PointerInfo {
 StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address);
 
 // The info of the first byte. Memory that an allocator of virtual memory has put together (PyTorch's
-// expandable segments) consists of mappings: `size` is widened to those that hold the rest of the span. The
-// span may still end outside.
+// expandable segments) consists of mappings: `size` is widened to those that hold the rest of the span, and
+// `buffer_id` is made of all of theirs. The span may still end outside.
 StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint64_t size);
 
 // Whether kernels may touch these spans of a device's memory: a kernel that follows a freed address takes the
@@ -37,6 +37,8 @@ class SpanChecker {
   SpanChecker(const CudaLibrary& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {}
 
   Status Check(uint64_t address, uint64_t size);
+  // What the last Check that was OK has found.
+  const PointerInfo& last() const { return last_; }
 
  private:
   const CudaLibrary& cuda_;

@@ -7,6 +7,7 @@
 
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "common/status.h"
 #include "common/task.h"
+#include "transport/dma_buf.h"
 
 namespace nacre {
 
@@ -49,6 +51,30 @@ class MemoryDevice {
   // CopyIn until the last copy of what is returned is gone, which must be before the mapping. Repeated calls
   // share the work. ENOTSUP: the device cannot; CopyIn works all the same.
   virtual Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) = 0;
+
+  // How RDMA devices get at this memory. A device whose memory they do not reach has none of it.
+
+  // The pages that hold these bytes, and no more, for an RDMA device to register. ENOTSUP: what is missing,
+  // and what to do about it; EFAULT, EINVAL: not this device's memory.
+  virtual StatusOr<DmaBuf> ExportDmaBuf([[maybe_unused]] std::span<const std::byte> memory) {
+    return ErrnoError(ENOTSUP, "this device exports no dma-bufs");
+  }
+
+  // OK: the kernel lets RDMA devices register addresses of this device like those of host memory
+  // (nvidia-peermem). ENOTSUP: what is missing, and what to load.
+  virtual Status PeerMemory() { return ErrnoError(ENOTSUP, "this device is no peer of RDMA devices"); }
+
+  // Tells memory from what had the same addresses before. EFAULT: it was freed.
+  virtual StatusOr<uint64_t> BufferId([[maybe_unused]] std::span<const std::byte> memory) {
+    return ErrnoError(ENOTSUP, "this device does not identify its memory");
+  }
+
+  // How many bytes of it may be registered with RDMA devices at once.
+  virtual uint64_t RdmaBudget() { return UINT64_MAX; }
+
+  // Makes what RDMA devices have written visible to work of this device that is enqueued or running already;
+  // work that is enqueued later sees it anyhow.
+  virtual Status FlushRemoteWrites() { return OkStatus(); }
 };
 
 }  // namespace nacre

@@ -3,6 +3,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "tests/gpu/gpu_fixture.h"
 
@@ -36,7 +38,7 @@ TEST_P(DeviceRdmaTest, OrdersCopies) {
   DeviceBuffer buffer(device_, 1 << 20);
   Status status = device_->SynchronizeCopies({buffer.data(), buffer.size()});
   EXPECT_TRUE(status.ok()) << status;
-  status = device_->FlushNicWrites();
+  status = device_->FlushRemoteWrites();
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -80,6 +82,46 @@ TEST_P(FakeDeviceRdmaTest, SaysWhyNot) {
     EXPECT_EQ(ToErrno(status), EOPNOTSUPP);
     EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
   }
+}
+
+TEST_P(FakeDeviceRdmaTest, LooksForThePeerMemoryModule) {
+  const std::filesystem::path sysfs = testing::TempDir() + "nacre_sysfs." + std::to_string(getpid());
+  const std::filesystem::path module = sysfs / "module/nvidia_peermem";
+  auto gpus = Gpus::Open({.library = FakeLibrary(), .sysfs = sysfs});
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  MemoryDevice& device = *(*gpus)->devices().front();
+  EXPECT_EQ(ToErrno(device.PeerMemory()), EOPNOTSUPP);
+  EXPECT_THAT(std::string(device.PeerMemory().message()), HasSubstr("modprobe nvidia-peermem"));
+  std::filesystem::create_directories(module);
+  std::ofstream(module / "version") << "580.95.05\n";
+  EXPECT_TRUE(device.PeerMemory().ok()) << device.PeerMemory();
+  std::filesystem::remove_all(sysfs);
+}
+
+TEST_P(FakeDeviceRdmaTest, MostOfBar1MayBeRegistered) {
+  EXPECT_EQ(device_->RdmaBudget(), UINT64_MAX);
+  WithKnobs with("bar1=268435456", "bar1=0");
+  EXPECT_EQ(device_->RdmaBudget(), 268435456u / 100 * 80);
+}
+
+TEST_P(FakeDeviceRdmaTest, FlushesOnlyWhereItMust) {
+  const long before = Fake::Get().Count("flushes");
+  ASSERT_TRUE(device_->FlushRemoteWrites().ok());
+  EXPECT_EQ(Fake::Get().Count("flushes"), before);
+  WithKnobs with("ordered=0", "ordered=1");
+  auto gpus = Gpus::Open({.library = FakeLibrary()});
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  ASSERT_TRUE((*gpus)->devices().front()->FlushRemoteWrites().ok());
+  EXPECT_EQ(Fake::Get().Count("flushes"), before + 1);
+}
+
+TEST_P(FakeDeviceRdmaTest, AnIdIsThatOfAllSegments) {
+  WithKnobs with("segments=4", "segments=1");
+  DeviceBuffer buffer(device_, 1 << 20);
+  const auto whole = device_->BufferId({buffer.data(), buffer.size()});
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(*device_->BufferId({buffer.data(), buffer.size()}), *whole);
+  EXPECT_NE(*device_->BufferId({buffer.data(), 1000}), *whole);
 }
 
 TEST_P(FakeDeviceRdmaTest, AReusedAddressHasAnotherId) {

@@ -121,7 +121,7 @@ int AttributeValue(int attribute) {
     case kCudaDmaBuf:
       return GetKnobs().dma_buf != 0;
     case kCudaWritesOrdering:
-      return kCudaWritesOrderedForOwner;
+      return GetKnobs().ordered != 0 ? kCudaWritesOrderedForOwner : 0;
     default:
       return 0;
   }
@@ -406,7 +406,10 @@ CudaResult cuPointerSetAttribute(const void*, int attribute, CudaAddress address
   bool known = GetMemory().Find(address).type == kCudaMemoryDevice;
   return known && attribute == kCudaPointerSyncMemops ? kCudaSuccess : kCudaInvalidValue;
 }
-CudaResult cuFlushGPUDirectRDMAWrites(int, int) { return Ready(); }
+CudaResult cuFlushGPUDirectRDMAWrites(int, int) {
+  ++GetCounters().flushes;
+  return Ready();
+}
 
 CudaResult cuModuleLoadData(CudaModule* module, const void* image) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
@@ -434,6 +437,22 @@ CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_
   return kCudaSuccess;
 }
 
+// --- NVML ---
+
+int nvmlInit_v2() { return 0; }
+int nvmlShutdown() { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char*, void** device) {
+  *device = &initialized;
+  return 0;
+}
+int nvmlDeviceGetBAR1MemoryInfo(void*, unsigned long long* total_free_used) {
+  constexpr int kNotSupported = 3;
+  if (GetKnobs().bar1 == 0) return kNotSupported;
+  total_free_used[0] = total_free_used[1] = static_cast<unsigned long long>(GetKnobs().bar1);
+  total_free_used[2] = 0;
+  return 0;
+}
+
 int nacre_fake_cuda_configure(const char* knobs) { return Configure(knobs) ? 0 : -1; }
 
 void* nacre_fake_cuda_alias(const void* device_address) {
@@ -450,6 +469,7 @@ long nacre_fake_cuda_count(const char* what) {
   if (name == "contexts") return counters.contexts;
   if (name == "streams") return counters.streams;
   if (name == "events") return counters.events;
+  if (name == "flushes") return counters.flushes;
   if (name == "allocations") return GetMemory().allocations();
   if (name == "pinned") return GetMemory().pinned();
   if (name == "registered") return GetMemory().registered();

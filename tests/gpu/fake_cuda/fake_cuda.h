@@ -16,6 +16,8 @@
  *   register_error=0     what cuMemHostRegister answers
  *   dma_buf=1            0: the attribute says that there is none
  *   export_error=0       what cuMemGetHandleForAddressRange answers
+ *   bar1=0               what NVML says of it, in bytes; 0: nothing
+ *   ordered=1            0: what NICs write needs a flush
  *   memory=0             limit of device memory in bytes; 0: none
  *   pinned=0             limit of pinned memory that is allocated, in bytes; 0: none
  *   copy_errors=-1       after so many copies each one is refused (CUDA_ERROR_INVALID_VALUE)
@@ -35,9 +37,9 @@ int nacre_fake_cuda_configure(const char* knobs);
 /* Where the bytes of device memory can be read and written; null if it is none. */
 void* nacre_fake_cuda_alias(const void* device_address);
 
-/* Of this process so far: "copies", "batches" (calls of cuMemcpyBatchAsync), "launches", "memsets"; and now:
- * "allocations", "pinned" (allocations), "registered", "contexts" (retained), "streams", "events". -1: no
- * such. */
+/* Of this process so far: "copies", "batches" (calls of cuMemcpyBatchAsync), "launches", "memsets",
+ * "flushes"; and now: "allocations", "pinned" (allocations), "registered", "contexts" (retained), "streams",
+ * "events". -1: no such. */
 long nacre_fake_cuda_count(const char* what);
 
 /* Where in its memory a dma-buf that the fake exported begins: what an emulated registration maps. -1: no

@@ -23,7 +23,9 @@ bool Set(Knobs* knobs, std::string_view name, const std::string& value) {
                                                            {"memory", &knobs->memory},
                                                            {"pinned", &knobs->pinned},
                                                            {"copy_errors", &knobs->copy_errors},
-                                                           {"device_error", &knobs->device_error}};
+                                                           {"device_error", &knobs->device_error},
+                                                           {"bar1", &knobs->bar1},
+                                                           {"ordered", &knobs->ordered}};
   auto knob = all.find(name);
   char* end = nullptr;
   long number = std::strtol(value.c_str(), &end, 10);

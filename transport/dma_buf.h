@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-namespace nacre::gpu {
+namespace nacre {
 
 class DmaBuf {
  public:
@@ -39,4 +39,4 @@ class DmaBuf {
   std::span<const std::byte> memory_;
 };
 
-}  // namespace nacre::gpu
+}  // namespace nacre
