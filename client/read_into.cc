@@ -17,12 +17,6 @@ constexpr uint64_t kSliceBytes = 16 << 20;
 constexpr size_t kSlicePieces = 1024;
 constexpr size_t kReadLanes = 8;  // slices under way
 
-// What follows the data plane's path when bytes end in a device's memory: it fetches them by itself, or they
-// come by way of host memory.
-std::string SuffixForDevice(const std::string& path) {
-  return path == "shm" || path == "rdma" ? "+gpu" : "+staging";
-}
-
 Status Aborted(const CancellationPtr& cancellation) {
   return cancellation == nullptr ? OkStatus() : cancellation->status();
 }
@@ -178,9 +172,11 @@ Task<Status> Core::CopyInline(ReadIntoJob* job, size_t begin, size_t end,
 // False: not all of it was in the objects.
 Task<StatusOr<bool>> Core::ReadParts(ReadIntoJob* job, size_t begin, size_t end, LayoutPtr layout) {
   std::map<MemoryDevice*, std::vector<IoPiece>> pieces;  // a request's memory is all of one kind
+  std::set<const MemoryRegion*> regions;
   for (size_t i = begin; i < end; ++i) {
     const ReadPiece& part = job->parts[i];
     if (job->sizes[i] == 0) continue;
+    regions.insert(part.memory.region.get());
     pieces[part.memory.region->device().get()].push_back(
         {part.offset, {part.memory.region, part.memory.offset, job->sizes[i]}});
   }
@@ -195,10 +191,10 @@ Task<StatusOr<bool>> Core::ReadParts(ReadIntoJob* job, size_t begin, size_t end,
   std::lock_guard lock(job->mutex);
   job->from_objects = true;
   for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) {
-    std::string path = targets_->PathTo(layout->Ost(stripe));
-    if (path.empty()) continue;
-    for (const auto& [device, some] : pieces)
-      job->paths.insert(device == nullptr ? path : absl::StrCat(path, SuffixForDevice(path)));
+    for (const MemoryRegion* region : regions) {
+      std::string path = targets_->PathTo(layout->Ost(stripe), *region);
+      if (!path.empty()) job->paths.insert(std::move(path));
+    }
   }
   co_return complete;
 }

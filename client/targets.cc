@@ -203,12 +203,12 @@ Task<void> Targets::ReturnGrants() {
 
 // --- looking ---
 
-std::string Targets::PathTo(OstIndex ost) const {
+std::string Targets::PathTo(OstIndex ost, const MemoryRegion& memory) const {
   std::lock_guard lock(mutex_);
   auto target = targets_.find(ost);
   if (target == targets_.end()) return "";
   auto stub = stubs_.find(target->second.address);
-  return stub == stubs_.end() ? "" : stub->second->peer()->path().path;
+  return stub == stubs_.end() ? "" : stub->second->peer()->PathFor(memory);
 }
 
 std::vector<std::string> Targets::Paths() const {

@@ -52,8 +52,9 @@ class Targets {
   // Gives grants that are not in use back to the OSTs.
   Task<void> ReturnGrants();
 
-  // To the OSS that has the OST; empty: not spoken to yet.
-  std::string PathTo(OstIndex ost) const;
+  // How bytes of this memory went to or from the OSS that has the OST (Peer::PathFor); empty: not spoken to
+  // yet.
+  std::string PathTo(OstIndex ost, const MemoryRegion& memory) const;
   // To each OSS: "address path (reason)".
   std::vector<std::string> Paths() const;
   size_t count() const;

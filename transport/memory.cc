@@ -69,6 +69,10 @@ const std::shared_ptr<MemoryDevice>& MemoryRegion::device() const {
   return none;
 }
 
+std::string Peer::PathFor(const MemoryRegion& memory) const {
+  return path().path + (memory.device() == nullptr ? "" : "+staging");
+}
+
 StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterDevice(std::shared_ptr<MemoryDevice> device,
                                                                   std::byte*, size_t) {
   return ErrnoError(ENOTSUP,

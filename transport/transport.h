@@ -77,10 +77,14 @@ class Peer {
 
   // The reply's body. After any return, error or not, the server can no longer touch the call's memory.
   // UNAVAILABLE: not connected or lost on the way (the request may or may not have been carried out);
-  // DEADLINE_EXCEEDED: likewise, after `timeout`.
+  // DEADLINE_EXCEEDED: likewise, after `timeout`. ENOTSUP: this path does not reach the call's memory, which
+  // is a device's; nothing was sent, and the message says why.
   virtual Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) = 0;
 
   virtual PathInfo path() const = 0;
+  // How the bytes of calls with this memory went last: the path, and for a device's memory whether they land
+  // there by themselves ("rdma+gpu") or come by way of host memory ("tcp+staging").
+  virtual std::string PathFor(const MemoryRegion& memory) const;
   virtual std::string address() const = 0;
 
   // Ends all calls with UNAVAILABLE; later ones too.

@@ -48,38 +48,39 @@ void DeviceBuffer::Free() {
   data_ = nullptr;
 }
 
-void GpuTest::SetUp() {
+void GpuFixture::Open(Driver driver) {
+  const bool fake = driver == Driver::kFake;
   Options options;
-  if (fake()) options.library = FakeLibrary();
+  if (fake) options.library = FakeLibrary();
   // Another library than the system's is none of the real ones.
-  if (!fake() && std::getenv("NACRE_CUDA_LIBRARY") != nullptr) GTEST_SKIP() << "NACRE_CUDA_LIBRARY is set";
+  if (!fake && std::getenv("NACRE_CUDA_LIBRARY") != nullptr) GTEST_SKIP() << "NACRE_CUDA_LIBRARY is set";
   auto gpus = Gpus::Open(options);
-  if (!gpus.ok() && !fake()) GTEST_SKIP() << gpus.status().message();
+  if (!gpus.ok() && !fake) GTEST_SKIP() << gpus.status().message();
   ASSERT_TRUE(gpus.ok()) << gpus.status();
   gpus_ = *gpus;
   device_ = gpus_->devices().front();
 }
 
-std::vector<std::byte> GpuTest::Read(const DeviceBuffer& buffer) {
+std::vector<std::byte> GpuFixture::Read(const DeviceBuffer& buffer) {
   std::vector<std::byte> content(buffer.size());
   Status status = Run(device_->CopyOut({{content.data(), content.size()}}, {buffer.Piece(0, buffer.size())}));
   EXPECT_TRUE(status.ok()) << status;
   return content;
 }
 
-void GpuTest::Write(const DeviceBuffer& buffer, std::span<const std::byte> content) {
+void GpuFixture::Write(const DeviceBuffer& buffer, std::span<const std::byte> content) {
   iovec from{const_cast<std::byte*>(content.data()), content.size()};
   Status status = Run(device_->CopyIn({buffer.Piece(0, content.size())}, {from}));
   EXPECT_TRUE(status.ok()) << status;
 }
 
-std::vector<std::byte> GpuTest::RandomBytes(size_t size) {
+std::vector<std::byte> GpuFixture::RandomBytes(size_t size) {
   std::vector<std::byte> bytes(size);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());
   return bytes;
 }
 
-std::vector<std::pair<size_t, size_t>> GpuTest::RandomExtents(size_t size, size_t count, size_t longest) {
+std::vector<std::pair<size_t, size_t>> GpuFixture::RandomExtents(size_t size, size_t count, size_t longest) {
   std::vector<std::pair<size_t, size_t>> extents;
   size_t room = size / count;
   for (size_t i = 0; i < count; ++i) {

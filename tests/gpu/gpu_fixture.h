@@ -66,10 +66,10 @@ class DeviceBuffer {
 
 enum class Driver { kFake, kReal };
 
-class GpuTest : public testing::TestWithParam<Driver> {
+class GpuFixture : public testing::Test {
  public:
-  // Skips if there is no such driver.
-  void SetUp() override;
+  // First. Skips if there is no such driver.
+  void Open(Driver driver);
 
   template <typename T>
   T Run(Task<T> task) {
@@ -87,12 +87,18 @@ class GpuTest : public testing::TestWithParam<Driver> {
   std::vector<std::pair<size_t, size_t>> RandomExtents(size_t size, size_t count, size_t longest);
 
  protected:
-  bool fake() const { return GetParam() == Driver::kFake; }
-
   Runtime runtime_{2};
   std::mt19937_64 random_{20261120};
   std::shared_ptr<Gpus> gpus_;
   std::shared_ptr<Device> device_;
+};
+
+class GpuTest : public GpuFixture, public testing::WithParamInterface<Driver> {
+ public:
+  void SetUp() override { Open(GetParam()); }
+
+ protected:
+  bool fake() const { return GetParam() == Driver::kFake; }
 };
 
 // The tests of the fake driver's knobs.

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kDeviceBytes = 1 << 20;
 constexpr std::byte kUntouched{0x5a};
+constexpr char kNoCopies[] = "the RDMA device writes into this memory by itself";
 
 class DeviceTest : public TransportTest {
  protected:
@@ -72,7 +73,31 @@ TEST_P(DeviceTest, PutsOfOddSizesArriveAndTouchNothingElse) {
   }
 }
 
+// Extents of any place and size, in one call.
+TEST_P(DeviceTest, RandomExtentsArriveAndTouchNothingElse) {
+  Listen(PutHalves());
+  auto peer = Connect();
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SeededRandom random(seed);
+    std::fill(device_->alias().begin(), device_->alias().end(), kUntouched);
+    std::vector<std::byte> expected(kDeviceBytes, kUntouched);
+    std::vector<MemorySpan> spans;
+    size_t sent = 0;
+    for (size_t at = random.Below(9000); at < kDeviceBytes; at += 1 + random.Below(20'000)) {
+      const size_t length = std::min<size_t>(random.Below(30'000), kDeviceBytes - at);
+      spans.push_back({region_, at, length});
+      std::copy_n(source_.begin() + sent, length, expected.begin() + at);
+      sent += length;
+      at += length;
+    }
+    auto reply = Call(*peer, "", CallMemory::kPutTarget, spans);
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), device_->alias().begin())) << seed;
+  }
+}
+
 TEST_P(DeviceTest, TheReplyWaitsForTheCopies) {
+  if (!GetParam().copies) GTEST_SKIP() << kNoCopies;
   Listen(PutHalves());
   auto peer = Connect();
   device_->Hold();
@@ -89,6 +114,7 @@ TEST_P(DeviceTest, TheReplyWaitsForTheCopies) {
 
 // A call that fails is over only when nothing can be copied to its memory any more.
 TEST_P(DeviceTest, NoCopyComesAfterALostConnection) {
+  if (!GetParam().copies) GTEST_SKIP() << kNoCopies;
   Listen(PutHalves());
   auto peer = Connect();
   device_->Hold();
@@ -112,6 +138,7 @@ TEST_P(DeviceTest, NoCopyComesAfterALostConnection) {
 }
 
 TEST_P(DeviceTest, ACopyThatFailsMakesTheCallFail) {
+  if (!GetParam().copies) GTEST_SKIP() << kNoCopies;
   Listen(PutHalves());
   auto peer = Connect();
   device_->FailCopies(ErrnoError(EIO, "the device is broken"));

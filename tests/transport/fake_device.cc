@@ -1,5 +1,7 @@
 #include "tests/transport/fake_device.h"
 
+#include <absl/strings/str_cat.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,16 +25,16 @@ std::byte* MapOrDie(int fd, size_t size, int protection) {
 }  // namespace
 
 FakeDevice::FakeDevice(size_t size) : size_(size) {
-  const int fd = ::memfd_create("nacre-fake-device", MFD_CLOEXEC);
-  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(size)) != 0) std::abort();
-  data_ = MapOrDie(fd, size, PROT_NONE);
-  alias_ = MapOrDie(fd, size, PROT_READ | PROT_WRITE);
-  ::close(fd);
+  fd_ = ::memfd_create("nacre-fake-device", MFD_CLOEXEC);
+  if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(size)) != 0) std::abort();
+  data_ = MapOrDie(fd_, size, PROT_NONE);
+  alias_ = MapOrDie(fd_, size, PROT_READ | PROT_WRITE);
 }
 
 FakeDevice::~FakeDevice() {
   ::munmap(data_, size_);
   ::munmap(alias_, size_);
+  ::close(fd_);
 }
 
 void FakeDevice::Hold() {
@@ -101,6 +103,21 @@ Task<StatusOr<StagingBuffer>> FakeDevice::Stage(size_t size) {
 Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte>) {
   ++pins_;
   co_return std::shared_ptr<void>(std::make_shared<int>());
+}
+
+StatusOr<DmaBuf> FakeDevice::ExportDmaBuf(std::span<const std::byte> memory) {
+  RETURN_IF_ERROR(export_failure_);
+  constexpr uint64_t kPage = 4096;
+  const uint64_t into = memory.data() - data_;
+  const std::string path = absl::StrCat("/proc/self/fd/", fd_);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0 || ::lseek(fd, static_cast<off_t>(into / kPage * kPage), SEEK_SET) < 0) std::abort();
+  return DmaBuf(fd, into % kPage, memory);
+}
+
+Status FakeDevice::FlushRemoteWrites() {
+  ++flushes_;
+  return flush_failure_;
 }
 
 }  // namespace nacre

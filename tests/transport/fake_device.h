@@ -23,6 +23,13 @@ class FakeDevice : public MemoryDevice {
   int copies_waiting() const { return waiting_; }
   void FailCopies(Status status) { failure_ = std::move(status); }
   int pins() const { return pins_; }
+  void FailExports(Status status) { export_failure_ = std::move(status); }
+  void SetPeerMemory(Status status) { peer_memory_ = std::move(status); }
+  void SetRdmaBudget(uint64_t bytes) { rdma_budget_ = bytes; }
+  // As if the memory had been freed and given out again.
+  void ChangeBufferId() { ++buffer_id_; }
+  int flushes() const { return flushes_; }
+  void FailFlushes(Status status) { flush_failure_ = std::move(status); }
 
   std::string name() const override { return "fake:0"; }
   Task<Status> CopyIn(std::vector<iovec> to, std::vector<iovec> from) override;
@@ -31,6 +38,12 @@ class FakeDevice : public MemoryDevice {
   Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) override;
   Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
+  // A file whose position is where the range begins.
+  StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
+  Status PeerMemory() override { return peer_memory_; }
+  StatusOr<uint64_t> BufferId(std::span<const std::byte>) override { return buffer_id_; }
+  uint64_t RdmaBudget() override { return rdma_budget_; }
+  Status FlushRemoteWrites() override;
 
  private:
   Task<void> Turn();  // waits for it
@@ -39,7 +52,11 @@ class FakeDevice : public MemoryDevice {
   const size_t size_;
   std::byte* data_ = nullptr;
   std::byte* alias_ = nullptr;
-  Status failure_;
+  int fd_ = -1;
+  Status failure_, export_failure_, flush_failure_, peer_memory_ = ErrnoError(ENOTSUP, "nothing is loaded");
+  uint64_t rdma_budget_ = UINT64_MAX;
+  std::atomic<uint64_t> buffer_id_ = 1;
+  std::atomic<int> flushes_ = 0;
   std::atomic<int> waiting_ = 0;
   std::atomic<int> pins_ = 0;
   std::mutex mutex_;

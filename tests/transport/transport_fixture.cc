@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "tests/transport/verbs/emulated_dma_bufs.h"
 #include "tests/transport/verbs/fake_rdma.h"
 #include "transport/inproc/inproc_transport.h"
 #include "transport/select/select_transport.h"
@@ -89,6 +90,12 @@ class VerbsSetup : public TransportSetup {
   std::string ListenAddress() override { return "127.0.0.1:0"; }
 };
 
+// The machine's own device.
+class RealVerbsSetup : public VerbsSetup {
+ private:
+  const verbs::EmulatedDmaBufs dma_bufs_;
+};
+
 class FakeVerbsSetup : public VerbsSetup {
  private:
   const verbs::FakeRdma device_;
@@ -109,6 +116,11 @@ class RdmaPathSetup : public TransportSetup {
     return MakeSelectTransport(std::move(executor), RealClock(), std::move(options));
   }
   std::string ListenAddress() override { return "127.0.0.1:0"; }
+};
+
+class RealRdmaPathSetup : public RdmaPathSetup {
+ private:
+  const verbs::EmulatedDmaBufs dma_bufs_;
 };
 
 class FakeRdmaPathSetup : public RdmaPathSetup {
@@ -138,24 +150,24 @@ std::vector<TransportKind> AllKinds() {
       {"SelectShmThreads", MakeSetup<SelectSetup>, 3},
   };
   for (TransportKind& kind : VerbsKinds()) kinds.push_back(std::move(kind));
-  kinds.push_back({"FakeVerbsPath", MakeSetup<FakeRdmaPathSetup>, 3});
-  if (LookForRdma().ok()) kinds.push_back({"VerbsPath", MakeSetup<RdmaPathSetup>, 3});
+  kinds.push_back({"FakeVerbsPath", MakeSetup<FakeRdmaPathSetup>, 3, false});
+  if (LookForRdma().ok()) kinds.push_back({"VerbsPath", MakeSetup<RealRdmaPathSetup>, 3, false});
   return kinds;
 }
 
 std::vector<TransportKind> VerbsKinds() {
   std::vector<TransportKind> kinds = FakeVerbsKinds();
   if (!LookForRdma().ok()) return kinds;
-  kinds.push_back({"Verbs", MakeSetup<VerbsSetup>, 1});
-  kinds.push_back({"VerbsThreads", MakeSetup<VerbsSetup>, 3});
+  kinds.push_back({"Verbs", MakeSetup<RealVerbsSetup>, 1, false});
+  kinds.push_back({"VerbsThreads", MakeSetup<RealVerbsSetup>, 3, false});
   return kinds;
 }
 
 std::vector<TransportKind> FakeVerbsKinds() {
   return {
-      {"FakeVerbs", MakeSetup<FakeVerbsSetup>, 1},
-      {"FakeVerbsThreads", MakeSetup<FakeVerbsSetup>, 3},
-      {"FakeVerbsWithoutWindows", MakeSetup<FakeVerbsWithoutWindowsSetup>, 3},
+      {"FakeVerbs", MakeSetup<FakeVerbsSetup>, 1, false},
+      {"FakeVerbsThreads", MakeSetup<FakeVerbsSetup>, 3, false},
+      {"FakeVerbsWithoutWindows", MakeSetup<FakeVerbsWithoutWindowsSetup>, 3, false},
   };
 }
 

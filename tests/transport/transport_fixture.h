@@ -36,6 +36,7 @@ struct TransportKind {
   std::string name;
   std::function<std::unique_ptr<TransportSetup>()> make;
   int threads = 1;
+  bool copies = true;  // what is put into a device's memory is copied there by the device
 };
 
 std::vector<TransportKind> AllKinds();

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "common/log.h"
 #include "transport/memory.h"
+#include "transport/memory_device.h"
 #include "transport/tcp/tcp_peer.h"
 #include "transport/watchdog.h"
 
@@ -43,6 +45,7 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   static Task<StatusOr<std::string>> Call(std::shared_ptr<SelectCore> self, CallRequest request,
                                           Duration timeout);
   PathInfo path() const;
+  std::string PathFor(const MemoryRegion& memory) const;
   const std::string& address() const { return address_; }
   void Close();
 
@@ -56,6 +59,9 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   void Finish(Choice choice);
   void Lost(const Way& way, const Status& why);
   bool Translate(const Way& way, std::vector<MemorySpan>* memory) const;
+  static Task<StatusOr<std::string>> CallOver(std::shared_ptr<SelectCore> self, Way way, CallRequest request,
+                                              Duration deadline);
+  void NoteDevice(const std::vector<MemorySpan>& memory, const Status& refusal);
 
   size_t tcp_rank() const { return options_->candidates.size(); }
   std::string NameOf(size_t rank) const {
@@ -77,6 +83,7 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   std::set<size_t> offered_;  // at some time; only for the one Select that runs
   Way way_;                   // no peer: none is chosen
   PathInfo info_{"none", "no call has been made yet"};
+  std::map<std::string, std::string> refused_devices_;  // whose memory calls come by TCP instead, and why
   Duration look_again_ = Duration::zero();
   std::vector<OneShot<Status>> waiters_;
 };
@@ -86,6 +93,19 @@ Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, C
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
   const Duration deadline = DeadlineAfter(self->clock_.Now(), timeout);
   CO_ASSIGN_OR_RETURN(Way way, co_await Ready(self, deadline));
+  if (request.memory.empty() || request.memory.front().region->device() == nullptr)
+    co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
+  CallRequest again = request;
+  auto reply = co_await CallOver(self, way, std::move(request), deadline);
+  const Status refusal = ToErrno(reply.status()) == ENOTSUP ? reply.status() : OkStatus();
+  self->NoteDevice(again.memory, refusal);
+  if (refusal.ok() || !self->options_->fall_back || way.rank == self->tcp_rank()) co_return reply;
+  way = Way{self->tcp_, self->tcp_rank()};
+  co_return co_await CallOver(std::move(self), std::move(way), std::move(again), deadline);
+}
+
+Task<StatusOr<std::string>> SelectCore::CallOver(std::shared_ptr<SelectCore> self, Way way,
+                                                 CallRequest request, Duration deadline) {
   if (!self->Translate(way, &request.memory)) {
     if (!self->options_->fall_back) {
       co_return ErrnoError(ENOTSUP, absl::StrFormat("the call's memory could not be registered for %s",
@@ -109,6 +129,25 @@ bool SelectCore::Translate(const Way& way, std::vector<MemorySpan>* memory) cons
   }
   *memory = std::move(own);
   return true;
+}
+
+// After a call with a device's memory: whether the chosen way reaches it.
+void SelectCore::NoteDevice(const std::vector<MemorySpan>& memory, const Status& refusal) {
+  const MemoryRegion* last = nullptr;
+  for (const MemorySpan& span : memory) {
+    if (span.region.get() == last) continue;
+    last = span.region.get();
+    if (auto* region = dynamic_cast<SelectRegion*>(span.region.get())) region->SetRefused(!refusal.ok());
+  }
+  std::lock_guard lock(mutex_);
+  if (refusal.ok() && refused_devices_.empty()) return;
+  const std::string name = last->device()->name();
+  if (refusal.ok()) {
+    refused_devices_.erase(name);
+  } else if (refused_devices_.insert_or_assign(name, std::string(refusal.message())).second) {
+    LogInfo("data plane: what goes from %s to %s takes the way over %s and host memory: %s", address_, name,
+            NameOf(tcp_rank()), refusal.message());
+  }
 }
 
 Task<StatusOr<Way>> SelectCore::Ready(std::shared_ptr<SelectCore> self, Duration deadline) {
@@ -212,6 +251,7 @@ void SelectCore::Finish(Choice choice) {
     } else if (choice.way.peer != nullptr) {
       const bool changed = way_.peer == nullptr || way_.rank != choice.way.rank;
       way_ = choice.way;
+      refused_devices_.clear();
       info_ = way_.peer->path();
       info_.reason = Reason(choice.refused);
       if (changed) {
@@ -241,7 +281,25 @@ void SelectCore::Lost(const Way& way, const Status& why) {
 
 PathInfo SelectCore::path() const {
   std::lock_guard lock(mutex_);
-  return info_;
+  PathInfo info = info_;
+  for (const auto& [device, why] : refused_devices_) {
+    absl::StrAppendFormat(&info.reason, "%sto %s over %s and host memory: %s",
+                          info.reason.empty() ? "" : "; ", device, NameOf(tcp_rank()), why);
+  }
+  return info;
+}
+
+std::string SelectCore::PathFor(const MemoryRegion& memory) const {
+  Way way;
+  {
+    std::lock_guard lock(mutex_);
+    way = way_;
+  }
+  if (way.peer == nullptr) return "none";
+  auto* region = dynamic_cast<const SelectRegion*>(&memory);
+  const bool reaches =
+      way.rank != tcp_rank() && region != nullptr && region->part(way.rank) != nullptr && !region->refused();
+  return reaches ? way.peer->PathFor(*region->part(way.rank)) : tcp_->PathFor(memory);
 }
 
 void SelectCore::Close() {
@@ -268,6 +326,7 @@ class SelectPeer : public Peer {
     return SelectCore::Call(core_, std::move(request), timeout);
   }
   PathInfo path() const override { return core_->path(); }
+  std::string PathFor(const MemoryRegion& memory) const override { return core_->PathFor(memory); }
   std::string address() const override { return core_->address(); }
   void Close() override { core_->Close(); }
 

@@ -1,6 +1,7 @@
 // A peer that chooses its path (select_transport.h), and the regions it takes. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,10 +26,15 @@ class SelectRegion : public MemoryRegion {
 
   const std::shared_ptr<MemoryRegion>& part(size_t candidate) const { return parts_[candidate]; }
 
+  // Of a device's memory: whether the last call with it had to take another path than the one chosen.
+  void SetRefused(bool refused) { refused_ = refused; }
+  bool refused() const { return refused_; }
+
  private:
   const std::shared_ptr<void> owner_;  // of the memory; goes last
   const std::shared_ptr<MemoryDevice> device_;
   const std::vector<std::shared_ptr<MemoryRegion>> parts_;
+  std::atomic<bool> refused_ = false;
 };
 
 // INVALID_ARGUMENT for an address that the TCP transport does not know.

@@ -148,7 +148,7 @@ StreamKind ShmKind(std::shared_ptr<ShmMemory> memory) {
                                               std::string address) {
     return ConnectAndGreet(std::move(executor), clock, std::move(options), std::move(address), memory);
   };
-  return {"shm", std::move(connect)};
+  return {"shm", true, std::move(connect)};
 }
 
 }  // namespace nacre::shm

@@ -57,6 +57,10 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   void Close();
   const std::string& address() const { return address_; }
   PathInfo path() const { return {kind_.path, options_.path_reason}; }
+  std::string PathFor(const MemoryRegion& memory) const {
+    if (memory.device() == nullptr) return kind_.path;
+    return kind_.path + (kind_.devices_fetch ? "+gpu" : "+staging");
+  }
 
  private:
   // Counts a call's load on a lane while it lasts.
@@ -201,6 +205,7 @@ class LanePeer : public StreamPeer {
   }
   Task<Status> ConnectNow(Duration timeout) override { return PeerCore::ConnectNow(core_, timeout); }
   PathInfo path() const override { return core_->path(); }
+  std::string PathFor(const MemoryRegion& memory) const override { return core_->PathFor(memory); }
   std::string address() const override { return core_->address(); }
   void Close() override { core_->Close(); }
 
@@ -220,7 +225,7 @@ StatusOr<std::shared_ptr<StreamPeer>> MakeStreamPeer(Executor executor, Clock& c
 
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
                                             std::string address) {
-  StreamKind kind{absl::StartsWith(address, "unix:") ? "unix" : "tcp", DialAndGreet};
+  StreamKind kind{absl::StartsWith(address, "unix:") ? "unix" : "tcp", false, DialAndGreet};
   return MakeStreamPeer(std::move(executor), clock, std::move(options), std::move(address), std::move(kind));
 }
 

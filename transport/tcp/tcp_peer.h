@@ -17,7 +17,8 @@ class ClientConnection;
 
 // What tells one kind of stream from another.
 struct StreamKind {
-  std::string path;  // see PathInfo
+  std::string path;            // see PathInfo
+  bool devices_fetch = false;  // a device takes the bytes from where they lie by itself
   // Makes a connection and greets the server over it.
   std::function<Task<StatusOr<std::shared_ptr<ClientConnection>>>(Executor, Clock&, TcpOptions,
                                                                   std::string address)>

@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "transport/memory_device.h"
 
 namespace nacre::verbs {
 namespace {
@@ -94,12 +95,23 @@ Status ClientLink::MakeWindows() {
 Status ClientLink::Prepare(LinkCall* call) {
   std::vector<RegisteredPiece> pieces;
   call->spans.clear();
+  call->held.clear();
+  const MemoryRegion* last_of_device = nullptr;
   for (const MemorySpan& span : call->request.memory) {
     if (span.length == 0) continue;
-    ASSIGN_OR_RETURN(MemoryKeys keys, regions_->Find(rail().domain(), span.data(), span.length));
     const auto address = reinterpret_cast<uint64_t>(span.data());
+    if (span.region.get() == last_of_device) {  // to ask the device once
+      call->spans.push_back({address, span.length, call->spans.back().key});
+      continue;
+    }
+    ASSIGN_OR_RETURN(MemoryKeys keys, regions_->FindSpan(rail().domain(), span));
     call->spans.push_back({address, span.length, keys.remote});
-    pieces.push_back({keys.region, address, span.length});
+    if (keys.held == nullptr) {
+      pieces.push_back({keys.region, address, span.length});
+    } else {
+      last_of_device = span.region.get();
+      call->held.push_back(std::move(keys.held));
+    }
   }
   if (call->spans.size() > kMaxSpans) {
     return ErrnoError(EINVAL, absl::StrFormat("a call with memory in %d pieces; over RDMA %d are the most",
@@ -188,6 +200,10 @@ void ClientLink::End(uint64_t id, StatusOr<std::string> result) {
 Task<StatusOr<std::string>> ClientLink::Finish(std::shared_ptr<ClientLink> self,
                                                std::shared_ptr<LinkCall> call) {
   StatusOr<std::string> result = co_await call->result.Wait();
+  call->held.clear();
+  MemoryDevice* const device =
+      call->request.memory.empty() ? nullptr : call->request.memory.front().region->device().get();
+  if (device != nullptr && result.ok()) CO_RETURN_IF_ERROR(device->FlushRemoteWrites());
   if (call->windows.empty()) co_return result;
   Transfer back;
   back.opcode = IBV_WR_LOCAL_INV;

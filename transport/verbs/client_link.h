@@ -1,9 +1,9 @@
 // The client's end of one queue pair: sends calls with the keys of their memory, and ends them. Where the
 // device has memory windows, a call's memory is shown through some that are bound before the call is sent and
-// taken back before it is reported finished; else the keys are the regions'. A call that times out ends the
-// link before it fails, since the server could otherwise still write into its memory; so does the loss of the
-// control connection. Thread-safe. Calls beyond the server's limit, or beyond the windows, wait here in
-// order.
+// taken back before it is reported finished; else, and for memory of GPUs, the keys are the regions'. A call
+// that times out ends the link before it fails, since the server could otherwise still write into its memory;
+// so does the loss of the control connection. Thread-safe. Calls beyond the server's limit, or beyond the
+// windows, wait here in order.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -34,7 +34,8 @@ struct LinkCall {
   std::vector<RemoteSpan> spans;
   WindowPlan plan;
   std::vector<WindowBinding> windows;  // from when the call is sent until its memory is taken back
-  bool timed_out = false;              // under the link's mutex
+  std::vector<std::shared_ptr<const Registration>> held;  // of a device's memory, until then
+  bool timed_out = false;                                 // under the link's mutex
 };
 
 class ClientLink : public Channel {

@@ -45,4 +45,21 @@ StatusOr<std::unique_ptr<Registration>> Registration::Make(std::shared_ptr<Domai
                       domain->context()->device->name, std::strerror(error), hint));
 }
 
+StatusOr<std::unique_ptr<Registration>> Registration::MakeDmaBuf(std::shared_ptr<Domain> domain,
+                                                                 const DmaBuf& exported, int access) {
+  ibv_mr* mr = domain->ibverbs().reg_dmabuf_mr(domain->pd(), exported.offset(), exported.size(),
+                                               exported.address(), exported.fd(), access);
+  if (mr != nullptr) return std::unique_ptr<Registration>(new Registration(std::move(domain), mr));
+  const int error = errno;
+  const char* device = domain->context()->device->name;
+  if (error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == ENOSYS) {
+    return ErrnoError(ENOTSUP, absl::StrFormat("the driver of RDMA device %s registers no dma-bufs; mlx5's "
+                                               "does since Linux 5.12 and rdma-core 34",
+                                               device));
+  }
+  return ErrnoError(error, absl::StrFormat("%d bytes of a dma-buf cannot be registered with RDMA device %s: "
+                                           "%s",
+                                           exported.size(), device, std::strerror(error)));
+}
+
 }  // namespace nacre::verbs

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "common/status.h"
+#include "transport/dma_buf.h"
 #include "transport/verbs/ibverbs_library.h"
 #include "transport/verbs/port.h"
 
@@ -50,6 +51,10 @@ class Registration {
   // `access`: ibv_access_flags. The error says what to raise if memory may not be locked.
   static StatusOr<std::unique_ptr<Registration>> Make(std::shared_ptr<Domain> domain, std::byte* data,
                                                       size_t size, int access);
+  // Of another device's memory, under the addresses that it has there; it stays registered when the dma-buf
+  // is closed. ENOTSUP: the RDMA device or its driver cannot.
+  static StatusOr<std::unique_ptr<Registration>> MakeDmaBuf(std::shared_ptr<Domain> domain,
+                                                            const DmaBuf& exported, int access);
   ~Registration() { domain_->ibverbs().dereg_mr(mr_); }
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;

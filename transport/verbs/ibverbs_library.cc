@@ -53,6 +53,8 @@ StatusOr<Ibverbs> Open() {
   find(&table.ack_async_event, "ibv_ack_async_event");
   find(&table.event_type_str, "ibv_event_type_str");
   find(&table.wc_status_str, "ibv_wc_status_str");
+  table.reg_dmabuf_mr =
+      reinterpret_cast<decltype(table.reg_dmabuf_mr)>(::dlsym(library, "ibv_reg_dmabuf_mr"));
   if (missing == nullptr) return table;
   return absl::UnavailableError(
       absl::StrFormat("%s has no %s: it is too old (rdma-core 32 or later is needed)", kLibrary, missing));

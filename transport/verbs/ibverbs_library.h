@@ -29,6 +29,7 @@ struct Ibverbs {
   decltype(&::ibv_alloc_pd) alloc_pd;
   decltype(&::ibv_dealloc_pd) dealloc_pd;
   decltype(&::ibv_reg_mr) reg_mr;
+  decltype(&::ibv_reg_dmabuf_mr) reg_dmabuf_mr;  // null: the library has none
   decltype(&::ibv_dereg_mr) dereg_mr;
   decltype(&::ibv_create_comp_channel) create_comp_channel;
   decltype(&::ibv_destroy_comp_channel) destroy_comp_channel;

@@ -45,6 +45,11 @@ class RdmaCandidate : public PathCandidate {
     return rails_->regions()->Register(data, size);
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    return rails_->regions()->RegisterDevice(std::move(device), data, size);
+  }
+
   StatusOr<std::unique_ptr<Listener>> Listen(CallHandler handler) override {
     RETURN_IF_ERROR(options_.required ? LookForRdma() : verbs::LoadIbverbs().status());
     ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,

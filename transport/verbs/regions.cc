@@ -46,7 +46,7 @@ RegionTable::Entries::iterator RegionTable::Locate(const std::byte* data, size_t
 std::optional<MemoryKeys> RegionTable::FindIn(const Entry& entry, const Domain& domain) {
   for (const auto& [known, registration] : entry.registrations) {
     if (known.get() != &domain) continue;
-    return MemoryKeys{registration->local_key(), registration->remote_key(), registration->region()};
+    return MemoryKeys{registration->local_key(), registration->remote_key(), registration->region(), nullptr};
   }
   return std::nullopt;
 }
@@ -65,6 +65,12 @@ StatusOr<MemoryKeys> RegionTable::Find(const std::shared_ptr<Domain>& domain, co
   return Add(domain, &*entry);
 }
 
+StatusOr<MemoryKeys> RegionTable::FindSpan(const std::shared_ptr<Domain>& domain, const MemorySpan& span) {
+  if (span.region->device() == nullptr) return Find(domain, span.data(), span.length);
+  ASSIGN_OR_RETURN(std::shared_ptr<const Registration> held, devices_->Find(domain, *span.region));
+  return MemoryKeys{held->local_key(), held->remote_key(), held->region(), std::move(held)};
+}
+
 StatusOr<MemoryKeys> RegionTable::Add(const std::shared_ptr<Domain>& domain, Entries::value_type* entry) {
   auto& [data, region] = *entry;
   if (auto found = FindIn(region, *domain)) return *found;
@@ -74,7 +80,7 @@ StatusOr<MemoryKeys> RegionTable::Add(const std::shared_ptr<Domain>& domain, Ent
   ASSIGN_OR_RETURN(
       std::unique_ptr<Registration> made,
       Registration::Make(domain, const_cast<std::byte*>(data), region.size, IBV_ACCESS_LOCAL_WRITE | others));
-  const MemoryKeys keys{made->local_key(), made->remote_key(), made->region()};
+  const MemoryKeys keys{made->local_key(), made->remote_key(), made->region(), nullptr};
   region.registrations.emplace_back(domain, std::move(made));
   return keys;
 }
@@ -88,8 +94,12 @@ Status RegionTable::RegisterAll(const std::shared_ptr<Domain>& domain) {
 }
 
 void RegionTable::Forget(Domain& domain) {
+  {
+    std::lock_guard lock(mutex_);
+    domain.Retire();
+  }
+  devices_->Forget(domain);
   std::lock_guard lock(mutex_);
-  domain.Retire();
   for (auto& [data, entry] : entries_) {
     std::erase_if(entry.registrations, [&](const auto& known) { return known.first.get() == &domain; });
   }

@@ -184,6 +184,9 @@ class VerbsPeer : public Peer {
   }
 
   PathInfo path() const override { return core_->path(); }
+  std::string PathFor(const MemoryRegion& memory) const override {
+    return memory.device() == nullptr ? "rdma" : "rdma+gpu";
+  }
   std::string address() const override { return core_->address(); }
   void Close() override { core_->Close(); }
 

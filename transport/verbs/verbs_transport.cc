@@ -1,7 +1,5 @@
 #include "transport/verbs/verbs_transport.h"
 
-#include <cerrno>
-
 #include "transport/verbs/rail_set.h"
 #include "transport/verbs/verbs_listener.h"
 #include "transport/verbs/verbs_peer.h"
@@ -27,9 +25,9 @@ class VerbsTransport : public Transport {
     return rails_->regions()->Register(data, size);
   }
 
-  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice>, std::byte*,
-                                                         size_t) override {
-    return ErrnoError(ENOTSUP, "RDMA does not reach the memory of devices");
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
+                                                         std::byte* data, size_t size) override {
+    return rails_->regions()->RegisterDevice(std::move(device), data, size);
   }
 
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {

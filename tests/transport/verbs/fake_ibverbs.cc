@@ -1,4 +1,7 @@
 // The functions of libibverbs, and those that a context points to, over the fake device.
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
 #include <cerrno>
 
 #include "tests/transport/verbs/fake_rdma_state.h"
@@ -183,17 +186,58 @@ int FreeDomain(ibv_pd* pd) {
   return 0;
 }
 
-ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
-  FakeRdma::State& device = Device();
-  std::lock_guard lock(device.mutex);
+// Under the device's mutex.
+Region* AddRegion(FakeRdma::State& device, ibv_pd* pd, uint64_t start, std::byte* memory, size_t size,
+                  int access) {
   auto* region = new Region{};
   region->context = pd->context;
   region->pd = pd;
-  region->addr = data;
+  region->addr = memory;
   region->length = size;
   region->access = static_cast<unsigned>(access);
+  region->start = start;
+  region->memory = memory;
   region->lkey = region->rkey = device.next_key++ << 8;
   device.regions[region->lkey] = region;
+  return region;
+}
+
+// Whether the CPU could read there: the kernel looks at the address before it refuses the rest.
+bool IsMapped(const void* address) {
+  constexpr int kNoSuchWay = -1;
+  syscall(SYS_rt_sigprocmask, kNoSuchWay, reinterpret_cast<uintptr_t>(address) & ~uintptr_t{7}, nullptr, 8);
+  return errno != EFAULT;
+}
+
+ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
+  FakeRdma::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  auto* memory = static_cast<std::byte*>(data);
+  if (size > 0 && !IsMapped(data)) memory = device.peer_memory ? device.peer_memory(memory, size) : nullptr;
+  if (memory == nullptr) {
+    errno = EFAULT;
+    return nullptr;
+  }
+  return AddRegion(device, pd, reinterpret_cast<uint64_t>(data), memory, size, access);
+}
+
+// The kernel takes these flags and no others.
+ibv_mr* RegisterDmaBuf(ibv_pd* pd, uint64_t offset, size_t size, uint64_t address, int fd, int access) {
+  FakeRdma::State& device = Device();
+  std::lock_guard lock(device.mutex);
+  constexpr int kAllowed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                           IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
+  constexpr uint64_t kPage = 4096;
+  errno = device.dma_buf_error;
+  if (errno == 0 && ((access & ~kAllowed) != 0 || address % kPage != offset % kPage)) errno = EINVAL;
+  if (errno != 0) return nullptr;
+  const off_t begin = ::lseek(fd, 0, SEEK_CUR);
+  const size_t mapped = (offset + size + kPage - 1) / kPage * kPage;
+  void* memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin);
+  if (begin < 0 || memory == MAP_FAILED) return nullptr;
+  auto* bytes = static_cast<std::byte*>(memory);
+  Region* region = AddRegion(device, pd, address, bytes + offset, size, access);
+  region->mapped = {bytes, mapped};
   return region;
 }
 
@@ -203,6 +247,7 @@ int Deregister(ibv_mr* mr) {
   auto* region = static_cast<Region*>(mr);
   Require(region->windows == 0, "memory is taken back that a window is bound to");
   device.regions.erase(region->lkey);
+  if (!region->mapped.empty()) ::munmap(region->mapped.data(), region->mapped.size());
   delete region;
   return 0;
 }
@@ -365,6 +410,7 @@ const Ibverbs kTable = {
     .alloc_pd = AllocateDomain,
     .dealloc_pd = FreeDomain,
     .reg_mr = Register,
+    .reg_dmabuf_mr = RegisterDmaBuf,
     .dereg_mr = Deregister,
     .create_comp_channel = CreateChannel,
     .destroy_comp_channel = DestroyChannel,
@@ -382,5 +428,11 @@ const Ibverbs kTable = {
     .event_type_str = EventName,
     .wc_status_str = StatusName,
 };
+
+const Ibverbs kOldTable = [] {
+  Ibverbs table = kTable;
+  table.reg_dmabuf_mr = nullptr;
+  return table;
+}();
 
 }  // namespace nacre::verbs::fake

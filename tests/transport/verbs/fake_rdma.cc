@@ -61,28 +61,28 @@ bool FakeRdma::State::LocalIsFine(const QueuePair& pair, const ibv_sge& piece, u
   auto found = regions.find(piece.lkey);
   if (found == regions.end()) return false;
   const Region& region = *found->second;
-  const auto start = reinterpret_cast<uint64_t>(region.addr);
-  return region.pd == pair.pd && (region.access & access) == access && piece.addr >= start &&
-         piece.addr + piece.length <= start + region.length;
+  return region.pd == pair.pd && (region.access & access) == access &&
+         region.Contains(piece.addr, piece.length);
 }
 
-// Whether a peer of `at` may touch this memory under the key that it names.
-bool FakeRdma::State::MayTouch(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length,
-                               unsigned access) {
+// What a peer of `at` may touch of its memory under the key that it names; null: it may not.
+const Region* FakeRdma::State::FindRemote(const QueuePair& at, uint32_t key, uint64_t address,
+                                          uint64_t length, unsigned access) {
   if ((key & kWindowKey) != 0) {
     auto found = windows.find(key & ~0xffu);
-    if (found == windows.end()) return false;
+    if (found == windows.end()) return nullptr;
     const Window& window = *found->second;
-    return window.region != nullptr && window.key == key && window.bound_by == &at &&
-           (window.access & access) == access && address >= window.address &&
-           length <= window.length - std::min(window.length, address - window.address);
+    const bool may = window.region != nullptr && window.key == key && window.bound_by == &at &&
+                     (window.access & access) == access && address >= window.address &&
+                     length <= window.length - std::min(window.length, address - window.address);
+    return may ? window.region : nullptr;
   }
   auto found = regions.find(key);
-  if (found == regions.end()) return false;
+  if (found == regions.end()) return nullptr;
   const Region& region = *found->second;
-  const auto start = reinterpret_cast<uint64_t>(region.addr);
-  return region.pd == at.pd && (region.access & access) == access && address >= start &&
-         length <= region.length - std::min<uint64_t>(region.length, address - start);
+  const bool may =
+      region.pd == at.pd && (region.access & access) == access && region.Contains(address, length);
+  return may ? &region : nullptr;
 }
 
 std::string FakeRdma::State::Gather(const Work& work) {
@@ -130,9 +130,8 @@ ibv_wc_status FakeRdma::State::Bind(QueuePair* pair, const Work& work) {
     return IBV_WC_MW_BIND_ERR;
   Window* window = found->second;
   auto* region = static_cast<Region*>(bind.bind_info.mr);
-  const auto start = reinterpret_cast<uint64_t>(region->addr);
-  const bool inside = bind.bind_info.addr >= start && bind.bind_info.length > 0 &&
-                      bind.bind_info.addr + bind.bind_info.length <= start + region->length;
+  const bool inside =
+      bind.bind_info.length > 0 && region->Contains(bind.bind_info.addr, bind.bind_info.length);
   const bool writes = (bind.bind_info.mw_access_flags & IBV_ACCESS_REMOTE_WRITE) != 0;
   if (window->region != nullptr || bind.rkey == window->key || work.window_key != window->key || !inside ||
       (region->access & IBV_ACCESS_MW_BIND) == 0 ||
@@ -182,15 +181,16 @@ ibv_wc_status FakeRdma::State::Carry(QueuePair* from, const Work& work) {
   }
   const unsigned access = read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
   const auto& remote = work.request.wr.rdma;
-  if ((to->access & access) == 0 ||
-      (length > 0 && !MayTouch(*to, remote.rkey, remote.remote_addr, length, access))) {
+  const Region* region = FindRemote(*to, remote.rkey, remote.remote_addr, length, access);
+  if ((to->access & access) == 0 || (length > 0 && region == nullptr)) {
     Fail(to);
     return IBV_WC_REM_ACCESS_ERR;
   }
-  auto* there = reinterpret_cast<char*>(remote.remote_addr);
+  if (length == 0) return IBV_WC_SUCCESS;
+  const std::byte* there = region->At(remote.remote_addr);
   if (!read) {
     const std::string bytes = Gather(work);
-    std::memcpy(there, bytes.data(), bytes.size());
+    std::memcpy(region->At(remote.remote_addr), bytes.data(), bytes.size());
     return IBV_WC_SUCCESS;
   }
   for (const ibv_sge& piece : work.pieces) {
@@ -220,7 +220,7 @@ FakeRdma::FakeRdma(Traits traits) : state_(std::make_shared<State>(traits)) {
   Require(g_device == nullptr, "there can be only one");
   g_device = this;
   g_state = state_;
-  UseIbverbs(&kTable);
+  UseIbverbs(traits.dma_bufs ? &kTable : &kOldTable);
 }
 
 FakeRdma::~FakeRdma() {
@@ -263,6 +263,21 @@ int FakeRdma::waiting_joins() const {
 void FakeRdma::MakeDeaf(uint32_t queue_pair) {
   std::lock_guard lock(state_->mutex);
   state_->deaf.insert(queue_pair);
+}
+
+void FakeRdma::RefuseDmaBufs(int error) {
+  std::lock_guard lock(state_->mutex);
+  state_->dma_buf_error = error;
+}
+
+void FakeRdma::UsePeerMemory(PeerMemory peer_memory) {
+  std::lock_guard lock(state_->mutex);
+  state_->peer_memory = std::move(peer_memory);
+}
+
+int FakeRdma::regions() const {
+  std::lock_guard lock(state_->mutex);
+  return static_cast<int>(state_->regions.size());
 }
 
 int FakeRdma::queue_pairs() const {

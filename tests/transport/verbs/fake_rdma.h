@@ -8,6 +8,8 @@
 // One device, "fake0", with one Ethernet port at ::ffff:127.0.0.1. Thread-safe.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "transport/verbs/ibverbs_library.h"
@@ -20,7 +22,10 @@ class FakeRdma {
   struct Traits {
     bool windows = true;
     bool last_receive_events = true;  // not every driver has them
+    bool dma_bufs = true;             // the library knows of them
   };
+  // Where the bytes are that another device has at an address; null if it is none of its own.
+  using PeerMemory = std::function<std::byte*(const std::byte* address, size_t size)>;
 
   FakeRdma() : FakeRdma(Traits{}) {}
   explicit FakeRdma(Traits traits);
@@ -43,6 +48,13 @@ class FakeRdma {
   // From now on this queue pair seems to have no receive for what is sent to it.
   void MakeDeaf(uint32_t queue_pair);
 
+  // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
+  // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda).
+  void RefuseDmaBufs(int error);
+  // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
+  void UsePeerMemory(PeerMemory peer_memory);
+
+  int regions() const;        // that are registered
   int queue_pairs() const;    // that exist
   int open_contexts() const;  // while there are any, a device cannot go
   int bound_windows() const;  // over all memory

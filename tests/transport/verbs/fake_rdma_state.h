@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,15 @@ struct Receives : ibv_srq {
 
 struct Region : ibv_mr {
   unsigned access = 0;
-  int windows = 0;  // bound to it
+  int windows = 0;                // bound to it
+  uint64_t start = 0;             // as work requests address it
+  std::byte* memory = nullptr;    // where its bytes are
+  std::span<std::byte> mapped{};  // of a dma-buf
+
+  std::byte* At(uint64_t address) const { return memory + (address - start); }
+  bool Contains(uint64_t address, uint64_t size) const {
+    return address >= start && size <= length - std::min<uint64_t>(length, address - start);
+  }
 };
 
 struct QueuePair;
@@ -139,7 +149,8 @@ class FakeRdma::State {
   ibv_wc_status SendTo(QueuePair* to, const Work& work);
   ibv_wc_status Bind(QueuePair* pair, const Work& work);
   ibv_wc_status Invalidate(QueuePair* pair, uint32_t key);
-  bool MayTouch(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length, unsigned access);
+  const Region* FindRemote(const QueuePair& at, uint32_t key, uint64_t address, uint64_t length,
+                           unsigned access);
   bool LocalIsFine(const QueuePair& pair, const ibv_sge& piece, unsigned access);
   std::string Gather(const Work& work);
   void Unbind(Window* window);
@@ -149,6 +160,8 @@ class FakeRdma::State {
   mutable std::mutex mutex;
   bool removed = false;
   int contexts = 0;
+  int dma_buf_error = 0;
+  PeerMemory peer_memory;  // null: none
   uint32_t next_number = 17, next_key = 1;
   std::map<uint32_t, QueuePair*> pairs;
   std::map<uint32_t, Region*> regions;
@@ -168,8 +181,8 @@ namespace fake {
 // Stays after the FakeRdma itself for what outlives it, as connections that are still ending do.
 FakeRdma::State& Device();
 
-// What LoadIbverbs is to find.
-extern const Ibverbs kTable;
+// What LoadIbverbs is to find; the old one is without dma-bufs.
+extern const Ibverbs kTable, kOldTable;
 
 }  // namespace fake
 }  // namespace nacre::verbs

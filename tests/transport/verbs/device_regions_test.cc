@@ -1,0 +1,198 @@
+// Which registrations of a device's memory are made, kept and taken back, and what is said where none can be.
+#include "transport/verbs/device_regions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/metrics.h"
+#include "tests/transport/fake_device.h"
+#include "tests/transport/verbs/fake_rdma.h"
+
+namespace nacre::verbs {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr size_t kBuffer = 64 << 10;
+constexpr size_t kAll = 17 * kBuffer;
+
+using Held = std::shared_ptr<const Registration>;
+
+class DeviceRegionsTest : public ::testing::Test {
+ protected:
+  explicit DeviceRegionsTest(FakeRdma::Traits traits = {}) : rdma_(traits) {
+    StatusOr<std::shared_ptr<Domain>> domain = Domain::Open(**LoadIbverbs(), "fake0");
+    EXPECT_TRUE(domain.ok()) << domain.status();
+    domain_ = *domain;
+  }
+
+  std::shared_ptr<MemoryRegion> Register(size_t offset, size_t size) {
+    // As GPUs align their memory.
+    const size_t first = -reinterpret_cast<uintptr_t>(device_->data()) % kBuffer;
+    auto region = regions_->Register(device_, device_->data() + first + offset, size);
+    EXPECT_TRUE(region.ok()) << region.status();
+    return *region;
+  }
+  std::shared_ptr<MemoryRegion> Buffer(size_t number) { return Register(number * kBuffer, kBuffer); }
+  StatusOr<Held> Find(const std::shared_ptr<MemoryRegion>& region) {
+    return regions_->Find(domain_, *region);
+  }
+  Status Refusal(const std::shared_ptr<MemoryRegion>& region) {
+    Status status = Find(region).status();
+    EXPECT_EQ(ToErrno(status), ENOTSUP) << status;
+    return status;
+  }
+  static int64_t Count(const std::string& what) { return GetCounter("transport.verbs.device." + what).Get(); }
+
+  FakeRdma rdma_;
+  std::shared_ptr<Domain> domain_;
+  const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(kAll);
+  const std::shared_ptr<DeviceRegions> regions_ = std::make_shared<DeviceRegions>();
+};
+
+TEST_F(DeviceRegionsTest, RegistersOnceWhatIsNamedTwice) {
+  auto region = Register(1000, 5000);
+  auto same = Register(1000, 5000);
+  EXPECT_EQ(rdma_.regions(), 0);
+  const int64_t hits = Count("hits");
+  StatusOr<Held> first = Find(region);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(*Find(region), *first);
+  EXPECT_EQ(*Find(same), *first);
+  EXPECT_EQ(Count("hits") - hits, 2);
+  EXPECT_EQ(rdma_.regions(), 1);
+  // Exactly these bytes.
+  EXPECT_EQ((*first)->region()->length, 5000u);
+  region.reset();
+  EXPECT_EQ(*Find(same), *first);
+  same.reset();
+  EXPECT_EQ(rdma_.regions(), 1);  // in use
+  first->reset();
+  EXPECT_EQ(rdma_.regions(), 0);
+}
+
+TEST_F(DeviceRegionsTest, MemoryThatIsAnotherNowIsRegisteredAnew) {
+  auto region = Buffer(0);
+  StatusOr<Held> old = Find(region);
+  ASSERT_TRUE(old.ok()) << old.status();
+  const int64_t stale = Count("stale");
+  device_->ChangeBufferId();
+  StatusOr<Held> now = Find(region);
+  ASSERT_TRUE(now.ok()) << now.status();
+  EXPECT_NE(*now, *old);
+  EXPECT_EQ(Count("stale") - stale, 1);
+  EXPECT_EQ(rdma_.regions(), 2);
+  old->reset();
+  EXPECT_EQ(rdma_.regions(), 1);
+}
+
+TEST_F(DeviceRegionsTest, TheLeastRecentlyUsedMakesRoom) {
+  device_->SetRdmaBudget(3 * kBuffer);
+  std::vector<std::shared_ptr<MemoryRegion>> buffers;
+  for (size_t i = 0; i < 5; ++i) buffers.push_back(Buffer(i));
+  const int64_t evicted = Count("evicted"), cached = Count("registrations");
+  StatusOr<Held> in_use = Find(buffers[0]);
+  ASSERT_TRUE(in_use.ok()) << in_use.status();
+  for (size_t i : {1, 2, 1}) ASSERT_TRUE(Find(buffers[i]).ok()) << i;
+  EXPECT_EQ(Count("evicted"), evicted);
+  ASSERT_TRUE(Find(buffers[3]).ok());  // instead of 2
+  EXPECT_EQ(Count("evicted") - evicted, 1);
+  EXPECT_EQ(Count("registrations") - cached, 3);
+  const int64_t hits = Count("hits");
+  ASSERT_TRUE(Find(buffers[1]).ok());
+  ASSERT_TRUE(Find(buffers[0]).ok());
+  EXPECT_EQ(Count("hits") - hits, 2);
+  EXPECT_EQ(rdma_.regions(), 3);
+}
+
+TEST_F(DeviceRegionsTest, WhatIsInUseMakesNoRoom) {
+  device_->SetRdmaBudget(2 * kBuffer);
+  auto first = Buffer(0), second = Buffer(1), third = Buffer(2);
+  StatusOr<Held> one = Find(first), two = Find(second);
+  ASSERT_TRUE(one.ok() && two.ok());
+  const int64_t refused = Count("refused");
+  EXPECT_THAT(std::string(Refusal(third).message()),
+              AllOf(HasSubstr("in use just now"), HasSubstr("131072"), HasSubstr("BAR1")));
+  EXPECT_EQ(Count("refused") - refused, 1);
+  // What has lost its region takes room until it is not used any more.
+  first.reset();
+  EXPECT_THAT(std::string(Refusal(third).message()), HasSubstr("in use just now"));
+  one->reset();
+  EXPECT_TRUE(Find(third).ok());
+  EXPECT_THAT(std::string(Refusal(Register(0, 3 * kBuffer)).message()), HasSubstr("use smaller buffers"));
+}
+
+TEST_F(DeviceRegionsTest, ADeviceThatIsFullBeforeItsBudgetIsMadeRoomIn) {
+  auto first = Buffer(0), second = Buffer(1);
+  ASSERT_TRUE(Find(first).ok());
+  rdma_.RefuseDmaBufs(ENOMEM);
+  const int64_t evicted = Count("evicted");
+  EXPECT_THAT(std::string(Refusal(second).message()), HasSubstr("dma-buf: 65536 bytes"));
+  EXPECT_EQ(Count("evicted") - evicted, 1);
+  rdma_.RefuseDmaBufs(0);
+  EXPECT_TRUE(Find(first).ok());
+  EXPECT_TRUE(Find(second).ok());
+}
+
+TEST_F(DeviceRegionsTest, ARefusalNamesWhatWasTriedAndWhatIsMissing) {
+  device_->FailExports(ErrnoError(EOPNOTSUPP, "CUDA_ERROR_NOT_SUPPORTED (801): no open modules"));
+  device_->SetPeerMemory(ErrnoError(ENOTSUP, "nvidia-peermem is not loaded: modprobe nvidia-peermem"));
+  auto region = Buffer(0);
+  const std::string why(Refusal(region).message());
+  EXPECT_EQ(why,
+            "RDMA device fake0 cannot write into fake:0: dma-buf: CUDA_ERROR_NOT_SUPPORTED (801): no open "
+            "modules; peer memory: nvidia-peermem is not loaded: modprobe nvidia-peermem");
+  // The verdict is kept.
+  device_->FailExports(OkStatus());
+  EXPECT_EQ(std::string(Refusal(region).message()), why);
+  regions_->Forget(*domain_);
+  EXPECT_TRUE(Find(region).ok());
+}
+
+TEST_F(DeviceRegionsTest, PeerMemoryWhereThereAreNoDmaBufs) {
+  rdma_.RefuseDmaBufs(EOPNOTSUPP);
+  device_->SetPeerMemory(OkStatus());
+  auto region = Buffer(0);
+  // It promises what it does not keep.
+  EXPECT_THAT(std::string(Refusal(region).message()),
+              AllOf(HasSubstr("driver of RDMA device fake0 registers no dma-bufs"),
+                    HasSubstr("peer memory: 65536 bytes"), HasSubstr("Bad address")));
+  rdma_.UsePeerMemory([&](const std::byte* address, size_t) {
+    return device_->alias().data() + (address - device_->data());
+  });
+  regions_->Forget(*domain_);
+  StatusOr<Held> held = Find(region);
+  ASSERT_TRUE(held.ok()) << held.status();
+  const DeviceVerdict verdict = TryDeviceMemory(domain_, *device_, {device_->data(), kAll});
+  EXPECT_TRUE(verdict.status.ok());
+  EXPECT_EQ(Name(verdict.mechanism), "peer memory");
+  EXPECT_THAT(verdict.reason, HasSubstr("dma-buf: the driver of RDMA device fake0"));
+}
+
+TEST_F(DeviceRegionsTest, WhatCannotBeFlushedIsNotWrittenInto) {
+  device_->FailFlushes(ErrnoError(ENOTSUP, "the driver cannot flush"));
+  EXPECT_THAT(std::string(Refusal(Buffer(0)).message()),
+              AllOf(HasSubstr("might not be seen"), HasSubstr("the driver cannot flush")));
+}
+
+TEST_F(DeviceRegionsTest, AFailedDeviceIsNotUsedAgain) {
+  auto region = Buffer(0);
+  ASSERT_TRUE(Find(region).ok());
+  domain_->Retire();
+  regions_->Forget(*domain_);
+  EXPECT_EQ(rdma_.regions(), 0);
+  EXPECT_TRUE(absl::IsUnavailable(Find(region).status()));
+}
+
+class OldLibraryTest : public DeviceRegionsTest {
+ protected:
+  OldLibraryTest() : DeviceRegionsTest({.dma_bufs = false}) {}
+};
+
+TEST_F(OldLibraryTest, SaysWhatToInstall) {
+  EXPECT_THAT(std::string(Refusal(Buffer(0)).message()), HasSubstr("install rdma-core 34 or newer"));
+}
+
+}  // namespace
+}  // namespace nacre::verbs

@@ -1,0 +1,19 @@
+// libibverbs of this machine with dma-bufs added: no released soft-RoCE registers any, so the pages behind
+// the descriptor are mapped here and registered as host memory under the device's addresses. What goes over
+// the wire, keys and addresses, is that of the real thing. For files as FakeDevice exports them.
+#pragma once
+
+#include "transport/verbs/ibverbs_library.h"
+
+namespace nacre::verbs {
+
+// What LoadIbverbs finds while this object lives; nothing changes where there is no libibverbs.
+class EmulatedDmaBufs {
+ public:
+  EmulatedDmaBufs();
+  ~EmulatedDmaBufs() { UseIbverbs(nullptr); }
+  EmulatedDmaBufs(const EmulatedDmaBufs&) = delete;
+  EmulatedDmaBufs& operator=(const EmulatedDmaBufs&) = delete;
+};
+
+}  // namespace nacre::verbs

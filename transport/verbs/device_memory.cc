@@ -1,0 +1,70 @@
+#include "transport/verbs/device_memory.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+namespace nacre::verbs {
+namespace {
+
+// Windows cannot be bound to dma-bufs, so there are none for device memory at all.
+constexpr int kDeviceMemoryAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+StatusOr<std::unique_ptr<Registration>> RegisterAsDmaBuf(const std::shared_ptr<Domain>& domain,
+                                                         MemoryDevice& device, std::span<std::byte> memory) {
+  if (domain->ibverbs().reg_dmabuf_mr == nullptr)
+    return ErrnoError(ENOTSUP, "libibverbs has no ibv_reg_dmabuf_mr: install rdma-core 34 or newer");
+  ASSIGN_OR_RETURN(const DmaBuf exported, device.ExportDmaBuf(memory));
+  return Registration::MakeDmaBuf(domain, exported, kDeviceMemoryAccess);
+}
+
+StatusOr<std::unique_ptr<Registration>> RegisterAsPeerMemory(const std::shared_ptr<Domain>& domain,
+                                                             MemoryDevice& device,
+                                                             std::span<std::byte> memory) {
+  RETURN_IF_ERROR(device.PeerMemory());
+  return Registration::Make(domain, memory.data(), memory.size(), kDeviceMemoryAccess);
+}
+
+Status CanFlush(MemoryDevice& device) {
+  const Status flushed = device.FlushRemoteWrites();
+  if (flushed.ok()) return flushed;
+  return ErrnoError(ENOTSUP, absl::StrFormat("what an RDMA device would write into %s might not be seen: %s",
+                                             device.name(), flushed.message()));
+}
+
+}  // namespace
+
+std::string_view Name(DeviceMechanism mechanism) {
+  return mechanism == DeviceMechanism::kDmaBuf ? "dma-buf" : "peer memory";
+}
+
+StatusOr<std::unique_ptr<Registration>> RegisterBy(DeviceMechanism mechanism,
+                                                   const std::shared_ptr<Domain>& domain,
+                                                   MemoryDevice& device, std::span<std::byte> memory) {
+  return mechanism == DeviceMechanism::kDmaBuf ? RegisterAsDmaBuf(domain, device, memory)
+                                               : RegisterAsPeerMemory(domain, device, memory);
+}
+
+DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevice& device,
+                              std::span<std::byte> memory) {
+  memory = memory.first(std::min(memory.size(), kDeviceTrialBytes));
+  DeviceVerdict verdict;
+  for (DeviceMechanism mechanism : {DeviceMechanism::kDmaBuf, DeviceMechanism::kPeerMemory}) {
+    const Status tried = RegisterBy(mechanism, domain, device, memory).status();
+    verdict.mechanism = mechanism;
+    if (tried.ok()) {
+      verdict.status = CanFlush(device);
+      return verdict;
+    }
+    verdict.reason += absl::StrFormat("%s%s: %s", verdict.reason.empty() ? "" : "; ",
+                                      AbslView(Name(mechanism)), tried.message());
+  }
+  verdict.status =
+      ErrnoError(ENOTSUP, absl::StrFormat("RDMA device %s cannot write into %s: %s",
+                                          domain->context()->device->name, device.name(), verdict.reason));
+  return verdict;
+}
+
+}  // namespace nacre::verbs

@@ -1,0 +1,89 @@
+// The memory of devices (GPUs) that was registered with a verbs transport. It is registered with an RDMA
+// device when a call first names it there, and kept so while a region has it, but not beyond what the device
+// allows (MemoryDevice::RdmaBudget): what has not been used for the longest time goes first. Memory that was
+// freed and is there again is told by its identity (MemoryDevice::BufferId). Registrations cover a region's
+// bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h).
+//
+// Thread-safe. Registering holds up other calls with device memory. Counters: transport.verbs.device.*.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "transport/transport.h"
+#include "transport/verbs/device_memory.h"
+#include "transport/verbs/domain.h"
+
+namespace nacre::verbs {
+
+class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
+ public:
+  // INVALID_ARGUMENT for a null pointer.
+  StatusOr<std::shared_ptr<MemoryRegion>> Register(std::shared_ptr<MemoryDevice> device, std::byte* data,
+                                                   size_t size);
+
+  // Of a region made here; in use, and so not taken back, until the last copy is gone. ENOTSUP: the RDMA
+  // device does not reach this memory, or cannot hold it too; says what was tried and what to do. EFAULT: it
+  // was freed. NOT_FOUND: another transport's. UNAVAILABLE: the RDMA device has failed.
+  StatusOr<std::shared_ptr<const Registration>> Find(const std::shared_ptr<Domain>& domain,
+                                                     const MemoryRegion& region);
+
+  // Takes back what is registered with a domain, when it is not in use any more.
+  void Forget(const Domain& domain);
+
+ private:
+  class Region;
+  struct Place {
+    MemoryDevice* device = nullptr;
+    std::byte* data = nullptr;
+    size_t size = 0;
+
+    auto operator<=>(const Place&) const = default;
+    std::span<std::byte> memory() const { return {data, size}; }
+  };
+  struct Known {
+    std::shared_ptr<Domain> domain;
+    uint64_t buffer_id = 0;
+    uint64_t used = 0;  // when, in finds
+    std::shared_ptr<const Registration> registration;
+
+    bool in_use() const { return registration.use_count() > 1; }
+  };
+  struct Entry {
+    int regions = 0;
+    std::vector<Known> known;
+  };
+  // What is to be remembered of a device; kept from its first use on.
+  struct Device {
+    std::shared_ptr<MemoryDevice> device;
+    uint64_t budget = 0;
+    std::shared_ptr<std::atomic<uint64_t>> registered = std::make_shared<std::atomic<uint64_t>>(0);  // bytes
+    std::map<const Domain*, DeviceVerdict> verdicts;
+  };
+  struct Charged;
+  using Entries = std::map<Place, Entry>;
+
+  void Remove(const Place& place);
+  // These under mutex_.
+  StatusOr<std::shared_ptr<const Registration>> Add(const std::shared_ptr<Domain>& domain,
+                                                    Entries::value_type* entry, uint64_t buffer_id);
+  Device& DeviceOf(MemoryDevice& device);
+  const DeviceVerdict& VerdictOf(const std::shared_ptr<Domain>& domain, Device* device,
+                                 std::span<std::byte> memory);
+  Status MakeRoom(const Device& device, uint64_t bytes);
+  bool EvictOne(const MemoryDevice& device);
+  StatusOr<std::unique_ptr<Registration>> RegisterWith(const std::shared_ptr<Domain>& domain,
+                                                       const Device& device, DeviceMechanism mechanism,
+                                                       std::span<std::byte> memory);
+
+  std::mutex mutex_;
+  Entries entries_;
+  std::map<MemoryDevice*, Device> devices_;
+  uint64_t finds_ = 0;
+};
+
+}  // namespace nacre::verbs
