@@ -13,6 +13,7 @@
 #include "common/crc32c.h"
 #include "gpu/device_state.h"
 #include "transport/shared_memory.h"
+#include "transport/verbs/device_memory.h"
 #include "transport/verbs/port.h"
 
 namespace nacre::gpu {
@@ -105,6 +106,21 @@ class Trials {
     return path;
   }
 
+  // A NIC that writes there by itself, if one can.
+  PathReport Rdma(const verbs::Ibverbs& ibverbs, const verbs::PortInfo& port, std::string distance) {
+    StatusOr<std::shared_ptr<verbs::Domain>> domain = verbs::Domain::Open(ibverbs, port.device);
+    if (!domain.ok()) return Staged(port.name(), std::move(distance), std::string(domain.status().message()));
+    const verbs::DeviceVerdict verdict =
+        verbs::TryDeviceMemory(*domain, *device_, {memory_->data(), verbs::kDeviceTrialBytes});
+    if (!verdict.status.ok())
+      return Staged(port.name(), std::move(distance), std::string(verdict.status.message()));
+    return PathReport{.from = port.name(),
+                      .distance = std::move(distance),
+                      .mechanism = absl::StrCat("RDMA, ", AbslView(verbs::Name(verdict.mechanism))),
+                      .reason = verdict.reason,
+                      .trial = "registered"};
+  }
+
   std::string DmaBufVerdict() {
     Status exported = device_->ExportDmaBuf({memory_->data(), 64 << 10}).status();
     return exported.ok() ? "yes" : std::string(exported.message());
@@ -163,7 +179,8 @@ std::string DistanceTo(const DeviceInfo& gpu, const std::string& nic) {
                      SysfsNumber(nic_link + "/numa_node"));
 }
 
-DeviceReport ReportDevice(Runtime* runtime, const std::shared_ptr<Device>& device, const Status& rdma,
+DeviceReport ReportDevice(Runtime* runtime, const std::shared_ptr<Device>& device,
+                          const StatusOr<const verbs::Ibverbs*>& rdma,
                           std::span<const verbs::PortInfo> ports) {
   DeviceReport report{.info = device->info()};
   Trials trials(runtime, device);
@@ -175,42 +192,48 @@ DeviceReport ReportDevice(Runtime* runtime, const std::shared_ptr<Device>& devic
   report.dma_buf = trials.DmaBufVerdict();
   report.paths.push_back(trials.SameNode());
   for (const verbs::PortInfo& port : ports)
-    report.paths.push_back(trials.Staged(port.name(), DistanceTo(device->info(), port.device),
-                                         "this version of Nacre does not let a NIC write into GPU memory"));
+    report.paths.push_back(trials.Rdma(**rdma, port, DistanceTo(device->info(), port.device)));
   report.paths.push_back(
-      trials.Staged("tcp", "-", rdma.ok() ? "" : absl::StrCat("no RDMA: ", rdma.message())));
+      trials.Staged("tcp", "-", rdma.ok() ? "" : absl::StrCat("no RDMA: ", rdma.status().message())));
   return report;
 }
 
 }  // namespace
 
 std::string PciDistance(const std::string& one, int one_node, const std::string& other, int other_node) {
-  auto bridge = [](const std::string& place) {
-    return std::filesystem::path(place).parent_path().parent_path();
-  };
+  if (one.empty() || other.empty()) return "SYS";
+  const std::filesystem::path here(one), there(other);
+  std::filesystem::path shared;
+  for (auto a = here.begin(), b = there.begin(); a != here.end() && b != there.end() && *a == *b; ++a, ++b)
+    shared /= *a;
   // Below the root complex ("/sys/devices/pci0000:00"), a bridge above both devices' own is a switch.
-  bool known = !one.empty() && !other.empty();
-  if (known && bridge(one) == bridge(other) && bridge(one).filename().string().rfind("pci", 0) != 0)
+  const bool root = shared.filename().string().rfind("pci", 0) == 0;
+  const bool below_root = shared.string().find("/pci") != std::string::npos && !root;
+  if (below_root && here.parent_path().parent_path() == shared && there.parent_path().parent_path() == shared)
     return "PIX";
-  return known && one_node >= 0 && one_node == other_node ? "NODE" : "SYS";
+  if (below_root) return "PXB";
+  if (root) return "PHB";
+  return one_node >= 0 && one_node == other_node ? "NODE" : "SYS";
 }
 
 MachineReport MakeReport(Runtime* runtime, Options options) {
   MachineReport report;
   std::vector<verbs::PortInfo> ports;
   StatusOr<const verbs::Ibverbs*> ibverbs = verbs::LoadIbverbs();
-  report.rdma = ibverbs.status();
   if (ibverbs.ok()) {
     StatusOr<std::vector<verbs::PortInfo>> found = verbs::FindPorts(**ibverbs);
-    report.rdma = found.status();
-    if (found.ok()) ports = *std::move(found);
+    if (found.ok())
+      ports = *std::move(found);
+    else
+      ibverbs = found.status();
   }
+  report.rdma = ibverbs.status();
   StatusOr<std::shared_ptr<Gpus>> gpus = Gpus::Open(std::move(options));
   report.gpus = gpus.status();
   if (!gpus.ok()) return report;
   report.driver_version = (*gpus)->driver_version();
   for (const auto& device : (*gpus)->devices())
-    report.devices.push_back(ReportDevice(runtime, device, report.rdma, ports));
+    report.devices.push_back(ReportDevice(runtime, device, ibverbs, ports));
   return report;
 }
 

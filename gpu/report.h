@@ -12,12 +12,12 @@ namespace nacre::gpu {
 
 // One way of a file's bytes into a GPU's memory.
 struct PathReport {
-  std::string from;  // "this node", "tcp", "mlx5_0 port 1"
-  std::string
-      distance;  // between GPU and NIC: "PIX" same switch, "NODE" same NUMA node, "SYS" farther, "-" no NIC
+  std::string from;      // "this node", "tcp", "mlx5_0 port 1"
+  std::string distance;  // between GPU and NIC, see PciDistance; "-": no NIC
   std::string mechanism;
   std::string reason;               // why not a better one; empty: there is none
-  double gigabytes_per_second = 0;  // what the trial reached; 0: there was none, or it failed
+  double gigabytes_per_second = 0;  // what the trial reached; 0: it measured nothing, or failed
+  std::string trial;                // what it did where it measured nothing
   std::string failure;              // of the trial
 };
 
@@ -39,7 +39,8 @@ struct MachineReport {
 MachineReport MakeReport(Runtime* runtime, Options options);
 
 // How far apart two PCI devices are, from their places in sysfs
-// ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0") and NUMA nodes. "PIX", "NODE" or "SYS".
+// ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0") and NUMA nodes: "PIX" at one switch, "PXB" over
+// several switches of one port, "PHB" over the host's bridge, "NODE" in one NUMA node, "SYS" farther.
 std::string PciDistance(const std::string& one, int one_node, const std::string& other, int other_node);
 
 }  // namespace nacre::gpu

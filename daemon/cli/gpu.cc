@@ -12,17 +12,20 @@ namespace {
 
 constexpr char kGpuHelp[] =
     "For each GPU: the ways of a file's bytes into its memory, what was used in a trial (verified, "
-    "in GB/s), and why nothing better.\n"
+    "in GB/s; of an RDMA device, 64 KiB registered for it to write into), and why nothing better.\n"
+    "Distance: PIX one PCIe switch, PXB several, PHB the host's bridge, NODE one NUMA node, SYS farther.\n"
     "Takes 64 MiB of each GPU for a moment.\n"
     "Exit status: 0 there is a GPU that works, 1 there is none, 2 wrong usage.";
 
 Json PathToJson(const gpu::PathReport& path) {
   Json out = {{"from", path.from}, {"distance", path.distance}, {"mechanism", path.mechanism}};
   if (!path.reason.empty()) out["reason"] = path.reason;
-  if (path.failure.empty())
-    out["trial_gb_per_s"] = path.gigabytes_per_second;
-  else
+  if (!path.failure.empty())
     out["trial_failure"] = path.failure;
+  else if (!path.trial.empty())
+    out["trial"] = path.trial;
+  else
+    out["trial_gb_per_s"] = path.gigabytes_per_second;
   return out;
 }
 
@@ -56,10 +59,12 @@ Json GpusToJson(const gpu::MachineReport& report) {
 
 void PrintPath(const gpu::PathReport& path) {
   std::printf("  %-16s %-8s %-38s ", path.from.c_str(), path.distance.c_str(), path.mechanism.c_str());
-  if (path.failure.empty())
-    std::printf("%6.1f GB/s", path.gigabytes_per_second);
-  else
+  if (!path.failure.empty())
     std::printf("trial failed: %s", path.failure.c_str());
+  else if (!path.trial.empty())
+    std::printf("%-11s", path.trial.c_str());
+  else
+    std::printf("%6.1f GB/s", path.gigabytes_per_second);
   std::printf("%s%s\n", path.reason.empty() ? "" : "  ", path.reason.c_str());
 }
 
