@@ -113,21 +113,36 @@ double SecondsToRead(File& file, const Span& span) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Says how fast; the emulated CPU decides how fast it is.
-TEST_F(DeviceRead, AsFastAsIntoHostMemory) {
+// The rate into GPU memory as a part of that into host memory, both read in turns.
+void Compare(bool verify) {
+  ClientOptions options;
+  options.transport = "rdma";
+  options.verify = verify;
+  auto client = Client::open(std::getenv("NACRE_TEST_MDS"), options);
+  ASSERT_TRUE(client) << client.error().message();
+  auto file = client->open_file("read-into-a-gpu");
+  ASSERT_TRUE(file) << file.error().message();
   DeviceMemory memory(kFileBytes);
   std::string host(kFileBytes, '\0');
-  Buffer into_gpu = Register(memory.data(), memory.size());
-  Buffer into_host = Register(host.data(), host.size());
+  auto into_gpu = client->register_buffer(memory.data(), memory.size());
+  auto into_host = client->register_buffer(host.data(), host.size());
+  ASSERT_TRUE(into_gpu && into_host);
   double best_host = 1e9, best_gpu = 1e9;
-  for (int round = 0; round < 4; ++round) {  // the first registers
-    best_host = std::min(best_host, SecondsToRead(file_, into_host.span()));
-    best_gpu = std::min(best_gpu, SecondsToRead(file_, into_gpu.span()));
+  for (int round = 0; round < 5; ++round) {  // the first registers
+    best_host = std::min(best_host, SecondsToRead(*file, into_host->span()));
+    best_gpu = std::min(best_gpu, SecondsToRead(*file, into_gpu->span()));
   }
-  EXPECT_TRUE(host == content_);
-  EXPECT_TRUE(memory.bytes() == content_);
-  std::printf("reads of %zu MiB over rdma: %.0f MB/s into host memory, into GPU memory %.3f of that\n",
-              kFileBytes >> 20, 1e-6 * kFileBytes / best_host, best_host / best_gpu);
+  EXPECT_TRUE(memory.bytes() == host);
+  std::printf("reads of %zu MiB over rdma, %s: %.0f MB/s into host memory, into GPU memory %.3f of that\n",
+              kFileBytes >> 20, verify ? "verified" : "not verified", 1e-6 * kFileBytes / best_host,
+              best_host / best_gpu);
+}
+
+// Says how fast; the emulated CPU decides how fast it is, and the checksums of a GPU that is made up are its
+// work too.
+TEST_F(DeviceRead, AsFastAsIntoHostMemory) {
+  Compare(false);
+  Compare(true);
 }
 
 // For NACRE_TEST_SECONDS, while tests/rdma/device.sh kills an OSS.
