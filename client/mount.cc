@@ -61,6 +61,7 @@ Task<Status> Core::Start() {
   hooks.evicted = [this](std::string) { OnEvicted(); };
   hooks.report = [this](proto::KeepAlive* keep_alive) {
     for (std::string& path : targets_->Paths()) keep_alive->add_paths(std::move(path));
+    for (proto::PathState& state : targets_->PathStates()) *keep_alive->add_path_states() = std::move(state);
     keep_alive->set_resident_bytes(ResidentBytes());
   };
   hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { names_behind_ = reply.names_behind(); };

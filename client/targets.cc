@@ -15,6 +15,27 @@ Status Evicted() {
   return ErrnoError(EIO, "this client's session was evicted while the request was under way");
 }
 
+proto::PathState StateOf(const std::string& address, const PathStats& stats) {
+  proto::PathState state;
+  state.set_address(address);
+  state.set_path(stats.path);
+  state.set_rail(stats.rail);
+  state.set_numa_node(stats.numa_node);
+  state.set_down(stats.down);
+  state.set_reads(stats.reads);
+  state.set_read_bytes(stats.read_bytes);
+  state.set_writes(stats.writes);
+  state.set_written_bytes(stats.written_bytes);
+  state.set_other_calls(stats.other_calls);
+  state.set_p50_micros(stats.p50_micros);
+  state.set_p99_micros(stats.p99_micros);
+  state.set_credit_waits(stats.credit_waits);
+  state.set_lost(stats.lost);
+  state.set_moved(stats.moved);
+  state.set_registrations(stats.registrations);
+  return state;
+}
+
 }  // namespace
 
 Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss)
@@ -220,6 +241,15 @@ std::vector<std::string> Targets::Paths() const {
                                         : absl::StrFormat("%s %s (%s)", address, path.path, path.reason));
   }
   return paths;
+}
+
+std::vector<proto::PathState> Targets::PathStates() const {
+  std::vector<proto::PathState> states;
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, stub] : stubs_) {
+    for (const PathStats& stats : stub->peer()->path().stats) states.push_back(StateOf(address, stats));
+  }
+  return states;
 }
 
 size_t Targets::count() const {

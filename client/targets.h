@@ -57,6 +57,8 @@ class Targets {
   std::string PathTo(OstIndex ost, const MemoryRegion& memory) const;
   // To each OSS: "address path (reason)".
   std::vector<std::string> Paths() const;
+  // What calls have done over each way to each OSS.
+  std::vector<proto::PathState> PathStates() const;
   size_t count() const;
 
  private:

@@ -53,10 +53,29 @@ struct MemorySpan {
   std::byte* data() const { return region->data() + offset; }
 };
 
+// What a peer's calls have done over one path, or over one rail of it, since the first of them. Bytes are
+// those of the memory that answered calls named: how many of them an RDMA device has moved only the server
+// knows.
+struct PathStats {
+  std::string path;                         // as PathInfo's
+  std::string rail;                         // device and port: "mlx5_0 port 1"; empty: the path has no rails
+  int numa_node = -1;                       // of the rail's device; -1: not known
+  bool down = false;                        // the rail carries nothing just now
+  uint64_t reads = 0, read_bytes = 0;       // calls into whose memory the server could put
+  uint64_t writes = 0, written_bytes = 0;   // out of whose memory it could get
+  uint64_t other_calls = 0;                 // without memory
+  uint64_t p50_micros = 0, p99_micros = 0;  // half of the calls, all but 1 % took no longer
+  uint64_t credit_waits = 0;                // calls that could not be sent at once
+  uint64_t lost = 0;                        // calls that ended without an answer
+  uint64_t moved = 0;                       // calls that another rail took over before they were sent
+  uint64_t registrations = 0;               // memory that is registered with the rail's device now
+};
+
 // Which way bytes take, and why not a better one (shown by nacre status).
 struct PathInfo {
   std::string path;  // "tcp", "inproc", "rdma", …
   std::string reason;
+  std::vector<PathStats> stats = {};  // of the paths that have been used, this one or not
 };
 
 enum class CallMemory { kNone, kPutTarget, kGetSource };

@@ -1,3 +1,4 @@
+#include <absl/strings/match.h>
 #include <absl/strings/str_format.h>
 
 #include <cstdio>
@@ -35,13 +36,37 @@ void PrintOst(const proto::OstState& ost) {
   for (const std::string& problem : info.problems()) std::printf("    problem: %s\n", problem.c_str());
 }
 
+std::string Took(uint64_t micros) {
+  return micros < 10'000 ? absl::StrFormat("%d us", micros) : absl::StrFormat("%d ms", micros / 1000);
+}
+
+void PrintPath(const proto::PathState& path) {
+  std::string line = path.rail().empty() ? path.path() : path.rail();
+  if (path.numa_node() >= 0) line += absl::StrFormat(" (NUMA node %d)", path.numa_node());
+  if (path.down()) line += " DOWN";
+  line += absl::StrFormat(": %d reads of %s, %d writes of %s, %d other calls; half within %s, 99%% within %s",
+                          path.reads(), HumanSize(path.read_bytes()), path.writes(),
+                          HumanSize(path.written_bytes()), path.other_calls(), Took(path.p50_micros()),
+                          Took(path.p99_micros()));
+  if (path.credit_waits() > 0) line += absl::StrFormat("; %d waited for credit", path.credit_waits());
+  if (path.lost() > 0) line += absl::StrFormat("; %d lost", path.lost());
+  if (path.moved() > 0) line += absl::StrFormat("; %d moved to another rail", path.moved());
+  if (path.registrations() > 0) line += absl::StrFormat("; %d registrations", path.registrations());
+  std::printf("      %s\n", line.c_str());
+}
+
 void PrintSession(const proto::SessionState& session) {
   std::printf("  %s: %s, %llu open files, %llu leases, %llu locks, %s resident\n", session.name().c_str(),
               session.connected() ? "connected" : "NOT CONNECTED",
               static_cast<unsigned long long>(session.open_files()),
               static_cast<unsigned long long>(session.leases()),
               static_cast<unsigned long long>(session.locks()), HumanSize(session.resident_bytes()).c_str());
-  for (const std::string& path : session.paths()) std::printf("    %s\n", path.c_str());
+  for (const std::string& path : session.paths()) {
+    std::printf("    %s\n", path.c_str());
+    for (const proto::PathState& state : session.path_states()) {
+      if (absl::StartsWith(path, state.address() + " ")) PrintPath(state);
+    }
+  }
 }
 
 void PrintStatus(const proto::ClusterStatus& status) {

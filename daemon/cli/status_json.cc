@@ -24,7 +24,28 @@ Json OstToJson(const proto::OstState& ost) {
           {"problems", Texts(ost.info().problems())}};
 }
 
+Json PathToJson(const proto::PathState& path) {
+  return {{"address", path.address()},
+          {"path", path.path()},
+          {"rail", path.rail()},
+          {"numa_node", path.numa_node()},
+          {"up", !path.down()},
+          {"reads", path.reads()},
+          {"read_bytes", path.read_bytes()},
+          {"writes", path.writes()},
+          {"written_bytes", path.written_bytes()},
+          {"other_calls", path.other_calls()},
+          {"p50_micros", path.p50_micros()},
+          {"p99_micros", path.p99_micros()},
+          {"credit_waits", path.credit_waits()},
+          {"lost", path.lost()},
+          {"moved", path.moved()},
+          {"registrations", path.registrations()}};
+}
+
 Json SessionToJson(const proto::SessionState& session) {
+  Json path_states = Json::array();
+  for (const proto::PathState& path : session.path_states()) path_states.push_back(PathToJson(path));
   return {{"id", session.id()},
           {"name", session.name()},
           {"connected", session.connected()},
@@ -32,7 +53,8 @@ Json SessionToJson(const proto::SessionState& session) {
           {"leases", session.leases()},
           {"locks", session.locks()},
           {"resident_bytes", session.resident_bytes()},
-          {"paths", Texts(session.paths())}};
+          {"paths", Texts(session.paths())},
+          {"path_states", path_states}};
 }
 
 }  // namespace

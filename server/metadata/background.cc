@@ -117,6 +117,7 @@ proto::ClusterStatus MakeStatus(Mds& mds) {
     out->set_leases(mds.leases.CountOf(session->id));
     out->set_locks(mds.file_locks.CountOf(session->id));
     *out->mutable_paths() = report.paths();
+    *out->mutable_path_states() = report.path_states();
     out->set_resident_bytes(report.resident_bytes());
   }
   status.set_destroy_queue(mds.destroyer.QueuedObjects());

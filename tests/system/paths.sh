@@ -66,6 +66,7 @@ idle() {
 
 step "a file over shared memory" move_bytes
 step "nacre status says shm" wait_for 60 "status" status_says '127\.0\.0\.1:[0-9]+ shm$'
+step "and how much went over it" wait_for 60 "status" status_says '^      shm: [1-9][0-9]* reads of [0-9.]+ [KMGT]iB, '
 step "an OSS killed in the middle of it" killed_in_between
 step "idle: little CPU in all processes together" idle
 step "TCP where the client wants it, and status says why" use tcp client.1

@@ -63,6 +63,34 @@ TEST_P(TransportTest, RefusesABodyBeyondTheLimit) {
   EXPECT_TRUE(Call(*peer, "still there").ok());
 }
 
+TEST_P(TransportTest, CountsItsCalls) {
+  const Bytes data = RandomBytes(100'000, 1);
+  Listen([&data](CallPtr call) -> Task<void> {
+    return call->memory_kind() == CallMemory::kPutTarget ? PutAll(data)(std::move(call))
+                                                         : Echo(std::move(call));
+  });
+  auto peer = Connect();
+  Bytes memory(data.size());
+  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
+  ASSERT_TRUE(Call(*peer, "", CallMemory::kGetSource, Whole(memory)).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Call(*peer, "x").ok());
+  const PathInfo path = peer->path();
+  if (path.path == "inproc") GTEST_SKIP() << "there is no path to tell of";
+  ASSERT_EQ(path.stats.size(), 1u);
+  const PathStats& stats = path.stats.front();
+  EXPECT_EQ(stats.path, path.path);
+  EXPECT_EQ(!stats.rail.empty(), path.path == "rdma");
+  EXPECT_FALSE(stats.down);
+  EXPECT_EQ(stats.reads, 1u);
+  EXPECT_EQ(stats.read_bytes, data.size());
+  EXPECT_EQ(stats.writes, 1u);
+  EXPECT_EQ(stats.written_bytes, data.size());
+  EXPECT_EQ(stats.other_calls, 3u);
+  EXPECT_EQ(stats.lost, 0u);
+  EXPECT_GE(stats.p99_micros, stats.p50_micros);
+  EXPECT_EQ(stats.registrations > 0, path.path == "rdma");
+}
+
 TEST_P(TransportTest, PutsOddSizesAtOddAddresses) {
   const Bytes data = RandomBytes(3'000'001, 1);
   Listen(PutAll(data));

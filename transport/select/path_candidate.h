@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "common/task.h"
+#include "transport/path_meter.h"
 #include "transport/shared_memory.h"
 #include "transport/transport.h"
 
@@ -42,9 +43,10 @@ class PathCandidate {
   // Errors say why this machine cannot serve the path.
   virtual StatusOr<std::unique_ptr<Listener>> Listen(CallHandler handler) = 0;
 
-  // The client's side: a peer that is connected now. UNAVAILABLE: it may work later. Any error's message
-  // becomes part of "why not better".
-  virtual Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout) = 0;
+  // The client's side: a peer that is connected now and counts its calls in `meters`. UNAVAILABLE: it may
+  // work later. Any error's message becomes part of "why not better".
+  virtual Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout,
+                                                        std::shared_ptr<PathMeters> meters) = 0;
 };
 
 }  // namespace nacre

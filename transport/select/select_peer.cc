@@ -35,10 +35,11 @@ struct Choice {
 class SelectCore : public std::enable_shared_from_this<SelectCore> {
  public:
   SelectCore(Executor executor, Clock& clock, std::shared_ptr<const SelectOptions> options,
-             std::shared_ptr<Peer> tcp)
+             std::shared_ptr<PathMeters> meters, std::shared_ptr<Peer> tcp)
       : executor_(std::move(executor)),
         clock_(clock),
         options_(std::move(options)),
+        meters_(std::move(meters)),
         tcp_(std::move(tcp)),
         address_(tcp_->address()) {}
 
@@ -75,14 +76,15 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   const Executor executor_;
   Clock& clock_;
   const std::shared_ptr<const SelectOptions> options_;
+  const std::shared_ptr<PathMeters> meters_;  // of all ways
   const std::shared_ptr<Peer> tcp_;
   const std::string address_;
   mutable std::mutex mutex_;
   bool closed_ = false;
   bool selecting_ = false;
-  std::set<size_t> offered_;  // at some time; only for the one Select that runs
-  Way way_;                   // no peer: none is chosen
-  PathInfo info_{"none", "no call has been made yet"};
+  std::set<size_t> offered_;                            // at some time; only for the one Select that runs
+  Way way_;                                             // no peer: none is chosen
+  PathInfo info_{"none", "no call has been made yet"};  // without stats
   std::map<std::string, std::string> refused_devices_;  // whose memory calls come by TCP instead, and why
   Duration look_again_ = Duration::zero();
   std::vector<OneShot<Status>> waiters_;
@@ -218,7 +220,7 @@ Task<StatusOr<std::shared_ptr<Peer>>> SelectCore::Try(std::shared_ptr<SelectCore
   self->offered_.insert(rank);
   std::string where = offer->where;
   const Duration timeout = self->options_->tcp.connect_timeout;
-  co_return co_await self->options_->candidates[rank]->Connect(std::move(where), timeout);
+  co_return co_await self->options_->candidates[rank]->Connect(std::move(where), timeout, self->meters_);
 }
 
 Choice SelectCore::FallBack(Choice choice, bool may_change) const {
@@ -252,8 +254,7 @@ void SelectCore::Finish(Choice choice) {
       const bool changed = way_.peer == nullptr || way_.rank != choice.way.rank;
       way_ = choice.way;
       refused_devices_.clear();
-      info_ = way_.peer->path();
-      info_.reason = Reason(choice.refused);
+      info_ = {way_.peer->path().path, Reason(choice.refused)};
       if (changed) {
         const LogLevel level = info_.reason.empty() ? LogLevel::kDebug : LogLevel::kInfo;
         Log(level, "data plane: %s is reached over %s%s%s", address_, info_.path,
@@ -280,8 +281,9 @@ void SelectCore::Lost(const Way& way, const Status& why) {
 }
 
 PathInfo SelectCore::path() const {
+  std::vector<PathStats> stats = meters_->Read();
   std::lock_guard lock(mutex_);
-  PathInfo info = info_;
+  PathInfo info = {info_.path, info_.reason, std::move(stats)};
   for (const auto& [device, why] : refused_devices_) {
     absl::StrAppendFormat(&info.reason, "%sto %s over %s and host memory: %s",
                           info.reason.empty() ? "" : "; ", device, NameOf(tcp_rank()), why);
@@ -341,10 +343,12 @@ StatusOr<std::shared_ptr<Peer>> MakeSelectPeer(Executor executor, Clock& clock,
                                                std::string address) {
   TcpOptions tcp_options = options->tcp;
   if (!options->reason.empty()) tcp_options.path_reason = options->reason;
+  auto meters = std::make_shared<PathMeters>();
   ASSIGN_OR_RETURN(std::shared_ptr<Peer> tcp,
-                   MakeTcpPeer(executor, clock, std::move(tcp_options), std::move(address)));
+                   MakeTcpPeer(executor, clock, std::move(tcp_options), std::move(address), meters));
   if (options->candidates.empty()) return tcp;  // nothing to choose
-  auto core = std::make_shared<SelectCore>(std::move(executor), clock, std::move(options), std::move(tcp));
+  auto core = std::make_shared<SelectCore>(std::move(executor), clock, std::move(options), std::move(meters),
+                                           std::move(tcp));
   return std::make_shared<SelectPeer>(std::move(core));
 }
 

@@ -45,9 +45,11 @@ class ShmTransport : public Transport {
 
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override { return Stream(address); }
 
-  StatusOr<std::shared_ptr<StreamPeer>> Stream(const std::string& address) {
+  StatusOr<std::shared_ptr<StreamPeer>> Stream(const std::string& address,
+                                               std::shared_ptr<PathMeters> meters = nullptr) {
     RETURN_IF_ERROR(CheckAddress(address));
-    return MakeStreamPeer(executor_, clock_, options_.stream, address, shm::ShmKind(memory_));
+    return MakeStreamPeer(executor_, clock_, options_.stream, address, shm::ShmKind(memory_),
+                          std::move(meters));
   }
 
   StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) override {
@@ -108,11 +110,13 @@ class ShmCandidate : public PathCandidate {
     return std::make_unique<OfferedListener>(std::move(listener), std::move(boot));
   }
 
-  Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout) override {
+  Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout,
+                                                std::shared_ptr<PathMeters> meters) override {
     CO_ASSIGN_OR_RETURN(const std::string boot, BootId());
     const std::string prefix = boot + " ";
     if (!absl::StartsWith(offer, prefix)) co_return ErrnoError(ENOTSUP, "the server runs on another machine");
-    CO_ASSIGN_OR_RETURN(std::shared_ptr<StreamPeer> peer, transport_.Stream(offer.substr(prefix.size())));
+    CO_ASSIGN_OR_RETURN(std::shared_ptr<StreamPeer> peer,
+                        transport_.Stream(offer.substr(prefix.size()), std::move(meters)));
     CO_RETURN_IF_ERROR(co_await peer->ConnectNow(timeout));
     co_return peer;
   }

@@ -40,12 +40,15 @@ Task<StatusOr<std::shared_ptr<ClientConnection>>> DialAndGreet(Executor executor
 
 class PeerCore : public std::enable_shared_from_this<PeerCore> {
  public:
-  PeerCore(Executor executor, Clock& clock, TcpOptions options, std::string address, StreamKind kind)
+  PeerCore(Executor executor, Clock& clock, TcpOptions options, std::string address, StreamKind kind,
+           std::shared_ptr<PathMeters> meters)
       : executor_(std::move(executor)),
         clock_(clock),
         options_(std::move(options)),
         address_(std::move(address)),
         kind_(std::move(kind)),
+        meters_(std::move(meters)),
+        meter_(meters_->Of(kind_.path)),
         lanes_(std::max(options_.connections, 1)) {}
 
   static Task<StatusOr<std::string>> Call(std::shared_ptr<PeerCore> self, CallRequest request,
@@ -56,7 +59,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   }
   void Close();
   const std::string& address() const { return address_; }
-  PathInfo path() const { return {kind_.path, options_.path_reason}; }
+  PathInfo path() const { return {kind_.path, options_.path_reason, meters_->Read()}; }
   std::string PathFor(const MemoryRegion& memory) const {
     if (memory.device() == nullptr) return kind_.path;
     return kind_.path + (kind_.devices_fetch ? "+gpu" : "+staging");
@@ -82,6 +85,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
     const size_t lane_;
   };
 
+  static Task<StatusOr<std::string>> Carry(std::shared_ptr<PeerCore> self, std::shared_ptr<ClientCall> call);
   size_t Choose(uint64_t size, uint64_t load);
   std::shared_ptr<ClientConnection> Ready(size_t lane);
   static Task<Status> AwaitConnection(std::shared_ptr<PeerCore> self, size_t lane, Duration deadline);
@@ -95,6 +99,8 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   const TcpOptions options_;
   const std::string address_;
   const StreamKind kind_;
+  const std::shared_ptr<PathMeters> meters_;
+  const std::shared_ptr<PathMeter> meter_;
   std::mutex mutex_;
   bool closed_ = false;
   std::vector<Lane> lanes_;
@@ -125,13 +131,20 @@ std::shared_ptr<ClientConnection> PeerCore::Ready(size_t lane) {
 Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                            Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
-  const Duration deadline = DeadlineAfter(self->clock_.Now(), timeout);
-  auto call = std::make_shared<ClientCall>(std::move(request), deadline);
+  const Duration begin = self->clock_.Now();
+  auto call = std::make_shared<ClientCall>(std::move(request), DeadlineAfter(begin, timeout));
+  StatusOr<std::string> reply = co_await Carry(self, call);
+  self->meter_->Ended(call->kind, call->memory.size(), self->clock_.Now() - begin, reply.status());
+  co_return reply;
+}
+
+Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<PeerCore> self,
+                                            std::shared_ptr<ClientCall> call) {
   const LaneUse use(self.get(), call->memory.size());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::shared_ptr<ClientConnection> connection = self->Ready(use.lane());
     if (connection == nullptr) {
-      Status status = co_await AwaitConnection(self, use.lane(), deadline);
+      Status status = co_await AwaitConnection(self, use.lane(), call->deadline);
       if (!status.ok()) co_return status;
       connection = self->Ready(use.lane());
     }
@@ -216,17 +229,20 @@ class LanePeer : public StreamPeer {
 }  // namespace
 
 StatusOr<std::shared_ptr<StreamPeer>> MakeStreamPeer(Executor executor, Clock& clock, TcpOptions options,
-                                                     std::string address, StreamKind kind) {
+                                                     std::string address, StreamKind kind,
+                                                     std::shared_ptr<PathMeters> meters) {
   RETURN_IF_ERROR(ParseSocketAddress(address).status());
+  if (meters == nullptr) meters = std::make_shared<PathMeters>();
   auto core = std::make_shared<PeerCore>(std::move(executor), clock, std::move(options), std::move(address),
-                                         std::move(kind));
+                                         std::move(kind), std::move(meters));
   return std::make_shared<LanePeer>(std::move(core));
 }
 
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
-                                            std::string address) {
+                                            std::string address, std::shared_ptr<PathMeters> meters) {
   StreamKind kind{absl::StartsWith(address, "unix:") ? "unix" : "tcp", false, DialAndGreet};
-  return MakeStreamPeer(std::move(executor), clock, std::move(options), std::move(address), std::move(kind));
+  return MakeStreamPeer(std::move(executor), clock, std::move(options), std::move(address), std::move(kind),
+                        std::move(meters));
 }
 
 Task<StatusOr<Hello>> AskForHello(Executor executor, Clock& clock, TcpOptions options, std::string address) {

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/task.h"
+#include "transport/path_meter.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
 
@@ -31,12 +32,14 @@ class StreamPeer : public Peer {
   virtual Task<Status> ConnectNow(Duration timeout) = 0;
 };
 
-// INVALID_ARGUMENT for an address of another form.
+// INVALID_ARGUMENT for an address of another form. `meters`: where calls are counted; null: its own.
 StatusOr<std::shared_ptr<StreamPeer>> MakeStreamPeer(Executor executor, Clock& clock, TcpOptions options,
-                                                     std::string address, StreamKind kind);
+                                                     std::string address, StreamKind kind,
+                                                     std::shared_ptr<PathMeters> meters = nullptr);
 
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
-                                            std::string address);
+                                            std::string address,
+                                            std::shared_ptr<PathMeters> meters = nullptr);
 
 // What the server says of itself, over a connection of its own. UNAVAILABLE: no such server answers.
 Task<StatusOr<Hello>> AskForHello(Executor executor, Clock& clock, TcpOptions options, std::string address);

@@ -26,16 +26,26 @@ Counters& Count() {
   return counters;
 }
 
+uint64_t TotalLength(const std::vector<MemorySpan>& memory) {
+  uint64_t total = 0;
+  for (const MemorySpan& span : memory) total += span.length;
+  return total;
+}
+
 }  // namespace
+
+LinkCall::LinkCall(CallRequest request, Duration deadline)
+    : request(std::move(request)), bytes(TotalLength(this->request.memory)), deadline(deadline) {}
 
 ClientLink::ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
                        std::shared_ptr<RegionTable> regions, std::string address, Executor executor,
-                       Clock& clock)
+                       Clock& clock, std::shared_ptr<PathMeter> meter)
     : Channel(std::move(rail), std::move(executor), clock, 0,
               IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE),
       control_(std::move(control)),
       regions_(std::move(regions)),
-      address_(std::move(address)) {}
+      address_(std::move(address)),
+      meter_(std::move(meter)) {}
 
 Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
                                    Duration timeout) {
@@ -54,6 +64,9 @@ Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared
   if (!status.ok()) self->Shutdown(status);
   std::lock_guard lock(self->mutex_);
   self->open_ = self->was_open_ = status.ok() && !self->closing();
+  if (!self->open_) co_return status;
+  self->meter_->SetDevice(self->rail().port().numa_node, self->rail().domain()->registrations());
+  self->meter_->AddConnection(1);
   co_return status;
 }
 
@@ -137,6 +150,7 @@ bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
     if (waiting_.empty()) id = Admit(call);
     if (id == 0) waiting_.push_back(call);
   }
+  if (id == 0) meter_->Waits();
   Count().calls.Add();
   watchdog_->Arm(call->deadline);
   if (id != 0) Start({{id, call}});
@@ -315,6 +329,7 @@ void ClientLink::OnClosed(const Status& why) {
     open_ = false;
     closed_ = true;
     if (was_open_) Count().lost.Add();
+    if (was_open_) meter_->AddConnection(-1);
     waiters.swap(closed_waiters_);
     for (auto& [id, call] : calls_) calls.push_back(std::move(call));
     calls.insert(calls.end(), waiting_.begin(), waiting_.end());

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "transport/path_meter.h"
 #include "transport/tcp/client_connection.h"
 #include "transport/verbs/channel.h"
 #include "transport/verbs/rail_set.h"
@@ -24,9 +25,10 @@ namespace nacre::verbs {
 
 // One call under way. The memory may be touched until ClientLink::Finish has returned.
 struct LinkCall {
-  LinkCall(CallRequest request, Duration deadline) : request(std::move(request)), deadline(deadline) {}
+  LinkCall(CallRequest request, Duration deadline);
 
   const CallRequest request;
+  const uint64_t bytes;  // of its memory
   const Duration deadline;
   const OneShot<StatusOr<std::string>> result;
 
@@ -41,7 +43,8 @@ struct LinkCall {
 class ClientLink : public Channel {
  public:
   ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
-             std::shared_ptr<RegionTable> regions, std::string address, Executor executor, Clock& clock);
+             std::shared_ptr<RegionTable> regions, std::string address, Executor executor, Clock& clock,
+             std::shared_ptr<PathMeter> meter);
 
   // Before Establish: what is called once when the link has ended. Who keeps the link keeps the device open.
   void OnEnd(absl::AnyInvocable<void()> ended) { ended_ = std::move(ended); }
@@ -50,6 +53,8 @@ class ClientLink : public Channel {
   // has ended, as has the control connection. First, once.
   static Task<Status> Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
                                 Duration timeout);
+
+  PathMeter& meter() { return *meter_; }
 
   // False: the link is ending and nothing was done. Otherwise Finish is to follow.
   bool Begin(const std::shared_ptr<LinkCall>& call);
@@ -80,6 +85,7 @@ class ClientLink : public Channel {
   const std::shared_ptr<ClientConnection> control_;
   const std::shared_ptr<RegionTable> regions_;
   const std::string address_;
+  const std::shared_ptr<PathMeter> meter_;
   absl::AnyInvocable<void()> ended_;
   const OneShot<Status> pong_;
   std::shared_ptr<Watchdog> watchdog_;

@@ -32,6 +32,15 @@ StatusOr<std::shared_ptr<Domain>> Domain::Open(const Ibverbs& ibverbs, const std
   return domain;
 }
 
+Registration::Registration(std::shared_ptr<Domain> domain, ibv_mr* mr) : domain_(std::move(domain)), mr_(mr) {
+  domain_->registrations()->Add();
+}
+
+Registration::~Registration() {
+  domain_->ibverbs().dereg_mr(mr_);
+  domain_->registrations()->Add(-1);
+}
+
 StatusOr<std::unique_ptr<Registration>> Registration::Make(std::shared_ptr<Domain> domain, std::byte* data,
                                                            size_t size, int access) {
   // The symbol, not the macro: the constant flags need nothing of what that adds.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/metrics.h"
 #include "common/status.h"
 #include "transport/dma_buf.h"
 #include "transport/verbs/ibverbs_library.h"
@@ -29,6 +30,9 @@ class Domain {
   // It has memory windows of type 2B, so that nobody reaches a region but through one.
   bool windows() const { return windows_; }
 
+  // How much memory is registered now.
+  const std::shared_ptr<Counter>& registrations() const { return registrations_; }
+
   // From now on nothing of the caller's is registered any more, so that the device can go.
   void Retire() { retired_.store(true); }
   bool retired() const { return retired_.load(); }
@@ -43,6 +47,7 @@ class Domain {
   ibv_device_attr limits_{};
   bool windows_ = false;
   std::atomic<bool> retired_ = false;
+  const std::shared_ptr<Counter> registrations_ = std::make_shared<Counter>();
 };
 
 // Memory registered with a domain while this object lives; the memory must outlive it.
@@ -55,7 +60,7 @@ class Registration {
   // is closed. ENOTSUP: the RDMA device or its driver cannot.
   static StatusOr<std::unique_ptr<Registration>> MakeDmaBuf(std::shared_ptr<Domain> domain,
                                                             const DmaBuf& exported, int access);
-  ~Registration() { domain_->ibverbs().dereg_mr(mr_); }
+  ~Registration();
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
@@ -64,7 +69,7 @@ class Registration {
   ibv_mr* region() const { return mr_; }
 
  private:
-  Registration(std::shared_ptr<Domain> domain, ibv_mr* mr) : domain_(std::move(domain)), mr_(mr) {}
+  Registration(std::shared_ptr<Domain> domain, ibv_mr* mr);
 
   const std::shared_ptr<Domain> domain_;
   ibv_mr* const mr_;

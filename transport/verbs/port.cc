@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 namespace nacre::verbs {
 namespace {
@@ -122,6 +123,13 @@ std::optional<std::string> Examine(const Ibverbs& ibverbs, ibv_context* context,
   return "has no GID";
 }
 
+// As the kernel knows it; -1 on machines with one node.
+int NumaNode(const ibv_device& device) {
+  int node = -1;
+  std::ifstream(absl::StrCat(device.ibdev_path, "/device/numa_node")) >> node;
+  return node;
+}
+
 // Adds the device's usable ports, and for the others the reasons.
 void AddPorts(const Ibverbs& ibverbs, ibv_device* device, std::vector<PortInfo>* ports,
               std::vector<std::string>* reasons) {
@@ -145,6 +153,7 @@ void AddPorts(const Ibverbs& ibverbs, ibv_device* device, std::vector<PortInfo>*
     PortInfo info;
     info.device = name;
     info.port = port;
+    info.numa_node = NumaNode(*device);
     if (auto reason = Examine(ibverbs, context, gids, &info)) {
       reasons->push_back(absl::StrCat(info.name(), " ", *reason));
     } else {

@@ -27,6 +27,7 @@ struct PortInfo {
   uint16_t lid = 0;
   uint8_t mtu = 0;  // as enum ibv_mtu
   uint32_t max_message = 0;
+  int numa_node = -1;  // that the device is nearest to; -1: not known, or there is only one
 
   std::string name() const;  // "rxe0 port 1"
 };

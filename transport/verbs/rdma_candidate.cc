@@ -58,12 +58,13 @@ class RdmaCandidate : public PathCandidate {
     return std::make_unique<OfferingListener>(std::move(listener), options_.offered_host);
   }
 
-  Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout) override {
+  Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout,
+                                                std::shared_ptr<PathMeters> meters) override {
     Status here = LookForRdma();
     if (!here.ok()) co_return here;
     TcpOptions control = options_.verbs.control;
     co_return co_await verbs::ConnectVerbsPeer(executor_, clock_, std::move(control), rails_,
-                                               std::move(offer), timeout);
+                                               std::move(offer), timeout, std::move(meters));
   }
 
  private:

@@ -15,17 +15,19 @@
 namespace nacre::verbs {
 namespace {
 
+constexpr char kPath[] = "rdma";
 constexpr int kAttempts = 3;  // at finding a link that is not just ending
 
 class PeerCore : public std::enable_shared_from_this<PeerCore> {
  public:
   PeerCore(Executor executor, Clock& clock, TcpOptions control, std::shared_ptr<RailSet> rails,
-           std::string address)
+           std::string address, std::shared_ptr<PathMeters> meters)
       : executor_(std::move(executor)),
         clock_(clock),
         control_(std::move(control)),
         rails_(std::move(rails)),
-        address_(std::move(address)) {}
+        address_(std::move(address)),
+        meters_(std::move(meters)) {}
 
   static Task<StatusOr<std::string>> Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                           Duration timeout);
@@ -52,6 +54,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   const TcpOptions control_;
   const std::shared_ptr<RailSet> rails_;
   const std::string address_;
+  const std::shared_ptr<PathMeters> meters_;
   std::mutex mutex_;
   bool closed_ = false, connecting_ = false;
   std::shared_ptr<ClientLink> link_;
@@ -72,15 +75,19 @@ void PeerCore::Forget(const ClientLink* link) {
 }
 
 PathInfo PeerCore::path() {
+  std::vector<PathStats> stats = meters_->Read();
   std::lock_guard lock(mutex_);
-  if (link_ != nullptr && !link_->closing()) return {"rdma", link_->rail().port().name()};
-  return {"none", reason_};
+  if (link_ != nullptr && !link_->closing()) {
+    return {kPath, link_->rail().port().name(), std::move(stats)};
+  }
+  return {"none", reason_, std::move(stats)};
 }
 
 Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                            Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
-  const Duration deadline = DeadlineAfter(self->clock_.Now(), timeout);
+  const Duration begin = self->clock_.Now();
+  const Duration deadline = DeadlineAfter(begin, timeout);
   auto call = std::make_shared<LinkCall>(std::move(request), deadline);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::shared_ptr<ClientLink> link = self->Ready();
@@ -90,7 +97,9 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
       link = self->Ready();
     }
     if (link != nullptr && link->Begin(call)) {
-      co_return co_await ClientLink::Finish(std::move(link), std::move(call));
+      StatusOr<std::string> reply = co_await ClientLink::Finish(link, call);
+      link->meter().Ended(call->request.kind, call->bytes, self->clock_.Now() - begin, reply.status());
+      co_return reply;
     }
   }
   co_return ErrnoError(ECONNRESET,
@@ -149,8 +158,10 @@ Task<StatusOr<std::shared_ptr<ClientLink>>> PeerCore::NewLink(std::shared_ptr<Pe
     control->Shutdown(status);
     co_return self->NoLink(status);
   }
+  const std::string name = (*rail)->port().name();
   auto link = std::make_shared<ClientLink>(*std::move(rail), std::move(control), self->rails_->regions(),
-                                           self->address_, self->executor_, self->clock_);
+                                           self->address_, self->executor_, self->clock_,
+                                           self->meters_->Of(kPath, name));
   link->OnEnd([weak = std::weak_ptr(self), raw = link.get()] {
     if (auto self = weak.lock()) self->Forget(raw);
   });
@@ -199,16 +210,17 @@ class VerbsPeer : public Peer {
 StatusOr<std::shared_ptr<Peer>> MakeVerbsPeer(Executor executor, Clock& clock, TcpOptions control,
                                               std::shared_ptr<RailSet> rails, const std::string& address) {
   RETURN_IF_ERROR(ParseSocketAddress(address).status());
-  auto core =
-      std::make_shared<PeerCore>(std::move(executor), clock, std::move(control), std::move(rails), address);
+  auto core = std::make_shared<PeerCore>(std::move(executor), clock, std::move(control), std::move(rails),
+                                         address, std::make_shared<PathMeters>());
   return std::make_shared<VerbsPeer>(std::move(core));
 }
 
 Task<StatusOr<std::shared_ptr<Peer>>> ConnectVerbsPeer(Executor executor, Clock& clock, TcpOptions control,
                                                        std::shared_ptr<RailSet> rails, std::string address,
-                                                       Duration timeout) {
+                                                       Duration timeout, std::shared_ptr<PathMeters> meters) {
   CO_RETURN_IF_ERROR(ParseSocketAddress(address).status());
-  auto core = std::make_shared<PeerCore>(executor, clock, std::move(control), std::move(rails), address);
+  auto core = std::make_shared<PeerCore>(executor, clock, std::move(control), std::move(rails), address,
+                                         std::move(meters));
   auto peer = std::make_shared<VerbsPeer>(core);
   Status status = co_await PeerCore::AwaitLink(core, DeadlineAfter(clock.Now(), timeout));
   if (!status.ok()) co_return status;

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/task.h"
+#include "transport/path_meter.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
 #include "transport/verbs/rail_set.h"
@@ -16,9 +17,9 @@ namespace nacre::verbs {
 StatusOr<std::shared_ptr<Peer>> MakeVerbsPeer(Executor executor, Clock& clock, TcpOptions control,
                                               std::shared_ptr<RailSet> rails, const std::string& address);
 
-// A peer that is connected now.
+// A peer that is connected now and counts its calls in `meters`.
 Task<StatusOr<std::shared_ptr<Peer>>> ConnectVerbsPeer(Executor executor, Clock& clock, TcpOptions control,
                                                        std::shared_ptr<RailSet> rails, std::string address,
-                                                       Duration timeout);
+                                                       Duration timeout, std::shared_ptr<PathMeters> meters);
 
 }  // namespace nacre::verbs

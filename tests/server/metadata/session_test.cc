@@ -348,6 +348,7 @@ TEST(Eviction, KeepAliveKeepsIt) {
   TestClient client(harness);
   proto::MetadataRequest alive;
   alive.mutable_keep_alive()->add_paths("oss tcp");
+  alive.mutable_keep_alive()->add_path_states()->set_reads(7);
   for (int i = 0; i < 10; ++i) {
     harness.RunFor(std::chrono::seconds(10));
     ASSERT_THAT(client.Call(alive), IsOk());
@@ -355,6 +356,8 @@ TEST(Eviction, KeepAliveKeepsIt) {
   auto status = harness.Await(harness.server->GetStatus());
   ASSERT_EQ(status.sessions_size(), 1);
   EXPECT_EQ(status.sessions(0).paths(0), "oss tcp");
+  ASSERT_EQ(status.sessions(0).path_states_size(), 1);
+  EXPECT_EQ(status.sessions(0).path_states(0).reads(), 7u);
 }
 
 // A new file /f whose first object holds so many bytes, of which the MDS has not been told.

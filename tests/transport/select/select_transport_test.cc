@@ -19,8 +19,10 @@ using Bytes = std::vector<std::byte>;
 // Names itself in front of what it carries.
 class NamedPeer : public Peer {
  public:
-  NamedPeer(std::shared_ptr<Peer> peer, std::string name) : peer_(std::move(peer)), name_(std::move(name)) {}
+  NamedPeer(std::shared_ptr<Peer> peer, std::string name, std::shared_ptr<PathMeters> meters)
+      : peer_(std::move(peer)), name_(std::move(name)), meter_(meters->Of(name_)) {}
   Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
+    meter_->Ended(request.kind, 0, 1us, OkStatus());
     return peer_->Call(std::move(request), timeout);
   }
   PathInfo path() const override { return {name_, ""}; }
@@ -30,6 +32,7 @@ class NamedPeer : public Peer {
  private:
   const std::shared_ptr<Peer> peer_;
   const std::string name_;
+  const std::shared_ptr<PathMeter> meter_;
 };
 
 class FakeCandidate : public PathCandidate {
@@ -51,11 +54,12 @@ class FakeCandidate : public PathCandidate {
     };
     return inproc_->Listen("inproc:" + name_, count);
   }
-  Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration) override {
+  Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration,
+                                                std::shared_ptr<PathMeters> meters) override {
     ++tries;
     if (Status status = works(); !status.ok()) co_return status;
     CO_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, inproc_->Connect(offer));
-    co_return std::make_shared<NamedPeer>(std::move(peer), name_);
+    co_return std::make_shared<NamedPeer>(std::move(peer), name_, std::move(meters));
   }
 
   void SetWorks(Status works) {
@@ -226,6 +230,12 @@ TEST_P(SelectTest, ChoosesAnewAfterALoss) {
   EXPECT_EQ(Call(peer, "x").status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Call(peer, "x").ok());
   EXPECT_EQ(peer.path().path, "shm");
+  const std::vector<PathStats> stats = peer.path().stats;  // both ways' from the beginning on
+  ASSERT_EQ(stats.size(), 2u);
+  EXPECT_EQ(stats[0].path, "shm");
+  EXPECT_EQ(stats[0].other_calls, 3u);
+  EXPECT_EQ(stats[1].path, "rdma");
+  EXPECT_EQ(stats[1].other_calls, 2u);
 }
 
 // A device that goes from a running server is waited for, where nothing else may be used.

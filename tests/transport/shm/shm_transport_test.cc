@@ -467,24 +467,26 @@ TEST_P(ShmTransportTest, ARefusalIsToldToTheCaller) {
 }
 
 TEST_P(ShmTransportTest, TheCandidateTellsMachinesApart) {
+  auto meters = std::make_shared<PathMeters>();
   auto candidate = MakeShmCandidate(executor(), RealClock());
   auto listener =
       candidate->Listen([](CallPtr call) -> Task<void> { (void)co_await call->Reply(std::string("here")); })
           .value();
   const std::string offer = listener->address();
   EXPECT_EQ(offer.substr(0, offer.find(' ')), BootId().value());
-  auto peer = Run(candidate->Connect(offer, 5s));
+  auto peer = Run(candidate->Connect(offer, 5s, meters));
   ASSERT_TRUE(peer.ok()) << peer.status();
   EXPECT_EQ(Call(**peer, "x").value(), "here");
   EXPECT_EQ((*peer)->path().path, "shm");
   const std::string address = offer.substr(offer.find(' '));
-  Status elsewhere = Run(candidate->Connect("00000000-0000-0000-0000-000000000000" + address, 5s)).status();
+  Status elsewhere =
+      Run(candidate->Connect("00000000-0000-0000-0000-000000000000" + address, 5s, meters)).status();
   EXPECT_EQ(elsewhere.message(), "the server runs on another machine");
   EXPECT_FALSE(IsRetryable(elsewhere));
-  Status nonsense = Run(candidate->Connect(BootId().value() + " 127.0.0.1:1", 5s)).status();
+  Status nonsense = Run(candidate->Connect(BootId().value() + " 127.0.0.1:1", 5s, meters)).status();
   EXPECT_EQ(nonsense.code(), absl::StatusCode::kInvalidArgument);
   listener.reset();
-  EXPECT_EQ(Run(candidate->Connect(offer, 5s)).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Run(candidate->Connect(offer, 5s, meters)).status().code(), absl::StatusCode::kUnavailable);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ShmTransportTest, ::testing::ValuesIn(ShmKinds()),

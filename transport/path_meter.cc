@@ -1,0 +1,66 @@
+#include "transport/path_meter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nacre {
+
+void PathMeter::Ended(CallMemory kind, uint64_t bytes, Duration took, const Status& status) {
+  if (!status.ok()) return lost_.Add();
+  took_.Add(took);
+  if (kind == CallMemory::kNone) return other_calls_.Add();
+  Direction& direction = kind == CallMemory::kPutTarget ? reads_ : writes_;
+  direction.calls.Add();
+  direction.bytes.Add(static_cast<int64_t>(bytes));
+}
+
+void PathMeter::SetDevice(int numa_node, std::shared_ptr<const Counter> registrations) {
+  std::lock_guard lock(mutex_);
+  numa_node_ = numa_node;
+  registrations_ = std::move(registrations);
+}
+
+PathStats PathMeter::Read() const {
+  auto value = [](const Counter& counter) { return static_cast<uint64_t>(counter.Get()); };
+  PathStats stats;
+  stats.path = path_;
+  stats.rail = rail_;
+  stats.down = !rail_.empty() && connections_.load(std::memory_order_relaxed) == 0;
+  stats.reads = value(reads_.calls);
+  stats.read_bytes = value(reads_.bytes);
+  stats.writes = value(writes_.calls);
+  stats.written_bytes = value(writes_.bytes);
+  stats.other_calls = value(other_calls_);
+  stats.p50_micros = took_.Micros(0.5);
+  stats.p99_micros = took_.Micros(0.99);
+  stats.credit_waits = value(credit_waits_);
+  stats.lost = value(lost_);
+  stats.moved = value(moved_);
+  std::lock_guard lock(mutex_);
+  stats.numa_node = numa_node_;
+  if (registrations_ != nullptr) stats.registrations = value(*registrations_);
+  return stats;
+}
+
+std::shared_ptr<PathMeter> PathMeters::Of(const std::string& path, const std::string& rail) {
+  std::lock_guard lock(mutex_);
+  auto found = std::find_if(meters_.begin(), meters_.end(), [&](const auto& meter) {
+    return meter->path() == path && meter->rail() == rail;
+  });
+  if (found != meters_.end()) return *found;
+  meters_.push_back(std::make_shared<PathMeter>(path, rail));
+  return meters_.back();
+}
+
+std::vector<PathStats> PathMeters::Read() const {
+  std::vector<PathStats> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& meter : meters_) {
+    PathStats stats = meter->Read();
+    const bool used = stats.reads + stats.writes + stats.other_calls + stats.lost > 0;
+    if (used || !stats.rail.empty()) all.push_back(std::move(stats));
+  }
+  return all;
+}
+
+}  // namespace nacre
