@@ -58,7 +58,7 @@ std::vector<PathStats> PathMeters::Read() const {
   for (const auto& meter : meters_) {
     PathStats stats = meter->Read();
     const bool used = stats.reads + stats.writes + stats.other_calls + stats.lost > 0;
-    if (used || !stats.rail.empty()) all.push_back(std::move(stats));
+    if (used || (!stats.rail.empty() && !stats.down)) all.push_back(std::move(stats));
   }
   return all;
 }

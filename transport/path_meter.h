@@ -56,7 +56,7 @@ class PathMeters {
   // The one of this path and rail; made when first asked for.
   std::shared_ptr<PathMeter> Of(const std::string& path, const std::string& rail = {});
 
-  // Of all that have carried a call, and of all rails.
+  // Of all that have carried a call, and of the rails that are there.
   std::vector<PathStats> Read() const;
 
  private:

@@ -104,6 +104,10 @@ class Peer {
   // How the bytes of calls with this memory went last: the path, and for a device's memory whether they land
   // there by themselves ("rdma+gpu") or come by way of host memory ("tcp+staging").
   virtual std::string PathFor(const MemoryRegion& memory) const;
+
+  // After a call was lost: the peer has other connections than the one that it was lost with, and repeating
+  // it is worth while. A peer with one connection, or whose connections share their fate, says false.
+  virtual bool connected() const { return false; }
   virtual std::string address() const = 0;
 
   // Ends all calls with UNAVAILABLE; later ones too.

@@ -17,6 +17,18 @@ void TryEndpoint(std::string_view bytes) {
   if (endpoint.ok()) Require(nacre::verbs::EncodeEndpoint(*endpoint) == bytes);
 }
 
+void TryAttach(std::string_view bytes) {
+  auto message = nacre::verbs::ParseAttach(bytes);
+  if (message.ok()) Require(nacre::verbs::EncodeAttach(*message) == bytes);
+}
+
+void TryPort(std::string_view text) {
+  auto port = nacre::verbs::ParsePort(text);
+  if (!port.ok()) return;
+  auto again = nacre::verbs::ParsePort(nacre::verbs::EncodePort(*port));
+  Require(again.ok() && *again == *port);
+}
+
 void TryFragment(std::string_view bytes) {
   auto header = nacre::verbs::ParseFragment(std::as_bytes(std::span(bytes.data(), bytes.size())));
   if (!header.ok()) return;
@@ -37,12 +49,18 @@ void TryCall(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 3) {
+  switch (data[0] % 5) {
     case 0:
       TryEndpoint(bytes);
       break;
     case 1:
       TryFragment(bytes);
+      break;
+    case 2:
+      TryAttach(bytes);
+      break;
+    case 3:
+      TryPort(bytes);
       break;
     default:
       TryCall(bytes);

@@ -13,9 +13,11 @@ TEST(PathMeters, CountEachPathAndRailByItself) {
   meters.Of("rdma", "mlx5_0 port 1")
       ->Ended(CallMemory::kGetSource, 1000, 10s, absl::UnavailableError("gone"));
   meters.Of("rdma", "mlx5_1 port 1")->Waits();
+  meters.Of("rdma", "mlx5_1 port 1")->AddConnection(1);
+  meters.Of("rdma", "mlx5_2 port 1");
   meters.Of("shm");
   const std::vector<PathStats> all = meters.Read();
-  ASSERT_EQ(all.size(), 3u) << "what has carried nothing and has no rail is not told of";
+  ASSERT_EQ(all.size(), 3u) << "what has carried nothing and is no rail that is there is not told of";
   EXPECT_EQ(all[0].path, "tcp");
   EXPECT_EQ(all[0].reads, 1u);
   EXPECT_EQ(all[0].read_bytes, 4096u);

@@ -106,6 +106,11 @@ class FakeVerbsWithoutWindowsSetup : public VerbsSetup {
   const verbs::FakeRdma device_{{.windows = false, .last_receive_events = false}};
 };
 
+class FakeVerbsRailsSetup : public VerbsSetup {
+ private:
+  const verbs::FakeRdma device_{{.devices = 2}};
+};
+
 // RDMA as what the choice of path comes to.
 class RdmaPathSetup : public TransportSetup {
  public:
@@ -150,6 +155,7 @@ std::vector<TransportKind> AllKinds() {
       {"SelectShmThreads", MakeSetup<SelectSetup>, 3},
   };
   for (TransportKind& kind : VerbsKinds()) kinds.push_back(std::move(kind));
+  kinds.push_back({"FakeVerbsRails", MakeSetup<FakeVerbsRailsSetup>, 3, false});
   kinds.push_back({"FakeVerbsPath", MakeSetup<FakeRdmaPathSetup>, 3, false});
   if (LookForRdma().ok()) kinds.push_back({"VerbsPath", MakeSetup<RealRdmaPathSetup>, 3, false});
   return kinds;

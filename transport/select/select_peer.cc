@@ -116,7 +116,7 @@ Task<StatusOr<std::string>> SelectCore::CallOver(std::shared_ptr<SelectCore> sel
     way = Way{self->tcp_, self->tcp_rank()};
   }
   auto reply = co_await way.peer->Call(std::move(request), deadline - self->clock_.Now());
-  if (absl::IsUnavailable(reply.status())) self->Lost(way, reply.status());
+  if (absl::IsUnavailable(reply.status()) && !way.peer->connected()) self->Lost(way, reply.status());
   co_return reply;
 }
 

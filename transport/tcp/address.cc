@@ -163,17 +163,31 @@ StatusOr<SocketAddress> ParseSocketAddress(const std::string& address) {
   return tcp;
 }
 
-uint32_t LocalIpv4(int fd) {
-  sockaddr_storage storage;
-  socklen_t size = sizeof storage;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return 0;
-  if (storage.ss_family == AF_INET) return ntohl(reinterpret_cast<sockaddr_in*>(&storage)->sin_addr.s_addr);
+namespace {
+
+uint32_t Ipv4Of(const sockaddr_storage& storage) {
+  if (storage.ss_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr);
   if (storage.ss_family != AF_INET6) return 0;
-  const in6_addr& ipv6 = reinterpret_cast<sockaddr_in6*>(&storage)->sin6_addr;
+  const in6_addr& ipv6 = reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
   if (!IN6_IS_ADDR_V4MAPPED(&ipv6)) return 0;
   uint32_t mapped = 0;
   std::memcpy(&mapped, ipv6.s6_addr + 12, sizeof mapped);
   return ntohl(mapped);
+}
+
+}  // namespace
+
+uint32_t LocalIpv4(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  return ::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) == 0 ? Ipv4Of(storage) : 0;
+}
+
+uint32_t RemoteIpv4(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  return ::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) == 0 ? Ipv4Of(storage) : 0;
 }
 
 void PrepareStream(int fd) {

@@ -41,8 +41,9 @@ Task<StatusOr<StreamSocket>> Dial(Executor executor, Clock& clock, std::string a
 // A listening, non-blocking socket; `address` becomes the real one where port 0 was asked for.
 StatusOr<StreamSocket> OpenListener(const Executor& executor, std::string* address);
 
-// The socket's own IPv4 address in host order; 0 if it has none.
+// The socket's own IPv4 address and that of its other end, in host order; 0 if it has none.
 uint32_t LocalIpv4(int fd);
+uint32_t RemoteIpv4(int fd);
 
 // No delay, keepalive. For sockets that were accepted; Dial does it itself.
 void PrepareStream(int fd);

@@ -48,7 +48,7 @@ ClientLink::ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnect
       meter_(std::move(meter)) {}
 
 Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
-                                   Duration timeout) {
+                                   std::optional<RemotePort> wanted, Duration timeout) {
   auto expire = [weak = std::weak_ptr(self)](Duration now) {
     auto self = weak.lock();
     return self == nullptr ? kNoDeadline : self->Expire(now);
@@ -58,7 +58,7 @@ Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared
     self->control_->Shutdown(status);
     co_return status;
   }
-  Status status = co_await Attach(self, std::move(rails), timeout);
+  Status status = co_await Attach(self, std::move(rails), wanted, timeout);
   if (status.ok()) status = co_await Ping(self, kPingTimeout);
   if (status.ok()) status = self->MakeWindows();
   if (!status.ok()) self->Shutdown(status);
@@ -71,11 +71,13 @@ Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared
 }
 
 Task<Status> ClientLink::Attach(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
-                                Duration timeout) {
+                                std::optional<RemotePort> wanted, Duration timeout) {
   absl::AnyInvocable<void(const Status&)> closed = [weak = std::weak_ptr(self)](const Status& why) {
     if (auto self = weak.lock()) self->Shutdown(why);
   };
-  std::string request = EncodeEndpoint(self->local());
+  AttachMessage message{self->local(), std::nullopt};
+  if (wanted) message.wanted = wanted->gid;
+  std::string request = EncodeAttach(message);
   CO_ASSIGN_OR_RETURN(std::string reply,
                       co_await self->control_->Attach(std::move(request), timeout, std::move(closed)));
   CO_ASSIGN_OR_RETURN(Endpoint remote, ParseEndpoint(reply));
@@ -169,6 +171,7 @@ uint64_t ClientLink::Admit(const std::shared_ptr<LinkCall>& call) {
   for (size_t i = 0; !stretches.empty() && i < call->spans.size(); ++i) {
     call->spans[i].key = call->windows[call->plan.stretch_of[i]].key;
   }
+  call->sent = true;
   calls_.emplace(++last_id_, call);
   return last_id_;
 }

@@ -27,7 +27,7 @@ namespace nacre::verbs {
 struct LinkCall {
   LinkCall(CallRequest request, Duration deadline);
 
-  const CallRequest request;
+  CallRequest request;
   const uint64_t bytes;  // of its memory
   const Duration deadline;
   const OneShot<StatusOr<std::string>> result;
@@ -37,7 +37,7 @@ struct LinkCall {
   WindowPlan plan;
   std::vector<WindowBinding> windows;  // from when the call is sent until its memory is taken back
   std::vector<std::shared_ptr<const Registration>> held;  // of a device's memory, until then
-  bool timed_out = false;                                 // under the link's mutex
+  bool sent = false, timed_out = false;  // under the link's mutex; fixed when there is a result
 };
 
 class ClientLink : public Channel {
@@ -49,23 +49,27 @@ class ClientLink : public Channel {
   // Before Establish: what is called once when the link has ended. Who keeps the link keeps the device open.
   void OnEnd(absl::AnyInvocable<void()> ended) { ended_ = std::move(ended); }
 
-  // Agrees with the server over the control connection, and sees whether packets arrive. On error the link
-  // has ended, as has the control connection. First, once.
+  // Agrees with the server over the control connection on a queue pair to the port of its that is wanted
+  // (none: any), and sees whether packets arrive. On error the link has ended, as has the control connection.
+  // First, once.
   static Task<Status> Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
-                                Duration timeout);
+                                std::optional<RemotePort> wanted, Duration timeout);
 
   PathMeter& meter() { return *meter_; }
+  // Of calls under way, for whoever chooses among links.
+  std::atomic<uint64_t>& load() { return load_; }
 
   // False: the link is ending and nothing was done. Otherwise Finish is to follow.
   bool Begin(const std::shared_ptr<LinkCall>& call);
-  // The call's result, once nobody can touch its memory any more.
+  // The call's result, once nobody can touch its memory any more. A call that was never sent fails with
+  // UNAVAILABLE too when the link ends: see LinkCall::sent.
   static Task<StatusOr<std::string>> Finish(std::shared_ptr<ClientLink> self, std::shared_ptr<LinkCall> call);
 
  private:
   using Started = std::vector<std::pair<uint64_t, std::shared_ptr<LinkCall>>>;
 
   static Task<Status> Attach(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
-                             Duration timeout);
+                             std::optional<RemotePort> wanted, Duration timeout);
   static Task<Status> Ping(std::shared_ptr<ClientLink> self, Duration timeout);
   Status OnMessage(const FragmentHeader& header, std::string message) override;
   void OnClosed(const Status& why) override;
@@ -86,6 +90,7 @@ class ClientLink : public Channel {
   const std::shared_ptr<RegionTable> regions_;
   const std::string address_;
   const std::shared_ptr<PathMeter> meter_;
+  std::atomic<uint64_t> load_ = 0;
   absl::AnyInvocable<void()> ended_;
   const OneShot<Status> pong_;
   std::shared_ptr<Watchdog> watchdog_;

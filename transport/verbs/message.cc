@@ -4,6 +4,7 @@
 #include <absl/strings/str_format.h>
 
 #include <bit>
+#include <charconv>
 #include <cstring>
 
 namespace nacre::verbs {
@@ -109,6 +110,43 @@ StatusOr<Endpoint> ParseEndpoint(std::string_view bytes) {
   endpoint.calls = wire.calls;
   std::memcpy(endpoint.gid.data(), wire.gid, sizeof wire.gid);
   return endpoint;
+}
+
+std::string EncodeAttach(const AttachMessage& message) {
+  std::string bytes = EncodeEndpoint(message.endpoint);
+  if (message.wanted) bytes.append(message.wanted->begin(), message.wanted->end());
+  return bytes;
+}
+
+StatusOr<AttachMessage> ParseAttach(std::string_view bytes) {
+  AttachMessage message;
+  if (bytes.size() == sizeof(WireEndpoint) + sizeof(Gid)) {
+    message.wanted.emplace();
+    std::memcpy(message.wanted->data(), bytes.data() + sizeof(WireEndpoint), sizeof(Gid));
+    bytes.remove_suffix(sizeof(Gid));
+  }
+  ASSIGN_OR_RETURN(message.endpoint, ParseEndpoint(bytes));
+  return message;
+}
+
+std::string EncodePort(const RemotePort& port) {
+  std::string text = port.link == LinkLayer::kEthernet ? "ethernet " : "infiniband ";
+  for (uint8_t byte : port.gid) absl::StrAppendFormat(&text, "%02x", byte);
+  return text;
+}
+
+StatusOr<RemotePort> ParsePort(std::string_view text) {
+  RemotePort port;
+  const size_t space = std::min(text.find(' '), text.size());
+  const std::string_view link = text.substr(0, space), digits = text.substr(std::min(space + 1, text.size()));
+  if (link == "infiniband") port.link = LinkLayer::kInfiniband;
+  bool good = (link == "ethernet" || link == "infiniband") && digits.size() == 2 * port.gid.size();
+  for (size_t i = 0; good && i < port.gid.size(); ++i) {
+    const char* begin = digits.data() + 2 * i;
+    good = std::from_chars(begin, begin + 2, port.gid[i], 16).ptr == begin + 2;
+  }
+  if (good) return port;
+  return Malformed("\"%s\" is not a port", absl::CHexEscape(AbslView(text)));
 }
 
 void EncodeFragmentHeader(const FragmentHeader& header, std::byte* out) {

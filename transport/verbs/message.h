@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,29 @@ struct Endpoint {
 
 std::string EncodeEndpoint(const Endpoint& endpoint);
 StatusOr<Endpoint> ParseEndpoint(std::string_view bytes);
+
+// A client's request to attach: its end, and the server's port that it wants (none: any).
+struct AttachMessage {
+  Endpoint endpoint;
+  std::optional<Gid> wanted;
+
+  bool operator==(const AttachMessage&) const = default;
+};
+
+std::string EncodeAttach(const AttachMessage& message);
+StatusOr<AttachMessage> ParseAttach(std::string_view bytes);
+
+// A port of the server's, as its hello offers it: under this name, one offer for each port.
+inline constexpr char kPortOffer[] = "port";
+struct RemotePort {
+  LinkLayer link = LinkLayer::kEthernet;
+  Gid gid{};
+
+  bool operator==(const RemotePort&) const = default;
+};
+
+std::string EncodePort(const RemotePort& port);
+StatusOr<RemotePort> ParsePort(std::string_view text);
 
 enum class FragmentKind : uint8_t { kCall = 1, kReply = 2, kCredit = 3, kPing = 4, kPong = 5 };
 

@@ -16,8 +16,8 @@
 namespace nacre::verbs {
 namespace {
 
-constexpr int kMaxCompletions = 32 << 10;  // in the queue: 2 MiB of it on common devices
-constexpr int kMaxReceives = 16 << 10;
+constexpr int kMaxCompletions = 96 << 10;  // in the queue: 6 MiB of it on common devices
+constexpr int kMaxReceives = 32 << 10;  // for 1700 connections
 constexpr int kBatch = 32;
 constexpr int kPollsInARow = 32;  // a look takes less than the executor does for a turn
 constexpr Duration kDeviceWatch = std::chrono::seconds(1);

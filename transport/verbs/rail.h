@@ -50,6 +50,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   const std::shared_ptr<Domain>& domain() const { return domain_; }
   ibv_cq* completion_queue() const { return cq_; }
   ibv_srq* receive_queue() const { return srq_; }
+  // Bytes of the calls that use it as clients, for whoever chooses among rails.
+  std::atomic<uint64_t>& load() { return load_; }
   MessageBuffers& buffers() { return buffers_; }
   Staging& staging() { return *staging_; }
 
@@ -103,6 +105,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   Clock& clock_;
   MessageBuffers buffers_;
   const std::shared_ptr<Staging> staging_;
+  std::atomic<uint64_t> load_ = 0;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;
   ibv_srq* srq_ = nullptr;

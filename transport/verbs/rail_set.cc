@@ -11,6 +11,7 @@ namespace nacre::verbs {
 namespace {
 
 constexpr int kJoiners = 2, kMaxJoining = 64;
+constexpr Duration kPortsAreNew = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -19,24 +20,50 @@ Status RailSet::Look() {
   return FindPorts(*ibverbs).status();
 }
 
-StatusOr<std::shared_ptr<Rail>> RailSet::Choose(std::optional<LinkLayer> link, uint32_t local_ipv4) {
-  ASSIGN_OR_RETURN(const Ibverbs* ibverbs, LoadIbverbs());
-  ASSIGN_OR_RETURN(const std::vector<PortInfo> ports, FindPorts(*ibverbs));
-  const PortInfo* port = ChoosePort(ports, link, local_ipv4);
-  if (port == nullptr) {
-    return absl::UnavailableError(absl::StrFormat("the other side is on %s, and no RDMA port here is",
-                                                  *link == LinkLayer::kEthernet ? "Ethernet" : "InfiniBand"));
+// Looking opens every device, and clients come in crowds.
+StatusOr<std::vector<PortInfo>> RailSet::Ports() {
+  const Duration now = clock_.Now();
+  {
+    std::lock_guard lock(mutex_);
+    if (!ports_.empty() && now - ports_seen_ < kPortsAreNew) return ports_;
   }
+  ASSIGN_OR_RETURN(const Ibverbs* ibverbs, LoadIbverbs());
+  StatusOr<std::vector<PortInfo>> ports = FindPorts(*ibverbs);
+  std::lock_guard lock(mutex_);
+  ports_ = ports.ok() ? *ports : std::vector<PortInfo>();
+  ports_seen_ = now;
+  return ports;
+}
+
+StatusOr<std::shared_ptr<Rail>> RailSet::Choose(std::optional<LinkLayer> link, uint32_t local_ipv4) {
+  ASSIGN_OR_RETURN(const std::vector<PortInfo> ports, Ports());
+  const PortInfo* port = ChoosePort(ports, link, local_ipv4);
+  if (port != nullptr) return Open(*port);
+  return absl::UnavailableError(absl::StrFormat("the other side is on %s, and no RDMA port here is",
+                                                *link == LinkLayer::kEthernet ? "Ethernet" : "InfiniBand"));
+}
+
+StatusOr<std::shared_ptr<Rail>> RailSet::Choose(LinkLayer link, const Gid& gid) {
+  ASSIGN_OR_RETURN(const std::vector<PortInfo> ports, Ports());
+  for (const PortInfo& port : ports) {
+    if (port.link == link && port.gid == gid) return Open(port);
+  }
+  return absl::UnavailableError("no RDMA port here has the address that was asked for");
+}
+
+StatusOr<std::shared_ptr<Rail>> RailSet::Open(const PortInfo& port) {
+  ASSIGN_OR_RETURN(const Ibverbs* ibverbs, LoadIbverbs());
   std::lock_guard lock(mutex_);
   for (const auto& rail : rails_) {
-    if (rail->port().device == port->device && rail->port().port == port->port && !rail->failed())
-      return rail;
+    if (rail->port().device == port.device && rail->port().port == port.port && !rail->failed()) return rail;
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, Rail::Open(*ibverbs, *port, executor_, clock_, spin_));
+  StatusOr<std::shared_ptr<Rail>> opened = Rail::Open(*ibverbs, port, executor_, clock_, spin_);
+  if (!opened.ok()) ports_.clear();
+  ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, std::move(opened));
   rail->OnFailure([weak = weak_from_this(), raw = rail.get()] {
     if (auto self = weak.lock()) self->Drop(raw);
   });
-  LogInfo("data plane: RDMA on %s", port->name());
+  LogInfo("data plane: RDMA on %s", port.name());
   if (stopped_) rail->Rest();
   rails_.push_back(rail);
   return rail;

@@ -23,9 +23,17 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
     return std::shared_ptr<RailSet>(new RailSet(std::move(executor), clock, spin));
   }
 
+  // The ports that can be rails, as they were a second ago at most. UNAVAILABLE: why there are none.
+  StatusOr<std::vector<PortInfo>> Ports();
+
+  // UNAVAILABLE: the port cannot be used (any more).
+  StatusOr<std::shared_ptr<Rail>> Open(const PortInfo& port);
+
   // The rail for a connection over this local IPv4 address (host order; 0: not known), of the link layer that
   // the other side uses (none: not known yet). UNAVAILABLE: why there is none.
   StatusOr<std::shared_ptr<Rail>> Choose(std::optional<LinkLayer> link, uint32_t local_ipv4);
+  // The rail at the port with this GID.
+  StatusOr<std::shared_ptr<Rail>> Choose(LinkLayer link, const Gid& gid);
 
   // Whether Choose would find a rail: the reason if not.
   static Status Look();
@@ -54,6 +62,8 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   const std::shared_ptr<RegionTable> regions_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Rail>> rails_;
+  std::vector<PortInfo> ports_;                 // empty: not known
+  Duration ports_seen_{};                       // when they were
   std::unique_ptr<asio::thread_pool> joiners_;  // made when first needed
   bool stopped_ = false;
   std::atomic<int> joining_ = 0;

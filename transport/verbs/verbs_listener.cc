@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "transport/tcp/tcp_listener.h"
+#include "transport/verbs/rail_plan.h"
 #include "transport/verbs/server_link.h"
 
 namespace nacre::verbs {
@@ -25,8 +26,11 @@ class Acceptor {
         calls_(calls) {}
 
   static Task<StatusOr<Attached>> Accept(std::shared_ptr<Acceptor> self, AttachRequest request) {
-    CO_ASSIGN_OR_RETURN(const Endpoint remote, ParseEndpoint(request.body));
-    CO_ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, self->rails_->Choose(remote.link, request.local_ipv4));
+    CO_ASSIGN_OR_RETURN(const AttachMessage message, ParseAttach(request.body));
+    const Endpoint& remote = message.endpoint;
+    CO_ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail,
+                        message.wanted ? self->rails_->Choose(remote.link, *message.wanted)
+                                       : self->rails_->Choose(remote.link, request.local_ipv4));
     LogDebug("data plane: RDMA from %s on %s", request.client, rail->port().name());
     auto link = std::make_shared<ServerLink>(std::move(rail), self->rails_->regions(), self->sink_,
                                              std::move(request), self->executor_, self->clock_, self->calls_);
@@ -74,6 +78,14 @@ class Acceptor {
   std::vector<std::weak_ptr<ServerLink>> links_;
 };
 
+std::vector<PathOffer> OfferPorts(RailSet& rails) {
+  std::vector<PathOffer> offers;
+  const StatusOr<std::vector<PortInfo>> ports = rails.Ports();
+  if (!ports.ok()) return offers;
+  for (const PortInfo& port : *ports) offers.push_back({kPortOffer, EncodePort({port.link, port.gid})});
+  return offers;
+}
+
 class VerbsListener : public Listener {
  public:
   VerbsListener(std::unique_ptr<Listener> control, std::shared_ptr<Acceptor> acceptor)
@@ -95,7 +107,9 @@ StatusOr<std::unique_ptr<Listener>> MakeVerbsListener(Executor executor, Clock& 
   auto forward = [shared](std::shared_ptr<IncomingCall> call) { return (*shared)(std::move(call)); };
   auto sink = std::make_shared<CallSink>(executor, forward);
   const auto calls = static_cast<uint32_t>(std::clamp<int>(control.calls_per_connection, 1, kMaxCalls));
-  auto acceptor = std::make_shared<Acceptor>(executor, clock, std::move(rails), std::move(sink), calls);
+  auto acceptor = std::make_shared<Acceptor>(executor, clock, rails, std::move(sink), calls);
+  control.max_connections *= kMaxRails;  // each rail of a client has one
+  control.offers = [rails] { return OfferPorts(*rails); };
   control.attach = [acceptor](AttachRequest request) {
     return Acceptor::Accept(acceptor, std::move(request));
   };

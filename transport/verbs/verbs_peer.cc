@@ -1,22 +1,58 @@
 #include "transport/verbs/verbs_peer.h"
 
+#include <absl/container/inlined_vector.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 
+#include <algorithm>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "common/log.h"
 #include "common/metrics.h"
 #include "transport/memory.h"
 #include "transport/tcp/address.h"
 #include "transport/tcp/client_connection.h"
 #include "transport/verbs/client_link.h"
+#include "transport/verbs/rail_plan.h"
 
 namespace nacre::verbs {
 namespace {
 
 constexpr char kPath[] = "rdma";
-constexpr int kAttempts = 3;  // at finding a link that is not just ending
+constexpr int kAttempts = 3;                                  // at finding a link that is not just ending
+constexpr uint64_t kCallLoad = 4096;                          // what a call weighs besides its memory
+constexpr Duration kLookInterval = std::chrono::seconds(30);  // for rails that are new
+constexpr Duration kFirstPause = std::chrono::seconds(1);     // before a rail that was lost is tried again
+constexpr Duration kLongestPause = std::chrono::minutes(10);  // it doubles while one does not work
+
+// A connection to the server's control address, and the addresses of its ends.
+struct Control {
+  std::shared_ptr<ClientConnection> connection;
+  uint32_t local_ipv4 = 0, remote_ipv4 = 0;
+};
+
+// Counts a call as load of its rail and link while it lasts.
+class LoadOf {
+ public:
+  LoadOf(ClientLink& link, uint64_t bytes) : link_(link), bytes_(bytes + kCallLoad) {
+    link_.load().fetch_add(bytes_, std::memory_order_relaxed);
+    link_.rail().load().fetch_add(bytes_, std::memory_order_relaxed);
+  }
+  ~LoadOf() {
+    link_.load().fetch_sub(bytes_, std::memory_order_relaxed);
+    link_.rail().load().fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+  LoadOf(const LoadOf&) = delete;
+  LoadOf& operator=(const LoadOf&) = delete;
+
+ private:
+  ClientLink& link_;
+  const uint64_t bytes_;
+};
 
 class PeerCore : public std::enable_shared_from_this<PeerCore> {
  public:
@@ -33,16 +69,30 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
                                           Duration timeout);
   void Close();
   PathInfo path();
+  bool connected();
   const std::string& address() const { return address_; }
 
-  static Task<Status> AwaitLink(std::shared_ptr<PeerCore> self, Duration deadline);
+  // Waits for a rail, making one if nobody does already.
+  static Task<Status> AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline);
 
  private:
-  std::shared_ptr<ClientLink> Ready();
-  void Forget(const ClientLink* link);
-  static Task<void> Fill(std::shared_ptr<PeerCore> self);
-  static Task<StatusOr<std::shared_ptr<ClientLink>>> NewLink(std::shared_ptr<PeerCore> self);
-  Status NoLink(const Status& why) const {
+  using Links = absl::InlinedVector<std::shared_ptr<ClientLink>, kMaxRails>;
+
+  std::shared_ptr<ClientLink> Choose(const LinkCall& call);
+  void LookIfDue();
+  static Task<void> Look(std::shared_ptr<PeerCore> self);
+  bool EndLook(Status status, size_t asked);
+  void LookLater(bool found_all);  // under mutex_
+  static Task<Status> AddRails(std::shared_ptr<PeerCore> self);
+  static Task<StatusOr<Control>> Greet(std::shared_ptr<PeerCore> self);
+  StatusOr<std::vector<RailPair>> Plan(const Control& control);
+  bool Misses(const std::string& rail);
+  static Task<Status> AddRail(std::shared_ptr<PeerCore> self, std::shared_ptr<ClientConnection> control,
+                              RailPair pair);
+  Status Add(const std::shared_ptr<ClientLink>& link);
+  void Forget(ClientLink* link);
+  Links Living() const;  // under mutex_
+  Status NoRail(const Status& why) const {
     return absl::UnavailableError(absl::StrFormat("no RDMA connection to %s: %s", address_, why.message()));
   }
   Status Closed() const {
@@ -55,32 +105,53 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   const std::shared_ptr<RailSet> rails_;
   const std::string address_;
   const std::shared_ptr<PathMeters> meters_;
-  std::mutex mutex_;
-  bool closed_ = false, connecting_ = false;
-  std::shared_ptr<ClientLink> link_;
-  std::vector<OneShot<Status>> waiters_;  // for the link
+  mutable std::mutex mutex_;
+  bool closed_ = false, looking_ = false;
+  Links links_;                           // one for each rail
+  std::set<std::string> lost_;            // rails that were there and may come back soon
+  std::vector<OneShot<Status>> waiters_;  // for the first
+  Duration look_at_ = Duration::zero(), pause_ = kFirstPause;
   std::string reason_ = "no call has been made yet";
 };
 
-std::shared_ptr<ClientLink> PeerCore::Ready() {
-  std::lock_guard lock(mutex_);
-  if (link_ != nullptr && link_->closing()) link_ = nullptr;
-  return link_;
+PeerCore::Links PeerCore::Living() const {
+  Links living;
+  for (const auto& link : links_) {
+    if (!link->closing()) living.push_back(link);
+  }
+  return living;
 }
 
-void PeerCore::Forget(const ClientLink* link) {
-  std::shared_ptr<ClientLink> ended;
-  std::lock_guard lock(mutex_);
-  if (link_.get() == link) ended = std::move(link_);
+// The link for the call; null: there is none.
+std::shared_ptr<ClientLink> PeerCore::Choose(const LinkCall& call) {
+  Links links;
+  {
+    std::lock_guard lock(mutex_);
+    links = Living();
+  }
+  if (links.size() <= 1) return links.empty() ? nullptr : links.front();
+  absl::InlinedVector<RailLoad, kMaxRails> loads;
+  bool several_nodes = false;
+  for (const auto& link : links) {
+    loads.push_back({link->rail().load().load(std::memory_order_relaxed), link->rail().port().numa_node,
+                     link->load().load(std::memory_order_relaxed)});
+    several_nodes = several_nodes || loads.back().numa_node != loads.front().numa_node;
+  }
+  return links[ChooseRail(loads, several_nodes ? NumaNodeOf(call.request.memory) : -1)];
 }
 
 PathInfo PeerCore::path() {
   std::vector<PathStats> stats = meters_->Read();
   std::lock_guard lock(mutex_);
-  if (link_ != nullptr && !link_->closing()) {
-    return {kPath, link_->rail().port().name(), std::move(stats)};
-  }
-  return {"none", reason_, std::move(stats)};
+  const Links links = Living();
+  if (links.empty()) return {"none", reason_, std::move(stats)};
+  auto name = [](std::string* text, const auto& link) { text->append(link->meter().rail()); };
+  return {kPath, absl::StrJoin(links, ", ", name), std::move(stats)};
+}
+
+bool PeerCore::connected() {
+  std::lock_guard lock(mutex_);
+  return !Living().empty();
 }
 
 Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallRequest request,
@@ -90,34 +161,40 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
   const Duration deadline = DeadlineAfter(begin, timeout);
   auto call = std::make_shared<LinkCall>(std::move(request), deadline);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::shared_ptr<ClientLink> link = self->Ready();
+    std::shared_ptr<ClientLink> link = self->Choose(*call);
     if (link == nullptr) {
-      Status status = co_await AwaitLink(self, deadline);
+      Status status = co_await AwaitRail(self, deadline);
       if (!status.ok()) co_return status;
-      link = self->Ready();
+      link = self->Choose(*call);
+    } else {
+      self->LookIfDue();
     }
-    if (link != nullptr && link->Begin(call)) {
-      StatusOr<std::string> reply = co_await ClientLink::Finish(link, call);
+    if (link == nullptr || !link->Begin(call)) continue;
+    const LoadOf load(*link, call->bytes);
+    StatusOr<std::string> reply = co_await ClientLink::Finish(link, call);
+    const bool move = absl::IsUnavailable(reply.status()) && !call->sent && self->connected();
+    if (!move) {
       link->meter().Ended(call->request.kind, call->bytes, self->clock_.Now() - begin, reply.status());
       co_return reply;
     }
+    link->meter().Moved();
+    call = std::make_shared<LinkCall>(std::move(call->request), deadline);
   }
   co_return ErrnoError(ECONNRESET,
                        absl::StrFormat("%s ends each connection as soon as it is made", self->address_));
 }
 
-// Waits for the link, making it if nobody does already.
-Task<Status> PeerCore::AwaitLink(std::shared_ptr<PeerCore> self, Duration deadline) {
+Task<Status> PeerCore::AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline) {
   const OneShot<Status> done;
-  bool make = false;
+  bool look = false;
   {
     std::lock_guard lock(self->mutex_);
     if (self->closed_) co_return self->Closed();
-    if (self->link_ != nullptr) co_return OkStatus();
+    if (!self->Living().empty()) co_return OkStatus();
     self->waiters_.push_back(done);
-    make = !std::exchange(self->connecting_, true);
+    look = !std::exchange(self->looking_, true);
   }
-  if (make) Spawn(self->executor_, Fill(self));
+  if (look) Spawn(self->executor_, Look(self));
   auto expire = [done, self] {
     done.Set(ErrnoError(ETIMEDOUT, absl::StrFormat("no RDMA connection to %s in time", self->address_)));
   };
@@ -125,63 +202,177 @@ Task<Status> PeerCore::AwaitLink(std::shared_ptr<PeerCore> self, Duration deadli
   co_return co_await done.Wait();
 }
 
-Task<void> PeerCore::Fill(std::shared_ptr<PeerCore> self) {
-  StatusOr<std::shared_ptr<ClientLink>> link = co_await NewLink(self);
-  std::vector<OneShot<Status>> waiters;
-  bool closed = false;
+// For rails that are missing or new, beside the calls.
+void PeerCore::LookIfDue() {
+  const Duration now = clock_.Now();
   {
-    std::lock_guard lock(self->mutex_);
-    self->connecting_ = false;
-    waiters.swap(self->waiters_);
-    closed = self->closed_;
-    if (link.ok() && !closed) self->link_ = *link;
-    if (!link.ok()) self->reason_ = std::string(link.status().message());
+    std::lock_guard lock(mutex_);
+    if (closed_ || looking_ || now < look_at_) return;
+    looking_ = true;
   }
-  if (link.ok() && closed) (*link)->Shutdown(self->Closed());
-  for (const OneShot<Status>& waiter : waiters) waiter.Set(closed ? self->Closed() : link.status());
+  Spawn(executor_, Look(shared_from_this()));
 }
 
-Task<StatusOr<std::shared_ptr<ClientLink>>> PeerCore::NewLink(std::shared_ptr<PeerCore> self) {
+Task<void> PeerCore::Look(std::shared_ptr<PeerCore> self) {
+  for (bool again = true; again;) {
+    size_t asked = 0;
+    {
+      std::lock_guard lock(self->mutex_);
+      asked = self->waiters_.size();
+    }
+    Status status = co_await AddRails(self);
+    again = self->EndLook(std::move(status), asked);
+  }
+}
+
+// True: look again, for those who have begun to wait since. What they ask for may be there by now.
+bool PeerCore::EndLook(Status status, size_t asked) {
+  std::vector<OneShot<Status>> waiters;
+  bool again = false;
+  {
+    std::lock_guard lock(mutex_);
+    LookLater(status.ok());
+    if (!status.ok()) reason_ = std::string(status.message());
+    if (!Living().empty()) status = OkStatus();
+    if (closed_) status = Closed();
+    again = !status.ok() && !closed_ && waiters_.size() > asked;
+    looking_ = again;
+    waiters.swap(waiters_);
+    if (again) waiters_.assign(waiters.begin() + static_cast<ptrdiff_t>(asked), waiters.end());
+    if (again) waiters.resize(asked);
+  }
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(status);
+  return again;
+}
+
+// Lost ports are expected back at first.
+void PeerCore::LookLater(bool found_all) {
+  if (found_all && pause_ >= kLookInterval) lost_.clear();
+  const bool complete = found_all && lost_.empty();
+  look_at_ = clock_.Now() + (complete ? kLookInterval : pause_);
+  pause_ = complete ? kFirstPause : std::min(2 * pause_, kLongestPause);
+}
+
+// OK: all rails are there that there can be now.
+Task<Status> PeerCore::AddRails(std::shared_ptr<PeerCore> self) {
+  CO_ASSIGN_OR_RETURN(Control control, co_await Greet(self));
+  StatusOr<std::vector<RailPair>> pairs = self->Plan(control);
+  Status status = pairs.status();
+  for (size_t i = 0; pairs.ok() && i < pairs->size(); ++i) {
+    RailPair pair = (*pairs)[i];
+    if (!self->Misses(pair.name())) continue;
+    if (control.connection == nullptr) {
+      StatusOr<Control> another = co_await Greet(self);
+      if (!another.ok()) co_return another.status();
+      control = *std::move(another);
+    }
+    std::shared_ptr<ClientConnection> connection = std::exchange(control.connection, nullptr);
+    Status added = co_await AddRail(self, std::move(connection), std::move(pair));
+    if (!added.ok()) status = added;
+  }
+  if (control.connection != nullptr) control.connection->Shutdown(absl::CancelledError("no rail is missing"));
+  co_return status.ok() ? status : self->NoRail(status);
+}
+
+Task<StatusOr<Control>> PeerCore::Greet(std::shared_ptr<PeerCore> self) {
   const Duration timeout = self->control_.connect_timeout;
   CO_ASSIGN_OR_RETURN(StreamSocket socket,
                       co_await Dial(self->executor_, self->clock_, self->address_, timeout));
-  const uint32_t local_ipv4 = LocalIpv4(socket.native_handle());
-  auto control = std::make_shared<ClientConnection>(std::move(socket), self->address_, self->clock_);
+  Control control;
+  control.local_ipv4 = LocalIpv4(socket.native_handle());
+  control.remote_ipv4 = RemoteIpv4(socket.native_handle());
+  control.connection = std::make_shared<ClientConnection>(std::move(socket), self->address_, self->clock_);
   std::string identity = self->control_.identity;
-  Status status = co_await control->Greet(std::move(identity), timeout);
-  if (!status.ok()) co_return self->NoLink(status);
-  StatusOr<std::shared_ptr<Rail>> rail = self->rails_->Choose(std::nullopt, local_ipv4);
-  status = rail.status();
+  Status status = co_await control.connection->Greet(std::move(identity), timeout);
+  if (!status.ok()) co_return self->NoRail(status);
+  co_return control;
+}
+
+StatusOr<std::vector<RailPair>> PeerCore::Plan(const Control& control) {
+  ASSIGN_OR_RETURN(std::vector<PortInfo> local, rails_->Ports());
+  std::vector<RemotePort> remote;
+  for (const PathOffer& offer : control.connection->server().offers) {
+    if (offer.path != kPortOffer) continue;
+    ASSIGN_OR_RETURN(const RemotePort port, ParsePort(offer.where));
+    remote.push_back(port);
+  }
+  std::vector<RailPair> pairs =
+      PlanRails(std::move(local), std::move(remote), control.local_ipv4, control.remote_ipv4);
+  if (!pairs.empty()) return pairs;
+  return absl::UnavailableError("none of its RDMA ports is of the kind of one of ours");
+}
+
+bool PeerCore::Misses(const std::string& rail) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  const Links links = Living();
+  return std::none_of(links.begin(), links.end(),
+                      [&](const auto& link) { return link->meter().rail() == rail; });
+}
+
+Task<Status> PeerCore::AddRail(std::shared_ptr<PeerCore> self, std::shared_ptr<ClientConnection> control,
+                               RailPair pair) {
+  StatusOr<std::shared_ptr<Rail>> rail = self->rails_->Open(pair.local);
+  Status status = rail.status();
   // Here and not at the first call, so that memory that may not be locked leads to another path.
   if (status.ok()) status = self->rails_->regions()->RegisterAll((*rail)->domain());
   if (!status.ok()) {
     control->Shutdown(status);
-    co_return self->NoLink(status);
+    co_return status;
   }
-  const std::string name = (*rail)->port().name();
   auto link = std::make_shared<ClientLink>(*std::move(rail), std::move(control), self->rails_->regions(),
                                            self->address_, self->executor_, self->clock_,
-                                           self->meters_->Of(kPath, name));
+                                           self->meters_->Of(kPath, pair.name()));
   link->OnEnd([weak = std::weak_ptr(self), raw = link.get()] {
     if (auto self = weak.lock()) self->Forget(raw);
   });
-  status = co_await ClientLink::Establish(link, self->rails_, timeout);
-  if (!status.ok()) co_return self->NoLink(status);
+  status = co_await ClientLink::Establish(link, self->rails_, pair.remote, self->control_.connect_timeout);
+  if (status.ok()) co_return self->Add(link);
+  LogDebug("data plane: no rail %s for %s: %s", pair.name(), self->address_, status.message());
+  co_return status;
+}
+
+Status PeerCore::Add(const std::shared_ptr<ClientLink>& link) {
+  std::vector<OneShot<Status>> waiters;
+  bool closed = false;
+  {
+    std::lock_guard lock(mutex_);
+    closed = closed_;
+    if (!closed) links_.push_back(link);
+    lost_.erase(link->meter().rail());
+    if (!closed) waiters.swap(waiters_);
+  }
+  if (closed) link->Shutdown(Closed());
+  if (link->closing()) Forget(link.get());  // it may have ended before it was there
+  if (closed) return Closed();
   GetCounter("transport.verbs.client.connections").Add();
-  co_return link;
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(OkStatus());
+  return OkStatus();
+}
+
+void PeerCore::Forget(ClientLink* link) {
+  std::shared_ptr<ClientLink> ended;
+  std::lock_guard lock(mutex_);
+  auto found =
+      std::find_if(links_.begin(), links_.end(), [&](const auto& known) { return known.get() == link; });
+  if (found == links_.end()) return;
+  ended = std::move(*found);
+  links_.erase(found);
+  lost_.insert(link->meter().rail());
+  pause_ = kFirstPause;
+  look_at_ = std::min(look_at_, clock_.Now() + kFirstPause);
 }
 
 void PeerCore::Close() {
-  std::shared_ptr<ClientLink> link;
+  Links links;
   std::vector<OneShot<Status>> waiters;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
-    link = std::move(link_);
-    link_ = nullptr;
+    links.swap(links_);
     waiters.swap(waiters_);
   }
-  if (link != nullptr) link->Shutdown(Closed());
+  for (const auto& link : links) link->Shutdown(Closed());
   for (const OneShot<Status>& waiter : waiters) waiter.Set(Closed());
 }
 
@@ -198,6 +389,7 @@ class VerbsPeer : public Peer {
   std::string PathFor(const MemoryRegion& memory) const override {
     return memory.device() == nullptr ? "rdma" : "rdma+gpu";
   }
+  bool connected() const override { return core_->connected(); }
   std::string address() const override { return core_->address(); }
   void Close() override { core_->Close(); }
 
@@ -222,7 +414,7 @@ Task<StatusOr<std::shared_ptr<Peer>>> ConnectVerbsPeer(Executor executor, Clock&
   auto core = std::make_shared<PeerCore>(executor, clock, std::move(control), std::move(rails), address,
                                          std::move(meters));
   auto peer = std::make_shared<VerbsPeer>(core);
-  Status status = co_await PeerCore::AwaitLink(core, DeadlineAfter(clock.Now(), timeout));
+  Status status = co_await PeerCore::AwaitRail(core, DeadlineAfter(clock.Now(), timeout));
   if (!status.ok()) co_return status;
   co_return std::shared_ptr<Peer>(std::move(peer));
 }

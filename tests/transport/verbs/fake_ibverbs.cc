@@ -12,7 +12,7 @@ namespace {
 // --- the operations of a context, as verbs.h calls them ---
 
 int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* pair = static_cast<QueuePair*>(qp);
   Require(device.pairs.contains(qp->qp_num), "a work request for a queue pair that is not there");
@@ -40,7 +40,7 @@ int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
 }
 
 int PostReceive(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* receives = static_cast<Receives*>(queue);
   *bad = request;
@@ -51,7 +51,7 @@ int PostReceive(ibv_srq* queue, ibv_recv_wr* request, ibv_recv_wr** bad) {
 }
 
 int PollCompletions(ibv_cq* queue, int most, ibv_wc* out) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* completions = static_cast<Completions*>(queue);
   int count = 0;
@@ -63,14 +63,14 @@ int PollCompletions(ibv_cq* queue, int most, ibv_wc* out) {
 }
 
 int RequestNotice(ibv_cq* queue, int) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   static_cast<Completions*>(queue)->armed = true;
   return 0;
 }
 
 ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   if (!device.traits.windows || type != IBV_MW_TYPE_2 || device.windows.size() >= kMaxWindows) {
     errno = ENOMEM;
@@ -86,7 +86,7 @@ ibv_mw* AllocateWindow(ibv_pd* pd, ibv_mw_type type) {
 }
 
 int FreeWindow(ibv_mw* mw) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* window = static_cast<Window*>(mw);
   device.Unbind(window);
@@ -97,27 +97,27 @@ int FreeWindow(ibv_mw* mw) {
 
 // --- the functions of the library ---
 
-ibv_device g_listed{};
-
 ibv_device** GetDeviceList(int* count) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
-  std::snprintf(g_listed.name, sizeof g_listed.name, "fake0");
-  g_listed.transport_type = IBV_TRANSPORT_IB;
-  g_listed.node_type = IBV_NODE_CA;
-  *count = device.removed ? 0 : 1;
-  return new ibv_device* [2] { device.removed ? nullptr : &g_listed, nullptr };
+  auto** list = new ibv_device* [device.devices.size() + 1] {};
+  *count = 0;
+  for (Device& listed : device.devices) {
+    if (!listed.removed) list[(*count)++] = &listed.listed;
+  }
+  return list;
 }
 
 void FreeDeviceList(ibv_device** list) { delete[] list; }
 
 const char* GetDeviceName(ibv_device* device) { return device->name; }
 
-ibv_context* OpenDevice(ibv_device*) {
-  FakeRdma::State& device = Device();
+ibv_context* OpenDevice(ibv_device* listed) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
   auto* context = new Context{};
-  std::snprintf(context->own.name, sizeof context->own.name, "fake0");
-  std::snprintf(context->own.dev_path, sizeof context->own.dev_path, "%s", device.path.c_str());
+  while (&device.devices[context->number].listed != listed) ++context->number;
+  context->own = *listed;
   context->device = &context->own;
   context->async_fd = MakeEvents();
   context->ops.alloc_mw = AllocateWindow;
@@ -126,17 +126,17 @@ ibv_context* OpenDevice(ibv_device*) {
   context->ops.req_notify_cq = RequestNotice;
   context->ops.post_srq_recv = PostReceive;
   context->ops.post_send = PostSend;
-  std::lock_guard lock(device.mutex);
-  ++device.contexts;
+  device.devices[context->number].open.insert(context);
   return context;
 }
 
-int CloseDevice(ibv_context* context) {
-  FakeRdma::State& device = Device();
+int CloseDevice(ibv_context* ibv) {
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
-  --device.contexts;
+  auto* context = static_cast<Context*>(ibv);
+  device.devices[context->number].open.erase(context);
   ::close(context->async_fd);
-  delete static_cast<Context*>(context);
+  delete context;
   return 0;
 }
 
@@ -147,7 +147,7 @@ int QueryDevice(ibv_context*, ibv_device_attr* attr) {
   attr->max_cqe = kMaxCompletions;
   attr->max_srq_wr = kMaxReceives;
   attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 8;
-  if (!Device().traits.windows) return 0;
+  if (!Devices().traits.windows) return 0;
   attr->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   attr->max_mw = kMaxWindows;
   return 0;
@@ -162,10 +162,10 @@ int QueryPort(ibv_context*, uint8_t, _compat_ibv_port_attr* out) {
   return 0;
 }
 
-int QueryGid(ibv_context*, uint32_t port, uint32_t index, ibv_gid_entry* entry, uint32_t, size_t) {
+int QueryGid(ibv_context* context, uint32_t port, uint32_t index, ibv_gid_entry* entry, uint32_t, size_t) {
   if (port != 1 || index != 0) return ENODATA;
   *entry = {};
-  OwnGid(&entry->gid);
+  entry->gid = GidOf(DeviceOf(context));
   entry->port_num = 1;
   entry->gid_type = IBV_GID_TYPE_ROCE_V2;
   return 0;
@@ -210,7 +210,7 @@ bool IsMapped(const void* address) {
 }
 
 ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* memory = static_cast<std::byte*>(data);
   if (size > 0 && !IsMapped(data)) memory = device.peer_memory ? device.peer_memory(memory, size) : nullptr;
@@ -223,7 +223,7 @@ ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
 
 // The kernel takes these flags and no others.
 ibv_mr* RegisterDmaBuf(ibv_pd* pd, uint64_t offset, size_t size, uint64_t address, int fd, int access) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   constexpr int kAllowed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
@@ -242,7 +242,7 @@ ibv_mr* RegisterDmaBuf(ibv_pd* pd, uint64_t offset, size_t size, uint64_t addres
 }
 
 int Deregister(ibv_mr* mr) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* region = static_cast<Region*>(mr);
   Require(region->windows == 0, "memory is taken back that a window is bound to");
@@ -280,7 +280,7 @@ int DestroyCompletions(ibv_cq* queue) {
 }
 
 int GetCompletionEvent(ibv_comp_channel* channel, ibv_cq** queue, void** context) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* events = static_cast<Events*>(channel);
   if (!TakeSignal(channel->fd)) return -1;
@@ -293,7 +293,7 @@ int GetCompletionEvent(ibv_comp_channel* channel, ibv_cq** queue, void** context
 void AcknowledgeCompletionEvents(ibv_cq*, unsigned) {}
 
 ibv_srq* CreateReceives(ibv_pd* pd, ibv_srq_init_attr*) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* queue = new Receives{};
   queue->context = pd->context;
@@ -303,7 +303,7 @@ ibv_srq* CreateReceives(ibv_pd* pd, ibv_srq_init_attr*) {
 }
 
 int DestroyReceives(ibv_srq* queue) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   device.receives.erase(static_cast<Receives*>(queue));
   Require(static_cast<Receives*>(queue)->users == 0, "a receive queue goes before its queue pairs");
@@ -312,7 +312,7 @@ int DestroyReceives(ibv_srq* queue) {
 }
 
 ibv_qp* CreatePair(ibv_pd* pd, ibv_qp_init_attr* attr) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* pair = new QueuePair{};
   pair->context = pd->context;
@@ -331,9 +331,9 @@ ibv_qp* CreatePair(ibv_pd* pd, ibv_qp_init_attr* attr) {
 }
 
 int Join(FakeRdma::State& device, const ibv_gid& gid) {
-  ibv_gid own{};
-  OwnGid(&own);
-  if (std::memcmp(gid.raw, own.raw, sizeof own.raw) == 0) return 0;
+  for (size_t i = 0; i < device.devices.size(); ++i) {
+    if (IsAt(gid, i)) return 0;
+  }
   std::unique_lock lock(device.join_mutex);
   ++device.waiting;
   device.join_change.wait(lock, [&] { return device.fail_joins; });
@@ -342,7 +342,7 @@ int Join(FakeRdma::State& device, const ibv_gid& gid) {
 }
 
 int ModifyPair(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   if (attr->qp_state == IBV_QPS_RTR) {
     if (int error = Join(device, attr->ah_attr.grh.dgid); error != 0) return error;
   }
@@ -355,12 +355,13 @@ int ModifyPair(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   if (pair->state == IBV_QPS_ERR) return EINVAL;
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0) pair->access = attr->qp_access_flags;
   if (attr->qp_state == IBV_QPS_RTR) pair->peer = attr->dest_qp_num;
+  if (attr->qp_state == IBV_QPS_RTR) pair->peer_gid = attr->ah_attr.grh.dgid;
   pair->state = attr->qp_state;
   return 0;
 }
 
 int DestroyPair(ibv_qp* qp) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* pair = static_cast<QueuePair*>(qp);
   Require(device.pairs.erase(pair->qp_num) == 1, "a queue pair is destroyed twice");
@@ -376,7 +377,7 @@ int DestroyPair(ibv_qp* qp) {
 }
 
 int GetAsyncEvent(ibv_context* ibv, ibv_async_event* event) {
-  FakeRdma::State& device = Device();
+  FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* context = static_cast<Context*>(ibv);
   // What was destroyed meanwhile has left a signal without an event.

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "tests/transport/verbs/fake_rdma_state.h"
@@ -15,11 +17,31 @@ FakeRdma* g_device = nullptr;
 
 }  // namespace
 
-FakeRdma::State& fake::Device() {
+FakeRdma::State& fake::Devices() {
   std::lock_guard lock(g_mutex);
   Require(g_state != nullptr, "there is no device");
   return *g_state;
 }
+
+FakeRdma::State::State(Traits traits) : traits(traits), devices(static_cast<size_t>(traits.devices)) {
+  char name[] = "/tmp/nacre-fake-rdma.XXXXXX";
+  Require(::mkdtemp(name) != nullptr, "no directory to stand for the devices");
+  directory = name;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    Device& device = devices[i];
+    const std::string own = "fake" + std::to_string(i);
+    device.path = directory + "/" + own;
+    std::filesystem::create_directories(device.path + "/device");
+    std::ofstream(device.path + "/device/numa_node") << (traits.nodes ? static_cast<int>(i) : -1);
+    device.listed.transport_type = IBV_TRANSPORT_IB;
+    device.listed.node_type = IBV_NODE_CA;
+    std::snprintf(device.listed.name, sizeof device.listed.name, "%s", own.c_str());
+    std::snprintf(device.listed.dev_path, sizeof device.listed.dev_path, "%s", device.path.c_str());
+    std::snprintf(device.listed.ibdev_path, sizeof device.listed.ibdev_path, "%s", device.path.c_str());
+  }
+}
+
+FakeRdma::State::~State() { std::filesystem::remove_all(directory); }
 
 // --- what work requests do ---
 
@@ -174,6 +196,10 @@ ibv_wc_status FakeRdma::State::Carry(QueuePair* from, const Work& work) {
     return IBV_WC_RETRY_EXC_ERR;
   }
   QueuePair* to = found->second;
+  const size_t here = DeviceOf(from->context), there_device = DeviceOf(to->context);
+  if (!IsAt(from->peer_gid, there_device) || (traits.isolated && here != there_device)) {
+    return IBV_WC_RETRY_EXC_ERR;
+  }
   if (work.request.opcode == IBV_WR_SEND) {
     if (static_cast<Receives*>(to->srq)->posted.empty() || deaf.contains(to->qp_num))
       return IBV_WC_GENERAL_ERR;
@@ -235,18 +261,26 @@ FakeRdma* FakeRdma::Current() {
   return g_device;
 }
 
-void FakeRdma::Remove() {
+void FakeRdma::Remove(int number) {
   std::lock_guard lock(state_->mutex);
-  state_->removed = true;
-  ::unlink(state_->path.c_str());
+  Device& device = state_->devices[static_cast<size_t>(number)];
+  if (!std::exchange(device.removed, true)) std::filesystem::rename(device.path, device.path + ".removed");
 }
 
-void FakeRdma::Restore() {
+void FakeRdma::Restore(int number) {
   std::lock_guard lock(state_->mutex);
-  std::FILE* file = std::fopen(state_->path.c_str(), "w");
-  Require(file != nullptr, "no file to stand for the device");
-  std::fclose(file);
-  state_->removed = false;
+  Device& device = state_->devices[static_cast<size_t>(number)];
+  if (std::exchange(device.removed, false)) std::filesystem::rename(device.path + ".removed", device.path);
+}
+
+void FakeRdma::BreakDown(int number) {
+  std::lock_guard lock(state_->mutex);
+  for (const auto& [queue_pair, pair] : state_->pairs) {
+    if (DeviceOf(pair->context) == static_cast<size_t>(number)) state_->Fail(pair);
+  }
+  for (Context* context : state_->devices[static_cast<size_t>(number)].open) {
+    state_->Tell(context, IBV_EVENT_DEVICE_FATAL, nullptr);
+  }
 }
 
 void FakeRdma::LetJoinsFail() {
@@ -285,9 +319,18 @@ int FakeRdma::queue_pairs() const {
   return static_cast<int>(state_->pairs.size());
 }
 
+int FakeRdma::queue_pairs(int device) const {
+  std::lock_guard lock(state_->mutex);
+  return static_cast<int>(std::count_if(state_->pairs.begin(), state_->pairs.end(), [&](const auto& pair) {
+    return DeviceOf(pair.second->context) == static_cast<size_t>(device);
+  }));
+}
+
 int FakeRdma::open_contexts() const {
   std::lock_guard lock(state_->mutex);
-  return state_->contexts;
+  int open = 0;
+  for (const Device& device : state_->devices) open += static_cast<int>(device.open.size());
+  return open;
 }
 
 int FakeRdma::bound_windows() const {

@@ -5,7 +5,8 @@
 // device, and under the sanitizers. It ends the process at what the transport must never do: take back memory
 // that a window is still bound to, use what has been destroyed, run over a queue.
 //
-// One device, "fake0", with one Ethernet port at ::ffff:127.0.0.1. Thread-safe.
+// Devices "fake0", "fake1", …, each with one Ethernet port: the first at ::ffff:127.0.0.1, the second at .2.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,16 @@
 
 namespace nacre::verbs {
 
-// The device is what LoadIbverbs finds while this object lives, of which there may be one at a time.
+// The devices are what LoadIbverbs finds while this object lives, of which there may be one at a time.
 class FakeRdma {
  public:
   struct Traits {
     bool windows = true;
     bool last_receive_events = true;  // not every driver has them
-    bool dma_bufs = true;             // the library knows of them
+    int devices = 1;
+    bool isolated = false;  // packets arrive on the device alone that they were sent from
+    bool nodes = false;     // each device is near to a NUMA node of its own: 0, 1, …
+    bool dma_bufs = true;   // the library knows of them
   };
   // Where the bytes are that another device has at an address; null if it is none of its own.
   using PeerMemory = std::function<std::byte*(const std::byte* address, size_t size)>;
@@ -37,8 +41,11 @@ class FakeRdma {
   static FakeRdma* Current();
 
   // Gone from the list of devices and from sysfs, though who has it open can go on; and back again.
-  void Remove();
-  void Restore();
+  void Remove(int device = 0);
+  void Restore(int device = 0);
+
+  // It says so to all who have it open; all its queue pairs go to their error state.
+  void BreakDown(int device);
 
   // Queue pairs that are to be joined to an address that nobody has wait, with the thread that asks for it,
   // until this is called (then they fail). How many wait now.
@@ -54,8 +61,9 @@ class FakeRdma {
   // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
   void UsePeerMemory(PeerMemory peer_memory);
 
-  int regions() const;        // that are registered
-  int queue_pairs() const;    // that exist
+  int regions() const;      // that are registered
+  int queue_pairs() const;  // that exist
+  int queue_pairs(int device) const;
   int open_contexts() const;  // while there are any, a device cannot go
   int bound_windows() const;  // over all memory
   int receives() const;       // that are posted and not taken, in all queues

@@ -28,10 +28,21 @@ inline void Require(bool condition, const char* what) {
   std::abort();
 }
 
+struct Context;
+struct QueuePair;
+
 constexpr uint32_t kWindowKey = 1u << 31;  // in the keys of windows
 constexpr int kMaxCompletions = 1 << 16, kMaxReceives = 1 << 16, kMaxWindows = 1 << 16;
 
+struct Device {
+  ibv_device listed{};
+  std::string path;  // of a directory as it has in sysfs
+  bool removed = false;
+  std::set<Context*> open;
+};
+
 struct Context : ibv_context {
+  size_t number = 0;  // of its device
   ibv_device own{};
   std::deque<ibv_async_event> events;
 };
@@ -69,8 +80,6 @@ struct Region : ibv_mr {
   }
 };
 
-struct QueuePair;
-
 struct Window : ibv_mw {
   uint32_t key = 0;          // as the device knows it
   Region* region = nullptr;  // null: not bound
@@ -89,6 +98,7 @@ struct Work {
 struct QueuePair : ibv_qp {
   unsigned access = 0;
   uint32_t peer = 0, room = 0;
+  ibv_gid peer_gid{};
   uint32_t pieces = 0, inline_bytes = 0;
   std::deque<Work> work;  // that cannot be done yet: the other side has no receive
 };
@@ -109,17 +119,21 @@ inline int MakeEvents() {
   return fd;
 }
 
-inline void OwnGid(ibv_gid* gid) {
-  static constexpr uint8_t kMapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
-  std::memcpy(gid->raw, kMapped, sizeof kMapped);
+inline ibv_gid GidOf(size_t device) {
+  return {.raw = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, static_cast<uint8_t>(device + 1)}};
 }
+
+inline bool IsAt(const ibv_gid& gid, size_t device) {
+  return std::memcmp(gid.raw, GidOf(device).raw, sizeof gid.raw) == 0;
+}
+
+inline size_t DeviceOf(const ibv_context* context) { return static_cast<const Context*>(context)->number; }
 
 }  // namespace nacre::verbs::fake
 
 namespace nacre::verbs {
 
-// The device itself. The functions of the table find it by Current(), those of a context's operations too:
-// there is one.
+// All devices. The functions of the table find them by Current().
 class FakeRdma::State {
  public:
   using Region = fake::Region;
@@ -129,14 +143,8 @@ class FakeRdma::State {
   using Work = fake::Work;
   using Receives = fake::Receives;
 
-  explicit State(Traits traits) : traits(traits) {
-    char name[] = "/tmp/nacre-fake-device.XXXXXX";
-    const int fd = ::mkstemp(name);
-    fake::Require(fd >= 0, "no file to stand for the device");
-    ::close(fd);
-    path = name;
-  }
-  ~State() { ::unlink(path.c_str()); }
+  explicit State(Traits traits);
+  ~State();
 
   // Under the mutex.
   ibv_wc_status Carry(QueuePair* from, const Work& work);
@@ -156,10 +164,9 @@ class FakeRdma::State {
   void Unbind(Window* window);
 
   const Traits traits;
-  std::string path;
+  std::string directory;  // of the devices' own
   mutable std::mutex mutex;
-  bool removed = false;
-  int contexts = 0;
+  std::vector<fake::Device> devices;
   int dma_buf_error = 0;
   PeerMemory peer_memory;  // null: none
   uint32_t next_number = 17, next_key = 1;
@@ -179,7 +186,7 @@ class FakeRdma::State {
 namespace fake {
 
 // Stays after the FakeRdma itself for what outlives it, as connections that are still ending do.
-FakeRdma::State& Device();
+FakeRdma::State& Devices();
 
 // What LoadIbverbs is to find; the old one is without dma-bufs.
 extern const Ibverbs kTable, kOldTable;

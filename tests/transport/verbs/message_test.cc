@@ -53,6 +53,33 @@ TEST(Endpoint, RefusesWhatCannotBe) {
   EXPECT_THAT(std::string(ParseEndpoint(EncodeEndpoint(none)).status().message()), HasSubstr("0 credits"));
 }
 
+TEST(Attach, MayNameTheServersPort) {
+  AttachMessage message{SomeEndpoint(), std::nullopt};
+  EXPECT_EQ(EncodeAttach(message), EncodeEndpoint(SomeEndpoint()));
+  EXPECT_EQ(*ParseAttach(EncodeAttach(message)), message);
+  message.wanted = Gid{1, 2, 3};
+  const std::string bytes = EncodeAttach(message);
+  EXPECT_EQ(bytes.size(), 60u);
+  EXPECT_EQ(bytes.substr(44, 4), std::string("\1\2\3\0", 4));
+  EXPECT_EQ(*ParseAttach(bytes), message);
+  EXPECT_FALSE(ParseAttach(bytes.substr(0, 59)).ok());
+  EXPECT_FALSE(ParseAttach(bytes + "x").ok());
+  EXPECT_FALSE(ParseAttach(std::string(60, 'x')).ok());
+}
+
+TEST(Port, IsWrittenAsDocumented) {
+  const RemotePort port{LinkLayer::kEthernet, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7}};
+  EXPECT_EQ(EncodePort(port), "ethernet 00000000000000000000ffff0a000007");
+  EXPECT_EQ(*ParsePort(EncodePort(port)), port);
+  EXPECT_EQ(ParsePort("infiniband 00000000000000000000ffff0a000007")->link, LinkLayer::kInfiniband);
+  for (const char* bad :
+       {"", " ", "ethernet", "ethernet ", "token 00000000000000000000ffff0a000007",
+        "ethernet 00000000000000000000ffff0a0000", "ethernet 00000000000000000000ffff0a00000x",
+        "ethernet 00000000000000000000ffff0a00000700"}) {
+    EXPECT_EQ(ParsePort(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
 // A receive that holds this header and as much payload as it says.
 std::string Fragment(const FragmentHeader& header, size_t payload) {
   std::string bytes(kFragmentHeaderSize + payload, 'p');
