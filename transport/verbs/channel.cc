@@ -15,8 +15,7 @@ constexpr uint32_t kCredits = 16;          // fragments under way to this end
 constexpr uint32_t kSpareReceives = 3;     // for those that only grant credits, see FORMAT.md
 constexpr uint32_t kSends = 32;            // work requests posted at once
 constexpr uint32_t kSendsForMessages = 4;  // of them
-constexpr uint64_t kMaxBytesInFlight = 16 << 20;
-constexpr uint32_t kDrained = kSends;  // in place of a slot: the last work request
+constexpr uint32_t kDrained = kSends;      // in place of a slot: the last work request
 constexpr Duration kDrainTimeout = std::chrono::seconds(1);
 constexpr Duration kLastReceiveTimeout = std::chrono::milliseconds(20);  // some drivers never say so
 
@@ -149,8 +148,7 @@ Status Channel::Pump() {
     if (next.sent == next.message.size()) messages_.pop_front();
   }
   if (owed_ >= kCredits / 2 && !free_slots_.empty()) RETURN_IF_ERROR(SendCredit());
-  while (!transfers_.empty() && free_slots_.size() > kSendsForMessages &&
-         bytes_in_flight_ < kMaxBytesInFlight) {
+  while (!transfers_.empty() && free_slots_.size() > kSendsForMessages && TakeTurn(*transfers_.front())) {
     Transfer* transfer = transfers_.front();
     RETURN_IF_ERROR(PostPart(transfer));
     if (transfer->posted == transfer->parts.size()) transfers_.pop_front();
@@ -207,6 +205,37 @@ Status Channel::PostSend(FragmentHeader header, std::string_view payload) {
   return status;
 }
 
+// What moves nothing, as taking keys back does, waits for nobody.
+bool Channel::TakeTurn(const Transfer& transfer) {
+  const uint64_t bytes = transfer.parts[transfer.posted].bytes;
+  if (bytes == 0) return true;
+  if (turn_ == Turn::kNone) {
+    turn_ = rail_->turns().Take(shared_from_this(), bytes) ? Turn::kHas : Turn::kWaits;
+  }
+  return turn_ == Turn::kHas;
+}
+
+bool Channel::OnTurn() {
+  Status status;
+  bool used = true;
+  {
+    std::lock_guard lock(mutex_);
+    if (!why_.ok()) return false;
+    turn_ = Turn::kHas;
+    status = Pump();
+    if (!status.ok() && turn_ == Turn::kHas) {
+      used = false;
+      turn_ = Turn::kNone;
+    }
+  }
+  if (!status.ok()) Shutdown(status);
+  return used;
+}
+
+void Channel::ReturnTurn(uint64_t bytes) {
+  if (bytes > 0) rail_->turns().Return(bytes);
+}
+
 Status Channel::PostPart(Transfer* transfer) {
   TransferPart& part = transfer->parts[transfer->posted];
   ibv_send_wr request{};
@@ -224,7 +253,7 @@ Status Channel::PostPart(Transfer* transfer) {
   slot.bytes = part.bytes;
   RETURN_IF_ERROR(Post(&request, slot));
   ++transfer->posted;
-  bytes_in_flight_ += part.bytes;
+  if (part.bytes > 0) turn_ = Turn::kNone;
   return OkStatus();
 }
 
@@ -256,17 +285,17 @@ void Channel::OnSent(uint64_t id, const Status& status) {
   const auto index = static_cast<uint32_t>(id);
   if (id != WorkId(index)) return;  // of an earlier queue pair with the same number
   Transfer* ended = nullptr;
+  uint64_t bytes = 0;
   {
     std::lock_guard lock(mutex_);
     if (finished_ || index >= slots_.size() || !slots_[index].used) return;
     const Slot slot = std::exchange(slots_[index], Slot());
     free_slots_.push_back(index);
     if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
-    if (slot.transfer != nullptr) {
-      bytes_in_flight_ -= slot.bytes;
-      ended = EndPart(slot, status);
-    }
+    bytes = slot.bytes;
+    if (slot.transfer != nullptr) ended = EndPart(slot, status);
   }
+  ReturnTurn(bytes);
   if (!status.ok()) Shutdown(status);
   if (ended != nullptr) ended->done.Set(ended->status);
   if (status.ok()) PumpOrShutdown();
@@ -334,10 +363,13 @@ Status Channel::Assemble(const FragmentHeader& header, std::string_view payload,
 
 void Channel::Shutdown(const Status& why) {
   std::vector<Transfer*> ended;
+  uint64_t bytes = 0;
   {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return;
     why_ = why;
+    if (turn_ == Turn::kWaits) rail_->turns().Leave(this);
+    if (turn_ == Turn::kHas) bytes = transfers_.front()->parts[transfers_.front()->posted].bytes;
     closing_.store(true, std::memory_order_release);
     messages_.clear();
     for (Transfer* transfer : transfers_) {
@@ -347,6 +379,7 @@ void Channel::Shutdown(const Status& why) {
     transfers_.clear();
     if (!joining_) Drain();  // else Join will
   }
+  ReturnTurn(bytes);
   for (Transfer* transfer : ended) transfer->done.Set(transfer->status);
 }
 
@@ -376,6 +409,7 @@ void Channel::CameBack(bool* what) {
 
 void Channel::Finish() {
   std::vector<Transfer*> ended;
+  uint64_t bytes = 0;
   std::unique_ptr<TimerHandle> timer;
   {
     std::lock_guard lock(mutex_);
@@ -390,11 +424,13 @@ void Channel::Finish() {
     for (Slot& slot : slots_) {
       if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
       if (slot.transfer == nullptr) continue;
+      bytes += slot.bytes;
       Transfer* transfer = EndPart(slot, absl::UnavailableError(why_.message()));
       if (transfer != nullptr) ended.push_back(transfer);
       slot = Slot();
     }
   }
+  ReturnTurn(bytes);
   for (Transfer* transfer : ended) transfer->done.Set(transfer->status);
   OnClosed(why_);
 }

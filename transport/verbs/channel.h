@@ -3,7 +3,8 @@
 // A message is cut into fragments, each a SEND. Each fragment takes one of the credits that the other end has
 // granted, so that there is always a receive posted for it; what was received is granted again with the next
 // fragment, or by one of its own when half is owed and nothing else is to be sent. Transfers are RDMA reads
-// and writes; what is in flight is bounded, the rest waits in order. Nothing relies on the order between
+// and writes; what is under way is bounded for the whole rail, whose channels take turns (turns.h), the rest
+// waits in order. Nothing relies on the order between
 // transfers; a message goes out behind those that were started before it and ended.
 //
 // It ends in an order that lets nobody's memory be touched afterwards:
@@ -58,7 +59,7 @@ struct Transfer {
   OneShot<Status> done;
 };
 
-class Channel : public CompletionSink, public std::enable_shared_from_this<Channel> {
+class Channel : public CompletionSink, public Turns::Taker, public std::enable_shared_from_this<Channel> {
  public:
   // `remote_access`: what the other end may do by itself, as ibv_access_flags.
   Channel(std::shared_ptr<Rail> rail, Executor executor, Clock& clock, uint32_t calls, int remote_access);
@@ -116,12 +117,14 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
     bool used = false;
   };
   static constexpr uint32_t kNoBuffer = ~uint32_t{0};
+  enum class Turn { kNone, kWaits, kHas };  // to post the next part of the first transfer
 
   uint64_t WorkId(uint32_t slot) const { return uint64_t{sequence_} << 32 | slot; }
   void OnReceived(std::span<const std::byte> bytes) override;
   void OnLastReceive() override { CameBack(&last_received_); }
   void OnSent(uint64_t id, const Status& status) override;
   void OnFailed(const Status& why) override { Shutdown(why); }
+  bool OnTurn() override;
 
   // These under mutex_.
   Status Pump();
@@ -129,6 +132,7 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
   Status PostBinding(const WindowBinding& binding);
   Status SendCredit();
   Status PostSend(FragmentHeader header, std::string_view payload);
+  bool TakeTurn(const Transfer& transfer);
   Status PostPart(Transfer* transfer);
   Status Post(ibv_send_wr* request, Slot slot);
   Status CountReceived(const FragmentHeader& header);
@@ -137,6 +141,7 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
 
   Status Receive(std::span<const std::byte> bytes);
   void PumpOrShutdown();
+  void ReturnTurn(uint64_t bytes);
   void Drain();                      // under mutex_
   void FinishAfter(Duration delay);  // under mutex_
   void CameBack(bool* what);
@@ -162,7 +167,7 @@ class Channel : public CompletionSink, public std::enable_shared_from_this<Chann
   bool drained_ = false, last_received_ = false;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
-  uint64_t bytes_in_flight_ = 0;
+  Turn turn_ = Turn::kNone;
   std::deque<Outgoing> messages_;
   std::deque<Transfer*> transfers_;  // with parts that are not posted
   uint32_t credits_ = 0;             // what may be sent

@@ -14,6 +14,7 @@ namespace {
 constexpr Duration kPingTimeout = std::chrono::seconds(2);
 constexpr size_t kWindows = 64;           // of a link
 constexpr size_t kMaxWindowsPerCall = 8;  // unless its memory is in more regions
+constexpr size_t kPartOfSmall = 4;        // large calls leave this part of windows and calls to small ones
 
 struct Counters {
   Counter& calls = GetCounter("transport.verbs.client.calls");
@@ -140,6 +141,23 @@ Status ClientLink::Prepare(LinkCall* call) {
                                             call->plan.stretches.size(), kWindows));
 }
 
+Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink> self,
+                                                     std::shared_ptr<LinkCall> call) {
+  if (call->request.kind != CallMemory::kPutTarget) co_return PutBudget::Share();
+  std::shared_ptr<PutBudget> puts = self->rail().puts();
+  const OneShot<Status> granted;
+  if (!puts->Take(call->bytes, self.get(), granted)) {
+    self->meter_->Waits();
+    // Who ends after this has been asked for cancels it.
+    if (self->closing()) granted.Set(absl::UnavailableError("the RDMA connection has ended"));
+    auto expire = [granted, late = self->TimedOut()] { granted.Set(late); };
+    auto timer =
+        self->clock().After(self->executor(), call->deadline - self->clock().Now(), std::move(expire));
+    CO_RETURN_IF_ERROR(co_await granted.Wait());
+  }
+  co_return PutBudget::Share(std::move(puts), call->bytes);
+}
+
 bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
   if (Status status = Prepare(call.get()); !status.ok()) {
     call->result.Set(std::move(status));
@@ -149,8 +167,9 @@ bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
   {
     std::lock_guard lock(mutex_);
     if (!open_) return false;
-    if (waiting_.empty()) id = Admit(call);
-    if (id == 0) waiting_.push_back(call);
+    Queue& waiting = call->small() ? small_waiting_ : large_waiting_;
+    if (waiting.empty()) id = Admit(call);
+    if (id == 0) waiting.push_back(call);
   }
   if (id == 0) meter_->Waits();
   Count().calls.Add();
@@ -159,10 +178,17 @@ bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
   return true;
 }
 
+bool ClientLink::HasRoom(const LinkCall& call) const {
+  const size_t calls = remote().calls, wanted = call.plan.stretches.size();
+  const size_t kept_calls = call.small() ? 0 : calls / kPartOfSmall;
+  const size_t kept_windows = call.small() ? 0 : std::min(kWindows / kPartOfSmall, kWindows - wanted);
+  if (calls_.size() + kept_calls >= calls) return false;
+  return wanted == 0 || windows_->available() >= wanted + kept_windows;
+}
+
 uint64_t ClientLink::Admit(const std::shared_ptr<LinkCall>& call) {
+  if (!HasRoom(*call)) return 0;
   const auto& stretches = call->plan.stretches;
-  if (calls_.size() >= remote().calls) return 0;
-  if (!stretches.empty() && windows_->available() < stretches.size()) return 0;
   const bool put = call->request.kind == CallMemory::kPutTarget;
   for (const RegisteredPiece& stretch : stretches) {
     call->windows.push_back(
@@ -178,11 +204,13 @@ uint64_t ClientLink::Admit(const std::shared_ptr<LinkCall>& call) {
 
 ClientLink::Started ClientLink::AdmitWaiting() {
   Started started;
-  while (open_ && !waiting_.empty()) {
-    const uint64_t id = Admit(waiting_.front());
-    if (id == 0) break;
-    started.emplace_back(id, std::move(waiting_.front()));
-    waiting_.pop_front();
+  for (Queue* waiting : {&small_waiting_, &large_waiting_}) {
+    while (open_ && !waiting->empty()) {
+      const uint64_t id = Admit(waiting->front());
+      if (id == 0) break;
+      started.emplace_back(id, std::move(waiting->front()));
+      waiting->pop_front();
+    }
   }
   return started;
 }
@@ -306,11 +334,13 @@ Duration ClientLink::Expire(Duration now) {
   bool expired = false;
   {
     std::lock_guard lock(mutex_);
-    for (const auto& call : waiting_) {
-      if (call->deadline <= now) unsent.push_back(call);
-      if (call->deadline > now) next = std::min(next, call->deadline);
+    for (Queue* waiting : {&small_waiting_, &large_waiting_}) {
+      for (const auto& call : *waiting) {
+        if (call->deadline <= now) unsent.push_back(call);
+        if (call->deadline > now) next = std::min(next, call->deadline);
+      }
+      std::erase_if(*waiting, [&](const auto& call) { return call->deadline <= now; });
     }
-    std::erase_if(waiting_, [&](const auto& call) { return call->deadline <= now; });
     for (const auto& [id, call] : calls_) {
       call->timed_out = call->deadline <= now;
       expired = expired || call->timed_out;
@@ -335,9 +365,11 @@ void ClientLink::OnClosed(const Status& why) {
     if (was_open_) meter_->AddConnection(-1);
     waiters.swap(closed_waiters_);
     for (auto& [id, call] : calls_) calls.push_back(std::move(call));
-    calls.insert(calls.end(), waiting_.begin(), waiting_.end());
+    for (Queue* waiting : {&small_waiting_, &large_waiting_}) {
+      calls.insert(calls.end(), waiting->begin(), waiting->end());
+      waiting->clear();
+    }
     calls_.clear();
-    waiting_.clear();
   }
   watchdog_->Stop();
   pong_.Set(why);
@@ -350,6 +382,7 @@ void ClientLink::OnClosed(const Status& why) {
   }
   const Status unavailable =
       ErrnoError(ECONNRESET, absl::StrFormat("lost the RDMA connection to %s: %s", address_, why.message()));
+  rail().puts()->Cancel(this, unavailable);
   for (const auto& call : calls) call->result.Set(call->timed_out ? TimedOut() : unavailable);
   for (const OneShot<Unit>& waiter : waiters) waiter.Set({});
   if (ended_) ended_();

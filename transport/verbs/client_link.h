@@ -2,8 +2,8 @@
 // device has memory windows, a call's memory is shown through some that are bound before the call is sent and
 // taken back before it is reported finished; else, and for memory of GPUs, the keys are the regions'. A call
 // that times out ends the link before it fails, since the server could otherwise still write into its memory;
-// so does the loss of the control connection. Thread-safe. Calls beyond the server's limit, or beyond the
-// windows, wait here in order.
+// so does the loss of the control connection. Thread-safe. Calls beyond the rail's budget of puts, the
+// server's limit, or the windows wait here in order, small ones (put_budget.h) before the others.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -26,6 +26,8 @@ namespace nacre::verbs {
 // One call under way. The memory may be touched until ClientLink::Finish has returned.
 struct LinkCall {
   LinkCall(CallRequest request, Duration deadline);
+
+  bool small() const { return bytes <= kSmallCall; }
 
   CallRequest request;
   const uint64_t bytes;  // of its memory
@@ -59,6 +61,9 @@ class ClientLink : public Channel {
   // Of calls under way, for whoever chooses among links.
   std::atomic<uint64_t>& load() { return load_; }
 
+  // First for each call: waits until its server may put so much. UNAVAILABLE: the link is ending.
+  static Task<StatusOr<PutBudget::Share>> Reserve(std::shared_ptr<ClientLink> self,
+                                                  std::shared_ptr<LinkCall> call);
   // False: the link is ending and nothing was done. Otherwise Finish is to follow.
   bool Begin(const std::shared_ptr<LinkCall>& call);
   // The call's result, once nobody can touch its memory any more. A call that was never sent fails with
@@ -77,6 +82,7 @@ class ClientLink : public Channel {
 
   Status MakeWindows();
   Status Prepare(LinkCall* call);
+  bool HasRoom(const LinkCall& call) const;               // under mutex_
   uint64_t Admit(const std::shared_ptr<LinkCall>& call);  // under mutex_; 0: there is no room yet
   Started AdmitWaiting();                                 // under mutex_
   void Start(const Started& calls);
@@ -100,7 +106,8 @@ class ClientLink : public Channel {
   std::unique_ptr<WindowPool> windows_;  // null: none are used
   uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, std::shared_ptr<LinkCall>> calls_;
-  std::deque<std::shared_ptr<LinkCall>> waiting_;  // for room
+  using Queue = std::deque<std::shared_ptr<LinkCall>>;
+  Queue small_waiting_, large_waiting_;  // for room
 };
 
 }  // namespace nacre::verbs

@@ -12,7 +12,7 @@
 namespace nacre::verbs {
 namespace {
 
-constexpr uint32_t kMaxPart = 4 << 20;  // of one work request, so that others get their turn
+constexpr uint32_t kMaxPart = 1 << 20;  // of one work request, so that others get their turn
 
 struct Counters {
   Counter& bytes_put = GetCounter("transport.verbs.server.bytes_put");

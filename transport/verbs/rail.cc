@@ -17,7 +17,7 @@ namespace nacre::verbs {
 namespace {
 
 constexpr int kMaxCompletions = 96 << 10;  // in the queue: 6 MiB of it on common devices
-constexpr int kMaxReceives = 32 << 10;  // for 1700 connections
+constexpr int kMaxReceives = 32 << 10;     // for 1700 connections
 constexpr int kBatch = 32;
 constexpr int kPollsInARow = 32;  // a look takes less than the executor does for a turn
 constexpr Duration kDeviceWatch = std::chrono::seconds(1);
@@ -31,15 +31,15 @@ void MakeNonBlocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NON
 }  // namespace
 
 StatusOr<std::shared_ptr<Rail>> Rail::Open(const Ibverbs& ibverbs, const PortInfo& port, Executor executor,
-                                           Clock& clock, Duration spin) {
+                                           Clock& clock, const RailOptions& options) {
   ASSIGN_OR_RETURN(std::shared_ptr<Domain> domain, Domain::Open(ibverbs, port.device));
-  std::shared_ptr<Rail> rail(new Rail(std::move(domain), port, std::move(executor), clock, spin));
+  std::shared_ptr<Rail> rail(new Rail(std::move(domain), port, std::move(executor), clock, options));
   RETURN_IF_ERROR(rail->Create());
   return rail;
 }
 
 Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor executor, Clock& clock,
-           Duration spin)
+           const RailOptions& options)
     : domain_(std::move(domain)),
       ibverbs_(domain_->ibverbs()),
       port_(port),
@@ -47,7 +47,9 @@ Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor execut
       clock_(clock),
       buffers_(domain_),
       staging_(std::make_shared<Staging>(domain_)),
-      patience_(spin),
+      puts_(std::make_shared<PutBudget>(options.put_budget)),
+      turns_(options.transfer_budget),
+      patience_(options.spin),
       completion_events_(executor),
       async_events_(executor) {}
 

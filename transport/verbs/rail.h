@@ -20,7 +20,10 @@
 #include "transport/verbs/domain.h"
 #include "transport/verbs/message_buffers.h"
 #include "transport/verbs/patience.h"
+#include "transport/verbs/put_budget.h"
+#include "transport/verbs/rail_options.h"
 #include "transport/verbs/staging.h"
+#include "transport/verbs/turns.h"
 
 namespace nacre::verbs {
 
@@ -41,7 +44,7 @@ class CompletionSink {
 class Rail : public std::enable_shared_from_this<Rail> {
  public:
   static StatusOr<std::shared_ptr<Rail>> Open(const Ibverbs& ibverbs, const PortInfo& port, Executor executor,
-                                              Clock& clock, Duration spin);
+                                              Clock& clock, const RailOptions& options);
   ~Rail();
   Rail(const Rail&) = delete;
   Rail& operator=(const Rail&) = delete;
@@ -54,6 +57,9 @@ class Rail : public std::enable_shared_from_this<Rail> {
   std::atomic<uint64_t>& load() { return load_; }
   MessageBuffers& buffers() { return buffers_; }
   Staging& staging() { return *staging_; }
+  // What its connections share: as clients and as servers.
+  const std::shared_ptr<PutBudget>& puts() { return puts_; }
+  Turns& turns() { return turns_; }
 
   // Before anything else: what is called once, with nothing held, when the rail has failed and its
   // connections have left.
@@ -76,7 +82,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   void Rest();
 
  private:
-  Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor executor, Clock& clock, Duration spin);
+  Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor executor, Clock& clock,
+       const RailOptions& options);
   Status Create();
   Status PostReceive(uint32_t buffer);
   std::shared_ptr<CompletionSink> Find(uint32_t queue_pair);
@@ -105,6 +112,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   Clock& clock_;
   MessageBuffers buffers_;
   const std::shared_ptr<Staging> staging_;
+  const std::shared_ptr<PutBudget> puts_;
+  Turns turns_;
   std::atomic<uint64_t> load_ = 0;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;

@@ -57,7 +57,7 @@ StatusOr<std::shared_ptr<Rail>> RailSet::Open(const PortInfo& port) {
   for (const auto& rail : rails_) {
     if (rail->port().device == port.device && rail->port().port == port.port && !rail->failed()) return rail;
   }
-  StatusOr<std::shared_ptr<Rail>> opened = Rail::Open(*ibverbs, port, executor_, clock_, spin_);
+  StatusOr<std::shared_ptr<Rail>> opened = Rail::Open(*ibverbs, port, executor_, clock_, options_);
   if (!opened.ok()) ports_.clear();
   ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, std::move(opened));
   rail->OnFailure([weak = weak_from_this(), raw = rail.get()] {

@@ -19,8 +19,8 @@ namespace nacre::verbs {
 
 class RailSet : public std::enable_shared_from_this<RailSet> {
  public:
-  static std::shared_ptr<RailSet> Make(Executor executor, Clock& clock, Duration spin) {
-    return std::shared_ptr<RailSet>(new RailSet(std::move(executor), clock, spin));
+  static std::shared_ptr<RailSet> Make(Executor executor, Clock& clock, const RailOptions& options) {
+    return std::shared_ptr<RailSet>(new RailSet(std::move(executor), clock, options));
   }
 
   // The ports that can be rails, as they were a second ago at most. UNAVAILABLE: why there are none.
@@ -49,16 +49,16 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   const std::shared_ptr<RegionTable>& regions() const { return regions_; }
 
  private:
-  RailSet(Executor executor, Clock& clock, Duration spin)
+  RailSet(Executor executor, Clock& clock, const RailOptions& options)
       : executor_(std::move(executor)),
         clock_(clock),
-        spin_(spin),
+        options_(options),
         regions_(std::make_shared<RegionTable>()) {}
   void Drop(const Rail* rail);
 
   const Executor executor_;
   Clock& clock_;
-  const Duration spin_;
+  const RailOptions options_;
   const std::shared_ptr<RegionTable> regions_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Rail>> rails_;

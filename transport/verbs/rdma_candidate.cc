@@ -36,7 +36,7 @@ class RdmaCandidate : public PathCandidate {
       : executor_(executor),
         clock_(clock),
         options_(WithControl(std::move(options))),
-        rails_(verbs::RailSet::Make(std::move(executor), clock, options_.verbs.spin)) {}
+        rails_(verbs::RailSet::Make(std::move(executor), clock, options_.verbs.rail)) {}
   ~RdmaCandidate() override { rails_->Stop(); }
 
   std::string name() const override { return "rdma"; }

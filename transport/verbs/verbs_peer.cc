@@ -78,6 +78,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
  private:
   using Links = absl::InlinedVector<std::shared_ptr<ClientLink>, kMaxRails>;
 
+  static Task<StatusOr<std::string>> Carry(std::shared_ptr<ClientLink> link, std::shared_ptr<LinkCall> call);
   std::shared_ptr<ClientLink> Choose(const LinkCall& call);
   void LookIfDue();
   static Task<void> Look(std::shared_ptr<PeerCore> self);
@@ -169,11 +170,10 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
     } else {
       self->LookIfDue();
     }
-    if (link == nullptr || !link->Begin(call)) continue;
-    const LoadOf load(*link, call->bytes);
-    StatusOr<std::string> reply = co_await ClientLink::Finish(link, call);
-    const bool move = absl::IsUnavailable(reply.status()) && !call->sent && self->connected();
-    if (!move) {
+    if (link == nullptr) continue;
+    StatusOr<std::string> reply = co_await Carry(link, call);
+    const bool moves = absl::IsUnavailable(reply.status()) && !call->sent;
+    if (!moves) {
       link->meter().Ended(call->request.kind, call->bytes, self->clock_.Now() - begin, reply.status());
       co_return reply;
     }
@@ -182,6 +182,14 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
   }
   co_return ErrnoError(ECONNRESET,
                        absl::StrFormat("%s ends each connection as soon as it is made", self->address_));
+}
+
+Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<ClientLink> link,
+                                            std::shared_ptr<LinkCall> call) {
+  const LoadOf load(*link, call->bytes);
+  CO_ASSIGN_OR_RETURN(const PutBudget::Share share, co_await ClientLink::Reserve(link, call));
+  if (!link->Begin(call)) co_return absl::UnavailableError("the RDMA connection has ended");
+  co_return co_await ClientLink::Finish(link, call);
 }
 
 Task<Status> PeerCore::AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline) {

@@ -18,7 +18,7 @@ class VerbsTransport : public Transport {
       : executor_(std::move(executor)),
         clock_(clock),
         options_(WithControl(std::move(options))),
-        rails_(verbs::RailSet::Make(executor_, clock, options_.spin)) {}
+        rails_(verbs::RailSet::Make(executor_, clock, options_.rail)) {}
   ~VerbsTransport() override { rails_->Stop(); }
 
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {

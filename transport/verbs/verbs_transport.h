@@ -15,12 +15,13 @@
 #include "common/task.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
+#include "transport/verbs/rail_options.h"
 
 namespace nacre {
 
 struct VerbsOptions {
   TcpOptions control;  // of the TCP connections; its limits hold for the queue pairs too
-  Duration spin = std::chrono::microseconds(50);  // polling goes on so long after the last completion
+  verbs::RailOptions rail;
 };
 
 // OK if this machine can use RDMA now; otherwise why not.

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "tests/transport/verbs/fake_rdma_state.h"
@@ -29,11 +30,13 @@ int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
     }
     if (work.inlined.size() > pair->inline_bytes) return EINVAL;
   }
+  if (pair->state != IBV_QPS_RTS && pair->state != IBV_QPS_ERR) return EINVAL;
+  device.under_way += FakeRdma::State::BytesOf(work);
+  device.most_under_way = std::max(device.most_under_way, device.under_way);
   if (pair->state == IBV_QPS_ERR) {
     device.Complete(pair, work, IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
-  if (pair->state != IBV_QPS_RTS) return EINVAL;
   pair->work.push_back(std::move(work));
   device.Drain(pair);
   return 0;
@@ -57,6 +60,7 @@ int PollCompletions(ibv_cq* queue, int most, ibv_wc* out) {
   int count = 0;
   for (; count < most && !completions->done.empty(); ++count) {
     out[count] = completions->done.front();
+    if (out[count].opcode != IBV_WC_RECV) device.under_way -= out[count].byte_len;
     completions->done.pop_front();
   }
   return count;

@@ -54,11 +54,20 @@ void FakeRdma::State::Push(ibv_cq* queue, const ibv_wc& completion) {
   Signal(queue->channel->fd);
 }
 
+uint64_t FakeRdma::State::BytesOf(const Work& work) {
+  const ibv_wr_opcode opcode = work.request.opcode;
+  uint64_t bytes = 0;
+  if (opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_RDMA_WRITE) return bytes;
+  for (const ibv_sge& piece : work.pieces) bytes += piece.length;
+  return bytes;
+}
+
 void FakeRdma::State::Complete(QueuePair* pair, const Work& work, ibv_wc_status status) {
   ibv_wc completion{};
   completion.wr_id = work.request.wr_id;
   completion.status = status;
   completion.qp_num = pair->qp_num;
+  completion.byte_len = static_cast<uint32_t>(BytesOf(work));
   Push(pair->send_cq, completion);
 }
 
@@ -331,6 +340,11 @@ int FakeRdma::open_contexts() const {
   int open = 0;
   for (const Device& device : state_->devices) open += static_cast<int>(device.open.size());
   return open;
+}
+
+uint64_t FakeRdma::most_bytes_under_way() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->most_under_way;
 }
 
 int FakeRdma::bound_windows() const {

@@ -64,9 +64,10 @@ class FakeRdma {
   int regions() const;      // that are registered
   int queue_pairs() const;  // that exist
   int queue_pairs(int device) const;
-  int open_contexts() const;  // while there are any, a device cannot go
-  int bound_windows() const;  // over all memory
-  int receives() const;       // that are posted and not taken, in all queues
+  uint64_t most_bytes_under_way() const;  // of RDMA reads and writes whose end nobody had heard of yet
+  int open_contexts() const;              // while there are any, a device cannot go
+  int bound_windows() const;              // over all memory
+  int receives() const;                   // that are posted and not taken, in all queues
 
   class State;
 

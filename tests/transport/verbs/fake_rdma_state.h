@@ -151,6 +151,7 @@ class FakeRdma::State {
   void Drain(QueuePair* pair);
   void DrainAll();
   void Fail(QueuePair* pair);
+  static uint64_t BytesOf(const Work& work);  // of an RDMA read or write
   void Complete(QueuePair* pair, const Work& work, ibv_wc_status status);
   void Push(ibv_cq* queue, const ibv_wc& completion);
   void Tell(Context* context, ibv_event_type type, ibv_qp* pair);
@@ -175,6 +176,7 @@ class FakeRdma::State {
   std::map<uint32_t, Window*> windows;  // by key without its low byte
   std::set<Receives*> receives;
   std::set<uint32_t> deaf;
+  uint64_t under_way = 0, most_under_way = 0;
 
   // Not under that mutex, which the others go on with.
   std::mutex join_mutex;

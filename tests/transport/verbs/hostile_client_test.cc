@@ -62,7 +62,7 @@ class HostileClientTest : public TransportTest {
   }
 
   const std::shared_ptr<RailSet>& rails() {
-    if (rails_ == nullptr) rails_ = RailSet::Make(executor(), RealClock(), 50us);
+    if (rails_ == nullptr) rails_ = RailSet::Make(executor(), RealClock(), {});
     return rails_;
   }
 

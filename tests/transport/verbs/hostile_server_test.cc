@@ -18,7 +18,7 @@ class HostileServerTest : public TransportTest {
  protected:
   void SetUp() override {
     TransportTest::SetUp();
-    rails_ = RailSet::Make(executor(), RealClock(), 50us);
+    rails_ = RailSet::Make(executor(), RealClock(), {});
     TcpOptions options;
     options.attach = [this](AttachRequest request) { return Accept(this, std::move(request)); };
     StatusOr<std::unique_ptr<Listener>> listener =

@@ -1,0 +1,16 @@
+// What may be chosen about each RDMA port in use.
+#pragma once
+
+#include <cstdint>
+
+#include "common/clock.h"
+
+namespace nacre::verbs {
+
+struct RailOptions {
+  Duration spin = std::chrono::microseconds(50);  // polling goes on so long after the last completion
+  uint64_t put_budget = 32 << 20;       // bytes that all servers together may be asked to put through it
+  uint64_t transfer_budget = 16 << 20;  // bytes under way to and from all clients together
+};
+
+}  // namespace nacre::verbs
