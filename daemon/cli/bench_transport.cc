@@ -72,7 +72,8 @@ class TransportPair {
     Status status;
     if (call->memory_kind() == CallMemory::kPutTarget) {
       const std::span<const std::byte> out(own);
-      status = co_await call->Put(0, std::span(&out, 1));
+      std::shared_ptr<void> keep = self->server_region_;
+      status = co_await call->Lend(0, std::span(&out, 1), std::move(keep));
     } else if (call->memory_kind() == CallMemory::kGetSource) {
       status = co_await call->Get(0, std::span(&own, 1));
     }

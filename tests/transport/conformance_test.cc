@@ -63,41 +63,6 @@ TEST_P(TransportTest, RefusesABodyBeyondTheLimit) {
   EXPECT_TRUE(Call(*peer, "still there").ok());
 }
 
-TEST_P(TransportTest, CountsItsCalls) {
-  const Bytes data = RandomBytes(100'000, 1);
-  Listen([&data](CallPtr call) -> Task<void> {
-    return call->memory_kind() == CallMemory::kPutTarget ? PutAll(data)(std::move(call))
-                                                         : Echo(std::move(call));
-  });
-  auto peer = Connect();
-  Bytes memory(data.size());
-  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
-  ASSERT_TRUE(Call(*peer, "", CallMemory::kGetSource, Whole(memory)).ok());
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Call(*peer, "x").ok());
-  const PathInfo path = peer->path();
-  if (path.path == "inproc") GTEST_SKIP() << "there is no path to tell of";
-  PathStats sum;
-  for (const PathStats& stats : path.stats) {
-    EXPECT_EQ(stats.path, path.path);
-    EXPECT_EQ(!stats.rail.empty(), path.path == "rdma");
-    EXPECT_EQ(stats.registrations > 0, path.path == "rdma");
-    EXPECT_FALSE(stats.down);
-    EXPECT_GE(stats.p99_micros, stats.p50_micros);
-    sum.reads += stats.reads;
-    sum.read_bytes += stats.read_bytes;
-    sum.writes += stats.writes;
-    sum.written_bytes += stats.written_bytes;
-    sum.other_calls += stats.other_calls;
-    sum.lost += stats.lost;
-  }
-  EXPECT_EQ(sum.reads, 1u);
-  EXPECT_EQ(sum.read_bytes, data.size());
-  EXPECT_EQ(sum.writes, 1u);
-  EXPECT_EQ(sum.written_bytes, data.size());
-  EXPECT_EQ(sum.other_calls, 3u);
-  EXPECT_EQ(sum.lost, 0u);
-}
-
 TEST_P(TransportTest, PutsOddSizesAtOddAddresses) {
   const Bytes data = RandomBytes(3'000'001, 1);
   Listen(PutAll(data));

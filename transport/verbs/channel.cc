@@ -98,6 +98,33 @@ Task<Status> Channel::Run(Transfer* transfer) {
   co_return co_await transfer->done.Wait();
 }
 
+OneShot<Unit> Channel::Lend(std::unique_ptr<Transfer> transfer, std::shared_ptr<void> keep) {
+  OneShot<Unit> posted;
+  Transfer* lent = transfer.get();
+  lent->all_posted = posted;
+  lent->keep = std::move(keep);
+  lent->own = std::move(transfer);
+  bool ended = lent->parts.empty();
+  {
+    std::lock_guard lock(mutex_);
+    ended = ended || !why_.ok();
+    if (!ended) transfers_.push_back(lent);
+  }
+  if (ended) {
+    End(lent);
+  } else {
+    PumpOrShutdown();
+  }
+  return posted;
+}
+
+// With nothing held: what it keeps goes.
+void Channel::End(Transfer* transfer) {
+  const std::unique_ptr<Transfer> own = std::move(transfer->own);
+  if (transfer->all_posted) transfer->all_posted->Set({});
+  transfer->done.Set(transfer->status);
+}
+
 bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message,
                    std::vector<WindowBinding> windows) {
   FragmentHeader header;
@@ -151,7 +178,9 @@ Status Channel::Pump() {
   while (!transfers_.empty() && free_slots_.size() > kSendsForMessages && TakeTurn(*transfers_.front())) {
     Transfer* transfer = transfers_.front();
     RETURN_IF_ERROR(PostPart(transfer));
-    if (transfer->posted == transfer->parts.size()) transfers_.pop_front();
+    if (transfer->posted < transfer->parts.size()) continue;
+    transfers_.pop_front();
+    if (transfer->all_posted) transfer->all_posted->Set({});
   }
   return OkStatus();
 }
@@ -297,7 +326,7 @@ void Channel::OnSent(uint64_t id, const Status& status) {
   }
   ReturnTurn(bytes);
   if (!status.ok()) Shutdown(status);
-  if (ended != nullptr) ended->done.Set(ended->status);
+  if (ended != nullptr) End(ended);
   if (status.ok()) PumpOrShutdown();
 }
 
@@ -375,12 +404,13 @@ void Channel::Shutdown(const Status& why) {
     for (Transfer* transfer : transfers_) {
       if (transfer->ended == transfer->posted) ended.push_back(transfer);
       transfer->status = absl::UnavailableError(why.message());
+      if (transfer->all_posted) transfer->all_posted->Set({});
     }
     transfers_.clear();
     if (!joining_) Drain();  // else Join will
   }
   ReturnTurn(bytes);
-  for (Transfer* transfer : ended) transfer->done.Set(transfer->status);
+  for (Transfer* transfer : ended) End(transfer);
 }
 
 // Everything that was posted comes back, this last.
@@ -431,7 +461,7 @@ void Channel::Finish() {
     }
   }
   ReturnTurn(bytes);
-  for (Transfer* transfer : ended) transfer->done.Set(transfer->status);
+  for (Transfer* transfer : ended) End(transfer);
   OnClosed(why_);
 }
 

@@ -20,6 +20,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ struct TransferPart {
   absl::InlinedVector<ibv_sge, 2> local;
 };
 
-// Belongs to the coroutine that runs it.
+// Belongs to the coroutine that runs it, or to the channel if it was lent.
 struct Transfer {
   ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE;  // or RDMA_READ, or LOCAL_INV: take keys of windows back
   std::vector<TransferPart> parts;
@@ -57,6 +58,9 @@ struct Transfer {
   size_t posted = 0, ended = 0;
   Status status;
   OneShot<Status> done;
+  std::optional<OneShot<Unit>> all_posted;  // of a lent one, as are these
+  std::unique_ptr<Transfer> own;
+  std::shared_ptr<void> keep;
 };
 
 class Channel : public CompletionSink, public Turns::Taker, public std::enable_shared_from_this<Channel> {
@@ -76,6 +80,12 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   // Once all its parts have ended, and nobody can touch the local memory it names any more. UNAVAILABLE: the
   // channel has ended; the transfer may have been carried out in part.
   Task<Status> Run(Transfer* transfer);
+
+  // Starts a transfer that nobody waits for; `keep` is dropped when nobody can touch the local memory any
+  // more. What is returned is set when the transfer cannot be overtaken any more: it arrives before all that
+  // is sent from then on, if that arrives at all. For channels that keep the order alone.
+  OneShot<Unit> Lend(std::unique_ptr<Transfer> transfer, std::shared_ptr<void> keep);
+  static constexpr bool keeps_order() { return QueuePair::kKeepsOrder; }
 
   // False: the channel is ending. Otherwise the message goes out unless the channel ends, behind the binding
   // of these windows.
@@ -137,6 +147,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   Status Post(ibv_send_wr* request, Slot slot);
   Status CountReceived(const FragmentHeader& header);
   Status Assemble(const FragmentHeader& header, std::string_view payload, bool* whole);
+  static void End(Transfer* transfer);
   Transfer* EndPart(const Slot& slot, const Status& status);
 
   Status Receive(std::span<const std::byte> bytes);

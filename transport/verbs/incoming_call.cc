@@ -41,6 +41,14 @@ absl::InlinedVector<iovec, 8> TakeFront(std::vector<std::span<std::byte>>* buffe
   return pieces;
 }
 
+std::vector<std::span<std::byte>> Sources(std::span<const std::span<const std::byte>> buffers) {
+  std::vector<std::span<std::byte>> sources;
+  for (const auto& buffer : buffers) {
+    if (!buffer.empty()) sources.emplace_back(const_cast<std::byte*>(buffer.data()), buffer.size());
+  }
+  return sources;
+}
+
 }  // namespace
 
 VerbsIncomingCall::VerbsIncomingCall(std::shared_ptr<ServerLink> link, uint64_t id, CallMessage call)
@@ -53,6 +61,9 @@ VerbsIncomingCall::VerbsIncomingCall(std::shared_ptr<ServerLink> link, uint64_t 
 VerbsIncomingCall::~VerbsIncomingCall() {
   if (replied_) return;
   link_->RemoveCall(id_);
+  const bool overtakes =
+      std::any_of(lent_.begin(), lent_.end(), [](const auto& lent) { return !lent.IsSet(); });
+  if (overtakes) link_->Shutdown(absl::InternalError("a handler ended without a reply"));
   link_->Send(FragmentKind::kReply, kReplyFailed, id_, "the server's handler ended without a reply");
 }
 
@@ -61,11 +72,25 @@ Task<Status> VerbsIncomingCall::Put(uint64_t memory_offset,
   const uint64_t length = TotalSize(buffers);
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_.size(), memory_offset, length));
   Count().bytes_put.Add(static_cast<int64_t>(length));
-  std::vector<std::span<std::byte>> sources;
-  for (const auto& buffer : buffers) {
-    if (!buffer.empty()) sources.emplace_back(const_cast<std::byte*>(buffer.data()), buffer.size());
-  }
+  std::vector<std::span<std::byte>> sources = Sources(buffers);
   co_return co_await Move(IBV_WR_RDMA_WRITE, memory_offset, std::move(sources));
+}
+
+Task<Status> VerbsIncomingCall::Lend(uint64_t memory_offset,
+                                     std::span<const std::span<const std::byte>> buffers,
+                                     std::shared_ptr<void> keep) {
+  std::vector<LocalPiece> local;
+  if (replied_ || !ServerLink::keeps_order() || !FindKeys(Sources(buffers), &local)) {
+    co_return co_await Put(memory_offset, buffers);
+  }
+  const uint64_t length = TotalSize(buffers);
+  CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_.size(), memory_offset, length));
+  Count().bytes_put.Add(static_cast<int64_t>(length));
+  auto transfer = std::make_unique<Transfer>();
+  transfer->parts = Cut(memory_offset, local);
+  OneShot<Unit> posted = link_->Lend(std::move(transfer), std::move(keep));
+  if (!posted.IsSet()) lent_.push_back(std::move(posted));
+  co_return OkStatus();
 }
 
 Task<Status> VerbsIncomingCall::Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) {
@@ -99,13 +124,18 @@ bool VerbsIncomingCall::FindKeys(const std::vector<std::span<std::byte>>& buffer
   return true;
 }
 
-Task<Status> VerbsIncomingCall::Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local) {
+std::vector<TransferPart> VerbsIncomingCall::Cut(uint64_t offset,
+                                                 const std::vector<LocalPiece>& local) const {
   uint64_t length = 0;
   for (const LocalPiece& piece : local) length += piece.length;
   const TransferLimits limits{std::min(kMaxPart, link_->rail().port().max_message), link_->max_pieces()};
+  return PlanTransfer(memory_.Pieces(offset, length), local, limits);
+}
+
+Task<Status> VerbsIncomingCall::Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local) {
   Transfer transfer;
   transfer.opcode = opcode;
-  transfer.parts = PlanTransfer(memory_.Pieces(offset, length), local, limits);
+  transfer.parts = Cut(offset, local);
   co_return co_await link_->Run(&transfer);
 }
 
@@ -134,6 +164,7 @@ Task<Status> VerbsIncomingCall::Reply(std::string body) {
                                                  body.size(), kMaxBodySize));
   }
   if (std::exchange(replied_, true)) co_return absl::FailedPreconditionError("the call has been replied to");
+  for (const OneShot<Unit>& lent : lent_) co_await lent.Wait();
   link_->RemoveCall(id_);
   if (link_->Send(FragmentKind::kReply, 0, id_, std::move(body))) co_return OkStatus();
   co_return ErrnoError(ECONNRESET, "the caller is gone");

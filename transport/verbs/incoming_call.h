@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/transport.h"
 #include "transport/verbs/server_link.h"
@@ -21,12 +22,15 @@ class VerbsIncomingCall : public IncomingCall {
   CallMemory memory_kind() const override { return kind_; }
   uint64_t memory_size() const override { return memory_.size(); }
   Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) override;
+  Task<Status> Lend(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
+                    std::shared_ptr<void> keep) override;
   Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) override;
   Task<Status> Reply(std::string body) override;
 
  private:
   Task<Status> Move(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
   Task<Status> MoveStaged(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
+  std::vector<TransferPart> Cut(uint64_t offset, const std::vector<LocalPiece>& local) const;
   bool FindKeys(const std::vector<std::span<std::byte>>& buffers, std::vector<LocalPiece>* pieces);
   Task<Status> Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local);
 
@@ -35,6 +39,7 @@ class VerbsIncomingCall : public IncomingCall {
   const CallMemory kind_;
   const RemoteMemory memory_;
   const std::string body_;
+  std::vector<OneShot<Unit>> lent_;  // set when the reply cannot overtake it
   bool replied_ = false;
 };
 

@@ -22,6 +22,9 @@ class QueuePair {
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
+  // What is posted behind a write arrives behind it. Not every kind of queue pair does so.
+  static constexpr bool kKeepsOrder = true;
+
   uint32_t number() const { return qp_->qp_num; }
   uint32_t inline_bytes() const { return inline_bytes_; }  // that a send may carry in itself
   uint32_t max_pieces() const { return max_pieces_; }      // of local memory in a work request

@@ -151,6 +151,31 @@ TEST_P(FlowTest, CallsThatWaitEndWithTheirPeerOrTheirTime) {
   EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{region, 3 * kSize, kSize}}).ok());
 }
 
+// The reply is ready long before all has been posted.
+TEST_P(FlowTest, AReplyDoesNotOvertakeWhatWasLent) {
+  Bytes data(16 * kTransferBudget, std::byte{0x77});
+  auto own = server().Register(data.data(), data.size());
+  ASSERT_TRUE(own.ok());
+  Listen([&data](CallPtr call) -> Task<void> {
+    return [](const Bytes& data, CallPtr call) -> Task<void> {
+      const std::span<const std::byte> out(data);
+      auto keep = std::make_shared<int>();
+      EXPECT_EQ(co_await call->Lend(0, std::span(&out, 1), std::move(keep)), OkStatus());
+      if (call->body() == "forgets") co_return;
+      (void)co_await call->Reply(std::string());
+    }(data, std::move(call));
+  });
+  auto peer = Connect();
+  Bytes memory(data.size());
+  for (int i = 0; i < 5; ++i) {
+    std::fill(memory.begin(), memory.end(), std::byte{0x11});
+    ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
+    EXPECT_TRUE(AllHas77(memory));
+    EXPECT_FALSE(Call(*peer, "forgets", CallMemory::kPutTarget, Whole(memory)).ok());
+  }
+  EXPECT_LE(FakeRdma::Current()->most_bytes_under_way(), kTransferBudget);
+}
+
 // One client asks for much without a pause; the other one's small calls are served meanwhile.
 TEST_P(FlowTest, AServerServesSmallTransfersBesideLargeOnes) {
   ListenAndCount();

@@ -50,7 +50,7 @@ TransportKind Kind(const char* name, FakeRdma::Traits traits, int calls = 256) {
   return {name, [=] { return std::make_unique<Setup>(traits, calls); }, 3};
 }
 
-Task<void> FillMemory(CallPtr call) {
+Task<void> FillForReads(CallPtr call) {
   Bytes data(call->memory_size(), std::byte{0x77});
   const std::span<const std::byte> out(data);
   if (call->memory_kind() == CallMemory::kPutTarget) (void)co_await call->Put(0, std::span(&out, 1));
@@ -122,7 +122,7 @@ class RailsTest : public TransportTest {
 
 TEST_P(RailsTest, ADeviceThatFailsLeavesTheCallsToTheOtherAndComesBack) {
   FakeRdma& device = *FakeRdma::Current();
-  Listen(FillMemory);
+  Listen(FillForReads);
   auto peer = Connect();
   ASSERT_TRUE(Call(*peer, "").ok());
   ASSERT_TRUE(Eventually([&] { return Up(*peer).count("fake0") > 0 && Up(*peer).count("fake1") > 0; }));
@@ -147,7 +147,7 @@ TEST_P(RailsTest, ADeviceThatFailsLeavesTheCallsToTheOtherAndComesBack) {
 
 TEST_P(RailsTest, EachDeviceMayGoInItsTurn) {
   FakeRdma& device = *FakeRdma::Current();
-  Listen(FillMemory);
+  Listen(FillForReads);
   auto peer = Connect();
   ASSERT_TRUE(Call(*peer, "").ok());
   Load load(this, peer);
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
 class CrossedRailsTest : public RailsTest {};
 
 TEST_P(CrossedRailsTest, EachPortIsJoinedToEach) {
-  Listen(FillMemory);
+  Listen(FillForReads);
   auto peer = Connect();
   ASSERT_TRUE(Call(*peer, "").ok());
   EXPECT_TRUE(Eventually([&] { return Up(*peer).size() == 4; }));
@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(Device, NarrowRailsTest,
 class NodesTest : public RailsTest {};
 
 TEST_P(NodesTest, ACallGoesOverTheRailNearItsMemory) {
-  Listen(FillMemory);
+  Listen(FillForReads);
   auto peer = Connect();
   Bytes memory(kSize, std::byte{0x11});
   auto spans = Whole(memory);
