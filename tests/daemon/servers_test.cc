@@ -105,7 +105,7 @@ TEST_F(ServersTest, DoctorChecksWhatIsStoppedAndRefusesWhatIsServed) {
     EXPECT_EQ(bench.exit, 0) << bench.output;
     json figures = json::parse(bench.output, nullptr, false);
     ASSERT_TRUE(figures.is_object()) << bench.output;
-    EXPECT_EQ(figures["figures"].size(), 7u) << bench.output;
+    EXPECT_EQ(figures["figures"].size(), 8u) << bench.output;
     Ended served = RunProgram({"nacre", "doctor", directory_.path()});
     EXPECT_EQ(served.exit, 1);
     EXPECT_THAT(served.output, HasSubstr("is being served by process"));
