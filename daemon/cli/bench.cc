@@ -85,8 +85,9 @@ class Bench {
     RETURN_IF_ERROR(Phase("read 1 MiB", large, kLarge,
                           [&](uint64_t i) { return target.Read(i * kLarge, buffer(kLarge)); }));
     // The first does them all.
-    RETURN_IF_ERROR(Phase("read 1 MiB, 16 at once", large, kLarge,
-                          [&](uint64_t i) { return i == 0 ? target.ReadAtOnce(large, std::min<uint64_t>(large, 16)) : OkStatus(); }));
+    RETURN_IF_ERROR(Phase("read 1 MiB, 16 at once", large, kLarge, [&](uint64_t i) {
+      return i == 0 ? target.ReadAtOnce(large, std::min<uint64_t>(large, 16)) : OkStatus();
+    }));
     RETURN_IF_ERROR(target.DropCaches());
     RETURN_IF_ERROR(Phase("read 4 KiB, random", arguments_.count, kSmall, [&](uint64_t) {
       return target.Read(random.Below(small) * kSmall, buffer(kSmall));
