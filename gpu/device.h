@@ -63,6 +63,7 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   std::string verification();
 
   std::string name() const override;  // "cuda:0"
+  int numa_node() const override { return info_.numa_node; }
   Task<Status> CopyIn(std::vector<iovec> to, std::vector<iovec> from) override;
   Task<Status> CopyOut(std::vector<iovec> to, std::vector<iovec> from) override;
   Task<Status> Zero(std::vector<iovec> pieces) override;

@@ -31,7 +31,8 @@ class MemoryDevice {
  public:
   virtual ~MemoryDevice() = default;
 
-  virtual std::string name() const = 0;  // "cuda:0"
+  virtual std::string name() const = 0;         // "cuda:0"
+  virtual int numa_node() const { return -1; }  // that it is nearest to; -1: not known, or there is only one
 
   // Host memory (any; the slow way if it is neither staging nor pinned) -> device memory of equal total
   // length. Pieces of `to` are device addresses. EIO with the device's own error.

@@ -32,6 +32,7 @@ class FakeDevice : public MemoryDevice {
   void FailFlushes(Status status) { flush_failure_ = std::move(status); }
 
   std::string name() const override { return "fake:0"; }
+  int numa_node() const override { return 3; }
   Task<Status> CopyIn(std::vector<iovec> to, std::vector<iovec> from) override;
   Task<Status> CopyOut(std::vector<iovec> to, std::vector<iovec> from) override;
   Task<Status> Zero(std::vector<iovec> pieces) override;

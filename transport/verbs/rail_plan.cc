@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 
+#include "transport/memory_device.h"
+
 namespace nacre::verbs {
 namespace {
 
@@ -74,7 +76,8 @@ size_t ChooseRail(std::span<const RailLoad> rails, int memory_node) {
 }
 
 int NumaNodeOf(const std::vector<MemorySpan>& memory) {
-  if (memory.empty() || memory.front().region->device() != nullptr) return -1;
+  if (memory.empty()) return -1;
+  if (const auto& device = memory.front().region->device()) return device->numa_node();
   int node = -1;
   const long result =
       ::syscall(SYS_get_mempolicy, &node, nullptr, 0, memory.front().data(), MPOL_F_NODE | MPOL_F_ADDR);

@@ -43,7 +43,7 @@ struct RailLoad {
 // have much more to do. There must be one.
 size_t ChooseRail(std::span<const RailLoad> rails, int memory_node);
 
-// The node of the first piece that the CPU can see; -1: not known. Asks the kernel.
+// The node of the first piece, or of the device whose memory it is; -1: not known. Asks the kernel.
 int NumaNodeOf(const std::vector<MemorySpan>& memory);
 
 }  // namespace nacre::verbs

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "tests/transport/fake_device.h"
 #include "transport/memory.h"
 
 namespace nacre::verbs {
@@ -93,6 +94,13 @@ TEST(ChooseRail, PrefersTheMemorysNodeAndDoesNotInsist) {
   EXPECT_EQ(ChooseRail(rails, -1), 0u);
   rails[1].bytes = 2'000'000;
   EXPECT_EQ(ChooseRail(rails, 1), 0u);
+}
+
+TEST(NumaNodeOf, AsksTheDeviceWhoseMemoryItIs) {
+  auto device = std::make_shared<FakeDevice>(4096);
+  auto region = RegisterDeviceMemory(device, device->data(), 4096);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_EQ(NumaNodeOf({{*region, 0, 100}}), device->numa_node());
 }
 
 TEST(NumaNodeOf, KnowsNothingOfNoMemory) { EXPECT_EQ(NumaNodeOf({}), -1); }
