@@ -23,7 +23,8 @@ class Patience {
   Duration current() const { return now_; }
 
  private:
-  // A busy network answers sooner; what takes longer is a disk or a user, and no reason to keep a CPU busy.
+  // A busy network answers sooner; what takes longer is a disk or a user, and no reason to keep a CPU busy
+  // that whoever is waited for may need.
   static constexpr Duration kMost = std::chrono::milliseconds(1);
 
   const Duration least_;

@@ -9,6 +9,7 @@
 #include <boost/asio/defer.hpp>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "common/log.h"
 #include "common/metrics.h"
@@ -213,6 +214,7 @@ void Rail::Poll() {
   for (int i = 1; i < kPollsInARow && found == 0; ++i) found = PollOnce();
   came_ |= found > 0;
   if (found == 0 && !IsBusy() && Sleep()) return;
+  if (found == 0) std::this_thread::yield();  // to who shall answer, if it waits for this CPU
   asio::defer(executor_, [self = shared_from_this()] { self->Poll(); });
 }
 
