@@ -82,7 +82,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   std::shared_ptr<ClientLink> Choose(const LinkCall& call);
   void LookIfDue();
   static Task<void> Look(std::shared_ptr<PeerCore> self);
-  bool EndLook(Status status, size_t asked);
+  bool EndLook(Status status);
   void LookLater(bool found_all);  // under mutex_
   static Task<Status> AddRails(std::shared_ptr<PeerCore> self);
   static Task<StatusOr<Control>> Greet(std::shared_ptr<PeerCore> self);
@@ -111,6 +111,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   Links links_;                           // one for each rail
   std::set<std::string> lost_;            // rails that were there and may come back soon
   std::vector<OneShot<Status>> waiters_;  // for the first
+  size_t asked_ = 0;                      // of these, those who waited when the look began
   Duration look_at_ = Duration::zero(), pause_ = kFirstPause;
   std::string reason_ = "no call has been made yet";
 };
@@ -223,18 +224,17 @@ void PeerCore::LookIfDue() {
 
 Task<void> PeerCore::Look(std::shared_ptr<PeerCore> self) {
   for (bool again = true; again;) {
-    size_t asked = 0;
     {
       std::lock_guard lock(self->mutex_);
-      asked = self->waiters_.size();
+      self->asked_ = self->waiters_.size();
     }
     Status status = co_await AddRails(self);
-    again = self->EndLook(std::move(status), asked);
+    again = self->EndLook(std::move(status));
   }
 }
 
 // True: look again, for those who have begun to wait since. What they ask for may be there by now.
-bool PeerCore::EndLook(Status status, size_t asked) {
+bool PeerCore::EndLook(Status status) {
   std::vector<OneShot<Status>> waiters;
   bool again = false;
   {
@@ -243,11 +243,11 @@ bool PeerCore::EndLook(Status status, size_t asked) {
     if (!status.ok()) reason_ = std::string(status.message());
     if (!Living().empty()) status = OkStatus();
     if (closed_) status = Closed();
-    again = !status.ok() && !closed_ && waiters_.size() > asked;
+    again = !status.ok() && !closed_ && waiters_.size() > asked_;
     looking_ = again;
     waiters.swap(waiters_);
-    if (again) waiters_.assign(waiters.begin() + static_cast<ptrdiff_t>(asked), waiters.end());
-    if (again) waiters.resize(asked);
+    if (again) waiters_.assign(waiters.begin() + static_cast<ptrdiff_t>(asked_), waiters.end());
+    if (again) waiters.resize(asked_);
   }
   for (const OneShot<Status>& waiter : waiters) waiter.Set(status);
   return again;
@@ -349,6 +349,7 @@ Status PeerCore::Add(const std::shared_ptr<ClientLink>& link) {
     if (!closed) links_.push_back(link);
     lost_.erase(link->meter().rail());
     if (!closed) waiters.swap(waiters_);
+    asked_ = 0;  // whoever waits from now on has come after the look began
   }
   if (closed) link->Shutdown(Closed());
   if (link->closing()) Forget(link.get());  // it may have ended before it was there
