@@ -1,6 +1,7 @@
 #include "transport/verbs/verbs_peer.h"
 
 #include <absl/container/inlined_vector.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
@@ -396,7 +397,7 @@ class VerbsPeer : public Peer {
 
   PathInfo path() const override { return core_->path(); }
   std::string PathFor(const MemoryRegion& memory) const override {
-    return memory.device() == nullptr ? "rdma" : "rdma+gpu";
+    return absl::StrCat(kPath, memory.device() == nullptr ? "" : "+gpu");
   }
   bool connected() const override { return core_->connected(); }
   std::string address() const override { return core_->address(); }
