@@ -23,6 +23,7 @@ struct Counters {
   Counter& fragments = GetCounter("transport.verbs.fragments_sent");
   Counter& credit_waits = GetCounter("transport.verbs.credit_waits");
   Counter& protocol_errors = GetCounter("transport.verbs.protocol_errors");
+  Counter& lost_work = GetCounter("transport.verbs.connections_stuck");
   Counter& beyond_credits = GetCounter("transport.verbs.fragments_beyond_credits");
 };
 
@@ -46,6 +47,7 @@ Channel::Channel(std::shared_ptr<Rail> rail, Executor executor, Clock& clock, ui
       remote_access_(remote_access),
       sequence_(static_cast<uint32_t>(SystemRandom().Next() & 0xffffff)),
       slots_(kSends),
+      progress_(clock.Now()),
       granted_(kCredits) {
   for (uint32_t i = kSends; i > 0; --i) free_slots_.push_back(i - 1);
 }
@@ -319,6 +321,7 @@ void Channel::OnSent(uint64_t id, const Status& status) {
     std::lock_guard lock(mutex_);
     if (finished_ || index >= slots_.size() || !slots_[index].used) return;
     const Slot slot = std::exchange(slots_[index], Slot());
+    ++came_back_;
     free_slots_.push_back(index);
     if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
     bytes = slot.bytes;
@@ -328,6 +331,19 @@ void Channel::OnSent(uint64_t id, const Status& status) {
   if (!status.ok()) Shutdown(status);
   if (ended != nullptr) End(ended);
   if (status.ok()) PumpOrShutdown();
+}
+
+// A device ends what it has taken, well or not, in the time that its repetitions take.
+void Channel::OnTick(Duration now) {
+  {
+    std::lock_guard lock(mutex_);
+    const bool idle = free_slots_.size() == slots_.size();
+    if (idle || std::exchange(came_back_by_tick_, came_back_) != came_back_) progress_ = now;
+    if (!why_.ok() || now - progress_ < rail_->lost_after()) return;
+  }
+  Count().lost_work.Add();
+  Shutdown(absl::UnavailableError(absl::StrFormat("%s has lost work: none has come back for %d s",
+                                                  rail_->port().name(), rail_->lost_after() / std::chrono::seconds(1))));
 }
 
 void Channel::OnReceived(std::span<const std::byte> bytes) {

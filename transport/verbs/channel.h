@@ -134,6 +134,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   void OnLastReceive() override { CameBack(&last_received_); }
   void OnSent(uint64_t id, const Status& status) override;
   void OnFailed(const Status& why) override { Shutdown(why); }
+  void OnTick(Duration now) override;
   bool OnTurn() override;
 
   // These under mutex_.
@@ -178,6 +179,8 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   bool drained_ = false, last_received_ = false;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+  uint64_t came_back_ = 0, came_back_by_tick_ = 0;  // work requests
+  Duration progress_;                               // when OnTick saw some last
   Turn turn_ = Turn::kNone;
   std::deque<Outgoing> messages_;
   std::deque<Transfer*> transfers_;  // with parts that are not posted

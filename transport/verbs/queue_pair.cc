@@ -13,8 +13,9 @@ constexpr int kMaxPieces = 16;
 constexpr uint32_t kInlineBytes = 256;
 constexpr uint8_t kMaxReads = 16;
 
-// Of the packets on the wire: 4.096 us << 14 = 67 ms until a packet is sent again, seven times.
-constexpr uint8_t kAckTimeout = 14, kRetries = 7;
+// Of the packets on the wire: 4.096 us << 18 = 1.07 s until a packet is sent again, seven times. A receiver
+// that misses one says so at once; this is for when it cannot, or is slow: repeating then helps nobody.
+constexpr uint8_t kAckTimeout = 18, kRetries = 7;
 // Only if a client takes more receives than it was granted do others find none: they have 10 ms, six times,
 // until it has been cut off.
 constexpr uint8_t kReceiverNotReadyRetries = 6, kReceiverNotReadyTimer = 20;

@@ -46,6 +46,7 @@ Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor execut
       port_(port),
       executor_(executor),
       clock_(clock),
+      lost_after_(options.lost_after),
       buffers_(domain_),
       staging_(std::make_shared<Staging>(domain_)),
       puts_(std::make_shared<PutBudget>(options.put_budget)),
@@ -143,6 +144,8 @@ void Rail::LookAtDevice() {
   if (::access(domain_->context()->device->dev_path, F_OK) != 0) {
     Fail(absl::UnavailableError("the device has been removed"));
   }
+  const Duration now = clock_.Now();
+  for (const auto& sink : Sinks()) sink->OnTick(now);
   std::lock_guard lock(mutex_);
   if (sinks_.empty() && (resting_ || !failed_.ok())) return device_timer_.reset();
   WatchDevice();

@@ -39,6 +39,8 @@ class CompletionSink {
   // The queue pair is in its error state and takes no receives from the shared queue any more; from any
   // thread.
   virtual void OnLastReceive() = 0;
+  // About once a second; from any thread.
+  virtual void OnTick(Duration now) = 0;
 };
 
 class Rail : public std::enable_shared_from_this<Rail> {
@@ -55,6 +57,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   ibv_srq* receive_queue() const { return srq_; }
   // Bytes of the calls that use it as clients, for whoever chooses among rails.
   std::atomic<uint64_t>& load() { return load_; }
+  Duration lost_after() const { return lost_after_; }  // see RailOptions
   MessageBuffers& buffers() { return buffers_; }
   Staging& staging() { return *staging_; }
   // What its connections share: as clients and as servers.
@@ -110,6 +113,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   const PortInfo port_;
   const Executor executor_;
   Clock& clock_;
+  const Duration lost_after_;
   MessageBuffers buffers_;
   const std::shared_ptr<Staging> staging_;
   const std::shared_ptr<PutBudget> puts_;

@@ -11,6 +11,9 @@ struct RailOptions {
   Duration spin = std::chrono::microseconds(50);  // polling goes on so long after the last completion
   uint64_t put_budget = 32 << 20;       // bytes that all servers together may be asked to put through it
   uint64_t transfer_budget = 16 << 20;  // bytes under way to and from all clients together
+  // A connection whose device has ended none of its work for so long is given up: longer than it may repeat a
+  // packet that nobody answers (queue_pair.cc). Some drivers lose work when they repeat.
+  Duration lost_after = std::chrono::seconds(15);
 };
 
 }  // namespace nacre::verbs

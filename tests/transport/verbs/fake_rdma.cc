@@ -308,6 +308,11 @@ void FakeRdma::MakeDeaf(uint32_t queue_pair) {
   state_->deaf.insert(queue_pair);
 }
 
+void FakeRdma::MakeAllDeaf() {
+  std::lock_guard lock(state_->mutex);
+  for (const auto& [number, pair] : state_->pairs) state_->deaf.insert(number);
+}
+
 void FakeRdma::RefuseDmaBufs(int error) {
   std::lock_guard lock(state_->mutex);
   state_->dma_buf_error = error;

@@ -54,6 +54,7 @@ class FakeRdma {
 
   // From now on this queue pair seems to have no receive for what is sent to it.
   void MakeDeaf(uint32_t queue_pair);
+  void MakeAllDeaf();  // that there are now
 
   // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
   // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda).

@@ -22,6 +22,7 @@ class NarrowSetup : public TransportSetup {
     VerbsOptions options;
     options.rail.put_budget = kPutBudget;
     options.rail.transfer_budget = kTransferBudget;
+    options.rail.lost_after = 1s;
     return MakeVerbsTransport(std::move(executor), RealClock(), std::move(options));
   }
   std::string ListenAddress() override { return "127.0.0.1:0"; }
@@ -194,6 +195,21 @@ TEST_P(FlowTest, AServerServesSmallTransfersBesideLargeOnes) {
   EXPECT_GT(beside, 0);
   EXPECT_TRUE(AllHas77(memory) && AllHas77(few));
   EXPECT_LE(FakeRdma::Current()->most_bytes_under_way(), kTransferBudget);
+}
+
+// As soft-RoCE does now and then when it has sent packets again.
+TEST_P(FlowTest, AConnectionWhoseDeviceLosesWorkIsGivenUp) {
+  ListenAndCount();
+  auto peer = Connect();
+  Bytes memory(100'000);
+  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
+  FakeRdma::Current()->MakeAllDeaf();
+  const auto begin = RealClock().Now();
+  EXPECT_EQ(Call(*peer, "", CallMemory::kPutTarget, Whole(memory), 60s).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_LT(RealClock().Now() - begin, 30s);
+  EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
+  EXPECT_TRUE(AllHas77(memory));
 }
 
 INSTANTIATE_TEST_SUITE_P(
