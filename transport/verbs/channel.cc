@@ -343,7 +343,8 @@ void Channel::OnTick(Duration now) {
   }
   Count().lost_work.Add();
   Shutdown(absl::UnavailableError(absl::StrFormat("%s has lost work: none has come back for %d s",
-                                                  rail_->port().name(), rail_->lost_after() / std::chrono::seconds(1))));
+                                                  rail_->port().name(),
+                                                  rail_->lost_after() / std::chrono::seconds(1))));
 }
 
 void Channel::OnReceived(std::span<const std::byte> bytes) {
