@@ -99,8 +99,10 @@ class Trials {
     return path;
   }
 
-  PathReport Staged(std::string from, std::string distance, std::string reason) {
-    PathReport path{std::move(from), std::move(distance), "pinned staging, then the copy engine",
+  // `into`: what brings the bytes into the staging buffers.
+  PathReport Staged(std::string_view into, std::string from, std::string distance, std::string reason) {
+    PathReport path{std::move(from), std::move(distance),
+                    absl::StrCat(AbslView(into), " into pinned staging, then the copy engine"),
                     std::move(reason)};
     Measure(StageParts, shared_->data(), &path);
     return path;
@@ -109,11 +111,12 @@ class Trials {
   // A NIC that writes there by itself, if one can.
   PathReport Rdma(const verbs::Ibverbs& ibverbs, const verbs::PortInfo& port, std::string distance) {
     StatusOr<std::shared_ptr<verbs::Domain>> domain = verbs::Domain::Open(ibverbs, port.device);
-    if (!domain.ok()) return Staged(port.name(), std::move(distance), std::string(domain.status().message()));
+    if (!domain.ok())
+      return Staged("TCP", port.name(), std::move(distance), std::string(domain.status().message()));
     const verbs::DeviceVerdict verdict =
         verbs::TryDeviceMemory(*domain, *device_, {memory_->data(), verbs::kDeviceTrialBytes});
     if (!verdict.status.ok())
-      return Staged(port.name(), std::move(distance), std::string(verdict.status.message()));
+      return Staged("RDMA", port.name(), std::move(distance), std::string(verdict.status.message()));
     return PathReport{.from = port.name(),
                       .distance = std::move(distance),
                       .mechanism = absl::StrCat("RDMA, ", AbslView(verbs::Name(verdict.mechanism))),
@@ -194,7 +197,7 @@ DeviceReport ReportDevice(Runtime* runtime, const std::shared_ptr<Device>& devic
   for (const verbs::PortInfo& port : ports)
     report.paths.push_back(trials.Rdma(**rdma, port, DistanceTo(device->info(), port.device)));
   report.paths.push_back(
-      trials.Staged("tcp", "-", rdma.ok() ? "" : absl::StrCat("no RDMA: ", rdma.status().message())));
+      trials.Staged("TCP", "tcp", "-", rdma.ok() ? "" : absl::StrCat("no RDMA: ", rdma.status().message())));
   return report;
 }
 

@@ -95,7 +95,7 @@ std::optional<StagingBuffer> Staging::TakeSmall(size_t size) {
 
 StagingBuffer Staging::Lend(Slot* slot, std::byte* data, size_t size) {
   auto give_back = [self = shared_from_this(), slot](std::byte* data) { self->Return(slot, data); };
-  return {{data, size}, std::shared_ptr<std::byte>(data, give_back)};
+  return {{data, size}, std::shared_ptr<std::byte>(data, give_back), {slot->data, kSlotSize}};
 }
 
 void Staging::Return(Slot* slot, std::byte* data) {

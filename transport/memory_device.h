@@ -25,6 +25,7 @@ namespace nacre {
 struct StagingBuffer {
   std::span<std::byte> bytes;
   std::shared_ptr<void> keep;
+  std::span<std::byte> slot;  // what they are part of; it stays while the device does, so register it once
 };
 
 class MemoryDevice {
@@ -47,6 +48,13 @@ class MemoryDevice {
   // At most `size` bytes, at least one; waits while all staging buffers are in use. They are free again
   // without further calls to the device's user when the copies under way have ended.
   virtual Task<StatusOr<StagingBuffer>> Stage(size_t size) = 0;
+
+  // How much there can be in staging buffers at once.
+  virtual uint64_t staging_bytes() const { return UINT64_MAX; }
+
+  // Staging buffers of `size` bytes together, for who needs them all before he begins. Those who do take
+  // turns, so that two of them never wait for what the other holds. ENOTSUP: more than there can be.
+  Task<StatusOr<std::vector<StagingBuffer>>> StageAll(size_t size);
 
   // Makes host memory that is mapped in this process, for reading at least, as good as a staging buffer for
   // CopyIn until the last copy of what is returned is gone, which must be before the mapping. Repeated calls
@@ -76,6 +84,9 @@ class MemoryDevice {
   // Makes what RDMA devices have written visible to work of this device that is enqueued or running already;
   // work that is enqueued later sees it anyhow.
   virtual Status FlushRemoteWrites() { return OkStatus(); }
+
+ private:
+  AsyncMutex several_;  // held by who takes several staging buffers
 };
 
 }  // namespace nacre

@@ -75,7 +75,7 @@ TEST(Report, TriesWhetherANicReachesTheGpu) {
   {
     WithKnobs with("export_error=801", "export_error=0");
     path = nic();
-    EXPECT_EQ(path.mechanism, "pinned staging, then the copy engine");
+    EXPECT_EQ(path.mechanism, "RDMA into pinned staging, then the copy engine");
     EXPECT_THAT(path.reason, HasSubstr("CUDA_ERROR_NOT_SUPPORTED (801)"));
     EXPECT_THAT(path.reason, HasSubstr("peer memory: the kernel module nvidia-peermem is not loaded"));
     EXPECT_GT(path.gigabytes_per_second, 0);

@@ -87,6 +87,34 @@ TEST_P(StagingTest, WaitersAreServedInTheirOrder) {
   EXPECT_EQ(allocated(), 3 * Staging::kSlotSize);
 }
 
+TEST_P(StagingTest, SeveralAtOnceTakeTurns) {
+  EXPECT_EQ(ToErrno(Run(device_->StageAll(3 * Staging::kSlotSize + 1)).status()), ENOTSUP);
+  std::atomic<size_t> most = 0, in_use = 0;
+  auto use = [](Device* device, std::atomic<size_t>* in_use, std::atomic<size_t>* most) -> Task<bool> {
+    bool whole = true;
+    for (int round = 0; round < 50; ++round) {
+      StatusOr<std::vector<StagingBuffer>> buffers = co_await device->StageAll(2 * Staging::kSlotSize + 5);
+      size_t total = 0;
+      for (const StagingBuffer& buffer : *buffers) {
+        total += buffer.bytes.size();
+        whole = whole && buffer.slot.size() == Staging::kSlotSize &&
+                buffer.bytes.data() >= buffer.slot.data() &&
+                buffer.bytes.data() + buffer.bytes.size() <= buffer.slot.data() + buffer.slot.size();
+      }
+      whole = whole && total == 2 * Staging::kSlotSize + 5;
+      *most = std::max<size_t>(*most, ++*in_use);
+      co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+      --*in_use;
+    }
+    co_return whole;
+  };
+  std::vector<Task<bool>> users;
+  for (int i = 0; i < 5; ++i) users.push_back(use(device_.get(), &in_use, &most));
+  for (bool whole : Run(WhenAll(std::move(users)))) EXPECT_TRUE(whole);
+  EXPECT_EQ(most, 1u);
+  EXPECT_EQ(allocated(), 3 * Staging::kSlotSize);
+}
+
 INSTANTIATE_TEST_SUITE_P(, StagingTest, testing::Values(Driver::kFake), DriverName);
 
 }  // namespace

@@ -84,26 +84,46 @@ TEST_F(DeviceRead, LandsThereByItself) {
   EXPECT_EQ(bytes.substr(kEdge + 1 + kFileBytes), std::string(kEdge - 1, kDeviceCanary));
 }
 
-TEST_F(DeviceRead, ARefusalSaysWhatToDo) {
-  using Configure = int(const char*);
-  auto* configure = Driver::Get().Find<Configure>("nacre_fake_cuda_configure");
-  ASSERT_EQ(configure("export_error=801"), 0);
-  ClientOptions options;
-  options.transport = "rdma";
-  options.name = "refused";  // its verdict is its own
-  auto client = Client::open(std::getenv("NACRE_TEST_MDS"), options);
-  ASSERT_TRUE(client) << client.error().message();
-  auto file = client->open_file("read-into-a-gpu");
+// The GPU's driver exports no dma-bufs while this lives. The RDMA transport of a client remembers what it was
+// told, so only a client that is opened meanwhile sees it.
+class Refused {
+ public:
+  Refused() { Configure("export_error=801"); }
+  ~Refused() { Configure("export_error=0"); }
+
+  static Client Open() {
+    ClientOptions options;
+    options.transport = "rdma";
+    options.name = "refused";
+    auto client = Client::open(std::getenv("NACRE_TEST_MDS"), options);
+    EXPECT_TRUE(client) << client.error().message();
+    return client ? *std::move(client) : Client();
+  }
+
+ private:
+  static void Configure(const char* knobs) {
+    EXPECT_EQ(Driver::Get().Find<int(const char*)>("nacre_fake_cuda_configure")(knobs), 0);
+  }
+};
+
+TEST_F(DeviceRead, ByWayOfHostMemoryWhereItIsRefused) {
+  const Refused refused;
+  Client client = Refused::Open();
+  auto file = client.open_file("read-into-a-gpu");
   ASSERT_TRUE(file) << file.error().message();
-  DeviceMemory memory(1 << 20);
-  auto buffer = client->register_buffer(memory.data(), memory.size());
+  DeviceMemory memory(kEdge + kFileBytes + kEdge);
+  auto buffer = client.register_buffer(memory.data(), memory.size());
   ASSERT_TRUE(buffer) << buffer.error().message();
-  const Error error = file->read(0, buffer->span()).error();
-  EXPECT_EQ(error.code(), ENOTSUP);
-  EXPECT_THAT(error.message(), testing::AllOf(testing::HasSubstr("cannot write into cuda:0"),
-                                              testing::HasSubstr("CUDA_ERROR_NOT_SUPPORTED")));
-  EXPECT_EQ(memory.bytes(), std::string(memory.size(), kDeviceCanary));
-  EXPECT_EQ(configure("export_error=0"), 0);
+  const Result read = file->read(0, buffer->span(kEdge + 1, kFileBytes));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read.path(), "rdma+staging");
+  EXPECT_NE(read.verification(), Verification::none);
+  const std::string bytes = memory.bytes();
+  EXPECT_TRUE(bytes.substr(kEdge + 1, kFileBytes) == content_);
+  EXPECT_EQ(bytes.substr(0, kEdge + 1), std::string(kEdge + 1, kDeviceCanary));
+  EXPECT_EQ(bytes.substr(kEdge + 1 + kFileBytes), std::string(kEdge - 1, kDeviceCanary));
+  EXPECT_THAT(client.capabilities()->paths, testing::AllOf(testing::HasSubstr("cannot write into cuda:0"),
+                                                           testing::HasSubstr("CUDA_ERROR_NOT_SUPPORTED")));
 }
 
 double SecondsToRead(File& file, const Span& span) {
@@ -146,11 +166,12 @@ TEST_F(DeviceRead, AsFastAsIntoHostMemory) {
 }
 
 // For NACRE_TEST_SECONDS, while tests/rdma/device.sh kills an OSS.
-TEST_F(DeviceRead, RandomExtentsThroughFaults) {
+void ReadRandomExtents(Client& client, File& file, const std::string& content, const std::string& path) {
   const char* seconds = std::getenv("NACRE_TEST_SECONDS");
   const auto end = Clock::now() + std::chrono::seconds(seconds == nullptr ? 1 : std::atoi(seconds));
   DeviceMemory memory(4 << 20);
-  Buffer buffer = Register(memory.data(), memory.size());
+  auto buffer = client.register_buffer(memory.data(), memory.size());
+  ASSERT_TRUE(buffer) << buffer.error().message();
   std::mt19937_64 random(7);
   int rounds = 0;
   for (; Clock::now() < end; ++rounds) {
@@ -158,18 +179,28 @@ TEST_F(DeviceRead, RandomExtentsThroughFaults) {
     std::vector<Extent> extents;
     for (size_t at = random() % 5000; at + 300'000 < memory.size(); at += 1 + random() % 5000) {
       const uint64_t length = random() % 300'000, offset = random() % (kFileBytes - length);
-      extents.push_back(file_.extent(offset, buffer.span(at, length)));
-      expected.replace(at, length, content_, offset, length);
+      extents.push_back(file.extent(offset, buffer->span(at, length)));
+      expected.replace(at, length, content, offset, length);
       at += length;
     }
     for (const Result& result : nacre::readv(extents)) {
       ASSERT_TRUE(result) << result.error().message();
       if (result.bytes() == 0) continue;
-      EXPECT_EQ(result.path(), "rdma+gpu");
+      EXPECT_EQ(result.path(), path);
     }
     ASSERT_TRUE(memory.bytes() == expected) << rounds;
   }
-  std::printf("%d batches of random extents\n", rounds);
+  std::printf("%d batches of random extents over %s\n", rounds, path.c_str());
+}
+
+TEST_F(DeviceRead, DirectThroughFaults) { ReadRandomExtents(client_, file_, content_, "rdma+gpu"); }
+
+TEST_F(DeviceRead, StagedThroughFaults) {
+  const Refused refused;
+  Client client = Refused::Open();
+  auto file = client.open_file("read-into-a-gpu");
+  ASSERT_TRUE(file) << file.error().message();
+  ReadRandomExtents(client, *file, content_, "rdma+staging");
 }
 
 }  // namespace

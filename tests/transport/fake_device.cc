@@ -95,9 +95,25 @@ Task<StatusOr<std::vector<uint32_t>>> FakeDevice::Crc32c(std::vector<iovec> piec
 }
 
 Task<StatusOr<StagingBuffer>> FakeDevice::Stage(size_t size) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(std::min(size, kStagingSize));
-  const std::span<std::byte> span(*bytes);
-  co_return StagingBuffer{span, std::move(bytes)};
+  std::lock_guard lock(mutex_);
+  if (free_slots_.empty()) {
+    slots_.push_back(std::make_unique<std::byte[]>(kStagingSize));
+    free_slots_.push_back(slots_.back().get());
+  }
+  std::byte* const slot = free_slots_.back();
+  free_slots_.pop_back();
+  auto give_back = [this](std::byte* slot) {
+    std::lock_guard lock(mutex_);
+    free_slots_.push_back(slot);
+  };
+  const std::span<std::byte> whole(slot, kStagingSize);
+  co_return StagingBuffer{whole.first(std::min(size, kStagingSize)),
+                          std::shared_ptr<std::byte>(slot, give_back), whole};
+}
+
+size_t FakeDevice::staging_in_use() {
+  std::lock_guard lock(mutex_);
+  return slots_.size() - free_slots_.size();
 }
 
 Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte>) {

@@ -29,6 +29,8 @@ class FakeDevice : public MemoryDevice {
   // As if the memory had been freed and given out again.
   void ChangeBufferId() { ++buffer_id_; }
   int flushes() const { return flushes_; }
+  void SetStagingBytes(uint64_t bytes) { staging_bytes_ = bytes; }
+  size_t staging_in_use();  // slots
   void FailFlushes(Status status) { flush_failure_ = std::move(status); }
 
   std::string name() const override { return "fake:0"; }
@@ -38,6 +40,7 @@ class FakeDevice : public MemoryDevice {
   Task<Status> Zero(std::vector<iovec> pieces) override;
   Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) override;
   Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
+  uint64_t staging_bytes() const override { return staging_bytes_; }
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
   // A file whose position is where the range begins.
   StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
@@ -55,12 +58,14 @@ class FakeDevice : public MemoryDevice {
   std::byte* alias_ = nullptr;
   int fd_ = -1;
   Status failure_, export_failure_, flush_failure_, peer_memory_ = ErrnoError(ENOTSUP, "nothing is loaded");
-  uint64_t rdma_budget_ = UINT64_MAX;
+  uint64_t rdma_budget_ = UINT64_MAX, staging_bytes_ = UINT64_MAX;
   std::atomic<uint64_t> buffer_id_ = 1;
   std::atomic<int> flushes_ = 0;
   std::atomic<int> waiting_ = 0;
   std::atomic<int> pins_ = 0;
   std::mutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> slots_;
+  std::vector<std::byte*> free_slots_;
   bool held_ = false;
   std::vector<OneShot<Unit>> waiters_;
 };

@@ -1,5 +1,6 @@
 #include "transport/select/select_peer.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
@@ -35,10 +36,12 @@ struct Choice {
 class SelectCore : public std::enable_shared_from_this<SelectCore> {
  public:
   SelectCore(Executor executor, Clock& clock, std::shared_ptr<const SelectOptions> options,
-             std::shared_ptr<PathMeters> meters, std::shared_ptr<Peer> tcp)
+             std::shared_ptr<StagingRegions> staging, std::shared_ptr<PathMeters> meters,
+             std::shared_ptr<Peer> tcp)
       : executor_(std::move(executor)),
         clock_(clock),
         options_(std::move(options)),
+        staging_(std::move(staging)),
         meters_(std::move(meters)),
         tcp_(std::move(tcp)),
         address_(tcp_->address()) {}
@@ -62,7 +65,12 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   bool Translate(const Way& way, std::vector<MemorySpan>* memory) const;
   static Task<StatusOr<std::string>> CallOver(std::shared_ptr<SelectCore> self, Way way, CallRequest request,
                                               Duration deadline);
-  void NoteDevice(const std::vector<MemorySpan>& memory, const Status& refusal);
+  static Task<StatusOr<std::string>> CallStaged(std::shared_ptr<SelectCore> self, Way way,
+                                                CallRequest request, Duration deadline);
+  static Task<StatusOr<std::string>> CallDevice(std::shared_ptr<SelectCore> self, Way way,
+                                                CallRequest request, Duration deadline);
+  bool Registered(const Way& way, const std::vector<MemorySpan>& memory) const;
+  void NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in, const Status& refusal);
 
   size_t tcp_rank() const { return options_->candidates.size(); }
   std::string NameOf(size_t rank) const {
@@ -76,6 +84,7 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   const Executor executor_;
   Clock& clock_;
   const std::shared_ptr<const SelectOptions> options_;
+  const std::shared_ptr<StagingRegions> staging_;
   const std::shared_ptr<PathMeters> meters_;  // of all ways
   const std::shared_ptr<Peer> tcp_;
   const std::string address_;
@@ -85,7 +94,7 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   std::set<size_t> offered_;                            // at some time; only for the one Select that runs
   Way way_;                                             // no peer: none is chosen
   PathInfo info_{"none", "no call has been made yet"};  // without stats
-  std::map<std::string, std::string> refused_devices_;  // whose memory calls come by TCP instead, and why
+  std::map<std::string, std::string> refused_devices_;  // that the way does not reach: what instead, and why
   Duration look_again_ = Duration::zero();
   std::vector<OneShot<Status>> waiters_;
 };
@@ -97,13 +106,46 @@ Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, C
   CO_ASSIGN_OR_RETURN(Way way, co_await Ready(self, deadline));
   if (request.memory.empty() || request.memory.front().region->device() == nullptr)
     co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
-  CallRequest again = request;
-  auto reply = co_await CallOver(self, way, std::move(request), deadline);
-  const Status refusal = ToErrno(reply.status()) == ENOTSUP ? reply.status() : OkStatus();
-  self->NoteDevice(again.memory, refusal);
-  if (refusal.ok() || !self->options_->fall_back || way.rank == self->tcp_rank()) co_return reply;
+  co_return co_await CallDevice(std::move(self), std::move(way), std::move(request), deadline);
+}
+
+// Directly, else by way of host memory over the same path, else over TCP.
+Task<StatusOr<std::string>> SelectCore::CallDevice(std::shared_ptr<SelectCore> self, Way way,
+                                                   CallRequest request, Duration deadline) {
+  const std::vector<MemorySpan> memory = request.memory;
+  Status refusal = ErrnoError(ENOTSUP, "the path does not reach the memory of devices");
+  if (self->Registered(way, memory)) {
+    CallRequest direct = request;
+    auto reply = co_await CallOver(self, way, std::move(direct), deadline);
+    refusal = ToErrno(reply.status()) == ENOTSUP ? reply.status() : OkStatus();
+    if (refusal.ok()) self->NoteDevice(memory, way, WayIn::kDirect, refusal);
+    if (refusal.ok() || way.rank == self->tcp_rank()) co_return reply;
+  }
+  CallRequest staged = request;
+  auto reply = co_await CallStaged(self, way, std::move(staged), deadline);
+  if (ToErrno(reply.status()) != ENOTSUP) {
+    self->NoteDevice(memory, way, WayIn::kStaged, refusal);
+    co_return reply;
+  }
+  refusal = ErrnoError(ENOTSUP, absl::StrFormat("%s; over %s and host memory neither: %s", refusal.message(),
+                                                self->NameOf(way.rank), reply.status().message()));
+  if (!self->options_->fall_back) co_return refusal;
   way = Way{self->tcp_, self->tcp_rank()};
-  co_return co_await CallOver(std::move(self), std::move(way), std::move(again), deadline);
+  self->NoteDevice(memory, way, WayIn::kTcp, refusal);
+  co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
+}
+
+// ENOTSUP: that cannot be done; nothing was sent.
+Task<StatusOr<std::string>> SelectCore::CallStaged(std::shared_ptr<SelectCore> self, Way way,
+                                                   CallRequest request, Duration deadline) {
+  CO_ASSIGN_OR_RETURN(StagedMemory staged,
+                      co_await StagedMemory::Take(self->staging_.get(), std::move(request.memory)));
+  request.memory = staged.spans();
+  if (!self->Registered(way, request.memory))
+    co_return ErrnoError(ENOTSUP, "staging buffers could not be registered");
+  auto reply = co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
+  if (reply.ok()) CO_RETURN_IF_ERROR(co_await staged.Deliver());
+  co_return reply;
 }
 
 Task<StatusOr<std::string>> SelectCore::CallOver(std::shared_ptr<SelectCore> self, Way way,
@@ -133,23 +175,32 @@ bool SelectCore::Translate(const Way& way, std::vector<MemorySpan>* memory) cons
   return true;
 }
 
-// After a call with a device's memory: whether the chosen way reaches it.
-void SelectCore::NoteDevice(const std::vector<MemorySpan>& memory, const Status& refusal) {
+bool SelectCore::Registered(const Way& way, const std::vector<MemorySpan>& memory) const {
+  std::vector<MemorySpan> translated = memory;
+  return Translate(way, &translated);
+}
+
+// After a call with a device's memory: how its bytes get there, and what was in the way of a better one.
+void SelectCore::NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in,
+                            const Status& refusal) {
   const MemoryRegion* last = nullptr;
   for (const MemorySpan& span : memory) {
     if (span.region.get() == last) continue;
     last = span.region.get();
-    if (auto* region = dynamic_cast<SelectRegion*>(span.region.get())) region->SetRefused(!refusal.ok());
+    if (auto* region = dynamic_cast<SelectRegion*>(span.region.get())) region->SetWayIn(way_in);
   }
   std::lock_guard lock(mutex_);
   if (refusal.ok() && refused_devices_.empty()) return;
   const std::string name = last->device()->name();
   if (refusal.ok()) {
     refused_devices_.erase(name);
-  } else if (refused_devices_.insert_or_assign(name, std::string(refusal.message())).second) {
-    LogInfo("data plane: what goes from %s to %s takes the way over %s and host memory: %s", address_, name,
-            NameOf(tcp_rank()), refusal.message());
+    return;
   }
+  std::string how =
+      absl::StrFormat("to %s over %s and host memory: %s", name, NameOf(way.rank), refusal.message());
+  auto [known, fresh] = refused_devices_.try_emplace(name, how);
+  if (fresh) LogInfo("data plane: from %s %s", address_, how);
+  if (!fresh) known->second = std::move(how);
 }
 
 Task<StatusOr<Way>> SelectCore::Ready(std::shared_ptr<SelectCore> self, Duration deadline) {
@@ -284,10 +335,8 @@ PathInfo SelectCore::path() const {
   std::vector<PathStats> stats = meters_->Read();
   std::lock_guard lock(mutex_);
   PathInfo info = {info_.path, info_.reason, std::move(stats)};
-  for (const auto& [device, why] : refused_devices_) {
-    absl::StrAppendFormat(&info.reason, "%sto %s over %s and host memory: %s",
-                          info.reason.empty() ? "" : "; ", device, NameOf(tcp_rank()), why);
-  }
+  for (const auto& [device, how] : refused_devices_)
+    absl::StrAppend(&info.reason, info.reason.empty() ? "" : "; ", how);
   return info;
 }
 
@@ -299,9 +348,11 @@ std::string SelectCore::PathFor(const MemoryRegion& memory) const {
   }
   if (way.peer == nullptr) return "none";
   auto* region = dynamic_cast<const SelectRegion*>(&memory);
-  const bool reaches =
-      way.rank != tcp_rank() && region != nullptr && region->part(way.rank) != nullptr && !region->refused();
-  return reaches ? way.peer->PathFor(*region->part(way.rank)) : tcp_->PathFor(memory);
+  if (way.rank == tcp_rank() || region == nullptr || region->way_in() == WayIn::kTcp)
+    return tcp_->PathFor(memory);
+  if (region->way_in() == WayIn::kStaged) return absl::StrCat(NameOf(way.rank), "+staging");
+  return region->part(way.rank) == nullptr ? tcp_->PathFor(memory)
+                                           : way.peer->PathFor(*region->part(way.rank));
 }
 
 void SelectCore::Close() {
@@ -340,15 +391,15 @@ class SelectPeer : public Peer {
 
 StatusOr<std::shared_ptr<Peer>> MakeSelectPeer(Executor executor, Clock& clock,
                                                std::shared_ptr<const SelectOptions> options,
-                                               std::string address) {
+                                               std::shared_ptr<StagingRegions> staging, std::string address) {
   TcpOptions tcp_options = options->tcp;
   if (!options->reason.empty()) tcp_options.path_reason = options->reason;
   auto meters = std::make_shared<PathMeters>();
   ASSIGN_OR_RETURN(std::shared_ptr<Peer> tcp,
                    MakeTcpPeer(executor, clock, std::move(tcp_options), std::move(address), meters));
   if (options->candidates.empty()) return tcp;  // nothing to choose
-  auto core = std::make_shared<SelectCore>(std::move(executor), clock, std::move(options), std::move(meters),
-                                           std::move(tcp));
+  auto core = std::make_shared<SelectCore>(std::move(executor), clock, std::move(options), std::move(staging),
+                                           std::move(meters), std::move(tcp));
   return std::make_shared<SelectPeer>(std::move(core));
 }
 

@@ -9,8 +9,16 @@
 #include "common/clock.h"
 #include "common/task.h"
 #include "transport/select/select_transport.h"
+#include "transport/staged_memory.h"
 
 namespace nacre {
+
+// How bytes get into a device's memory over the chosen path.
+enum class WayIn {
+  kDirect,  // as the path itself has it
+  kStaged,  // put into staging buffers, then copied
+  kTcp,     // the path cannot do that either
+};
 
 // Memory registered with each candidate; null where one could not.
 class SelectRegion : public MemoryRegion {
@@ -26,20 +34,21 @@ class SelectRegion : public MemoryRegion {
 
   const std::shared_ptr<MemoryRegion>& part(size_t candidate) const { return parts_[candidate]; }
 
-  // Of a device's memory: whether the last call with it had to take another path than the one chosen.
-  void SetRefused(bool refused) { refused_ = refused; }
-  bool refused() const { return refused_; }
+  // Of a device's memory: how the last call with it went.
+  void SetWayIn(WayIn way) { way_in_ = way; }
+  WayIn way_in() const { return way_in_; }
 
  private:
   const std::shared_ptr<void> owner_;  // of the memory; goes last
   const std::shared_ptr<MemoryDevice> device_;
   const std::vector<std::shared_ptr<MemoryRegion>> parts_;
-  std::atomic<bool> refused_ = false;
+  std::atomic<WayIn> way_in_ = WayIn::kDirect;
 };
 
-// INVALID_ARGUMENT for an address that the TCP transport does not know.
+// `staging`: devices' staging buffers as regions of the same transport. INVALID_ARGUMENT for an address that
+// the TCP transport does not know.
 StatusOr<std::shared_ptr<Peer>> MakeSelectPeer(Executor executor, Clock& clock,
                                                std::shared_ptr<const SelectOptions> options,
-                                               std::string address);
+                                               std::shared_ptr<StagingRegions> staging, std::string address);
 
 }  // namespace nacre

@@ -63,26 +63,26 @@ class SelectTransport : public Transport {
   SelectTransport(Executor executor, Clock& clock, SelectOptions options)
       : executor_(std::move(executor)),
         clock_(clock),
-        options_(std::make_shared<const SelectOptions>(std::move(options))) {}
+        options_(std::make_shared<const SelectOptions>(std::move(options))),
+        staging_(std::make_shared<StagingRegions>(Registrar(options_))) {}
 
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {
-    return RegisterEach(data, size, nullptr, nullptr,
-                        [&](PathCandidate& candidate) { return candidate.Register(data, size); });
+    return Registrar(options_)(data, size);
   }
 
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) override {
-    return RegisterEach(memory->data(), memory->size(), memory, nullptr,
+    return RegisterEach(*options_, memory->data(), memory->size(), memory, nullptr,
                         [&](PathCandidate& candidate) { return candidate.RegisterShared(memory); });
   }
 
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
                                                          std::byte* data, size_t size) override {
     auto with = [&](PathCandidate& candidate) { return candidate.RegisterDevice(device, data, size); };
-    return RegisterEach(data, size, nullptr, device, std::move(with));
+    return RegisterEach(*options_, data, size, nullptr, device, std::move(with));
   }
 
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override {
-    return MakeSelectPeer(executor_, clock_, options_, address);
+    return MakeSelectPeer(executor_, clock_, options_, staging_, address);
   }
 
   StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) override {
@@ -106,16 +106,24 @@ class SelectTransport : public Transport {
   }
 
  private:
+  // Registers host memory; may outlive the transport.
+  static StagingRegions::Register Registrar(std::shared_ptr<const SelectOptions> options) {
+    return [options = std::move(options)](std::byte* data, size_t size) {
+      return RegisterEach(*options, data, size, nullptr, nullptr,
+                          [&](PathCandidate& candidate) { return candidate.Register(data, size); });
+    };
+  }
+
   template <typename Function>
-  StatusOr<std::shared_ptr<MemoryRegion>> RegisterEach(std::byte* data, size_t size,
-                                                       std::shared_ptr<void> owner,
-                                                       std::shared_ptr<MemoryDevice> device,
-                                                       Function register_with) {
+  static StatusOr<std::shared_ptr<MemoryRegion>> RegisterEach(const SelectOptions& options, std::byte* data,
+                                                              size_t size, std::shared_ptr<void> owner,
+                                                              std::shared_ptr<MemoryDevice> device,
+                                                              Function register_with) {
     RETURN_IF_ERROR(RegisterHostMemory(data, size).status());
     std::vector<std::shared_ptr<MemoryRegion>> parts;
-    for (const auto& candidate : options_->candidates) {
+    for (const auto& candidate : options.candidates) {
       StatusOr<std::shared_ptr<MemoryRegion>> part = register_with(*candidate);
-      if (!part.ok() && !options_->fall_back) return Refused(*candidate, part.status());
+      if (!part.ok() && !options.fall_back) return Refused(*candidate, part.status());
       if (!part.ok()) {
         LogWarning("data plane: calls with a memory of %d bytes do not go over %s: %s", size,
                    candidate->name(), part.status().message());
@@ -133,6 +141,7 @@ class SelectTransport : public Transport {
   const Executor executor_;
   Clock& clock_;
   const std::shared_ptr<const SelectOptions> options_;
+  const std::shared_ptr<StagingRegions> staging_;
 };
 
 }  // namespace
