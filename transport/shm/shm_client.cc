@@ -15,14 +15,15 @@
 namespace nacre::shm {
 namespace {
 
-constexpr size_t kMaxTaken = 4;  // puts that the server is told of together
+constexpr size_t kMaxCopies = 8;                 // puts that are copied together
+constexpr size_t kMaxGathered = 2 * kMaxCopies;  // writes that leave together
 
-std::string TakenFrame(FrameHeader put) {
+void AppendTakenFrame(FrameHeader put, std::string* out) {
   put.type = FrameType::kTaken;
   put.body_length = 0;
   std::array<std::byte, kFrameHeaderSize> frame;
   EncodeFrameHeader(put, frame.data());
-  return {reinterpret_cast<const char*>(frame.data()), frame.size()};
+  out->append(reinterpret_cast<const char*>(frame.data()), frame.size());
 }
 
 // An error of the connection's making with the address, of the same kind.
@@ -67,6 +68,7 @@ Task<Status> ShmClientConnection::Prepare() {
 
 Task<Status> ShmClientConnection::OnFrame(FrameHeader header) {
   if (header.type == FrameType::kSharedPut) return OnSharedPut(header);
+  if (header.type == FrameType::kReply) ++replies_;
   return ClientConnection::OnFrame(header);
 }
 
@@ -82,13 +84,18 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
     Spawn(executor(), CopyToDevice(std::move(self), header, std::move(call), std::move(from)));
     co_return OkStatus();
   }
-  absl::InlinedVector<iovec, 8> to;
-  call->memory.AppendPieces(header.offset, header.payload_length, &to);
-  CopyPieces(to, from);
-  CO_RETURN_IF_ERROR(StillLent());
-  taken_ += TakenFrame(header);
-  if (taken_.size() >= kMaxTaken * kFrameHeaderSize) BeforeWait();
+  if (copies_.size() == kMaxCopies) {
+    CO_RETURN_IF_ERROR(CopyAll());
+    co_await asio::post(executor(), asio::use_awaitable);  // others' turn: what they send leaves with it
+  }
+  if (!Hold(call)) co_return ErrnoError(EPROTO, "a put for a call that has been replied to");
+  copies_.push_back({header, std::move(call), std::move(from)});
   co_return OkStatus();
+}
+
+void ShmClientConnection::OnClosed(const Status& why) {
+  copies_.clear();
+  ClientConnection::OnClosed(why);
 }
 
 Task<void> ShmClientConnection::PinViews(std::shared_ptr<MemoryDevice> device) {
@@ -112,7 +119,9 @@ Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
   copied.Update(self->StillLent());
-  self->SendBytes(TakenFrame(header));
+  std::string taken;
+  AppendTakenFrame(header, &taken);
+  self->SendBytes(std::move(taken));
   call->result.EndCopy(copied);
 }
 
@@ -122,9 +131,22 @@ Status ShmClientConnection::StillLent() const {
   return HasHungUp() ? ErrnoError(ECONNRESET, "the server has hung up") : OkStatus();
 }
 
-// One message for several puts: each one wakes the server.
-void ShmClientConnection::BeforeWait() {
-  if (!taken_.empty()) SendBytes(std::exchange(taken_, std::string()));
+// One message for several puts, and for the calls that follow upon their replies: each one wakes the server,
+// which takes as long as to copy a quarter of a MiB.
+Status ShmClientConnection::CopyAll() {
+  std::string taken;
+  for (const Copy& copy : copies_) {
+    absl::InlinedVector<iovec, 8> to;
+    copy.call->memory.AppendPieces(copy.header.offset, copy.header.payload_length, &to);
+    CopyPieces(to, copy.from);
+    AppendTakenFrame(copy.header, &taken);
+  }
+  if (!copies_.empty()) RETURN_IF_ERROR(StillLent());
+  for (const Copy& copy : copies_) Drop(copy.call);
+  copies_.clear();
+  if (std::exchange(replies_, 0) > 1 || !taken.empty()) writer().Gather(kMaxGathered);
+  if (!taken.empty()) SendBytes(std::move(taken));
+  return OkStatus();
 }
 
 bool ShmClientConnection::ShowSource(const ClientCall& call, std::string* pieces) {

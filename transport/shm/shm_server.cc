@@ -20,6 +20,8 @@ namespace {
 // taken something a moment after.
 constexpr size_t kLentForEachCall = 8;
 
+constexpr size_t kMaxGathered = 4;  // replies that leave together
+
 // The part of the pieces from `offset` on.
 std::vector<iovec> From(std::span<const iovec> pieces, uint64_t offset) {
   while (!pieces.empty() && offset >= pieces.front().iov_len) {
@@ -64,6 +66,7 @@ Task<Status> ShmServerConnection::Prepare() {
 }
 
 Task<Status> ShmServerConnection::OnFrame(FrameHeader header) {
+  ++frames_;
   switch (header.type) {
     case FrameType::kSharedCall:
       return OnCall(header);
@@ -72,6 +75,12 @@ Task<Status> ShmServerConnection::OnFrame(FrameHeader header) {
     default:
       return ServerConnection::OnFrame(header);
   }
+}
+
+// What is answered at once to calls that came together is told together: each message may wake the client.
+Status ShmServerConnection::BeforeWait() {
+  if (std::exchange(frames_, 0) > 1) writer().Gather(kMaxGathered);
+  return OkStatus();
 }
 
 StatusOr<std::shared_ptr<IncomingCall>> ShmServerConnection::NewCall(const FrameHeader& header,

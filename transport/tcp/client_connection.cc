@@ -141,6 +141,15 @@ void ClientConnection::Send(const std::shared_ptr<ClientCall>& call) {
   if (writer().Start(call.get(), &status)) call->Done(status);
 }
 
+bool ClientConnection::Hold(const std::shared_ptr<ClientCall>& call) {
+  {
+    std::lock_guard lock(mutex_);
+    if (call->replied_) return false;
+  }
+  ++call->holds_;  // its reply, which only the reader takes note of, holds it until then
+  return true;
+}
+
 // One of the things that the call waits for has happened.
 void ClientConnection::Drop(const std::shared_ptr<ClientCall>& call) {
   if (--call->holds_ > 0) return;

@@ -71,12 +71,18 @@ class ClientConnection : public Connection {
 
  protected:
   Task<Status> OnFrame(FrameHeader header) override;
+  void OnClosed(const Status& why) override;
 
   // Says to the server where it can see the call's memory by itself; false: it cannot.
   virtual bool ShowSource(const ClientCall&, std::string*) { return false; }
 
   // The call that the frame is about, which must have such memory there.
   StatusOr<std::shared_ptr<ClientCall>> Find(const FrameHeader& header, CallMemory kind);
+
+  // For the reader: the call is not over before it is dropped as often as it was held. One whose reply has
+  // been read cannot be held any more.
+  bool Hold(const std::shared_ptr<ClientCall>& call);
+  void Drop(const std::shared_ptr<ClientCall>& call);
 
  private:
   friend class ClientCall;
@@ -86,7 +92,6 @@ class ClientConnection : public Connection {
     uint64_t generation = 0;
   };
 
-  void OnClosed(const Status& why) override;
   Task<Status> OnHello(FrameHeader header);
   Task<Status> OnPut(FrameHeader header);
   Task<Status> PutToDevice(FrameHeader header, std::shared_ptr<ClientCall> call);
@@ -96,7 +101,6 @@ class ClientConnection : public Connection {
 
   void Assign(const std::shared_ptr<ClientCall>& call);  // under mutex_
   void Send(const std::shared_ptr<ClientCall>& call);
-  void Drop(const std::shared_ptr<ClientCall>& call);
   Duration Expire(Duration now);
 
   const std::string address_;

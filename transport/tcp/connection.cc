@@ -77,8 +77,8 @@ Task<void> Connection::ReadLoop(std::shared_ptr<Connection> self) {
 Task<Status> Connection::ReadFrames() {
   for (;;) {
     if (reader_.buffered().size() < kFrameHeaderSize) {
-      BeforeWait();
-      Status status = co_await reader_.Fill(kFrameHeaderSize);
+      Status status = BeforeWait();
+      if (status.ok()) status = co_await reader_.Fill(kFrameHeaderSize);
       if (!status.ok()) co_return status;
     }
     StatusOr<FrameHeader> header = ParseFrameHeader(reader_.buffered().first<kFrameHeaderSize>(), receiver_);

@@ -47,8 +47,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // ends the connection; INVALID_ARGUMENT says that the other side broke the rules.
   virtual Task<Status> OnFrame(FrameHeader header) = 0;
 
-  // Called by the reader when it has done everything that has come so far.
-  virtual void BeforeWait() {}
+  // Called by the reader when it has done everything that has come so far. An error ends the connection.
+  virtual Status BeforeWait() { return OkStatus(); }
 
   // The answer to a frame that this kind of connection does not have.
   Task<Status> Refuse(FrameHeader header);

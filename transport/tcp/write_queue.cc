@@ -17,6 +17,7 @@ constexpr size_t kMaxPieces = 64;  // of one system call
 WriteQueue::WriteQueue(StreamSocket& socket, Events events) : socket_(socket), events_(std::move(events)) {}
 
 bool WriteQueue::Start(WriteOp* op, Status* status) {
+  bool full = false;
   {
     std::lock_guard lock(mutex_);
     if (!closed_.ok()) {
@@ -25,9 +26,15 @@ bool WriteQueue::Start(WriteOp* op, Status* status) {
     }
     if (busy_) {
       pending_.push_back(op);
-      return false;
+      if (most_gathered_ == 0 || pending_.size() < most_gathered_) return false;
+      most_gathered_ = 0;
+      full = true;
     }
     busy_ = true;
+  }
+  if (full) {
+    Flush();
+    return false;
   }
   bool blocked = false;
   *status = SendSome(std::span(&op, 1), &blocked);
@@ -39,6 +46,24 @@ bool WriteQueue::Start(WriteOp* op, Status* status) {
   if (!status->ok()) events_.failed(*status);
   Release();
   return true;
+}
+
+void WriteQueue::Gather(size_t most) {
+  {
+    std::lock_guard lock(mutex_);
+    if (busy_ || !closed_.ok()) return;
+    busy_ = true;
+    most_gathered_ = most;
+  }
+  asio::post(socket_.get_executor(), [this, alive = keep_alive_.lock()] { EndGathering(); });
+}
+
+void WriteQueue::EndGathering() {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(most_gathered_, 0) == 0) return;  // there were so many that they have gone
+  }
+  Flush();
 }
 
 void WriteQueue::Close(Status why) {

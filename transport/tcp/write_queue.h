@@ -58,12 +58,17 @@ class WriteQueue {
   // True: finished by now, with *status. False: Done will be (or has been) called.
   bool Start(WriteOp* op, Status* status);
 
+  // What is started from now on until the executor has done what is queued there already leaves together: one
+  // system call, and one waking of the other side, instead of several. `most` writes together leave at once.
+  void Gather(size_t most);
+
   // What is queued and what comes later fails with `why`. The socket has been shut down before.
   void Close(Status why);
 
  private:
   Status SendSome(std::span<WriteOp* const> ops, bool* blocked);
   void Flush();
+  void EndGathering();
   void Release();
   void WaitWritable();
   void FailBatch(const Status& why);
@@ -73,7 +78,8 @@ class WriteQueue {
   std::weak_ptr<void> keep_alive_;
   std::deque<WriteOp*> batch_;  // only for whoever is busy
   std::mutex mutex_;
-  bool busy_ = false;  // somebody sends, or waits for the socket
+  bool busy_ = false;         // somebody sends, or waits for the socket or for more to send
+  size_t most_gathered_ = 0;  // not 0: EndGathering will come, and is busy unless somebody sends before it
   std::deque<WriteOp*> pending_;
   Status closed_;  // not OK after Close
 };

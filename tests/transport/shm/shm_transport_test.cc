@@ -360,8 +360,10 @@ TEST_P(ShmTransportTest, HostileClientsLoseTheirConnectionOnly) {
   EXPECT_TRUE(Call(*peer, "0 1").ok());
 }
 
-// A server that shows one page and answers the call for a page with this frame.
-void HostileServer(const std::string& address, const FrameHeader& answer, const std::string& rest) {
+// A server that shows one page and answers the call for a page with this frame, and with others behind it.
+using Frame = std::pair<FrameHeader, std::string>;
+void HostileServer(const std::string& address, const FrameHeader& answer, const std::string& rest,
+                   const std::vector<Frame>& more = {}) {
   RawServer listener(address);
   std::thread server([&] {
     for (int fd = listener.Accept(); fd >= 0; fd = -1) {
@@ -372,9 +374,17 @@ void HostileServer(const std::string& address, const FrameHeader& answer, const 
       socket.AnswerGreeting();
       std::string body;
       const FrameHeader call = socket.ReceiveFrame(FrameReceiver::kServer, &body);
-      FrameHeader header = answer;
-      header.call_id = call.call_id;
-      socket.Send(header, rest);
+      std::vector<Frame> frames = more;
+      frames.insert(frames.begin(), {answer, rest});
+      Bytes all;  // in one message
+      for (auto& [header, text] : frames) {
+        header.call_id = call.call_id;
+        const size_t at = all.size();
+        all.resize(at + kFrameHeaderSize + text.size());
+        EncodeFrameHeader(header, all.data() + at);
+        std::memcpy(all.data() + at + kFrameHeaderSize, text.data(), text.size());
+      }
+      socket.Send(all);
       EXPECT_TRUE(socket.WaitForEnd());
     }
   });
@@ -415,6 +425,11 @@ TEST_P(ShmTransportTest, HostileServersCannotTouchOtherMemory) {
   HostileServer(where, {FrameType::kSharedPut, 0, 0, 0, 24, 100}, piece({0, 0, 4096}));   // more than it says
   HostileServer(where, {FrameType::kSharedPut, 0, 0, 0, 25, 4096}, piece({0, 0, 4096}) + "x");
   HostileServer(where, {FrameType::kSharedCall, 2, 0, 0, 4, 0}, std::string(4, 0));
+  const FrameHeader put{FrameType::kSharedPut, 0, 0, 0, 24, 4096};
+  const FrameHeader reply{FrameType::kReply, 0, 0, 0, 4};
+  HostileServer(where, put, piece({0, 0, 4096}), {{reply, "done"}, {put, piece({0, 0, 4096})}});
+  HostileServer(where, put, piece({0, 0, 4096}), {{reply, "done"}, {reply, "done"}});
+  HostileServer(where, put, piece({0, 0, 4096}), {{put, piece({0, 0, 4097})}});
 }
 
 TEST_P(ShmTransportTest, AnotherUserIsNotLetIn) {
