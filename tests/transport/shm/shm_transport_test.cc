@@ -16,6 +16,7 @@
 
 #include "common/host.h"
 #include "common/metrics.h"
+#include "tests/transport/shm/raw_server.h"
 #include "tests/transport/tcp/raw_socket.h"
 #include "tests/transport/transport_fixture.h"
 #include "transport/shm/pieces.h"
@@ -41,24 +42,6 @@ int ConnectRaw(const std::string& address) {
   EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&at), size), 0) << address;
   return fd;
 }
-
-// Listens where a client looks for a server.
-class RawServer {
- public:
-  explicit RawServer(const std::string& address) : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un at{AF_UNIX};
-    const std::string name = address.substr(std::strlen("unix:@"));
-    std::memcpy(at.sun_path + 1, name.data(), name.size());
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&at), size), 0);
-    EXPECT_EQ(::listen(fd_, 8), 0);
-  }
-  ~RawServer() { ::close(fd_); }
-  int Accept() { return ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC); }
-
- private:
-  const int fd_;
-};
 
 class ShmTransportTest : public TransportTest {
  protected:
