@@ -7,6 +7,7 @@
 #include "transport/select/select_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/address.h"
+#include "transport/verbs/message.h"
 #include "transport/verbs/rdma_candidate.h"
 
 namespace nacre {
@@ -25,6 +26,7 @@ RdmaCandidateOptions RdmaOptions(const std::string& choice, const std::string& l
   options.listen_host = HostOf(listen);
   options.offered_host = HostOf(advertise.empty() ? listen : advertise);
   options.required = choice == "rdma";
+  if (!listen.empty()) options.verbs.rail.receive = verbs::kMinReceive;
   return options;
 }
 

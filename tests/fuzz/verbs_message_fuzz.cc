@@ -40,8 +40,15 @@ void TryFragment(std::string_view bytes) {
 void TryCall(std::string_view bytes) {
   auto call = nacre::verbs::ParseCall(bytes);
   if (!call.ok()) return;
-  auto encoded = nacre::verbs::EncodeCall(call->kind, call->memory, call->body);
+  auto encoded = nacre::verbs::EncodeCall(call->kind, call->memory, call->body, call->with_reply);
   Require(encoded.ok() && *encoded == bytes);
+}
+
+void TryDataReply(std::string_view bytes) {
+  auto reply = nacre::verbs::ParseDataReply(bytes, nacre::verbs::kMaxWithReply);
+  if (!reply.ok()) return;
+  std::string again = nacre::verbs::EncodeDataReply(reply->ranges, reply->body);
+  Require(again.append(reply->data) == bytes);
 }
 
 }  // namespace
@@ -49,7 +56,7 @@ void TryCall(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
       TryEndpoint(bytes);
       break;
@@ -61,6 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 3:
       TryPort(bytes);
+      break;
+    case 4:
+      TryDataReply(bytes);
       break;
     default:
       TryCall(bytes);

@@ -11,13 +11,7 @@
 namespace nacre::verbs {
 namespace {
 
-constexpr uint32_t kCredits = 16;          // fragments under way to this end
-constexpr uint32_t kSpareReceives = 3;     // for those that only grant credits, see FORMAT.md
-constexpr uint32_t kSends = 32;            // work requests posted at once
-constexpr uint32_t kSendsForMessages = 4;  // of them
-constexpr uint32_t kDrained = kSends;      // in place of a slot: the last work request
-constexpr Duration kDrainTimeout = std::chrono::seconds(1);
-constexpr Duration kLastReceiveTimeout = std::chrono::milliseconds(20);  // some drivers never say so
+constexpr uint32_t kSendsForMessages = 4;  // of kSends
 
 struct Counters {
   Counter& fragments = GetCounter("transport.verbs.fragments_sent");
@@ -58,6 +52,7 @@ Status Channel::Open() {
   local_ = qp_->local();
   local_.credits = kCredits;
   local_.calls = calls_;
+  local_.receive = rail_->buffers().size();
   max_pieces_ = qp_->max_pieces();
   Status status = rail_->Join(number_, shared_from_this(), kCredits + kSpareReceives, kSends + 1);
   if (!status.ok()) qp_.reset();
@@ -127,17 +122,26 @@ void Channel::End(Transfer* transfer) {
   transfer->done.Set(transfer->status);
 }
 
+uint32_t Channel::most_payload() const {
+  return std::min(remote_.receive, rail_->buffers().size()) - static_cast<uint32_t>(kFragmentHeaderSize);
+}
+
+bool Channel::Fits(size_t message, const Trailer& trailer) const {
+  return message <= most_payload() && kFragmentHeaderSize + message + trailer.bytes <= remote_.receive &&
+         trailer.pieces.size() < max_pieces_;
+}
+
 bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message,
-                   std::vector<WindowBinding> windows) {
+                   std::vector<WindowBinding> windows, Trailer trailer) {
   FragmentHeader header;
   header.kind = kind;
   header.flags = flags;
   header.call_id = call_id;
-  header.total = static_cast<uint32_t>(message.size());
+  header.total = static_cast<uint32_t>(message.size()) + trailer.bytes;
   {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return false;
-    messages_.push_back({header, std::move(message), std::move(windows)});
+    messages_.push_back({header, std::move(message), std::move(windows), std::move(trailer)});
     if (credits_ == 0) Count().credit_waits.Add();
   }
   PumpOrShutdown();
@@ -188,11 +192,10 @@ Status Channel::Pump() {
 }
 
 Status Channel::SendFragment(Outgoing* outgoing) {
-  const std::string_view payload =
-      std::string_view(outgoing->message).substr(outgoing->sent, kFragmentPayload);
+  const std::string_view payload = std::string_view(outgoing->message).substr(outgoing->sent, most_payload());
   FragmentHeader header = outgoing->header;
   header.offset = outgoing->sent;
-  RETURN_IF_ERROR(PostSend(header, payload));
+  RETURN_IF_ERROR(PostSend(header, payload, std::move(outgoing->trailer)));
   outgoing->sent += static_cast<uint32_t>(payload.size());
   --credits_;
   return OkStatus();
@@ -212,26 +215,28 @@ Status Channel::PostBinding(const WindowBinding& binding) {
 
 Status Channel::SendCredit() { return PostSend(FragmentHeader{}, {}); }
 
-Status Channel::PostSend(FragmentHeader header, std::string_view payload) {
+Status Channel::PostSend(FragmentHeader header, std::string_view payload, Trailer trailer) {
   MessageBuffers& buffers = rail_->buffers();
   ASSIGN_OR_RETURN(const uint32_t buffer, buffers.Take());
-  header.length = static_cast<uint16_t>(payload.size());
+  header.length = static_cast<uint16_t>(payload.size() + trailer.bytes);
   header.credits = std::exchange(owed_, 0);
   granted_ += header.credits;
   std::byte* data = buffers.data(buffer);
   EncodeFragmentHeader(header, data);
   if (!payload.empty()) std::memcpy(data + kFragmentHeaderSize, payload.data(), payload.size());
   const auto size = static_cast<uint32_t>(kFragmentHeaderSize + payload.size());
-  ibv_sge piece{reinterpret_cast<uint64_t>(data), size, buffers.local_key(buffer)};
+  trailer.pieces.insert(trailer.pieces.begin(),
+                        {reinterpret_cast<uint64_t>(data), size, buffers.local_key(buffer)});
   ibv_send_wr request{};
   request.opcode = IBV_WR_SEND;
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  if (size <= qp_->inline_bytes()) request.send_flags = IBV_SEND_INLINE;
+  request.sg_list = trailer.pieces.data();
+  request.num_sge = static_cast<int>(trailer.pieces.size());
+  if (size + trailer.bytes <= qp_->inline_bytes()) request.send_flags = IBV_SEND_INLINE;
   Count().fragments.Add();
   Slot slot;
   slot.buffer = buffer;
-  Status status = Post(&request, slot);
+  slot.keep = std::move(trailer.keep);
+  Status status = Post(&request, std::move(slot));
   if (!status.ok()) buffers.Return(buffer);
   return status;
 }
@@ -282,7 +287,7 @@ Status Channel::PostPart(Transfer* transfer) {
   Slot slot;
   slot.transfer = transfer;
   slot.bytes = part.bytes;
-  RETURN_IF_ERROR(Post(&request, slot));
+  RETURN_IF_ERROR(Post(&request, std::move(slot)));
   ++transfer->posted;
   if (part.bytes > 0) turn_ = Turn::kNone;
   return OkStatus();
@@ -298,7 +303,7 @@ Status Channel::Post(ibv_send_wr* request, Slot slot) {
   }
   free_slots_.pop_back();
   slot.used = true;
-  slots_[index] = slot;
+  slots_[index] = std::move(slot);
   return OkStatus();
 }
 
@@ -317,10 +322,11 @@ void Channel::OnSent(uint64_t id, const Status& status) {
   if (id != WorkId(index)) return;  // of an earlier queue pair with the same number
   Transfer* ended = nullptr;
   uint64_t bytes = 0;
+  Slot slot;  // with what it keeps, which goes with nothing held
   {
     std::lock_guard lock(mutex_);
     if (finished_ || index >= slots_.size() || !slots_[index].used) return;
-    const Slot slot = std::exchange(slots_[index], Slot());
+    slot = std::exchange(slots_[index], Slot());
     ++came_back_;
     free_slots_.push_back(index);
     if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
@@ -367,8 +373,10 @@ Status Channel::Receive(std::span<const std::byte> bytes) {
     Send(FragmentKind::kPong, 0, header.call_id, std::string());
     return OkStatus();
   }
+  const std::string_view payload = AsText(bytes.subspan(kFragmentHeaderSize));
+  if (partial_.empty() && payload.size() == header.total) return OnMessage(header, payload);
   bool whole = false;
-  RETURN_IF_ERROR(Assemble(header, AsText(bytes.subspan(kFragmentHeaderSize)), &whole));
+  RETURN_IF_ERROR(Assemble(header, payload, &whole));
   return whole ? OnMessage(header, std::exchange(partial_, std::string())) : OkStatus();
 }
 
@@ -405,81 +413,6 @@ Status Channel::Assemble(const FragmentHeader& header, std::string_view payload,
   partial_.append(payload);
   *whole = partial_.size() == header.total;
   return OkStatus();
-}
-
-void Channel::Shutdown(const Status& why) {
-  std::vector<Transfer*> ended;
-  uint64_t bytes = 0;
-  {
-    std::lock_guard lock(mutex_);
-    if (!why_.ok()) return;
-    why_ = why;
-    if (turn_ == Turn::kWaits) rail_->turns().Leave(this);
-    if (turn_ == Turn::kHas) bytes = transfers_.front()->parts[transfers_.front()->posted].bytes;
-    closing_.store(true, std::memory_order_release);
-    messages_.clear();
-    for (Transfer* transfer : transfers_) {
-      if (transfer->ended == transfer->posted) ended.push_back(transfer);
-      transfer->status = absl::UnavailableError(why.message());
-      if (transfer->all_posted) transfer->all_posted->Set({});
-    }
-    transfers_.clear();
-    if (!joining_) Drain();  // else Join will
-  }
-  ReturnTurn(bytes);
-  for (Transfer* transfer : ended) End(transfer);
-}
-
-// Everything that was posted comes back, this last.
-void Channel::Drain() {
-  ibv_send_wr request{};
-  request.wr_id = WorkId(kDrained);
-  request.opcode = IBV_WR_SEND;
-  const bool draining = qp_->Fail() && qp_->Post(&request) == 0;
-  FinishAfter(draining ? kDrainTimeout : Duration::zero());
-}
-
-void Channel::FinishAfter(Duration delay) {
-  finish_timer_ = clock_.After(executor_, delay, [self = shared_from_this()] { self->Finish(); });
-}
-
-// Receives that the queue pair has taken from the shared queue are lost with it unless they have come back.
-void Channel::CameBack(bool* what) {
-  {
-    std::lock_guard lock(mutex_);
-    *what = true;
-    if (why_.ok() || finished_ || !drained_) return;
-    if (!last_received_) return FinishAfter(kLastReceiveTimeout);
-  }
-  rail_->AfterNextPoll([self = shared_from_this()] { self->Finish(); });
-}
-
-void Channel::Finish() {
-  std::vector<Transfer*> ended;
-  uint64_t bytes = 0;
-  std::unique_ptr<TimerHandle> timer;
-  {
-    std::lock_guard lock(mutex_);
-    if (std::exchange(finished_, true)) return;
-    timer = std::move(finish_timer_);
-  }
-  FreeWindows();
-  qp_.reset();
-  rail_->Leave(number_, kCredits + kSpareReceives, kSends + 1);
-  {
-    std::lock_guard lock(mutex_);
-    for (Slot& slot : slots_) {
-      if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
-      if (slot.transfer == nullptr) continue;
-      bytes += slot.bytes;
-      Transfer* transfer = EndPart(slot, absl::UnavailableError(why_.message()));
-      if (transfer != nullptr) ended.push_back(transfer);
-      slot = Slot();
-    }
-  }
-  ReturnTurn(bytes);
-  for (Transfer* transfer : ended) End(transfer);
-  OnClosed(why_);
 }
 
 }  // namespace nacre::verbs

@@ -41,6 +41,13 @@ struct WindowBinding {
   unsigned access = 0;  // ibv_access_flags
 };
 
+// Registered memory whose bytes follow a message, in the same fragment.
+struct Trailer {
+  std::vector<ibv_sge> pieces;
+  uint32_t bytes = 0;                       // of all pieces
+  std::vector<std::shared_ptr<void>> keep;  // dropped when nobody reads them any more
+};
+
 // One work request of a transfer.
 struct TransferPart {
   uint64_t remote_address = 0;
@@ -88,9 +95,11 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   static constexpr bool keeps_order() { return QueuePair::kKeepsOrder; }
 
   // False: the channel is ending. Otherwise the message goes out unless the channel ends, behind the binding
-  // of these windows.
+  // of these windows, with a trailer that fits.
   bool Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::string message,
-            std::vector<WindowBinding> windows = {});
+            std::vector<WindowBinding> windows = {}, Trailer trailer = {});
+  // Whether one fragment holds both. Once joined.
+  bool Fits(size_t message, const Trailer& trailer) const;
 
   void Shutdown(const Status& why);
   bool closing() const { return closing_.load(std::memory_order_acquire); }
@@ -102,8 +111,9 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   bool IsQueued(uint64_t call_id);  // a message about this call has not gone out whole
 
  protected:
-  // A whole message, or a pong. From the rail's loop, one at a time. An error ends the channel.
-  virtual Status OnMessage(const FragmentHeader& header, std::string message) = 0;
+  // A whole message, or a pong; it is gone afterwards. From the rail's loop, one at a time. An error ends the
+  // channel.
+  virtual Status OnMessage(const FragmentHeader& header, std::string_view message) = 0;
   virtual void OnClosed(const Status& why) = 0;
   // The queue pair is about to be destroyed: not before what is bound through it.
   virtual void FreeWindows() {}
@@ -116,7 +126,8 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
     FragmentHeader header;
     std::string message;
     std::vector<WindowBinding> windows;
-    uint32_t sent = 0;
+    Trailer trailer;
+    uint32_t sent = 0;  // of the message
     size_t bound = 0;
   };
   // What a work request that is posted stands for.
@@ -124,10 +135,15 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
     Transfer* transfer = nullptr;
     uint32_t bytes = 0;  // of the transfer's part
     uint32_t buffer = kNoBuffer;
+    std::vector<std::shared_ptr<void>> keep;
     bool used = false;
   };
   static constexpr uint32_t kNoBuffer = ~uint32_t{0};
-  enum class Turn { kNone, kWaits, kHas };  // to post the next part of the first transfer
+  static constexpr uint32_t kCredits = 16;       // fragments under way to this end
+  static constexpr uint32_t kSpareReceives = 3;  // for those that only grant credits, see FORMAT.md
+  static constexpr uint32_t kSends = 32;         // work requests posted at once
+  static constexpr uint32_t kDrained = kSends;   // in place of a slot: the last work request
+  enum class Turn { kNone, kWaits, kHas };       // to post the next part of the first transfer
 
   uint64_t WorkId(uint32_t slot) const { return uint64_t{sequence_} << 32 | slot; }
   void OnReceived(std::span<const std::byte> bytes) override;
@@ -142,7 +158,8 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   Status SendFragment(Outgoing* outgoing);
   Status PostBinding(const WindowBinding& binding);
   Status SendCredit();
-  Status PostSend(FragmentHeader header, std::string_view payload);
+  Status PostSend(FragmentHeader header, std::string_view payload, Trailer trailer = {});
+  uint32_t most_payload() const;  // of a fragment to the other end that is built in one of our buffers
   bool TakeTurn(const Transfer& transfer);
   Status PostPart(Transfer* transfer);
   Status Post(ibv_send_wr* request, Slot slot);

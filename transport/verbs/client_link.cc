@@ -1,11 +1,13 @@
 #include "transport/verbs/client_link.h"
 
+#include <absl/container/inlined_vector.h>
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "transport/memory.h"
 #include "transport/memory_device.h"
 
 namespace nacre::verbs {
@@ -33,10 +35,28 @@ uint64_t TotalLength(const std::vector<MemorySpan>& memory) {
   return total;
 }
 
+void CopyInto(const std::vector<MemorySpan>& memory, const DataReply& reply) {
+  const FlatMemory flat(memory);
+  std::string_view data = reply.data;
+  for (const DataRange& range : reply.ranges) {
+    if (range.length == 0) continue;
+    absl::InlinedVector<iovec, 4> pieces;
+    flat.AppendPieces(range.offset, range.length, &pieces);
+    const iovec source{const_cast<char*>(data.data()), range.length};
+    CopyPieces(pieces, std::span(&source, 1));
+    data.remove_prefix(range.length);
+  }
+}
+
 }  // namespace
 
 LinkCall::LinkCall(CallRequest request, Duration deadline)
     : request(std::move(request)), bytes(TotalLength(this->request.memory)), deadline(deadline) {}
+
+bool LinkCall::with_reply() const {
+  return request.kind == CallMemory::kPutTarget && bytes > 0 && bytes <= kMaxWithReply &&
+         request.memory.front().region->device() == nullptr;
+}
 
 ClientLink::ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
                        std::shared_ptr<RegionTable> regions, std::string address, Executor executor,
@@ -112,6 +132,11 @@ Status ClientLink::Prepare(LinkCall* call) {
   std::vector<RegisteredPiece> pieces;
   call->spans.clear();
   call->held.clear();
+  call->plan = WindowPlan();
+  if (call->with_reply()) {
+    call->spans.push_back({0, call->bytes, 0});
+    return OkStatus();
+  }
   const MemoryRegion* last_of_device = nullptr;
   for (const MemorySpan& span : call->request.memory) {
     if (span.length == 0) continue;
@@ -133,7 +158,6 @@ Status ClientLink::Prepare(LinkCall* call) {
     return ErrnoError(EINVAL, absl::StrFormat("a call with memory in %d pieces; over RDMA %d are the most",
                                               call->spans.size(), kMaxSpans));
   }
-  call->plan = WindowPlan();
   if (!rail().domain()->windows()) return OkStatus();
   call->plan = PlanWindows(pieces, kMaxWindowsPerCall);
   if (call->plan.stretches.size() <= kWindows) return OkStatus();
@@ -143,7 +167,7 @@ Status ClientLink::Prepare(LinkCall* call) {
 
 Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink> self,
                                                      std::shared_ptr<LinkCall> call) {
-  if (call->request.kind != CallMemory::kPutTarget) co_return PutBudget::Share();
+  if (call->request.kind != CallMemory::kPutTarget || call->with_reply()) co_return PutBudget::Share();
   std::shared_ptr<PutBudget> puts = self->rail().puts();
   const OneShot<Status> granted;
   if (!puts->Take(call->bytes, self.get(), granted)) {
@@ -217,7 +241,8 @@ ClientLink::Started ClientLink::AdmitWaiting() {
 
 void ClientLink::Start(const Started& calls) {
   for (const auto& [id, call] : calls) {
-    StatusOr<std::string> message = EncodeCall(call->request.kind, call->spans, call->request.body);
+    StatusOr<std::string> message =
+        EncodeCall(call->request.kind, call->spans, call->request.body, call->with_reply());
     if (!message.ok()) {
       End(id, message.status());
     } else {
@@ -226,20 +251,39 @@ void ClientLink::Start(const Started& calls) {
   }
 }
 
-// A call's result; others that wait may go.
+// The call, for whoever is to set its result; others that wait may go. Null: it has ended.
+std::shared_ptr<LinkCall> ClientLink::TakeOut(uint64_t id, Started* started) {
+  std::lock_guard lock(mutex_);
+  auto found = calls_.find(id);
+  if (found == calls_.end()) return nullptr;
+  std::shared_ptr<LinkCall> call = std::move(found->second);
+  calls_.erase(found);
+  *started = AdmitWaiting();
+  return call;
+}
+
 void ClientLink::End(uint64_t id, StatusOr<std::string> result) {
-  std::shared_ptr<LinkCall> call;
   Started started;
-  {
-    std::lock_guard lock(mutex_);
-    auto found = calls_.find(id);
-    if (found == calls_.end()) return;
-    call = std::move(found->second);
-    calls_.erase(found);
-    started = AdmitWaiting();
-  }
+  const std::shared_ptr<LinkCall> call = TakeOut(id, &started);
+  if (call == nullptr) return;
   call->result.Set(std::move(result));
   Start(started);
+}
+
+// The call's memory stays until it has its result.
+Status ClientLink::EndWithData(uint64_t id, std::string_view message) {
+  Started started;
+  const std::shared_ptr<LinkCall> call = TakeOut(id, &started);
+  if (call == nullptr) return OkStatus();
+  StatusOr<DataReply> reply = ParseDataReply(message, call->with_reply() ? call->bytes : 0);
+  if (reply.ok()) {
+    CopyInto(call->request.memory, *reply);
+    call->result.Set(std::string(reply->body));
+  } else {
+    call->result.Set(absl::UnavailableError(reply.status().message()));
+  }
+  Start(started);
+  return reply.status();
 }
 
 Task<StatusOr<std::string>> ClientLink::Finish(std::shared_ptr<ClientLink> self,
@@ -293,12 +337,12 @@ void ClientLink::FreeWindows() {
   windows = std::move(windows_);
 }
 
-Status ClientLink::OnMessage(const FragmentHeader& header, std::string message) {
+Status ClientLink::OnMessage(const FragmentHeader& header, std::string_view message) {
   if (header.kind == FragmentKind::kPong) {
     pong_.Set(OkStatus());
     return OkStatus();
   }
-  if (header.kind != FragmentKind::kReply || message.size() > kMaxBodySize) {
+  if (header.kind != FragmentKind::kReply || (header.flags != kReplyData && message.size() > kMaxBodySize)) {
     return ErrnoError(EPROTO, absl::StrFormat("a message of kind %d and %d bytes came to a client",
                                               header.kind, message.size()));
   }
@@ -314,10 +358,11 @@ Status ClientLink::OnMessage(const FragmentHeader& header, std::string message) 
     return ErrnoError(EPROTO,
                       absl::StrFormat("a reply to call %#x, which has not been sent yet", header.call_id));
   }
+  if (header.flags == kReplyData) return EndWithData(header.call_id, message);
   if (header.flags == kReplyFailed) {
-    End(header.call_id, absl::InternalError(message));
+    End(header.call_id, absl::InternalError(AbslView(message)));
   } else {
-    End(header.call_id, std::move(message));
+    End(header.call_id, std::string(message));
   }
   return OkStatus();
 }

@@ -1,4 +1,6 @@
-// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. Where the
+// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. What is put
+// into few bytes of host memory comes with the reply and is copied, which takes less than opening memory to
+// the server does. Where the
 // device has memory windows, a call's memory is shown through some that are bound before the call is sent and
 // taken back before it is reported finished; else, and for memory of GPUs, the keys are the regions'. A call
 // that times out ends the link before it fails, since the server could otherwise still write into its memory;
@@ -28,6 +30,7 @@ struct LinkCall {
   LinkCall(CallRequest request, Duration deadline);
 
   bool small() const { return bytes <= kSmallCall; }
+  bool with_reply() const;  // what is put comes in the reply
 
   CallRequest request;
   const uint64_t bytes;  // of its memory
@@ -76,7 +79,7 @@ class ClientLink : public Channel {
   static Task<Status> Attach(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
                              std::optional<RemotePort> wanted, Duration timeout);
   static Task<Status> Ping(std::shared_ptr<ClientLink> self, Duration timeout);
-  Status OnMessage(const FragmentHeader& header, std::string message) override;
+  Status OnMessage(const FragmentHeader& header, std::string_view message) override;
   void OnClosed(const Status& why) override;
   void FreeWindows() override;
 
@@ -88,7 +91,9 @@ class ClientLink : public Channel {
   void Start(const Started& calls);
   void TakeBack(LinkCall* call);
   OneShot<Unit> Closed();
+  std::shared_ptr<LinkCall> TakeOut(uint64_t id, Started* started);
   void End(uint64_t id, StatusOr<std::string> result);
+  Status EndWithData(uint64_t id, std::string_view message);
   Duration Expire(Duration now);
   Status TimedOut() const;
 

@@ -49,12 +49,15 @@ std::vector<std::span<std::byte>> Sources(std::span<const std::span<const std::b
   return sources;
 }
 
+Status AlreadyReplied() { return absl::FailedPreconditionError("the call has been replied to"); }
+
 }  // namespace
 
 VerbsIncomingCall::VerbsIncomingCall(std::shared_ptr<ServerLink> link, uint64_t id, CallMessage call)
     : link_(std::move(link)),
       id_(id),
       kind_(call.kind),
+      with_reply_(call.with_reply),
       memory_(std::move(call.memory)),
       body_(std::move(call.body)) {}
 
@@ -73,19 +76,46 @@ Task<Status> VerbsIncomingCall::Put(uint64_t memory_offset,
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_.size(), memory_offset, length));
   Count().bytes_put.Add(static_cast<int64_t>(length));
   std::vector<std::span<std::byte>> sources = Sources(buffers);
-  co_return co_await Move(IBV_WR_RDMA_WRITE, memory_offset, std::move(sources));
+  if (!with_reply_) co_return co_await Move(IBV_WR_RDMA_WRITE, memory_offset, std::move(sources));
+  if (replied_) co_return AlreadyReplied();
+  auto copy = std::make_shared<std::vector<std::byte>>();
+  for (const auto& source : sources) copy->insert(copy->end(), source.begin(), source.end());
+  copied_ = true;
+  const std::vector<LocalPiece> whole(1, LocalPiece{copy->data(), copy->size(), 0});
+  PutWithReply(memory_offset, whole, std::move(copy));
+  co_return OkStatus();
+}
+
+void VerbsIncomingCall::PutWithReply(uint64_t offset, const std::vector<LocalPiece>& pieces,
+                                     std::shared_ptr<void> keep) {
+  uint32_t length = 0;
+  for (const LocalPiece& piece : pieces) {
+    const auto size = static_cast<uint32_t>(piece.length);
+    data_.pieces.push_back({reinterpret_cast<uint64_t>(piece.data), size, piece.key});
+    length += size;
+  }
+  data_.bytes += length;
+  data_.keep.push_back(std::move(keep));
+  const bool adjacent = !ranges_.empty() && ranges_.back().offset + ranges_.back().length == offset;
+  if (!adjacent) ranges_.push_back({static_cast<uint32_t>(offset), 0});
+  ranges_.back().length += length;
 }
 
 Task<Status> VerbsIncomingCall::Lend(uint64_t memory_offset,
                                      std::span<const std::span<const std::byte>> buffers,
                                      std::shared_ptr<void> keep) {
   std::vector<LocalPiece> local;
-  if (replied_ || !ServerLink::keeps_order() || !FindKeys(Sources(buffers), &local)) {
+  const bool in_order = with_reply_ || ServerLink::keeps_order();
+  if (replied_ || !in_order || !FindKeys(Sources(buffers), &local)) {
     co_return co_await Put(memory_offset, buffers);
   }
   const uint64_t length = TotalSize(buffers);
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_.size(), memory_offset, length));
   Count().bytes_put.Add(static_cast<int64_t>(length));
+  if (with_reply_) {
+    PutWithReply(memory_offset, local, std::move(keep));
+    co_return OkStatus();
+  }
   auto transfer = std::make_unique<Transfer>();
   transfer->parts = Cut(memory_offset, local);
   OneShot<Unit> posted = link_->Lend(std::move(transfer), std::move(keep));
@@ -106,7 +136,7 @@ Task<Status> VerbsIncomingCall::Get(uint64_t memory_offset, std::span<const std:
 
 Task<Status> VerbsIncomingCall::Move(ibv_wr_opcode opcode, uint64_t offset,
                                      std::vector<std::span<std::byte>> buffers) {
-  if (replied_) co_return absl::FailedPreconditionError("the call has been replied to");
+  if (replied_) co_return AlreadyReplied();
   std::vector<LocalPiece> local;
   if (FindKeys(buffers, &local)) co_return co_await Run(opcode, offset, std::move(local));
   co_return co_await MoveStaged(opcode, offset, std::move(buffers));
@@ -163,10 +193,30 @@ Task<Status> VerbsIncomingCall::Reply(std::string body) {
     co_return ErrnoError(EINVAL, absl::StrFormat("a reply of %d bytes is larger than the limit of %d",
                                                  body.size(), kMaxBodySize));
   }
-  if (std::exchange(replied_, true)) co_return absl::FailedPreconditionError("the call has been replied to");
+  if (std::exchange(replied_, true)) co_return AlreadyReplied();
   for (const OneShot<Unit>& lent : lent_) co_await lent.Wait();
   link_->RemoveCall(id_);
+  if (!ranges_.empty()) co_return co_await ReplyWithData(std::move(body));
   if (link_->Send(FragmentKind::kReply, 0, id_, std::move(body))) co_return OkStatus();
+  co_return ErrnoError(ECONNRESET, "the caller is gone");
+}
+
+Task<Status> VerbsIncomingCall::ReplyWithData(std::string body) {
+  std::string message = EncodeDataReply(ranges_, body);
+  Trailer data = std::exchange(data_, Trailer());
+  if (copied_ || !link_->Fits(message.size(), data)) {
+    for (const ibv_sge& piece : data.pieces) {
+      message.append(reinterpret_cast<const char*>(piece.addr), piece.length);
+    }
+    data = Trailer();
+  }
+  if (message.size() > kMaxMessageSize) {
+    co_return ErrnoError(EINVAL, absl::StrFormat("a reply of %d bytes with its data is larger than the limit "
+                                                 "of %d",
+                                                 message.size(), kMaxMessageSize));
+  }
+  if (link_->Send(FragmentKind::kReply, kReplyData, id_, std::move(message), {}, std::move(data)))
+    co_return OkStatus();
   co_return ErrnoError(ECONNRESET, "the caller is gone");
 }
 

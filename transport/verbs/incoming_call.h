@@ -1,6 +1,7 @@
 // A call that came over a queue pair. One coroutine uses it, see IncomingCall. Puts and gets are RDMA writes
 // and reads between the caller's memory and the buffers as they lie, if those are registered; else they go
-// through a staging chunk.
+// through a staging chunk. What is put for a call that wants it with the reply leaves with that: out of the
+// buffers themselves if they were lent, are registered, and one fragment holds it all, else out of a copy.
 #pragma once
 
 #include <memory>
@@ -28,6 +29,8 @@ class VerbsIncomingCall : public IncomingCall {
   Task<Status> Reply(std::string body) override;
 
  private:
+  void PutWithReply(uint64_t offset, const std::vector<LocalPiece>& pieces, std::shared_ptr<void> keep);
+  Task<Status> ReplyWithData(std::string body);
   Task<Status> Move(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
   Task<Status> MoveStaged(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
   std::vector<TransferPart> Cut(uint64_t offset, const std::vector<LocalPiece>& local) const;
@@ -37,9 +40,14 @@ class VerbsIncomingCall : public IncomingCall {
   const std::shared_ptr<ServerLink> link_;
   const uint64_t id_;
   const CallMemory kind_;
+  const bool with_reply_;
   const RemoteMemory memory_;
   const std::string body_;
   std::vector<OneShot<Unit>> lent_;  // set when the reply cannot overtake it
+  // What goes with the reply.
+  std::vector<DataRange> ranges_;
+  Trailer data_;
+  bool copied_ = false;  // some of it is in memory that is not registered
   bool replied_ = false;
 };
 

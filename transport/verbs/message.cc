@@ -22,7 +22,7 @@ struct WireEndpoint {
   uint8_t reads_served;
   uint8_t reserved;
   uint16_t lid;
-  uint16_t reserved2;
+  uint16_t receive;
   uint32_t queue_pair;
   uint32_t sequence;
   uint32_t credits;
@@ -47,11 +47,19 @@ static_assert(sizeof(WireFragment) == kFragmentHeaderSize);
 // At the beginning of a call message; then the spans, then the body.
 struct WireCall {
   uint8_t kind;
-  uint8_t reserved[3];
+  uint8_t with_reply;
+  uint8_t reserved[2];
   uint32_t spans;
 };
 static_assert(sizeof(WireCall) == 8);
 static_assert(sizeof(RemoteSpan) == 24);
+
+// At the beginning of a reply with data; then the ranges, the body, the data.
+struct WireDataReply {
+  uint32_t ranges;
+  uint32_t body;
+};
+static_assert(sizeof(DataRange) == 8);
 static_assert(kMaxMessageSize == kMaxBodySize + sizeof(WireCall) + kMaxSpans * sizeof(RemoteSpan));
 
 template <typename... Args>
@@ -68,6 +76,7 @@ std::string EncodeEndpoint(const Endpoint& endpoint) {
   wire.mtu = endpoint.mtu;
   wire.reads_served = endpoint.reads_served;
   wire.lid = endpoint.lid;
+  wire.receive = endpoint.receive;
   wire.queue_pair = endpoint.queue_pair;
   wire.sequence = endpoint.sequence;
   wire.credits = endpoint.credits;
@@ -98,12 +107,15 @@ StatusOr<Endpoint> ParseEndpoint(std::string_view bytes) {
   if (wire.credits == 0 || wire.credits > UINT16_MAX)
     return Malformed("an endpoint with %d credits", wire.credits);
   if (wire.calls > kMaxCalls) return Malformed("an endpoint for %d calls at once", wire.calls);
-  if (wire.reserved != 0 || wire.reserved2 != 0) return Malformed("an endpoint with reserved bytes set");
+  if (wire.receive < kMinReceive || wire.receive > kMaxReceive)
+    return Malformed("an endpoint with receives of %d bytes", wire.receive);
+  if (wire.reserved != 0) return Malformed("an endpoint with reserved bytes set");
   Endpoint endpoint;
   endpoint.link = static_cast<LinkLayer>(wire.link);
   endpoint.mtu = wire.mtu;
   endpoint.reads_served = wire.reads_served;
   endpoint.lid = wire.lid;
+  endpoint.receive = wire.receive;
   endpoint.queue_pair = wire.queue_pair;
   endpoint.sequence = wire.sequence;
   endpoint.credits = wire.credits;
@@ -180,7 +192,7 @@ StatusOr<FragmentHeader> ParseFragment(std::span<const std::byte> bytes) {
     return Malformed("an empty fragment of a message of %d", wire.total);
   if (wire.credits > UINT16_MAX) return Malformed("a fragment that grants %d credits", wire.credits);
   const bool reply = wire.kind == static_cast<uint8_t>(FragmentKind::kReply);
-  if (wire.reserved != 0 || wire.flags > (reply ? kReplyFailed : 0)) {
+  if (wire.reserved != 0 || wire.flags > (reply ? kReplyData : 0)) {
     return Malformed("a fragment with unknown flags %#x", wire.flags);
   }
   FragmentHeader header;
@@ -194,7 +206,8 @@ StatusOr<FragmentHeader> ParseFragment(std::span<const std::byte> bytes) {
   return header;
 }
 
-StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body) {
+StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body,
+                                 bool with_reply) {
   const size_t size = sizeof(WireCall) + memory.size_bytes() + body.size();
   if (body.size() > kMaxBodySize || memory.size() > kMaxSpans) {
     return ErrnoError(EINVAL,
@@ -203,6 +216,7 @@ StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> me
   }
   WireCall wire{};
   wire.kind = static_cast<uint8_t>(kind);
+  wire.with_reply = with_reply ? 1 : 0;
   wire.spans = static_cast<uint32_t>(memory.size());
   std::string out;
   out.reserve(size);
@@ -220,7 +234,7 @@ StatusOr<CallMessage> ParseCall(std::string_view bytes) {
   if (wire.kind > static_cast<uint8_t>(CallMemory::kGetSource)) {
     return Malformed("a call with memory of unknown kind %d", wire.kind);
   }
-  if (wire.reserved[0] != 0 || wire.reserved[1] != 0 || wire.reserved[2] != 0) {
+  if (wire.with_reply > 1 || wire.reserved[0] != 0 || wire.reserved[1] != 0) {
     return Malformed("a call with reserved bytes set");
   }
   const auto kind = static_cast<CallMemory>(wire.kind);
@@ -243,8 +257,48 @@ StatusOr<CallMessage> ParseCall(std::string_view bytes) {
     }
     return Malformed("a call with memory of %d bytes at %#x", span.length, span.address);
   }
+  call.with_reply = wire.with_reply == 1;
+  if (call.with_reply && (kind != CallMemory::kPutTarget || wire.spans != 1 || total > kMaxWithReply)) {
+    return Malformed("a call that wants %d bytes in %d pieces with its reply", total, wire.spans);
+  }
   call.body = std::string(bytes);
   return call;
+}
+
+std::string EncodeDataReply(std::span<const DataRange> ranges, std::string_view body) {
+  const WireDataReply wire{static_cast<uint32_t>(ranges.size()), static_cast<uint32_t>(body.size())};
+  std::string out;
+  out.reserve(sizeof wire + ranges.size_bytes() + body.size());
+  out.append(reinterpret_cast<const char*>(&wire), sizeof wire);
+  out.append(reinterpret_cast<const char*>(ranges.data()), ranges.size_bytes());
+  out.append(body);
+  return out;
+}
+
+StatusOr<DataReply> ParseDataReply(std::string_view bytes, uint64_t memory_size) {
+  WireDataReply wire;
+  if (bytes.size() < sizeof wire) return Malformed("a reply of %d bytes that has data", bytes.size());
+  std::memcpy(&wire, bytes.data(), sizeof wire);
+  bytes.remove_prefix(sizeof wire);
+  const uint64_t head = uint64_t{wire.ranges} * sizeof(DataRange) + wire.body;
+  if (wire.body > kMaxBodySize || head > bytes.size()) {
+    return Malformed("a reply of %d bytes with data for %d ranges and a body of %d", bytes.size(),
+                     wire.ranges, wire.body);
+  }
+  DataReply reply;
+  reply.ranges.resize(wire.ranges);
+  if (wire.ranges > 0) std::memcpy(reply.ranges.data(), bytes.data(), wire.ranges * sizeof(DataRange));
+  reply.body = bytes.substr(wire.ranges * sizeof(DataRange), wire.body);
+  reply.data = bytes.substr(head);
+  uint64_t total = 0;
+  for (const DataRange& range : reply.ranges) {
+    total += range.length;
+    if (range.offset <= memory_size && range.length <= memory_size - range.offset) continue;
+    return Malformed("a reply with %d bytes for offset %d of a memory of %d", range.length, range.offset,
+                     memory_size);
+  }
+  if (total == reply.data.size()) return reply;
+  return Malformed("a reply with %d bytes of data for ranges of %d", reply.data.size(), total);
 }
 
 }  // namespace nacre::verbs

@@ -1,7 +1,7 @@
 // What verbs endpoints tell each other, byte by byte (proto/FORMAT.md, "The data plane over verbs"): the
-// endpoint blobs that make a pair of queue pairs, the fragments that messages are cut into, and the call
-// message. Pure functions on bytes; everything that arrives is checked here before anybody acts on it.
-// Thread-safe.
+// endpoint blobs that make a pair of queue pairs, the fragments that messages are cut into, calls, and
+// replies with data. Pure functions on bytes; everything that arrives is checked here before anybody acts on
+// it. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,19 @@
 namespace nacre::verbs {
 
 inline constexpr size_t kFragmentHeaderSize = 32;
-inline constexpr uint32_t kBufferSize = 2048;  // of a receive: a fragment with its header
-inline constexpr uint32_t kFragmentPayload = kBufferSize - kFragmentHeaderSize;
-inline constexpr size_t kMaxSpans = 4096;                                     // of a call's memory
+inline constexpr uint32_t kMinReceive = 2048;  // of a receive: a fragment with its header
+inline constexpr uint32_t kMaxReceive = 32 << 10;
+inline constexpr uint64_t kMaxWithReply = 4096;  // bytes of a call's memory that may come with the reply
+inline constexpr size_t kMaxSpans = 4096;        // of a call's memory
 inline constexpr size_t kMaxMessageSize = kMaxBodySize + 8 + kMaxSpans * 24;  // a call with all it may have
 inline constexpr uint32_t kMaxCalls = 1 << 16;                                // at once on a connection
 
 // One end of a queue pair, as the other end has to know it.
 struct Endpoint {
   LinkLayer link = LinkLayer::kEthernet;
-  uint8_t mtu = 0;           // as enum ibv_mtu
-  uint8_t reads_served = 0;  // RDMA reads at once that this end answers
+  uint8_t mtu = 0;                 // as enum ibv_mtu
+  uint8_t reads_served = 0;        // RDMA reads at once that this end answers
+  uint16_t receive = kMinReceive;  // size of its receives: no fragment may be larger
   uint16_t lid = 0;
   uint32_t queue_pair = 0;
   uint32_t sequence = 0;  // of the first packet
@@ -68,8 +70,8 @@ StatusOr<RemotePort> ParsePort(std::string_view text);
 
 enum class FragmentKind : uint8_t { kCall = 1, kReply = 2, kCredit = 3, kPing = 4, kPong = 5 };
 
-// `flags` of a reply: the body says what went wrong.
-inline constexpr uint8_t kReplyFailed = 1;
+// `flags` of a reply: the body says what went wrong; it is a ReplyMessage with data.
+inline constexpr uint8_t kReplyFailed = 1, kReplyData = 2;
 
 struct FragmentHeader {
   FragmentKind kind = FragmentKind::kCredit;
@@ -98,12 +100,34 @@ struct RemoteSpan {
 
 struct CallMessage {
   CallMemory kind = CallMemory::kNone;
+  // What is put comes with the reply: the memory is one piece without address and key, of kMaxWithReply bytes
+  // at most. So the device has nothing to be told about the caller's memory, and reaches none of it.
+  bool with_reply = false;
   std::vector<RemoteSpan> memory;
   std::string body;
 };
 
 // INVALID_ARGUMENT: a longer body or more spans than a call may have.
-StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body);
+StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> memory, std::string_view body,
+                                 bool with_reply = false);
 StatusOr<CallMessage> ParseCall(std::string_view bytes);
+
+// What a reply brings for [offset, offset + length) of the call's memory.
+struct DataRange {
+  uint32_t offset = 0;
+  uint32_t length = 0;
+
+  bool operator==(const DataRange&) const = default;
+};
+
+// All of a reply with data but the data, which follows in the order of the ranges.
+std::string EncodeDataReply(std::span<const DataRange> ranges, std::string_view body);
+
+struct DataReply {
+  std::vector<DataRange> ranges;
+  std::string_view body, data;  // within what was parsed
+};
+// The ranges are inside a memory of this size.
+StatusOr<DataReply> ParseDataReply(std::string_view bytes, uint64_t memory_size);
 
 }  // namespace nacre::verbs

@@ -24,7 +24,7 @@ Status MessageBuffers::Grow() {
     return ErrnoError(ENOBUFS,
                       absl::StrFormat("all %d message buffers are in use", kMaxSlabs * kBuffersPerSlab));
   }
-  const size_t size = size_t{kBuffersPerSlab} * kBufferSize;
+  const size_t size = size_t{kBuffersPerSlab} * size_;
   auto slab = std::make_unique<Slab>();
   slab->memory.reset(new std::byte[size]);
   ASSIGN_OR_RETURN(slab->registration,

@@ -1,5 +1,5 @@
-// Registered buffers of kBufferSize bytes for messages that are sent and received, made in slabs as they are
-// needed and kept. A buffer is named by its index. Thread-safe.
+// Registered buffers of one size for messages that are sent and received, made in slabs as they are needed
+// and kept. A buffer is named by its index. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,14 +15,16 @@ namespace nacre::verbs {
 
 class MessageBuffers {
  public:
-  explicit MessageBuffers(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {}
+  MessageBuffers(std::shared_ptr<Domain> domain, uint16_t size) : domain_(std::move(domain)), size_(size) {}
+
+  uint16_t size() const { return size_; }
 
   StatusOr<uint32_t> Take();
   void Return(uint32_t index);
 
   // Of a buffer that is taken.
   std::byte* data(uint32_t index) const {
-    return slab(index).memory.get() + size_t{index % kBuffersPerSlab} * kBufferSize;
+    return slab(index).memory.get() + size_t{index % kBuffersPerSlab} * size_;
   }
   uint32_t local_key(uint32_t index) const { return slab(index).registration->local_key(); }
 
@@ -38,6 +40,7 @@ class MessageBuffers {
   Status Grow();
 
   const std::shared_ptr<Domain> domain_;
+  const uint16_t size_;
   std::mutex mutex_;
   std::vector<uint32_t> free_;
   uint32_t slab_count_ = 0;

@@ -47,7 +47,7 @@ Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor execut
       executor_(executor),
       clock_(clock),
       lost_after_(options.lost_after),
-      buffers_(domain_),
+      buffers_(domain_, options.receive),
       staging_(std::make_shared<Staging>(domain_)),
       puts_(std::make_shared<PutBudget>(options.put_budget)),
       turns_(options.transfer_budget),
@@ -158,7 +158,8 @@ void Rail::Rest() {
 }
 
 Status Rail::PostReceive(uint32_t buffer) {
-  ibv_sge piece{reinterpret_cast<uint64_t>(buffers_.data(buffer)), kBufferSize, buffers_.local_key(buffer)};
+  ibv_sge piece{reinterpret_cast<uint64_t>(buffers_.data(buffer)), buffers_.size(),
+                buffers_.local_key(buffer)};
   ibv_recv_wr request{};
   request.wr_id = kReceiveId | buffer;
   request.sg_list = &piece;
@@ -268,7 +269,8 @@ void Rail::Dispatch(const ibv_wc& completion) {
   const auto buffer = static_cast<uint32_t>(completion.wr_id & ~kReceiveId);
   if (sink != nullptr && status.ok()) {
     // A write with immediate data takes a receive and leaves in it what somebody else has sent before.
-    const uint32_t length = completion.opcode == IBV_WC_RECV ? std::min(completion.byte_len, kBufferSize) : 0;
+    const uint32_t length =
+        completion.opcode == IBV_WC_RECV ? std::min<uint32_t>(completion.byte_len, buffers_.size()) : 0;
     sink->OnReceived(std::span(buffers_.data(buffer), length));
   } else if (sink != nullptr) {
     sink->OnFailed(status);

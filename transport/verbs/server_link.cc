@@ -18,7 +18,7 @@ ServerLink::ServerLink(std::shared_ptr<Rail> rail, std::shared_ptr<RegionTable> 
       close_(std::move(request.close)),
       calls_at_once_(calls) {}
 
-Status ServerLink::OnMessage(const FragmentHeader& header, std::string message) {
+Status ServerLink::OnMessage(const FragmentHeader& header, std::string_view message) {
   static Counter& calls = GetCounter("transport.verbs.server.calls");
   if (header.kind != FragmentKind::kCall) {
     return ErrnoError(EPROTO, absl::StrFormat("a message of kind %d came to a server", header.kind));

@@ -28,7 +28,7 @@ class ServerLink : public Channel, public Attachment {
   void RemoveCall(uint64_t id);
 
  private:
-  Status OnMessage(const FragmentHeader& header, std::string message) override;
+  Status OnMessage(const FragmentHeader& header, std::string_view message) override;
   void OnClosed(const Status& why) override;
   Status AddCall(uint64_t id);
 

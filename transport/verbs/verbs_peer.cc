@@ -342,11 +342,13 @@ Task<Status> PeerCore::AddRail(std::shared_ptr<PeerCore> self, std::shared_ptr<C
 }
 
 Status PeerCore::Add(const std::shared_ptr<ClientLink>& link) {
+  static Counter& connections = GetCounter("transport.verbs.client.connections");
   std::vector<OneShot<Status>> waiters;
   bool closed = false;
   {
     std::lock_guard lock(mutex_);
     closed = closed_;
+    if (!closed) connections.Add();
     if (!closed) links_.push_back(link);
     lost_.erase(link->meter().rail());
     if (!closed) waiters.swap(waiters_);
@@ -355,7 +357,6 @@ Status PeerCore::Add(const std::shared_ptr<ClientLink>& link) {
   if (closed) link->Shutdown(Closed());
   if (link->closing()) Forget(link.get());  // it may have ended before it was there
   if (closed) return Closed();
-  GetCounter("transport.verbs.client.connections").Add();
   for (const OneShot<Status>& waiter : waiters) waiter.Set(OkStatus());
   return OkStatus();
 }

@@ -232,7 +232,7 @@ Task<void> MoveAndReply(CallPtr call) {
 TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
   Listen(MoveAndReply);
   SeededRandom random(1);
-  Bytes memory(2 * kBufferSize);
+  Bytes memory(2 * kMinReceive);
   auto region = rails()->regions()->Register(memory.data(), memory.size());
   ASSERT_TRUE(region.ok());
   auto rail = rails()->Choose(std::nullopt, 0);
@@ -240,7 +240,7 @@ TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
   const MemoryKeys keys = rails()->regions()->Find((*rail)->domain(), memory.data(), memory.size()).value();
   rail = absl::CancelledError("not needed any more");
   const std::vector<RemoteSpan> spans(
-      3, RemoteSpan{reinterpret_cast<uint64_t>(memory.data()) + kBufferSize, 64, keys.remote});
+      3, RemoteSpan{reinterpret_cast<uint64_t>(memory.data()) + kMinReceive, 64, keys.remote});
 
   Counter& errors = GetCounter("transport.verbs.protocol_errors");
   const int64_t before = errors.Get();
@@ -250,7 +250,9 @@ TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
     if (link == nullptr || link->closing()) link = Attach();
     ASSERT_NE(link, nullptr);
     const CallMemory kind = random.Below(2) == 0 ? CallMemory::kPutTarget : CallMemory::kGetSource;
-    const std::string call = EncodeCall(kind, spans, "body").value();
+    const bool with_reply = kind == CallMemory::kPutTarget && random.Below(2) == 0;
+    const std::string call =
+        EncodeCall(kind, std::span(spans).first(with_reply ? 1 : 3), "body", with_reply).value();
     FragmentHeader header{FragmentKind::kCall, 0, static_cast<uint16_t>(call.size()), 0,
                           random.Next(),       0, static_cast<uint32_t>(call.size())};
     EncodeFragmentHeader(header, memory.data());

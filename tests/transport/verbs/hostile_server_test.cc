@@ -16,6 +16,8 @@ using Bytes = std::vector<std::byte>;
 
 class HostileServerTest : public TransportTest {
  protected:
+  static constexpr uint64_t kSize = 2 * kMaxWithReply;  // so that calls give keys
+
   void SetUp() override {
     TransportTest::SetUp();
     rails_ = RailSet::Make(executor(), RealClock(), {});
@@ -29,19 +31,24 @@ class HostileServerTest : public TransportTest {
     ASSERT_TRUE(rail.ok()) << rail.status();
     windows_ = (*rail)->domain()->windows();
     soft_roce_ = (*rail)->domain()->limits().vendor_id == 0xffffff;
-    memory_.assign(3 * 4096, std::byte{0xaa});
-    own_.assign(2 * 4096, std::byte{0xbb});
+    memory_.assign(3 * kSize, std::byte{0xaa});
+    own_.assign(2 * kSize, std::byte{0xbb});
     own_region_ = *rails_->regions()->Register(own_.data(), own_.size());
   }
 
   void TearDown() override {
-    if (link_ != nullptr) link_->Shutdown(absl::CancelledError("the test is done"));
-    link_ = nullptr;
+    Detach();
     listener_.reset();
     own_region_.reset();
     if (rails_ != nullptr) rails_->Stop();
     rails_.reset();
     TransportTest::TearDown();
+  }
+
+  void Detach() {
+    peer_.reset();
+    if (link_ != nullptr) link_->Shutdown(absl::CancelledError("the test is done"));
+    link_ = nullptr;
   }
 
   static Task<StatusOr<Attached>> Accept(HostileServerTest* test, AttachRequest request) {
@@ -55,9 +62,9 @@ class HostileServerTest : public TransportTest {
     co_return attached;
   }
 
-  // The client's call for the middle page of its memory; the server's part is up to the test.
+  // The client's call for the middle part of its memory; the server's part is up to the test.
   using Outcome = std::future<StatusOr<std::string>>;
-  Outcome StartCall(CallMemory kind) {
+  Outcome StartCall(CallMemory kind, uint64_t size = kSize) {
     auto peer = client().Connect(listener_->address());
     EXPECT_TRUE(peer.ok());
     peer_ = *peer;
@@ -68,7 +75,7 @@ class HostileServerTest : public TransportTest {
         executor(),
         [](std::shared_ptr<Peer> peer, CallRequest request) -> Task<StatusOr<std::string>> {
           co_return co_await peer->Call(std::move(request), 20s);
-        }(peer_, CallRequest{"call", kind, {{region_, 4096, 4096}}}),
+        }(peer_, CallRequest{"call", kind, {{region_, kSize, size}}}),
         [promise](std::exception_ptr, StatusOr<std::string> result) {
           promise->set_value(std::move(result));
         });
@@ -97,6 +104,10 @@ class HostileServerTest : public TransportTest {
   }
 
   void Reply() { link_->Send(FragmentKind::kReply, 0, call_id_, "done"); }
+  void ReplyWithData(DataRange range, size_t bytes) {
+    const std::string head = EncodeDataReply(std::span(&range, 1), "done");
+    link_->Send(FragmentKind::kReply, kReplyData, call_id_, head + std::string(bytes, '\xbb'));
+  }
 
   bool windows_ = false, soft_roce_ = false;
   Bytes memory_, own_;
@@ -114,13 +125,13 @@ class HostileServerTest : public TransportTest {
 
 TEST_P(HostileServerTest, ReachesWhatTheCallIsFor) {
   Outcome outcome = StartCall(CallMemory::kPutTarget);
-  EXPECT_EQ(Reach(IBV_WR_RDMA_WRITE, 0, 4096), OkStatus());
+  EXPECT_EQ(Reach(IBV_WR_RDMA_WRITE, 0, kSize), OkStatus());
   Reply();
   EXPECT_TRUE(outcome.get().ok());
-  EXPECT_EQ(memory_[4095], std::byte{0xaa});
-  EXPECT_EQ(memory_[4096], std::byte{0xbb});
-  EXPECT_EQ(memory_[8191], std::byte{0xbb});
-  EXPECT_EQ(memory_[8192], std::byte{0xaa});
+  EXPECT_EQ(memory_[kSize - 1], std::byte{0xaa});
+  EXPECT_EQ(memory_[kSize], std::byte{0xbb});
+  EXPECT_EQ(memory_[2 * kSize - 1], std::byte{0xbb});
+  EXPECT_EQ(memory_[2 * kSize], std::byte{0xaa});
   peer_.reset();
 }
 
@@ -128,7 +139,8 @@ TEST_P(HostileServerTest, CannotReachBesidesIt) {
   if (!windows_) GTEST_SKIP() << "the device has no memory windows: keys are the regions'";
   if (soft_roce_)
     GTEST_SKIP() << "soft-RoCE looks at a window's direction and key, but at the region's bounds";
-  for (auto [offset, length] : {std::pair<int64_t, uint32_t>{-1, 2}, {4095, 2}, {-4096, 16}, {4096, 16}}) {
+  for (auto [offset, length] :
+       {std::pair<int64_t, uint32_t>{-1, 2}, {kSize - 1, 2}, {-int64_t{kSize}, 16}, {kSize, 16}}) {
     Outcome outcome = StartCall(CallMemory::kPutTarget);
     EXPECT_FALSE(Reach(IBV_WR_RDMA_WRITE, offset, length).ok()) << offset;
     EXPECT_FALSE(outcome.get().ok());
@@ -149,7 +161,7 @@ TEST_P(HostileServerTest, CannotReachTheOtherWay) {
   outcome = StartCall(CallMemory::kGetSource);
   EXPECT_FALSE(Reach(IBV_WR_RDMA_WRITE, 0, 16).ok());
   EXPECT_FALSE(outcome.get().ok());
-  EXPECT_EQ(memory_[4096], std::byte{0xaa});
+  EXPECT_EQ(memory_[kSize], std::byte{0xaa});
   peer_.reset();
 }
 
@@ -159,8 +171,46 @@ TEST_P(HostileServerTest, CannotReachAfterwards) {
   Reply();
   EXPECT_TRUE(outcome.get().ok());
   EXPECT_FALSE(Reach(IBV_WR_RDMA_WRITE, 0, 16).ok());
-  EXPECT_EQ(memory_[4096], std::byte{0xaa});
+  EXPECT_EQ(memory_[kSize], std::byte{0xaa});
   peer_.reset();
+}
+
+TEST_P(HostileServerTest, DataWithTheReplyGoesWhereItMay) {
+  for (const uint32_t offset : {0, 1000, 4095}) {
+    Outcome outcome = StartCall(CallMemory::kPutTarget, 4096);
+    EXPECT_EQ(span_, (RemoteSpan{0, 4096, 0}));  // nothing to reach the memory with
+    ReplyWithData({offset, 1}, 1);
+    StatusOr<std::string> reply = outcome.get();
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(*reply, "done");
+    Bytes expected(memory_.size(), std::byte{0xaa});
+    expected[kSize + offset] = std::byte{0xbb};
+    EXPECT_TRUE(memory_ == expected) << offset;
+    memory_[kSize + offset] = std::byte{0xaa};
+    Detach();
+  }
+}
+
+TEST_P(HostileServerTest, DataBesidesTheCallsMemoryIsRefused) {
+  struct Wrong {
+    CallMemory kind;
+    uint64_t size;
+    DataRange range;
+    size_t bytes;
+  };
+  for (const Wrong& wrong :
+       {Wrong{CallMemory::kPutTarget, 4096, {4096, 1}, 1},
+        Wrong{CallMemory::kPutTarget, 4096, {0, 4097}, 4097},
+        Wrong{CallMemory::kPutTarget, 4096, {UINT32_MAX, 2}, 2},
+        Wrong{CallMemory::kPutTarget, 4096, {0, 2}, 1}, Wrong{CallMemory::kPutTarget, 4096, {0, 1}, 2},
+        Wrong{CallMemory::kPutTarget, kSize, {0, 1}, 1},  // it gave keys
+        Wrong{CallMemory::kGetSource, 4096, {0, 1}, 1}}) {
+    Outcome outcome = StartCall(wrong.kind, wrong.size);
+    ReplyWithData(wrong.range, wrong.bytes);
+    EXPECT_EQ(outcome.get().status().code(), absl::StatusCode::kUnavailable) << wrong.range.offset;
+    Detach();
+  }
+  EXPECT_TRUE(memory_ == Bytes(memory_.size(), std::byte{0xaa}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, HostileServerTest, ::testing::ValuesIn(VerbsKinds()),

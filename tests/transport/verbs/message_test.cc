@@ -26,7 +26,7 @@ Endpoint SomeEndpoint() {
 
 TEST(Endpoint, IsWrittenAsDocumented) {
   const std::string bytes = EncodeEndpoint(SomeEndpoint());
-  const unsigned char expected[44] = {'N', 'V', 'B', '1', 2, 5,  16, 0, 2,  1,  0,  0,  5,  4, 3,
+  const unsigned char expected[44] = {'N', 'V', 'B', '1', 2, 5,  16, 0, 2,  1,  0,  8,  5,  4, 3,
                                       0,   8,   7,   6,   0, 16, 0,  0, 0,  0,  1,  0,  0,  0, 1,
                                       2,   3,   4,   5,   6, 7,  8,  9, 10, 11, 12, 13, 14, 15};
   ASSERT_EQ(bytes.size(), sizeof expected);
@@ -41,8 +41,8 @@ TEST(Endpoint, RefusesWhatCannotBe) {
   EXPECT_FALSE(ParseEndpoint("").ok());
   EXPECT_FALSE(ParseEndpoint(good.substr(0, 43)).ok());
   EXPECT_FALSE(ParseEndpoint(good + "x").ok());
-  const std::pair<size_t, char> changes[] = {{0, 'X'}, {4, 0},  {4, 3},  {5, 0},  {5, 6}, {7, 1},
-                                             {10, 1},  {15, 1}, {19, 1}, {22, 1}, {26, 2}};
+  const std::pair<size_t, char> changes[] = {{0, 'X'}, {4, 0},       {4, 3},  {5, 0},  {5, 6},  {7, 1},
+                                             {11, 7},  {11, '\x81'}, {15, 1}, {19, 1}, {22, 1}, {26, 2}};
   for (auto [place, value] : changes) {
     std::string bad = good;
     bad[place] = value;
@@ -121,7 +121,7 @@ TEST(Fragment, RefusesWhatBreaksALimit) {
   };
   EXPECT_TRUE(refused([](FragmentHeader& h) { h.kind = static_cast<FragmentKind>(0); }));
   EXPECT_TRUE(refused([](FragmentHeader& h) { h.kind = static_cast<FragmentKind>(6); }));
-  EXPECT_TRUE(refused([](FragmentHeader& h) { h.flags = 2; }));
+  EXPECT_TRUE(refused([](FragmentHeader& h) { h.flags = 3; }));
   EXPECT_TRUE(refused([](FragmentHeader& h) { h.kind = FragmentKind::kCall; }));  // with a reply's flag
   EXPECT_TRUE(refused([](FragmentHeader& h) { h.total = 14; }));
   EXPECT_TRUE(refused([](FragmentHeader& h) { h.offset = 16; }));
@@ -141,13 +141,45 @@ TEST(CallMessage, ComesBackAsItWas) {
   EXPECT_EQ(call->body, "request");
 }
 
+TEST(CallMessage, MayWantWhatIsPutWithTheReply) {
+  const std::vector<RemoteSpan> memory = {{0, 4096, 0}};
+  const std::string good = EncodeCall(CallMemory::kPutTarget, memory, "request", true).value();
+  StatusOr<CallMessage> call = ParseCall(good);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_TRUE(call->with_reply);
+  EXPECT_EQ(call->memory, memory);
+  EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kPutTarget, memory, "request").value())->with_reply);
+  EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, memory, "", true).value()).ok());
+  EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kNone, {}, "", true).value()).ok());
+  const std::vector<RemoteSpan> two(2, RemoteSpan{0, 100, 0}), large = {{0, 4097, 0}};
+  EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kPutTarget, two, "", true).value()).ok());
+  EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kPutTarget, large, "", true).value()).ok());
+}
+
+TEST(DataReply, ComesBackAsItWas) {
+  const std::vector<DataRange> ranges = {{10, 4}, {0, 0}, {90, 10}};
+  const std::string bytes = EncodeDataReply(ranges, "body") + "the data of it";
+  StatusOr<DataReply> reply = ParseDataReply(bytes, 100);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->ranges, ranges);
+  EXPECT_EQ(reply->body, "body");
+  EXPECT_EQ(reply->data, "the data of it");
+  EXPECT_FALSE(ParseDataReply(bytes, 99).ok());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(ParseDataReply(bytes.substr(0, size), 100).ok()) << size;
+  }
+  EXPECT_FALSE(ParseDataReply(bytes + "x", 100).ok());
+  EXPECT_TRUE(ParseDataReply(EncodeDataReply({}, std::string(kMaxBodySize, 'b')), 0).ok());
+  EXPECT_FALSE(ParseDataReply(EncodeDataReply({}, std::string(kMaxBodySize + 1, 'b')), 0).ok());
+}
+
 TEST(CallMessage, RefusesWhatDoesNotFit) {
   const std::vector<RemoteSpan> memory = {{4096, 100, 7}};
   const std::string good = EncodeCall(CallMemory::kGetSource, memory, "request").value();
   EXPECT_FALSE(ParseCall("").ok());
   EXPECT_FALSE(ParseCall(good.substr(0, 7)).ok());
   EXPECT_FALSE(ParseCall(good.substr(0, 8 + 23)).ok());  // cut within the span
-  for (auto [place, value] : {std::pair<size_t, char>{0, 3}, {0, 0}, {1, 1}, {4, 3}, {7, 1}}) {
+  for (auto [place, value] : {std::pair<size_t, char>{0, 3}, {0, 0}, {1, 1}, {2, 1}, {4, 3}, {7, 1}}) {
     std::string bad = good;
     bad[place] = value;
     EXPECT_FALSE(ParseCall(bad).ok()) << place;

@@ -23,8 +23,8 @@ class RawLink : public Channel {
   const OneShot<std::pair<FragmentHeader, std::string>> message;  // the first
 
  private:
-  Status OnMessage(const FragmentHeader& header, std::string text) override {
-    if (header.kind != FragmentKind::kPong) message.Set({header, std::move(text)});
+  Status OnMessage(const FragmentHeader& header, std::string_view text) override {
+    if (header.kind != FragmentKind::kPong) message.Set({header, std::string(text)});
     return OkStatus();
   }
   void OnClosed(const Status& why) override {
