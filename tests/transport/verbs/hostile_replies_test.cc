@@ -69,7 +69,7 @@ class AnsweringLink : public Channel {
   const OneShot<Status> closed;
 
  private:
-  Status OnMessage(const FragmentHeader& header, std::string text) override {
+  Status OnMessage(const FragmentHeader& header, std::string_view text) override {
     if (header.kind != FragmentKind::kCall) return OkStatus();
     ASSIGN_OR_RETURN(CallMessage call, ParseCall(text));
     auto self = std::static_pointer_cast<AnsweringLink>(shared_from_this());
@@ -102,17 +102,18 @@ class LinkAttachment : public Attachment {
 // Calls one behind the other for memory with other memory around it, in which nothing may change.
 class Caller {
  public:
-  Caller(TransportTest* test, CallMemory kind) : kind_(kind), memory_(3 * 4096, kUntouched) {
+  Caller(TransportTest* test, CallMemory kind, size_t size = kLarge)
+      : kind_(kind), size_(size), memory_(3 * 4096, kUntouched) {
     region_ = test->Register(memory_);
   }
 
   Task<StatusOr<std::string>> CallOnce(Peer* peer) {
-    std::fill_n(memory_.data() + kBegin, kSize, kUntouched);
+    std::fill_n(memory_.data() + kBegin, size_, kUntouched);
     CallRequest request{"body", kind_, {}};
-    request.memory.push_back({region_, kBegin, kSize});
+    request.memory.push_back({region_, kBegin, size_});
     StatusOr<std::string> reply = co_await peer->Call(std::move(request), 5s);
     for (size_t i = 0; i < memory_.size(); ++i) {
-      const bool own = kind_ == CallMemory::kPutTarget && i - kBegin < kSize;
+      const bool own = kind_ == CallMemory::kPutTarget && i - kBegin < size_;
       if (memory_[i] != kUntouched && !(own && memory_[i] == kPut)) ++wrong_bytes;
     }
     co_return reply;
@@ -127,14 +128,22 @@ class Caller {
     --*left;
   }
 
+  static constexpr size_t kSmall = 4000;  // what is put comes with the reply
+  static constexpr size_t kLarge = 6000;
   std::atomic<int> answered = 0, lost = 0, wrong_bytes = 0;
 
  private:
-  static constexpr size_t kBegin = 4096 + 1, kSize = 4000;
+  static constexpr size_t kBegin = 4096 + 1;
   const CallMemory kind_;
+  const size_t size_;
   Bytes memory_;
   std::shared_ptr<MemoryRegion> region_;
 };
+
+std::string DataFor(DataRange range) {
+  const std::string head = EncodeDataReply(std::span(&range, 1), "done");
+  return head + std::string(range.length, static_cast<char>(kPut));
+}
 
 class HostileRepliesTest : public TransportTest {
  protected:
@@ -183,7 +192,7 @@ class HostileRepliesTest : public TransportTest {
 
   // Moves what the call asks for, as a server does.
   void Move(const Asked& asked) {
-    if (asked.call.memory.size() != 1) return;
+    if (asked.call.memory.size() != 1 || asked.call.with_reply) return;
     const RemoteSpan& span = asked.call.memory.front();
     const bool put = asked.call.kind == CallMemory::kPutTarget;
     std::memset(own_.data() + kMoved, static_cast<int>(kPut), span.length);
@@ -197,7 +206,11 @@ class HostileRepliesTest : public TransportTest {
   }
 
   void Reply(const Asked& asked) {
-    asked.link->Send(FragmentKind::kReply, 0, asked.id, "done");
+    if (asked.call.with_reply) {
+      asked.link->Send(FragmentKind::kReply, kReplyData, asked.id, DataFor({0, Caller::kSmall}));
+    } else {
+      asked.link->Send(FragmentKind::kReply, 0, asked.id, "done");
+    }
     asked.link->answered.push_back(asked.id);
   }
 
@@ -315,8 +328,11 @@ TEST_P(HostileRepliesTest, ASecondAnswerEndsTheLink) {
 
 // A reply with something wrong, with some bytes changed, or cut short.
 Bytes MakeUpReply(SeededRandom* random, const Asked& asked) {
-  const std::string body(random->Below(64), 'b');
+  const DataRange range{static_cast<uint32_t>(random->Below(Caller::kSmall + 100)),
+                        static_cast<uint32_t>(random->Below(1000))};
+  const std::string body = asked.call.with_reply ? DataFor(range) : std::string(random->Below(64), 'b');
   FragmentHeader header = ReplyHeader(asked.id, body);
+  if (asked.call.with_reply) header.flags = kReplyData;
   switch (random->Below(8)) {
     case 0:
       if (!asked.link->answered.empty())
@@ -345,8 +361,9 @@ Bytes MakeUpReply(SeededRandom* random, const Asked& asked) {
       break;
   }
   Bytes fragment = Fragment(header, body);
+  const size_t data = asked.call.with_reply ? range.length : 0;  // may be anything
   for (uint64_t k = random->Below(4); k > 0; --k) {
-    size_t at = random->Below(fragment.size());
+    size_t at = random->Below(fragment.size() - data);
     if (at >= 8 && at < 12) at += 4;  // in the call's number, so that it is not another call's under way
     fragment[at] = std::byte(random->Next());
   }
@@ -363,7 +380,8 @@ TEST_P(HostileRepliesTest, WhateverAFragmentSaysTheClientGoesOn) {
   std::atomic<bool> enough = false;
   std::atomic<int> left = 4;
   for (int i = 0; i < 4; ++i) {
-    callers.emplace_back(this, i % 2 == 0 ? CallMemory::kPutTarget : CallMemory::kGetSource);
+    callers.emplace_back(this, i % 2 == 0 ? CallMemory::kPutTarget : CallMemory::kGetSource,
+                         i < 2 ? Caller::kSmall : Caller::kLarge);
     Spawn(executor(), Caller::GoOn(&callers.back(), peer_.get(), &enough, &left));
   }
   SeededRandom random(1);
