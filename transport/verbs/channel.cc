@@ -345,6 +345,7 @@ void Channel::OnTick(Duration now) {
     std::lock_guard lock(mutex_);
     const bool idle = free_slots_.size() == slots_.size();
     if (idle || std::exchange(came_back_by_tick_, came_back_) != came_back_) progress_ = now;
+    stuck_.store((now - progress_).count(), std::memory_order_relaxed);
     if (!why_.ok() || now - progress_ < rail_->lost_after()) return;
   }
   Count().lost_work.Add();

@@ -109,6 +109,8 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   uint32_t max_pieces() const { return max_pieces_; }
   size_t queued_messages();         // that wait for credits
   bool IsQueued(uint64_t call_id);  // a message about this call has not gone out whole
+  // For how long none of the work that the device has been given has come back, as of the last tick.
+  Duration stuck() const { return Duration(stuck_.load(std::memory_order_relaxed)); }
 
  protected:
   // A whole message, or a pong; it is gone afterwards. From the rail's loop, one at a time. An error ends the
@@ -117,6 +119,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   virtual void OnClosed(const Status& why) = 0;
   // The queue pair is about to be destroyed: not before what is bound through it.
   virtual void FreeWindows() {}
+  void OnTick(Duration now) override;
 
   const Executor& executor() const { return executor_; }
   Clock& clock() { return clock_; }
@@ -150,7 +153,6 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   void OnLastReceive() override { CameBack(&last_received_); }
   void OnSent(uint64_t id, const Status& status) override;
   void OnFailed(const Status& why) override { Shutdown(why); }
-  void OnTick(Duration now) override;
   bool OnTurn() override;
 
   // These under mutex_.
@@ -198,6 +200,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   std::vector<uint32_t> free_slots_;
   uint64_t came_back_ = 0, came_back_by_tick_ = 0;  // work requests
   Duration progress_;                               // when OnTick saw some last
+  std::atomic<Duration::rep> stuck_ = 0;
   Turn turn_ = Turn::kNone;
   std::deque<Outgoing> messages_;
   std::deque<Transfer*> transfers_;  // with parts that are not posted

@@ -14,6 +14,7 @@ namespace nacre::verbs {
 namespace {
 
 constexpr Duration kPingTimeout = std::chrono::seconds(2);
+constexpr Duration kStuckTimeout = std::chrono::seconds(3);
 constexpr size_t kWindows = 64;           // of a link
 constexpr size_t kMaxWindowsPerCall = 8;  // unless its memory is in more regions
 constexpr size_t kPartOfSmall = 4;        // large calls leave this part of windows and calls to small ones
@@ -365,6 +366,24 @@ Status ClientLink::OnMessage(const FragmentHeader& header, std::string_view mess
     End(header.call_id, std::string(message));
   }
   return OkStatus();
+}
+
+// A packet is answered within microseconds, whatever the server does about it; a device says that one is lost
+// after ten seconds and more. What is stuck may be the server's work, of which this end has none: so it asks
+// while it waits.
+void ClientLink::OnTick(Duration now) {
+  Channel::OnTick(now);
+  bool waiting = false;
+  {
+    std::lock_guard lock(mutex_);
+    waiting = open_ && !calls_.empty();
+  }
+  if (waiting && stuck() == Duration::zero() && queued_messages() == 0) {
+    Send(FragmentKind::kPing, 0, 0, std::string());
+  }
+  if (stuck() < kStuckTimeout || !has_other_way_ || !has_other_way_()) return;
+  Shutdown(absl::UnavailableError(
+      absl::StrFormat("packets do not arrive any more between %s and the server", rail().port().name())));
 }
 
 Status ClientLink::TimedOut() const {

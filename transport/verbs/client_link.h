@@ -54,6 +54,10 @@ class ClientLink : public Channel {
   // Before Establish: what is called once when the link has ended. Who keeps the link keeps the device open.
   void OnEnd(absl::AnyInvocable<void()> ended) { ended_ = std::move(ended); }
 
+  // Likewise: whether there is another way to the server, which makes this link give up the sooner when its
+  // packets do not arrive any more.
+  void OnStuck(absl::AnyInvocable<bool()> has_other_way) { has_other_way_ = std::move(has_other_way); }
+
   // Agrees with the server over the control connection on a queue pair to the port of its that is wanted
   // (none: any), and sees whether packets arrive. On error the link has ended, as has the control connection.
   // First, once.
@@ -81,6 +85,7 @@ class ClientLink : public Channel {
   static Task<Status> Ping(std::shared_ptr<ClientLink> self, Duration timeout);
   Status OnMessage(const FragmentHeader& header, std::string_view message) override;
   void OnClosed(const Status& why) override;
+  void OnTick(Duration now) override;
   void FreeWindows() override;
 
   Status MakeWindows();
@@ -103,6 +108,7 @@ class ClientLink : public Channel {
   const std::shared_ptr<PathMeter> meter_;
   std::atomic<uint64_t> load_ = 0;
   absl::AnyInvocable<void()> ended_;
+  absl::AnyInvocable<bool()> has_other_way_;
   const OneShot<Status> pong_;
   std::shared_ptr<Watchdog> watchdog_;
   std::mutex mutex_;

@@ -93,6 +93,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
                               RailPair pair);
   Status Add(const std::shared_ptr<ClientLink>& link);
   void Forget(ClientLink* link);
+  bool HasOtherWay(const ClientLink* link);
   Links Living() const;  // under mutex_
   Status NoRail(const Status& why) const {
     return absl::UnavailableError(absl::StrFormat("no RDMA connection to %s: %s", address_, why.message()));
@@ -131,6 +132,10 @@ std::shared_ptr<ClientLink> PeerCore::Choose(const LinkCall& call) {
   {
     std::lock_guard lock(mutex_);
     links = Living();
+  }
+  auto stuck = [](const auto& link) { return link->stuck() > Duration::zero(); };
+  if (!std::all_of(links.begin(), links.end(), stuck)) {
+    links.erase(std::remove_if(links.begin(), links.end(), stuck), links.end());
   }
   if (links.size() <= 1) return links.empty() ? nullptr : links.front();
   absl::InlinedVector<RailLoad, kMaxRails> loads;
@@ -254,12 +259,12 @@ bool PeerCore::EndLook(Status status) {
   return again;
 }
 
-// Lost ports are expected back at first.
+// Lost ports are expected back at first, and looked for as often as any new ones as long as they may be.
 void PeerCore::LookLater(bool found_all) {
   if (found_all && pause_ >= kLookInterval) lost_.clear();
   const bool complete = found_all && lost_.empty();
   look_at_ = clock_.Now() + (complete ? kLookInterval : pause_);
-  pause_ = complete ? kFirstPause : std::min(2 * pause_, kLongestPause);
+  pause_ = complete ? kFirstPause : std::min(2 * pause_, lost_.empty() ? kLongestPause : kLookInterval);
 }
 
 // OK: all rails are there that there can be now.
@@ -335,6 +340,10 @@ Task<Status> PeerCore::AddRail(std::shared_ptr<PeerCore> self, std::shared_ptr<C
   link->OnEnd([weak = std::weak_ptr(self), raw = link.get()] {
     if (auto self = weak.lock()) self->Forget(raw);
   });
+  link->OnStuck([weak = std::weak_ptr(self), raw = link.get()] {
+    auto self = weak.lock();
+    return self != nullptr && self->HasOtherWay(raw);
+  });
   status = co_await ClientLink::Establish(link, self->rails_, pair.remote, self->control_.connect_timeout);
   if (status.ok()) co_return self->Add(link);
   LogDebug("data plane: no rail %s for %s: %s", pair.name(), self->address_, status.message());
@@ -372,6 +381,14 @@ void PeerCore::Forget(ClientLink* link) {
   lost_.insert(link->meter().rail());
   pause_ = kFirstPause;
   look_at_ = std::min(look_at_, clock_.Now() + kFirstPause);
+}
+
+bool PeerCore::HasOtherWay(const ClientLink* link) {
+  std::lock_guard lock(mutex_);
+  const Links links = Living();
+  return std::any_of(links.begin(), links.end(), [&](const auto& other) {
+    return other.get() != link && other->stuck() == Duration::zero();
+  });
 }
 
 void PeerCore::Close() {

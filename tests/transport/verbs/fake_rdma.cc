@@ -308,9 +308,11 @@ void FakeRdma::MakeDeaf(uint32_t queue_pair) {
   state_->deaf.insert(queue_pair);
 }
 
-void FakeRdma::MakeAllDeaf() {
+void FakeRdma::MakeAllDeaf(std::optional<int> device) {
   std::lock_guard lock(state_->mutex);
-  for (const auto& [number, pair] : state_->pairs) state_->deaf.insert(number);
+  for (const auto& [number, pair] : state_->pairs) {
+    if (!device || DeviceOf(pair->context) == static_cast<size_t>(*device)) state_->deaf.insert(number);
+  }
 }
 
 void FakeRdma::RefuseDmaBufs(int error) {

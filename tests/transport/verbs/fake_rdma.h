@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "transport/verbs/ibverbs_library.h"
 
@@ -54,7 +55,7 @@ class FakeRdma {
 
   // From now on this queue pair seems to have no receive for what is sent to it.
   void MakeDeaf(uint32_t queue_pair);
-  void MakeAllDeaf();  // that there are now
+  void MakeAllDeaf(std::optional<int> device = std::nullopt);  // that there are now, of all devices or one
 
   // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
   // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda).

@@ -184,6 +184,35 @@ TEST_P(CrossedRailsTest, EachPortIsJoinedToEach) {
 INSTANTIATE_TEST_SUITE_P(Device, CrossedRailsTest, ::testing::Values(Kind<RailsSetup>("Crossed", {})),
                          [](const auto& info) { return info.param.name; });
 
+class DeadRailTest : public RailsTest {};
+
+// Long before the device says so, since there is another way.
+TEST_P(DeadRailTest, ARailWhosePacketsDoNotArriveIsGivenUpSoonAndTakenBack) {
+  FakeRdma& device = *FakeRdma::Current();
+  Listen(FillForReads);
+  auto peer = Connect();
+  ASSERT_TRUE(Call(*peer, "").ok());
+  ASSERT_TRUE(Eventually([&] { return Up(*peer).size() == 2; }));
+  Load load(this, peer);
+  ASSERT_TRUE(Eventually([&] { return ReadsOver(*peer, "fake0") > 10 && ReadsOver(*peer, "fake1") > 10; }));
+  const int64_t lost = GetCounter("transport.verbs.client.connections_lost").Get();
+  const int64_t stuck = GetCounter("transport.verbs.connections_stuck").Get();
+  device.MakeAllDeaf(1);
+  const uint64_t over_other = ReadsOver(*peer, "fake0");
+  EXPECT_TRUE(
+      Eventually([&] { return GetCounter("transport.verbs.client.connections_lost").Get() == lost + 1; }));
+  EXPECT_EQ(GetCounter("transport.verbs.connections_stuck").Get(), stuck);
+  EXPECT_GT(ReadsOver(*peer, "fake0"), over_other + 100);
+  const uint64_t reads = ReadsOver(*peer, "fake1");
+  EXPECT_TRUE(Eventually([&] { return ReadsOver(*peer, "fake1") > reads + 10; }));
+  EXPECT_EQ(load.wrong(), 0);
+  EXPECT_LE(load.lost(), 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, DeadRailTest,
+                         ::testing::Values(Kind<RailsSetup>("Isolated", {.isolated = true})),
+                         [](const auto& info) { return info.param.name; });
+
 class NarrowRailsTest : public RailsTest {};
 
 // One call at a time on each rail: the others wait, and are not lost with a rail.
