@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +25,7 @@
 #include <random>
 #include <vector>
 
+#include "bench/loopback_rate.h"
 #include "common/units.h"
 #include "gpu/cuda_library.h"
 
@@ -169,8 +171,10 @@ class Meter {
 
 class Bench {
  public:
-  explicit Bench(Settings settings)
+  // `loopback`: made before there was a CUDA context.
+  Bench(Settings settings, const LoopbackRate& loopback)
       : settings_(std::move(settings)),
+        loopback_(loopback),
         meter_(settings_.seconds),
         memory_size_(settings_.quick ? size_t{256} << 20 : size_t{1} << 30),
         memory_(gpu_.Allocate(memory_size_)),
@@ -182,6 +186,7 @@ class Bench {
     OpenFile();
     CheckAndWarm();
     Ceiling();
+    Loopback();
     Naive();
     Large();
     Small();
@@ -259,6 +264,24 @@ class Bench {
     Print("ceiling: pinned copy", kSize, 1, figures);
   }
 
+  // Beside reads over TCP: bare sockets, as many as the data plane uses for large reads at most, and as many
+  // as it has threads.
+  void Loopback() {
+    constexpr size_t kPinned = size_t{64} << 20;  // as the staging ring
+    for (size_t connections : {4, 6}) {
+      std::vector<Figures> rounds;
+      for (int round = 0; round < kRounds; ++round) {
+        const double cpu = CpuSeconds();
+        const LoopbackRate::Received received =
+            loopback_.Receive(connections, settings_.seconds, {static_cast<std::byte*>(pinned_), kPinned});
+        const auto bytes = static_cast<double>(received.bytes);
+        rounds.push_back({bytes / received.seconds, 0, (CpuSeconds() - cpu) / bytes, 0, 0});
+      }
+      std::sort(rounds.begin(), rounds.end(), [](auto& a, auto& b) { return a.rate < b.rate; });
+      Print("bare loopback TCP into pinned", 1 << 20, connections, rounds[kRounds / 2]);
+    }
+  }
+
   uint64_t Offset(size_t i, size_t size) const { return i * size % (settings_.size / size * size); }
   uint64_t RandomOffset(size_t size) { return random_() % (settings_.size / size) * size; }
 
@@ -331,16 +354,24 @@ class Bench {
 
   // What checking costs: the same reads with and without it, in turns.
   void Unverified() {
-    for (const bool verify : {false, true, false, true}) {
-      buffer_ = {};
-      file_ = {};
-      Open(verify);
-      OpenFile();
-      const std::string what = verify ? "libnacre to GPU, verified" : "libnacre to GPU, not verified";
-      for (const auto& [size, depth] : {std::pair(1 << 20, 64), std::pair(16 << 20, 16)}) {
-        if (Sizes({static_cast<size_t>(size)}).empty()) continue;
-        Print(what, size, depth, meter_.Measure(size, depth, Reads(size, false)));
+    constexpr int kTurns = 3;
+    for (const auto& [size, depth] : {std::pair(1 << 20, 64), std::pair(16 << 20, 16)}) {
+      if (Sizes({static_cast<size_t>(size)}).empty()) continue;
+      std::array<std::vector<double>, 2> rates;  // without, with
+      for (int turn = 0; turn < 2 * kTurns; ++turn) {
+        const bool verify = turn % 2 == 1;
+        buffer_ = {};
+        file_ = {};
+        Open(verify);
+        OpenFile();
+        const Figures figures = meter_.Measure(size, depth, Reads(size, false));
+        Print(verify ? "libnacre to GPU, verified" : "libnacre to GPU, not verified", size, depth, figures);
+        rates[verify].push_back(figures.rate);
       }
+      for (auto& each : rates) std::sort(each.begin(), each.end());
+      std::printf("verification costs %.1f %% at %s, %d at once (medians of %d turns)\n",
+                  100 - 100 * rates[1][kTurns / 2] / rates[0][kTurns / 2], HumanSize(size).c_str(), depth,
+                  kTurns);
     }
   }
 
@@ -350,6 +381,7 @@ class Bench {
   }
 
   const Settings settings_;
+  const LoopbackRate& loopback_;
   const Meter meter_;
   Gpu gpu_;
   const size_t memory_size_;
@@ -396,4 +428,8 @@ Settings Parse(int argc, char** argv) {
 }  // namespace
 }  // namespace nacre::bench
 
-int main(int argc, char** argv) { nacre::bench::Bench(nacre::bench::Parse(argc, argv)).Run(); }
+int main(int argc, char** argv) {
+  nacre::bench::Settings settings = nacre::bench::Parse(argc, argv);
+  const nacre::bench::LoopbackRate loopback;
+  nacre::bench::Bench(std::move(settings), loopback).Run();
+}
