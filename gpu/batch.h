@@ -19,10 +19,10 @@ using EngineTime = EngineClock::time_point;
 
 // Pinned memory for the list of one kernel launch and, for checksums, what it answers.
 struct LaunchList {
-  static constexpr size_t kMostPieces = 32768;
+  static constexpr size_t kMostPieces = 16384;
 
   KernelPiece* pieces = nullptr;
-  uint32_t* sums = nullptr;
+  uint32_t* sums = nullptr;  // kPartsOfRun for each piece
   size_t count = 0;
 
   std::span<const KernelPiece> view() const { return {pieces, count}; }
@@ -32,8 +32,8 @@ struct LaunchList {
 // Where in a job the checksums of a launch belong.
 struct SumRange {
   JobPtr job;
-  size_t begin = 0;
-  size_t count = 0;
+  size_t begin = 0;  // among the job's sums
+  size_t runs = 0;   // of the list, after those of the ranges before
 };
 
 struct Batch {

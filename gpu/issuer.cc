@@ -123,12 +123,12 @@ void Issuer::QueueSum(JobPtr job) {
   Status status =
       kernels_ != nullptr ? CheckPieces(job->pieces) : ErrnoError(EOPNOTSUPP, "there are no kernels");
   WaitingSum sum;
-  if (status.ok()) AppendParts(job->pieces, &sum.parts);
-  if (sum.parts.empty()) {
+  if (status.ok()) sum.runs = RunsOf(job->pieces);
+  if (sum.runs.empty()) {
     job->done.Set(status);
     return;
   }
-  job->sums.resize(sum.parts.size());
+  job->sums.resize(CountParts(job->pieces));
   ++job->batches;  // until the last part is launched, whatever ends before
   sum.job = std::move(job);
   waiting_sums_.push_back(std::move(sum));
@@ -154,13 +154,15 @@ void Issuer::SendSums(LaunchList* list) {
   batch.list = list;
   while (!waiting_sums_.empty() && list->room() > 0) {
     WaitingSum& sum = waiting_sums_.front();
-    size_t count = std::min(list->room(), sum.parts.size() - sum.next);
-    std::copy_n(sum.parts.begin() + sum.next, count, list->pieces + list->count);
-    list->count += count;
+    const auto runs = std::span(sum.runs).subspan(sum.next);
+    const auto taken = runs.first(std::min(list->room(), runs.size()));
+    std::copy(taken.begin(), taken.end(), list->pieces + list->count);
+    list->count += taken.size();
     batch.jobs.push_back(sum.job);
-    batch.sums.push_back({sum.job, sum.next, count});
-    sum.next += count;
-    if (sum.next < sum.parts.size()) break;
+    batch.sums.push_back({sum.job, sum.parts_done, taken.size()});
+    for (const KernelPiece& run : taken) sum.parts_done += PartsOfRun(run);
+    sum.next += taken.size();
+    if (sum.next < sum.runs.size()) break;
     --sum.job->batches;
     waiting_sums_.pop_front();
   }
@@ -174,12 +176,17 @@ void Issuer::Send(Batch batch, InFlight* in_flight) {
   if (std::optional<Batch> failed = in_flight->Push(std::move(batch))) Finish(*std::move(failed));
 }
 
-void Issuer::Finish(Batch batch) {
-  const uint32_t* sums = batch.list != nullptr ? batch.list->sums : nullptr;
+void Issuer::TakeSums(const Batch& batch) {
+  size_t run = 0;
   for (const SumRange& range : batch.sums) {
-    std::copy_n(sums, range.count, range.job->sums.begin() + range.begin);
-    sums += range.count;
+    auto to = range.job->sums.begin() + static_cast<ptrdiff_t>(range.begin);
+    for (size_t end = run + range.runs; run < end; ++run)
+      to = std::copy_n(batch.list->sums + run * kPartsOfRun, PartsOfRun(batch.list->pieces[run]), to);
   }
+}
+
+void Issuer::Finish(Batch batch) {
+  TakeSums(batch);
   if (batch.list != nullptr) lists_.Return(batch.list);
   for (const JobPtr& job : batch.jobs) {
     if (--job->batches == 0) job->done.Set(job->status);

@@ -46,8 +46,9 @@ class Issuer {
   };
   struct WaitingSum {
     JobPtr job;
-    std::vector<KernelPiece> parts;
-    size_t next = 0;
+    std::vector<KernelPiece> runs;
+    size_t next = 0;        // of these
+    size_t parts_done = 0;  // of the runs before
   };
 
   Issuer(std::shared_ptr<Context> context, std::shared_ptr<const Kernels> kernels,
@@ -69,6 +70,7 @@ class Issuer {
   Status CheckPieces(std::span<const iovec> pieces);
 
   void Send(Batch batch, InFlight* in_flight);
+  static void TakeSums(const Batch& batch);
   void Finish(Batch batch);
   bool ReapWatches();
 

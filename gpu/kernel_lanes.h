@@ -99,6 +99,13 @@ NACRE_LANE uint32_t CrcRange(LaneTable table, uint32_t crc, const uint8_t* at, c
   return crc;
 }
 
+// The part of a run that one warp sums up; its length is 0 if the run is not so long.
+NACRE_LANE KernelPiece PartOfRun(const KernelPiece& run, uint32_t part) {
+  const uint64_t begin = uint64_t{part} * kKernelPieceSize;
+  const uint64_t left = begin < run.length ? run.length - begin : 0;
+  return {run.address + begin, 0, left < kKernelPieceSize ? left : kKernelPieceSize};
+}
+
 // This lane's part of the checksum before the final inversion; the parts are to be xor-ed. `lane_shift` is
 // that of the lane.
 NACRE_LANE uint32_t CrcLane(LaneTable table, const KernelPiece& piece, uint32_t lane, uint32_t lane_shift) {

@@ -10,6 +10,10 @@ namespace {
 
 constexpr unsigned kBlocksOfMultiprocessor = 6;  // as many as the tables leave room for
 
+size_t BlocksOf(std::span<const KernelPiece> pieces) {
+  return (pieces.size() + kWarpsOfBlock - 1) / kWarpsOfBlock;
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<const Kernels>> Kernels::Load(std::shared_ptr<Context> context) {
@@ -27,7 +31,7 @@ Status Kernels::LoadModule() {
   const CudaLibrary& cuda = context_->cuda();
   RETURN_IF_ERROR(cuda.Check(cuda->ModuleLoadData(&module_, KernelImage().data()), "cuModuleLoadData"));
   for (auto [function, name] :
-       {std::pair{&crc32c_, "nacre_crc32c_pieces"}, std::pair{&zero_, "nacre_zero_pieces"},
+       {std::pair{&crc32c_, "nacre_crc32c_runs"}, std::pair{&zero_, "nacre_zero_pieces"},
         std::pair{&copy_, "nacre_copy_pieces"}})
     RETURN_IF_ERROR(cuda.Check(cuda->ModuleGetFunction(function, module_, name), name));
   int multiprocessors = 1;
@@ -44,27 +48,27 @@ Kernels::~Kernels() {
   if (use.status().ok()) context_->cuda()->ModuleUnload(module_);
 }
 
-Status Kernels::Launch(CudaFunction function, std::span<const KernelPiece> pieces, uint32_t* sums,
-                       CudaStream stream, const char* name) const {
+Status Kernels::Launch(CudaFunction function, size_t blocks, std::span<const KernelPiece> pieces,
+                       uint32_t* sums, CudaStream stream, const char* name) const {
   const KernelPiece* list = pieces.data();
   auto count = static_cast<uint32_t>(pieces.size());
   void* with_sums[] = {&list, &sums, &count};
   void* without_sums[] = {&list, &count};
-  unsigned blocks = std::min((count + kWarpsOfBlock - 1) / kWarpsOfBlock, most_blocks_);
+  const auto grid = static_cast<unsigned>(std::min<size_t>(blocks, most_blocks_));
   const CudaLibrary& cuda = context_->cuda();
-  return cuda.Check(cuda->LaunchKernel(function, blocks, 1, 1, kWarpsOfBlock * kWarpSize, 1, 1, 0, stream,
+  return cuda.Check(cuda->LaunchKernel(function, grid, 1, 1, kWarpsOfBlock * kWarpSize, 1, 1, 0, stream,
                                        sums != nullptr ? with_sums : without_sums, nullptr),
                     name);
 }
 
-Status Kernels::Crc32c(std::span<const KernelPiece> pieces, uint32_t* sums, CudaStream stream) const {
-  return Launch(crc32c_, pieces, sums, stream, "cuLaunchKernel(nacre_crc32c_pieces)");
+Status Kernels::Crc32c(std::span<const KernelPiece> runs, uint32_t* sums, CudaStream stream) const {
+  return Launch(crc32c_, runs.size(), runs, sums, stream, "cuLaunchKernel(nacre_crc32c_runs)");
 }
 Status Kernels::Zero(std::span<const KernelPiece> pieces, CudaStream stream) const {
-  return Launch(zero_, pieces, nullptr, stream, "cuLaunchKernel(nacre_zero_pieces)");
+  return Launch(zero_, BlocksOf(pieces), pieces, nullptr, stream, "cuLaunchKernel(nacre_zero_pieces)");
 }
 Status Kernels::Copy(std::span<const KernelPiece> pieces, CudaStream stream) const {
-  return Launch(copy_, pieces, nullptr, stream, "cuLaunchKernel(nacre_copy_pieces)");
+  return Launch(copy_, BlocksOf(pieces), pieces, nullptr, stream, "cuLaunchKernel(nacre_copy_pieces)");
 }
 
 }  // namespace nacre::gpu

@@ -19,16 +19,16 @@ class Kernels {
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
 
-  // The lists, and the sums, in host memory that the device reaches.
-  Status Crc32c(std::span<const KernelPiece> pieces, uint32_t* sums, CudaStream stream) const;
+  // The lists, and the sums (kPartsOfRun for each run), in host memory that the device reaches.
+  Status Crc32c(std::span<const KernelPiece> runs, uint32_t* sums, CudaStream stream) const;
   Status Zero(std::span<const KernelPiece> pieces, CudaStream stream) const;
   Status Copy(std::span<const KernelPiece> pieces, CudaStream stream) const;
 
  private:
   explicit Kernels(std::shared_ptr<Context> context) : context_(std::move(context)) {}
   Status LoadModule();
-  Status Launch(CudaFunction function, std::span<const KernelPiece> pieces, uint32_t* sums, CudaStream stream,
-                const char* name) const;
+  Status Launch(CudaFunction function, size_t blocks, std::span<const KernelPiece> pieces, uint32_t* sums,
+                CudaStream stream, const char* name) const;
 
   const std::shared_ptr<Context> context_;
   CudaModule module_ = nullptr;

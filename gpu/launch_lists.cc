@@ -24,7 +24,7 @@ void LaunchLists::Return(LaunchList* list) { free_.push_back(list); }
 bool LaunchLists::Allocate() {
   if (lists_.size() == kMostLists) return false;
   void* memory = nullptr;
-  size_t size = LaunchList::kMostPieces * (sizeof(KernelPiece) + sizeof(uint32_t));
+  size_t size = LaunchList::kMostPieces * (sizeof(KernelPiece) + kPartsOfRun * sizeof(uint32_t));
   if (context_->cuda()->MemHostAlloc(&memory, size, kCudaHostAllocPortable) != kCudaSuccess) return false;
   auto list = std::make_unique<LaunchList>();
   list->pieces = static_cast<KernelPiece*>(memory);

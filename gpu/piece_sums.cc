@@ -41,6 +41,8 @@ uint32_t ShiftWhole(uint32_t crc) {
   return table[0][crc & 0xff] ^ table[1][crc >> 8 & 0xff] ^ table[2][crc >> 16 & 0xff] ^ table[3][crc >> 24];
 }
 
+constexpr uint64_t kMostOfRun = uint64_t{kPartsOfRun} * kKernelPieceSize;
+
 size_t PartsOf(const iovec& piece) { return (piece.iov_len + kKernelPieceSize - 1) / kKernelPieceSize; }
 
 }  // namespace
@@ -62,6 +64,26 @@ void AppendParts(std::span<const iovec> pieces, std::vector<KernelPiece>* parts)
     for (size_t done = 0; done < piece.iov_len; done += kKernelPieceSize)
       parts->push_back({address + done, 0, std::min<uint64_t>(kKernelPieceSize, piece.iov_len - done)});
   }
+}
+
+size_t PartsOfRun(const KernelPiece& run) { return (run.length + kKernelPieceSize - 1) / kKernelPieceSize; }
+
+std::vector<KernelPiece> RunsOf(std::span<const iovec> pieces) {
+  std::vector<KernelPiece> runs;
+  for (const iovec& piece : pieces) {
+    auto address = reinterpret_cast<uint64_t>(piece.iov_base);
+    for (uint64_t left = piece.iov_len; left > 0;) {
+      KernelPiece* last = runs.empty() ? nullptr : &runs.back();
+      const bool goes_on = last != nullptr && last->address + last->length == address &&
+                           last->length % kKernelPieceSize == 0 && last->length < kMostOfRun;
+      if (!goes_on) last = &runs.emplace_back(KernelPiece{address, 0, 0});
+      const uint64_t take = std::min(left, kMostOfRun - last->length);
+      last->length += take;
+      address += take;
+      left -= take;
+    }
+  }
+  return runs;
 }
 
 std::vector<uint32_t> JoinSums(std::span<const iovec> pieces, std::span<const uint32_t> part_sums) {

@@ -16,6 +16,10 @@ namespace nacre::gpu {
 void AppendParts(std::span<const iovec> pieces, std::vector<KernelPiece>* parts);
 size_t CountParts(std::span<const iovec> pieces);
 
+// The same parts in the same order, those that follow each other in memory as runs.
+std::vector<KernelPiece> RunsOf(std::span<const iovec> pieces);
+size_t PartsOfRun(const KernelPiece& run);
+
 // The checksums of the pieces from those of their parts.
 std::vector<uint32_t> JoinSums(std::span<const iovec> pieces, std::span<const uint32_t> part_sums);
 

@@ -98,5 +98,41 @@ TEST_F(KernelLanes, PartsJoin) {
   EXPECT_EQ(JoinSums(pieces, sums), expected);
 }
 
+// Pieces that follow each other, blocks and others, as a run's warps sum them up.
+TEST_F(KernelLanes, RunsHaveTheSameParts) {
+  for (int round = 0; round < 200; ++round) {
+    std::vector<iovec> pieces;
+    std::vector<uint32_t> expected;
+    for (size_t at = Random(100); at < memory_.size();) {
+      const size_t wanted = Random(3) == 0 ? Random(9000) : kKernelPieceSize * Random(3);
+      const size_t length = std::min(wanted, memory_.size() - at);
+      pieces.push_back({memory_.data() + at, length});
+      expected.push_back(Crc32cPortable(std::span(memory_).subspan(at, length)));
+      at += length + (Random(4) == 0 ? 1 + Random(50) : 0);
+    }
+    const std::vector<KernelPiece> runs = RunsOf(pieces);
+    std::vector<uint32_t> sums;
+    for (const KernelPiece& run : runs) {
+      ASSERT_LE(PartsOfRun(run), kPartsOfRun);
+      for (uint32_t part = 0; part < kPartsOfRun; ++part) {
+        const KernelPiece piece = PartOfRun(run, part);
+        ASSERT_EQ(piece.length > 0, part < PartsOfRun(run));
+        if (piece.length > 0)
+          sums.push_back(SumOfLanes({reinterpret_cast<const std::byte*>(piece.address), piece.length}));
+      }
+    }
+    ASSERT_EQ(sums.size(), CountParts(pieces));
+    ASSERT_EQ(JoinSums(pieces, sums), expected) << round;
+  }
+}
+
+TEST_F(KernelLanes, BlocksThatFollowEachOtherAreFewRuns) {
+  std::vector<iovec> blocks;
+  std::vector<std::byte> memory(17 * kKernelPieceSize);
+  for (size_t at = 0; at < memory.size(); at += kKernelPieceSize)
+    blocks.push_back({memory.data() + at, kKernelPieceSize});
+  EXPECT_EQ(RunsOf(blocks).size(), 3u);
+}
+
 }  // namespace
 }  // namespace nacre::gpu

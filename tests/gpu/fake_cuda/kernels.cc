@@ -1,4 +1,5 @@
 // The kernels of gpu/kernels.cu, done by the CPU in its own way: nothing of their arithmetic is shared.
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -20,7 +21,7 @@ using gpu::KernelPiece;
 
 // What a kernel that goes astray gets: a device that is of no use any more.
 template <typename Function>
-void EachPiece(CUctx_st* context, const KernelArguments& arguments, Function function) {
+void EachPiece(CUctx_st* context, const KernelArguments& arguments, uint64_t longest, Function function) {
   auto lock = GetMemory().Lock();
   if (!GetMemory().IsPinned(arguments.pieces, arguments.count * sizeof(KernelPiece))) {
     context->error = gpu::kCudaIllegalAddress;
@@ -29,7 +30,7 @@ void EachPiece(CUctx_st* context, const KernelArguments& arguments, Function fun
   for (uint32_t i = 0; i < arguments.count; ++i) {
     const KernelPiece& piece = arguments.pieces[i];
     std::byte* data = GetMemory().Alias(piece.address, piece.length);
-    if (data == nullptr || piece.length > gpu::kKernelPieceSize || !function(piece, data, i)) {
+    if (data == nullptr || piece.length > longest || !function(piece, data, i)) {
       context->error = gpu::kCudaIllegalAddress;
       return;
     }
@@ -37,30 +38,36 @@ void EachPiece(CUctx_st* context, const KernelArguments& arguments, Function fun
 }
 
 void RunCrc32c(CUctx_st* context, const KernelArguments& arguments) {
-  if (!GetMemory().IsPinned(arguments.sums, arguments.count * sizeof(uint32_t))) {
+  const size_t sums = size_t{arguments.count} * gpu::kPartsOfRun;
+  if (!GetMemory().IsPinned(arguments.sums, sums * sizeof(uint32_t))) {
     context->error = gpu::kCudaIllegalAddress;
     return;
   }
-  EachPiece(context, arguments, [&](const KernelPiece& piece, const std::byte* data, uint32_t i) {
-    arguments.sums[i] = Crc32cPortable({data, piece.length});
+  constexpr uint64_t kLongest = gpu::kPartsOfRun * gpu::kKernelPieceSize;
+  EachPiece(context, arguments, kLongest, [&](const KernelPiece& run, const std::byte* data, uint32_t i) {
+    uint32_t* sum = arguments.sums + size_t{i} * gpu::kPartsOfRun;
+    for (uint64_t at = 0; at < run.length; at += gpu::kKernelPieceSize)
+      *sum++ = Crc32cPortable({data + at, std::min<uint64_t>(run.length - at, gpu::kKernelPieceSize)});
     return true;
   });
 }
 
 void RunZero(CUctx_st* context, const KernelArguments& arguments) {
-  EachPiece(context, arguments, [](const KernelPiece& piece, std::byte* data, uint32_t) {
-    std::memset(data, 0, piece.length);
-    return true;
-  });
+  EachPiece(context, arguments, gpu::kKernelPieceSize,
+            [](const KernelPiece& piece, std::byte* data, uint32_t) {
+              std::memset(data, 0, piece.length);
+              return true;
+            });
 }
 
 void RunCopy(CUctx_st* context, const KernelArguments& arguments) {
-  EachPiece(context, arguments, [](const KernelPiece& piece, std::byte* data, uint32_t) {
-    const auto* source = reinterpret_cast<const void*>(piece.source);
-    if (!GetMemory().IsPinned(source, piece.length)) return false;
-    std::memcpy(data, source, piece.length);
-    return true;
-  });
+  EachPiece(context, arguments, gpu::kKernelPieceSize,
+            [](const KernelPiece& piece, std::byte* data, uint32_t) {
+              const auto* source = reinterpret_cast<const void*>(piece.source);
+              if (!GetMemory().IsPinned(source, piece.length)) return false;
+              std::memcpy(data, source, piece.length);
+              return true;
+            });
 }
 
 CUfunc_st crc32c_function{RunCrc32c, true};
@@ -71,7 +78,7 @@ CUfunc_st copy_function{RunCopy};
 
 CUfunc_st* FindKernel(const char* name) {
   std::string_view wanted = name;
-  if (wanted == "nacre_crc32c_pieces") return &crc32c_function;
+  if (wanted == "nacre_crc32c_runs") return &crc32c_function;
   if (wanted == "nacre_zero_pieces") return &zero_function;
   if (wanted == "nacre_copy_pieces") return &copy_function;
   return nullptr;
