@@ -1,5 +1,7 @@
 #include "transport/tcp/stream_reader.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <cstring>
@@ -10,6 +12,7 @@ namespace {
 using boost::system::error_code;
 
 constexpr size_t kMaxPieces = 63;  // of one system call; one more for the buffer
+constexpr size_t kMostLowWater = 256 << 10;
 
 // Drops `n` bytes from the front.
 void Advance(std::span<iovec>* pieces, size_t n) {
@@ -44,8 +47,17 @@ Task<Status> StreamReader::Receive(std::span<const asio::mutable_buffer> buffers
   co_return ErrnoError(error.value(), error.message());
 }
 
+// Errors do not matter: without it a wait ends sooner.
+void StreamReader::WaitFor(size_t bytes) {
+  const int wanted = static_cast<int>(std::clamp<size_t>(bytes, 1, kMostLowWater));
+  if (wanted == low_water_) return;
+  low_water_ = wanted;
+  ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
+}
+
 Task<Status> StreamReader::Fill(size_t n) {
   while (end_ - begin_ < n) {
+    WaitFor(1);
     if (begin_ > 0) {
       std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
       end_ -= begin_;
@@ -81,6 +93,7 @@ Task<Status> StreamReader::Read(std::span<iovec> pieces) {
     const size_t wanted = TotalLength(next);
     if (next.size() == pieces.size()) buffers[count++] = asio::mutable_buffer(buffer_.get(), kBufferSize);
     size_t received = 0;
+    WaitFor(wanted);
     Status status = co_await Receive(std::span(buffers).first(count), &received);
     if (!status.ok()) co_return status;
     begin_ = 0;

@@ -37,11 +37,15 @@ class StreamReader {
 
  private:
   Task<Status> Receive(std::span<const asio::mutable_buffer> buffers, size_t* received);
+  // The socket counts as readable from so much on: a large payload is not worth a wake-up for each segment.
+  // No more than is certain to come.
+  void WaitFor(size_t bytes);
 
   StreamSocket& socket_;
   const std::atomic<bool>& stopped_;
   const std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0, end_ = 0;
+  int low_water_ = 1;
 };
 
 }  // namespace nacre
