@@ -106,6 +106,7 @@ class Bench {
   void CopyScattered(const char* name, const std::byte* host, size_t piece, size_t count);
   void Staged(size_t size, size_t depth, bool verify);
   void Sums(size_t size, size_t depth);
+  void CopyThenSums(const std::byte* host, size_t size, size_t depth);
   void Zeros(size_t piece, size_t count);
   void Idle();
 
@@ -291,6 +292,19 @@ void Bench::Sums(size_t size, size_t depth) {
           [=, this](size_t number) { return SumBlocks(device_.get(), OnDevice(number, size)); });
 }
 
+Task<Status> CopyAndSum(Device* device, iovec to, iovec from) {
+  std::vector<iovec> target(1, to), source(1, from);
+  CO_RETURN_IF_ERROR(co_await device->CopyIn(std::move(target), std::move(source)));
+  co_return co_await SumBlocks(device, to);
+}
+
+// As a verified read on the same node, but for everything that is not the GPU's.
+void Bench::CopyThenSums(const std::byte* host, size_t size, size_t depth) {
+  Measure("pinned mapping, then sums", size, depth, [=, this](size_t number) {
+    return CopyAndSum(device_.get(), OnDevice(number, size), In(host, number, size));
+  });
+}
+
 void Bench::Zeros(size_t piece, size_t count) {
   Measure("zeros, scattered", piece * count, 2, [=, this](size_t number) {
     std::vector<iovec> pieces;
@@ -327,6 +341,8 @@ void Bench::RunAll() {
     for (size_t size : {size_t{64} << 10, size_t{1} << 20, size_t{16} << 20})
       CopyIn("pinned mapping", pool, size, depth);
   }
+  CopyThenSums(pool, 1 << 20, 64);
+  for (size_t depth : {16, 64}) CopyThenSums(pool, 4 << 20, depth);
   for (size_t depth : {1, 4, 16}) Staged(4 << 20, depth, false);
   for (size_t depth : {4, 16}) Staged(4 << 20, depth, true);
   CopyIn("pageable memory", memory_->data(), 4 << 20, 4);

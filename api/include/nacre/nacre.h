@@ -75,7 +75,7 @@ typedef struct nacre_client_options {
   const char* transport; /* "auto", "shm", "rdma", "tcp" as in nacre.toml(5); NULL: as the mount, or "auto" */
   int64_t soft_timeout;  /* 0: 60 s */
   uint64_t cache_bytes;  /* for nacre_write; 0: 16 MiB */
-  uint64_t threads;      /* of the library; 0: up to four */
+  uint64_t threads;      /* of the library; 0: up to six */
 } nacre_client_options;
 #define NACRE_CLIENT_OPTIONS_INIT \
   { sizeof(nacre_client_options), 0, NULL, NULL, 0, 0, 0 }
