@@ -20,7 +20,7 @@ namespace {
 // taken something a moment after.
 constexpr size_t kLentForEachCall = 8;
 
-constexpr size_t kMaxGathered = 4;  // replies that leave together
+constexpr size_t kMaxGathered = 8;  // replies that leave together
 
 // The part of the pieces from `offset` on.
 std::vector<iovec> From(std::span<const iovec> pieces, uint64_t offset) {
@@ -66,7 +66,9 @@ Task<Status> ShmServerConnection::Prepare() {
 }
 
 Task<Status> ShmServerConnection::OnFrame(FrameHeader header) {
-  ++frames_;
+  // What is answered at once to calls that came together is told together: each message may wake the client.
+  const size_t rest = header.body_length + (header.type == FrameType::kTaken ? 0 : header.payload_length);
+  if (reader().buffered().size() > rest) writer().Gather(kMaxGathered);
   switch (header.type) {
     case FrameType::kSharedCall:
       return OnCall(header);
@@ -75,12 +77,6 @@ Task<Status> ShmServerConnection::OnFrame(FrameHeader header) {
     default:
       return ServerConnection::OnFrame(header);
   }
-}
-
-// What is answered at once to calls that came together is told together: each message may wake the client.
-Status ShmServerConnection::BeforeWait() {
-  if (std::exchange(frames_, 0) > 1) writer().Gather(kMaxGathered);
-  return OkStatus();
 }
 
 StatusOr<std::shared_ptr<IncomingCall>> ShmServerConnection::NewCall(const FrameHeader& header,

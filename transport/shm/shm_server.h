@@ -50,7 +50,6 @@ class ShmServerConnection : public ServerConnection {
  private:
   Task<Status> Prepare() override;
   Task<Status> OnFrame(FrameHeader header) override;
-  Status BeforeWait() override;
   void OnClosed(const Status& why) override;
   Task<Status> OnTaken(FrameHeader header);
   StatusOr<std::shared_ptr<IncomingCall>> NewCall(const FrameHeader& header, std::string body,
@@ -62,7 +61,6 @@ class ShmServerConnection : public ServerConnection {
   std::shared_ptr<Watchdog> watchdog_;
   Shown shown_;  // these two from Prepare on
   Views views_;
-  size_t frames_ = 0;  // since the reader has waited last; only for the reader
   std::mutex mutex_;
   bool closed_ = false;
   std::map<std::pair<uint64_t, uint64_t>, Lent> lent_;  // by call and offset
