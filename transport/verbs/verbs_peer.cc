@@ -24,7 +24,7 @@ namespace nacre::verbs {
 namespace {
 
 constexpr char kPath[] = "rdma";
-constexpr int kAttempts = 3;                                  // at finding a link that is not just ending
+constexpr size_t kAttempts = 3;                               // at finding a link that is not just ending
 constexpr uint64_t kCallLoad = 4096;                          // what a call weighs besides its memory
 constexpr Duration kLookInterval = std::chrono::seconds(30);  // for rails that are new
 constexpr Duration kFirstPause = std::chrono::seconds(1);     // before a rail that was lost is tried again
@@ -80,7 +80,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   using Links = absl::InlinedVector<std::shared_ptr<ClientLink>, kMaxRails>;
 
   static Task<StatusOr<std::string>> Carry(std::shared_ptr<ClientLink> link, std::shared_ptr<LinkCall> call);
-  std::shared_ptr<ClientLink> Choose(const LinkCall& call);
+  std::shared_ptr<ClientLink> Choose(const LinkCall& call, const Links& refused);
   void LookIfDue();
   static Task<void> Look(std::shared_ptr<PeerCore> self);
   bool EndLook(Status status);
@@ -126,13 +126,15 @@ PeerCore::Links PeerCore::Living() const {
   return living;
 }
 
-// The link for the call; null: there is none.
-std::shared_ptr<ClientLink> PeerCore::Choose(const LinkCall& call) {
+// The link for the call, but none of these; null: there is none.
+std::shared_ptr<ClientLink> PeerCore::Choose(const LinkCall& call, const Links& refused) {
   Links links;
   {
     std::lock_guard lock(mutex_);
     links = Living();
   }
+  auto is_refused = [&](const auto& link) { return std::count(refused.begin(), refused.end(), link) > 0; };
+  links.erase(std::remove_if(links.begin(), links.end(), is_refused), links.end());
   auto stuck = [](const auto& link) { return link->stuck() > Duration::zero(); };
   if (!std::all_of(links.begin(), links.end(), stuck)) {
     links.erase(std::remove_if(links.begin(), links.end(), stuck), links.end());
@@ -168,23 +170,29 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
   const Duration begin = self->clock_.Now();
   const Duration deadline = DeadlineAfter(begin, timeout);
   auto call = std::make_shared<LinkCall>(std::move(request), deadline);
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::shared_ptr<ClientLink> link = self->Choose(*call);
+  Links refused;  // the devices of these do not reach the call's memory
+  Status refusal;
+  for (size_t attempt = 0; attempt < kAttempts + refused.size(); ++attempt) {
+    std::shared_ptr<ClientLink> link = self->Choose(*call, refused);
+    if (link == nullptr && !refused.empty()) co_return refusal;
     if (link == nullptr) {
       Status status = co_await AwaitRail(self, deadline);
       if (!status.ok()) co_return status;
-      link = self->Choose(*call);
+      link = self->Choose(*call, refused);
     } else {
       self->LookIfDue();
     }
     if (link == nullptr) continue;
     StatusOr<std::string> reply = co_await Carry(link, call);
-    const bool moves = absl::IsUnavailable(reply.status()) && !call->sent;
+    const bool unreachable = !call->sent && ToErrno(reply.status()) == ENOTSUP;
+    const bool moves = unreachable || (!call->sent && absl::IsUnavailable(reply.status()));
     if (!moves) {
       link->meter().Ended(call->request.kind, call->bytes, self->clock_.Now() - begin, reply.status());
       co_return reply;
     }
     link->meter().Moved();
+    if (unreachable) refused.push_back(std::move(link));
+    if (unreachable) refusal = reply.status();
     call = std::make_shared<LinkCall>(std::move(call->request), deadline);
   }
   co_return ErrnoError(ECONNRESET,

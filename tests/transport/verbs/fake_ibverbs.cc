@@ -232,7 +232,8 @@ ibv_mr* RegisterDmaBuf(ibv_pd* pd, uint64_t offset, size_t size, uint64_t addres
   constexpr int kAllowed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
   constexpr uint64_t kPage = 4096;
-  errno = device.dma_buf_error;
+  const int number = static_cast<int>(DeviceOf(pd->context));
+  errno = device.dma_buf_device < 0 || device.dma_buf_device == number ? device.dma_buf_error : 0;
   if (errno == 0 && ((access & ~kAllowed) != 0 || address % kPage != offset % kPage)) errno = EINVAL;
   if (errno != 0) return nullptr;
   const off_t begin = ::lseek(fd, 0, SEEK_CUR);

@@ -315,9 +315,10 @@ void FakeRdma::MakeAllDeaf(std::optional<int> device) {
   }
 }
 
-void FakeRdma::RefuseDmaBufs(int error) {
+void FakeRdma::RefuseDmaBufs(int error, int device) {
   std::lock_guard lock(state_->mutex);
   state_->dma_buf_error = error;
+  state_->dma_buf_device = device;
 }
 
 void FakeRdma::UsePeerMemory(PeerMemory peer_memory) {

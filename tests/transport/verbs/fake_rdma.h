@@ -58,8 +58,8 @@ class FakeRdma {
   void MakeAllDeaf(std::optional<int> device = std::nullopt);  // that there are now, of all devices or one
 
   // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
-  // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda).
-  void RefuseDmaBufs(int error);
+  // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda). Of one device, or all (-1).
+  void RefuseDmaBufs(int error, int device = -1);
   // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
   void UsePeerMemory(PeerMemory peer_memory);
 

@@ -168,8 +168,8 @@ class FakeRdma::State {
   std::string directory;  // of the devices' own
   mutable std::mutex mutex;
   std::vector<fake::Device> devices;
-  int dma_buf_error = 0;
-  PeerMemory peer_memory;  // null: none
+  int dma_buf_error = 0, dma_buf_device = -1;  // as RefuseDmaBufs
+  PeerMemory peer_memory;                      // null: none
   uint32_t next_number = 17, next_key = 1;
   std::map<uint32_t, QueuePair*> pairs;
   std::map<uint32_t, Region*> regions;

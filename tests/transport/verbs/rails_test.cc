@@ -5,6 +5,7 @@
 #include <set>
 
 #include "common/metrics.h"
+#include "tests/transport/fake_device.h"
 #include "tests/transport/transport_fixture.h"
 #include "tests/transport/verbs/fake_rdma.h"
 #include "transport/select/select_transport.h"
@@ -162,6 +163,25 @@ TEST_P(RailsTest, EachDeviceMayGoInItsTurn) {
     device.Restore(gone);
   }
   EXPECT_EQ(load.wrong(), 0);
+}
+
+TEST_P(RailsTest, WhatOneDeviceDoesNotReachGoesOverTheOther) {
+  FakeRdma::Current()->RefuseDmaBufs(EOPNOTSUPP, 0);
+  Listen(FillForReads);
+  auto peer = Connect();
+  ASSERT_TRUE(Call(*peer, "").ok());
+  ASSERT_TRUE(Eventually([&] { return Up(*peer).count("fake0") > 0 && Up(*peer).count("fake1") > 0; }));
+  auto device = std::make_shared<FakeDevice>(kSize);
+  auto region = client().RegisterDevice(device, device->data(), kSize);
+  ASSERT_TRUE(region.ok()) << region.status();
+  for (int i = 0; i < 10; ++i) {
+    auto reply = Call(*peer, "", CallMemory::kPutTarget, {{*region, 0, kSize}});
+    ASSERT_TRUE(reply.ok()) << reply.status();
+  }
+  EXPECT_EQ(ReadsOver(*peer, "fake0"), 0u);
+  EXPECT_EQ(ReadsOver(*peer, "fake1"), 10u);
+  EXPECT_EQ(peer->PathFor(**region), "rdma+gpu");
+  EXPECT_EQ(device->alias()[kSize - 1], std::byte{0x77});
 }
 
 INSTANTIATE_TEST_SUITE_P(
