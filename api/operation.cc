@@ -25,23 +25,24 @@ namespace {
 constexpr Duration kLong = std::chrono::hours(24 * 365);  // what can be added to now
 
 // How an extent went whose pieces begin at `first` among those that were read together.
-nacre_result Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first) {
-  nacre_result result = NACRE_RESULT_INIT;
+ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first) {
+  ExtentOutcome outcome;
+  nacre_result& result = outcome.result;
   for (uint64_t row = 0; row < extent.raw.rows; ++row) result.bytes += read.sizes[first + row];
   if (result.bytes > 0 && read.verified) result.verification = extent.buffer->traits().verified;
   CopyText(read.path, result.path, sizeof result.path);
-  return result;
+  return outcome;
 }
 
-nacre_result Failed(const Status& status) {
-  nacre_result result = NACRE_RESULT_INIT;
-  SetError(status, &result);
-  return result;
+ExtentOutcome Failed(const Status& status) {
+  ExtentOutcome outcome{.status = status};
+  SetError(status, &outcome.result);
+  return outcome;
 }
 
 // Each of them the same error, if they cannot be read.
-Task<std::vector<nacre_result>> ReadTogether(std::vector<CheckedExtent> extents,
-                                             CancellationPtr cancellation) {
+Task<std::vector<ExtentOutcome>> ReadTogether(std::vector<CheckedExtent> extents,
+                                              CancellationPtr cancellation) {
   std::vector<client::ReadPiece> pieces;
   for (const CheckedExtent& extent : extents) {
     std::vector<client::ReadPiece> some = extent.Pieces();
@@ -49,14 +50,14 @@ Task<std::vector<nacre_result>> ReadTogether(std::vector<CheckedExtent> extents,
   }
   const std::shared_ptr<File> file = extents.front().file;
   auto read = co_await file->client()->filesystem().ReadInto(file->handle(), std::move(pieces), cancellation);
-  if (!read.ok()) co_return std::vector<nacre_result>(extents.size(), Failed(read.status()));
-  std::vector<nacre_result> results;
+  if (!read.ok()) co_return std::vector<ExtentOutcome>(extents.size(), Failed(read.status()));
+  std::vector<ExtentOutcome> outcomes;
   size_t first = 0;
   for (const CheckedExtent& extent : extents) {
-    results.push_back(Describe(extent, *read, first));
+    outcomes.push_back(Describe(extent, *read, first));
     first += extent.raw.rows;
   }
-  co_return results;
+  co_return outcomes;
 }
 
 // The distance from one element of the caller's array to the next.
@@ -86,7 +87,7 @@ StatusOr<std::shared_ptr<Operation>> Operation::Make(const nacre_extent* extents
   std::shared_ptr<Operation> operation(new Operation(count));
   for (size_t i = 0; i < count; ++i) {
     const Status added = operation->Add(i, copies[i]);
-    if (!added.ok()) SetError(added, &operation->results_[i]);
+    if (!added.ok()) operation->outcomes_[i] = Failed(added);
   }
   if (io.timeout > 0) operation->timeout_ = std::chrono::nanoseconds(io.timeout);
   return operation;
@@ -173,7 +174,7 @@ Task<void> Operation::ReadGroup(std::shared_ptr<Operation> self, size_t index,
                                 std::vector<CheckedExtent> extents) {
   Group& group = self->groups_[index];
   Outcome outcome = co_await ReadTogether(extents, group.cancellation);
-  const bool alone = extents.size() == 1 || outcome.front().error == 0 || !group.cancellation->status().ok();
+  const bool alone = extents.size() == 1 || outcome.front().status.ok() || !group.cancellation->status().ok();
   if (!alone) {
     std::vector<Task<Outcome>> each;
     for (const CheckedExtent& extent : extents)
@@ -190,7 +191,7 @@ void Operation::Finish(Group& group, const Outcome& outcome) {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(group.done, true)) return;
-    for (size_t i = 0; i < group.indices.size(); ++i) results_[group.indices[i]] = outcome[i];
+    for (size_t i = 0; i < group.indices.size(); ++i) outcomes_[group.indices[i]] = outcome[i];
     last = --left_ == 0;
   }
   for (const auto& buffer : group.buffers) buffer->End();
@@ -213,15 +214,13 @@ void Operation::Cancel(const Status& why) {
 }
 
 Status Operation::Results(nacre_result* results, size_t count) {
-  if (count > results_.size()) {
-    return ErrnoError(EINVAL, absl::StrFormat("%d results of a read of %d extents", count, results_.size()));
+  if (count > outcomes_.size()) {
+    return ErrnoError(EINVAL, absl::StrFormat("%d results of a read of %d extents", count, outcomes_.size()));
   }
   ASSIGN_OR_RETURN(const size_t stride, Stride(results, count, "results"));
   for (size_t i = 0; i < count; ++i)
-    WriteStruct(results_[i], stride, reinterpret_cast<std::byte*>(results) + i * stride);
-  for (const nacre_result& result : results_) {
-    if (result.error != 0) return ErrnoError(result.error, result.message);
-  }
+    WriteStruct(outcomes_[i].result, stride, reinterpret_cast<std::byte*>(results) + i * stride);
+  for (const ExtentOutcome& outcome : outcomes_) RETURN_IF_ERROR(outcome.status);
   return OkStatus();
 }
 

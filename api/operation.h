@@ -21,6 +21,12 @@
 
 namespace nacre::api {
 
+// How one extent went: what the caller gets, and the error with all of its text.
+struct ExtentOutcome {
+  nacre_result result = NACRE_RESULT_INIT;
+  Status status = OkStatus();
+};
+
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   ~Operation();
@@ -40,7 +46,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool Wait(Duration timeout);
   void Cancel(const Status& why);  // begun
 
-  // What the caller gets; it is done. The first error.
+  // What the caller gets; it is done. The first error, in full: results have room for its beginning.
   Status Results(nacre_result* results, size_t count);
 
   // Null: it is being destroyed, hence done.
@@ -55,9 +61,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
     CancellationPtr cancellation;
     bool done = false;
   };
-  using Outcome = std::vector<nacre_result>;  // of a group's extents
+  using Outcome = std::vector<ExtentOutcome>;  // of a group's extents
 
-  explicit Operation(size_t count) : results_(count, nacre_result NACRE_RESULT_INIT) {}
+  explicit Operation(size_t count) : outcomes_(count) {}
   Status Add(size_t index, const nacre_extent& raw);
   void SetDeadline();
   void ReadGroups();
@@ -76,7 +82,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   std::mutex mutex_;
   std::condition_variable done_;
-  std::vector<nacre_result> results_;
+  Outcome outcomes_;
   size_t left_ = 0;  // groups
 };
 

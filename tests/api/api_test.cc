@@ -260,6 +260,28 @@ TEST_F(Api, StructuresTellTheirSize) {
   EXPECT_EQ(std::string(older + size, 8), std::string(8, kCanary));
 }
 
+// A result has room for the beginning of what is said.
+TEST_F(Api, AMessageIsToBeHadInFull) {
+  const std::string name(250, 'n');
+  auto file = client_.open_file(name, O_RDWR | O_CREAT);
+  ASSERT_TRUE(file) << file.error().message();
+  ClientOptions options;
+  options.name = "another client";
+  Client other = Open(options);
+  Memory memory(client_, 64), others(other, 64);
+  EXPECT_THAT(file->read(0, others.buffer.span()), IsErrorSaying(EINVAL, name));
+  EXPECT_THAT(file->read_async(0, others.buffer.span()).get(), IsErrorSaying(EINVAL, name));
+  EXPECT_THAT(file->write(0, others.buffer.span()), IsErrorSaying(EINVAL, name));
+  const Extent extents[] = {file->extent(0, memory.buffer.span()), file->extent(0, others.buffer.span())};
+  EXPECT_THAT(nacre::readv(extents)[1], IsErrorSaying(EINVAL, name));
+
+  nacre_result result = NACRE_RESULT_INIT;
+  EXPECT_EQ(nacre_read(file->handle(), 0, others.buffer.span().buffer, 0, 64, &result), EINVAL);
+  EXPECT_EQ(std::strlen(result.message), sizeof result.message - 1);
+  EXPECT_THAT(nacre_error_message(), HasSubstr(name));
+  EXPECT_EQ(std::string(nacre_error_message()).rfind(result.message, 0), 0u);
+}
+
 TEST_F(Api, AForkedChildIsToldSo) {
   File file = Make("content");
   const pid_t child = ::fork();

@@ -103,6 +103,24 @@ copies() {
   cmp "$work/local" "$work/back"
 }
 
+# A file that another one replaces while it is read: who has it open goes on with it, who opens the name gets the other.
+replaced() {
+  local reader
+  head -c 3000001 /dev/urandom >"$work/old"
+  head -c 3100001 /dev/urandom >"$work/new"
+  cp "$work/old" "$here/replaced" && cp "$work/new" "$here/replacing"
+  mkfifo "$work/go"
+  "$work/reads/replaced" "$here/replaced" "$work/old" "$work/new" <"$work/go" >"$work/said" &
+  reader=$!
+  exec 7>"$work/go"
+  wait_for 30 "the first read" grep -q reading "$work/said"
+  mv "$here/replacing" "$here/replaced"
+  echo >&7
+  exec 7>&-
+  wait $reader
+  cat "$work/said"
+}
+
 # Files are opened as who calls.
 rights() {
   echo "for all" >"$here/open" && chmod 644 "$here/open"
@@ -135,6 +153,7 @@ step "example: a safetensors file" safetensors ""
 step "example: a training reader" training ""
 step "example: a KV cache" kv_cache ""
 step "example: copies without a mount" copies
+step "a file that is replaced while it is read" replaced
 export NACRE_CUDA_LIBRARY=$bin/libnacre-fake-cuda.so
 if [[ -e $NACRE_CUDA_LIBRARY ]]; then
   by=2 # the GPU; the CPU where the build had no CUDA compiler and so has no kernels

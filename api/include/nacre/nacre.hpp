@@ -94,6 +94,17 @@ class [[nodiscard]] Result {
     raw_.error = error.code();
     const size_t length = std::min(error.message().size(), sizeof raw_.message - 1);
     std::memcpy(raw_.message, error.message().data(), length);
+    message_ = error.message();
+  }
+  // Of a call that has just returned `code` on this thread: the first error with all of its text.
+  static std::vector<Result> all(const std::vector<nacre_result>& raw, int code) {
+    std::vector<Result> results(raw.begin(), raw.end());
+    for (Result& result : results) {
+      if (code == 0 || result.ok()) continue;
+      result.message_ = nacre_error_message();
+      break;
+    }
+    return results;
   }
 
   explicit operator bool() const { return ok(); }
@@ -101,10 +112,13 @@ class [[nodiscard]] Result {
   uint64_t bytes() const { return raw_.bytes; }  // less than asked for: end of file
   std::string_view path() const { return raw_.path; }
   Verification verification() const { return static_cast<Verification>(raw_.verification); }
-  Error error() const { return ok() ? Error() : Error(raw_.error, raw_.message); }
+  Error error() const {
+    return ok() ? Error() : Error(raw_.error, message_.empty() ? raw_.message : message_);
+  }
 
  private:
   nacre_result raw_;
+  std::string message_;  // all of it, if it is known; an array has room for less
 };
 
 // Part of a buffer. A value; does not own it.
@@ -213,8 +227,7 @@ class Future {
     wait();
     std::vector<nacre_result> raw(count_, NACRE_RESULT_INIT);
     const int code = nacre_future_results(owner_.get(), raw.data(), raw.size());
-    if (code != 0 && raw.empty()) return {};
-    return std::vector<Result>(raw.begin(), raw.end());
+    return Result::all(raw, code);
   }
   // Of the only extent, or the first that failed, or the first.
   Result get() const {
@@ -235,9 +248,9 @@ class Future {
 inline std::vector<Result> readv(std::span<const Extent> extents, IoOptions options = {}) {
   std::vector<nacre_result> raw(extents.size(), NACRE_RESULT_INIT);
   const nacre_io_options io = options.raw();
-  // Each result has its error.
-  (void)nacre_readv(reinterpret_cast<const nacre_extent*>(extents.data()), extents.size(), &io, raw.data());
-  return std::vector<Result>(raw.begin(), raw.end());
+  const int code =
+      nacre_readv(reinterpret_cast<const nacre_extent*>(extents.data()), extents.size(), &io, raw.data());
+  return Result::all(raw, code);
 }
 
 inline Future readv_async(std::span<const Extent> extents, IoOptions options = {}) {
@@ -314,9 +327,8 @@ class File {
   }
   Result write(uint64_t offset, Span from) const {
     nacre_result raw = NACRE_RESULT_INIT;
-    (void)nacre_write(owner_.get(), offset, from.buffer, from.offset, from.length,
-                      &raw);  // raw has the error
-    return Result(raw);
+    const int code = nacre_write(owner_.get(), offset, from.buffer, from.offset, from.length, &raw);
+    return Result::all({raw}, code).front();
   }
   Extent extent(uint64_t offset, Span to) const { return Extent(owner_.get(), offset, to); }
   Extent extent(Rows rows, Span to) const { return Extent(owner_.get(), rows, to); }
