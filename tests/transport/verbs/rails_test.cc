@@ -269,12 +269,16 @@ TEST_P(NarrowRailsTest, CallsThatWaitMoveToAnotherRail) {
     return sum;
   };
   ASSERT_TRUE(Eventually([&] { return entered == 2 && count(&PathStats::credit_waits) == 4; }));
+  uint64_t waiting = 0;  // for the rail that fails: two, if no two calls have chosen at the same moment
+  for (const PathStats& stats : peer->path().stats) {
+    if (stats.rail.starts_with("fake1")) waiting += stats.credit_waits;
+  }
   device.BreakDown(1);
   ASSERT_TRUE(Eventually([&] { return lost == 1; }));
   open.Set({});
   EXPECT_TRUE(Eventually([&] { return ended == 6; }));
   EXPECT_EQ(done, 5);
-  EXPECT_EQ(count(&PathStats::moved), 2u);
+  EXPECT_EQ(count(&PathStats::moved), waiting);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, NarrowRailsTest,
