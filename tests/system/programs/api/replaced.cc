@@ -12,7 +12,7 @@
 namespace {
 
 template <typename T>
-T OrEnd(nacre::Expected<T> got) {
+T ValueOf(nacre::Expected<T> got) {
   if (got) return *std::move(got);
   std::fprintf(stderr, "%s\n", got.error().message().c_str());
   std::exit(1);
@@ -40,10 +40,10 @@ void Compare(const nacre::File& file, const nacre::Buffer& buffer, const std::st
 
 int main(int, char** argv) {
   const std::string before = Content(argv[2]), after = Content(argv[3]);
-  const nacre::Client client = OrEnd(nacre::Client::from_path(argv[1]));
-  const nacre::File file = OrEnd(client.open_file(argv[1]));
+  const nacre::Client client = ValueOf(nacre::Client::from_path(argv[1]));
+  const nacre::File file = ValueOf(client.open_file(argv[1]));
   std::string memory(std::max(before.size(), after.size()) + 1, '\0');
-  const nacre::Buffer buffer = OrEnd(client.register_buffer(memory.data(), memory.size()));
+  const nacre::Buffer buffer = ValueOf(client.register_buffer(memory.data(), memory.size()));
   std::atomic<bool> replaced = false;
   std::thread waits([&] {
     std::string line;
@@ -57,7 +57,7 @@ int main(int, char** argv) {
     if (++reads == 1) std::printf("reading\n"), std::fflush(stdout);
   }
   waits.join();
-  Compare(OrEnd(client.open_file(argv[1])), buffer, memory, after);
+  Compare(ValueOf(client.open_file(argv[1])), buffer, memory, after);
   std::printf("the old file %d times, then the new one by its name\n", reads);
   return 0;
 }
