@@ -96,8 +96,8 @@ class Peer {
 
   // The reply's body. After any return, error or not, the server can no longer touch the call's memory.
   // UNAVAILABLE: not connected or lost on the way (the request may or may not have been carried out);
-  // DEADLINE_EXCEEDED: likewise, after `timeout`. ENOTSUP: this path does not reach the call's memory, which
-  // is a device's; nothing was sent, and the message says why.
+  // DEADLINE_EXCEEDED: likewise, after `timeout`. ENOTSUP: this path does not reach the call's memory, a
+  // device's or such as could not be registered; nothing was sent, and the message says why.
   virtual Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) = 0;
 
   virtual PathInfo path() const = 0;

@@ -67,9 +67,13 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
                                               Duration deadline);
   static Task<StatusOr<std::string>> CallStaged(std::shared_ptr<SelectCore> self, Way way,
                                                 CallRequest request, Duration deadline);
+  static Task<StatusOr<std::string>> CallHost(std::shared_ptr<SelectCore> self, Way way, CallRequest request,
+                                              Duration deadline);
   static Task<StatusOr<std::string>> CallDevice(std::shared_ptr<SelectCore> self, Way way,
                                                 CallRequest request, Duration deadline);
   bool Registered(const Way& way, const std::vector<MemorySpan>& memory) const;
+  static void Mark(const std::vector<MemorySpan>& memory, WayIn way_in);
+  void NoteRefused(const std::string& memory, std::string how);
   void NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in, const Status& refusal);
 
   size_t tcp_rank() const { return options_->candidates.size(); }
@@ -94,7 +98,7 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   std::set<size_t> offered_;                            // at some time; only for the one Select that runs
   Way way_;                                             // no peer: none is chosen
   PathInfo info_{"none", "no call has been made yet"};  // without stats
-  std::map<std::string, std::string> refused_devices_;  // that the way does not reach: what instead, and why
+  std::map<std::string, std::string> refused_;  // memory that the way does not reach: what instead, and why
   Duration look_again_ = Duration::zero();
   std::vector<OneShot<Status>> waiters_;
 };
@@ -104,9 +108,26 @@ Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, C
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
   const Duration deadline = DeadlineAfter(self->clock_.Now(), timeout);
   CO_ASSIGN_OR_RETURN(Way way, co_await Ready(self, deadline));
-  if (request.memory.empty() || request.memory.front().region->device() == nullptr)
+  if (request.memory.empty())
     co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
+  if (request.memory.front().region->device() == nullptr)
+    co_return co_await CallHost(std::move(self), std::move(way), std::move(request), deadline);
   co_return co_await CallDevice(std::move(self), std::move(way), std::move(request), deadline);
+}
+
+// Over TCP what the way does not reach: memory that may not be locked, for instance.
+Task<StatusOr<std::string>> SelectCore::CallHost(std::shared_ptr<SelectCore> self, Way way,
+                                                 CallRequest request, Duration deadline) {
+  if (way.rank == self->tcp_rank())
+    co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
+  CallRequest again = request;
+  auto reply = co_await CallOver(self, way, std::move(request), deadline);
+  if (ToErrno(reply.status()) != ENOTSUP || !self->options_->fall_back) co_return reply;
+  way = Way{self->tcp_, self->tcp_rank()};
+  Mark(again.memory, WayIn::kTcp);
+  self->NoteRefused(
+      "", absl::StrFormat("to some memory over %s: %s", self->NameOf(way.rank), reply.status().message()));
+  co_return co_await CallOver(std::move(self), std::move(way), std::move(again), deadline);
 }
 
 // Directly, else by way of host memory over the same path, else over TCP.
@@ -180,25 +201,32 @@ bool SelectCore::Registered(const Way& way, const std::vector<MemorySpan>& memor
   return Translate(way, &translated);
 }
 
-// After a call with a device's memory: how its bytes get there, and what was in the way of a better one.
-void SelectCore::NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in,
-                            const Status& refusal) {
+void SelectCore::Mark(const std::vector<MemorySpan>& memory, WayIn way_in) {
   const MemoryRegion* last = nullptr;
   for (const MemorySpan& span : memory) {
     if (span.region.get() == last) continue;
     last = span.region.get();
     if (auto* region = dynamic_cast<SelectRegion*>(span.region.get())) region->SetWayIn(way_in);
   }
-  std::lock_guard lock(mutex_);
-  if (refusal.ok() && refused_devices_.empty()) return;
-  const std::string name = last->device()->name();
-  if (refusal.ok()) {
-    refused_devices_.erase(name);
+}
+
+// After a call with a device's memory: how its bytes get there, and what was in the way of a better one.
+void SelectCore::NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in,
+                            const Status& refusal) {
+  Mark(memory, way_in);
+  const std::string name = memory.front().region->device()->name();
+  if (!refusal.ok()) {
+    NoteRefused(name, absl::StrFormat("to %s over %s and host memory: %s", name, NameOf(way.rank),
+                                      refusal.message()));
     return;
   }
-  std::string how =
-      absl::StrFormat("to %s over %s and host memory: %s", name, NameOf(way.rank), refusal.message());
-  auto [known, fresh] = refused_devices_.try_emplace(name, how);
+  std::lock_guard lock(mutex_);
+  refused_.erase(name);
+}
+
+void SelectCore::NoteRefused(const std::string& memory, std::string how) {
+  std::lock_guard lock(mutex_);
+  auto [known, fresh] = refused_.try_emplace(memory, how);
   if (fresh) LogInfo("data plane: from %s %s", address_, how);
   if (!fresh) known->second = std::move(how);
 }
@@ -304,7 +332,7 @@ void SelectCore::Finish(Choice choice) {
     } else if (choice.way.peer != nullptr) {
       const bool changed = way_.peer == nullptr || way_.rank != choice.way.rank;
       way_ = choice.way;
-      refused_devices_.clear();
+      refused_.clear();
       info_ = {way_.peer->path().path, Reason(choice.refused)};
       if (changed) {
         const LogLevel level = info_.reason.empty() ? LogLevel::kDebug : LogLevel::kInfo;
@@ -335,7 +363,7 @@ PathInfo SelectCore::path() const {
   std::vector<PathStats> stats = meters_->Read();
   std::lock_guard lock(mutex_);
   PathInfo info = {info_.path, info_.reason, std::move(stats)};
-  for (const auto& [device, how] : refused_devices_)
+  for (const auto& [device, how] : refused_)
     absl::StrAppend(&info.reason, info.reason.empty() ? "" : "; ", how);
   return info;
 }

@@ -49,9 +49,9 @@ StatusOr<std::unique_ptr<Registration>> Registration::Make(std::shared_ptr<Domai
   const int error = errno;
   const char* hint =
       error == ENOMEM || error == EPERM ? " (raise the limit of locked memory: ulimit -l)" : "";
-  return absl::UnavailableError(
-      absl::StrFormat("%d bytes of memory cannot be registered with RDMA device %s: %s%s", size,
-                      domain->context()->device->name, std::strerror(error), hint));
+  return ErrnoError(ENOTSUP,
+                    absl::StrFormat("%d bytes of memory cannot be registered with RDMA device %s: %s%s", size,
+                                    domain->context()->device->name, std::strerror(error), hint));
 }
 
 StatusOr<std::unique_ptr<Registration>> Registration::MakeDmaBuf(std::shared_ptr<Domain> domain,

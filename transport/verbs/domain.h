@@ -53,7 +53,8 @@ class Domain {
 // Memory registered with a domain while this object lives; the memory must outlive it.
 class Registration {
  public:
-  // `access`: ibv_access_flags. The error says what to raise if memory may not be locked.
+  // `access`: ibv_access_flags. ENOTSUP: the device or the kernel refuses; it says what to raise if memory
+  // may not be locked.
   static StatusOr<std::unique_ptr<Registration>> Make(std::shared_ptr<Domain> domain, std::byte* data,
                                                       size_t size, int access);
   // Of another device's memory, under the addresses that it has there; it stays registered when the dma-buf

@@ -216,6 +216,8 @@ bool IsMapped(const void* address) {
 ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
   FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
+  errno = device.memory_error;
+  if (errno != 0) return nullptr;
   auto* memory = static_cast<std::byte*>(data);
   if (size > 0 && !IsMapped(data)) memory = device.peer_memory ? device.peer_memory(memory, size) : nullptr;
   if (memory == nullptr) {

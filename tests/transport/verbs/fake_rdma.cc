@@ -321,6 +321,11 @@ void FakeRdma::RefuseDmaBufs(int error, int device) {
   state_->dma_buf_device = device;
 }
 
+void FakeRdma::RefuseMemory(int error) {
+  std::lock_guard lock(state_->mutex);
+  state_->memory_error = error;
+}
+
 void FakeRdma::UsePeerMemory(PeerMemory peer_memory) {
   std::lock_guard lock(state_->mutex);
   state_->peer_memory = std::move(peer_memory);

@@ -60,6 +60,8 @@ class FakeRdma {
   // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
   // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda). Of one device, or all (-1).
   void RefuseDmaBufs(int error, int device = -1);
+  // What ibv_reg_mr says from now on; 0: it works.
+  void RefuseMemory(int error);
   // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
   void UsePeerMemory(PeerMemory peer_memory);
 

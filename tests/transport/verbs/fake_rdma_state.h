@@ -168,6 +168,7 @@ class FakeRdma::State {
   std::string directory;  // of the devices' own
   mutable std::mutex mutex;
   std::vector<fake::Device> devices;
+  int memory_error = 0;                        // as RefuseMemory
   int dma_buf_error = 0, dma_buf_device = -1;  // as RefuseDmaBufs
   PeerMemory peer_memory;                      // null: none
   uint32_t next_number = 17, next_key = 1;

@@ -1,4 +1,5 @@
 // Several rails between two processes, over devices that are made up.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 namespace nacre::verbs {
 namespace {
 
+using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
 // Two devices.
@@ -182,6 +184,27 @@ TEST_P(RailsTest, WhatOneDeviceDoesNotReachGoesOverTheOther) {
   EXPECT_EQ(ReadsOver(*peer, "fake1"), 10u);
   EXPECT_EQ(peer->PathFor(**region), "rdma+gpu");
   EXPECT_EQ(device->alias()[kSize - 1], std::byte{0x77});
+}
+
+TEST_P(RailsTest, MemoryThatCannotBeRegisteredEndsNoConnection) {
+  Listen(FillForReads);
+  auto peer = Connect();
+  ASSERT_TRUE(Call(*peer, "").ok());
+  Bytes memory(kSize);
+  FakeRdma::Current()->RefuseMemory(ENOMEM);
+  auto reply = Call(*peer, "", CallMemory::kPutTarget, Whole(memory));
+  if (GetParam().name == std::string("Path")) {  // it has another way
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_EQ(memory[kSize - 1], std::byte{0x77});
+    EXPECT_THAT(peer->path().reason,
+                HasSubstr("to some memory over tcp: 100000 bytes of memory cannot be registered"));
+  } else {
+    EXPECT_EQ(ToErrno(reply.status()), ENOTSUP) << reply.status();
+    EXPECT_THAT(std::string(reply.status().message()), HasSubstr("ulimit -l"));
+  }
+  EXPECT_EQ(peer->path().path, "rdma");
+  FakeRdma::Current()->RefuseMemory(0);
+  EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(
