@@ -148,6 +148,11 @@ Task<StatusOr<StagingBuffer>> Device::Stage(size_t size) {
   co_return co_await state->staging().Stage(size, &state->engine());
 }
 
+Task<StatusOr<uint64_t>> Device::ReserveStaging(size_t size) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  co_return co_await state->staging().Reserve(size, &state->engine());
+}
+
 Task<StatusOr<std::shared_ptr<void>>> Device::Pin(std::span<const std::byte> mapped) {
   CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
   if (std::shared_ptr<void> token = pins_->Find(mapped)) co_return token;

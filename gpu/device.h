@@ -69,7 +69,7 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   Task<Status> Zero(std::vector<iovec> pieces) override;
   Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) override;
   Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
-  uint64_t staging_bytes() const override { return options_.staging_bytes; }
+  Task<StatusOr<uint64_t>> ReserveStaging(size_t size) override;
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
 
   // ENOTSUP with the reason: the driver or the GPU has no such thing.

@@ -28,6 +28,22 @@ Task<StatusOr<StagingBuffer>> Staging::Stage(size_t size, CopyEngine* engine) {
   co_return co_await buffer.Wait();
 }
 
+// The slots that are to be taken together must be there before the first of them is taken: one that could not
+// be had would be waited for by who has the others.
+Task<uint64_t> Staging::Reserve(size_t size, CopyEngine* engine) {
+  for (;;) {
+    uint64_t before = 0;
+    {
+      std::lock_guard lock(mutex_);
+      before = slots_.size() * kSlotSize;
+      if (before >= size || !MayGrow()) co_return before;
+      ++growing_;
+    }
+    (void)co_await Grow(engine);
+    if (allocated_bytes() == before) co_return before;  // no more is to be had
+  }
+}
+
 bool Staging::TakeOrWait(size_t size, const OneShot<StatusOr<StagingBuffer>>& buffer) {
   std::lock_guard lock(mutex_);
   // Nobody overtakes those who wait already.

@@ -29,6 +29,9 @@ class Staging : public std::enable_shared_from_this<Staging> {
   // As MemoryDevice::Stage. `engine` allocates. ENOMEM if not even one slot can be had.
   Task<StatusOr<StagingBuffer>> Stage(size_t size, CopyEngine* engine);
 
+  // As MemoryDevice::ReserveStaging.
+  Task<uint64_t> Reserve(size_t size, CopyEngine* engine);
+
   uint64_t allocated_bytes() const;
 
  private:

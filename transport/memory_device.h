@@ -49,8 +49,9 @@ class MemoryDevice {
   // without further calls to the device's user when the copies under way have ended.
   virtual Task<StatusOr<StagingBuffer>> Stage(size_t size) = 0;
 
-  // How much there can be in staging buffers at once.
-  virtual uint64_t staging_bytes() const { return UINT64_MAX; }
+  // Sees to it that there can be staging buffers of `size` bytes at once. How much there can be, if it is
+  // less.
+  virtual Task<StatusOr<uint64_t>> ReserveStaging(size_t size) { co_return size; }
 
   // Staging buffers of `size` bytes together, for who needs them all before he begins. Those who do take
   // turns, so that two of them never wait for what the other holds. ENOTSUP: more than there can be.

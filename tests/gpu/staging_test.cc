@@ -115,6 +115,17 @@ TEST_P(StagingTest, SeveralAtOnceTakeTurns) {
   EXPECT_EQ(allocated(), 3 * Staging::kSlotSize);
 }
 
+TEST_P(StagingTest, SeveralThatCannotBeHadAreNotWaitedFor) {
+  (void)Stage(Staging::kSlotSize);
+  {
+    WithKnobs with("pinned=1", "pinned=0");  // no more
+    const Status status = Run(device_->StageAll(2 * Staging::kSlotSize)).status();
+    EXPECT_EQ(ToErrno(status), ENOTSUP) << status;
+    EXPECT_TRUE(Run(device_->StageAll(Staging::kSlotSize)).ok());
+  }
+  EXPECT_TRUE(Run(device_->StageAll(2 * Staging::kSlotSize)).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(, StagingTest, testing::Values(Driver::kFake), DriverName);
 
 }  // namespace

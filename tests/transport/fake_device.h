@@ -40,7 +40,7 @@ class FakeDevice : public MemoryDevice {
   Task<Status> Zero(std::vector<iovec> pieces) override;
   Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) override;
   Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
-  uint64_t staging_bytes() const override { return staging_bytes_; }
+  Task<StatusOr<uint64_t>> ReserveStaging(size_t) override { co_return staging_bytes_; }
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
   // A file whose position is where the range begins.
   StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
