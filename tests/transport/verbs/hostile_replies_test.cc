@@ -190,6 +190,14 @@ class HostileRepliesTest : public TransportTest {
     co_return attached;
   }
 
+  std::future<StatusOr<std::string>> Start(Caller* caller) {
+    auto result = std::make_shared<std::promise<StatusOr<std::string>>>();
+    asio::co_spawn(
+        executor(), caller->CallOnce(peer_.get()),
+        [result](std::exception_ptr, StatusOr<std::string> reply) { result->set_value(std::move(reply)); });
+    return result->get_future();
+  }
+
   // Moves what the call asks for, as a server does.
   void Move(const Asked& asked) {
     if (asked.call.memory.size() != 1 || asked.call.with_reply) return;
@@ -290,10 +298,7 @@ TEST_P(HostileRepliesTest, AnswersThatMayNotComeEndTheLink) {
   Caller caller(this, CallMemory::kPutTarget);
   for (size_t i = 0; i < changes.size(); ++i) {
     const int64_t errors = ClientErrors();
-    std::promise<StatusOr<std::string>> result;
-    asio::co_spawn(
-        executor(), caller.CallOnce(peer_.get()),
-        [&](std::exception_ptr, StatusOr<std::string> reply) { result.set_value(std::move(reply)); });
+    std::future<StatusOr<std::string>> result = Start(&caller);
     std::optional<Asked> asked = asked_.Pop(10s);
     ASSERT_TRUE(asked) << i;
     FragmentHeader reply = ReplyHeader(asked->id, "done");
@@ -301,7 +306,7 @@ TEST_P(HostileRepliesTest, AnswersThatMayNotComeEndTheLink) {
     Bytes fragment = Fragment(reply, "done");
     changes[i](&reply, &fragment);
     SendRaw(*asked->link, fragment);
-    EXPECT_EQ(result.get_future().get().status().code(), absl::StatusCode::kUnavailable) << i;
+    EXPECT_EQ(result.get().status().code(), absl::StatusCode::kUnavailable) << i;
     (void)Run(asked->link->closed.Wait());
     EXPECT_EQ(ClientErrors(), errors + 1) << i;
   }
@@ -311,15 +316,12 @@ TEST_P(HostileRepliesTest, AnswersThatMayNotComeEndTheLink) {
 TEST_P(HostileRepliesTest, ASecondAnswerEndsTheLink) {
   Caller caller(this, CallMemory::kGetSource);
   const int64_t errors = ClientErrors();
-  std::promise<StatusOr<std::string>> result;
-  asio::co_spawn(
-      executor(), caller.CallOnce(peer_.get()),
-      [&](std::exception_ptr, StatusOr<std::string> reply) { result.set_value(std::move(reply)); });
+  std::future<StatusOr<std::string>> result = Start(&caller);
   std::optional<Asked> asked = asked_.Pop(10s);
   ASSERT_TRUE(asked);
   Move(*asked);
   Reply(*asked);
-  EXPECT_TRUE(result.get_future().get().ok());
+  EXPECT_TRUE(result.get().ok());
   Reply(*asked);
   (void)Run(asked->link->closed.Wait());
   EXPECT_EQ(ClientErrors(), errors + 1);
