@@ -241,8 +241,7 @@ CudaResult cuDevicePrimaryCtxRetain(CudaContext* context, CudaDevice device) {
   if (!KnownDevice(device)) return kCudaInvalidDevice;
   std::lock_guard lock(contexts_mutex);
   *context = &contexts[device];
-  (*context)->ordinal = device;
-  ++(*context)->retained;
+  if ((*context)->retained++ == 0) (*context)->ordinal = device;
   ++GetCounters().contexts;
   return kCudaSuccess;
 }
@@ -257,6 +256,7 @@ CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice device) {
   return kCudaSuccess;
 }
 CudaResult cuCtxPushCurrent_v2(CudaContext context) {
+  std::lock_guard lock(contexts_mutex);
   if (context == nullptr || context->retained == 0) return kCudaInvalidContext;
   current.push_back(context);
   return kCudaSuccess;
