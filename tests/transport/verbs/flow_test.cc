@@ -110,15 +110,19 @@ TEST_P(FlowTest, ASmallCallPassesAQueueOfLargeOnes) {
   Bytes memory(kCalls * kSize), small(64 << 10);
   auto region = Register(memory);
   for (size_t i = 0; i < kCalls; ++i) Start(peer, MemorySpan{region, i * kSize, kSize});
-  ASSERT_TRUE(Eventually([&] { return announced_.calls == 3; }));  // there is no room for more
+  auto waits = [&] {
+    uint64_t waits = 0;
+    for (const PathStats& stats : peer->path().stats) waits += stats.credit_waits;
+    return waits;
+  };
+  ASSERT_TRUE(
+      Eventually([&] { return announced_.calls == 3 && waits() == kCalls - 3; }));  // no room for more
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(small)).ok());
   EXPECT_EQ(announced_.calls, 13);
   announced_.open.Set({});
   EXPECT_TRUE(AllAreDone());
   EXPECT_TRUE(AllHas77(memory) && AllHas77(small));
-  uint64_t waits = 0;
-  for (const PathStats& stats : peer->path().stats) waits += stats.credit_waits;
-  EXPECT_EQ(waits, kCalls - 3);
+  EXPECT_EQ(waits(), kCalls - 3);
 }
 
 TEST_P(FlowTest, ACallBeyondTheBudgetIsServed) {
