@@ -118,11 +118,11 @@ Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, C
 // Over TCP what the way does not reach: memory that may not be locked, for instance.
 Task<StatusOr<std::string>> SelectCore::CallHost(std::shared_ptr<SelectCore> self, Way way,
                                                  CallRequest request, Duration deadline) {
-  if (way.rank == self->tcp_rank())
+  if (way.rank == self->tcp_rank() || !self->options_->fall_back)
     co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
   CallRequest again = request;
   auto reply = co_await CallOver(self, way, std::move(request), deadline);
-  if (ToErrno(reply.status()) != ENOTSUP || !self->options_->fall_back) co_return reply;
+  if (ToErrno(reply.status()) != ENOTSUP) co_return reply;
   way = Way{self->tcp_, self->tcp_rank()};
   Mark(again.memory, WayIn::kTcp);
   self->NoteRefused(

@@ -43,7 +43,7 @@ struct WindowBinding {
 
 // Registered memory whose bytes follow a message, in the same fragment.
 struct Trailer {
-  std::vector<ibv_sge> pieces;
+  absl::InlinedVector<ibv_sge, 4> pieces;
   uint32_t bytes = 0;                       // of all pieces
   std::vector<std::shared_ptr<void>> keep;  // dropped when nobody reads them any more
 };

@@ -164,7 +164,7 @@ typedef struct nacre_result {
   uint64_t bytes; /* less than asked for: end of file. What lies behind them in the buffer is as it was. 0
                      after an error. */
   char path[40];  /* that the bytes took: "shm", "tcp", "tcp+staging", "shm+gpu", "rdma+gpu", "rdma+staging";
-                     "mds":  a small file that lives there */
+                     "mds": a small file that lives there */
   char message[192]; /* of an error, or its beginning: nacre_error_message() has all of the first one's */
 } nacre_result;
 #define NACRE_RESULT_INIT                     \
