@@ -1,7 +1,6 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <functional>
@@ -92,8 +91,8 @@ class Bench {
     RETURN_IF_ERROR(target.DropCaches());
     RETURN_IF_ERROR(Phase("read 1 MiB", large, kLarge,
                           [&](uint64_t i) { return target.Read(i * kLarge, buffer(kLarge)); }));
-    RETURN_IF_ERROR(Measure("read 1 MiB, 16 at once", large, kLarge,
-                            [&] { return target.ReadAtOnce(large, std::min<uint64_t>(large, 16)); }));
+    RETURN_IF_ERROR(
+        Measure("read 1 MiB, 16 at once", large, kLarge, [&] { return target.ReadAtOnce(large); }));
     RETURN_IF_ERROR(target.DropCaches());
     RETURN_IF_ERROR(Phase("read 4 KiB, random", arguments_.count, kSmall, [&](uint64_t) {
       return target.Read(random.Below(small) * kSmall, buffer(kSmall));

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -43,6 +44,7 @@ class ClientTarget : public BenchTarget {
     ASSIGN_OR_RETURN(client::Created data,
                      runtime_.Run(filesystem_->Create(caller_, directory_, "data", 0600, O_RDWR)));
     data_ = data.handle;
+    ASSIGN_OR_RETURN(region_, transport_->Register(memory_.data(), memory_.size()));
     return OkStatus();
   }
 
@@ -59,14 +61,11 @@ class ClientTarget : public BenchTarget {
     }
     return OkStatus();
   }
-  Status ReadAtOnce(uint64_t operations, size_t depth) override {
-    std::vector<std::byte> memory(depth * kReadSize);
-    ASSIGN_OR_RETURN(std::shared_ptr<MemoryRegion> region,
-                     transport_->Register(memory.data(), memory.size()));
+  Status ReadAtOnce(uint64_t operations) override {
     std::atomic<int64_t> left = static_cast<int64_t>(operations);
     std::vector<Task<Status>> lanes;
-    for (size_t i = 0; i < depth; ++i) {
-      client::ReadPiece piece{i * kReadSize, {region, i * kReadSize, kReadSize}};
+    for (size_t i = 0; i < std::min<uint64_t>(operations, kAtOnce); ++i) {
+      client::ReadPiece piece{i * kReadSize, {region_, i * kReadSize, kReadSize}};
       lanes.push_back(Lane(filesystem_.get(), data_, std::move(piece), &left));
     }
     for (const Status& ended : runtime_.Run(WhenAll(std::move(lanes)))) RETURN_IF_ERROR(ended);
@@ -122,6 +121,8 @@ class ClientTarget : public BenchTarget {
   const std::string directory_name_ = absl::StrCat("nacre-bench.", ::getpid());
   Fid directory_;
   client::HandlePtr data_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kAtOnce * kReadSize);
+  std::shared_ptr<MemoryRegion> region_;
 };
 
 }  // namespace

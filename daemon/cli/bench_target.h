@@ -20,9 +20,12 @@ class BenchTarget {
   // One file.
   virtual Status Write(uint64_t offset, std::span<const std::byte> data) = 0;
   virtual Status Read(uint64_t offset, std::span<std::byte> data) = 0;
-  // Reads of 1 MiB from the front of the file, `depth` of them under way at a time, past this machine's
-  // caches into memory that is registered.
-  virtual Status ReadAtOnce(uint64_t, size_t) { return ErrnoError(EOPNOTSUPP, "no registered memory here"); }
+  // Reads of 1 MiB from the front of the file, kAtOnce of them under way at a time, past this machine's
+  // caches into memory that has been registered before.
+  static constexpr size_t kAtOnce = 16;
+  virtual Status ReadAtOnce(uint64_t /*operations*/) {
+    return ErrnoError(EOPNOTSUPP, "no registered memory here");
+  }
   virtual Status Sync() = 0;
   virtual Status DropCaches() = 0;  // what this machine still knows of the file
 
