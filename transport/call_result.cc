@@ -26,7 +26,7 @@ void CallResult::EndCopy(const Status& copied) {
 
 void CallResult::Tell(std::unique_lock<std::mutex> lock) {
   if (!value_ || copies_ > 0) return;
-  StatusOr<std::string> result = value_->ok() && !failed_.ok() ? failed_ : *value_;
+  StatusOr<std::string> result = value_->ok() && !failed_.ok() ? failed_ : std::move(*value_);
   lock.unlock();
   result_.Set(std::move(result));
 }

@@ -3,6 +3,7 @@
 // construction, hence thread-safe.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -56,7 +57,7 @@ class FlatMemory {
   size_t FindSpan(uint64_t offset) const;  // the one that holds this byte
 
   std::vector<MemorySpan> spans_;
-  std::vector<uint64_t> ends_;  // where each span ends in the flat view
+  absl::InlinedVector<uint64_t, 2> ends_;  // where each span ends in the flat view
   uint64_t size_ = 0;
 };
 

@@ -42,12 +42,12 @@ void AppendPiece(const Piece& piece, std::string* out) {
   out->append(reinterpret_cast<const char*>(&wire), sizeof wire);
 }
 
-StatusOr<std::vector<iovec>> ParsePieces(std::string_view text, const Views& views, uint64_t total) {
+StatusOr<Pieces> ParsePieces(std::string_view text, const Views& views, uint64_t total) {
   if (text.size() % sizeof(WirePiece) != 0) {
     return ErrnoError(EPROTO, absl::StrFormat("pieces of memory that take %d bytes, no multiple of %d",
                                               text.size(), sizeof(WirePiece)));
   }
-  std::vector<iovec> pieces;
+  Pieces pieces;
   pieces.reserve(text.size() / sizeof(WirePiece));
   uint64_t left = total;
   for (; !text.empty(); text.remove_prefix(sizeof(WirePiece))) {
@@ -69,7 +69,7 @@ std::string CountedPieces(std::string_view pieces) {
   return text;
 }
 
-StatusOr<std::vector<iovec>> TakeCountedPieces(std::string* text, const Views& views, uint64_t total) {
+StatusOr<Pieces> TakeCountedPieces(std::string* text, const Views& views, uint64_t total) {
   uint32_t count = 0;
   if (text->size() < sizeof count) return ErrnoError(EPROTO, "a call without the pieces that it shows");
   std::memcpy(&count, text->data(), sizeof count);
@@ -77,7 +77,7 @@ StatusOr<std::vector<iovec>> TakeCountedPieces(std::string* text, const Views& v
     return ErrnoError(EPROTO, absl::StrFormat("%d pieces of memory in %d bytes", count, text->size()));
   }
   const std::string_view pieces(text->data() + sizeof count, count * sizeof(WirePiece));
-  ASSIGN_OR_RETURN(std::vector<iovec> found, ParsePieces(pieces, views, total));
+  ASSIGN_OR_RETURN(Pieces found, ParsePieces(pieces, views, total));
   text->erase(0, sizeof count + pieces.size());
   return found;
 }

@@ -2,6 +2,7 @@
 // (proto/FORMAT.md). Pure functions; what arrives is checked here. Thread-safe.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
 #include <sys/uio.h>
 
 #include <cstdint>
@@ -25,14 +26,15 @@ struct Piece {
 };
 
 using Views = std::vector<std::shared_ptr<const SharedView>>;
+using Pieces = absl::InlinedVector<iovec, 2>;  // a MiB mostly lies in one or two
 
 void AppendPiece(const Piece& piece, std::string* out);
 
 // The bytes themselves, in the views. EPROTO unless all pieces lie inside and are `total` bytes together.
-StatusOr<std::vector<iovec>> ParsePieces(std::string_view text, const Views& views, uint64_t total);
+StatusOr<Pieces> ParsePieces(std::string_view text, const Views& views, uint64_t total);
 
 // A u32 number of pieces, the pieces, and what follows, which stays in *text.
 std::string CountedPieces(std::string_view pieces);
-StatusOr<std::vector<iovec>> TakeCountedPieces(std::string* text, const Views& views, uint64_t total);
+StatusOr<Pieces> TakeCountedPieces(std::string* text, const Views& views, uint64_t total);
 
 }  // namespace nacre::shm

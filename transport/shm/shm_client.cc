@@ -75,7 +75,7 @@ Task<Status> ShmClientConnection::OnFrame(FrameHeader header) {
 Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   CO_ASSIGN_OR_RETURN(const std::string body, co_await ReadBody(header.body_length));
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kPutTarget));
-  CO_ASSIGN_OR_RETURN(std::vector<iovec> from, ParsePieces(body, views_, header.payload_length));
+  CO_ASSIGN_OR_RETURN(Pieces from, ParsePieces(body, views_, header.payload_length));
   count().client_bytes_put.Add(header.payload_length);
   if (call->memory.device() != nullptr) {
     co_await PinViews(call->memory.spans().front().region->device());
@@ -114,8 +114,8 @@ Task<void> ShmClientConnection::PinViews(std::shared_ptr<MemoryDevice> device) {
 }
 
 Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
-                                             std::shared_ptr<ClientCall> call, std::vector<iovec> from) {
-  std::vector<iovec> to;
+                                             std::shared_ptr<ClientCall> call, Pieces pieces) {
+  std::vector<iovec> from(pieces.begin(), pieces.end()), to;
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
   copied.Update(self->StillLent());
@@ -134,13 +134,14 @@ Status ShmClientConnection::StillLent() const {
 // One message for several puts, and for the calls that follow upon their replies: each one wakes the server,
 // which takes as long as to copy a quarter of a MiB.
 Status ShmClientConnection::CopyAll() {
-  std::string taken;
   for (const Copy& copy : copies_) {
     absl::InlinedVector<iovec, 8> to;
     copy.call->memory.AppendPieces(copy.header.offset, copy.header.payload_length, &to);
     CopyPieces(to, copy.from);
-    AppendTakenFrame(copy.header, &taken);
   }
+  std::string taken;
+  taken.reserve(copies_.size() * kFrameHeaderSize);
+  for (const Copy& copy : copies_) AppendTakenFrame(copy.header, &taken);
   if (!copies_.empty()) RETURN_IF_ERROR(StillLent());
   for (const Copy& copy : copies_) Drop(copy.call);
   copies_.clear();

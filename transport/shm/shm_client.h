@@ -31,7 +31,7 @@ class ShmClientConnection : public ClientConnection {
   struct Copy {
     FrameHeader header;
     std::shared_ptr<ClientCall> call;
-    std::vector<iovec> from;
+    Pieces from;
   };
 
   Task<Status> OnSharedPut(FrameHeader header);
@@ -40,7 +40,7 @@ class ShmClientConnection : public ClientConnection {
   // Lets the device copy out of the server's memory at full speed.
   Task<void> PinViews(std::shared_ptr<MemoryDevice> device);
   static Task<void> CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
-                                 std::shared_ptr<ClientCall> call, std::vector<iovec> from);
+                                 std::shared_ptr<ClientCall> call, Pieces pieces);
   Status BeforeWait() override { return CopyAll(); }
   bool ShowSource(const ClientCall& call, std::string* pieces) override;
 

@@ -23,12 +23,12 @@ constexpr size_t kLentForEachCall = 8;
 constexpr size_t kMaxGathered = 8;  // replies that leave together
 
 // The part of the pieces from `offset` on.
-std::vector<iovec> From(std::span<const iovec> pieces, uint64_t offset) {
+Pieces From(std::span<const iovec> pieces, uint64_t offset) {
   while (!pieces.empty() && offset >= pieces.front().iov_len) {
     offset -= pieces.front().iov_len;
     pieces = pieces.subspan(1);
   }
-  std::vector<iovec> rest(pieces.begin(), pieces.end());
+  Pieces rest(pieces.begin(), pieces.end());
   if (rest.empty()) return rest;
   rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + offset;
   rest.front().iov_len -= offset;
@@ -83,7 +83,7 @@ StatusOr<std::shared_ptr<IncomingCall>> ShmServerConnection::NewCall(const Frame
                                                                      std::string body,
                                                                      std::unique_ptr<std::byte[]> eager) {
   auto self = std::static_pointer_cast<ShmServerConnection>(shared_from_this());
-  std::vector<iovec> source;
+  Pieces source;
   if (header.type == FrameType::kSharedCall) {
     ASSIGN_OR_RETURN(source, TakeCountedPieces(&body, views_, header.offset));
   }
@@ -176,8 +176,7 @@ void ShmServerConnection::OnClosed(const Status& why) {
 }
 
 ShmIncomingCall::ShmIncomingCall(std::shared_ptr<ShmServerConnection> connection, const FrameHeader& header,
-                                 std::string body, std::unique_ptr<std::byte[]> eager,
-                                 std::vector<iovec> source)
+                                 std::string body, std::unique_ptr<std::byte[]> eager, Pieces source)
     : TcpIncomingCall(connection, header, std::move(body), std::move(eager)),
       connection_(std::move(connection)),
       source_(std::move(source)) {}

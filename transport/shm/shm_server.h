@@ -70,7 +70,7 @@ class ShmIncomingCall : public TcpIncomingCall {
  public:
   // `source`: the caller's memory as this side sees it, where it does.
   ShmIncomingCall(std::shared_ptr<ShmServerConnection> connection, const FrameHeader& header,
-                  std::string body, std::unique_ptr<std::byte[]> eager, std::vector<iovec> source);
+                  std::string body, std::unique_ptr<std::byte[]> eager, Pieces source);
 
   Task<Status> Put(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) override;
   Task<Status> Lend(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
@@ -83,7 +83,7 @@ class ShmIncomingCall : public TcpIncomingCall {
                              ShmServerConnection::Lent lent);
 
   const std::shared_ptr<ShmServerConnection> connection_;
-  const std::vector<iovec> source_;
+  const Pieces source_;
 };
 
 }  // namespace nacre::shm

@@ -98,8 +98,9 @@ Task<Status> Connection::Refuse(FrameHeader header) {
 Task<StatusOr<std::string>> Connection::ReadBody(uint32_t length) {
   std::string body(length, '\0');
   iovec piece{body.data(), body.size()};
-  Status status = co_await reader_.Read(std::span(&piece, 1));
-  if (!status.ok()) co_return status;
+  std::span<iovec> rest(&piece, 1);
+  reader_.TakeBuffered(&rest);
+  if (!rest.empty()) CO_RETURN_IF_ERROR(co_await reader_.Read(rest));
   co_return body;
 }
 
