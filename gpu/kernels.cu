@@ -1,5 +1,6 @@
 // The kernels: one warp for each piece of a list (for checksums one block for each run of pieces), as many
-// blocks as the device runs at once, each taking pieces in turn. The list and the sums lie in pinned host memory. The arithmetic is in kernel_lanes.h.
+// blocks as the device runs at once, each taking pieces in turn. The list and the sums lie in pinned host
+// memory. The arithmetic is in kernel_lanes.h.
 #include "gpu/kernel_lanes.h"
 
 namespace nacre::gpu {
