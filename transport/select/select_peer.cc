@@ -214,14 +214,15 @@ void SelectCore::Mark(const std::vector<MemorySpan>& memory, WayIn way_in) {
 void SelectCore::NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in,
                             const Status& refusal) {
   Mark(memory, way_in);
-  const std::string name = memory.front().region->device()->name();
-  if (!refusal.ok()) {
-    NoteRefused(name, absl::StrFormat("to %s over %s and host memory: %s", name, NameOf(way.rank),
-                                      refusal.message()));
+  const MemoryDevice& device = *memory.front().region->device();
+  if (refusal.ok()) {
+    std::lock_guard lock(mutex_);
+    if (!refused_.empty()) refused_.erase(device.name());
     return;
   }
-  std::lock_guard lock(mutex_);
-  refused_.erase(name);
+  const std::string name = device.name();
+  NoteRefused(
+      name, absl::StrFormat("to %s over %s and host memory: %s", name, NameOf(way.rank), refusal.message()));
 }
 
 void SelectCore::NoteRefused(const std::string& memory, std::string how) {
