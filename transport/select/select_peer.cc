@@ -122,7 +122,10 @@ Task<StatusOr<std::string>> SelectCore::CallHost(std::shared_ptr<SelectCore> sel
     co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
   CallRequest again = request;
   auto reply = co_await CallOver(self, way, std::move(request), deadline);
-  if (ToErrno(reply.status()) != ENOTSUP) co_return reply;
+  if (ToErrno(reply.status()) != ENOTSUP) {
+    Mark(again.memory, WayIn::kDirect);  // it may have taken TCP before
+    co_return reply;
+  }
   way = Way{self->tcp_, self->tcp_rank()};
   Mark(again.memory, WayIn::kTcp);
   self->NoteRefused(

@@ -13,10 +13,10 @@
 
 namespace nacre {
 
-// How bytes get into a device's memory over the chosen path.
+// How bytes get into memory, and out of it, over the chosen path.
 enum class WayIn {
   kDirect,  // as the path itself has it
-  kStaged,  // put into staging buffers, then copied
+  kStaged,  // a device's memory: put into staging buffers, then copied
   kTcp,     // the path cannot do that either
 };
 
@@ -34,8 +34,10 @@ class SelectRegion : public MemoryRegion {
 
   const std::shared_ptr<MemoryRegion>& part(size_t candidate) const { return parts_[candidate]; }
 
-  // Of a device's memory: how the last call with it went.
-  void SetWayIn(WayIn way) { way_in_ = way; }
+  // How the last call with it went.
+  void SetWayIn(WayIn way) {
+    if (way_in_ != way) way_in_ = way;  // all calls read it, few change it
+  }
   WayIn way_in() const { return way_in_; }
 
  private:

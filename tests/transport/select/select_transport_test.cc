@@ -19,9 +19,14 @@ using Bytes = std::vector<std::byte>;
 // Names itself in front of what it carries.
 class NamedPeer : public Peer {
  public:
-  NamedPeer(std::shared_ptr<Peer> peer, std::string name, std::shared_ptr<PathMeters> meters)
-      : peer_(std::move(peer)), name_(std::move(name)), meter_(meters->Of(name_)) {}
+  NamedPeer(std::shared_ptr<Peer> peer, std::string name, std::shared_ptr<PathMeters> meters,
+            std::shared_ptr<const std::atomic<bool>> reaches_memory)
+      : peer_(std::move(peer)),
+        name_(std::move(name)),
+        meter_(meters->Of(name_)),
+        reaches_memory_(std::move(reaches_memory)) {}
   Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
+    if (!request.memory.empty() && !*reaches_memory_) return Refuse();
     meter_->Ended(request.kind, 0, 1us, OkStatus());
     return peer_->Call(std::move(request), timeout);
   }
@@ -30,9 +35,12 @@ class NamedPeer : public Peer {
   void Close() override { peer_->Close(); }
 
  private:
+  static Task<StatusOr<std::string>> Refuse() { co_return ErrnoError(ENOTSUP, "no room for keys just now"); }
+
   const std::shared_ptr<Peer> peer_;
   const std::string name_;
   const std::shared_ptr<PathMeter> meter_;
+  const std::shared_ptr<const std::atomic<bool>> reaches_memory_;
 };
 
 class FakeCandidate : public PathCandidate {
@@ -59,7 +67,7 @@ class FakeCandidate : public PathCandidate {
     ++tries;
     if (Status status = works(); !status.ok()) co_return status;
     CO_ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, inproc_->Connect(offer));
-    co_return std::make_shared<NamedPeer>(std::move(peer), name_, std::move(meters));
+    co_return std::make_shared<NamedPeer>(std::move(peer), name_, std::move(meters), reaches_memory);
   }
 
   void SetWorks(Status works) {
@@ -73,6 +81,7 @@ class FakeCandidate : public PathCandidate {
 
   bool registers = true;
   bool listens = true;
+  const std::shared_ptr<std::atomic<bool>> reaches_memory = std::make_shared<std::atomic<bool>>(true);
   std::atomic<int> tries = 0;
   std::atomic<int> calls = 0;
 
@@ -296,6 +305,22 @@ TEST_P(SelectTest, MemoryThatCannotBeRegisteredTakesTcp) {
   SelectOptions only = Options();
   only.fall_back = false;
   EXPECT_FALSE(MakeSelectTransport(executor(), RealClock(), only)->Register(memory.data(), 1).ok());
+}
+
+TEST_P(SelectTest, MemoryThatIsReachedAgainIsSaidToBe) {
+  Serve(Options(), PutMark);
+  Peer& peer = Use(Options());
+  Bytes memory(1000);
+  auto region = using_->Register(memory.data(), memory.size()).value();
+  *first_->reaches_memory = false;
+  EXPECT_EQ(Call(peer, "", CallMemory::kPutTarget, {{region, 0, 1000}}).value(), "done");
+  EXPECT_EQ(first_->calls, 0);
+  EXPECT_EQ(peer.PathFor(*region), "tcp");
+  EXPECT_THAT(peer.path().reason, HasSubstr("to some memory over tcp: no room for keys just now"));
+  *first_->reaches_memory = true;
+  EXPECT_EQ(Call(peer, "", CallMemory::kPutTarget, {{region, 0, 1000}}).value(), "done");
+  EXPECT_EQ(first_->calls, 1);
+  EXPECT_EQ(peer.PathFor(*region), "shm");
 }
 
 TEST_P(SelectTest, SharedMemoryOutlivesItsMaker) {
