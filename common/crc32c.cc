@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/ids.h"
@@ -45,12 +46,10 @@ uint64_t Load(const std::byte* p) {
   return word;
 }
 
-// What the eight bytes of `word` do when `behind` bytes follow them.
-template <size_t behind>
-uint32_t LookUp(uint64_t word) {
-  uint32_t crc = 0;
-  for (size_t i = 0; i < 8; ++i) crc ^= kTables[behind + 7 - i][word >> (8 * i) & 0xff];
-  return crc;
+// What the eight bytes of `word` do when `behind` bytes follow them. No loop: compilers would keep it one.
+template <size_t behind, size_t... i>
+uint32_t LookUp(uint64_t word, std::index_sequence<i...>) {
+  return (kTables[behind + 7 - i][word >> (8 * i) & 0xff] ^ ...);
 }
 
 #ifdef __SSE4_2__
@@ -102,9 +101,10 @@ void ThreeBlocks(const std::byte* p, uint32_t* out) {
 }  // namespace
 
 uint32_t Crc32cPortable(std::span<const std::byte> data, uint32_t crc) {
+  constexpr auto kEight = std::make_index_sequence<8>();
   crc = ~crc;
   for (; data.size() >= kSlices; data = data.subspan(kSlices))
-    crc = LookUp<8>(Load(data.data()) ^ crc) ^ LookUp<0>(Load(data.data() + 8));
+    crc = LookUp<8>(Load(data.data()) ^ crc, kEight) ^ LookUp<0>(Load(data.data() + 8), kEight);
   for (std::byte b : data) crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<uint8_t>(b)) & 0xff];
   return ~crc;
 }
