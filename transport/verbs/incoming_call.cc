@@ -196,28 +196,32 @@ Task<Status> VerbsIncomingCall::Reply(std::string body) {
   if (std::exchange(replied_, true)) co_return AlreadyReplied();
   for (const OneShot<Unit>& lent : lent_) co_await lent.Wait();
   link_->RemoveCall(id_);
-  if (!ranges_.empty()) co_return co_await ReplyWithData(std::move(body));
-  if (link_->Send(FragmentKind::kReply, 0, id_, std::move(body))) co_return OkStatus();
+  uint8_t flags = 0;
+  Trailer data;
+  if (!ranges_.empty()) {
+    flags = kReplyData;
+    CO_RETURN_IF_ERROR(AddData(&body, &data));
+  }
+  if (link_->Send(FragmentKind::kReply, flags, id_, std::move(body), {}, std::move(data)))
+    co_return OkStatus();
   co_return ErrnoError(ECONNRESET, "the caller is gone");
 }
 
-Task<Status> VerbsIncomingCall::ReplyWithData(std::string body) {
-  std::string message = EncodeDataReply(ranges_, body);
-  Trailer data = std::exchange(data_, Trailer());
-  if (copied_ || !link_->Fits(message.size(), data)) {
-    for (const ibv_sge& piece : data.pieces) {
+// Makes a reply's body a message with what was put, as much of it as possible in the trailer.
+Status VerbsIncomingCall::AddData(std::string* body, Trailer* trailer) {
+  std::string message = EncodeDataReply(ranges_, *body);
+  *trailer = std::exchange(data_, Trailer());
+  if (copied_ || !link_->Fits(message.size(), *trailer)) {
+    for (const ibv_sge& piece : trailer->pieces) {
       message.append(reinterpret_cast<const char*>(piece.addr), piece.length);
     }
-    data = Trailer();
+    *trailer = Trailer();
   }
-  if (message.size() > kMaxMessageSize) {
-    co_return ErrnoError(EINVAL, absl::StrFormat("a reply of %d bytes with its data is larger than the limit "
-                                                 "of %d",
-                                                 message.size(), kMaxMessageSize));
-  }
-  if (link_->Send(FragmentKind::kReply, kReplyData, id_, std::move(message), {}, std::move(data)))
-    co_return OkStatus();
-  co_return ErrnoError(ECONNRESET, "the caller is gone");
+  *body = std::move(message);
+  if (body->size() <= kMaxMessageSize) return OkStatus();
+  return ErrnoError(EINVAL,
+                    absl::StrFormat("a reply of %d bytes with its data is larger than the limit of %d",
+                                    body->size(), kMaxMessageSize));
 }
 
 }  // namespace nacre::verbs

@@ -30,7 +30,7 @@ class VerbsIncomingCall : public IncomingCall {
 
  private:
   void PutWithReply(uint64_t offset, const std::vector<LocalPiece>& pieces, std::shared_ptr<void> keep);
-  Task<Status> ReplyWithData(std::string body);
+  Status AddData(std::string* body, Trailer* trailer);
   Task<Status> Move(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
   Task<Status> MoveStaged(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
   std::vector<TransferPart> Cut(uint64_t offset, const std::vector<LocalPiece>& local) const;
