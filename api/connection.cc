@@ -156,8 +156,7 @@ void Connection::Start(Task<void> task) {
     if (closed_) return;  // its session is gone, and with it what there was to do
     ++started_;
   }
-  asio::co_spawn(runtime_.executor(), std::move(task), [this](std::exception_ptr exception) {
-    if (exception) DieOfException(exception);
+  Spawn(runtime_.executor(), std::move(task), [this] {
     std::lock_guard lock(mutex_);
     if (--started_ == 0) none_started_.notify_all();
   });
@@ -185,8 +184,8 @@ void Connection::CloseAll(Duration patience) {
     auto* keep = new std::shared_ptr<Connection>(connection);  // its threads may still be at work at the end
     auto done = std::make_shared<std::promise<void>>();
     std::future<void> closed = done->get_future();
-    asio::co_spawn(connection->executor(), connection->filesystem().Unmount(),
-                   [done](std::exception_ptr, const Status&) { done->set_value(); });
+    Spawn(connection->executor(), connection->filesystem().Unmount(),
+          [done](const Status&) { done->set_value(); });
     if (closed.wait_for(patience) == std::future_status::ready) continue;
     LogError("%s: what was written last could not be sent before the end of the process",
              (*keep)->options_.mds);

@@ -64,12 +64,12 @@ class Bench {
       if (mutation) request.set_sequence(++sequence_);
       if (mutation)
         request.set_low_water(sequence_ > static_cast<uint64_t>(in_flight_) ? sequence_ - in_flight_ : 1);
-      asio::co_spawn(context_, server_->Handle(peer_, std::move(request)),
-                     [&](std::exception_ptr, proto::MetadataReply reply) {
-                       if (reply.status().error() != 0) Die(FromProto(reply.status()));
-                       ++done;
-                       next();
-                     });
+      Spawn(context_.get_executor(), server_->Handle(peer_, std::move(request)),
+            [&](proto::MetadataReply reply) {
+              if (reply.status().error() != 0) Die(FromProto(reply.status()));
+              ++done;
+              next();
+            });
     };
     for (int i = 0; i < in_flight_; ++i) next();
     while (done < count) context_.run_one();
@@ -83,8 +83,7 @@ class Bench {
   template <typename T>
   T Run(Task<T> task) {
     std::optional<T> result;
-    asio::co_spawn(context_, std::move(task),
-                   [&](std::exception_ptr, T value) { result = std::move(value); });
+    Spawn(context_.get_executor(), std::move(task), [&](T value) { result = std::move(value); });
     while (!result.has_value()) context_.run_one();
     return *std::move(result);
   }

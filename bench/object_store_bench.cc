@@ -139,10 +139,8 @@ class Bench {
   template <typename T>
   T Wait(Task<T> task) {
     std::promise<T> promise;
-    asio::co_spawn(context_, std::move(task), [&promise](std::exception_ptr exception, T result) {
-      if (exception) DieOfException(exception);
-      promise.set_value(std::move(result));
-    });
+    Spawn(context_.get_executor(), std::move(task),
+          [&promise](T result) { promise.set_value(std::move(result)); });
     return promise.get_future().get();
   }
 

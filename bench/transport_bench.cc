@@ -239,8 +239,7 @@ Task<int> Lanes(Pair* pair, int lanes, CallMemory kind, size_t size, int64_t cou
 
 void RunAndWait(Pair& pair, int lanes, CallMemory kind, size_t size, int64_t count) {
   std::promise<void> done;
-  asio::co_spawn(pair.client_side.executor(), Lanes(&pair, lanes, kind, size, count),
-                 [&](std::exception_ptr, int) { done.set_value(); });
+  Spawn(pair.client_side.executor(), Lanes(&pair, lanes, kind, size, count), [&](int) { done.set_value(); });
   done.get_future().wait();
 }
 

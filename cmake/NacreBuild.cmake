@@ -57,8 +57,8 @@ find_package(PkgConfig REQUIRED)
 
 # Precompiled headers, one of three for every target: `base` made by nacre_common, `wire` with the messages made by
 # nacre_rpc, `test` with GoogleTest made by nacre_test_support. What most files of a part include belongs here.
-set(NACRE_PCH_base <boost/asio/any_io_executor.hpp> <boost/asio/awaitable.hpp> <boost/asio/co_spawn.hpp>
-    <boost/asio/io_context.hpp> <boost/asio/post.hpp> <boost/asio/use_awaitable.hpp>
+set(NACRE_PCH_base <boost/asio/any_io_executor.hpp> <boost/asio/dispatch.hpp>
+    <boost/asio/io_context.hpp> <boost/asio/post.hpp>
     <absl/container/flat_hash_map.h> <absl/container/flat_hash_set.h> <absl/functional/any_invocable.h>
     <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h>
     <algorithm> <atomic> <chrono> <deque> <functional> <list> <map> <memory> <mutex> <optional> <set> <span> <string>

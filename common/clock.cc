@@ -47,6 +47,12 @@ class SteadyClock : public Clock {
  public:
   Duration Now() override { return std::chrono::steady_clock::now().time_since_epoch(); }
 
+  Duration Coarse() override {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return std::chrono::seconds(now.tv_sec) + Duration(now.tv_nsec);
+  }
+
   WallTime Wall() override {
     timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -63,7 +69,7 @@ class SteadyClock : public Clock {
 
 Task<void> Clock::Sleep(Duration delay) {
   OneShot<Unit> done;
-  Executor executor = co_await asio::this_coro::executor;
+  Executor executor = co_await CurrentExecutor();
   auto timer = After(executor, delay, [done] { done.Set({}); });
   co_await done.Wait();
 }

@@ -35,6 +35,9 @@ class Clock {
   // Monotonic; the zero is arbitrary.
   virtual Duration Now() = 0;
   virtual WallTime Wall() = 0;
+  // Now() as it was no more than 10 ms ago, for deadlines: never dear, as the other may be (in a guest whose
+  // kernel asks an emulated timer, it takes longer than a small call's own work).
+  virtual Duration Coarse() { return Now(); }
 
   // Runs the function on the executor after the delay unless the handle is destroyed before.
   [[nodiscard]] virtual std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,

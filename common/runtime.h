@@ -37,10 +37,7 @@ class Runtime {
   template <typename T>
   T Run(Task<T> task) {
     std::promise<T> promise;
-    asio::co_spawn(context_, std::move(task), [&promise](std::exception_ptr exception, T value) {
-      if (exception) DieOfException(exception);
-      promise.set_value(std::move(value));
-    });
+    Spawn(executor(), std::move(task), [&promise](T value) { promise.set_value(std::move(value)); });
     return promise.get_future().get();
   }
 

@@ -1,28 +1,6 @@
 #include "common/task.h"
 
-#include <cstdlib>
-#include <exception>
-
-#include "common/log.h"
-
 namespace nacre {
-
-void DieOfException(std::exception_ptr exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& e) {
-    LogError("a task ended by an exception: %s", e.what());
-  } catch (...) {
-    LogError("a task ended by an exception of unknown type");
-  }
-  std::abort();
-}
-
-void Spawn(const Executor& executor, Task<void> task) {
-  asio::co_spawn(executor, std::move(task), [](std::exception_ptr exception) {
-    if (exception) DieOfException(exception);
-  });
-}
 
 Task<AsyncMutex::Guard> AsyncMutex::Lock() {
   OneShot<Unit> turn;

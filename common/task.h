@@ -1,4 +1,4 @@
-// Coroutines: Task<T>, how to start one, and what they wait on.
+// Coroutines: Task<T> (common/coroutine.h) and what tasks wait on.
 //
 // A Task runs on the executor it was started on; whoever completes an OneShot or frees an AsyncMutex only
 // posts the waiter there, so nothing is ever resumed inside somebody else's call. All primitives are
@@ -7,14 +7,6 @@
 
 #include <absl/functional/any_invocable.h>
 
-#include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/associated_executor.hpp>
-#include <boost/asio/async_result.hpp>
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -22,20 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/coroutine.h"
+
 namespace nacre {
-
-namespace asio = boost::asio;
-
-using Executor = asio::any_io_executor;
-
-template <typename T>
-using Task = asio::awaitable<T>;
-
-// Ends the process: an exception came out of a task, which is a bug (DESIGN §4: errors are Status).
-[[noreturn]] void DieOfException(std::exception_ptr exception);
-
-// Starts a task that nobody waits for.
-void Spawn(const Executor& executor, Task<void> task);
 
 // Keeps track of suspended coroutines, so that they can be destroyed where they wait (a simulated crash, the
 // end of a test): a coroutine that waits for something which only itself owns is a cycle that nothing else
@@ -76,28 +57,8 @@ class OneShot {
     return state_->done;
   }
 
-  Task<T> Wait() const {
-    std::shared_ptr<State> state = state_;
-    // Named: GCC 12 destroys a temporary closure inside co_await twice, and with it what it captured.
-    auto initiate = [state](auto handler) {
-      auto executor = asio::get_associated_executor(handler);
-      absl::AnyInvocable<void()> resume = [executor, handler = std::move(handler)]() mutable {
-        asio::post(executor, std::move(handler));
-      };
-      if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume));
-      {
-        std::lock_guard lock(state->mutex);
-        if (!state->done) {
-          state->resume = std::move(resume);
-          return;
-        }
-      }
-      resume();
-    };
-    co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(std::move(initiate),
-                                                                         asio::use_awaitable);
-    co_return std::move(*state->value);
-  }
+  // To be awaited. The one waiter gets the value.
+  auto Wait() const { return Arrival{state_}; }
 
  private:
   struct State {
@@ -106,6 +67,28 @@ class OneShot {
     std::optional<T> value;
     absl::AnyInvocable<void()> resume;
   };
+  struct Arrival {
+    std::shared_ptr<State> state;
+    bool await_ready() const noexcept { return false; }
+    template <typename Promise>
+    bool await_suspend(std::coroutine_handle<Promise> task) const {
+      const std::shared_ptr<State> kept = state;  // this may be gone as soon as the mutex is free
+      std::lock_guard lock(kept->mutex);
+      if (kept->done && suspension_tracker == nullptr) return false;
+      absl::AnyInvocable<void()> resume = [waiter = Suspended(task.promise().chain, task)]() mutable {
+        std::move(waiter).Post();
+      };
+      if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume));
+      if (kept->done) {
+        resume();  // in a simulation others may come first
+      } else {
+        kept->resume = std::move(resume);
+      }
+      return true;
+    }
+    T await_resume() const { return *std::move(state->value); }
+  };
+
   std::shared_ptr<State> state_;
 };
 
@@ -157,10 +140,9 @@ Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
   shared->left = tasks.size();
   std::vector<T> results;
   if (tasks.empty()) co_return results;
-  Executor executor = co_await asio::this_coro::executor;
+  Executor executor = co_await CurrentExecutor();
   for (size_t i = 0; i < tasks.size(); ++i) {
-    asio::co_spawn(executor, std::move(tasks[i]), [shared, i](std::exception_ptr exception, T result) {
-      if (exception) DieOfException(exception);
+    Spawn(executor, std::move(tasks[i]), [shared, i](T result) {
       std::unique_lock lock(shared->mutex);
       shared->results[i] = std::move(result);
       if (--shared->left > 0) return;

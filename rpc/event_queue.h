@@ -3,6 +3,7 @@
 // may go before gRPC's threads let go of the channel. Thread-safe. For the forms of MetadataChannel only.
 #pragma once
 
+#include <boost/asio/post.hpp>
 #include <deque>
 #include <memory>
 #include <mutex>

@@ -189,7 +189,7 @@ class GrpcConnector : public MetadataConnector {
 
   Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events,
                                                            Duration timeout) override {
-    Executor executor = co_await asio::this_coro::executor;
+    Executor executor = co_await CurrentExecutor();
     auto stream = std::make_shared<ClientStream>(address_, target_, executor, std::move(events));
     stream->Start();
     auto timer = RealClock().After(executor, timeout, [stream, address = address_, timeout] {

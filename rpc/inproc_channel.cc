@@ -1,5 +1,6 @@
 #include "rpc/inproc_channel.h"
 
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <unordered_map>
 #include <unordered_set>
@@ -119,7 +120,7 @@ class InprocServer::Connector : public MetadataConnector {
       : core_(std::move(core)), name_(std::move(name)), address_(std::move(address)) {}
 
   Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events, Duration) override {
-    Executor executor = co_await asio::this_coro::executor;
+    Executor executor = co_await CurrentExecutor();
     auto stream = std::make_shared<Stream>(core_, name_, executor, std::move(events));
     {
       std::lock_guard lock(core_->mutex);

@@ -21,7 +21,7 @@ class CallResult {
   // A copy that failed makes the call fail.
   void EndCopy(const Status& copied);
 
-  Task<StatusOr<std::string>> Wait() const { return result_.Wait(); }
+  auto Wait() const { return result_.Wait(); }
   bool IsSet() const { return result_.IsSet(); }
 
  private:

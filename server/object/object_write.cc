@@ -120,7 +120,7 @@ class RangeWriter {
 
   // The next piece comes over the network while those before go to the device.
   Task<Status> ManyPieces() {
-    Executor executor = co_await asio::this_coro::executor;
+    Executor executor = co_await CurrentExecutor();
     std::deque<OneShot<Status>> in_flight;
     Status result = OkStatus();
     for (uint64_t at = 0; at < count_ && result.ok(); at += kPieceBlocks) {
@@ -134,11 +134,8 @@ class RangeWriter {
       if (!result.ok()) break;
       OneShot<Status> done;
       in_flight.push_back(done);
-      asio::co_spawn(executor, StorePiece(at, std::move(loaded_)),
-                     [done](std::exception_ptr exception, Status status) {
-                       if (exception) DieOfException(exception);
-                       done.Set(std::move(status));
-                     });
+      Spawn(executor, StorePiece(at, std::move(loaded_)),
+            [done](Status status) { done.Set(std::move(status)); });
     }
     for (OneShot<Status>& done : in_flight) result.Update(co_await done.Wait());
     co_return result;

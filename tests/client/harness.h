@@ -105,10 +105,7 @@ class Harness {
 template <typename T>
 T Mounted::Await(Task<T> task) {
   auto result = std::make_shared<std::optional<T>>();
-  asio::co_spawn(process_->executor(), std::move(task), [result](std::exception_ptr exception, T value) {
-    if (exception) DieOfException(exception);
-    *result = std::move(value);
-  });
+  Spawn(process_->executor(), std::move(task), [result](T value) { *result = std::move(value); });
   EXPECT_TRUE(harness_.RunUntil([&] { return result->has_value(); })) << "no answer";
   return *std::move(*result);
 }

@@ -25,13 +25,10 @@ const Status& StatusOf(const StatusOr<T>& result) {
 template <typename T>
 void Begin(const std::shared_ptr<Started>& started, Mounted& mount, Task<T> task) {
   ++started->begun;
-  asio::co_spawn(mount.process()->executor(), std::move(task),
-                 [started](std::exception_ptr exception, T result) {
-                   if (exception) DieOfException(exception);
-                   ++started->ended;
-                   if (Status status = StatusOf(result); !status.ok())
-                     started->failed.push_back(std::move(status));
-                 });
+  Spawn(mount.process()->executor(), std::move(task), [started](T result) {
+    ++started->ended;
+    if (Status status = StatusOf(result); !status.ok()) started->failed.push_back(std::move(status));
+  });
 }
 
 // Every attribute that arrives may take the layout away that an operation under way has just looked at.

@@ -160,11 +160,11 @@ TEST_F(ReadInto, GivesTheLeaseUpInTheMiddle) {
   Target target(data.size());
   std::vector<ReadPiece> pieces = {{0, target.Span(0, data.size())}};
   bool done = false;
-  asio::co_spawn(client->process()->executor(), client->fs().ReadInto(file, std::move(pieces), nullptr),
-                 [&](std::exception_ptr, StatusOr<PiecesRead> read) {
-                   EXPECT_TRUE(read.ok()) << read.status();
-                   done = true;
-                 });
+  Spawn(client->process()->executor(), client->fs().ReadInto(file, std::move(pieces), nullptr),
+        [&](StatusOr<PiecesRead> read) {
+          EXPECT_TRUE(read.ok()) << read.status();
+          done = true;
+        });
   auto other = harness_.Mount();
   EXPECT_TRUE(other->Lookup("f").ok());
   ASSERT_TRUE(harness_.RunUntil([&] { return done; }));
@@ -182,8 +182,8 @@ TEST_F(ReadInto, CancelledWhileTheMdsIsAwayItTouchesNothingAnyMore) {
   Target target(kMiB);
   std::vector<ReadPiece> pieces = {{0, target.Span(0, kMiB)}};
   std::optional<Status> ended;
-  asio::co_spawn(client->process()->executor(), client->fs().ReadInto(file, std::move(pieces), cancellation),
-                 [&](std::exception_ptr, StatusOr<PiecesRead> read) { ended = read.status(); });
+  Spawn(client->process()->executor(), client->fs().ReadInto(file, std::move(pieces), cancellation),
+        [&](StatusOr<PiecesRead> read) { ended = read.status(); });
   harness_.world.RunFor(1s);
   EXPECT_FALSE(ended.has_value());
   cancellation->Cancel(ErrnoError(ECANCELED, "enough"));

@@ -32,9 +32,8 @@ TEST(Targets, AnAddressThatIsNoneFailsTheCallsAndNothingElse) {
     request.mutable_sync();
     std::vector<MemorySpan> none;
     std::optional<Status> ended;
-    asio::co_spawn(
-        context, targets.Call(std::move(request), CallMemory::kNone, std::move(none)),
-        [&ended](std::exception_ptr, StatusOr<proto::ObjectReply> reply) { ended = reply.status(); });
+    Spawn(context.get_executor(), targets.Call(std::move(request), CallMemory::kNone, std::move(none)),
+          [&ended](StatusOr<proto::ObjectReply> reply) { ended = reply.status(); });
     context.restart();
     context.poll();
     return ended.value_or(OkStatus());

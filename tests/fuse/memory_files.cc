@@ -66,7 +66,7 @@ Task<StatusOr<PiecesRead>> MemoryFileSystem::ReadInto(HandlePtr, std::vector<Rea
 }
 
 Task<StatusOr<ReadResult>> MemoryFileSystem::Read(HandlePtr handle, uint64_t offset, size_t size) {
-  co_await asio::post(executor_, asio::use_awaitable);
+  co_await Yield();
   OneShot<Unit> turn;
   bool wait = false;
   {
@@ -92,7 +92,7 @@ Task<StatusOr<ReadResult>> MemoryFileSystem::Read(HandlePtr handle, uint64_t off
 // Suspends before it looks at the data, which must therefore stay in place.
 Task<StatusOr<size_t>> MemoryFileSystem::Write(HandlePtr handle, uint64_t offset,
                                                std::span<const std::span<const std::byte>> pieces) {
-  co_await asio::post(executor_, asio::use_awaitable);
+  co_await Yield();
   std::lock_guard lock(mutex_);
   std::string& data = MemoryHandle::Of(handle).node->data;
   if (MemoryHandle::Of(handle).flags & O_APPEND) offset = data.size();

@@ -119,7 +119,7 @@ class HostileChannel : public MetadataChannel {
 
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) override {
     std::shared_ptr<HostileStream> stream = stream_;
-    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+    co_await Yield();
     stream->MaybePush();
     if (stream->MaybeLose()) co_return absl::UnavailableError("hostile");
     co_return Reply(stream->input, request);
@@ -150,7 +150,7 @@ class HostilePeer : public Peer {
 
   Task<StatusOr<std::string>> Call(CallRequest call, Duration) override {
     FuzzedDataProvider& input = input_;
-    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+    co_await Yield();
     for (const MemorySpan& span : call.memory) {
       if (call.kind == CallMemory::kPutTarget)
         std::memset(span.data(), input.ConsumeBool() ? 1 : 0, span.length);

@@ -20,10 +20,7 @@ struct Simulated {
   template <typename T>
   std::optional<T> Await(sim::Process* process, Task<T> task, Duration limit = 60s) {
     auto result = std::make_shared<std::optional<T>>();
-    asio::co_spawn(process->executor(), std::move(task), [result](std::exception_ptr exception, T value) {
-      if (exception) DieOfException(exception);
-      result->emplace(std::move(value));
-    });
+    Spawn(process->executor(), std::move(task), [result](T value) { result->emplace(std::move(value)); });
     world.RunUntil([&] { return result->has_value(); }, limit);
     return std::move(*result);
   }

@@ -103,7 +103,7 @@ TEST_P(StagingTest, SeveralAtOnceTakeTurns) {
       }
       whole = whole && total == 2 * Staging::kSlotSize + 5;
       *most = std::max<size_t>(*most, ++*in_use);
-      co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+      co_await Yield();
       --*in_use;
     }
     co_return whole;

@@ -113,10 +113,8 @@ class KilledServerTest : public ::testing::TestWithParam<std::string> {
     request.kind = CallMemory::kPutTarget;
     request.memory.push_back({region_, kEdge, kSize});
     auto ended = std::make_shared<std::promise<Status>>();
-    asio::co_spawn(runtime_.executor(), peer_->Call(std::move(request), timeout),
-                   [ended](std::exception_ptr, const StatusOr<std::string>& reply) {
-                     ended->set_value(reply.status());
-                   });
+    Spawn(runtime_.executor(), peer_->Call(std::move(request), timeout),
+          [ended](const StatusOr<std::string>& reply) { ended->set_value(reply.status()); });
     const auto give_up = std::chrono::steady_clock::now() + 20s;
     while (At(kEdge) != kServers && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
     EXPECT_EQ(At(kEdge), kServers) << "nothing came from " << address;

@@ -169,6 +169,11 @@ proto::MetadataRequest GetattrOf(uint64_t sequence) {
 
 class ChannelTest : public testing::TestWithParam<std::string> {
  protected:
+  template <typename T>
+  T Await(OneShot<T> value) {
+    return runtime_.Run([](OneShot<T> value) -> Task<T> { co_return co_await value.Wait(); }(value));
+  }
+
   void SetUp() override {
     std::string pattern = testing::TempDir() + "/nacre-rpc.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
@@ -238,7 +243,7 @@ TEST_P(ChannelTest, AWaitingRequestDoesNotHoldUpOthers) {
   EXPECT_EQ(runtime_.Run(Hammer(channel_, 0, 20)), 20);
   EXPECT_FALSE(locked.IsSet());
   mds_.go.Set({});
-  EXPECT_TRUE(runtime_.Run(locked.Wait()).ok());
+  EXPECT_TRUE(Await(locked).ok());
 }
 
 TEST_P(ChannelTest, PushesComeInOrder) {
@@ -246,7 +251,7 @@ TEST_P(ChannelTest, PushesComeInOrder) {
   proto::MetadataRequest request;
   request.mutable_statfs();
   ASSERT_TRUE(runtime_.Run(channel_->Call(request)).ok());
-  runtime_.Run(heard_.third_push.Wait());
+  Await(heard_.third_push);
   EXPECT_EQ(heard_.pushes, (std::vector<uint64_t>{1, 2, 3}));
 }
 
@@ -255,11 +260,11 @@ TEST_P(ChannelTest, TheServersCloseDeliversWhatWasSentBefore) {
   proto::MetadataRequest request;
   request.mutable_close();
   (void)runtime_.Run(channel_->Call(request));
-  runtime_.Run(heard_.any_lost.Wait());
+  Await(heard_.any_lost);
   EXPECT_EQ(heard_.pushes, std::vector<uint64_t>{99});
   ASSERT_EQ(heard_.lost.size(), 1u);
   EXPECT_TRUE(IsRetryable(heard_.lost[0])) << heard_.lost[0];
-  runtime_.Run(mds_.gone.Wait());
+  Await(mds_.gone);
   auto late = runtime_.Run(channel_->Call(GetattrOf(1)));
   EXPECT_TRUE(IsRetryable(late.status())) << late.status();
 }
@@ -274,9 +279,9 @@ TEST_P(ChannelTest, ClosingFailsPendingCallsAndTellsTheServerButNotTheClient) {
   }(channel_, lock, locked));
   EXPECT_EQ(runtime_.Run(Hammer(channel_, 0, 1)), 1);
   channel_->Close();
-  Status status = runtime_.Run(locked.Wait()).status();
+  Status status = Await(locked).status();
   EXPECT_TRUE(IsRetryable(status)) << status;
-  runtime_.Run(mds_.gone.Wait());
+  Await(mds_.gone);
   EXPECT_EQ(mds_.disconnected, 1);
   EXPECT_TRUE(heard_.lost.empty());
 }
@@ -291,9 +296,9 @@ TEST_P(ChannelTest, AStoppedServerIsNoticedAndARestartedOneTakesConnectionsAgain
   }(channel_, lock, locked));
   EXPECT_EQ(runtime_.Run(Hammer(channel_, 0, 1)), 1);
   server_->Stop();
-  EXPECT_TRUE(IsRetryable(runtime_.Run(locked.Wait()).status()));
-  runtime_.Run(heard_.any_lost.Wait());
-  runtime_.Run(mds_.gone.Wait());
+  EXPECT_TRUE(IsRetryable(Await(locked).status()));
+  Await(heard_.any_lost);
+  Await(mds_.gone);
 
   auto connector = server_->Connector();
   auto refused = runtime_.Run(connector->Connect({}, 2s));
@@ -335,7 +340,7 @@ TEST_P(GrpcTest, StopEndsACallThatWouldNeverBeAnswered) {
   proto::HeartbeatRequest beat;
   ASSERT_TRUE(runtime_.Run(cluster->Heartbeat(beat)).ok());
   server_->Stop();
-  EXPECT_FALSE(runtime_.Run(asked.Wait()).ok());
+  EXPECT_FALSE(Await(asked).ok());
 }
 
 TEST_P(GrpcTest, AClusterCallEndsAtItsTimeout) {

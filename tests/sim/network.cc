@@ -1,5 +1,6 @@
 #include "tests/sim/network.h"
 
+#include <boost/asio/post.hpp>
 #include <cerrno>
 
 namespace nacre::sim {

@@ -306,10 +306,10 @@ void Scenario::WaitEvicted() {
   auto sessions = std::make_shared<size_t>(most + 1);
   for (Duration waited{0}; *sessions > most && waited < kPatience && !failed(); waited += 1s) {
     Work(1s);
-    asio::co_spawn(cluster_.process(cluster_.mds())->executor(), cluster_.metadata().GetStatus(),
-                   [sessions](std::exception_ptr, const proto::ClusterStatus& status) {
-                     *sessions = static_cast<size_t>(status.sessions_size());
-                   });
+    Spawn(cluster_.process(cluster_.mds())->executor(), cluster_.metadata().GetStatus(),
+          [sessions](const proto::ClusterStatus& status) {
+            *sessions = static_cast<size_t>(status.sessions_size());
+          });
   }
   if (*sessions > most) world_.Fail("hang: dead sessions are not evicted");
 }
@@ -317,10 +317,7 @@ void Scenario::WaitEvicted() {
 // The task's result; it runs in this process while nothing else is looked at.
 Status Scenario::Await(Process* process, Task<Status> task, const char* what) {
   auto result = std::make_shared<std::optional<Status>>();
-  asio::co_spawn(process->executor(), std::move(task), [result](std::exception_ptr exception, Status status) {
-    if (exception) DieOfException(exception);
-    *result = std::move(status);
-  });
+  Spawn(process->executor(), std::move(task), [result](Status status) { *result = std::move(status); });
   world_.RunUntil([&] { return result->has_value() || failed(); }, kPatience);
   if (!result->has_value()) *result = ErrnoError(ETIMEDOUT, "hang");
   if (!(*result)->ok()) world_.Fail(absl::StrFormat("%s: %s", what, (*result)->ToString()));

@@ -1,6 +1,7 @@
 #include "tests/sim/world.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cstdio>
 
 namespace nacre::sim {

@@ -402,7 +402,7 @@ TEST_P(TransportTest, ATimeoutNeverWritesLate) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     gate.open.Set({});
     // Whether the server has noticed by now is open; what counts is the memory.
-    (void)Run(gate.outcome.Wait());
+    (void)Run(gate.outcome);
     EXPECT_TRUE(memory == Bytes(size, std::byte{0xaa}));
     StopListening();
   }
@@ -419,11 +419,11 @@ TEST_P(TransportTest, CloseEndsTheCallsInProgress) {
     auto reply = co_await peer->Call(std::move(request), 20s);
     ended.Set(reply.status());
   }(peer, std::move(request), ended));
-  Run(gate.entered.Wait());
+  Run(gate.entered);
   peer->Close();
-  EXPECT_EQ(Run(ended.Wait()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Run(ended).code(), absl::StatusCode::kUnavailable);
   gate.open.Set({});
-  (void)Run(gate.outcome.Wait());
+  (void)Run(gate.outcome);
   EXPECT_TRUE(memory == Bytes(100'000, std::byte{0xaa}));
   EXPECT_EQ(Call(*peer, "later").status().code(), absl::StatusCode::kUnavailable);
 }
@@ -439,11 +439,11 @@ TEST_P(TransportTest, ALostListenerEndsTheCallsInProgress) {
     auto reply = co_await peer->Call(std::move(request), 20s);
     ended.Set(reply.status());
   }(peer, std::move(request), ended));
-  Run(gate.entered.Wait());
+  Run(gate.entered);
   StopListening();
-  EXPECT_EQ(Run(ended.Wait()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Run(ended).code(), absl::StatusCode::kUnavailable);
   gate.open.Set({});
-  EXPECT_FALSE(Run(gate.outcome.Wait()).ok());
+  EXPECT_FALSE(Run(gate.outcome).ok());
   EXPECT_TRUE(memory == Bytes(100'000, std::byte{0xaa}));
 }
 

@@ -63,11 +63,13 @@ class TransportTest : public ::testing::TestWithParam<TransportKind> {
   T Run(Task<T> task) {
     std::promise<T> promise;
     std::future<T> future = promise.get_future();
-    asio::co_spawn(context_, std::move(task), [&promise](std::exception_ptr exception, T value) {
-      if (exception) DieOfException(exception);
-      promise.set_value(std::move(value));
-    });
+    Spawn(context_.get_executor(), std::move(task),
+          [&promise](T value) { promise.set_value(std::move(value)); });
     return future.get();
+  }
+  template <typename T>
+  T Run(OneShot<T> value) {
+    return Run([](OneShot<T> value) -> Task<T> { co_return co_await value.Wait(); }(std::move(value)));
   }
 
   StatusOr<std::string> Call(Peer& peer, std::string body, CallMemory kind = CallMemory::kNone,

@@ -46,7 +46,7 @@ class InprocCallState {
     return result_.Set(std::move(result));
   }
 
-  Task<StatusOr<std::string>> Wait() const { return result_.Wait(); }
+  auto Wait() const { return result_.Wait(); }
 
   // Of the caller's memory; null: host memory, or the call is over.
   std::shared_ptr<MemoryDevice> device() {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <cerrno>
 #include <cstring>
 
@@ -149,7 +148,8 @@ Status SendRefusal(int socket) {
 // A new socket may be reported readable without anything to read.
 Task<StatusOr<Views>> ReceiveSetup(StreamSocket& socket, ShmMemory* memory) {
   for (;;) {
-    auto [error] = co_await socket.async_wait(StreamSocket::wait_read, asio::as_tuple(asio::use_awaitable));
+    auto wait = [&socket](auto done) { socket.async_wait(StreamSocket::wait_read, std::move(done)); };
+    auto [error] = co_await Operation<boost::system::error_code>(wait);
     if (error) co_return ErrnoError(error.value(), error.message());
     StatusOr<Views> views = TryReceive(socket.native_handle(), memory);
     if (views.ok() || ToErrno(views.status()) != EAGAIN) co_return views;

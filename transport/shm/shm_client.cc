@@ -86,7 +86,7 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   }
   if (copies_.size() == kMaxCopies) {
     CO_RETURN_IF_ERROR(CopyAll());
-    co_await asio::post(executor(), asio::use_awaitable);  // others' turn: what they send leaves with it
+    co_await Yield();  // others' turn: what they send leaves with it
   }
   if (!Hold(call)) co_return ErrnoError(EPROTO, "a put for a call that has been replied to");
   copies_.push_back({header, std::move(call), std::move(from)});

@@ -65,7 +65,7 @@ error_code ConnectLocal(StreamSocket& socket, const StreamEndpoint& endpoint) {
 Task<error_code> ConnectOnce(StreamSocket& socket, StreamEndpoint endpoint, Clock& clock, Duration timeout) {
   OneShot<error_code> done;
   socket.async_connect(endpoint, [done](error_code error) { done.Set(error); });
-  Executor executor = co_await asio::this_coro::executor;
+  Executor executor = co_await CurrentExecutor();
   auto timer = clock.After(executor, timeout, [done] { done.Set(asio::error::timed_out); });
   co_return co_await done.Wait();
 }

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <cstring>
 
 namespace nacre {
@@ -40,7 +39,8 @@ StreamReader::StreamReader(StreamSocket& socket, const std::atomic<bool>& stoppe
 Task<Status> StreamReader::Receive(std::span<const asio::mutable_buffer> buffers, size_t* received) {
   if (stopped_.load(std::memory_order_acquire))
     co_return absl::CancelledError("the connection is being closed");
-  auto [error, n] = co_await socket_.async_read_some(buffers, asio::as_tuple(asio::use_awaitable));
+  auto read = [this, buffers](auto done) { socket_.async_read_some(buffers, std::move(done)); };
+  auto [error, n] = co_await Operation<error_code, size_t>(read);
   *received = n;
   if (!error) co_return OkStatus();
   if (error == asio::error::eof) co_return ErrnoError(ECONNRESET, "the other side closed the connection");

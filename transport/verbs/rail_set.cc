@@ -3,6 +3,7 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 
 #include "common/log.h"
 #include "common/metrics.h"

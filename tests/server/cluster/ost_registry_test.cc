@@ -16,7 +16,6 @@ namespace nacre::cluster {
 namespace {
 
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 
 MATCHER_P2(IsRefused, error, text, "") {
@@ -64,8 +63,8 @@ class OstRegistryTest : public testing::Test {
 
   proto::RegisterOssReply Register(const proto::RegisterOssRequest& request) {
     std::optional<proto::RegisterOssReply> reply;
-    asio::co_spawn(context, registry->Register(request),
-                   [&reply](std::exception_ptr, proto::RegisterOssReply value) { reply = std::move(value); });
+    Spawn(context.get_executor(), registry->Register(request),
+          [&reply](proto::RegisterOssReply value) { reply = std::move(value); });
     context.restart();
     while (!reply.has_value() && context.run_one() > 0) {
     }

@@ -13,7 +13,7 @@ template <typename T>
 T Await(Task<T> task) {
   asio::io_context context;
   std::optional<T> result;
-  asio::co_spawn(context, std::move(task), [&](std::exception_ptr, T value) { result = std::move(value); });
+  Spawn(context.get_executor(), std::move(task), [&](T value) { result = std::move(value); });
   context.run();
   return *std::move(result);
 }

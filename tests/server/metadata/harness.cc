@@ -1,5 +1,7 @@
 #include "tests/server/metadata/harness.h"
 
+#include <boost/asio/post.hpp>
+
 #include "common/log.h"
 #include "rpc/object_stub.h"
 
@@ -318,11 +320,8 @@ proto::MetadataReply TestClient::Call(proto::MetadataRequest request) {
 void TestClient::Start(proto::MetadataRequest request,
                        std::shared_ptr<std::optional<proto::MetadataReply>> reply) {
   request = Prepare(std::move(request));
-  asio::co_spawn(harness.context.get_executor(), harness.server->Handle(peer, std::move(request)),
-                 [reply](std::exception_ptr exception, proto::MetadataReply value) {
-                   if (exception) DieOfException(exception);
-                   *reply = std::move(value);
-                 });
+  Spawn(harness.context.get_executor(), harness.server->Handle(peer, std::move(request)),
+        [reply](proto::MetadataReply value) { *reply = std::move(value); });
 }
 
 proto::MetadataReply TestClient::Lookup(Fid parent, const std::string& name, bool layout) {

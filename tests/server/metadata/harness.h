@@ -115,10 +115,7 @@ class Harness {
   template <typename T>
   T Await(Task<T> task) {
     auto result = std::make_shared<std::optional<T>>();
-    asio::co_spawn(context.get_executor(), std::move(task), [result](std::exception_ptr exception, T value) {
-      if (exception) DieOfException(exception);
-      *result = std::move(value);
-    });
+    Spawn(context.get_executor(), std::move(task), [result](T value) { *result = std::move(value); });
     EXPECT_TRUE(RunUntil([&] { return result->has_value(); })) << "no answer";
     return *std::move(*result);
   }

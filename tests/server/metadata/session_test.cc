@@ -19,9 +19,8 @@ struct Connecting {
     request.mutable_connect()->set_version(1);
     request.mutable_connect()->set_nonce(nonce);
     request.mutable_connect()->set_replaces(replaces);
-    asio::co_spawn(
-        harness.context.get_executor(), harness.server->Handle(peer, request),
-        [reply = reply](std::exception_ptr, proto::MetadataReply value) { *reply = std::move(value); });
+    Spawn(harness.context.get_executor(), harness.server->Handle(peer, request),
+          [reply = reply](proto::MetadataReply value) { *reply = std::move(value); });
   }
   bool done() const { return reply->has_value(); }
 };
@@ -129,12 +128,12 @@ TEST(Session, ARepeatWaitsForTheFirst) {
   int answers = 0;
   std::string first;
   for (int i = 0; i < 3; ++i) {
-    asio::co_spawn(harness.context.get_executor(), harness.server->Handle(client.peer, request),
-                   [&](std::exception_ptr, proto::MetadataReply reply) {
-                     ++answers;
-                     if (first.empty()) first = reply.SerializeAsString();
-                     EXPECT_EQ(first, reply.SerializeAsString());
-                   });
+    Spawn(harness.context.get_executor(), harness.server->Handle(client.peer, request),
+          [&](proto::MetadataReply reply) {
+            ++answers;
+            if (first.empty()) first = reply.SerializeAsString();
+            EXPECT_EQ(first, reply.SerializeAsString());
+          });
   }
   ASSERT_TRUE(harness.RunUntil([&] { return answers == 3; }));
   EXPECT_EQ(client.Getattr(kRootFid).attr().attr().nlink(), 3u);

@@ -201,7 +201,7 @@ TEST_P(ShmTransportTest, NothingIsGotOutOfTheMemoryOfACallThatTimedOut) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   std::memset(memory_->data(), 1, 100'000);  // another use of it
   gate.open.Set({});
-  EXPECT_FALSE(Run(gate.outcome.Wait()).ok());
+  EXPECT_FALSE(Run(gate.outcome).ok());
 }
 
 // Speaks as a client that has been shown the pool, and has made one call for `size` bytes of it.
@@ -229,7 +229,7 @@ TEST_P(ShmTransportTest, AClientThatNeverTakesIsCutOff) {
   RawSocket socket = HalfAClient(address, 100'000);
   std::string rest;
   EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kSharedPut);
-  EXPECT_EQ(Run(outcome.Wait()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Run(outcome).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(socket.WaitForEnd());
   EXPECT_EQ(Count("server.puts_not_taken"), before + 1);
 }
@@ -243,7 +243,7 @@ TEST_P(ShmTransportTest, AClientThatDiesFreesWhatWasPut) {
     std::string rest;
     EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kSharedPut);
   }
-  EXPECT_EQ(Run(outcome.Wait()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Run(outcome).code(), absl::StatusCode::kUnavailable);
 }
 
 // Lends the pool's beginning and replies at once.
@@ -381,8 +381,8 @@ void HostileServer(const std::string& address, const FrameHeader& answer, const 
     auto region = transport->Register(memory.data(), memory.size()).value();
     std::promise<Status> ended;
     CallRequest request{"x", CallMemory::kPutTarget, {{region, 4096, 4096}}};
-    asio::co_spawn(context, peer->Call(std::move(request), 10s),
-                   [&](std::exception_ptr, StatusOr<std::string> reply) { ended.set_value(reply.status()); });
+    Spawn(context.get_executor(), peer->Call(std::move(request), 10s),
+          [&](StatusOr<std::string> reply) { ended.set_value(reply.status()); });
     EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kUnavailable);
     for (size_t i = 0; i < memory.size(); ++i) {
       if (i >= 4096 && i < 8192) continue;

@@ -168,7 +168,7 @@ TEST_P(TcpTransportTest, CallsBeyondTheLimitWaitAtTheClientAndTimeOutThere) {
   EXPECT_EQ(Run(call(peer, 30ms)), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(room.size(), 2u);
   room.Open();
-  EXPECT_EQ(Run(codes.Wait()), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(Run(codes), (std::vector<int>{0, 0, 0}));
 }
 
 // What a hostile server does after it has read the call.
@@ -375,9 +375,9 @@ TEST_P(TcpTransportTest, ATimeoutEndsOnlyTheCallsOfItsConnection) {
     ended.Set(reply.status());
   };
   Spawn(executor(), wait(peer, spans, ended));
-  Run(entered.Wait());
+  Run(entered);
   while (!ended.IsSet()) ASSERT_TRUE(Call(*peer, "small").ok());
-  EXPECT_EQ(Run(ended.Wait()).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Run(ended).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(Call(*peer, "large", CallMemory::kPutTarget, spans).ok());
   open.Set({});
 }

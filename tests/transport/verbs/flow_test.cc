@@ -51,7 +51,7 @@ class FlowTest : public TransportTest {
         }
         ++announced.calls;
         while (announced.gated && size > 64 << 10 && !announced.open.IsSet()) {
-          co_await asio::post(asio::use_awaitable);
+          co_await Yield();
         }
         const Bytes data(size, std::byte{0x77});
         const std::span<const std::byte> out(data);
@@ -64,7 +64,7 @@ class FlowTest : public TransportTest {
 
   void Start(std::shared_ptr<Peer> peer, MemorySpan span) {
     ++started_;
-    asio::co_spawn(
+    Spawn(
         executor(),
         [](std::shared_ptr<Peer> peer, MemorySpan span) -> Task<bool> {
           CallRequest request{"", CallMemory::kPutTarget, {}};
@@ -72,7 +72,7 @@ class FlowTest : public TransportTest {
           auto reply = co_await peer->Call(std::move(request), 60s);
           co_return reply.ok();
         }(std::move(peer), std::move(span)),
-        [this](std::exception_ptr, bool ok) { ++(ok ? done_ : failed_); });
+        [this](bool ok) { ++(ok ? done_ : failed_); });
   }
   bool AllAreDone() {
     return Eventually([this] { return done_ == started_; });

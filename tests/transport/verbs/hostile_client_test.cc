@@ -72,7 +72,7 @@ class HostileClientTest : public TransportTest {
 
 TEST_P(HostileClientTest, AMalformedEndpointIsRefused) {
   Listen(Echo);
-  for (std::string bad :
+  for (const std::string& bad :
        {std::string(), std::string("garbage"), std::string(44, '\0'), std::string(1024, 'x')}) {
     Status refused = Run([](HostileClientTest* test, std::string bad) -> Task<Status> {
       std::string address = test->address();
@@ -107,7 +107,7 @@ TEST_P(HostileClientTest, MessagesThatMayNotComeEndTheLink) {
     auto link = Attach();
     ASSERT_NE(link, nullptr);
     EXPECT_TRUE(link->Send(kind, 0, 1, message));
-    EXPECT_FALSE(Run(link->closed.Wait()).ok());
+    EXPECT_FALSE(Run(link->closed).ok());
     EXPECT_GT(errors.Get(), before) << static_cast<int>(kind) << " " << message.size();
   }
   ExpectServerGoesOn();
@@ -141,8 +141,8 @@ TEST_P(HostileClientTest, WrongKeysAndRangesEndTheLink) {
     ASSERT_NE(link, nullptr);
     const std::vector<RemoteSpan> spans = {span};
     EXPECT_TRUE(link->Send(FragmentKind::kCall, 0, 1, EncodeCall(CallMemory::kPutTarget, spans, "").value()));
-    EXPECT_EQ(Run(outcome.Wait()).code(), absl::StatusCode::kUnavailable);
-    EXPECT_FALSE(Run(link->closed.Wait()).ok());
+    EXPECT_EQ(Run(outcome).code(), absl::StatusCode::kUnavailable);
+    EXPECT_FALSE(Run(link->closed).ok());
   }
   EXPECT_TRUE(memory == Bytes(8192, std::byte{0xaa}));
   ExpectServerGoesOn();
@@ -158,7 +158,7 @@ TEST_P(HostileClientTest, ClientsCannotReachTheServersMemory) {
     transfer.opcode = opcode;
     transfer.parts.resize(1);
     EXPECT_EQ(Run(link->Run(&transfer)).code(), absl::StatusCode::kUnavailable) << opcode;
-    EXPECT_FALSE(Run(link->closed.Wait()).ok());
+    EXPECT_FALSE(Run(link->closed).ok());
   }
   ExpectServerGoesOn();
 }
@@ -178,7 +178,7 @@ TEST_P(HostileClientTest, MoreCallsThanAllowedEndTheLink) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(link->Send(FragmentKind::kCall, 0, 1, EncodeCall(CallMemory::kNone, {}, "wait").value()));
   }
-  EXPECT_FALSE(Run(link->closed.Wait()).ok());
+  EXPECT_FALSE(Run(link->closed).ok());
   EXPECT_EQ(started, 1);
   open.Set({});
   ExpectServerGoesOn();
@@ -196,7 +196,7 @@ TEST_P(HostileClientTest, AFloodEndsNoOtherLink) {
   for (uint64_t id = 1; id < 20; ++id) link->Send(FragmentKind::kCall, 0, id, call);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(Call(*peer, "meanwhile").ok());
   link->Shutdown(absl::CancelledError("that was it"));
-  EXPECT_FALSE(Run(link->closed.Wait()).ok());
+  EXPECT_FALSE(Run(link->closed).ok());
   EXPECT_EQ(GetCounter("transport.verbs.client.connections_lost").Get(), lost);
   ExpectServerGoesOn();
 }
@@ -212,7 +212,7 @@ TEST_P(HostileClientTest, MoreThanItWasGrantedEndsTheLink) {
   FakeRdma::Current()->MakeDeaf(link->local().queue_pair);
   const std::string call = EncodeCall(CallMemory::kNone, {}, std::string(500'000, 'b')).value();
   for (uint64_t id = 1; id < 20; ++id) link->Send(FragmentKind::kCall, 0, id, call);
-  EXPECT_FALSE(Run(link->closed.Wait()).ok());
+  EXPECT_FALSE(Run(link->closed).ok());
   EXPECT_EQ(beyond.Get(), before + 1);
   ExpectServerGoesOn();
 }
@@ -268,7 +268,7 @@ TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
   }
   EXPECT_GT(errors.Get(), before);
   link->Shutdown(absl::CancelledError("that was it"));
-  EXPECT_FALSE(Run(link->closed.Wait()).ok());
+  EXPECT_FALSE(Run(link->closed).ok());
   ExpectServerGoesOn();
 }
 

@@ -192,9 +192,8 @@ class HostileRepliesTest : public TransportTest {
 
   std::future<StatusOr<std::string>> Start(Caller* caller) {
     auto result = std::make_shared<std::promise<StatusOr<std::string>>>();
-    asio::co_spawn(
-        executor(), caller->CallOnce(peer_.get()),
-        [result](std::exception_ptr, StatusOr<std::string> reply) { result->set_value(std::move(reply)); });
+    Spawn(executor(), caller->CallOnce(peer_.get()),
+          [result](StatusOr<std::string> reply) { result->set_value(std::move(reply)); });
     return result->get_future();
   }
 
@@ -307,7 +306,7 @@ TEST_P(HostileRepliesTest, AnswersThatMayNotComeEndTheLink) {
     changes[i](&reply, &fragment);
     SendRaw(*asked->link, fragment);
     EXPECT_EQ(result.get().status().code(), absl::StatusCode::kUnavailable) << i;
-    (void)Run(asked->link->closed.Wait());
+    (void)Run(asked->link->closed);
     EXPECT_EQ(ClientErrors(), errors + 1) << i;
   }
   EXPECT_EQ(caller.wrong_bytes, 0);
@@ -323,7 +322,7 @@ TEST_P(HostileRepliesTest, ASecondAnswerEndsTheLink) {
   Reply(*asked);
   EXPECT_TRUE(result.get().ok());
   Reply(*asked);
-  (void)Run(asked->link->closed.Wait());
+  (void)Run(asked->link->closed);
   EXPECT_EQ(ClientErrors(), errors + 1);
   EXPECT_EQ(caller.wrong_bytes, 0);
 }

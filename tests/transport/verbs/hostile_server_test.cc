@@ -71,17 +71,15 @@ class HostileServerTest : public TransportTest {
     attached_ = OneShot<std::shared_ptr<RawLink>>();
     region_ = Register(memory_);
     auto promise = std::make_shared<std::promise<StatusOr<std::string>>>();
-    asio::co_spawn(
+    Spawn(
         executor(),
         [](std::shared_ptr<Peer> peer, CallRequest request) -> Task<StatusOr<std::string>> {
           co_return co_await peer->Call(std::move(request), 20s);
         }(peer_, CallRequest{"call", kind, {{region_, kSize, size}}}),
-        [promise](std::exception_ptr, StatusOr<std::string> result) {
-          promise->set_value(std::move(result));
-        });
+        [promise](StatusOr<std::string> result) { promise->set_value(std::move(result)); });
     Outcome outcome = promise->get_future();
-    link_ = Run(attached_.Wait());
-    auto [header, message] = Run(link_->message.Wait());
+    link_ = Run(attached_);
+    auto [header, message] = Run(link_->message);
     call_id_ = header.call_id;
     StatusOr<CallMessage> call = ParseCall(message);
     EXPECT_TRUE(call.ok() && call->memory.size() == 1) << call.status();

@@ -86,10 +86,9 @@ class RailsTest : public TransportTest {
     Load(RailsTest* test, std::shared_ptr<Peer> peer) : memory_(8 * kSize) {
       auto region = test->Register(memory_);
       for (size_t i = 0; i < 8; ++i) {
-        asio::co_spawn(test->executor(), GoOn(this, peer, MemorySpan{region, i * kSize, kSize}),
-                       [this](std::exception_ptr) {
-                         if (++ended_ == 8) done_.set_value();
-                       });
+        Spawn(test->executor(), GoOn(this, peer, MemorySpan{region, i * kSize, kSize}), [this]() {
+          if (++ended_ == 8) done_.set_value();
+        });
       }
     }
     ~Load() {
@@ -266,7 +265,7 @@ TEST_P(NarrowRailsTest, CallsThatWaitMoveToAnotherRail) {
   Listen([&](CallPtr call) -> Task<void> {
     return [](OneShot<Unit> open, std::atomic<int>& entered, CallPtr call) -> Task<void> {
       if (call->body() == "wait") ++entered;
-      while (call->body() == "wait" && !open.IsSet()) co_await asio::post(asio::use_awaitable);
+      while (call->body() == "wait" && !open.IsSet()) co_await Yield();
       (void)co_await call->Reply(std::string());
     }(open, entered, std::move(call));
   });
@@ -275,13 +274,13 @@ TEST_P(NarrowRailsTest, CallsThatWaitMoveToAnotherRail) {
   ASSERT_TRUE(Eventually([&] { return Up(*peer).size() == 2; }));
   std::atomic<int> done = 0, lost = 0, ended = 0;
   for (int i = 0; i < 6; ++i) {
-    asio::co_spawn(
+    Spawn(
         executor(),
         [](std::shared_ptr<Peer> peer) -> Task<StatusOr<std::string>> {
           CallRequest request{"wait", CallMemory::kNone, {}};
           co_return co_await peer->Call(std::move(request), 20s);
         }(peer),
-        [&](std::exception_ptr, StatusOr<std::string> reply) {
+        [&](StatusOr<std::string> reply) {
           ++(reply.ok() ? done : lost);
           ++ended;
         });

@@ -187,8 +187,7 @@ TEST_P(FakeVerbsTest, AnAddressThatNobodyHasHoldsUpNobody) {
   auto peer = Connect();
   ASSERT_TRUE(Call(*peer, "before").ok());
   std::promise<Status> ended;
-  asio::co_spawn(executor(), AttachNowhere(this),
-                 [&ended](std::exception_ptr, Status status) { ended.set_value(status); });
+  Spawn(executor(), AttachNowhere(this), [&ended](Status status) { ended.set_value(status); });
   ASSERT_TRUE(Eventually([&] { return device.waiting_joins() == 1; }));
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(Call(*peer, "meanwhile").ok());
   auto other = Connect();
@@ -234,13 +233,13 @@ TEST_P(FakeVerbsTest, ConnectionsThatEndTakeNoReceivesAlong) {
     auto peer = Connect();
     ASSERT_TRUE(Call(*peer, "there").ok());
     std::promise<void> ended;
-    asio::co_spawn(
+    Spawn(
         executor(),
         [](std::shared_ptr<Peer> peer, std::string body) -> Task<void> {
           CallRequest request{std::move(body), CallMemory::kNone, {}};
           (void)co_await peer->Call(std::move(request), 20s);
         }(peer, body),
-        [&ended](std::exception_ptr) { ended.set_value(); });
+        [&ended]() { ended.set_value(); });
     peer->Close();
     ended.get_future().get();
     peer.reset();
