@@ -4,14 +4,30 @@
 #include <utility>
 
 namespace nacre {
+namespace {
 
-void PathMeter::Ended(CallMemory kind, uint64_t bytes, Duration took, const Status& status) {
+constexpr uint64_t kSmallMemory = 64 << 10;
+constexpr uint32_t kTimedOneIn = 8;
+
+}  // namespace
+
+void PathMeter::Ended(CallMemory kind, uint64_t bytes, std::optional<Duration> took, const Status& status) {
   if (!status.ok()) return lost_.Add();
-  took_.Add(took);
+  if (took) took_.Add(*took);
   if (kind == CallMemory::kNone) return other_calls_.Add();
   Direction& direction = kind == CallMemory::kPutTarget ? reads_ : writes_;
   direction.calls.Add();
   direction.bytes.Add(static_cast<int64_t>(bytes));
+}
+
+CallTimer::CallTimer(Clock& clock, uint64_t bytes) : clock_(clock) {
+  thread_local uint32_t calls = 0;
+  if (bytes > kSmallMemory || calls++ % kTimedOneIn == 0) begin_ = clock.Now();
+}
+
+std::optional<Duration> CallTimer::Took() const {
+  if (!begin_) return std::nullopt;
+  return clock_.Now() - *begin_;
 }
 
 void PathMeter::SetDevice(int numa_node, std::shared_ptr<const Counter> registrations) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ class PathMeter {
  public:
   PathMeter(std::string path, std::string rail) : path_(std::move(path)), rail_(std::move(rail)) {}
 
-  // A call is over that named so many bytes of memory.
-  void Ended(CallMemory kind, uint64_t bytes, Duration took, const Status& status);
+  // A call is over that named so many bytes of memory. Without a time it is counted only.
+  void Ended(CallMemory kind, uint64_t bytes, std::optional<Duration> took, const Status& status);
   // A call cannot be sent at once.
   void Waits() { credit_waits_.Add(); }
 
@@ -49,6 +50,18 @@ class PathMeter {
   mutable std::mutex mutex_;
   int numa_node_ = -1;
   std::shared_ptr<const Counter> registrations_;
+};
+
+// The time that a call takes: of all with much memory, and of one in eight of the others, to which reading
+// the clock may be dear.
+class CallTimer {
+ public:
+  CallTimer(Clock& clock, uint64_t bytes);  // it begins
+  std::optional<Duration> Took() const;
+
+ private:
+  Clock& clock_;
+  std::optional<Duration> begin_;
 };
 
 class PathMeters {

@@ -5,8 +5,9 @@
 namespace nacre {
 
 void Watchdog::Arm(Duration deadline) {
+  if (deadline >= armed_.load(std::memory_order_acquire)) return;  // as nearly always
   std::lock_guard lock(mutex_);
-  if (stopped_ || deadline >= armed_) return;
+  if (stopped_ || deadline >= armed_.load()) return;
   SetTimer(deadline);
 }
 

@@ -5,6 +5,7 @@
 // Thread-safe. Keep it in a shared_ptr: a pending timer refers to it weakly.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -41,8 +42,8 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   std::mutex expire_mutex_;  // taken before mutex_
   absl::AnyInvocable<Duration(Duration now)> expire_;
   std::mutex mutex_;
-  Duration armed_ = kNoDeadline;
-  uint64_t generation_ = 0;  // of the timer; an older one that fires late does nothing
+  std::atomic<Duration> armed_ = kNoDeadline;  // set under mutex_
+  uint64_t generation_ = 0;                    // of the timer; an older one that fires late does nothing
   std::unique_ptr<TimerHandle> timer_;
   bool stopped_ = false;
 };

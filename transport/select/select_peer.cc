@@ -54,7 +54,8 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   void Close();
 
  private:
-  static Task<StatusOr<Way>> Ready(std::shared_ptr<SelectCore> self, Duration deadline);
+  Way Chosen();
+  static Task<StatusOr<Way>> AwaitChoice(std::shared_ptr<SelectCore> self, Duration deadline);
   static Task<void> Select(std::shared_ptr<SelectCore> self, size_t better_than);
   static Task<Choice> Choose(std::shared_ptr<SelectCore> self, size_t better_than);
   static Task<StatusOr<std::shared_ptr<Peer>>> Try(std::shared_ptr<SelectCore> self, size_t rank,
@@ -106,8 +107,11 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
 Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, CallRequest request,
                                              Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
-  const Duration deadline = DeadlineAfter(self->clock_.Now(), timeout);
-  CO_ASSIGN_OR_RETURN(Way way, co_await Ready(self, deadline));
+  const Duration deadline = DeadlineAfter(self->clock_.Coarse(), timeout);
+  Way way = self->Chosen();
+  if (way.peer == nullptr) {
+    CO_ASSIGN_OR_RETURN(way, co_await AwaitChoice(self, deadline));
+  }
   if (request.memory.empty())
     co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
   if (request.memory.front().region->device() == nullptr)
@@ -181,7 +185,7 @@ Task<StatusOr<std::string>> SelectCore::CallOver(std::shared_ptr<SelectCore> sel
     }
     way = Way{self->tcp_, self->tcp_rank()};
   }
-  auto reply = co_await way.peer->Call(std::move(request), deadline - self->clock_.Now());
+  auto reply = co_await way.peer->Call(std::move(request), deadline - self->clock_.Coarse());
   if (absl::IsUnavailable(reply.status()) && !way.peer->connected()) self->Lost(way, reply.status());
   co_return reply;
 }
@@ -235,24 +239,32 @@ void SelectCore::NoteRefused(const std::string& memory, std::string how) {
   if (!fresh) known->second = std::move(how);
 }
 
-Task<StatusOr<Way>> SelectCore::Ready(std::shared_ptr<SelectCore> self, Duration deadline) {
-  const OneShot<Status> done;
-  size_t better_than = self->tcp_rank() + 1;
-  bool start = false;
-  bool wait = false;
+// No peer: none is chosen. Looks for a better one now and then.
+Way SelectCore::Chosen() {
   Way way;
+  bool look = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return way;
+    way = way_;
+    look = way.peer != nullptr && way.rank > 0 && !selecting_ && clock_.Coarse() >= look_again_;
+    selecting_ = selecting_ || look;
+  }
+  if (look) Spawn(executor_, Select(shared_from_this(), way.rank));
+  return way;
+}
+
+Task<StatusOr<Way>> SelectCore::AwaitChoice(std::shared_ptr<SelectCore> self, Duration deadline) {
+  const OneShot<Status> done;
+  bool start = false;
   {
     std::lock_guard lock(self->mutex_);
     if (self->closed_) co_return self->Closed();
-    way = self->way_;
-    wait = way.peer == nullptr;
-    if (wait) self->waiters_.push_back(done);
-    if (!wait) better_than = way.rank;
-    start = !self->selecting_ && (wait || (way.rank > 0 && self->clock_.Now() >= self->look_again_));
-    if (start) self->selecting_ = true;
+    if (self->way_.peer != nullptr) co_return self->way_;
+    self->waiters_.push_back(done);
+    start = !std::exchange(self->selecting_, true);
   }
-  if (start) Spawn(self->executor_, Select(self, better_than));
-  if (!wait) co_return way;
+  if (start) Spawn(self->executor_, Select(self, self->tcp_rank() + 1));
   auto expire = [done, self] {
     done.Set(ErrnoError(ETIMEDOUT, absl::StrFormat("no connection to %s in time", self->address_)));
   };
@@ -329,7 +341,7 @@ void SelectCore::Finish(Choice choice) {
   {
     std::lock_guard lock(mutex_);
     selecting_ = false;
-    look_again_ = clock_.Now() + options_->retry_interval;
+    look_again_ = clock_.Coarse() + options_->retry_interval;
     waiters.swap(waiters_);
     if (closed_) {
       status = Closed();

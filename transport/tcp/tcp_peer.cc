@@ -131,10 +131,11 @@ std::shared_ptr<ClientConnection> PeerCore::Ready(size_t lane) {
 Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                            Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
-  const Duration begin = self->clock_.Now();
-  auto call = std::make_shared<ClientCall>(std::move(request), DeadlineAfter(begin, timeout));
+  const Duration deadline = DeadlineAfter(self->clock_.Coarse(), timeout);
+  auto call = std::make_shared<ClientCall>(std::move(request), deadline);
+  const CallTimer timer(self->clock_, call->memory.size());
   StatusOr<std::string> reply = co_await Carry(self, call);
-  self->meter_->Ended(call->kind, call->memory.size(), self->clock_.Now() - begin, reply.status());
+  self->meter_->Ended(call->kind, call->memory.size(), timer.Took(), reply.status());
   co_return reply;
 }
 
