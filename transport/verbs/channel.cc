@@ -138,25 +138,22 @@ bool Channel::Send(FragmentKind kind, uint8_t flags, uint64_t call_id, std::stri
   header.flags = flags;
   header.call_id = call_id;
   header.total = static_cast<uint32_t>(message.size()) + trailer.bytes;
+  Outgoing outgoing{header, std::move(message), std::move(windows), std::move(trailer)};
+  Status status;
   {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return false;
-    messages_.push_back({header, std::move(message), std::move(windows), std::move(trailer)});
     if (credits_ == 0) Count().credit_waits.Add();
+    if (messages_.empty()) status = SendOn(&outgoing);
+    if (status.ok() && !outgoing.whole) messages_.push_back(std::move(outgoing));
   }
-  PumpOrShutdown();
+  if (!status.ok()) Shutdown(status);
   return true;
 }
 
 size_t Channel::queued_messages() {
   std::lock_guard lock(mutex_);
   return messages_.size();
-}
-
-bool Channel::IsQueued(uint64_t call_id) {
-  std::lock_guard lock(mutex_);
-  return std::any_of(messages_.begin(), messages_.end(),
-                     [&](const Outgoing& message) { return message.header.call_id == call_id; });
 }
 
 void Channel::PumpOrShutdown() {
@@ -171,14 +168,10 @@ void Channel::PumpOrShutdown() {
 // Posts what may be posted: messages first, which are small and which others wait for.
 Status Channel::Pump() {
   if (!why_.ok() || !ready_) return OkStatus();
-  while (!messages_.empty() && credits_ > 0 && !free_slots_.empty()) {
-    Outgoing& next = messages_.front();
-    if (next.bound < next.windows.size()) {
-      RETURN_IF_ERROR(PostBinding(next.windows[next.bound++]));
-      continue;
-    }
-    RETURN_IF_ERROR(SendFragment(&next));
-    if (next.sent == next.message.size()) messages_.pop_front();
+  while (!messages_.empty()) {
+    RETURN_IF_ERROR(SendOn(&messages_.front()));
+    if (!messages_.front().whole) break;
+    messages_.pop_front();
   }
   if (owed_ >= kCredits / 2 && !free_slots_.empty()) RETURN_IF_ERROR(SendCredit());
   while (!transfers_.empty() && free_slots_.size() > kSendsForMessages && TakeTurn(*transfers_.front())) {
@@ -191,12 +184,27 @@ Status Channel::Pump() {
   return OkStatus();
 }
 
+bool Channel::HasWork() const { return !messages_.empty() || !transfers_.empty() || owed_ >= kCredits / 2; }
+
+// As much of a message as may go now.
+Status Channel::SendOn(Outgoing* message) {
+  while (!message->whole && ready_ && credits_ > 0 && !free_slots_.empty()) {
+    if (message->bound < message->windows.size()) {
+      RETURN_IF_ERROR(PostBinding(message->windows[message->bound++]));
+    } else {
+      RETURN_IF_ERROR(SendFragment(message));
+    }
+  }
+  return OkStatus();
+}
+
 Status Channel::SendFragment(Outgoing* outgoing) {
   const std::string_view payload = std::string_view(outgoing->message).substr(outgoing->sent, most_payload());
   FragmentHeader header = outgoing->header;
   header.offset = outgoing->sent;
   RETURN_IF_ERROR(PostSend(header, payload, std::move(outgoing->trailer)));
   outgoing->sent += static_cast<uint32_t>(payload.size());
+  outgoing->whole = outgoing->sent == outgoing->message.size();
   --credits_;
   return OkStatus();
 }
@@ -215,29 +223,36 @@ Status Channel::PostBinding(const WindowBinding& binding) {
 
 Status Channel::SendCredit() { return PostSend(FragmentHeader{}, {}); }
 
+// What is small the device takes out of our hands; the rest is built where it can read it.
 Status Channel::PostSend(FragmentHeader header, std::string_view payload, Trailer trailer) {
   MessageBuffers& buffers = rail_->buffers();
-  ASSIGN_OR_RETURN(const uint32_t buffer, buffers.Take());
+  const auto size = static_cast<uint32_t>(kFragmentHeaderSize + payload.size());
+  std::array<std::byte, QueuePair::kMaxInline> small;
+  std::byte* data = small.data();
+  uint32_t buffer = kNoBuffer, key = 0;
+  const bool taken = size + trailer.bytes <= qp_->inline_bytes();
+  if (!taken) {
+    ASSIGN_OR_RETURN(buffer, buffers.Take());
+    data = buffers.data(buffer);
+    key = buffers.local_key(buffer);
+  }
   header.length = static_cast<uint16_t>(payload.size() + trailer.bytes);
   header.credits = std::exchange(owed_, 0);
   granted_ += header.credits;
-  std::byte* data = buffers.data(buffer);
   EncodeFragmentHeader(header, data);
   if (!payload.empty()) std::memcpy(data + kFragmentHeaderSize, payload.data(), payload.size());
-  const auto size = static_cast<uint32_t>(kFragmentHeaderSize + payload.size());
-  trailer.pieces.insert(trailer.pieces.begin(),
-                        {reinterpret_cast<uint64_t>(data), size, buffers.local_key(buffer)});
+  trailer.pieces.insert(trailer.pieces.begin(), {reinterpret_cast<uint64_t>(data), size, key});
   ibv_send_wr request{};
   request.opcode = IBV_WR_SEND;
   request.sg_list = trailer.pieces.data();
   request.num_sge = static_cast<int>(trailer.pieces.size());
-  if (size + trailer.bytes <= qp_->inline_bytes()) request.send_flags = IBV_SEND_INLINE;
+  if (taken) request.send_flags = IBV_SEND_INLINE;
   Count().fragments.Add();
   Slot slot;
   slot.buffer = buffer;
   slot.keep = std::move(trailer.keep);
   Status status = Post(&request, std::move(slot));
-  if (!status.ok()) buffers.Return(buffer);
+  if (!status.ok() && !taken) buffers.Return(buffer);
   return status;
 }
 
@@ -322,6 +337,7 @@ void Channel::OnSent(uint64_t id, const Status& status) {
   if (id != WorkId(index)) return;  // of an earlier queue pair with the same number
   Transfer* ended = nullptr;
   uint64_t bytes = 0;
+  bool has_work = false;
   Slot slot;  // with what it keeps, which goes with nothing held
   {
     std::lock_guard lock(mutex_);
@@ -332,11 +348,12 @@ void Channel::OnSent(uint64_t id, const Status& status) {
     if (slot.buffer != kNoBuffer) rail_->buffers().Return(slot.buffer);
     bytes = slot.bytes;
     if (slot.transfer != nullptr) ended = EndPart(slot, status);
+    has_work = HasWork();
   }
   ReturnTurn(bytes);
   if (!status.ok()) Shutdown(status);
   if (ended != nullptr) End(ended);
-  if (status.ok()) PumpOrShutdown();
+  if (status.ok() && has_work) PumpOrShutdown();
 }
 
 // A device ends what it has taken, well or not, in the time that its repetitions take.
@@ -355,18 +372,22 @@ void Channel::OnTick(Duration now) {
 }
 
 void Channel::OnReceived(std::span<const std::byte> bytes) {
-  Status status = Receive(bytes);
-  if (status.ok()) return PumpOrShutdown();
+  bool has_work = false;
+  Status status = Receive(bytes, &has_work);
+  if (status.ok() && has_work) PumpOrShutdown();
+  if (status.ok()) return;
   if (status.code() == absl::StatusCode::kInvalidArgument) Count().protocol_errors.Add();
   Shutdown(status);
 }
 
-Status Channel::Receive(std::span<const std::byte> bytes) {
+Status Channel::Receive(std::span<const std::byte> bytes, bool* has_work) {
   ASSIGN_OR_RETURN(const FragmentHeader header, ParseFragment(bytes));
   {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return OkStatus();
     RETURN_IF_ERROR(CountReceived(header));
+    RETURN_IF_ERROR(CheckOrder(header));
+    *has_work = HasWork();
   }
   if (header.kind == FragmentKind::kCredit) return OkStatus();
   if (header.kind == FragmentKind::kPing) {
@@ -397,6 +418,23 @@ Status Channel::CountReceived(const FragmentHeader& header) {
   --granted_;
   ++owed_;
   return OkStatus();
+}
+
+// What is said about a call comes after the call; and who takes no replies is not served on.
+Status Channel::CheckOrder(const FragmentHeader& header) const {
+  if (messages_.empty()) return OkStatus();
+  if (header.kind == FragmentKind::kCall && messages_.size() > calls_) {
+    return ErrnoError(EPROTO,
+                      absl::StrFormat("it makes calls and takes no replies: %d wait", messages_.size()));
+  }
+  if (header.kind != FragmentKind::kReply) return OkStatus();
+  const bool queued = std::any_of(messages_.begin(), messages_.end(), [&](const Outgoing& message) {
+    return message.header.call_id == header.call_id;
+  });
+  if (!queued) return OkStatus();
+  // The windows of such a call would be bound after they have been taken back.
+  return ErrnoError(EPROTO,
+                    absl::StrFormat("a reply to call %#x, which has not been sent yet", header.call_id));
 }
 
 // Fragments of one message come in order, with no other message's between them.

@@ -44,8 +44,8 @@ struct WindowBinding {
 // Registered memory whose bytes follow a message, in the same fragment.
 struct Trailer {
   absl::InlinedVector<ibv_sge, 4> pieces;
-  uint32_t bytes = 0;                       // of all pieces
-  std::vector<std::shared_ptr<void>> keep;  // dropped when nobody reads them any more
+  uint32_t bytes = 0;          // of all pieces
+  std::shared_ptr<void> keep;  // dropped when nobody reads them any more
 };
 
 // One work request of a transfer.
@@ -107,8 +107,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   Rail& rail() { return *rail_; }
   const Endpoint& remote() const { return remote_; }
   uint32_t max_pieces() const { return max_pieces_; }
-  size_t queued_messages();         // that wait for credits
-  bool IsQueued(uint64_t call_id);  // a message about this call has not gone out whole
+  size_t queued_messages();  // that wait for credits
   // For how long none of the work that the device has been given has come back, as of the last tick.
   Duration stuck() const { return Duration(stuck_.load(std::memory_order_relaxed)); }
 
@@ -132,13 +131,14 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
     Trailer trailer;
     uint32_t sent = 0;  // of the message
     size_t bound = 0;
+    bool whole = false;  // all of it has been posted
   };
   // What a work request that is posted stands for.
   struct Slot {
     Transfer* transfer = nullptr;
     uint32_t bytes = 0;  // of the transfer's part
     uint32_t buffer = kNoBuffer;
-    std::vector<std::shared_ptr<void>> keep;
+    std::shared_ptr<void> keep;
     bool used = false;
   };
   static constexpr uint32_t kNoBuffer = ~uint32_t{0};
@@ -157,6 +157,8 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
 
   // These under mutex_.
   Status Pump();
+  bool HasWork() const;  // for Pump, if it may
+  Status SendOn(Outgoing* message);
   Status SendFragment(Outgoing* outgoing);
   Status PostBinding(const WindowBinding& binding);
   Status SendCredit();
@@ -166,11 +168,12 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   Status PostPart(Transfer* transfer);
   Status Post(ibv_send_wr* request, Slot slot);
   Status CountReceived(const FragmentHeader& header);
+  Status CheckOrder(const FragmentHeader& header) const;
   Status Assemble(const FragmentHeader& header, std::string_view payload, bool* whole);
   static void End(Transfer* transfer);
   Transfer* EndPart(const Slot& slot, const Status& status);
 
-  Status Receive(std::span<const std::byte> bytes);
+  Status Receive(std::span<const std::byte> bytes, bool* has_work);
   void PumpOrShutdown();
   void ReturnTurn(uint64_t bytes);
   void Drain();                      // under mutex_

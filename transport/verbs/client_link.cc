@@ -36,28 +36,34 @@ uint64_t TotalLength(const std::vector<MemorySpan>& memory) {
   return total;
 }
 
-void CopyInto(const std::vector<MemorySpan>& memory, const DataReply& reply) {
-  const FlatMemory flat(memory);
+void CopyInto(const FlatMemory& memory, const DataReply& reply) {
   std::string_view data = reply.data;
   for (const DataRange& range : reply.ranges) {
     if (range.length == 0) continue;
     absl::InlinedVector<iovec, 4> pieces;
-    flat.AppendPieces(range.offset, range.length, &pieces);
+    memory.AppendPieces(range.offset, range.length, &pieces);
     const iovec source{const_cast<char*>(data.data()), range.length};
     CopyPieces(pieces, std::span(&source, 1));
     data.remove_prefix(range.length);
   }
 }
 
-}  // namespace
-
-LinkCall::LinkCall(CallRequest request, Duration deadline)
-    : request(std::move(request)), bytes(TotalLength(this->request.memory)), deadline(deadline) {}
-
-bool LinkCall::with_reply() const {
+bool ComesWithReply(const CallRequest& request, uint64_t bytes) {
   return request.kind == CallMemory::kPutTarget && bytes > 0 && bytes <= kMaxWithReply &&
          request.memory.front().region->device() == nullptr;
 }
+
+Status NotInProgress(uint64_t id) {
+  return ErrnoError(EPROTO, absl::StrFormat("a reply to call %#x, which is not in progress", id));
+}
+
+}  // namespace
+
+LinkCall::LinkCall(CallRequest request, Duration deadline)
+    : request(std::move(request)),
+      bytes(TotalLength(this->request.memory)),
+      with_reply(ComesWithReply(this->request, bytes)),
+      deadline(deadline) {}
 
 ClientLink::ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
                        std::shared_ptr<RegionTable> regions, std::string address, Executor executor,
@@ -134,7 +140,7 @@ Status ClientLink::Prepare(LinkCall* call) {
   call->spans.clear();
   call->held.clear();
   call->plan = WindowPlan();
-  if (call->with_reply()) {
+  if (call->with_reply) {
     call->spans.push_back({0, call->bytes, 0});
     return OkStatus();
   }
@@ -168,7 +174,6 @@ Status ClientLink::Prepare(LinkCall* call) {
 
 Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink> self,
                                                      std::shared_ptr<LinkCall> call) {
-  if (call->request.kind != CallMemory::kPutTarget || call->with_reply()) co_return PutBudget::Share();
   std::shared_ptr<PutBudget> puts = self->rail().puts();
   const OneShot<Status> granted;
   if (!puts->Take(call->bytes, self.get(), granted)) {
@@ -199,7 +204,7 @@ bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
   if (id == 0) meter_->Waits();
   Count().calls.Add();
   watchdog_->Arm(call->deadline);
-  if (id != 0) Start({{id, call}});
+  if (id != 0) Start(id, call);
   return true;
 }
 
@@ -240,16 +245,18 @@ ClientLink::Started ClientLink::AdmitWaiting() {
   return started;
 }
 
-void ClientLink::Start(const Started& calls) {
-  for (const auto& [id, call] : calls) {
-    StatusOr<std::string> message =
-        EncodeCall(call->request.kind, call->spans, call->request.body, call->with_reply());
-    if (!message.ok()) {
-      End(id, message.status());
-    } else {
-      Send(FragmentKind::kCall, 0, id, *std::move(message), call->windows);  // if not, OnClosed has it
-    }
+void ClientLink::Start(uint64_t id, const std::shared_ptr<LinkCall>& call) {
+  StatusOr<std::string> message =
+      EncodeCall(call->request.kind, call->spans, call->request.body, call->with_reply);
+  if (message.ok()) {
+    Send(FragmentKind::kCall, 0, id, *std::move(message), call->windows);  // if not, OnClosed has it
+  } else {
+    End(id, message.status());
   }
+}
+
+void ClientLink::Start(const Started& calls) {
+  for (const auto& [id, call] : calls) Start(id, call);
 }
 
 // The call, for whoever is to set its result; others that wait may go. Null: it has ended.
@@ -263,22 +270,24 @@ std::shared_ptr<LinkCall> ClientLink::TakeOut(uint64_t id, Started* started) {
   return call;
 }
 
-void ClientLink::End(uint64_t id, StatusOr<std::string> result) {
+// False: there is no such call.
+bool ClientLink::End(uint64_t id, StatusOr<std::string> result) {
   Started started;
   const std::shared_ptr<LinkCall> call = TakeOut(id, &started);
-  if (call == nullptr) return;
+  if (call == nullptr) return false;
   call->result.Set(std::move(result));
   Start(started);
+  return true;
 }
 
 // The call's memory stays until it has its result.
 Status ClientLink::EndWithData(uint64_t id, std::string_view message) {
   Started started;
   const std::shared_ptr<LinkCall> call = TakeOut(id, &started);
-  if (call == nullptr) return OkStatus();
-  StatusOr<DataReply> reply = ParseDataReply(message, call->with_reply() ? call->bytes : 0);
+  if (call == nullptr) return NotInProgress(id);
+  StatusOr<DataReply> reply = ParseDataReply(message, call->with_reply ? call->bytes : 0);
   if (reply.ok()) {
-    CopyInto(call->request.memory, *reply);
+    CopyInto(FlatMemory(std::move(call->request.memory)), *reply);
     call->result.Set(std::string(reply->body));
   } else {
     call->result.Set(absl::UnavailableError(reply.status().message()));
@@ -287,14 +296,12 @@ Status ClientLink::EndWithData(uint64_t id, std::string_view message) {
   return reply.status();
 }
 
-Task<StatusOr<std::string>> ClientLink::Finish(std::shared_ptr<ClientLink> self,
-                                               std::shared_ptr<LinkCall> call) {
-  StatusOr<std::string> result = co_await call->result.Wait();
+Task<Status> ClientLink::TakeMemoryBack(std::shared_ptr<ClientLink> self, std::shared_ptr<LinkCall> call,
+                                        bool succeeded) {
+  const std::shared_ptr<MemoryDevice> device = call->request.memory.front().region->device();
   call->held.clear();
-  MemoryDevice* const device =
-      call->request.memory.empty() ? nullptr : call->request.memory.front().region->device().get();
-  if (device != nullptr && result.ok()) CO_RETURN_IF_ERROR(device->FlushRemoteWrites());
-  if (call->windows.empty()) co_return result;
+  if (device != nullptr && succeeded) CO_RETURN_IF_ERROR(device->FlushRemoteWrites());
+  if (call->windows.empty()) co_return OkStatus();
   Transfer back;
   back.opcode = IBV_WR_LOCAL_INV;
   back.parts.resize(call->windows.size());
@@ -306,7 +313,7 @@ Task<StatusOr<std::string>> ClientLink::Finish(std::shared_ptr<ClientLink> self,
     OneShot<Unit> closed = self->Closed();
     co_await closed.Wait();
   }
-  co_return result;
+  co_return OkStatus();
 }
 
 void ClientLink::TakeBack(LinkCall* call) {
@@ -347,25 +354,12 @@ Status ClientLink::OnMessage(const FragmentHeader& header, std::string_view mess
     return ErrnoError(EPROTO, absl::StrFormat("a message of kind %d and %d bytes came to a client",
                                               header.kind, message.size()));
   }
-  {
-    std::lock_guard lock(mutex_);
-    if (!calls_.contains(header.call_id)) {
-      return ErrnoError(EPROTO,
-                        absl::StrFormat("a reply to call %#x, which is not in progress", header.call_id));
-    }
-  }
-  // Its windows would be bound after they have been taken back.
-  if (IsQueued(header.call_id)) {
-    return ErrnoError(EPROTO,
-                      absl::StrFormat("a reply to call %#x, which has not been sent yet", header.call_id));
-  }
   if (header.flags == kReplyData) return EndWithData(header.call_id, message);
-  if (header.flags == kReplyFailed) {
-    End(header.call_id, absl::InternalError(AbslView(message)));
-  } else {
-    End(header.call_id, std::string(message));
-  }
-  return OkStatus();
+  const bool failed = header.flags == kReplyFailed;
+  StatusOr<std::string> result = failed ? StatusOr<std::string>(absl::InternalError(AbslView(message)))
+                                        : StatusOr<std::string>(std::string(message));
+  if (End(header.call_id, std::move(result))) return OkStatus();
+  return NotInProgress(header.call_id);
 }
 
 // A packet is answered within microseconds, whatever the server does about it; a device says that one is lost

@@ -25,20 +25,24 @@
 
 namespace nacre::verbs {
 
-// One call under way. The memory may be touched until ClientLink::Finish has returned.
+// One call under way.
 struct LinkCall {
   LinkCall(CallRequest request, Duration deadline);
 
   bool small() const { return bytes <= kSmallCall; }
-  bool with_reply() const;  // what is put comes in the reply
+  // Takes its part of the rail's budget of puts first.
+  bool reserves() const { return request.kind == CallMemory::kPutTarget && !with_reply; }
+  // Until TakeMemoryBack, even if there is a result.
+  bool holds_memory() const { return !windows.empty() || !held.empty(); }
 
   CallRequest request;
-  const uint64_t bytes;  // of its memory
+  const uint64_t bytes;   // of its memory
+  const bool with_reply;  // what is put comes in the reply
   const Duration deadline;
   const OneShot<StatusOr<std::string>> result;
 
   // The rest is the link's.
-  std::vector<RemoteSpan> spans;
+  RemoteSpans spans;
   WindowPlan plan;
   std::vector<WindowBinding> windows;  // from when the call is sent until its memory is taken back
   std::vector<std::shared_ptr<const Registration>> held;  // of a device's memory, until then
@@ -68,14 +72,16 @@ class ClientLink : public Channel {
   // Of calls under way, for whoever chooses among links.
   std::atomic<uint64_t>& load() { return load_; }
 
-  // First for each call: waits until its server may put so much. UNAVAILABLE: the link is ending.
+  // First for each call that reserves: waits until its server may put so much. UNAVAILABLE: the link is
+  // ending.
   static Task<StatusOr<PutBudget::Share>> Reserve(std::shared_ptr<ClientLink> self,
                                                   std::shared_ptr<LinkCall> call);
-  // False: the link is ending and nothing was done. Otherwise Finish is to follow.
+  // False: the link is ending and nothing was done. Otherwise the call will have a result, with UNAVAILABLE
+  // too if it was never sent when the link ends: see LinkCall::sent.
   bool Begin(const std::shared_ptr<LinkCall>& call);
-  // The call's result, once nobody can touch its memory any more. A call that was never sent fails with
-  // UNAVAILABLE too when the link ends: see LinkCall::sent.
-  static Task<StatusOr<std::string>> Finish(std::shared_ptr<ClientLink> self, std::shared_ptr<LinkCall> call);
+  // Then, if it holds memory: returns once nobody can touch that any more. The error is one of the result's.
+  static Task<Status> TakeMemoryBack(std::shared_ptr<ClientLink> self, std::shared_ptr<LinkCall> call,
+                                     bool succeeded);
 
  private:
   using Started = std::vector<std::pair<uint64_t, std::shared_ptr<LinkCall>>>;
@@ -93,11 +99,12 @@ class ClientLink : public Channel {
   bool HasRoom(const LinkCall& call) const;               // under mutex_
   uint64_t Admit(const std::shared_ptr<LinkCall>& call);  // under mutex_; 0: there is no room yet
   Started AdmitWaiting();                                 // under mutex_
+  void Start(uint64_t id, const std::shared_ptr<LinkCall>& call);
   void Start(const Started& calls);
   void TakeBack(LinkCall* call);
   OneShot<Unit> Closed();
   std::shared_ptr<LinkCall> TakeOut(uint64_t id, Started* started);
-  void End(uint64_t id, StatusOr<std::string> result);
+  bool End(uint64_t id, StatusOr<std::string> result);
   Status EndWithData(uint64_t id, std::string_view message);
   Duration Expire(Duration now);
   Status TimedOut() const;

@@ -25,28 +25,10 @@ Counters& Count() {
   return counters;
 }
 
-// The first `length` bytes of a list of buffers, which lose them.
-absl::InlinedVector<iovec, 8> TakeFront(std::vector<std::span<std::byte>>* buffers, uint64_t length) {
-  absl::InlinedVector<iovec, 8> pieces;
-  size_t empty = 0;
-  for (std::span<std::byte>& buffer : *buffers) {
-    const size_t take = std::min<uint64_t>(buffer.size(), length);
-    if (take > 0) pieces.push_back({buffer.data(), take});
-    buffer = buffer.subspan(take);
-    length -= take;
-    if (!buffer.empty()) break;
-    ++empty;
-  }
-  buffers->erase(buffers->begin(), buffers->begin() + static_cast<ptrdiff_t>(empty));
-  return pieces;
-}
-
-std::vector<std::span<std::byte>> Sources(std::span<const std::span<const std::byte>> buffers) {
-  std::vector<std::span<std::byte>> sources;
-  for (const auto& buffer : buffers) {
-    if (!buffer.empty()) sources.emplace_back(const_cast<std::byte*>(buffer.data()), buffer.size());
-  }
-  return sources;
+std::shared_ptr<void> Both(std::shared_ptr<void> one, std::shared_ptr<void> other) {
+  if (one == nullptr) return other;
+  return std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(std::move(one),
+                                                                                   std::move(other));
 }
 
 Status AlreadyReplied() { return absl::FailedPreconditionError("the call has been replied to"); }
@@ -70,24 +52,47 @@ VerbsIncomingCall::~VerbsIncomingCall() {
   link_->Send(FragmentKind::kReply, kReplyFailed, id_, "the server's handler ended without a reply");
 }
 
+// The first `length` bytes of a list of buffers, which lose them.
+absl::InlinedVector<iovec, 8> VerbsIncomingCall::TakeFront(Buffers* buffers, uint64_t length) {
+  absl::InlinedVector<iovec, 8> pieces;
+  size_t empty = 0;
+  for (std::span<std::byte>& buffer : *buffers) {
+    const size_t take = std::min<uint64_t>(buffer.size(), length);
+    if (take > 0) pieces.push_back({buffer.data(), take});
+    buffer = buffer.subspan(take);
+    length -= take;
+    if (!buffer.empty()) break;
+    ++empty;
+  }
+  buffers->erase(buffers->begin(), buffers->begin() + static_cast<ptrdiff_t>(empty));
+  return pieces;
+}
+
+VerbsIncomingCall::Buffers VerbsIncomingCall::Sources(std::span<const std::span<const std::byte>> buffers) {
+  Buffers sources;
+  for (const auto& buffer : buffers) {
+    if (!buffer.empty()) sources.emplace_back(const_cast<std::byte*>(buffer.data()), buffer.size());
+  }
+  return sources;
+}
+
 Task<Status> VerbsIncomingCall::Put(uint64_t memory_offset,
                                     std::span<const std::span<const std::byte>> buffers) {
   const uint64_t length = TotalSize(buffers);
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kPutTarget, kind_, memory_.size(), memory_offset, length));
   Count().bytes_put.Add(static_cast<int64_t>(length));
-  std::vector<std::span<std::byte>> sources = Sources(buffers);
+  Buffers sources = Sources(buffers);
   if (!with_reply_) co_return co_await Move(IBV_WR_RDMA_WRITE, memory_offset, std::move(sources));
   if (replied_) co_return AlreadyReplied();
   auto copy = std::make_shared<std::vector<std::byte>>();
   for (const auto& source : sources) copy->insert(copy->end(), source.begin(), source.end());
   copied_ = true;
-  const std::vector<LocalPiece> whole(1, LocalPiece{copy->data(), copy->size(), 0});
+  const LocalPieces whole(1, LocalPiece{copy->data(), copy->size(), 0});
   PutWithReply(memory_offset, whole, std::move(copy));
   co_return OkStatus();
 }
 
-void VerbsIncomingCall::PutWithReply(uint64_t offset, const std::vector<LocalPiece>& pieces,
-                                     std::shared_ptr<void> keep) {
+void VerbsIncomingCall::PutWithReply(uint64_t offset, const LocalPieces& pieces, std::shared_ptr<void> keep) {
   uint32_t length = 0;
   for (const LocalPiece& piece : pieces) {
     const auto size = static_cast<uint32_t>(piece.length);
@@ -95,7 +100,7 @@ void VerbsIncomingCall::PutWithReply(uint64_t offset, const std::vector<LocalPie
     length += size;
   }
   data_.bytes += length;
-  data_.keep.push_back(std::move(keep));
+  data_.keep = Both(std::move(data_.keep), std::move(keep));
   const bool adjacent = !ranges_.empty() && ranges_.back().offset + ranges_.back().length == offset;
   if (!adjacent) ranges_.push_back({static_cast<uint32_t>(offset), 0});
   ranges_.back().length += length;
@@ -104,7 +109,7 @@ void VerbsIncomingCall::PutWithReply(uint64_t offset, const std::vector<LocalPie
 Task<Status> VerbsIncomingCall::Lend(uint64_t memory_offset,
                                      std::span<const std::span<const std::byte>> buffers,
                                      std::shared_ptr<void> keep) {
-  std::vector<LocalPiece> local;
+  LocalPieces local;
   const bool in_order = with_reply_ || ServerLink::keeps_order();
   if (replied_ || !in_order || !FindKeys(Sources(buffers), &local)) {
     co_return co_await Put(memory_offset, buffers);
@@ -127,24 +132,22 @@ Task<Status> VerbsIncomingCall::Get(uint64_t memory_offset, std::span<const std:
   const uint64_t length = TotalSize(buffers);
   CO_RETURN_IF_ERROR(CheckTransfer(CallMemory::kGetSource, kind_, memory_.size(), memory_offset, length));
   Count().bytes_got.Add(static_cast<int64_t>(length));
-  std::vector<std::span<std::byte>> targets;
+  Buffers targets;
   for (const auto& buffer : buffers) {
     if (!buffer.empty()) targets.push_back(buffer);
   }
   co_return co_await Move(IBV_WR_RDMA_READ, memory_offset, std::move(targets));
 }
 
-Task<Status> VerbsIncomingCall::Move(ibv_wr_opcode opcode, uint64_t offset,
-                                     std::vector<std::span<std::byte>> buffers) {
+Task<Status> VerbsIncomingCall::Move(ibv_wr_opcode opcode, uint64_t offset, Buffers buffers) {
   if (replied_) co_return AlreadyReplied();
-  std::vector<LocalPiece> local;
+  LocalPieces local;
   if (FindKeys(buffers, &local)) co_return co_await Run(opcode, offset, std::move(local));
   co_return co_await MoveStaged(opcode, offset, std::move(buffers));
 }
 
 // False: not all of them are registered.
-bool VerbsIncomingCall::FindKeys(const std::vector<std::span<std::byte>>& buffers,
-                                 std::vector<LocalPiece>* pieces) {
+bool VerbsIncomingCall::FindKeys(const Buffers& buffers, LocalPieces* pieces) {
   pieces->reserve(buffers.size());
   for (const auto& buffer : buffers) {
     StatusOr<MemoryKeys> keys = link_->regions().Find(link_->rail().domain(), buffer.data(), buffer.size());
@@ -154,23 +157,21 @@ bool VerbsIncomingCall::FindKeys(const std::vector<std::span<std::byte>>& buffer
   return true;
 }
 
-std::vector<TransferPart> VerbsIncomingCall::Cut(uint64_t offset,
-                                                 const std::vector<LocalPiece>& local) const {
+std::vector<TransferPart> VerbsIncomingCall::Cut(uint64_t offset, const LocalPieces& local) const {
   uint64_t length = 0;
   for (const LocalPiece& piece : local) length += piece.length;
   const TransferLimits limits{std::min(kMaxPart, link_->rail().port().max_message), link_->max_pieces()};
   return PlanTransfer(memory_.Pieces(offset, length), local, limits);
 }
 
-Task<Status> VerbsIncomingCall::Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local) {
+Task<Status> VerbsIncomingCall::Run(ibv_wr_opcode opcode, uint64_t offset, LocalPieces local) {
   Transfer transfer;
   transfer.opcode = opcode;
   transfer.parts = Cut(offset, local);
   co_return co_await link_->Run(&transfer);
 }
 
-Task<Status> VerbsIncomingCall::MoveStaged(ibv_wr_opcode opcode, uint64_t offset,
-                                           std::vector<std::span<std::byte>> buffers) {
+Task<Status> VerbsIncomingCall::MoveStaged(ibv_wr_opcode opcode, uint64_t offset, Buffers buffers) {
   const bool write = opcode == IBV_WR_RDMA_WRITE;
   CO_ASSIGN_OR_RETURN(Staging::Chunk chunk, co_await link_->rail().staging().Take());
   while (!buffers.empty()) {
@@ -179,7 +180,7 @@ Task<Status> VerbsIncomingCall::MoveStaged(ibv_wr_opcode opcode, uint64_t offset
     for (const iovec& piece : pieces) length += piece.iov_len;
     const iovec staged{chunk.data(), length};
     if (write) CopyPieces(std::span(&staged, 1), pieces);
-    std::vector<LocalPiece> local(1, LocalPiece{chunk.data(), length, chunk.local_key()});
+    LocalPieces local(1, LocalPiece{chunk.data(), length, chunk.local_key()});
     CO_RETURN_IF_ERROR(co_await Run(opcode, offset, std::move(local)));
     if (!write) CopyPieces(pieces, std::span(&staged, 1));
     Count().bytes_staged.Add(static_cast<int64_t>(length));
@@ -210,12 +211,12 @@ Task<Status> VerbsIncomingCall::Reply(std::string body) {
 // Makes a reply's body a message with what was put, as much of it as possible in the trailer.
 Status VerbsIncomingCall::AddData(std::string* body, Trailer* trailer) {
   std::string message = EncodeDataReply(ranges_, *body);
-  *trailer = std::exchange(data_, Trailer());
-  if (copied_ || !link_->Fits(message.size(), *trailer)) {
-    for (const ibv_sge& piece : trailer->pieces) {
+  if (!copied_ && link_->Fits(message.size(), data_)) {
+    *trailer = std::move(data_);
+  } else {
+    for (const ibv_sge& piece : data_.pieces) {
       message.append(reinterpret_cast<const char*>(piece.addr), piece.length);
     }
-    *trailer = Trailer();
   }
   *body = std::move(message);
   if (body->size() <= kMaxMessageSize) return OkStatus();

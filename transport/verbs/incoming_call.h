@@ -29,13 +29,17 @@ class VerbsIncomingCall : public IncomingCall {
   Task<Status> Reply(std::string body) override;
 
  private:
-  void PutWithReply(uint64_t offset, const std::vector<LocalPiece>& pieces, std::shared_ptr<void> keep);
+  using Buffers = absl::InlinedVector<std::span<std::byte>, 2>;
+
+  static Buffers Sources(std::span<const std::span<const std::byte>> buffers);
+  static absl::InlinedVector<iovec, 8> TakeFront(Buffers* buffers, uint64_t length);
+  void PutWithReply(uint64_t offset, const LocalPieces& pieces, std::shared_ptr<void> keep);
   Status AddData(std::string* body, Trailer* trailer);
-  Task<Status> Move(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
-  Task<Status> MoveStaged(ibv_wr_opcode opcode, uint64_t offset, std::vector<std::span<std::byte>> buffers);
-  std::vector<TransferPart> Cut(uint64_t offset, const std::vector<LocalPiece>& local) const;
-  bool FindKeys(const std::vector<std::span<std::byte>>& buffers, std::vector<LocalPiece>* pieces);
-  Task<Status> Run(ibv_wr_opcode opcode, uint64_t offset, std::vector<LocalPiece> local);
+  Task<Status> Move(ibv_wr_opcode opcode, uint64_t offset, Buffers buffers);
+  Task<Status> MoveStaged(ibv_wr_opcode opcode, uint64_t offset, Buffers buffers);
+  std::vector<TransferPart> Cut(uint64_t offset, const LocalPieces& local) const;
+  bool FindKeys(const Buffers& buffers, LocalPieces* pieces);
+  Task<Status> Run(ibv_wr_opcode opcode, uint64_t offset, LocalPieces local);
 
   const std::shared_ptr<ServerLink> link_;
   const uint64_t id_;
@@ -45,7 +49,7 @@ class VerbsIncomingCall : public IncomingCall {
   const std::string body_;
   std::vector<OneShot<Unit>> lent_;  // set when the reply cannot overtake it
   // What goes with the reply.
-  std::vector<DataRange> ranges_;
+  DataRanges ranges_;
   Trailer data_;
   bool copied_ = false;  // some of it is in memory that is not registered
   bool replied_ = false;

@@ -4,6 +4,8 @@
 // it. Thread-safe.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -98,12 +100,14 @@ struct RemoteSpan {
   bool operator==(const RemoteSpan&) const = default;
 };
 
+using RemoteSpans = absl::InlinedVector<RemoteSpan, 2>;
+
 struct CallMessage {
   CallMemory kind = CallMemory::kNone;
   // What is put comes with the reply: the memory is one piece without address and key, of kMaxWithReply bytes
   // at most. So the device has nothing to be told about the caller's memory, and reaches none of it.
   bool with_reply = false;
-  std::vector<RemoteSpan> memory;
+  RemoteSpans memory;
   std::string body;
 };
 
@@ -123,8 +127,10 @@ struct DataRange {
 // All of a reply with data but the data, which follows in the order of the ranges.
 std::string EncodeDataReply(std::span<const DataRange> ranges, std::string_view body);
 
+using DataRanges = absl::InlinedVector<DataRange, 2>;
+
 struct DataReply {
-  std::vector<DataRange> ranges;
+  DataRanges ranges;
   std::string_view body, data;  // within what was parsed
 };
 // The ranges are inside a memory of this size.

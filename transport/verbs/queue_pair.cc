@@ -10,7 +10,6 @@ namespace nacre::verbs {
 namespace {
 
 constexpr int kMaxPieces = 16;
-constexpr uint32_t kInlineBytes = 256;
 constexpr uint8_t kMaxReads = 16;
 
 // Of the packets on the wire: 4.096 us << 18 = 1.07 s until a packet is sent again, seven times. A receiver
@@ -26,7 +25,7 @@ constexpr uint8_t kHopLimit = 64;
 StatusOr<std::unique_ptr<QueuePair>> QueuePair::Make(Rail& rail, uint32_t sends, uint32_t sequence,
                                                      int remote_access) {
   std::unique_ptr<QueuePair> made(new QueuePair(rail, sequence));
-  if (!made->Create(sends, kInlineBytes).ok()) RETURN_IF_ERROR(made->Create(sends, 0));
+  if (!made->Create(sends, kMaxInline).ok()) RETURN_IF_ERROR(made->Create(sends, 0));
   RETURN_IF_ERROR(made->ToInit(remote_access));
   return made;
 }

@@ -25,9 +25,12 @@ class QueuePair {
   // What is posted behind a write arrives behind it. Not every kind of queue pair does so.
   static constexpr bool kKeepsOrder = true;
 
+  static constexpr uint32_t kMaxInline = 256;
+
   uint32_t number() const { return qp_->qp_num; }
-  uint32_t inline_bytes() const { return inline_bytes_; }  // that a send may carry in itself
-  uint32_t max_pieces() const { return max_pieces_; }      // of local memory in a work request
+  // That a send may carry in itself: none, or kMaxInline.
+  uint32_t inline_bytes() const { return inline_bytes_; }
+  uint32_t max_pieces() const { return max_pieces_; }  // of local memory in a work request
 
   // What the other end has to know, without the credits.
   Endpoint local() const;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/defer.hpp>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -214,12 +215,18 @@ void Rail::Poll() {
     }
     PollFor(std::move(waiters));
   }
+  ResumeAtEnd turn(executor_);  // who waits for what comes
   int found = PollOnce();
   for (int i = 1; i < kPollsInARow && found == 0; ++i) found = PollOnce();
   came_ |= found > 0;
   if (found == 0 && !IsBusy() && Sleep()) return;
   if (found == 0) std::this_thread::yield();  // to who shall answer, if it waits for this CPU
-  asio::defer(executor_, [self = shared_from_this()] { self->Poll(); });
+  auto again = [self = shared_from_this()] { self->Poll(); };
+  if (turn.has_one()) {
+    asio::post(executor_, std::move(again));  // another thread may, meanwhile
+  } else {
+    asio::defer(executor_, std::move(again));
+  }
 }
 
 // Nothing has come just now: whether something is likely to, soon. The clock is read only here, since while

@@ -32,11 +32,10 @@ Status ServerLink::OnMessage(const FragmentHeader& header, std::string_view mess
 }
 
 // Clients keep to the limit as they see it, and a call leaves the table before its reply can be seen. Replies
-// that wait for credits are bounded too: a client that grants none is not served on.
+// that wait for credits are bounded too, by the channel.
 Status ServerLink::AddCall(uint64_t id) {
-  const size_t unsent = queued_messages();
   std::lock_guard lock(mutex_);
-  if (calls_.size() >= calls_at_once_ || unsent > calls_at_once_) {
+  if (calls_.size() >= calls_at_once_) {
     return ErrnoError(EPROTO, absl::StrFormat("more than the allowed %d calls at once", calls_at_once_));
   }
   if (calls_.insert(id).second) return OkStatus();

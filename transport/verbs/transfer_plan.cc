@@ -4,13 +4,13 @@
 
 namespace nacre::verbs {
 
-RemoteMemory::RemoteMemory(std::vector<RemoteSpan> spans) : spans_(std::move(spans)) {
+RemoteMemory::RemoteMemory(RemoteSpans spans) : spans_(std::move(spans)) {
   uint64_t end = 0;
   for (const RemoteSpan& span : spans_) ends_.push_back(end += span.length);
 }
 
-std::vector<RemoteSpan> RemoteMemory::Pieces(uint64_t offset, uint64_t length) const {
-  std::vector<RemoteSpan> pieces;
+RemoteSpans RemoteMemory::Pieces(uint64_t offset, uint64_t length) const {
+  RemoteSpans pieces;
   size_t i = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), offset) - ends_.begin());
   for (; length > 0; ++i) {
     const RemoteSpan& span = spans_[i];

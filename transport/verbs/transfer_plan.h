@@ -13,15 +13,15 @@ namespace nacre::verbs {
 // The concatenation of the spans that a call names.
 class RemoteMemory {
  public:
-  explicit RemoteMemory(std::vector<RemoteSpan> spans);
+  explicit RemoteMemory(RemoteSpans spans);
 
   uint64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
   // The pieces of [offset, offset + length), which must be inside.
-  std::vector<RemoteSpan> Pieces(uint64_t offset, uint64_t length) const;
+  RemoteSpans Pieces(uint64_t offset, uint64_t length) const;
 
  private:
-  const std::vector<RemoteSpan> spans_;
-  std::vector<uint64_t> ends_;  // where each span ends in the whole
+  const RemoteSpans spans_;
+  absl::InlinedVector<uint64_t, 2> ends_;  // where each span ends in the whole
 };
 
 struct LocalPiece {
@@ -29,6 +29,7 @@ struct LocalPiece {
   uint64_t length = 0;
   uint32_t key = 0;
 };
+using LocalPieces = absl::InlinedVector<LocalPiece, 2>;
 
 struct TransferLimits {
   uint32_t bytes = 0;   // of a work request

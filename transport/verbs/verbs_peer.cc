@@ -81,7 +81,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
 
   static Task<StatusOr<std::string>> Carry(std::shared_ptr<ClientLink> link, std::shared_ptr<LinkCall> call);
   std::shared_ptr<ClientLink> Choose(const LinkCall& call, const Links& refused);
-  void LookIfDue();
+  void LookIfDue(Duration now);
   static Task<void> Look(std::shared_ptr<PeerCore> self);
   bool EndLook(Status status);
   void LookLater(bool found_all);  // under mutex_
@@ -110,11 +110,12 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   const std::shared_ptr<PathMeters> meters_;
   mutable std::mutex mutex_;
   bool closed_ = false, looking_ = false;
-  Links links_;                           // one for each rail
-  std::set<std::string> lost_;            // rails that were there and may come back soon
-  std::vector<OneShot<Status>> waiters_;  // for the first
-  size_t asked_ = 0;                      // of these, those who waited when the look began
-  Duration look_at_ = Duration::zero(), pause_ = kFirstPause;
+  Links links_;                                       // one for each rail
+  std::set<std::string> lost_;                        // rails that were there and may come back soon
+  std::vector<OneShot<Status>> waiters_;              // for the first
+  size_t asked_ = 0;                                  // of these, those who waited when the look began
+  std::atomic<Duration> look_at_ = Duration::zero();  // set under mutex_
+  Duration pause_ = kFirstPause;
   std::string reason_ = "no call has been made yet";
 };
 
@@ -131,6 +132,8 @@ std::shared_ptr<ClientLink> PeerCore::Choose(const LinkCall& call, const Links& 
   Links links;
   {
     std::lock_guard lock(mutex_);
+    const bool only_one = links_.size() == 1 && refused.empty();
+    if (only_one) return links_.front()->closing() ? nullptr : links_.front();
     links = Living();
   }
   auto is_refused = [&](const auto& link) { return std::count(refused.begin(), refused.end(), link) > 0; };
@@ -167,9 +170,10 @@ bool PeerCore::connected() {
 Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                            Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
-  const Duration begin = self->clock_.Now();
+  const Duration begin = self->clock_.Coarse();
   const Duration deadline = DeadlineAfter(begin, timeout);
   auto call = std::make_shared<LinkCall>(std::move(request), deadline);
+  const CallTimer timer(self->clock_, call->bytes);
   Links refused;  // the devices of these do not reach the call's memory
   Status refusal;
   for (size_t attempt = 0; attempt < kAttempts + refused.size(); ++attempt) {
@@ -180,14 +184,14 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
       if (!status.ok()) co_return status;
       link = self->Choose(*call, refused);
     } else {
-      self->LookIfDue();
+      self->LookIfDue(begin);
     }
     if (link == nullptr) continue;
     StatusOr<std::string> reply = co_await Carry(link, call);
     const bool unreachable = !call->sent && ToErrno(reply.status()) == ENOTSUP;
     const bool moves = unreachable || (!call->sent && absl::IsUnavailable(reply.status()));
     if (!moves) {
-      link->meter().Ended(call->request.kind, call->bytes, self->clock_.Now() - begin, reply.status());
+      link->meter().Ended(call->request.kind, call->bytes, timer.Took(), reply.status());
       co_return reply;
     }
     link->meter().Moved();
@@ -202,9 +206,17 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
 Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<ClientLink> link,
                                             std::shared_ptr<LinkCall> call) {
   const LoadOf load(*link, call->bytes);
-  CO_ASSIGN_OR_RETURN(const PutBudget::Share share, co_await ClientLink::Reserve(link, call));
+  std::optional<PutBudget::Share> share;
+  if (call->reserves()) {
+    CO_ASSIGN_OR_RETURN(PutBudget::Share granted, co_await ClientLink::Reserve(link, call));
+    share.emplace(std::move(granted));
+  }
   if (!link->Begin(call)) co_return absl::UnavailableError("the RDMA connection has ended");
-  co_return co_await ClientLink::Finish(link, call);
+  StatusOr<std::string> result = co_await call->result.Wait();
+  if (call->holds_memory()) {
+    CO_RETURN_IF_ERROR(co_await ClientLink::TakeMemoryBack(link, call, result.ok()));
+  }
+  co_return result;
 }
 
 Task<Status> PeerCore::AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline) {
@@ -226,11 +238,11 @@ Task<Status> PeerCore::AwaitRail(std::shared_ptr<PeerCore> self, Duration deadli
 }
 
 // For rails that are missing or new, beside the calls.
-void PeerCore::LookIfDue() {
-  const Duration now = clock_.Now();
+void PeerCore::LookIfDue(Duration now) {
+  if (now < look_at_.load(std::memory_order_relaxed)) return;
   {
     std::lock_guard lock(mutex_);
-    if (closed_ || looking_ || now < look_at_) return;
+    if (closed_ || looking_) return;
     looking_ = true;
   }
   Spawn(executor_, Look(shared_from_this()));
@@ -388,7 +400,7 @@ void PeerCore::Forget(ClientLink* link) {
   links_.erase(found);
   lost_.insert(link->meter().rail());
   pause_ = kFirstPause;
-  look_at_ = std::min(look_at_, clock_.Now() + kFirstPause);
+  look_at_ = std::min(look_at_.load(), clock_.Now() + kFirstPause);
 }
 
 bool PeerCore::HasOtherWay(const ClientLink* link) {

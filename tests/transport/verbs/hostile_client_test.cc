@@ -139,7 +139,7 @@ TEST_P(HostileClientTest, WrongKeysAndRangesEndTheLink) {
     outcome = OneShot<Status>();
     auto link = Attach();
     ASSERT_NE(link, nullptr);
-    const std::vector<RemoteSpan> spans = {span};
+    const RemoteSpans spans = {span};
     EXPECT_TRUE(link->Send(FragmentKind::kCall, 0, 1, EncodeCall(CallMemory::kPutTarget, spans, "").value()));
     EXPECT_EQ(Run(outcome).code(), absl::StatusCode::kUnavailable);
     EXPECT_FALSE(Run(link->closed).ok());
@@ -239,7 +239,7 @@ TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
   ASSERT_TRUE(rail.ok());
   const MemoryKeys keys = rails()->regions()->Find((*rail)->domain(), memory.data(), memory.size()).value();
   rail = absl::CancelledError("not needed any more");
-  const std::vector<RemoteSpan> spans(
+  const RemoteSpans spans(
       3, RemoteSpan{reinterpret_cast<uint64_t>(memory.data()) + kMinReceive, 64, keys.remote});
 
   Counter& errors = GetCounter("transport.verbs.protocol_errors");

@@ -131,7 +131,7 @@ TEST(Fragment, RefusesWhatBreaksALimit) {
 }
 
 TEST(CallMessage, ComesBackAsItWas) {
-  const std::vector<RemoteSpan> memory = {{4096, 100, 7}, {UINT64_MAX - 5, 5, UINT32_MAX}};
+  const RemoteSpans memory = {{4096, 100, 7}, {UINT64_MAX - 5, 5, UINT32_MAX}};
   StatusOr<std::string> bytes = EncodeCall(CallMemory::kPutTarget, memory, "request");
   ASSERT_TRUE(bytes.ok());
   StatusOr<CallMessage> call = ParseCall(*bytes);
@@ -142,7 +142,7 @@ TEST(CallMessage, ComesBackAsItWas) {
 }
 
 TEST(CallMessage, MayWantWhatIsPutWithTheReply) {
-  const std::vector<RemoteSpan> memory = {{0, 4096, 0}};
+  const RemoteSpans memory = {{0, 4096, 0}};
   const std::string good = EncodeCall(CallMemory::kPutTarget, memory, "request", true).value();
   StatusOr<CallMessage> call = ParseCall(good);
   ASSERT_TRUE(call.ok()) << call.status();
@@ -151,13 +151,13 @@ TEST(CallMessage, MayWantWhatIsPutWithTheReply) {
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kPutTarget, memory, "request").value())->with_reply);
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, memory, "", true).value()).ok());
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kNone, {}, "", true).value()).ok());
-  const std::vector<RemoteSpan> two(2, RemoteSpan{0, 100, 0}), large = {{0, 4097, 0}};
+  const RemoteSpans two(2, RemoteSpan{0, 100, 0}), large = {{0, 4097, 0}};
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kPutTarget, two, "", true).value()).ok());
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kPutTarget, large, "", true).value()).ok());
 }
 
 TEST(DataReply, ComesBackAsItWas) {
-  const std::vector<DataRange> ranges = {{10, 4}, {0, 0}, {90, 10}};
+  const DataRanges ranges = {{10, 4}, {0, 0}, {90, 10}};
   const std::string bytes = EncodeDataReply(ranges, "body") + "the data of it";
   StatusOr<DataReply> reply = ParseDataReply(bytes, 100);
   ASSERT_TRUE(reply.ok()) << reply.status();
@@ -174,7 +174,7 @@ TEST(DataReply, ComesBackAsItWas) {
 }
 
 TEST(CallMessage, RefusesWhatDoesNotFit) {
-  const std::vector<RemoteSpan> memory = {{4096, 100, 7}};
+  const RemoteSpans memory = {{4096, 100, 7}};
   const std::string good = EncodeCall(CallMemory::kGetSource, memory, "request").value();
   EXPECT_FALSE(ParseCall("").ok());
   EXPECT_FALSE(ParseCall(good.substr(0, 7)).ok());
@@ -184,15 +184,15 @@ TEST(CallMessage, RefusesWhatDoesNotFit) {
     bad[place] = value;
     EXPECT_FALSE(ParseCall(bad).ok()) << place;
   }
-  const std::vector<RemoteSpan> wraps = {{UINT64_MAX, 2, 7}};
+  const RemoteSpans wraps = {{UINT64_MAX, 2, 7}};
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, wraps, "").value()).ok());
-  const std::vector<RemoteSpan> endless = {{0, UINT64_MAX, 7}, {0, 2, 7}};
+  const RemoteSpans endless = {{0, UINT64_MAX, 7}, {0, 2, 7}};
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, endless, "").value()).ok());
-  const std::vector<RemoteSpan> wide_key = {{4096, 100, uint64_t{1} << 32}};
+  const RemoteSpans wide_key = {{4096, 100, uint64_t{1} << 32}};
   EXPECT_FALSE(ParseCall(EncodeCall(CallMemory::kGetSource, wide_key, "").value()).ok());
   EXPECT_TRUE(ParseCall(std::string(8, '\0') + std::string(kMaxBodySize, 'b')).ok());
   EXPECT_FALSE(ParseCall(std::string(8, '\0') + std::string(kMaxBodySize + 1, 'b')).ok());
-  std::vector<RemoteSpan> many(kMaxSpans);
+  RemoteSpans many(kMaxSpans);
   std::string most = EncodeCall(CallMemory::kPutTarget, many, "").value();
   EXPECT_TRUE(ParseCall(most).ok());
   ++most[4];  // in the number of spans

@@ -13,9 +13,9 @@ namespace {
 TEST(RemoteMemory, FindsThePiecesOfARange) {
   const RemoteMemory memory({{100, 10, 1}, {500, 0, 2}, {200, 20, 3}});
   EXPECT_EQ(memory.size(), 30u);
-  EXPECT_EQ(memory.Pieces(0, 30), (std::vector<RemoteSpan>{{100, 10, 1}, {200, 20, 3}}));
-  EXPECT_EQ(memory.Pieces(9, 2), (std::vector<RemoteSpan>{{109, 1, 1}, {200, 1, 3}}));
-  EXPECT_EQ(memory.Pieces(10, 20), (std::vector<RemoteSpan>{{200, 20, 3}}));
+  EXPECT_EQ(memory.Pieces(0, 30), (RemoteSpans{{100, 10, 1}, {200, 20, 3}}));
+  EXPECT_EQ(memory.Pieces(9, 2), (RemoteSpans{{109, 1, 1}, {200, 1, 3}}));
+  EXPECT_EQ(memory.Pieces(10, 20), (RemoteSpans{{200, 20, 3}}));
   EXPECT_TRUE(memory.Pieces(30, 0).empty());
   EXPECT_EQ(RemoteMemory({}).size(), 0u);
 }
@@ -27,7 +27,7 @@ TEST(PlanTransfer, PairsEveryByteOnce) {
     const uint64_t total = random.Below(5000);
     const TransferLimits limits{static_cast<uint32_t>(1 + random.Below(700)),
                                 static_cast<uint32_t>(1 + random.Below(4))};
-    std::vector<RemoteSpan> remote;
+    RemoteSpans remote;
     std::vector<LocalPiece> local;
     std::vector<uint64_t> remote_at, local_at;  // the address of each byte
     for (uint64_t left = total, base = 10'000; left > 0; base += 10'000) {
