@@ -174,6 +174,16 @@ class ChannelTest : public testing::TestWithParam<std::string> {
     return runtime_.Run([](OneShot<T> value) -> Task<T> { co_return co_await value.Wait(); }(value));
   }
 
+  // Set when the call ends, which is not before `go`.
+  OneShot<StatusOr<proto::MetadataReply>> AskForTheLock() {
+    OneShot<StatusOr<proto::MetadataReply>> locked;
+    proto::MetadataRequest lock;
+    lock.mutable_set_lock()->set_wait(true);
+    Spawn(runtime_.executor(), channel_->Call(std::move(lock)),
+          [locked](StatusOr<proto::MetadataReply> reply) { locked.Set(std::move(reply)); });
+    return locked;
+  }
+
   void SetUp() override {
     std::string pattern = testing::TempDir() + "/nacre-rpc.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
@@ -234,12 +244,7 @@ TEST_P(ChannelTest, ManyAtOnceDoNotMixUp) {
 
 TEST_P(ChannelTest, AWaitingRequestDoesNotHoldUpOthers) {
   Connect();
-  OneShot<StatusOr<proto::MetadataReply>> locked;
-  proto::MetadataRequest lock;
-  lock.mutable_set_lock()->set_wait(true);
-  Spawn(runtime_.executor(), [](auto channel, auto request, auto locked) -> Task<void> {
-    locked.Set(co_await channel->Call(std::move(request)));
-  }(channel_, lock, locked));
+  const auto locked = AskForTheLock();
   EXPECT_EQ(runtime_.Run(Hammer(channel_, 0, 20)), 20);
   EXPECT_FALSE(locked.IsSet());
   mds_.go.Set({});
@@ -271,12 +276,7 @@ TEST_P(ChannelTest, TheServersCloseDeliversWhatWasSentBefore) {
 
 TEST_P(ChannelTest, ClosingFailsPendingCallsAndTellsTheServerButNotTheClient) {
   Connect();
-  OneShot<StatusOr<proto::MetadataReply>> locked;
-  proto::MetadataRequest lock;
-  lock.mutable_set_lock()->set_wait(true);
-  Spawn(runtime_.executor(), [](auto channel, auto request, auto locked) -> Task<void> {
-    locked.Set(co_await channel->Call(std::move(request)));
-  }(channel_, lock, locked));
+  const auto locked = AskForTheLock();
   EXPECT_EQ(runtime_.Run(Hammer(channel_, 0, 1)), 1);
   channel_->Close();
   Status status = Await(locked).status();
@@ -288,12 +288,7 @@ TEST_P(ChannelTest, ClosingFailsPendingCallsAndTellsTheServerButNotTheClient) {
 
 TEST_P(ChannelTest, AStoppedServerIsNoticedAndARestartedOneTakesConnectionsAgain) {
   Connect();
-  OneShot<StatusOr<proto::MetadataReply>> locked;
-  proto::MetadataRequest lock;
-  lock.mutable_set_lock()->set_wait(true);
-  Spawn(runtime_.executor(), [](auto channel, auto request, auto locked) -> Task<void> {
-    locked.Set(co_await channel->Call(std::move(request)));
-  }(channel_, lock, locked));
+  const auto locked = AskForTheLock();
   EXPECT_EQ(runtime_.Run(Hammer(channel_, 0, 1)), 1);
   server_->Stop();
   EXPECT_TRUE(IsRetryable(Await(locked).status()));
