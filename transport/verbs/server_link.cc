@@ -15,8 +15,7 @@ ServerLink::ServerLink(std::shared_ptr<Rail> rail, std::shared_ptr<RegionTable> 
       regions_(std::move(regions)),
       sink_(std::move(sink)),
       client_(std::move(request.client)),
-      close_(std::move(request.close)),
-      calls_at_once_(calls) {}
+      close_(std::move(request.close)) {}
 
 Status ServerLink::OnMessage(const FragmentHeader& header, std::string_view message) {
   static Counter& calls = GetCounter("transport.verbs.server.calls");
@@ -35,8 +34,8 @@ Status ServerLink::OnMessage(const FragmentHeader& header, std::string_view mess
 // that wait for credits are bounded too, by the channel.
 Status ServerLink::AddCall(uint64_t id) {
   std::lock_guard lock(mutex_);
-  if (calls_.size() >= calls_at_once_) {
-    return ErrnoError(EPROTO, absl::StrFormat("more than the allowed %d calls at once", calls_at_once_));
+  if (calls_.size() >= local().calls) {
+    return ErrnoError(EPROTO, absl::StrFormat("more than the allowed %d calls at once", local().calls));
   }
   if (calls_.insert(id).second) return OkStatus();
   return ErrnoError(EPROTO, absl::StrFormat("call %#x is already in progress", id));

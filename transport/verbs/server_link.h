@@ -36,7 +36,6 @@ class ServerLink : public Channel, public Attachment {
   const std::shared_ptr<CallSink> sink_;
   const std::string client_;
   const std::function<void(const Status&)> close_;
-  const uint32_t calls_at_once_;
   std::mutex mutex_;
   absl::flat_hash_set<uint64_t> calls_;  // in progress
 };
