@@ -53,12 +53,17 @@ void Destroyer::Hold(uint64_t sequence) {
 
 void Destroyer::Release(uint64_t sequence) {
   std::lock_guard lock(mutex_);
-  held_.erase(sequence);
+  if (held_.erase(sequence) > 0) released_.insert(sequence);
 }
 
-bool Destroyer::IsHeld(uint64_t sequence) const {
+void Destroyer::BeginScan() {
   std::lock_guard lock(mutex_);
-  return held_.contains(sequence);
+  released_.clear();
+}
+
+bool Destroyer::WasHeld(uint64_t sequence) const {
+  std::lock_guard lock(mutex_);
+  return held_.contains(sequence) || released_.contains(sequence);
 }
 
 Task<StatusOr<bool>> Destroyer::Pass(std::shared_ptr<Mds> mds) {
@@ -66,6 +71,7 @@ Task<StatusOr<bool>> Destroyer::Pass(std::shared_ptr<Mds> mds) {
   const std::string to = PrefixEnd(from);
   size_t left = 0;
   for (bool more = true; more;) {
+    BeginScan();
     CO_ASSIGN_OR_RETURN(auto entries, mds->tables->Scan(from, to, kFilesAtOnce));
     more = entries.size() == kFilesAtOnce;
     if (more) from = entries.back().key + '\0';
@@ -73,7 +79,7 @@ Task<StatusOr<bool>> Destroyer::Pass(std::shared_ptr<Mds> mds) {
     for (const KvEntry& entry : entries) {
       ByteReader key(std::string_view(entry.key).substr(1));
       uint64_t sequence = key.Big<uint64_t>();
-      if (IsHeld(sequence)) continue;
+      if (WasHeld(sequence)) continue;
       CO_ASSIGN_OR_RETURN(DestroyRecord record, ParseDestroy(entry.value));
       for (uint32_t n = 0; n < record.groups.size(); ++n) {
         ObjectId object;

@@ -26,16 +26,21 @@ class Destroyer {
   void Hold(uint64_t sequence);
   void Release(uint64_t sequence);
 
-  // One pass over the queue. True: something is left.
+  // One pass over the queue, by one caller at a time. True: something is left.
   Task<StatusOr<bool>> Pass(std::shared_ptr<Mds> mds);
 
   uint64_t QueuedObjects() const { return queued_; }  // as of the last pass
 
  private:
-  bool IsHeld(uint64_t sequence) const;
+  // A scan shows the queue as it was at one moment. A record in it may have been taken off since, and its
+  // objects belong to a file now: so what was held at any time since the scan began is left for the next
+  // pass.
+  void BeginScan();
+  bool WasHeld(uint64_t sequence) const;
 
   mutable std::mutex mutex_;
   absl::flat_hash_set<uint64_t> held_;
+  absl::flat_hash_set<uint64_t> released_;  // since the last scan began
   std::atomic<uint64_t> queued_{0};
 };
 
