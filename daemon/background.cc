@@ -9,10 +9,13 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <string_view>
 
 namespace nacre {
 namespace {
@@ -48,18 +51,53 @@ void WriteAll(int file, const std::string& text) {
   }
 }
 
+// What the child says to its parent: a kind, a text, kEndOfMessage. The last one is kReady or kFailed.
+constexpr char kNote = 'N', kReady = 'R', kFailed = 'F', kEndOfMessage = '\0';
+
+// Prints a message of the child; the exit status if it is the last one.
+std::optional<int> Print(std::string_view message) {
+  const char kind = message.empty() ? kNote : message[0];
+  std::FILE* out = kind == kReady ? stdout : stderr;
+  if (!message.empty()) std::fwrite(message.data() + 1, 1, message.size() - 1, out);
+  std::fflush(out);
+  if (kind == kNote) return std::nullopt;
+  return kind == kReady ? 0 : 1;
+}
+
+// Waits for the last message; none if the child ends without it, EINTR if a signal comes.
+StatusOr<std::optional<int>> Listen(int pipe) {
+  std::string heard;
+  char buffer[4096];
+  while (true) {
+    const ssize_t size = ::read(pipe, buffer, sizeof buffer);
+    if (size < 0) return ErrnoError(errno, "interrupted");
+    if (size == 0) return std::nullopt;
+    heard.append(buffer, static_cast<size_t>(size));
+    for (size_t end; (end = heard.find(kEndOfMessage)) != std::string::npos; heard.erase(0, end + 1)) {
+      if (std::optional<int> exit = Print(std::string_view(heard).substr(0, end))) return exit;
+    }
+  }
+}
+
+std::atomic<int> interrupted{0};
+
+// The child has a session of its own, so that a terminal's Ctrl-C reaches the parent alone.
+void WatchForInterrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) { interrupted = signal; };  // no SA_RESTART: ends the read
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+}
+
 // Exits like the child turned out.
 [[noreturn]] void WaitForChild(pid_t child, int pipe, const std::string& log_file) {
-  std::string told = ReadAll(pipe);
-  if (told.empty()) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    std::fprintf(stderr, "nacre: the process ended before it was ready; see %s\n", log_file.c_str());
-    std::_Exit(1);
-  }
-  std::fputs(told.c_str() + 1, told[0] == 'R' ? stdout : stderr);
-  std::fflush(nullptr);
-  std::_Exit(told[0] == 'R' ? 0 : 1);
+  StatusOr<std::optional<int>> told = Listen(pipe);
+  if (told.ok() && told->has_value()) std::_Exit(**told);
+  if (!told.ok()) ::kill(child, SIGTERM);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) ::kill(child, SIGKILL);  // a second Ctrl-C
+  if (!told.ok()) std::_Exit(128 + interrupted);
+  std::fprintf(stderr, "nacre: the process ended before it was ready; see %s\n", log_file.c_str());
+  std::_Exit(1);
 }
 
 }  // namespace
@@ -134,8 +172,16 @@ StatusOr<std::unique_ptr<Background>> Background::Fork(const std::string& log_fi
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) return SystemError("pipe");
   std::fflush(nullptr);
+  // Held back until each of the two has its own way of taking it.
+  sigset_t interrupts, before;
+  ::sigemptyset(&interrupts);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&interrupts, signal);
+  ::sigprocmask(SIG_BLOCK, &interrupts, &before);
   pid_t child = ::fork();
-  if (child < 0) return SystemError("fork");
+  const int failed = child < 0 ? errno : 0;
+  if (child > 0) WatchForInterrupts();
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  if (child < 0) return ErrnoError(failed, absl::StrFormat("fork: %s", std::strerror(failed)));
   if (child > 0) {
     ::close(pipe[1]);
     WaitForChild(child, pipe[0], log_file);
@@ -157,24 +203,27 @@ Background::~Background() {
 
 void Background::Tell(char kind, const std::string& message) {
   if (pipe_ < 0) return;
-  WriteAll(pipe_, kind + message);
+  WriteAll(pipe_, kind + message + kEndOfMessage);
+  if (kind == kNote) return;
   ::close(pipe_);
   pipe_ = -1;
 }
+
+void Background::Note(const std::string& message) { Tell(kNote, message); }
 
 void Background::Ready(const std::string& message) {
   if (pipe_ < 0) {
     std::fputs(message.c_str(), stdout);
     std::fflush(stdout);
   }
-  Tell('R', message);
+  Tell(kReady, message);
   NotifySystemd("READY=1");
 }
 
 int Background::Failed(const Status& status) {
   std::string text = absl::StrCat("nacre: ", status.message(), "\n");
   std::fputs(text.c_str(), stderr);
-  Tell('F', text);
+  Tell(kFailed, text);
   return 1;
 }
 

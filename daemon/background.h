@@ -39,8 +39,8 @@ Status WaitForProcess(const std::string& pid_file, int seconds);
 Status EndProcess(const std::string& pid_file, int seconds);
 
 // Splits off a process that goes on in the background with its messages in the log file. In the child:
-// returns. In the parent: waits until the child says Ready or Failed or dies, prints that, and exits with its
-// status.
+// returns. In the parent: waits until the child says Ready or Failed or dies, prints what it says, and exits
+// with its status. A parent that is interrupted meanwhile (SIGINT, SIGTERM, SIGHUP) ends the child first.
 class Background {
  public:
   // Not in the background: Ready prints, Failed prints to stderr.
@@ -49,6 +49,8 @@ class Background {
   static StatusOr<std::unique_ptr<Background>> Fork(const std::string& log_file);
   ~Background();
 
+  // Before Ready or Failed: for whoever waits. Not in the background: nothing, the log goes to the terminal.
+  void Note(const std::string& message);
   void Ready(const std::string& message);
   int Failed(const Status& status);  // returns the exit status for main
 

@@ -4,6 +4,7 @@
 #include <absl/strings/str_format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -43,6 +44,31 @@ Status Prepare(ClientDaemonOptions* options) {
   return options->background ? MakeParent(options->log_file) : OkStatus();
 }
 
+// Tells whoever waits for the mount why it takes long: the first time that the MDS does not answer.
+class TellingConnector : public MetadataConnector {
+ public:
+  // The background must outlive the first connection that succeeds.
+  TellingConnector(std::shared_ptr<MetadataConnector> inner, Background* background, std::string log_file)
+      : inner_(std::move(inner)), background_(background), log_file_(std::move(log_file)) {}
+
+  Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events,
+                                                           Duration timeout) override {
+    auto channel = co_await inner_->Connect(std::move(events), timeout);
+    if (!told_.exchange(true) && !channel.ok()) {
+      background_->Note(absl::StrFormat("nacre: %s\nnacre: trying again; Ctrl-C ends that (messages: %s)\n",
+                                        channel.status().message(), log_file_));
+    }
+    co_return channel;
+  }
+  std::string address() const override { return inner_->address(); }
+
+ private:
+  const std::shared_ptr<MetadataConnector> inner_;
+  Background* const background_;
+  const std::string log_file_;
+  std::atomic<bool> told_{false};
+};
+
 int Serve(const ClientDaemonOptions& options, Background& background) {
   ApplyLogLevel(options.config.log);
   Runtime runtime(static_cast<int>(options.config.threads));
@@ -51,8 +77,9 @@ int Serve(const ClientDaemonOptions& options, Background& background) {
   if (!transport.ok()) return background.Failed(transport.status());
   StatusOr<std::shared_ptr<MetadataConnector>> metadata = NewGrpcConnector(options.config.mds);
   if (!metadata.ok()) return background.Failed(metadata.status());
+  auto telling = std::make_shared<TellingConnector>(*metadata, &background, options.log_file);
   StatusOr<std::unique_ptr<ClientRole>> role =
-      ClientRole::Start(runtime, **transport, *metadata, options.config);
+      ClientRole::Start(runtime, **transport, telling, options.config);
   if (!role.ok()) return background.Failed(role.status());
   background.Ready(absl::StrFormat("%s mounted at %s\n", options.config.mds, options.config.mount));
   StartWatchdog(runtime);

@@ -8,6 +8,7 @@ namespace nacre {
 StatusOr<std::unique_ptr<ClientRole>> ClientRole::Start(Runtime& runtime, Transport& transport,
                                                         std::shared_ptr<MetadataConnector> metadata,
                                                         const ClientConfig& config) {
+  RETURN_IF_ERROR(fuse::PrepareMountpoint(config.mount));  // before another client has to give way
   ASSIGN_OR_RETURN(std::unique_ptr<PidFile> place, HoldPlace(config.mount));
   client::Environment environment{runtime.executor(), RealClock(), SystemRandom(), transport, metadata};
   client::Options client_options = config.options;

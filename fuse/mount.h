@@ -52,6 +52,10 @@ class Mount {
   bool unmounted_ = false;
 };
 
+// Whether something can be mounted there: ENOENT, ENOTDIR, or EBUSY for a mount that is in use. Takes off a
+// mount of Nacre whose daemon is dead.
+Status PrepareMountpoint(const std::string& mountpoint);
+
 // Takes off whatever FUSE mount of Nacre lies on the mountpoint, dead or alive. NOT_FOUND if there is none.
 Status UnmountPath(const std::string& mountpoint, bool lazy);
 

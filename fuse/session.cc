@@ -45,6 +45,8 @@ bool IsDead(const std::string& mountpoint) {
   return ::statfs(mountpoint.c_str(), &space) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
 }
 
+}  // namespace
+
 Status PrepareMountpoint(const std::string& mountpoint) {
   StatusOr<MountEntry> entry = FindMount(mountpoint);
   if (entry.ok() && entry->type == "fuse.nacre") {
@@ -68,8 +70,6 @@ Status PrepareMountpoint(const std::string& mountpoint) {
   if (!S_ISDIR(found.st_mode)) return ErrnoError(ENOTDIR, absl::StrFormat("%s: not a directory", mountpoint));
   return OkStatus();
 }
-
-}  // namespace
 
 Session::Session(client::FileSystem& filesystem, Executor executor, MountOptions options)
     : filesystem_(filesystem), executor_(StartExecutor::Over(executor)), options_(std::move(options)) {}

@@ -104,5 +104,30 @@ TEST_F(BackgroundTest, TheCommandWaitsForReadyAndTellsFailure) {
   EXPECT_EQ(RunInBackground("/nowhere/log", [](Background&) {}), 7);
 }
 
+// The child's notes arrive while the command still waits.
+TEST_F(BackgroundTest, NotesAreShownAtOnceAndAnInterruptEndsTheChild) {
+  int shown[2], alive[2];
+  ASSERT_EQ(::pipe(shown), 0);
+  ASSERT_EQ(::pipe(alive), 0);  // its end comes with that of the child
+  pid_t shell = ::fork();
+  if (shell == 0) {
+    ::dup2(shown[1], STDERR_FILENO);
+    ::close(alive[0]);
+    auto background = Background::Fork(directory_ + "/log");
+    if (!background.ok()) ::_exit(7);
+    (*background)->Note("nobody answers\n");
+    while (true) ::pause();
+  }
+  ::close(alive[1]);
+  char text[64] = {};
+  ASSERT_GT(::read(shown[0], text, sizeof text - 1), 0);
+  EXPECT_STREQ(text, "nobody answers\n");
+  ::kill(shell, SIGINT);
+  int status = 0;
+  ASSERT_EQ(::waitpid(shell, &status, 0), shell);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT);
+  EXPECT_EQ(::read(alive[0], text, 1), 0);  // the child is gone, too
+}
+
 }  // namespace
 }  // namespace nacre
