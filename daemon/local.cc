@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "common/log.h"
 #include "common/units.h"
@@ -17,9 +18,11 @@
 #include "daemon/client_role.h"
 #include "daemon/directory.h"
 #include "daemon/ending.h"
+#include "daemon/format.h"
 #include "daemon/mds_role.h"
 #include "daemon/oss_role.h"
 #include "daemon/process_transport.h"
+#include "daemon/target_directory.h"
 
 namespace nacre {
 namespace {
@@ -112,6 +115,14 @@ Task<Status> WaitForOsts(std::shared_ptr<ClusterChannel> cluster, uint32_t osts)
   co_return ErrnoError(ETIMEDOUT, absl::StrFormat("%d of %d OSTs have registered within 30 s", up, osts));
 }
 
+// The numbers of the OSTs that the MGS has ever admitted.
+Task<StatusOr<std::set<OstIndex>>> KnownOsts(std::shared_ptr<ClusterChannel> cluster) {
+  CO_ASSIGN_OR_RETURN(proto::ClusterStatus status, co_await cluster->GetStatus());
+  std::set<OstIndex> known;
+  for (const proto::OstState& ost : status.map().osts()) known.insert(ost.info().index());
+  co_return known;
+}
+
 // Everything that runs; taken down in the order in which the parts need each other.
 class Local {
  public:
@@ -127,12 +138,16 @@ class Local {
     runtime_.Stop();
   }
 
+  // The targets that Start has made, and whether the MDT is among them.
+  const std::vector<std::string>& formatted() const { return formatted_; }
+  bool is_new() const { return is_new_; }
+  uint32_t osts() const { return options_.osts; }
+
   Status Start() {
-    ASSIGN_OR_RETURN(MdsConfig mds, MakeMdsConfig(options_));
-    ASSIGN_OR_RETURN(OssConfig oss, MakeOssConfig(options_));
+    RETURN_IF_ERROR(fuse::PrepareMountpoint(options_.mountpoint));
     ASSIGN_OR_RETURN(ClientConfig client, MakeClientConfig(options_));
-    ASSIGN_OR_RETURN(mds_, MdsRole::Start(runtime_, *transport_, mds));
-    ASSIGN_OR_RETURN(oss_, OssRole::Start(runtime_, *transport_, mds_->NewClusterChannel(), oss));
+    RETURN_IF_ERROR(StartMds());
+    RETURN_IF_ERROR(StartOss());
     RETURN_IF_ERROR(runtime_.Run(WaitForOsts(mds_->NewClusterChannel(), options_.osts)));
     ASSIGN_OR_RETURN(
         client_, ClientRole::Start(runtime_, *transport_, mds_->NewConnector(client.options.name), client));
@@ -154,7 +169,56 @@ class Local {
   }
 
  private:
-  const LocalOptions options_;
+  // A new MDT is made where neither it nor an OST is: in the directory of a new filesystem.
+  Status StartMds() {
+    ASSIGN_OR_RETURN(MdsConfig config, MakeMdsConfig(options_));
+    const bool fresh = LookAtTarget(TargetKind::kMdt, config.directory) == TargetState::kNone;
+    if (fresh && CountOsts(options_.directory) == 0) {
+      RETURN_IF_ERROR(FormatMdt(runtime_, config));
+      formatted_.push_back(config.directory);
+      is_new_ = true;
+    } else if (fresh) {
+      return ErrnoError(ENOENT, absl::StrFormat("%s has OSTs, but no MDT in %s: is its disk mounted?",
+                                                options_.directory, config.directory));
+    }
+    RETURN_IF_ERROR(CheckTarget(TargetKind::kMdt, config.directory));
+    ASSIGN_OR_RETURN(mds_, MdsRole::Start(runtime_, *transport_, config));
+    return OkStatus();
+  }
+
+  // An OST that the filesystem knows must be there; those of higher numbers are made.
+  Status StartOss() {
+    ASSIGN_OR_RETURN(std::set<OstIndex> known, runtime_.Run(KnownOsts(mds_->NewClusterChannel())));
+    const uint32_t found = std::max(CountOsts(options_.directory), known.empty() ? 0 : *known.rbegin() + 1);
+    if (found > options_.osts) {
+      LogInfo("%s has %d OSTs: all of them are served", options_.directory, found);
+      options_.osts = found;
+    }
+    ASSIGN_OR_RETURN(OssConfig config, MakeOssConfig(options_));
+    for (const OstConfig& ost : config.osts) {
+      if (known.count(ost.index) == 0 &&
+          LookAtTarget(TargetKind::kOst, ost.directory) == TargetState::kNone) {
+        RETURN_IF_ERROR(FormatOst(runtime_, ost, config.memory));
+        formatted_.push_back(ost.directory);
+      }
+      RETURN_IF_ERROR(CheckLocalOst(ost));
+    }
+    ASSIGN_OR_RETURN(oss_, OssRole::Start(runtime_, *transport_, mds_->NewClusterChannel(), config));
+    return OkStatus();
+  }
+
+  static Status CheckLocalOst(const OstConfig& ost) {
+    if (LookAtTarget(TargetKind::kOst, ost.directory) != TargetState::kNone) {
+      return CheckTarget(TargetKind::kOst, ost.directory);
+    }
+    return ErrnoError(
+        ENOENT, absl::StrFormat("the filesystem has an OST %d, but there is none in %s: is its disk mounted?",
+                                ost.index, ost.directory));
+  }
+
+  LocalOptions options_;
+  std::vector<std::string> formatted_;
+  bool is_new_ = false;
   Runtime runtime_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<MdsRole> mds_;
@@ -162,46 +226,57 @@ class Local {
   std::unique_ptr<ClientRole> client_;
 };
 
-std::string ReadyMessage(const LocalOptions& options, bool fresh) {
+std::string ReadyMessage(const LocalOptions& options, const Local& local) {
   std::string out = absl::StrFormat(
       "%s %s with %d OST%s in %s, mounted at %s\n"
       "  look further:  nacre status --dir %s   nacre df --dir %s   nacre getstripe FILE\n",
-      fresh ? "formatted" : "opened", "a Nacre filesystem", options.osts, options.osts == 1 ? "" : "s",
-      options.directory, options.mountpoint, options.directory, options.directory);
+      local.is_new() ? "formatted" : "opened", "a Nacre filesystem", local.osts(),
+      local.osts() == 1 ? "" : "s", options.directory, options.mountpoint, options.directory,
+      options.directory);
   if (!options.background) return out + "  stop:          Ctrl-C\n";
   return out + absl::StrFormat("  stop:          nacre stop --dir %s\n  log:           %s/log/local.log\n",
                                options.directory, options.directory);
 }
 
-Status Prepare(LocalOptions* options) {
+// `made`: the directories that were not there before.
+Status Prepare(LocalOptions* options, std::vector<std::string>* made) {
   if (options->osts == 0 || options->osts > 1000) {
     return ErrnoError(EINVAL, absl::StrFormat("--osts %d: from 1 to 1000", options->osts));
   }
-  RETURN_IF_ERROR(MakeDirectories(options->directory + "/log"));
+  RETURN_IF_ERROR(MakeDirectories(options->directory + "/log", made));
   struct stat mountpoint;  // one whose daemon is dead is there, though it answers with an error
   if (::lstat(options->mountpoint.c_str(), &mountpoint) != 0 && errno == ENOENT) {
-    RETURN_IF_ERROR(MakeDirectories(options->mountpoint));
+    RETURN_IF_ERROR(MakeDirectories(options->mountpoint, made));
   }
   options->directory = fs::canonical(options->directory);
-  uint32_t found = CountOsts(options->directory);
-  if (found > options->osts) {
-    LogInfo("%s has %d OSTs: all of them are served", options->directory, found);
-    options->osts = found;
-  }
   return OkStatus();
 }
 
-// With the pid file held: serves until the end.
-int Serve(const LocalOptions& options, Background& background) {
-  bool fresh = !fs::exists(options.directory + "/mdt");
+// After a start that failed nothing is left of it: neither new targets nor new directories, unless somebody
+// else has put something into them.
+void RemoveMade(const LocalOptions& options, const std::vector<std::string>& made,
+                const std::vector<std::string>& formatted) {
+  std::error_code error;
+  for (const std::string& target : formatted) fs::remove_all(target, error);
+  for (auto path = made.rbegin(); path != made.rend(); ++path) {
+    if (fs::path(*path).filename() == "log") fs::remove(options.directory + "/log/local.log", error);
+    fs::remove(*path, error);
+  }
+}
+
+// Serves until the end. `formatted`: the targets of a new filesystem whose start failed.
+StatusOr<int> Serve(const LocalOptions& options, Background& background,
+                    std::vector<std::string>* formatted) {
   Local local(options);
   Status started = local.Start();
   if (!started.ok()) {
     Status stopped = local.Stop();
     if (!stopped.ok()) LogError("%s", std::string(stopped.message()));
-    return background.Failed(started);
+    // A new OST of an old filesystem stays: the filesystem may know it by now.
+    if (local.is_new()) *formatted = local.formatted();
+    return started;
   }
-  background.Ready(ReadyMessage(options, fresh));
+  background.Ready(ReadyMessage(options, local));
   local.WaitForEnd();
   NotifySystemd("STOPPING=1");
   Status stopped = local.Stop();
@@ -225,8 +300,13 @@ std::string LocalMdsAddress(const std::string& directory) {
 }
 
 int RunLocal(LocalOptions options) {
-  Status status = Prepare(&options);
-  if (!status.ok()) return Complain(status);
+  std::vector<std::string> made, formatted;
+  Status status = Prepare(&options, &made);
+  if (!status.ok()) {
+    RemoveMade(options, made, formatted);
+    return Complain(status);
+  }
+  MakeFilesPrivate();
   std::unique_ptr<Background> background = Background::Foreground();
   if (options.background) {
     StatusOr<std::unique_ptr<Background>> forked = Background::Fork(options.directory + "/log/local.log");
@@ -236,7 +316,11 @@ int RunLocal(LocalOptions options) {
   SetLogName("local");
   StatusOr<std::unique_ptr<PidFile>> held = PidFile::Hold(PidPath(options.directory));
   if (!held.ok()) return background->Failed(held.status());
-  return Serve(options, *background);
+  StatusOr<int> exit = Serve(options, *background, &formatted);
+  if (exit.ok()) return *exit;
+  held->reset();
+  RemoveMade(options, made, formatted);
+  return background->Failed(exit.status());
 }
 
 int StopLocal(const std::string& directory) {

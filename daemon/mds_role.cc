@@ -1,7 +1,6 @@
 #include "daemon/mds_role.h"
 
 #include "common/random.h"
-#include "daemon/directory.h"
 #include "server/kv/rocks_kv.h"
 
 namespace nacre {
@@ -9,7 +8,6 @@ namespace nacre {
 StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& transport,
                                                   const MdsConfig& config) {
   std::unique_ptr<MdsRole> role(new MdsRole(runtime));
-  RETURN_IF_ERROR(MakeDirectories(config.directory));
   RocksKvOptions store;
   store.memory_bytes = config.memory;
   ASSIGN_OR_RETURN(role->store_, OpenRocksKv(config.directory, store));

@@ -21,7 +21,7 @@ namespace nacre {
 
 class MdsRole {
  public:
-  // Makes and formats the directory if it is missing or empty. The config is finished (config.h).
+  // The directory holds an MDT (target_directory.h). The config is finished (config.h).
   static StatusOr<std::unique_ptr<MdsRole>> Start(Runtime& runtime, Transport& transport,
                                                   const MdsConfig& config);
 

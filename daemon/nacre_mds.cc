@@ -4,6 +4,7 @@
 
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
+#include "daemon/format.h"
 #include "daemon/mds_role.h"
 #include "daemon/serve.h"
 #include "transport/data_plane.h"
@@ -13,12 +14,17 @@ namespace {
 
 constexpr char kAbout[] =
     "The metadata server of Nacre: namespace, leases, locks, and the management service.\n"
-    "Example: nacre-mds --directory /var/lib/nacre/mdt --listen 127.0.0.1:7710";
+    "Example: nacre-mds --directory /var/lib/nacre/mdt --format     once, for a new filesystem\n"
+    "         nacre-mds --directory /var/lib/nacre/mdt --listen 127.0.0.1:7710";
 
 int Main(int argc, char** argv) {
   MdsConfig config;
   DaemonFlags flags("nacre-mds", kAbout, Describe(&config));
+  bool format = false;
+  flags.app().add_flag("--format", format,
+                       "make a new MDT in its directory, which is missing or empty, and end");
   if (auto exit = Configure(flags, argc, argv, &config)) return *exit;
+  if (format) return RunFormat(config);
   Runtime runtime(static_cast<int>(config.threads));
   std::unique_ptr<Transport> transport;
   std::unique_ptr<MdsRole> role;
@@ -29,7 +35,7 @@ int Main(int argc, char** argv) {
                                   absl::StrJoin(role->addresses(), ", ")),
                   [&role] { return role->Stop(); }};
   };
-  int exit = Serve(runtime, {"nacre-mds", "mds", config.log, {config.directory}}, start);
+  int exit = Serve(runtime, {"nacre-mds", "mds", config.log, TargetKind::kMdt, {config.directory}}, start);
   runtime.Stop();
   return exit;
 }

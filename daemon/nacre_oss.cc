@@ -3,6 +3,7 @@
 
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
+#include "daemon/format.h"
 #include "daemon/oss_role.h"
 #include "daemon/serve.h"
 #include "rpc/grpc_channel.h"
@@ -15,7 +16,9 @@ constexpr Duration kMgsTimeout = 5s;
 
 constexpr char kAbout[] =
     "An object storage server of Nacre: serves the objects of one or more OSTs.\n"
-    "Example: nacre-oss --mds 127.0.0.1:7710 --ost 0=/var/lib/nacre/ost0 --ost 1=/var/lib/nacre/ost1,100GiB";
+    "Example: nacre-oss --ost 0=/var/lib/nacre/ost0 --ost 1=/var/lib/nacre/ost1,100GiB --format     once, "
+    "for new OSTs\n"
+    "         nacre-oss --mds 127.0.0.1:7710 --ost 0=/var/lib/nacre/ost0 --ost 1=/var/lib/nacre/ost1,100GiB";
 
 Status AddOsts(const std::vector<std::string>& texts, OssConfig* config) {
   if (!texts.empty()) config->osts.clear();
@@ -41,8 +44,12 @@ int Main(int argc, char** argv) {
   flags.app()
       .add_option("--ost", osts, "an OST and where it lives; may be given many times")
       ->type_name("INDEX=DIRECTORY[,SIZE]");
+  bool format = false;
+  flags.app().add_flag("--format", format,
+                       "make new OSTs in those of its directories that are missing or empty, and end");
   auto add_osts = [&osts](OssConfig* config) { return AddOsts(osts, config); };
   if (auto exit = Configure<OssConfig>(flags, argc, argv, &config, add_osts)) return *exit;
+  if (format) return RunFormat(config);
   Runtime runtime(static_cast<int>(config.threads));
   std::unique_ptr<Transport> transport;
   std::unique_ptr<OssRole> role;
@@ -53,7 +60,7 @@ int Main(int argc, char** argv) {
     ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
     return Served{Describe(*role, config), [&role] { return role->Stop(); }};
   };
-  ServeOptions options{"nacre-oss", "oss", config.log, {}};
+  ServeOptions options{"nacre-oss", "oss", config.log, TargetKind::kOst, {}};
   for (const OstConfig& ost : config.osts) options.directories.push_back(ost.directory);
   int exit = Serve(runtime, options, start);
   runtime.Stop();

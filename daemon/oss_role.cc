@@ -1,7 +1,6 @@
 #include "daemon/oss_role.h"
 
 #include "common/random.h"
-#include "daemon/directory.h"
 #include "server/kv/rocks_kv.h"
 #include "server/object/uring_block_store.h"
 
@@ -25,8 +24,6 @@ StatusOr<std::unique_ptr<OssRole>> OssRole::Start(Runtime& runtime, Transport& t
 
 StatusOr<OstDevices> OssRole::OpenOst(const OstConfig& config, uint64_t memory) {
   std::string meta = config.directory + "/meta", data = config.directory + "/data";
-  RETURN_IF_ERROR(MakeDirectories(meta));
-  RETURN_IF_ERROR(MakeDirectories(data));
   RocksKvOptions store;
   store.memory_bytes = memory;
   Ost ost;

@@ -21,7 +21,8 @@ namespace nacre {
 
 class OssRole {
  public:
-  // Makes and formats directories that are missing or empty. The config is finished (config.h).
+  // The directories hold OSTs (target_directory.h), or are new ones of which OSTs are made (format.h). The
+  // config is finished (config.h). Without a `cluster` it is told to no MGS.
   static StatusOr<std::unique_ptr<OssRole>> Start(Runtime& runtime, Transport& transport,
                                                   std::shared_ptr<ClusterChannel> cluster,
                                                   const OssConfig& config);

@@ -6,7 +6,6 @@
 #include "daemon/background.h"
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
-#include "daemon/directory.h"
 #include "daemon/ending.h"
 #include "daemon/watchdog.h"
 
@@ -16,7 +15,7 @@ namespace {
 StatusOr<std::vector<std::unique_ptr<PidFile>>> HoldDirectories(const ServeOptions& options) {
   std::vector<std::unique_ptr<PidFile>> held;
   for (const std::string& directory : options.directories) {
-    RETURN_IF_ERROR(MakeDirectories(directory));
+    RETURN_IF_ERROR(CheckTarget(options.kind, directory));
     ASSIGN_OR_RETURN(std::unique_ptr<PidFile> file,
                      PidFile::Hold(absl::StrCat(directory, "/", options.log_name, ".pid")));
     held.push_back(std::move(file));
@@ -27,6 +26,7 @@ StatusOr<std::vector<std::unique_ptr<PidFile>>> HoldDirectories(const ServeOptio
 }  // namespace
 
 int Serve(Runtime& runtime, const ServeOptions& options, const std::function<StatusOr<Served>()>& start) {
+  MakeFilesPrivate();
   ApplyLogLevel(options.log_level);
   SetLogName(options.log_name);
   auto held = HoldDirectories(options);

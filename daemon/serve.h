@@ -8,6 +8,7 @@
 
 #include "common/runtime.h"
 #include "common/status.h"
+#include "daemon/target_directory.h"
 
 namespace nacre {
 
@@ -20,7 +21,8 @@ struct ServeOptions {
   std::string program;   // "nacre-mds"
   std::string log_name;  // "mds"
   std::string log_level;
-  std::vector<std::string> directories;  // made if missing; one server each
+  TargetKind kind = TargetKind::kMdt;
+  std::vector<std::string> directories;  // of targets that are there; one server each
 };
 
 // The exit status for main. `start` gets everything going or says why not.

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/daemon/program.h"
 
@@ -23,6 +24,8 @@ class Cluster {
   void StartOss();
 
  private:
+  std::vector<std::string> OssWords() const;
+
   TemporaryDirectory directory_;
   std::unique_ptr<Program> mds_, oss_;
 };

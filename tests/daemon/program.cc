@@ -71,7 +71,19 @@ Ended Program::Wait() {
   return ended;
 }
 
+std::string Program::ReadUntil(const std::string& text) {
+  std::string said;
+  char byte;
+  while (said.find(text) == std::string::npos && ::read(output_, &byte, 1) == 1) said += byte;
+  return said;
+}
+
 Ended RunProgram(std::vector<std::string> words) { return Program(std::move(words)).Wait(); }
+
+std::vector<std::string> Formatting(std::vector<std::string> words) {
+  words.push_back("--format");
+  return words;
+}
 
 TemporaryDirectory::TemporaryDirectory() {
   path_ = std::filesystem::temp_directory_path() / "nacre-daemon.XXXXXX";

@@ -28,6 +28,8 @@ class Program {
   void Signal(int signal) const;
   void Stop() const;  // as by SIGSTOP; it stands still when this returns
   Ended Wait();       // for its end
+  // What it says up to where the text is in it, or to its end.
+  std::string ReadUntil(const std::string& text);
 
  private:
   pid_t pid_ = -1;
@@ -35,6 +37,9 @@ class Program {
 };
 
 Ended RunProgram(std::vector<std::string> words);
+
+// The command line of a server as the one that makes its targets.
+std::vector<std::string> Formatting(std::vector<std::string> words);
 
 class TemporaryDirectory {
  public:

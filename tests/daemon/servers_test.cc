@@ -4,12 +4,11 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/runtime.h"
-#include "rpc/grpc_channel.h"
-#include "tests/daemon/program.h"
+#include "tests/daemon/servers_fixture.h"
 #include "transport/tcp/address.h"
 
 namespace nacre {
@@ -19,50 +18,8 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A cluster of one MDS and one OSS with two OSTs on unix sockets.
-class ServersTest : public testing::Test {
- protected:
-  std::vector<std::string> MdsWords() {
-    return {"nacre-mds", "--directory", directory_ / "mdt", "--listen", mds_};
-  }
-  std::vector<std::string> OssWords() {
-    return {"nacre-oss",
-            "--mds",
-            mds_,
-            "--listen",
-            "unix:" + directory_ / "oss.sock",
-            "--heartbeat",
-            "100ms",
-            "--ost",
-            "0=" + directory_ / "ost0" + ",256MiB",
-            "--ost",
-            "1=" + directory_ / "ost1" + ",256MiB"};
-  }
-
-  // Until the MGS answers and counts so many OSTs as up.
-  bool WaitForOsts(int osts) {
-    auto cluster = *NewGrpcClusterChannel(mds_, 1s);
-    for (Duration end = RealClock().Now() + 60s; RealClock().Now() < end;) {
-      auto status = runtime_.Run(cluster->GetStatus());
-      int up = 0;
-      if (status.ok()) {
-        for (const auto& ost : status->map().osts()) up += ost.up();
-        if (up >= osts) return true;
-      }
-      runtime_.Run([]() -> Task<int> {
-        co_await RealClock().Sleep(10ms);
-        co_return 0;
-      }());
-    }
-    return false;
-  }
-
-  TemporaryDirectory directory_;
-  std::string mds_ = "unix:" + directory_ / "mds.sock";
-  Runtime runtime_{1};
-};
-
 TEST_F(ServersTest, AClusterShowsItsStateAndEndsWhenAsked) {
+  Format();
   Program mds(MdsWords());
   ASSERT_TRUE(WaitForOsts(0));
   Program oss(OssWords());
@@ -95,6 +52,7 @@ TEST_F(ServersTest, AClusterShowsItsStateAndEndsWhenAsked) {
 }
 
 TEST_F(ServersTest, DoctorChecksWhatIsStoppedAndRefusesWhatIsServed) {
+  Format();
   {
     Program mds(MdsWords());
     ASSERT_TRUE(WaitForOsts(0));
@@ -130,6 +88,7 @@ TEST_F(ServersTest, DoctorChecksWhatIsStoppedAndRefusesWhatIsServed) {
 }
 
 TEST_F(ServersTest, ASecondServerOnTheSameDirectoryIsRefused) {
+  Format();
   Program mds(MdsWords());
   ASSERT_TRUE(WaitForOsts(0));
   Ended second = RunProgram(
@@ -139,6 +98,7 @@ TEST_F(ServersTest, ASecondServerOnTheSameDirectoryIsRefused) {
 }
 
 TEST_F(ServersTest, AServerThatIsKilledStartsAgain) {
+  Format();
   {
     Program mds(MdsWords());
     ASSERT_TRUE(WaitForOsts(0));
@@ -152,6 +112,7 @@ TEST_F(ServersTest, AServerThatIsKilledStartsAgain) {
 }
 
 TEST_F(ServersTest, AnAddressThatIsTakenIsNamed) {
+  Format();
   std::string address = "127.0.0.1:0";
   StatusOr<StreamSocket> taken = OpenListener(runtime_.executor(), &address);
   ASSERT_TRUE(taken.ok()) << taken.status();
@@ -199,6 +160,21 @@ TEST_F(ServersTest, CommandsSayWhatToCheckWhenNobodyAnswers) {
   Ended path = RunProgram({"nacre", "df", "/"});
   EXPECT_EQ(path.exit, 1);
   EXPECT_THAT(path.output, HasSubstr("/ is not on a Nacre mount"));
+}
+
+TEST_F(ServersTest, AMountpointThatIsMissingIsToldBeforeAnythingElse) {
+  Ended mount = RunProgram({"nacre", "mount", mds_, directory_ / "missing"});  // nobody listens at mds_
+  EXPECT_EQ(mount.exit, 1);
+  EXPECT_THAT(mount.output, HasSubstr("missing: no such directory to mount at"));
+}
+
+TEST_F(ServersTest, AMountThatReachesNobodySaysSoAtOnceAndCanBeInterrupted) {
+  const std::string point = directory_ / "point";
+  std::filesystem::create_directory(point);
+  Program mount({"nacre", "mount", mds_, point});
+  EXPECT_THAT(mount.ReadUntil("trying again"), HasSubstr("check that nacre-mds runs there"));
+  mount.Signal(SIGINT);
+  EXPECT_EQ(mount.Wait().exit, 128 + SIGINT);  // waits for the end of the child, too, which has the pipe
 }
 
 TEST(Commands, HelpTeachesAndUsageIsTwo) {

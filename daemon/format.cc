@@ -1,0 +1,134 @@
+#include "daemon/format.h"
+
+#include <absl/strings/str_format.h>
+#include <sys/statvfs.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+#include "common/log.h"
+#include "common/random.h"
+#include "common/units.h"
+#include "daemon/background.h"
+#include "daemon/daemon_flags.h"
+#include "daemon/mds_role.h"
+#include "daemon/oss_role.h"
+#include "daemon/place.h"
+#include "daemon/process_transport.h"
+#include "daemon/target_directory.h"
+#include "server/kv/rocks_kv.h"
+
+namespace nacre {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kLeastPool = 8 << 20;
+
+// The directory for the target, made if it is missing; what `fill` left in it after an error is removed.
+Status Fill(TargetKind kind, const std::string& directory, const std::function<Status()>& fill) {
+  std::error_code error;
+  const bool was_there = fs::exists(directory, error);
+  RETURN_IF_ERROR(MakeTargetDirectory(kind, directory));
+  Status status = fill();
+  if (status.ok()) return status;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (name != "lost+found" && !name.ends_with(".pid")) fs::remove_all(entry.path(), error);
+  }
+  if (!was_there) fs::remove(directory, error);
+  return status;
+}
+
+Status CheckSize(const OstConfig& config) {
+  if (config.size == 0) return OkStatus();
+  struct statvfs disk;
+  if (::statvfs(config.directory.c_str(), &disk) != 0) {
+    return ErrnoError(errno, absl::StrFormat("%s: %s", config.directory, std::strerror(errno)));
+  }
+  const uint64_t total = uint64_t{disk.f_blocks} * disk.f_frsize;
+  const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (config.size > total) {
+    return ErrnoError(EINVAL, absl::StrFormat("OST %d: a size of %s, but the disk of %s has %s", config.index,
+                                              HumanSize(config.size), config.directory, HumanSize(total)));
+  }
+  if (config.size > free) {
+    LogWarning("OST %d: a size of %s, but the disk of %s has %s free: it will be full earlier", config.index,
+               HumanSize(config.size), config.directory, HumanSize(free));
+  }
+  return OkStatus();
+}
+
+// Whether this target is to be made. It says so if it is there already.
+bool IsWanted(TargetKind kind, const std::string& name, const std::string& directory) {
+  if (LookAtTarget(kind, directory) != TargetState::kThere) return true;
+  std::printf("%s is there already, in %s: left alone\n", name.c_str(), directory.c_str());
+  return false;
+}
+
+int Finished(const std::string& program, const Status& status) {
+  std::fflush(stdout);
+  if (status.ok()) return 0;
+  Complain(program, status);
+  return kExitFailure;
+}
+
+}  // namespace
+
+Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
+  return Fill(TargetKind::kMdt, config.directory, [&]() -> Status {
+    std::unique_ptr<Transport> transport = MakeProcessTransport(runtime.executor(), RealClock());
+    RocksKvOptions options;
+    options.memory_bytes = config.memory;
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, options));
+    MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *store, *transport};
+    ASSIGN_OR_RETURN(auto server, runtime.Run(MetadataServer::Start(environment, config.options)));
+    return runtime.Run(server->Stop());
+  });
+}
+
+Status FormatOst(Runtime& runtime, const OstConfig& config, uint64_t memory) {
+  return Fill(TargetKind::kOst, config.directory, [&]() -> Status {
+    RETURN_IF_ERROR(CheckSize(config));
+    std::unique_ptr<Transport> transport = MakeProcessTransport(runtime.executor(), RealClock());
+    OssConfig alone;
+    alone.osts = {config};
+    alone.memory = memory;
+    alone.options.listen = "inproc:format";
+    alone.options.boot = BootName();
+    alone.options.pool_bytes = kLeastPool;
+    ASSIGN_OR_RETURN(auto role, OssRole::Start(runtime, *transport, nullptr, alone));
+    return role->Stop();
+  });
+}
+
+int RunFormat(const MdsConfig& config) {
+  MakeFilesPrivate();
+  ApplyLogLevel(config.log);
+  if (!IsWanted(TargetKind::kMdt, "the MDT", config.directory)) return Finished("nacre-mds", OkStatus());
+  Runtime runtime(1);
+  Status status = FormatMdt(runtime, config);
+  runtime.Stop();
+  if (status.ok()) std::printf("formatted a new MDT in %s\n", config.directory.c_str());
+  return Finished("nacre-mds", status);
+}
+
+int RunFormat(const OssConfig& config) {
+  MakeFilesPrivate();
+  ApplyLogLevel(config.log);
+  Runtime runtime(1);
+  Status status = OkStatus();
+  for (const OstConfig& ost : config.osts) {
+    const std::string name = absl::StrFormat("OST %d", ost.index);
+    if (!status.ok() || !IsWanted(TargetKind::kOst, name, ost.directory)) continue;
+    status = FormatOst(runtime, ost, config.memory);
+    if (status.ok()) std::printf("formatted a new %s in %s\n", name.c_str(), ost.directory.c_str());
+  }
+  runtime.Stop();
+  return Finished("nacre-oss", status);
+}
+
+}  // namespace nacre
