@@ -2,9 +2,11 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -39,6 +41,10 @@ Status Prepare(ClientDaemonOptions* options) {
   if (options->log_file.empty()) {
     std::filesystem::path name = std::filesystem::path(PlaceFile(mountpoint)).stem();
     options->log_file = absl::StrCat("/var/log/nacre/", name.string(), ".log");
+  }
+  struct stat found;  // one whose daemon is dead is there, though it answers with an error
+  if (options->make_mountpoint && ::lstat(mountpoint.c_str(), &found) != 0 && errno == ENOENT) {
+    RETURN_IF_ERROR(MakeDirectories(mountpoint));
   }
   if (!options->pid_file.empty()) RETURN_IF_ERROR(MakeParent(options->pid_file));
   return options->background ? MakeParent(options->log_file) : OkStatus();

@@ -11,8 +11,9 @@ namespace nacre {
 struct ClientDaemonOptions {
   ClientConfig config;  // finished
   bool background = false;
-  std::string pid_file;  // besides the one of its place (place.h); empty: none
-  std::string log_file;  // in the background; empty: /var/log/nacre/client-MOUNTPOINT.log
+  bool make_mountpoint = false;  // if it is missing, 0755
+  std::string pid_file;          // besides the one of its place (place.h); empty: none
+  std::string log_file;          // in the background; empty: /var/log/nacre/client-MOUNTPOINT.log
 };
 
 // Serves until SIGTERM, SIGINT or an unmount.

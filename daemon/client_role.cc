@@ -1,14 +1,30 @@
 #include "daemon/client_role.h"
 
+#include <fstream>
+
 #include "common/random.h"
 #include "daemon/place.h"
 
 namespace nacre {
+namespace {
+
+constexpr int kOomScore = -800;  // as in deploy/systemd/nacre-client@.service.in
+
+// The end of this process loses what it has not sent yet, that of others does not: when memory is short, the
+// kernel shall take them first. Only root may say so. A value that somebody has chosen stays.
+void AskToBeSpared() {
+  constexpr char kFile[] = "/proc/self/oom_score_adj";
+  int chosen = 0;
+  if (std::ifstream(kFile) >> chosen && chosen == 0) std::ofstream(kFile) << kOomScore;
+}
+
+}  // namespace
 
 StatusOr<std::unique_ptr<ClientRole>> ClientRole::Start(Runtime& runtime, Transport& transport,
                                                         std::shared_ptr<MetadataConnector> metadata,
                                                         const ClientConfig& config) {
   RETURN_IF_ERROR(fuse::PrepareMountpoint(config.mount));  // before another client has to give way
+  AskToBeSpared();
   ASSIGN_OR_RETURN(std::unique_ptr<PidFile> place, HoldPlace(config.mount));
   client::Environment environment{runtime.executor(), RealClock(), SystemRandom(), transport, metadata};
   client::Options client_options = config.options;

@@ -107,7 +107,7 @@ Status FormatOst(Runtime& runtime, const OstConfig& config, uint64_t memory) {
 
 int RunFormat(const MdsConfig& config) {
   MakeFilesPrivate();
-  ApplyLogLevel(config.log);
+  SetLogLevel(LogLevel::kWarning);  // what it does is said on stdout
   if (!IsWanted(TargetKind::kMdt, "the MDT", config.directory)) return Finished("nacre-mds", OkStatus());
   Runtime runtime(1);
   Status status = FormatMdt(runtime, config);
@@ -118,7 +118,7 @@ int RunFormat(const MdsConfig& config) {
 
 int RunFormat(const OssConfig& config) {
   MakeFilesPrivate();
-  ApplyLogLevel(config.log);
+  SetLogLevel(LogLevel::kWarning);  // what it does is said on stdout
   Runtime runtime(1);
   Status status = OkStatus();
   for (const OstConfig& ost : config.osts) {

@@ -15,6 +15,7 @@ int Main(int argc, char** argv) {
   DaemonFlags flags("nacre-client", kAbout, Describe(&options.config));
   flags.app().add_flag("--daemon", options.background,
                        "go on in the background once the filesystem is mounted");
+  flags.app().add_flag("--make-mountpoint", options.make_mountpoint, "make the mountpoint if it is missing");
   flags.app()
       .add_option("--log-file", options.log_file, "in the background: where messages go")
       ->type_name("FILE");

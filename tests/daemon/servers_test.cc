@@ -168,6 +168,15 @@ TEST_F(ServersTest, AMountpointThatIsMissingIsToldBeforeAnythingElse) {
   EXPECT_THAT(mount.output, HasSubstr("missing: no such directory to mount at"));
 }
 
+TEST_F(ServersTest, AMissingMountpointIsMadeOnDemand) {
+  const std::string point = directory_ / "made/point";
+  Ended client = RunProgram({"nacre-client", "--mds", mds_, "--mount", point, "--make-mountpoint",
+                             "--recovery", "soft", "--soft-timeout", "1s"});  // nobody listens at mds_
+  EXPECT_EQ(client.exit, 1);
+  EXPECT_THAT(client.output, HasSubstr("check that nacre-mds runs there"));
+  EXPECT_TRUE(std::filesystem::is_directory(point));
+}
+
 TEST_F(ServersTest, AMountThatReachesNobodySaysSoAtOnceAndCanBeInterrupted) {
   const std::string point = directory_ / "point";
   std::filesystem::create_directory(point);
