@@ -176,12 +176,16 @@ class Bench {
       Duration begin = RealClock().Now();
       uint64_t place = workload.sequential ? bench->next_++ : random.Below(places);
       if (workload.sequential ? place >= places : begin >= bench->deadline_) break;
+      Allotment memory =
+          co_await bench->store_->Admit(1, ObjectStore::CountBlocks(place * workload.size, workload.size));
       if (workload.write) {
-        WriteArgs args{kObject, {{place * workload.size, workload.size}}, Fid{1, 1, 0}, crc, nullptr};
+        WriteArgs args{kObject, {{place * workload.size, workload.size}}, Fid{1, 1, 0}, crc, nullptr,
+                       &memory};
         result.status = (co_await bench->store_->Write(std::move(args), &source)).status();
       } else {
         result.status =
-            (co_await bench->store_->Read(kObject, place * workload.size, workload.size, &sink)).status;
+            (co_await bench->store_->Read(kObject, place * workload.size, workload.size, &sink, &memory))
+                .status;
       }
       Duration end = RealClock().Now();
       result.micros.push_back(static_cast<float>((end - begin).count()) / 1e3F);

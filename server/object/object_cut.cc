@@ -10,17 +10,19 @@
 namespace nacre::ost {
 namespace {
 
+constexpr SessionId kOwnWork = 0;      // shares the pool as the MDS does
 constexpr size_t kChunksAtOnce = 256;  // of one batch: 64 MiB of an object
 
 }  // namespace
 
 Task<StatusOr<std::optional<ObjectStore::Rewritten>>> ObjectStore::ZeroPart(ObjectState* object,
                                                                             uint64_t block, uint32_t from,
-                                                                            uint32_t to) {
+                                                                            uint32_t to, Allotment* memory) {
   Chunk chunk;
   CO_RETURN_IF_ERROR(LoadChunk(devices_.store, object->id, block / kChunkBlocks, &chunk));
   if (!chunk.is_written(static_cast<uint32_t>(block % kChunkBlocks))) co_return std::optional<Rewritten>();
-  BufferPool::Pages page = co_await pool_->Acquire(1);
+  Allotment::Share share = co_await memory->Take(1);
+  BufferPool::Pages page = pool_->Take(std::move(share), 1);
   std::byte* data = page.data(0);
   const Chunk* where = &chunk;
   Status status = co_await ReadBlock(object, block, where, data);
@@ -94,6 +96,7 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
 
 Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size) {
   CO_RETURN_IF_ERROR(CheckRange(size, 0));
+  Allotment memory = co_await Admit(kOwnWork, 1);
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
   RangeLock::Guard guard = co_await object->locks.Lock(size / kBlockSize, RangeLock::kEnd, true);
   std::optional<ObjectRecord> record = object->Record();
@@ -107,7 +110,7 @@ Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size) {
   std::optional<Rewritten> tail;
   if (size % kBlockSize != 0 && size < record->size) {
     StatusOr<std::optional<Rewritten>> zeroed = co_await ZeroPart(
-        object.get(), size / kBlockSize, static_cast<uint32_t>(size % kBlockSize), kBlockSize);
+        object.get(), size / kBlockSize, static_cast<uint32_t>(size % kBlockSize), kBlockSize, &memory);
     if (!zeroed.ok()) co_return zeroed.status();
     tail = *zeroed;
   }
@@ -120,6 +123,7 @@ Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size) {
 Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_t length) {
   CO_RETURN_IF_ERROR(CheckRange(offset, length));
   if (length == 0) co_return 0;
+  Allotment memory = co_await Admit(kOwnWork, 2);
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
   uint64_t end = offset + length;
   RangeLock::Guard guard = co_await object->locks.Lock(offset / kBlockSize, (end - 1) / kBlockSize + 1, true);
@@ -131,8 +135,8 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
   uint64_t first = (offset + kBlockSize - 1) / kBlockSize, stop = end / kBlockSize;
   std::vector<Rewritten> parts;
   auto zero = [this](ObjectState* object, std::vector<Rewritten>* parts, uint64_t block, uint32_t from,
-                     uint32_t to) -> Task<Status> {
-    StatusOr<std::optional<Rewritten>> zeroed = co_await ZeroPart(object, block, from, to);
+                     uint32_t to, Allotment* memory) -> Task<Status> {
+    StatusOr<std::optional<Rewritten>> zeroed = co_await ZeroPart(object, block, from, to, memory);
     if (!zeroed.ok()) co_return zeroed.status();
     if (*zeroed) parts->push_back(**zeroed);
     co_return OkStatus();
@@ -140,10 +144,12 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
   Status status = OkStatus();
   auto head = static_cast<uint32_t>(offset % kBlockSize), tail = static_cast<uint32_t>(end % kBlockSize);
   if (offset / kBlockSize == end / kBlockSize) {
-    status = co_await zero(object.get(), &parts, offset / kBlockSize, head, tail);
+    status = co_await zero(object.get(), &parts, offset / kBlockSize, head, tail, &memory);
   } else {
-    if (head != 0) status = co_await zero(object.get(), &parts, offset / kBlockSize, head, kBlockSize);
-    if (status.ok() && tail != 0) status = co_await zero(object.get(), &parts, end / kBlockSize, 0, tail);
+    if (head != 0)
+      status = co_await zero(object.get(), &parts, offset / kBlockSize, head, kBlockSize, &memory);
+    if (status.ok() && tail != 0)
+      status = co_await zero(object.get(), &parts, end / kBlockSize, 0, tail, &memory);
   }
   ObjectChange last;
   for (Rewritten& part : parts) last.edits.push_back({part.block, 1, &part.physical, &part.crc});

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 
 #include "common/crc32c.h"
 #include "server/object/object_store.h"
@@ -12,8 +11,15 @@ namespace nacre::ost {
 // One Read of an ObjectStore. The object's lock is held by the caller.
 class RangeReader {
  public:
-  RangeReader(ObjectStore* store, ObjectState* object, uint64_t offset, DataSink* sink, RangeRead* result)
-      : store_(store), pool_(*store->pool_), object_(object), offset_(offset), sink_(sink), result_(result) {}
+  RangeReader(ObjectStore* store, ObjectState* object, uint64_t offset, DataSink* sink, Allotment* memory,
+              RangeRead* result)
+      : store_(store),
+        pool_(*store->pool_),
+        object_(object),
+        offset_(offset),
+        sink_(sink),
+        memory_(memory),
+        result_(result) {}
 
   // Bytes [from, to) of the object, within one piece.
   Task<Status> Piece(uint64_t from, uint64_t to) {
@@ -52,65 +58,29 @@ class RangeReader {
     keys_.clear();
     for (const Mapped& mapped : blocks_)
       keys_.push_back(BufferPool::CacheKey(store_->slot_, mapped.physical));
-    size_t missing = blocks_.size() - pool_.CountCached(keys_);
-    while (true) {
-      fresh_ = BufferPool::Pages();
-      fresh_ = co_await pool_.Acquire(missing);
-      std::vector<uint32_t> found;
-      found.reserve(blocks_.size());
-      pool_.Pin(keys_, &found);
-      pages_ = std::move(found);
-      size_t absent = static_cast<size_t>(std::count(pages_.begin(), pages_.end(), BufferPool::kNone));
-      if (absent <= missing) break;
-      ReleasePinned();
-      missing = blocks_.size();  // what was cached has gone meanwhile: enough for the worst case
-    }
-    Status status = co_await ReadMissing();
-    ReleaseLater();
-    co_return status;
-  }
-
-  void ReleasePinned() {
-    std::vector<uint32_t> pinned;
-    for (uint32_t page : pages_) {
-      if (page != BufferPool::kNone) pinned.push_back(page);
-    }
-    pages_.clear();
-    pool_.Unpin(pinned);
-  }
-
-  // The pinned cached pages are released with cached_.
-  void ReleaseLater() {
-    std::vector<uint32_t> pinned;
-    for (size_t i = 0; i < pages_.size(); ++i) {
-      if (!from_device_[i]) pinned.push_back(pages_[i]);
-    }
-    cached_ = BufferPool::Pages(store_->pool_, std::move(pinned));
+    Allotment::Share share = co_await memory_->Take(keys_.size());
+    pages_ = pool_.Take(std::move(share), keys_, &cached_);
+    co_return co_await ReadMissing();
   }
 
   // Device reads of what the cache has not, one for each run of blocks.
   Task<Status> ReadMissing() {
-    from_device_.assign(pages_.size(), false);
     std::vector<uint64_t> new_keys;
     std::vector<uint32_t> new_pages;
     std::vector<Task<Status>> reads;
-    size_t next_fresh = 0;
     for (size_t i = 0; i < pages_.size();) {
-      if (pages_[i] != BufferPool::kNone) {
+      if (cached_[i]) {
         ++i;
         continue;
       }
       size_t begin = i;
       std::vector<std::span<std::byte>> buffers;
       do {
-        pages_[i] = fresh_.index(next_fresh++);
-        from_device_[i] = true;
         new_keys.push_back(keys_[i]);
-        new_pages.push_back(pages_[i]);
-        AppendBuffer(&buffers, pool_.PageData(pages_[i]), kBlockSize);
+        new_pages.push_back(pages_.index(i));
+        AppendBuffer(&buffers, pages_.data(i), kBlockSize);
         ++i;
-      } while (i < pages_.size() && pages_[i] == BufferPool::kNone &&
-               blocks_[i].physical == blocks_[i - 1].physical + 1);
+      } while (i < pages_.size() && !cached_[i] && blocks_[i].physical == blocks_[i - 1].physical + 1);
       reads.push_back(ReadRun(begin, i - begin, std::move(buffers)));
     }
     if (reads.empty()) co_return OkStatus();
@@ -157,7 +127,7 @@ class RangeReader {
       uint64_t cut_from = std::max(start, from), cut_to = std::min(start + kBlockSize, to);
       uint32_t crc = blocks_[i].crc;
       if (cut_to - cut_from < kBlockSize) {
-        crc = Crc32c({pool_.PageData(pages_[i]) + (cut_from - start), cut_to - cut_from});
+        crc = Crc32c({pages_.data(i) + (cut_from - start), cut_to - cut_from});
       }
       result_->crc[blocks_[i].block - base] = crc;
     }
@@ -165,8 +135,7 @@ class RangeReader {
 
   // Hands data to the sink, one call for what lies together, and notes the holes.
   Task<Status> DeliverAll(uint64_t from, uint64_t to) {
-    auto pages = std::make_shared<std::array<BufferPool::Pages, 2>>();
-    *pages = {std::move(fresh_), std::move(cached_)};
+    auto pages = std::make_shared<BufferPool::Pages>(std::move(pages_));
     uint64_t at = from;
     for (size_t i = 0; i < blocks_.size();) {
       uint64_t begin = std::max(blocks_[i].block * kBlockSize, from);
@@ -176,7 +145,7 @@ class RangeReader {
       do {
         uint64_t start = blocks_[i].block * kBlockSize;
         uint64_t end = std::min(start + kBlockSize, to);
-        const std::byte* data = pool_.PageData(pages_[i]);
+        const std::byte* data = pages->data(i);
         AppendBuffer(&buffers, data + (at - start), end - at);
         at = end;
         ++i;
@@ -203,16 +172,17 @@ class RangeReader {
   ObjectState* const object_;
   const uint64_t offset_;
   DataSink* const sink_;
+  Allotment* const memory_;
   RangeRead* const result_;
 
   std::vector<Mapped> blocks_;
-  std::vector<uint64_t> keys_;   // of blocks_, in the cache
-  std::vector<uint32_t> pages_;  // of blocks_
-  std::vector<bool> from_device_;
-  BufferPool::Pages fresh_, cached_;
+  std::vector<uint64_t> keys_;  // of blocks_, in the cache
+  BufferPool::Pages pages_;     // of blocks_
+  std::vector<bool> cached_;    // each of pages_
 };
 
-Task<RangeRead> ObjectStore::Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink) {
+Task<RangeRead> ObjectStore::Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
+                                  Allotment* memory) {
   RangeRead result;
   result.status = CheckRange(offset, length);
   if (result.status.ok() && length > kMaxRequestBytes) {
@@ -234,7 +204,7 @@ Task<RangeRead> ObjectStore::Read(ObjectId id, uint64_t offset, uint64_t length,
   const uint64_t end = offset + result.length;
   for (uint64_t at = offset; at < end && result.status.ok();) {
     uint64_t stop = std::min(end, (at / kBlockSize + kPieceBlocks) * kBlockSize);
-    RangeReader reader(this, object->get(), offset, sink, &result);
+    RangeReader reader(this, object->get(), offset, sink, memory, &result);
     result.status = co_await reader.Piece(at, stop);
     at = stop;
   }
@@ -245,14 +215,7 @@ Task<Status> ObjectStore::ReadBlock(ObjectState* object, uint64_t block, const C
                                     std::byte* page) {
   auto i = static_cast<uint32_t>(block % kChunkBlocks);
   uint64_t physical = chunk->physical[i];
-  std::vector<uint64_t> keys(1, BufferPool::CacheKey(slot_, physical));
-  std::vector<uint32_t> found;
-  pool_->Pin(keys, &found);
-  if (found[0] != BufferPool::kNone) {
-    std::memcpy(page, pool_->PageData(found[0]), kBlockSize);
-    pool_->Unpin(found);
-    co_return OkStatus();
-  }
+  if (pool_->Copy(BufferPool::CacheKey(slot_, physical), page)) co_return OkStatus();
   std::vector<std::span<std::byte>> buffers(1, std::span<std::byte>(page, kBlockSize));
   Status read = co_await devices_.blocks->Read(physical, buffers);
   if (!read.ok()) co_return BadBlock(object, block, physical, std::string(read.message()));

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/crc32c.h"
 #include "common/random.h"
 #include "common/task.h"
 #include "server/object/journal.h"
@@ -80,6 +81,7 @@ struct WriteArgs {
   Fid parent;
   std::vector<uint32_t> crc;  // one per block touched, cut at the ends
   GrantUse* grant = nullptr;
+  Allotment* memory = nullptr;  // needed
 };
 
 struct StoreSpace {
@@ -97,7 +99,17 @@ class ObjectStore {
                                                            std::shared_ptr<BufferPool> pool, uint32_t slot,
                                                            Random* random, StoreOptions options);
 
-  Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink);
+  // Waits until there are pages for a call that is to touch so many blocks in its reads or writes. To be
+  // asked for once, before the first of them; `client` tells those who share the pool apart.
+  Task<Allotment> Admit(SessionId client, uint64_t blocks) {
+    return pool_->admission().Admit(client, slot_, blocks);
+  }
+  // Which a read or write of this range touches; one that is too long is refused, however much it has.
+  static uint64_t CountBlocks(uint64_t offset, uint64_t length) {
+    return CrcCount(offset % kBlockSize, std::min(length, kMaxRequestBytes + 1));
+  }
+
+  Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink, Allotment* memory);
 
   // These return the change of allocated space in blocks.
   Task<StatusOr<int64_t>> Write(WriteArgs args, DataSource* source);
@@ -158,7 +170,7 @@ class ObjectStore {
     uint32_t crc = 0;
   };
   Task<StatusOr<std::optional<Rewritten>>> ZeroPart(ObjectState* object, uint64_t block, uint32_t from,
-                                                    uint32_t to);
+                                                    uint32_t to, Allotment* memory);
   // Unmaps [first, end) of the object chunk by chunk from its end, `last` being the final batch's other
   // changes.
   Task<StatusOr<int64_t>> Unmap(ObjectState* object, uint64_t first, uint64_t end, ObjectChange last);

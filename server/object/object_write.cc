@@ -144,7 +144,8 @@ class RangeWriter {
   // Brings blocks [at, at + count) of the write into loaded_ and fills crc_ for them.
   Task<Status> LoadPiece(uint64_t at, uint64_t count) {
     loaded_ = BufferPool::Pages();
-    loaded_ = co_await store_->pool_->Acquire(count);
+    Allotment::Share share = co_await args_->memory->Take(count);
+    loaded_ = store_->pool_->Take(std::move(share), count);
     uint64_t start = at * kBlockSize;
     uint64_t from = std::max(start, begin_), to = std::min(start + count * kBlockSize, end_);
     bool cut_head = from > start, cut_tail = to < start + count * kBlockSize;

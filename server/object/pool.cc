@@ -1,6 +1,8 @@
 #include "server/object/pool.h"
 
 #include <cerrno>
+#include <cstring>
+#include <utility>
 
 namespace nacre::ost {
 
@@ -9,6 +11,7 @@ void BufferPool::Pages::Release() {
   pool_->Unpin(pages_);
   pages_.clear();
   pool_.reset();
+  share_ = Allotment::Share();
 }
 
 StatusOr<std::shared_ptr<BufferPool>> BufferPool::Create(uint64_t bytes, Transport* transport) {
@@ -25,36 +28,62 @@ StatusOr<std::shared_ptr<BufferPool>> BufferPool::Create(uint64_t bytes, Transpo
   return pool;
 }
 
-Task<BufferPool::Pages> BufferPool::Acquire(size_t count) {
-  OneShot<std::vector<uint32_t>> ready;
+BufferPool::Pages BufferPool::Take(Allotment::Share share, size_t count) {
+  std::vector<uint32_t> taken(count);
   {
     std::lock_guard lock(mutex_);
-    if (waiters_.empty() && unpinned_ >= count) co_return Pages(shared_from_this(), Take(count));
-    waiters_.push_back({count, ready});
+    for (uint32_t& page : taken) page = TakeOne();
   }
-  std::shared_ptr<BufferPool> self = shared_from_this();
-  std::vector<uint32_t> pages = co_await ready.Wait();
-  co_return Pages(std::move(self), std::move(pages));
+  return Pages(shared_from_this(), std::move(taken), std::move(share));
+}
+
+BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint64_t> keys,
+                                   std::vector<bool>* cached) {
+  std::vector<uint32_t> taken(keys.size(), kNone);
+  cached->assign(keys.size(), false);
+  {
+    std::lock_guard lock(mutex_);
+    // First those that are there: pages are taken from what nobody has pinned.
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto found = cached_.find(keys[i]);
+      if (found == cached_.end()) continue;
+      Page& page = pages_[found->second];
+      if (page.pins++ == 0) --unpinned_;
+      page.referenced = true;
+      taken[i] = found->second;
+      (*cached)[i] = true;
+    }
+    for (uint32_t& page : taken) {
+      if (page == kNone) page = TakeOne();
+    }
+  }
+  return Pages(shared_from_this(), std::move(taken), std::move(share));
+}
+
+bool BufferPool::Copy(uint64_t key, std::byte* to) {
+  std::lock_guard lock(mutex_);
+  const auto found = cached_.find(key);
+  if (found == cached_.end()) return false;
+  pages_[found->second].referenced = true;
+  std::memcpy(to, PageData(found->second), kBlockSize);
+  return true;
 }
 
 // The hand goes on from where it stopped, so that pages taken together lie together; a page that was hit
-// since it last came by is passed once.
-std::vector<uint32_t> BufferPool::Take(size_t count) {
-  std::vector<uint32_t> taken;
-  taken.reserve(count);
-  for (; taken.size() < count; hand_ = hand_ + 1 == pages_.size() ? 0 : hand_ + 1) {
-    Page& page = pages_[hand_];
+// since it last came by is passed once. There is one that nobody has pinned: the allotments are no more than
+// the pool.
+uint32_t BufferPool::TakeOne() {
+  for (;;) {
+    const auto index = static_cast<uint32_t>(hand_);
+    hand_ = hand_ + 1 == pages_.size() ? 0 : hand_ + 1;
+    Page& page = pages_[index];
     if (page.pins > 0) continue;
-    if (page.referenced) {
-      page.referenced = false;
-      continue;
-    }
+    if (std::exchange(page.referenced, false)) continue;
     Forget(&page);
     page.pins = 1;
-    taken.push_back(static_cast<uint32_t>(hand_));
+    --unpinned_;
+    return index;
   }
-  unpinned_ -= count;
-  return taken;
 }
 
 void BufferPool::Forget(Page* page) {
@@ -64,41 +93,10 @@ void BufferPool::Forget(Page* page) {
   page->referenced = false;
 }
 
-size_t BufferPool::CountCached(std::span<const uint64_t> keys) {
-  std::lock_guard lock(mutex_);
-  size_t found = 0;
-  for (uint64_t key : keys) found += cached_.contains(key) ? 1 : 0;
-  return found;
-}
-
-void BufferPool::Pin(std::span<const uint64_t> keys, std::vector<uint32_t>* found) {
-  std::lock_guard lock(mutex_);
-  for (uint64_t key : keys) {
-    auto it = cached_.find(key);
-    if (it == cached_.end()) {
-      found->push_back(kNone);
-      continue;
-    }
-    Page& page = pages_[it->second];
-    if (page.pins++ == 0) --unpinned_;
-    page.referenced = true;
-    found->push_back(it->second);
-  }
-}
-
 void BufferPool::Unpin(std::span<const uint32_t> pages) {
   std::lock_guard lock(mutex_);
   for (uint32_t index : pages) {
     if (--pages_[index].pins == 0) ++unpinned_;
-  }
-  ServeWaiters();
-}
-
-void BufferPool::ServeWaiters() {
-  while (!waiters_.empty() && waiters_.front().count <= unpinned_) {
-    Waiter waiter = std::move(waiters_.front());
-    waiters_.pop_front();
-    waiter.ready.Set(Take(waiter.count));
   }
 }
 

@@ -2,23 +2,21 @@
 // pinned (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read
 // cache. What is cached are physical blocks, which do not change as long as they are mapped.
 //
-// Bounded: Acquire waits, first come first served, while too many pages are pinned. To be free of deadlocks a
-// caller never waits in Acquire while it holds pages that depend on the wait's end. Thread-safe. Pages keep
-// their pool alive.
+// Bounded: who pins pages has an Allotment, which its Admission gives out; so there is a page for everybody
+// who asks for one, and nobody waits here. Thread-safe. Pages keep their pool alive.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "common/status.h"
-#include "common/task.h"
+#include "server/object/admission.h"
 #include "server/object/format.h"
 #include "transport/shared_memory.h"
 #include "transport/transport.h"
@@ -27,15 +25,16 @@ namespace nacre::ost {
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  // Pinned pages; unpinned at destruction.
+  // Pinned pages; unpinned, and back in their allotment, at destruction.
   class Pages {
    public:
     Pages() = default;
-    Pages(std::shared_ptr<BufferPool> pool, std::vector<uint32_t> pages)
-        : pool_(std::move(pool)), pages_(std::move(pages)) {}
+    Pages(std::shared_ptr<BufferPool> pool, std::vector<uint32_t> pages, Allotment::Share share)
+        : share_(std::move(share)), pool_(std::move(pool)), pages_(std::move(pages)) {}
     Pages(Pages&&) = default;
     Pages& operator=(Pages&& other) noexcept {
       Release();
+      share_ = std::move(other.share_);
       pool_ = std::move(other.pool_);
       pages_ = std::move(other.pages_);
       return *this;
@@ -45,10 +44,10 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     size_t size() const { return pages_.size(); }
     uint32_t index(size_t i) const { return pages_[i]; }
     std::byte* data(size_t i) const { return pool_->PageData(pages_[i]); }
-    void Append(uint32_t page) { pages_.push_back(page); }  // pinned by the caller already
-    void Release();
 
    private:
+    void Release();
+    Allotment::Share share_;
     std::shared_ptr<BufferPool> pool_;
     std::vector<uint32_t> pages_;
   };
@@ -59,17 +58,18 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   static StatusOr<std::shared_ptr<BufferPool>> Create(uint64_t bytes, Transport* transport);
   BufferPool(const BufferPool&) = delete;
 
-  // Pages with undefined content that belong to no block. At most max_acquire() at a time.
-  Task<Pages> Acquire(size_t count);
-  size_t max_acquire() const { return pages_.size() / 4; }
+  Admission& admission() { return *admission_; }
 
-  // The cache. Keys: CacheKey(ost, block). Pin appends each cached block's page to `found` and leaves kNone
-  // for others.
+  // The share is of at least as many pages.
+  // Pages with undefined content that belong to no block.
+  Pages Take(Allotment::Share share, size_t count);
+  // A page for each block: the one that holds it, or, where `cached` becomes false, one with undefined
+  // content that belongs to no block. Keys: CacheKey(ost, block).
+  Pages Take(Allotment::Share share, std::span<const uint64_t> keys, std::vector<bool>* cached);
+
   static uint64_t CacheKey(uint32_t ost_slot, uint64_t block) { return uint64_t{ost_slot} << 48 | block; }
-  static constexpr uint32_t kNone = ~uint32_t{0};
-  size_t CountCached(std::span<const uint64_t> keys);
-  void Pin(std::span<const uint64_t> keys, std::vector<uint32_t>* found);
-  void Unpin(std::span<const uint32_t> pages);
+  // Copies a block that is cached; false: it is not.
+  bool Copy(uint64_t key, std::byte* to);
   // From now on the pages hold these blocks, and no other page does.
   void Publish(std::span<const uint64_t> keys, std::span<const uint32_t> pages);
   void Drop(uint32_t ost_slot, const BlockRun& run);
@@ -79,32 +79,32 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   size_t pinned_pages() const;
 
  private:
+  static constexpr uint32_t kNone = ~uint32_t{0};
   static constexpr uint64_t kNoKey = ~uint64_t{0};
   struct Page {
     uint64_t key = kNoKey;
     uint32_t pins = 0;
     bool referenced = false;  // hit since the hand last came by
   };
-  struct Waiter {
-    size_t count;
-    OneShot<std::vector<uint32_t>> ready;
-  };
 
   explicit BufferPool(std::shared_ptr<SharedMemory> memory)
-      : memory_(std::move(memory)), pages_(memory_->size() / kBlockSize), unpinned_(pages_.size()) {}
+      : memory_(std::move(memory)),
+        pages_(memory_->size() / kBlockSize),
+        unpinned_(pages_.size()),
+        admission_(std::make_shared<Admission>(pages_.size())) {}
 
-  std::vector<uint32_t> Take(size_t count);
+  uint32_t TakeOne();  // these under mutex_
   void Forget(Page* page);
-  void ServeWaiters();
+  void Unpin(std::span<const uint32_t> pages);
 
   const std::shared_ptr<SharedMemory> memory_;
   std::shared_ptr<MemoryRegion> region_;
   mutable std::mutex mutex_;
   std::vector<Page> pages_;
   absl::flat_hash_map<uint64_t, uint32_t> cached_;
-  std::deque<Waiter> waiters_;
   size_t unpinned_;
   size_t hand_ = 0;
+  const std::shared_ptr<Admission> admission_;
 };
 
 }  // namespace nacre::ost

@@ -60,8 +60,9 @@ struct Memory {
 
 class ApiTest : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    cluster_ = std::make_unique<Cluster>();
+  static void SetUpTestSuite() { StartCluster({}); }
+  static void StartCluster(std::vector<std::string> oss_options) {
+    cluster_ = std::make_unique<Cluster>(std::move(oss_options));
     // Until files can be made: an OST has registered.
     const auto end = std::chrono::steady_clock::now() + 60s;
     for (bool ready = false; !ready && std::chrono::steady_clock::now() < end;) {

@@ -2,7 +2,7 @@
 
 namespace nacre::test {
 
-Cluster::Cluster() {
+Cluster::Cluster(std::vector<std::string> oss_options) : oss_options_(std::move(oss_options)) {
   std::vector<std::string> mds_words = {
       "nacre-mds", "--directory", directory_ / "mdt", "--listen", mds(), "--revoke-timeout", "60s"};
   RunProgram(Formatting(mds_words));
@@ -20,6 +20,7 @@ std::vector<std::string> Cluster::OssWords() const {
     words.push_back("--ost");
     words.push_back(std::to_string(i) + "=" + directory_ / ("ost" + std::to_string(i)) + ",256MiB");
   }
+  words.insert(words.end(), oss_options_.begin(), oss_options_.end());
   return words;
 }
 

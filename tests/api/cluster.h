@@ -13,7 +13,8 @@ namespace nacre::test {
 
 class Cluster {
  public:
-  Cluster();
+  // `oss_options`: further words of nacre-oss's command line.
+  explicit Cluster(std::vector<std::string> oss_options = {});
   // Address of the MDS.
   std::string mds() const { return "unix:" + directory_ / "mds.sock"; }
   std::string File(const std::string& name) const { return directory_ / name; }
@@ -26,6 +27,7 @@ class Cluster {
  private:
   std::vector<std::string> OssWords() const;
 
+  const std::vector<std::string> oss_options_;
   TemporaryDirectory directory_;
   std::unique_ptr<Program> mds_, oss_;
 };

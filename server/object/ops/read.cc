@@ -9,30 +9,38 @@ namespace {
 
 constexpr int kRangesAtOnce = 8;
 
-// Puts bytes into the caller's memory; a call's puts go one after the other.
+// What the ranges of a call share.
+struct ReadCall {
+  AsyncMutex turn;  // to put: the puts go one after the other
+  Allotment memory;
+};
+
+// Puts bytes into the caller's memory. A call that has all the pages that it needs lends them, and the caller
+// learns of it with the reply. One that needs its pages again waits until the caller has the bytes.
 class CallSink : public DataSink {
  public:
-  CallSink(IncomingCall* call, AsyncMutex* turn, uint64_t base) : call_(call), turn_(turn), base_(base) {}
+  CallSink(IncomingCall* call, ReadCall* shared, uint64_t base) : call_(call), shared_(shared), base_(base) {}
 
   Task<Status> Deliver(uint64_t offset, std::span<const std::span<const std::byte>> buffers,
                        std::shared_ptr<void> keep) override {
-    AsyncMutex::Guard guard = co_await turn_->Lock();
+    AsyncMutex::Guard guard = co_await shared_->turn.Lock();
+    if (!shared_->memory.whole()) co_return co_await call_->Put(base_ + offset, buffers);
     co_return co_await call_->Lend(base_ + offset, buffers, std::move(keep));
   }
 
  private:
   IncomingCall* const call_;
-  AsyncMutex* const turn_;
+  ReadCall* const shared_;
   const uint64_t base_;
 };
 
 // False: the connection is gone, and nobody waits for the rest.
-Task<bool> ReadRange(OpContext context, AsyncMutex* turn, const proto::ObjectRange* range,
+Task<bool> ReadRange(OpContext context, ReadCall* shared, const proto::ObjectRange* range,
                      proto::ReadRangeResult* result) {
   static Counter& bytes = GetCounter("ost.read_bytes");
-  CallSink sink(context.call, turn, range->memory_offset());
+  CallSink sink(context.call, shared, range->memory_offset());
   RangeRead read = co_await context.target->store->Read(FromProto(range->object()), range->offset(),
-                                                        range->length(), &sink);
+                                                        range->length(), &sink, &shared->memory);
   if (!read.status.ok()) {
     *result->mutable_status() = ToProto(read.status);
     co_return !IsRetryable(read.status);
@@ -67,22 +75,25 @@ Task<Status> ReadOp(OpContext context) {
     co_return ErrnoError(EINVAL,
                          absl::StrCat(ranges.size(), " ranges: at most ", kMaxRanges, " in one request"));
   }
+  uint64_t blocks = 0;
   for (const proto::ObjectRange& range : ranges) {
     CO_RETURN_IF_ERROR(CheckMemory(context, CallMemory::kPutTarget, range));
+    blocks += ObjectStore::CountBlocks(range.offset(), range.length());
   }
   auto* results = context.reply->mutable_read()->mutable_ranges();
   for (int i = 0; i < ranges.size(); ++i) results->Add();
-  AsyncMutex turn;
+  ReadCall shared;
+  shared.memory = co_await context.target->store->Admit(context.request->session(), blocks);
   bool connected = true;
   for (int at = 0; at < ranges.size() && connected; at += kRangesAtOnce) {
     int stop = std::min(ranges.size(), at + kRangesAtOnce);
     if (stop - at == 1) {
-      connected = co_await ReadRange(context, &turn, &ranges[at], results->Mutable(at));
+      connected = co_await ReadRange(context, &shared, &ranges[at], results->Mutable(at));
       continue;
     }
     std::vector<Task<bool>> reads;
     for (int i = at; i < stop; ++i)
-      reads.push_back(ReadRange(context, &turn, &ranges[i], results->Mutable(i)));
+      reads.push_back(ReadRange(context, &shared, &ranges[i], results->Mutable(i)));
     std::vector<bool> all = co_await WhenAll(std::move(reads));
     for (bool one : all) connected = connected && one;
   }

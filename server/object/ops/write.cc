@@ -59,10 +59,13 @@ Task<Status> WriteOp(OpContext context) {
     co_return ErrnoError(
         EINVAL, absl::StrCat(request.ranges_size(), " ranges: at most ", kMaxRanges, " in one request"));
   }
+  uint64_t blocks = 0;
   for (const proto::WriteRange& range : request.ranges()) {
     CO_RETURN_IF_ERROR(CheckMemory(context, CallMemory::kGetSource, range.range()));
+    blocks += ObjectStore::CountBlocks(range.range().offset(), range.range().length());
   }
   ObjectStore& store = *context.target->store;
+  Allotment memory = co_await store.Admit(context.request->session(), blocks);
   GrantUse grant(&store.space(),
                  context.target->sessions->TakeGrant(context.request->session(), request.grant_used()));
   int64_t delta = 0;
@@ -70,6 +73,7 @@ Task<Status> WriteOp(OpContext context) {
     CallSource source(context.call, request.ranges(at).range().memory_offset());
     WriteArgs args = MakeWrite(request.ranges(), at, &next);
     args.grant = &grant;
+    args.memory = &memory;
     for (const ByteRange& range : args.ranges) bytes.Add(static_cast<int64_t>(range.length));
     StatusOr<int64_t> changed = co_await store.Write(std::move(args), &source);
     if (!changed.ok()) co_return changed.status();

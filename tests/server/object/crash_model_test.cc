@@ -202,8 +202,9 @@ class Model {
   }
 
   Task<StatusOr<int64_t>> Write(ObjectId id, std::vector<ByteRange> ranges, std::string data) {
+    Allotment memory = co_await store_->Admit(1, data.size() / kBlockSize + ranges.size() + 1);
     WriteArgs args{
-        id, {ranges.begin(), ranges.end()}, Fid{1, 2, 3}, ScatteredChecksums(ranges, data), nullptr};
+        id, {ranges.begin(), ranges.end()}, Fid{1, 2, 3}, ScatteredChecksums(ranges, data), nullptr, &memory};
     StringSource source(std::move(data));
     co_return co_await store_->Write(std::move(args), &source);
   }
@@ -212,7 +213,8 @@ class Model {
     const std::string& own = worker->steps.back().state.own;
     uint64_t offset = random_.Below(kMaxSize), length = 1 + random_.Below(kMaxSize);
     StringSink sink(length);
-    RangeRead read = co_await store_->Read(worker->own(), offset, length, &sink);
+    Allotment memory = co_await store_->Admit(1, ObjectStore::CountBlocks(offset, length));
+    RangeRead read = co_await store_->Read(worker->own(), offset, length, &sink, &memory);
     std::string expected = offset < own.size() ? own.substr(offset, length) : "";
     if (!read.status.ok()) Fail(absl::StrCat("read: ", read.status.message()));
     if (sink.data.substr(0, read.length) != expected) Fail("a read differs from what was written");
@@ -304,7 +306,8 @@ class Model {
 
   Task<std::string> ReadAll(ObjectId id, uint64_t offset, uint64_t length) {
     StringSink sink(length);
-    RangeRead read = co_await store_->Read(id, offset, length, &sink);
+    Allotment memory = co_await store_->Admit(1, ObjectStore::CountBlocks(offset, length));
+    RangeRead read = co_await store_->Read(id, offset, length, &sink, &memory);
     if (!read.status.ok()) Fail(absl::StrCat("read after the crash: ", read.status.message()));
     co_return sink.data.substr(0, read.length);
   }

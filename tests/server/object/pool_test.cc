@@ -13,22 +13,30 @@ class PoolTest : public testing::Test {
   std::shared_ptr<BufferPool> pool_ = *BufferPool::Create(BufferPool::kMinBytes, nullptr);
   asio::io_context context_;
 
-  void Acquire(size_t count, std::optional<BufferPool::Pages>* out) {
-    Spawn(context_.get_executor(),
-          [](std::shared_ptr<BufferPool> pool, size_t count, std::optional<BufferPool::Pages>* out)
-              -> Task<void> { out->emplace(co_await pool->Acquire(count)); }(pool_, count, out));
-    Poll();
-  }
-  void Poll() {
+  template <typename T>
+  T Run(Task<T> task) {
+    std::optional<T> result;
+    Spawn(context_.get_executor(), [](Task<T> task, std::optional<T>* result) -> Task<void> {
+      result->emplace(co_await std::move(task));
+    }(std::move(task), &result));
     context_.restart();
     context_.poll();
+    EXPECT_TRUE(result.has_value()) << "it waits";
+    return *std::move(result);
   }
-  uint32_t CachedPage(uint64_t key) {
-    std::vector<uint32_t> found;
+  // A share of the pool for so many pages, as a call of its own has it.
+  Allotment::Share Share(size_t count) {
+    Allotment allotment = Run(pool_->admission().Admit(1, 0, count));
+    return Run(allotment.Take(count));
+  }
+  BufferPool::Pages Take(size_t count) { return pool_->Take(Share(count), count); }
+  // The page that holds the block.
+  std::optional<uint32_t> CachedPage(uint64_t key) {
     std::vector<uint64_t> keys{key};
-    pool_->Pin(keys, &found);
-    if (found[0] != BufferPool::kNone) pool_->Unpin(found);
-    return found[0];
+    std::vector<bool> cached;
+    std::byte copy[kBlockSize];
+    if (!pool_->Copy(key, copy)) return std::nullopt;
+    return pool_->Take(Share(1), keys, &cached).index(0);
   }
 };
 
@@ -38,65 +46,87 @@ TEST_F(PoolTest, TooSmallIsRefused) {
 }
 
 TEST_F(PoolTest, PagesTakenTogetherLieTogether) {
-  std::optional<BufferPool::Pages> pages;
-  Acquire(256, &pages);
-  ASSERT_TRUE(pages.has_value());
+  std::optional<BufferPool::Pages> pages = Take(256);
   for (size_t i = 1; i < 256; ++i) EXPECT_EQ(pages->data(i), pages->data(0) + i * kBlockSize);
   EXPECT_EQ(pool_->pinned_pages(), 256u);
   pages.reset();
   EXPECT_EQ(pool_->pinned_pages(), 0u);
-}
-
-TEST_F(PoolTest, WaitersAreServedInOrderWhenPagesComeBack) {
-  std::optional<BufferPool::Pages> held[4], big, small;
-  for (auto& pages : held) Acquire(256, &pages);
-  Acquire(200, &big);
-  Acquire(1, &small);
-  EXPECT_FALSE(big.has_value());
-  EXPECT_FALSE(small.has_value()) << "nobody overtakes";
-  held[2].reset();
-  Poll();
-  EXPECT_TRUE(big.has_value());
-  EXPECT_TRUE(small.has_value());
+  EXPECT_EQ(pool_->admission().free_pages(), pool_->bytes() / kBlockSize);
 }
 
 TEST_F(PoolTest, WhatIsPublishedIsFoundUntilItIsReplacedOrEvicted) {
-  std::optional<BufferPool::Pages> pages;
-  Acquire(2, &pages);
+  std::optional<BufferPool::Pages> pages = Take(2);
   uint32_t first = pages->index(0), second = pages->index(1);
   std::vector<uint64_t> keys{BufferPool::CacheKey(1, 10), BufferPool::CacheKey(1, 11)};
   std::vector<uint32_t> indexes{first, second};
   pool_->Publish(keys, indexes);
   pages.reset();
   EXPECT_EQ(CachedPage(keys[0]), first);
-  EXPECT_EQ(CachedPage(BufferPool::CacheKey(2, 10)), BufferPool::kNone) << "another OST's block";
+  EXPECT_EQ(CachedPage(BufferPool::CacheKey(2, 10)), std::nullopt) << "another OST's block";
   pool_->Drop(1, {10, 1});
-  EXPECT_EQ(CachedPage(keys[0]), BufferPool::kNone);
+  EXPECT_EQ(CachedPage(keys[0]), std::nullopt);
   EXPECT_EQ(CachedPage(keys[1]), second);
   // The page was hit, so that it outlives one round of the hand, and not two.
-  for (int i = 0; i < 4; ++i) {
-    std::optional<BufferPool::Pages> round;
-    Acquire(255, &round);
-  }
+  for (int i = 0; i < 4; ++i) Take(255);
   EXPECT_EQ(CachedPage(keys[1]), second);
-  for (int i = 0; i < 9; ++i) {
-    std::optional<BufferPool::Pages> round;
-    Acquire(256, &round);
-  }
-  EXPECT_EQ(CachedPage(keys[1]), BufferPool::kNone);
+  for (int i = 0; i < 9; ++i) Take(256);
+  EXPECT_EQ(CachedPage(keys[1]), std::nullopt);
+}
+
+TEST_F(PoolTest, CachedBlocksAreFoundBesideFreshPages) {
+  std::optional<BufferPool::Pages> pages = Take(2);
+  std::memset(pages->data(1), 'x', kBlockSize);
+  const uint32_t page = pages->index(1);
+  pool_->Publish(std::vector<uint64_t>{11}, std::vector<uint32_t>{page});
+  pages.reset();
+  std::vector<bool> cached;
+  const BufferPool::Pages both = pool_->Take(Share(3), std::vector<uint64_t>{10, 11, 12}, &cached);
+  EXPECT_EQ(cached, (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(both.index(1), page);
+  EXPECT_NE(both.index(0), page);
+  EXPECT_NE(both.index(2), page);
+  EXPECT_EQ(pool_->pinned_pages(), 3u);
+  std::string copy(kBlockSize, '\0');
+  EXPECT_TRUE(pool_->Copy(11, reinterpret_cast<std::byte*>(copy.data())));
+  EXPECT_EQ(copy, std::string(kBlockSize, 'x'));
 }
 
 TEST_F(PoolTest, PinnedPagesAreNeverTaken) {
-  std::optional<BufferPool::Pages> mine;
-  Acquire(1, &mine);
-  std::byte* data = mine->data(0);
+  BufferPool::Pages mine = Take(1);
+  std::byte* data = mine.data(0);
   *data = std::byte{42};
   for (int i = 0; i < 20; ++i) {
-    std::optional<BufferPool::Pages> other;
-    Acquire(256, &other);
-    for (size_t p = 0; p < other->size(); ++p) ASSERT_NE(other->data(p), data);
+    BufferPool::Pages other = Take(256);
+    for (size_t p = 0; p < other.size(); ++p) ASSERT_NE(other.data(p), data);
   }
   EXPECT_EQ(*data, std::byte{42});
+}
+
+// Cached pages count as well, also those that several have pinned: there is always a page to be taken.
+TEST_F(PoolTest, EveryShareFindsItsPages) {
+  const size_t total = pool_->bytes() / kBlockSize;
+  std::vector<uint64_t> keys;
+  for (uint64_t block = 0; block < 200; ++block) keys.push_back(BufferPool::CacheKey(0, block));
+  {
+    BufferPool::Pages pages = Take(keys.size());
+    std::vector<uint32_t> indexes;
+    for (size_t i = 0; i < pages.size(); ++i) indexes.push_back(pages.index(i));
+    pool_->Publish(keys, indexes);
+  }
+  std::vector<BufferPool::Pages> held;
+  std::vector<bool> cached;
+  for (SessionId client = 0; pool_->admission().free_pages() >= keys.size(); ++client) {
+    Allotment allotment = Run(pool_->admission().Admit(client, 0, keys.size()));
+    Allotment::Share share = Run(allotment.Take(keys.size()));
+    if (client % 2 == 0) {
+      held.push_back(pool_->Take(std::move(share), keys, &cached));
+    } else {
+      held.push_back(pool_->Take(std::move(share), keys.size()));
+    }
+    if (client > 3) break;
+  }
+  EXPECT_LE(pool_->pinned_pages(), total);
+  EXPECT_GE(held.size(), 4u);
 }
 
 }  // namespace

@@ -116,16 +116,21 @@ class StoreFixture {
     return *std::move(result);
   }
 
+  // For one read or write of so many bytes.
+  Allotment Admit(uint64_t bytes) { return Run(store->Admit(1, bytes / kBlockSize + 2)); }
+
   StatusOr<int64_t> Write(ObjectId id, uint64_t offset, std::string data, GrantUse* grant = nullptr) {
-    WriteArgs args{id, {{offset, data.size()}}, Fid{7, 1, 0}, Checksums(offset, data), grant};
+    Allotment memory = Admit(data.size());
+    WriteArgs args{id, {{offset, data.size()}}, Fid{7, 1, 0}, Checksums(offset, data), grant, &memory};
     StringSource source(std::move(data));
     return Run(store->Write(std::move(args), &source));
   }
 
   // `data` goes to the ranges in their order.
   StatusOr<int64_t> WriteScattered(ObjectId id, std::vector<ByteRange> ranges, std::string data) {
+    Allotment memory = Admit(data.size() + ranges.size() * kBlockSize);
     WriteArgs args{
-        id, {ranges.begin(), ranges.end()}, Fid{7, 1, 0}, ScatteredChecksums(ranges, data), nullptr};
+        id, {ranges.begin(), ranges.end()}, Fid{7, 1, 0}, ScatteredChecksums(ranges, data), nullptr, &memory};
     StringSource source(std::move(data));
     return Run(store->Write(std::move(args), &source));
   }
@@ -133,7 +138,8 @@ class StoreFixture {
   // Bytes as a client sees them: zeros in holes, checksums verified. Cut at the object's end.
   StatusOr<std::string> Read(ObjectId id, uint64_t offset, uint64_t length) {
     StringSink sink(length);
-    RangeRead read = Run(store->Read(id, offset, length, &sink));
+    Allotment memory = Admit(length);
+    RangeRead read = Run(store->Read(id, offset, length, &sink, &memory));
     if (!read.status.ok()) return read.status;
     std::string data = sink.data.substr(0, read.length);
     std::vector<uint32_t> crc = Checksums(offset, data);
