@@ -179,9 +179,8 @@ class Bench {
       Allotment memory =
           co_await bench->store_->Admit(1, ObjectStore::CountBlocks(place * workload.size, workload.size));
       if (workload.write) {
-        WriteArgs args{kObject, {{place * workload.size, workload.size}}, Fid{1, 1, 0}, crc, nullptr,
-                       &memory};
-        result.status = (co_await bench->store_->Write(std::move(args), &source)).status();
+        WriteArgs args{kObject, {{place * workload.size, workload.size}}, Fid{1, 1, 0}, crc, nullptr};
+        result.status = (co_await bench->store_->Write(std::move(args), &source, &memory)).status();
       } else {
         result.status =
             (co_await bench->store_->Read(kObject, place * workload.size, workload.size, &sink, &memory))

@@ -81,7 +81,6 @@ struct WriteArgs {
   Fid parent;
   std::vector<uint32_t> crc;  // one per block touched, cut at the ends
   GrantUse* grant = nullptr;
-  Allotment* memory = nullptr;  // needed
 };
 
 struct StoreSpace {
@@ -112,7 +111,7 @@ class ObjectStore {
   Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink, Allotment* memory);
 
   // These return the change of allocated space in blocks.
-  Task<StatusOr<int64_t>> Write(WriteArgs args, DataSource* source);
+  Task<StatusOr<int64_t>> Write(WriteArgs args, DataSource* source, Allotment* memory);
   Task<StatusOr<int64_t>> Truncate(ObjectId id, uint64_t size);
   Task<StatusOr<int64_t>> Punch(ObjectId id, uint64_t offset, uint64_t length);
   Task<StatusOr<int64_t>> Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length);

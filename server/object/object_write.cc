@@ -28,11 +28,13 @@ uint64_t TotalLength(std::span<const ByteRange> ranges) {
 // order of the ranges; its bytes from the begin of block 0.
 class RangeWriter {
  public:
-  RangeWriter(ObjectStore* store, ObjectState* object, const WriteArgs* args, DataSource* source)
+  RangeWriter(ObjectStore* store, ObjectState* object, const WriteArgs* args, DataSource* source,
+              Allotment* memory)
       : store_(store),
         object_(object),
         args_(args),
         source_(source),
+        memory_(memory),
         blocks_(BlocksOf(args->ranges)),
         count_(blocks_.size()),
         begin_(args->ranges.front().offset % kBlockSize),
@@ -144,7 +146,7 @@ class RangeWriter {
   // Brings blocks [at, at + count) of the write into loaded_ and fills crc_ for them.
   Task<Status> LoadPiece(uint64_t at, uint64_t count) {
     loaded_ = BufferPool::Pages();
-    Allotment::Share share = co_await args_->memory->Take(count);
+    Allotment::Share share = co_await memory_->Take(count);
     loaded_ = store_->pool_->Take(std::move(share), count);
     uint64_t start = at * kBlockSize;
     uint64_t from = std::max(start, begin_), to = std::min(start + count * kBlockSize, end_);
@@ -283,6 +285,7 @@ class RangeWriter {
   ObjectState* const object_;
   const WriteArgs* const args_;
   DataSource* const source_;
+  Allotment* const memory_;
   const std::vector<uint64_t> blocks_;  // of the object
   const uint64_t count_;
   const uint64_t begin_, end_;  // bytes
@@ -319,7 +322,7 @@ Status ObjectStore::CheckWrite(const WriteArgs& args) const {
                                          " blocks, the first at ", args.ranges.front().offset));
 }
 
-Task<StatusOr<int64_t>> ObjectStore::Write(WriteArgs args, DataSource* source) {
+Task<StatusOr<int64_t>> ObjectStore::Write(WriteArgs args, DataSource* source, Allotment* memory) {
   args.ranges.erase(std::remove_if(args.ranges.begin(), args.ranges.end(),
                                    [](const ByteRange& range) { return range.length == 0; }),
                     args.ranges.end());
@@ -332,7 +335,7 @@ Task<StatusOr<int64_t>> ObjectStore::Write(WriteArgs args, DataSource* source) {
     locked.push_back({range.offset / kBlockSize, (range.end() - 1) / kBlockSize + 1});
   }
   RangeLock::Guard guard = co_await object->locks.Lock(std::move(locked), true);
-  RangeWriter writer(this, object.get(), &args, source);
+  RangeWriter writer(this, object.get(), &args, source, memory);
   co_return co_await writer.Run();
 }
 

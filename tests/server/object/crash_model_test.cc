@@ -204,9 +204,9 @@ class Model {
   Task<StatusOr<int64_t>> Write(ObjectId id, std::vector<ByteRange> ranges, std::string data) {
     Allotment memory = co_await store_->Admit(1, data.size() / kBlockSize + ranges.size() + 1);
     WriteArgs args{
-        id, {ranges.begin(), ranges.end()}, Fid{1, 2, 3}, ScatteredChecksums(ranges, data), nullptr, &memory};
+        id, {ranges.begin(), ranges.end()}, Fid{1, 2, 3}, ScatteredChecksums(ranges, data), nullptr};
     StringSource source(std::move(data));
-    co_return co_await store_->Write(std::move(args), &source);
+    co_return co_await store_->Write(std::move(args), &source, &memory);
   }
 
   Task<void> CheckOwn(Worker* worker) {

@@ -200,7 +200,8 @@ TEST(ObjectStore, DamageOnTheWayIsNoticed) {
   StoreFixture f;
   WriteArgs args{kObject, {{0, 5}}, {}, {0x12345678}, nullptr};
   StringSource source("hello");
-  EXPECT_EQ(ToErrno(f.Run(f.store->Write(args, &source)).status()), EIO);
+  Allotment memory = f.Admit(5);
+  EXPECT_EQ(ToErrno(f.Run(f.store->Write(args, &source, &memory)).status()), EIO);
   EXPECT_FALSE(f.store->Stat(kObject).value().has_value());
   EXPECT_EQ(f.store->space().allocator().free_blocks(), 4096u);
 }
@@ -209,9 +210,10 @@ TEST(ObjectStore, ArgumentsAreChecked) {
   StoreFixture f;
   WriteArgs wrong_count{kObject, {{0, 5}}, {}, {}, nullptr};
   StringSource source("hello");
-  EXPECT_EQ(ToErrno(f.Run(f.store->Write(wrong_count, &source)).status()), EINVAL);
+  Allotment memory = f.Admit(5);
+  EXPECT_EQ(ToErrno(f.Run(f.store->Write(wrong_count, &source, &memory)).status()), EINVAL);
   WriteArgs too_far{kObject, {{~uint64_t{0} - 2, 5}}, {}, {1}, nullptr};
-  EXPECT_EQ(ToErrno(f.Run(f.store->Write(too_far, &source)).status()), EFBIG);
+  EXPECT_EQ(ToErrno(f.Run(f.store->Write(too_far, &source, &memory)).status()), EFBIG);
   EXPECT_EQ(ToErrno(f.Run(f.store->Truncate(kObject, ~uint64_t{0})).status()), EFBIG);
   EXPECT_EQ(ToErrno(f.Read(kObject, ~uint64_t{0}, 1).status()), EFBIG);
   EXPECT_EQ(ToErrno(f.Run(f.store->Punch(kObject, 1, ~uint64_t{0})).status()), EFBIG);

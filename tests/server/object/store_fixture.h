@@ -121,18 +121,18 @@ class StoreFixture {
 
   StatusOr<int64_t> Write(ObjectId id, uint64_t offset, std::string data, GrantUse* grant = nullptr) {
     Allotment memory = Admit(data.size());
-    WriteArgs args{id, {{offset, data.size()}}, Fid{7, 1, 0}, Checksums(offset, data), grant, &memory};
+    WriteArgs args{id, {{offset, data.size()}}, Fid{7, 1, 0}, Checksums(offset, data), grant};
     StringSource source(std::move(data));
-    return Run(store->Write(std::move(args), &source));
+    return Run(store->Write(std::move(args), &source, &memory));
   }
 
   // `data` goes to the ranges in their order.
   StatusOr<int64_t> WriteScattered(ObjectId id, std::vector<ByteRange> ranges, std::string data) {
     Allotment memory = Admit(data.size() + ranges.size() * kBlockSize);
     WriteArgs args{
-        id, {ranges.begin(), ranges.end()}, Fid{7, 1, 0}, ScatteredChecksums(ranges, data), nullptr, &memory};
+        id, {ranges.begin(), ranges.end()}, Fid{7, 1, 0}, ScatteredChecksums(ranges, data), nullptr};
     StringSource source(std::move(data));
-    return Run(store->Write(std::move(args), &source));
+    return Run(store->Write(std::move(args), &source, &memory));
   }
 
   // Bytes as a client sees them: zeros in holes, checksums verified. Cut at the object's end.
