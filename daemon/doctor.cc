@@ -120,11 +120,11 @@ class Doctor {
   // After a repair what is left counts, which a second look tells.
   Status ExamineMdt(TargetReport* out) {
     ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenStore(targets_.mdt, options_.repair));
-    ASSIGN_OR_RETURN(mds::CheckReport report, mds::CheckMdt(*store, options_.repair));
+    ASSIGN_OR_RETURN(mds::CheckReport report, runtime_.Run(mds::CheckMdt(*store, options_.repair)));
     Take(out, report);
     out->summary = absl::StrFormat("%d inodes, %d entries", report.inodes, report.entries);
     if (!options_.repair || report.clean()) return OkStatus();
-    ASSIGN_OR_RETURN(mds::CheckReport again, mds::CheckMdt(*store, false));
+    ASSIGN_OR_RETURN(mds::CheckReport again, runtime_.Run(mds::CheckMdt(*store, false)));
     out->left = again.problem_count;
     return OkStatus();
   }
@@ -153,7 +153,7 @@ class Doctor {
     for (const std::string& ost : targets_.osts) {
       RETURN_IF_ERROR(CheckOst(ost, false, false, &check).status());
     }
-    return check.Finish(repair);
+    return runtime_.Run(check.Finish(repair));
   }
 
   // `compare`: every object of the OST is shown to it.
@@ -195,6 +195,7 @@ class Doctor {
   const DoctorOptions& options_;
   std::vector<TargetReport> reports_;
   bool failed_ = false;
+  Runtime runtime_{1};
 };
 
 }  // namespace

@@ -167,31 +167,36 @@ Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
   return OkStatus();
 }
 
-Status OstRegistry::Store(const proto::RegisterOssRequest& request) {
+Status OstRegistry::CheckAndConnect(const proto::RegisterOssRequest& request) {
   std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(CheckRequest(request));
   // An address that is none must not get into the store: the next start would fail over it.
-  RETURN_IF_ERROR(PeerOf(request.address()).status());
+  return PeerOf(request.address()).status();
+}
+
+Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
+  CO_RETURN_IF_ERROR(CheckAndConnect(request));
   KvBatch batch;
   for (const proto::OstInfo& info : request.osts()) {
     OstRecord record{info.uuid(), request.address(), info.total_bytes()};
     batch.Put(OstKey(info.index()), EncodeOst(record));
   }
-  RETURN_IF_ERROR(store_.Commit(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(batch)));
+  std::lock_guard lock(mutex_);
   for (const proto::OstInfo& info : request.osts()) {
     Ost& ost = osts_[info.index()];
     ost.record = {info.uuid(), request.address(), info.total_bytes()};
     ost.info = info;
     ost.heard = clock_.Now();
-    RETURN_IF_ERROR(PointStub(&ost));
+    CO_RETURN_IF_ERROR(PointStub(&ost));
   }
-  return OkStatus();
+  co_return OkStatus();
 }
 
 Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest request) {
   auto guard = co_await registering_.Lock();
   proto::RegisterOssReply reply;
-  Status status = Store(request);
+  Status status = co_await Store(request);
   if (status.ok()) status = co_await store_.Sync();
   for (int i = 0; i < request.osts_size() && status.ok() && admit_; ++i) {
     OstIndex index = request.osts(i).index();

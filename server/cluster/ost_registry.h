@@ -85,7 +85,8 @@ class OstRegistry {
 
   Status CheckRequest(const proto::RegisterOssRequest& request) const;
   Status CheckOwner(const proto::OstInfo& info) const;
-  Status Store(const proto::RegisterOssRequest& request);
+  Status CheckAndConnect(const proto::RegisterOssRequest& request);
+  Task<Status> Store(const proto::RegisterOssRequest& request);  // call with registering_ held
   Status PointStub(Ost* ost);
   StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);
   void MarkUp(const proto::RegisterOssRequest& request);
@@ -98,7 +99,7 @@ class OstRegistry {
   const RegistryOptions options_;
   absl::AnyInvocable<void(const proto::ClusterMap&)> on_change_;
   absl::AnyInvocable<Task<Status>(OstIndex)> admit_;
-  AsyncMutex registering_;
+  AsyncMutex registering_;  // one at a time: what was checked holds until it is stored
   mutable std::mutex mutex_;
   uint64_t version_ = 1;
   std::map<OstIndex, Ost> osts_;

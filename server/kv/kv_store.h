@@ -4,6 +4,11 @@
 // Thread-safe. Commit is atomic: after any crash all of a batch is there or none. What Commit has returned
 // for survives the end of the process at once, and a loss of power once a later Sync has returned; what a
 // loss of power takes is always the newest batches, never one out of the middle.
+//
+// A commit may take as long as a disk or a network takes: callers hold no std::mutex while they await it. A
+// batch whose Commit was called after another's had returned lies behind it in the store; two that are under
+// way at the same time may end up in either order, so callers whose batches touch the same keys order them by
+// locks of their own.
 #pragma once
 
 #include <memory>
@@ -62,8 +67,8 @@ class KvStore {
   // The last entry with from <= key < to; NOT_FOUND if there is none.
   virtual StatusOr<KvEntry> Last(std::string_view from, std::string_view to) = 0;
 
-  // ENOSPC when the disk is full; nothing of the batch is done then.
-  virtual Status Commit(KvBatch batch) = 0;
+  // ENOSPC when the disk is full; nothing of the batch is done then. Callers that meet share one write.
+  virtual Task<Status> Commit(KvBatch batch) = 0;
 
   // Everything committed before the call is on stable storage afterwards. Several waiters share one flush.
   virtual Task<Status> Sync() = 0;

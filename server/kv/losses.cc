@@ -39,7 +39,7 @@ Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::strin
   KvBatch batch;
   batch.UseReserve();
   batch.Put(std::move(key), EncodeLossRecord(record));
-  CO_RETURN_IF_ERROR(store->Commit(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
   // Else the next loss could take this record with it, and be taken for the clean end of before.
   CO_RETURN_IF_ERROR(co_await store->Sync());
   co_return record.losses;
@@ -52,7 +52,7 @@ Task<Status> EndClean(KvStore* store, std::string key) {
   KvBatch batch;
   batch.UseReserve();
   batch.Put(std::move(key), EncodeLossRecord(record));
-  CO_RETURN_IF_ERROR(store->Commit(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
   co_return co_await store->Sync();
 }
 

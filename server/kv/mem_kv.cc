@@ -3,6 +3,16 @@
 #include <cerrno>
 
 namespace nacre {
+namespace {
+
+// A wait for what has come already gives way to others in a simulation, and only there.
+Task<void> LetOthersRun() {
+  OneShot<Unit> over;
+  over.Set({});
+  co_await over.Wait();
+}
+
+}  // namespace
 
 StatusOr<std::string> MemKv::Get(std::string_view key) {
   std::lock_guard lock(mutex_);
@@ -29,7 +39,14 @@ StatusOr<KvEntry> MemKv::Last(std::string_view from, std::string_view to) {
   return KvEntry{it->first, it->second};
 }
 
-Status MemKv::Commit(KvBatch batch) {
+Task<Status> MemKv::Commit(KvBatch batch) {
+  co_await LetOthersRun();
+  Status status = CommitNow(batch);
+  co_await LetOthersRun();
+  co_return status;
+}
+
+Status MemKv::CommitNow(const KvBatch& batch) {
   std::lock_guard lock(mutex_);
   if (commit_hook_) RETURN_IF_ERROR(commit_hook_(batch));
   uint64_t added = 0;

@@ -1,7 +1,9 @@
 // A KvStore in memory for tests and the simulation, with crashes. Thread-safe.
 //
 // Data outlives CrashProcess and LosePower: a "restarted server" opens the same MemKv again. After either, a
-// Sync that was under way fails with UNAVAILABLE and counts for nothing.
+// Sync that was under way fails with UNAVAILABLE and counts for nothing. In a simulation (where suspended
+// coroutines are tracked) others may run before a Commit takes effect and again before its caller goes on;
+// elsewhere it is done at once.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -29,7 +31,7 @@ class MemKv : public KvStore {
   StatusOr<std::string> Get(std::string_view key) override;
   StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override;
   StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override;
-  Status Commit(KvBatch batch) override;
+  Task<Status> Commit(KvBatch batch) override;
   Task<Status> Sync() override;
   Space GetSpace() override;
 
@@ -49,6 +51,7 @@ class MemKv : public KvStore {
   // What a batch has replaced, so that it can be taken back: key -> value before (erase: there was none).
   using Undo = std::vector<KvBatch::Op>;
 
+  Status CommitNow(const KvBatch& batch);
   void Apply(KvBatch::Op op, Undo* undo);
   void TakeBack(Undo undo);
 

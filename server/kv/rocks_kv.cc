@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "common/log.h"
+#include "server/kv/commit_queue.h"
 
 namespace nacre {
 namespace {
@@ -186,19 +187,9 @@ class RocksKv : public KvStore {
     return KvEntry{it->key().ToString(), it->value().ToString()};
   }
 
-  Status Commit(KvBatch batch) override {
-    if (options_.read_only) return ErrnoError(EROFS, absl::StrCat(directory_, " was opened read-only"));
-    rocksdb::WriteBatch out;
-    for (const KvBatch::Op& op : batch.ops()) {
-      rocksdb::Status status = op.erase ? out.Delete(op.key) : out.Put(op.key, op.value);
-      if (!status.ok()) return FromRocks(status, directory_);
-    }
-    RETURN_IF_ERROR(CheckSpace(out.GetDataSize(), batch.uses_reserve()));
-    rocksdb::Status status = db_->Write(rocksdb::WriteOptions(), &out);
-    if (!status.ok() && Resume()) status = db_->Write(rocksdb::WriteOptions(), &out);
-    if (!status.ok()) return FromRocks(status, directory_);
-    committed_.fetch_add(1, std::memory_order_release);
-    return OkStatus();
+  Task<Status> Commit(KvBatch batch) override {
+    if (options_.read_only) co_return ErrnoError(EROFS, absl::StrCat(directory_, " was opened read-only"));
+    co_return co_await commits_.Commit(std::move(batch));
   }
 
   Task<Status> Sync() override {
@@ -223,6 +214,47 @@ class RocksKv : public KvStore {
   }
 
  private:
+  void WriteGroup(const CommitQueue::Group& group) {
+    rocksdb::WriteBatch out;
+    CommitQueue::Group together;
+    for (CommitQueue::Commitment* one : group) {
+      one->status = CheckSpace(one->bytes, one->batch.uses_reserve());
+      if (one->status.ok()) one->status = Append(one->batch, &out);
+      if (one->status.ok()) together.push_back(one);
+    }
+    if (together.empty()) return;
+    const Status status = Write(&out);
+    for (CommitQueue::Commitment* one : together) one->status = status;
+    if (status.ok() || together.size() == 1) return;
+    // A small batch may still find room where all together found none.
+    for (CommitQueue::Commitment* one : together) {
+      rocksdb::WriteBatch alone;
+      one->status = Append(one->batch, &alone);
+      if (one->status.ok()) one->status = Write(&alone);
+    }
+  }
+
+  // All of the batch, or nothing of it.
+  Status Append(const KvBatch& batch, rocksdb::WriteBatch* out) {
+    out->SetSavePoint();
+    rocksdb::Status status;
+    for (const KvBatch::Op& op : batch.ops()) {
+      status = op.erase ? out->Delete(op.key) : out->Put(op.key, op.value);
+      if (!status.ok()) break;
+    }
+    rocksdb::Status settled = status.ok() ? out->PopSavePoint() : out->RollbackToSavePoint();
+    settled.PermitUncheckedError();  // there is a save point
+    return FromRocks(status, directory_);
+  }
+
+  Status Write(rocksdb::WriteBatch* batch) {
+    rocksdb::Status status = db_->Write(rocksdb::WriteOptions(), batch);
+    if (!status.ok() && Resume()) status = db_->Write(rocksdb::WriteOptions(), batch);
+    if (!status.ok()) return FromRocks(status, directory_);
+    committed_.fetch_add(1, std::memory_order_release);
+    return OkStatus();
+  }
+
   Status SyncLog() {
     uint64_t upto = committed_.load(std::memory_order_acquire);
     if (upto == synced_) return OkStatus();
@@ -233,13 +265,13 @@ class RocksKv : public KvStore {
 
   // Looks at the filesystem now and then while there is plenty, at every commit while there is not.
   Status CheckSpace(uint64_t bytes, bool use_reserve) {
-    uint64_t unchecked = unchecked_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    if (!low_.load(std::memory_order_relaxed) && unchecked < kSpaceCheckEvery) return OkStatus();
+    unchecked_ += bytes;
+    if (!low_ && unchecked_ < kSpaceCheckEvery) return OkStatus();
     struct statvfs fs;
     if (statvfs(directory_.c_str(), &fs) != 0) return OkStatus();
     uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
-    low_.store(free < options_.reserve_bytes + 4 * kSpaceCheckEvery, std::memory_order_relaxed);
-    unchecked_.store(0, std::memory_order_relaxed);
+    low_ = free < options_.reserve_bytes + 4 * kSpaceCheckEvery;
+    unchecked_ = 0;
     if (free >= (use_reserve ? options_.reserve_bytes / 4 : options_.reserve_bytes)) return OkStatus();
     return ErrnoError(ENOSPC, absl::StrCat("the disk under ", directory_, " has ", free, " bytes left; ",
                                            options_.reserve_bytes, " are kept in reserve. Make room there"));
@@ -247,7 +279,6 @@ class RocksKv : public KvStore {
 
   // After a full disk RocksDB stays read-only until it is told that there is room again.
   bool Resume() {
-    std::lock_guard lock(resume_mutex_);
     rocksdb::Status status = db_->Resume();
     if (status.ok()) LogWarning("database in %s: writing again after an error", directory_);
     return status.ok();
@@ -257,11 +288,11 @@ class RocksKv : public KvStore {
   const RocksKvOptions options_;
   std::shared_ptr<rocksdb::Cache> cache_;
   std::unique_ptr<rocksdb::DB> db_;
-  std::atomic<uint64_t> committed_{1};  // the log of an earlier process may not be on the disk yet
-  uint64_t synced_ = 0;                 // flusher's thread only
-  std::atomic<uint64_t> unchecked_{kSpaceCheckEvery};
-  std::atomic<bool> low_{false};
-  std::mutex resume_mutex_;
+  std::atomic<uint64_t> committed_{1};     // the log of an earlier process may not be on the disk yet
+  uint64_t synced_ = 0;                    // flusher's thread only
+  uint64_t unchecked_ = kSpaceCheckEvery;  // these two: of who writes
+  bool low_ = false;
+  CommitQueue commits_{[this](const CommitQueue::Group& group) { WriteGroup(group); }};
   std::unique_ptr<Flusher> flusher_;
 };
 

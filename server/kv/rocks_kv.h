@@ -2,6 +2,9 @@
 // forces it to the disk from one thread of the store's own, many waiters at a time. Memory, log and open
 // files are bounded.
 //
+// Commits that meet are one write (commit_queue.h), but each has its own status: a batch that there is no
+// room for is refused alone.
+//
 // Errors of OpenRocksKv: EBUSY (another process has it open), DATA_LOSS (damaged; the message names the
 // file), EROFS, ENOSPC, EACCES. The directory is created if it is missing, its parent is not. A commit that
 // finds less than `reserve_bytes` free on the filesystem fails with ENOSPC before it changes anything; after

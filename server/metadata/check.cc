@@ -42,23 +42,36 @@ class MdtChecker {
  public:
   MdtChecker(KvStore& store, bool repair) : store_(store), repair_(repair) {}
 
-  StatusOr<CheckReport> Run() {
-    RETURN_IF_ERROR(ReadSuperblock());
-    RETURN_IF_ERROR(ReadInodes());
-    RETURN_IF_ERROR(ReadOrphans());
-    RETURN_IF_ERROR(ReadEntries());
-    RETURN_IF_ERROR(CheckReverseLinks());
-    RETURN_IF_ERROR(CheckTree());
-    RETURN_IF_ERROR(CheckInodes());
-    RETURN_IF_ERROR(CheckXattrs());
-    RETURN_IF_ERROR(CheckOwned(Table::kBody, "data"));
-    RETURN_IF_ERROR(CheckOwned(Table::kTruncate, "a pending truncation"));
-    RETURN_IF_ERROR(CheckDestroyQueue());
-    RETURN_IF_ERROR(CheckCounters());
-    return std::move(report_);
+  Task<StatusOr<CheckReport>> Run() {
+    static constexpr Step kFirst[] = {&MdtChecker::ReadInodes, &MdtChecker::ReadOrphans,
+                                      &MdtChecker::ReadEntries, &MdtChecker::CheckReverseLinks,
+                                      &MdtChecker::CheckTree};
+    static constexpr Step kLast[] = {&MdtChecker::CheckXattrs, &MdtChecker::CheckBodies,
+                                     &MdtChecker::CheckTruncations, &MdtChecker::CheckDestroyQueue,
+                                     &MdtChecker::CheckCounters};
+    CO_RETURN_IF_ERROR(ReadSuperblock());
+    for (Step step : kFirst) {
+      CO_RETURN_IF_ERROR((this->*step)());
+      CO_RETURN_IF_ERROR(co_await Repair());
+    }
+    CO_RETURN_IF_ERROR(co_await CheckInodes());
+    for (Step step : kLast) {
+      CO_RETURN_IF_ERROR((this->*step)());
+      CO_RETURN_IF_ERROR(co_await Repair());
+    }
+    co_return std::move(report_);
   }
 
  private:
+  using Step = Status (MdtChecker::*)();
+
+  // Commits what a step wants put right, for the next one to see.
+  Task<Status> Repair() {
+    for (KvBatch& fix : fixes_) CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(fix)));
+    fixes_.clear();
+    co_return OkStatus();
+  }
+
   struct Seen {
     uint32_t mode = 0;
     uint32_t links = 0;  // entries that name it
@@ -71,12 +84,13 @@ class MdtChecker {
     bool orphan = false;
   };
 
-  // Counts a problem; the batch puts it right.
+  // Counts a problem; the batch puts it right, once the step is over.
   Status Found(std::string problem, KvBatch fix) {
     report_.Add(std::move(problem));
     if (!repair_ || fix.empty()) return OkStatus();
     ++report_.repaired;
-    return store_.Commit(std::move(fix));
+    fixes_.push_back(std::move(fix));
+    return OkStatus();
   }
   Status FoundUseless(std::string problem, std::string key) {
     KvBatch fix;
@@ -300,14 +314,18 @@ class MdtChecker {
     return nameless ? Adopt(inode, seen) : CheckLinks(std::move(inode), *seen);
   }
 
-  Status CheckInodes() {
+  // Each inode is a step of its own: the names that it gets in the root are there for the next one.
+  Task<Status> CheckInodes() {
     std::vector<Fid> fids;
     for (const auto& [fid, seen] : seen_) fids.push_back(fid);
     std::sort(fids.begin(), fids.end());
     for (const Fid& fid : fids) {
-      if (fid != kRootFid) RETURN_IF_ERROR(CheckInode(fid, &seen_[fid]));
+      if (fid == kRootFid) continue;
+      CO_RETURN_IF_ERROR(CheckInode(fid, &seen_[fid]));
+      CO_RETURN_IF_ERROR(co_await Repair());
     }
-    return CheckInode(kRootFid, &seen_[kRootFid]);  // last: what was adopted counts
+    CO_RETURN_IF_ERROR(CheckInode(kRootFid, &seen_[kRootFid]));  // last: what was adopted counts
+    co_return co_await Repair();
   }
 
   Status CheckXattrs() {
@@ -331,6 +349,8 @@ class MdtChecker {
     });
   }
 
+  Status CheckBodies() { return CheckOwned(Table::kBody, "data"); }
+  Status CheckTruncations() { return CheckOwned(Table::kTruncate, "a pending truncation"); }
   Status CheckOwned(Table table, std::string_view what) {
     return ForEachEntry(store_, TableKey(table), [&](const KvEntry& entry) -> Status {
       const Fid fid = KeyFid(entry);
@@ -387,6 +407,7 @@ class MdtChecker {
   KvStore& store_;
   const bool repair_;
   CheckReport report_;
+  std::vector<KvBatch> fixes_;  // of the step under way
   Superblock superblock_;
   absl::flat_hash_map<Fid, Seen> seen_;
   absl::flat_hash_map<Fid, std::vector<std::pair<Fid, uint64_t>>> secondary_;
@@ -398,6 +419,9 @@ class MdtChecker {
 
 }  // namespace
 
-StatusOr<CheckReport> CheckMdt(KvStore& store, bool repair) { return MdtChecker(store, repair).Run(); }
+Task<StatusOr<CheckReport>> CheckMdt(KvStore& store, bool repair) {
+  MdtChecker checker(store, repair);
+  co_return co_await checker.Run();
+}
 
 }  // namespace nacre::mds

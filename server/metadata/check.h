@@ -33,7 +33,7 @@ struct CheckReport {
 
 // Errors: the store's, and FAILED_PRECONDITION or DATA_LOSS if it is no MDT of this version. What is merely
 // wrong is in the report.
-StatusOr<CheckReport> CheckMdt(KvStore& store, bool repair);
+Task<StatusOr<CheckReport>> CheckMdt(KvStore& store, bool repair);
 
 // Compares an MDT with what the OSTs hold. Call AddObject for each object of each OST, then Finish. Objects
 // that belong to no file are orphans (repair: into the destroy queue); a file that counts blocks without
@@ -42,11 +42,11 @@ class ObjectCheck {
  public:
   explicit ObjectCheck(KvStore& store) : store_(store) {}
   Status AddObject(OstIndex ost, const proto::ListedObject& object);
-  StatusOr<CheckReport> Finish(bool repair);
+  Task<StatusOr<CheckReport>> Finish(bool repair);
 
  private:
   StatusOr<std::string> Judge(OstIndex ost, const proto::ListedObject& object);  // empty: all is well
-  Status QueueOrphans(bool repair);
+  Task<Status> QueueOrphans(bool repair);
 
   KvStore& store_;
   CheckReport report_;

@@ -32,7 +32,8 @@ bool AllDone(const DestroyRecord& record, const std::set<OstIndex>& done) {
   return true;
 }
 
-Status TakeOff(Mds& mds, const Page& page, const std::set<OstIndex>& done, size_t* left) {
+Task<Status> TakeOff(std::shared_ptr<Mds> mds, const Page& page, const std::set<OstIndex>& done,
+                     size_t* left) {
   KvBatch batch;
   batch.UseReserve();
   for (size_t i = 0; i < page.sequences.size(); ++i) {
@@ -41,7 +42,8 @@ Status TakeOff(Mds& mds, const Page& page, const std::set<OstIndex>& done, size_
     else
       *left += page.records[i].groups.size();
   }
-  return batch.empty() ? OkStatus() : mds.tables->CommitBatch(std::move(batch));
+  if (batch.empty()) co_return OkStatus();
+  co_return co_await mds->tables->CommitBatch(std::move(batch));
 }
 
 }  // namespace
@@ -98,7 +100,7 @@ Task<StatusOr<bool>> Destroyer::Pass(std::shared_ptr<Mds> mds) {
     for (const Outcome& outcome : co_await WhenAll(std::move(tasks))) {
       if (outcome.status.ok()) done.insert(outcome.ost);
     }
-    CO_RETURN_IF_ERROR(TakeOff(*mds, page, done, &left));
+    CO_RETURN_IF_ERROR(co_await TakeOff(mds, page, done, &left));
   }
   queued_ = left;
   co_return left > 0;

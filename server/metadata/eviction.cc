@@ -17,7 +17,7 @@ std::string EncodePending(const std::vector<OstIndex>& osts) {
   return EncodeDestroy(record);
 }
 
-Status StorePending(Mds& mds, SessionId session, const std::vector<OstIndex>& osts) {
+Task<Status> StorePending(MdsPtr mds, SessionId session, std::vector<OstIndex> osts) {
   KvBatch batch;
   batch.UseReserve();
   std::string key = NumberKey(Table::kFence, session);
@@ -25,7 +25,7 @@ Status StorePending(Mds& mds, SessionId session, const std::vector<OstIndex>& os
     batch.Erase(std::move(key));
   else
     batch.Put(std::move(key), EncodePending(osts));
-  return mds.tables->CommitBatch(std::move(batch));
+  co_return co_await mds->tables->CommitBatch(std::move(batch));
 }
 
 struct Fenced {
@@ -50,7 +50,7 @@ Task<Fenced> FenceAt(MdsPtr mds, OstIndex ost, SessionId session) {
 
 Task<Status> FenceEverywhere(MdsPtr mds, SessionId session) {
   std::vector<OstIndex> known = mds->osts.Known();
-  CO_RETURN_IF_ERROR(StorePending(*mds, session, known));
+  CO_RETURN_IF_ERROR(co_await StorePending(mds, session, known));
   std::vector<Task<Fenced>> tasks;
   for (OstIndex ost : known) tasks.push_back(FenceAt(mds, ost, session));
   std::vector<OstIndex> pending;
@@ -58,7 +58,7 @@ Task<Status> FenceEverywhere(MdsPtr mds, SessionId session) {
     if (!fenced.done) pending.push_back(fenced.ost);
   }
   if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
-  co_return StorePending(*mds, session, pending);
+  co_return co_await StorePending(mds, session, std::move(pending));
 }
 
 Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, std::string reason) {
@@ -70,7 +70,7 @@ Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, std::string reason) {
   CO_RETURN_IF_ERROR(co_await FenceEverywhere(mds, session->id));
   // What it had open is known only of a session that came back and held no lease on everything.
   bool unknown = !session->whole() || !mds->leases.HoldersOf(kFilesystemFid).empty();
-  if (unknown) CO_RETURN_IF_ERROR(RequestSizeScan(mds));
+  if (unknown) CO_RETURN_IF_ERROR(co_await RequestSizeScan(mds));
   for (const Fid& fid : mds->opens.WrittenBy(session->id)) {
     Status status = co_await RecoverSize(mds, fid);
     if (!status.ok())
@@ -98,11 +98,11 @@ Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason) {
 }
 
 Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
-  Status removed = mds->sessions.Remove(session);
+  Status removed = co_await mds->sessions.Remove(session);
   while (!removed.ok() && !mds->closed) {
     LogError("removing session %d failed, trying again: %s", session->id, std::string(removed.message()));
     co_await mds->env.clock.Sleep(mds->options.heartbeat);
-    removed = mds->sessions.Remove(session);
+    removed = co_await mds->sessions.Remove(session);
   }
   CO_RETURN_IF_ERROR(removed);
   std::vector<Fid> files = mds->opens.FilesOf(session->id);
@@ -127,7 +127,7 @@ Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost) {
     if (std::erase(record.groups, ost) == 0) continue;
     CO_RETURN_IF_ERROR(co_await mds->osts.Fence(ost, session));
     SessionPtr still_here = mds->sessions.Find(session);
-    if (still_here == nullptr) CO_RETURN_IF_ERROR(StorePending(*mds, session, record.groups));
+    if (still_here == nullptr) CO_RETURN_IF_ERROR(co_await StorePending(mds, session, record.groups));
   }
   co_return OkStatus();
 }
@@ -152,7 +152,7 @@ Task<Status> RecoverSize(MdsPtr mds, Fid fid) {
   (*inode)->size = sizes.end;
   (*inode)->blocks = sizes.blocks;
   TouchModified(*inode, mds->env.clock.Wall());
-  co_return mds->tables->Commit(&transaction);
+  co_return co_await mds->tables->Commit(&transaction);
 }
 
 }  // namespace nacre::mds

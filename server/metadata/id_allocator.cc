@@ -22,7 +22,7 @@ Task<Status> IdAllocator::Extend(std::vector<Counter*> counters) {
     starts.push_back(start);
     batch.Put(CounterKey(counter->id), EncodeNumber(start + counter->step));
   }
-  CO_RETURN_IF_ERROR(tables_.CommitBatch(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await tables_.CommitBatch(std::move(batch)));
   CO_RETURN_IF_ERROR(co_await tables_.Sync());
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < counters.size(); ++i) {

@@ -78,11 +78,11 @@ std::vector<std::string> Mds::Problems() const {
   return {problems_.begin(), problems_.end()};
 }
 
-Status Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
-  if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
+  if (session->ended()) co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
   if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
-  return mds->tables->Commit(transaction);
+  co_return co_await mds->tables->Commit(transaction);
 }
 
 void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply) {
@@ -237,7 +237,7 @@ Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid) {
   CO_RETURN_IF_ERROR(inode.status());
   CO_RETURN_IF_ERROR(Destroy(*mds, &transaction, *inode));
   transaction.batch().Erase(FidKey(Table::kOrphan, fid));
-  co_return mds->tables->Commit(&transaction);
+  co_return co_await mds->tables->Commit(&transaction);
 }
 
 Task<Status> SweepOrphans(MdsPtr mds) {

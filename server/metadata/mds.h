@@ -91,7 +91,7 @@ struct Op {
   bool behind = false;  // an application has its answer already: it may use the reserve of space
 
   // Commits the transaction with the reply recorded in the same batch.
-  Status Commit(Transaction* transaction, const proto::MetadataReply& reply) const;
+  Task<Status> Commit(Transaction* transaction, const proto::MetadataReply& reply) const;
 };
 
 // For what the holder of the filesystem lease has held back: uses the room that was promised for it, and says

@@ -191,14 +191,14 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
     co_return ErrnoError(EINVAL, absl::StrFormat("an inline limit of %d bytes: at most %d are possible",
                                                  options.inline_limit, mds::kStripeAlignment));
   }
-  CO_ASSIGN_OR_RETURN(auto tables,
-                      mds::Tables::Open(environment.store, environment.random, environment.clock.Wall()));
+  CO_ASSIGN_OR_RETURN(auto tables, co_await mds::Tables::Open(environment.store, environment.random,
+                                                              environment.clock.Wall()));
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
   std::string losses_key = mds::TableKey(mds::Table::kLosses);
   CO_ASSIGN_OR_RETURN(mds->losses, co_await CountLosses(&environment.store, losses_key, options.boot));
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load());
-  CO_RETURN_IF_ERROR(mds->sessions.Load(environment.clock.Now()));
+  CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
   mds::StartBackground(mds);
   CO_RETURN_IF_ERROR(mds::ResumeSizeScan(mds));

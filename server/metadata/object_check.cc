@@ -45,8 +45,8 @@ Status ObjectCheck::AddObject(OstIndex ost, const proto::ListedObject& listed) {
   return OkStatus();
 }
 
-Status ObjectCheck::QueueOrphans(bool repair) {
-  if (!repair || orphans_.empty()) return OkStatus();
+Task<Status> ObjectCheck::QueueOrphans(bool repair) {
+  if (!repair || orphans_.empty()) co_return OkStatus();
   KvBatch batch;
   for (const auto& [sequence, groups] : orphans_) {
     DestroyRecord record;
@@ -54,21 +54,21 @@ Status ObjectCheck::QueueOrphans(bool repair) {
     batch.Put(NumberKey(Table::kDestroy, sequence), EncodeDestroy(record));
     ++report_.repaired;
   }
-  return store_.Commit(std::move(batch));
+  co_return co_await store_.Commit(std::move(batch));
 }
 
-StatusOr<CheckReport> ObjectCheck::Finish(bool repair) {
+Task<StatusOr<CheckReport>> ObjectCheck::Finish(bool repair) {
   constexpr size_t kPage = 4096;
   std::string from = TableKey(Table::kInode);
   const std::string to = PrefixEnd(from);
   for (bool more = true; more;) {
-    ASSIGN_OR_RETURN(auto page, store_.Scan(from, to, kPage));
+    CO_ASSIGN_OR_RETURN(auto page, store_.Scan(from, to, kPage));
     more = page.size() == kPage;
     if (more) from = page.back().key + '\0';
     for (const KvEntry& entry : page) {
       ByteReader key(std::string_view(entry.key).substr(1));
       const Fid fid = key.ReadFid();
-      ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, entry.value));
+      CO_ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, entry.value));
       // Objects that name a wrong file but belong to this one, or lie on a wrong OST: nothing to destroy.
       if (S_ISREG(inode.mode) && !inode.inline_data) orphans_.erase(inode.layout.object_sequence);
       bool has_objects = S_ISREG(inode.mode) && !inode.inline_data && inode.blocks > 0;
@@ -79,8 +79,8 @@ StatusOr<CheckReport> ObjectCheck::Finish(bool repair) {
       ++report_.inodes;
     }
   }
-  RETURN_IF_ERROR(QueueOrphans(repair));
-  return std::move(report_);
+  CO_RETURN_IF_ERROR(co_await QueueOrphans(repair));
+  co_return std::move(report_);
 }
 
 }  // namespace nacre::mds

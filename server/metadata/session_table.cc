@@ -20,8 +20,8 @@ Status ForEach(Tables& tables, const std::string& prefix, Visit visit) {
 
 }  // namespace
 
-Status SessionTable::Load(Duration now) {
-  RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kSession), [&](KvEntry& entry) -> Status {
+Task<Status> SessionTable::Load(Duration now) {
+  CO_RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kSession), [&](KvEntry& entry) -> Status {
     ByteReader key(std::string_view(entry.key).substr(1));
     SessionId id = key.Big<uint64_t>();
     ASSIGN_OR_RETURN(SessionRecord record, ParseSession(entry.value));
@@ -31,7 +31,7 @@ Status SessionTable::Load(Duration now) {
     return OkStatus();
   }));
   KvBatch leftovers;  // of a mutation that was committed while its session ended
-  RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
+  CO_RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
     ByteReader key(std::string_view(entry.key).substr(1));
     SessionId id = key.Big<uint64_t>();
     uint64_t sequence = key.Big<uint64_t>();
@@ -42,9 +42,9 @@ Status SessionTable::Load(Duration now) {
       it->second->Restore(sequence, std::move(entry.value));
     return OkStatus();
   }));
-  if (!leftovers.empty()) RETURN_IF_ERROR(tables_.CommitBatch(std::move(leftovers)));
+  if (!leftovers.empty()) CO_RETURN_IF_ERROR(co_await tables_.CommitBatch(std::move(leftovers)));
   recovering_ = !sessions_.empty();
-  return OkStatus();
+  co_return OkStatus();
 }
 
 SessionPtr SessionTable::Find(SessionId id) const {
@@ -65,14 +65,14 @@ size_t SessionTable::Count() const {
   return sessions_.size();
 }
 
-StatusOr<SessionPtr> SessionTable::Add(SessionId id, SessionRecord record, Duration now) {
+Task<StatusOr<SessionPtr>> SessionTable::Add(SessionId id, SessionRecord record, Duration now) {
   KvBatch batch;
   batch.Put(NumberKey(Table::kSession, id), EncodeSession(record));
-  RETURN_IF_ERROR(tables_.CommitBatch(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await tables_.CommitBatch(std::move(batch)));
   auto session = std::make_shared<Session>(id, std::move(record), now);
   std::lock_guard lock(mutex_);
   sessions_[id] = session;
-  return session;
+  co_return session;
 }
 
 SessionPtr SessionTable::FindByNonce(uint64_t nonce) const {
@@ -82,15 +82,15 @@ SessionPtr SessionTable::FindByNonce(uint64_t nonce) const {
   return nullptr;
 }
 
-Status SessionTable::Remove(const SessionPtr& session) {
+Task<Status> SessionTable::Remove(SessionPtr session) {
   KvBatch batch;
   batch.UseReserve();
   batch.Erase(NumberKey(Table::kSession, session->id));
-  RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
+  CO_RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
     batch.Erase(std::move(entry.key));
     return OkStatus();
   }));
-  RETURN_IF_ERROR(tables_.CommitBatch(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await tables_.CommitBatch(std::move(batch)));
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
@@ -100,7 +100,7 @@ Status SessionTable::Remove(const SessionPtr& session) {
     gone_waiters_.erase(first, last);
   }
   for (const auto& waiter : waiters) waiter.Set({});
-  return OkStatus();
+  co_return OkStatus();
 }
 
 Task<void> SessionTable::AwaitGone(SessionId id) {

@@ -18,17 +18,17 @@ class SessionTable {
   explicit SessionTable(Tables& tables) : tables_(tables) {}
 
   // Reads sessions and recorded replies from the store.
-  Status Load(Duration now);
+  Task<Status> Load(Duration now);
 
   SessionPtr Find(SessionId id) const;
   std::vector<SessionPtr> All() const;
   size_t Count() const;
 
   // Commits the new session.
-  StatusOr<SessionPtr> Add(SessionId id, SessionRecord record, Duration now);
+  Task<StatusOr<SessionPtr>> Add(SessionId id, SessionRecord record, Duration now);
   SessionPtr FindByNonce(uint64_t nonce) const;
   // Removes it with its recorded replies.
-  Status Remove(const SessionPtr& session);
+  Task<Status> Remove(SessionPtr session);
   // Returns when the session has been removed.
   Task<void> AwaitGone(SessionId id);
 

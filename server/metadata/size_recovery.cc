@@ -52,7 +52,7 @@ Task<Status> ScanAll(MdsPtr mds, uint64_t wish) {
   if (newest != wish) co_return OkStatus();
   KvBatch batch;
   batch.Erase(TableKey(Table::kSizeRecovery));
-  co_return mds->tables->CommitBatch(std::move(batch));
+  co_return co_await mds->tables->CommitBatch(std::move(batch));
 }
 
 // None: no file that is there already, or none whose size matters.
@@ -110,13 +110,13 @@ Task<void> RecoverNamed(MdsPtr mds, const proto::MetadataRequest& request) {
     LogWarning("the size of %s could not be recovered: %s", fid.ToString(), std::string(status.message()));
 }
 
-Status RequestSizeScan(MdsPtr mds) {
-  ASSIGN_OR_RETURN(uint64_t before, WishedScan(*mds));
+Task<Status> RequestSizeScan(MdsPtr mds) {
+  CO_ASSIGN_OR_RETURN(uint64_t before, WishedScan(*mds));
   KvBatch batch;
   batch.Put(TableKey(Table::kSizeRecovery), EncodeNumber(before + 1));
-  RETURN_IF_ERROR(mds->tables->CommitBatch(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
   StartScan(mds, before + 1);
-  return OkStatus();
+  co_return OkStatus();
 }
 
 Status ResumeSizeScan(MdsPtr mds) {

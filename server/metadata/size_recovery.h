@@ -10,7 +10,7 @@
 namespace nacre::mds {
 
 // Records the wish and starts a scan.
-Status RequestSizeScan(MdsPtr mds);
+Task<Status> RequestSizeScan(MdsPtr mds);
 
 // Before the request is carried out: the file that it opens, looks at or resizes has the size of its objects.
 // Does nothing when no scan is running. The request must outlive the task.

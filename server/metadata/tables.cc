@@ -46,16 +46,16 @@ int FreeIndex(const Bucket& bucket) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Tables>> Tables::Open(KvStore& store, Random& random, WallTime now) {
+Task<StatusOr<std::unique_ptr<Tables>>> Tables::Open(KvStore& store, Random& random, WallTime now) {
   std::unique_ptr<Tables> tables(new Tables(store));
   auto first = store.Scan({}, {}, 1);
-  RETURN_IF_ERROR(first.status());
-  if (first->empty()) RETURN_IF_ERROR(tables->Format(random, now));
-  RETURN_IF_ERROR(tables->Load());
-  return tables;
+  CO_RETURN_IF_ERROR(first.status());
+  if (first->empty()) CO_RETURN_IF_ERROR(co_await tables->Format(random, now));
+  CO_RETURN_IF_ERROR(tables->Load());
+  co_return tables;
 }
 
-Status Tables::Format(Random& random, WallTime now) {
+Task<Status> Tables::Format(Random& random, WallTime now) {
   Superblock superblock;
   superblock.version = kFormatVersion;
   superblock.cluster_uuid = MakeUuid(random);
@@ -70,7 +70,7 @@ Status Tables::Format(Random& random, WallTime now) {
   batch.Put(TableKey(Table::kSuperblock), EncodeSuperblock(superblock));
   batch.Put(FidKey(Table::kInode, kRootFid), EncodeInode(root));
   batch.Put(InodeCountKey(0), EncodeNumber(1));
-  return store_.Commit(std::move(batch));
+  co_return co_await store_.Commit(std::move(batch));
 }
 
 Status Tables::Load() {
@@ -87,14 +87,7 @@ Status Tables::Load() {
                         "wrote it, or upgrade",
                         superblock_.version, kFormatVersion));
   }
-  for (size_t slot = 0; slot < kCountSlots; ++slot) {
-    auto value = store_.Get(InodeCountKey(static_cast<uint8_t>(slot)));
-    if (absl::IsNotFound(value.status())) continue;
-    RETURN_IF_ERROR(value.status());
-    ASSIGN_OR_RETURN(uint64_t count, ParseNumber(*value));
-    counts_[slot].value = static_cast<int64_t>(count);
-  }
-  return OkStatus();
+  return inode_counter_.Load(store_);
 }
 
 Status Tables::CheckOpen() const {
@@ -102,12 +95,6 @@ Status Tables::CheckOpen() const {
 }
 
 uint64_t Tables::Hash(std::string_view name) const { return NameHash(superblock_.hash_key, name); }
-
-uint64_t Tables::InodeCount() const {
-  int64_t sum = 0;
-  for (const CountSlot& slot : counts_) sum += slot.value;
-  return sum > 0 ? static_cast<uint64_t>(sum) : 0;
-}
 
 StatusOr<std::string> Tables::Get(std::string_view key) {
   RETURN_IF_ERROR(CheckOpen());
@@ -183,44 +170,39 @@ Task<Status> Tables::Sync() {
   co_return status;
 }
 
-Status Tables::CommitBatch(KvBatch batch) {
-  RETURN_IF_ERROR(CheckOpen());
+Task<Status> Tables::CommitBatch(KvBatch batch) {
+  CO_RETURN_IF_ERROR(CheckOpen());
   unsynced_ = true;
-  return store_.Commit(std::move(batch));
+  co_return co_await store_.Commit(std::move(batch));
 }
 
-Status Tables::CommitCounted(KvBatch batch, int64_t inode_delta, size_t slot) {
-  unsynced_ = true;
-  if (inode_delta == 0) return store_.Commit(std::move(batch));
-  CountSlot& count = counts_[slot];
-  std::lock_guard lock(count.mutex);
-  int64_t value = count.value + inode_delta;
-  batch.Put(InodeCountKey(static_cast<uint8_t>(slot)), EncodeNumber(static_cast<uint64_t>(value)));
-  RETURN_IF_ERROR(store_.Commit(std::move(batch)));
-  count.value = value;
-  return OkStatus();
+Task<Status> Tables::CommitCounted(KvBatch batch, int64_t inode_delta) {
+  if (inode_delta == 0) co_return co_await CommitBatch(std::move(batch));
+  InodeCounter::Slot slot = co_await inode_counter_.Take();
+  const int64_t value = slot.value() + inode_delta;
+  batch.Put(InodeCountKey(slot.number()), EncodeNumber(static_cast<uint64_t>(value)));
+  Status status = co_await CommitBatch(std::move(batch));
+  if (status.ok()) slot.Set(value);
+  co_return status;
 }
 
-Status Tables::Commit(Transaction* transaction) {
-  RETURN_IF_ERROR(CheckOpen());
+Task<Status> Tables::Commit(Transaction* transaction) {
+  CO_RETURN_IF_ERROR(CheckOpen());
   KvBatch batch = transaction->TakeBatch();
   int64_t delta = 0;
-  size_t slot = 0;
   for (const auto& loaded : transaction->inodes_) {
     if (!loaded->dirty) continue;
     cache_.BeginWrite(loaded->inode.fid);
-    if (loaded->created == loaded->erased) continue;
-    delta += loaded->created ? 1 : -1;
-    slot = absl::Hash<Fid>{}(loaded->inode.fid) % kCountSlots;
+    if (loaded->created != loaded->erased) delta += loaded->created ? 1 : -1;
   }
-  Status status = CommitCounted(std::move(batch), delta, slot);
+  Status status = co_await CommitCounted(std::move(batch), delta);
   for (auto& loaded : transaction->inodes_) {
     if (!loaded->dirty) continue;
     Fid fid = loaded->inode.fid;
     bool keep = status.ok() && !loaded->erased;
     cache_.EndWrite(fid, keep ? std::make_shared<const Inode>(loaded->inode) : nullptr);
   }
-  return status;
+  co_return status;
 }
 
 StatusOr<Inode*> Transaction::Load(const Fid& fid) {

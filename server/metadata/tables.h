@@ -5,10 +5,8 @@
 // what is not there, DATA_LOSS for damaged records, UNAVAILABLE after Close.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "common/random.h"
 #include "server/kv/kv_store.h"
 #include "server/metadata/inode_cache.h"
+#include "server/metadata/inode_counter.h"
 #include "server/metadata/keys.h"
 #include "server/metadata/records.h"
 
@@ -34,7 +33,7 @@ struct Entry {
 class Tables {
  public:
   // Formats an empty store.
-  static StatusOr<std::unique_ptr<Tables>> Open(KvStore& store, Random& random, WallTime now);
+  static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now);
 
   StatusOr<InodePtr> GetInode(const Fid& fid);
   StatusOr<Entry> FindEntry(const Fid& parent, std::string_view name);
@@ -44,40 +43,35 @@ class Tables {
   StatusOr<std::string> Get(std::string_view key);
   StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit);
 
-  Status Commit(Transaction* transaction);
-  Status CommitBatch(KvBatch batch);  // of what is neither inode nor entry
+  // The caller keeps its locks until the commit has returned: until then nobody else may commit what the
+  // transaction has loaded.
+  Task<Status> Commit(Transaction* transaction);
+  Task<Status> CommitBatch(KvBatch batch);  // of what is neither inode nor entry
   Task<Status> Sync();
   bool HasUnsynced() const { return unsynced_; }
 
   const Superblock& superblock() const { return superblock_; }
   uint64_t Hash(std::string_view name) const;
-  uint64_t InodeCount() const;
+  uint64_t InodeCount() const { return inode_counter_.Sum(); }
 
   // From now on nothing reaches the store: what still runs fails with UNAVAILABLE.
   void Close() { closed_ = true; }
 
  private:
-  static constexpr size_t kCountSlots = 32;
   static constexpr size_t kCachedInodes = 65536;
-  // The number of inodes is the sum of several counters, so that commits meet on none. A slot's mutex is held
-  // through the commit that changes it: the store's order of values is then the order of the changes.
-  struct CountSlot {
-    std::mutex mutex;
-    std::atomic<int64_t> value{0};
-  };
 
   explicit Tables(KvStore& store) : store_(store), cache_(kCachedInodes) {}
-  Status Format(Random& random, WallTime now);
+  Task<Status> Format(Random& random, WallTime now);
   Status Load();
   Status CheckOpen() const;
-  Status CommitCounted(KvBatch batch, int64_t inode_delta, size_t slot);
+  Task<Status> CommitCounted(KvBatch batch, int64_t inode_delta);
 
   KvStore& store_;
   std::atomic<bool> closed_{false};
   std::atomic<bool> unsynced_{true};  // something was committed since the last Sync began
   Superblock superblock_;
   InodeCache cache_;
-  std::array<CountSlot, kCountSlots> counts_;
+  InodeCounter inode_counter_;
 };
 
 class Transaction {

@@ -29,17 +29,17 @@ StatusOr<InlineFile> ReadInline(Mds& mds, const InodePtr& inode) {
 
 // Reserves an object sequence: until the move is committed its objects are in the destroy queue, where a
 // crash leaves them.
-Status HoldSequence(Mds& mds, const Layout& layout) {
+Task<Status> HoldSequence(MdsPtr mds, const Layout& layout) {
   KvBatch batch;
   batch.Put(NumberKey(Table::kDestroy, layout.object_sequence), EncodeDestroy({StripeGroups(layout)}));
-  return mds.tables->CommitBatch(std::move(batch));
+  co_return co_await mds->tables->CommitBatch(std::move(batch));
 }
 
-Status CommitMove(Mds& mds, const Fid& fid, const InlineFile& file, uint64_t blocks, bool* changed) {
-  Transaction transaction(*mds.tables);
-  ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+Task<Status> CommitMove(MdsPtr mds, Fid fid, const InlineFile& file, uint64_t blocks, bool* changed) {
+  Transaction transaction(*mds->tables);
+  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   *changed = inode->change != file.change;
-  if (*changed) return OkStatus();
+  if (*changed) co_return OkStatus();
   transaction.Dirty(inode);
   inode->inline_data = false;
   inode->blocks = blocks;
@@ -47,7 +47,7 @@ Status CommitMove(Mds& mds, const Fid& fid, const InlineFile& file, uint64_t blo
   ++inode->layout.generation;
   transaction.batch().Erase(FidKey(Table::kBody, fid));
   transaction.batch().Erase(NumberKey(Table::kDestroy, file.layout.object_sequence));
-  return mds.tables->Commit(&transaction);
+  co_return co_await mds->tables->Commit(&transaction);
 }
 
 // One attempt; *done is false if the file changed meanwhile.
@@ -63,16 +63,17 @@ Task<Status> TryMoveOut(MdsPtr mds, Fid fid, bool* done) {
     if (file.data.empty()) {
       *done = true;
       bool changed = false;
-      co_return CommitMove(*mds, fid, file, 0, &changed);
+      co_return co_await CommitMove(mds, fid, file, 0, &changed);
     }
     file.layout.object_sequence = sequence;
     mds->destroyer.Hold(sequence);
-    CO_RETURN_IF_ERROR(HoldSequence(*mds, file.layout));
+    CO_RETURN_IF_ERROR(co_await HoldSequence(mds, file.layout));
   }
   auto blocks = co_await WriteFirstBytes(mds, fid, file.layout, file.data);
   FidLocks::Guard guard = co_await LockOne(*mds, fid);
   bool changed = true;
-  Status status = blocks.ok() ? CommitMove(*mds, fid, file, *blocks, &changed) : blocks.status();
+  Status status = blocks.status();
+  if (status.ok()) status = co_await CommitMove(mds, fid, file, *blocks, &changed);
   mds->destroyer.Release(sequence);
   *done = !changed;
   co_return status;
@@ -91,7 +92,7 @@ Task<void> ResumeOne(MdsPtr mds, Fid fid, uint64_t size, [[maybe_unused]] FidLoc
   if (!inode.ok()) co_return;
   FinishCut(&transaction, *inode, size, *blocks);
   TouchModified(*inode, mds->env.clock.Wall());
-  Status status = mds->tables->Commit(&transaction);
+  Status status = co_await mds->tables->Commit(&transaction);
   if (!status.ok() && !mds->closed)
     LogError("truncating %s failed: %s", fid.ToString(), std::string(status.message()));
 }
@@ -133,7 +134,7 @@ Task<StatusOr<uint64_t>> Cut(MdsPtr mds, Fid fid, uint64_t size) {
     TruncateRecord record;
     record.size = size;
     batch.Put(FidKey(Table::kTruncate, fid), EncodeTruncate(record));
-    CO_RETURN_IF_ERROR(mds->tables->CommitBatch(std::move(batch)));
+    CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
   }
   // Else a loss of power could bring back the old size without the old data.
   CO_RETURN_IF_ERROR(co_await mds->tables->Sync());

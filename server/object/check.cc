@@ -63,7 +63,7 @@ class Checker {
     if (options_.repair) {
       status = co_await SeparateOverlaps();
       if (!status.ok()) co_return status;
-      CO_RETURN_IF_ERROR(Flush());
+      CO_RETURN_IF_ERROR(co_await Flush());
       status = co_await devices_.store->Sync();
       if (!status.ok()) co_return status;
     }
@@ -175,10 +175,10 @@ class Checker {
       Count(chunk, first, &tally);
       if (options_.verify_data) co_await VerifyChunk(id, record, first, chunk);
       if (options_.on_progress) options_.on_progress(++records_);
-      if (batch_.ops().size() >= kBatchOps) CO_RETURN_IF_ERROR(Flush());
+      if (batch_.ops().size() >= kBatchOps) CO_RETURN_IF_ERROR(co_await Flush());
     }
     CheckAccounts(id, std::move(record), tally);
-    co_return Flush();
+    co_return co_await Flush();
   }
 
   static void Count(const Chunk& chunk, uint64_t first, Tally* tally) {
@@ -300,9 +300,10 @@ class Checker {
     batch_.Put(key, EncodeChunk(chunk));
   }
 
-  Status Flush() {
-    if (batch_.empty()) return OkStatus();
-    return devices_.store->Commit(std::exchange(batch_, {}));
+  Task<Status> Flush() {
+    if (batch_.empty()) co_return OkStatus();
+    KvBatch batch = std::exchange(batch_, {});
+    co_return co_await devices_.store->Commit(std::move(batch));
   }
 
   std::optional<uint64_t> FreeBlock() {
@@ -334,7 +335,7 @@ class Checker {
       if (!status.ok()) co_return status;
       chunk.physical[i] = *free;
       PutChunk(ExtentKey(overlap.object, index), chunk);
-      CO_RETURN_IF_ERROR(Flush());
+      CO_RETURN_IF_ERROR(co_await Flush());
       report_.problems[overlap.problem].repaired = true;
     }
     co_return OkStatus();

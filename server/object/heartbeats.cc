@@ -38,7 +38,8 @@ Task<StatusOr<Duration>> Register(std::shared_ptr<ServerCore> core) {
                       co_await core->environment.cluster->RegisterOss(std::move(request)));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
   if (core->stopping()) co_return core->options.heartbeat;
-  for (Target& target : core->targets) CO_RETURN_IF_ERROR(target.store->JoinCluster(reply.cluster_uuid()));
+  for (Target& target : core->targets)
+    CO_RETURN_IF_ERROR(co_await target.store->JoinCluster(reply.cluster_uuid()));
   Duration interval = std::chrono::milliseconds(reply.heartbeat_ms());
   co_return interval > Duration{0} ? interval : core->options.heartbeat;
 }

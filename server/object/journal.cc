@@ -60,26 +60,27 @@ StatusOr<std::vector<Journal::Edited>> Journal::ApplyEdits(const ObjectId& id,
   return chunks;
 }
 
-StatusOr<int64_t> Journal::Commit(ObjectState* object, const ObjectChange& change) {
-  std::lock_guard lock(commit_mutex_);
-  if (closed()) return ErrnoError(ESHUTDOWN, "the server is stopping");
+StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectChange& change) {
   ASSIGN_OR_RETURN(std::vector<Edited> chunks, ApplyEdits(object->id, change.edits));
-  UndoRecord undo{object->id, object->Record(), {}};
+  Prepared prepared;
+  UndoRecord& undo = prepared.undo;
+  undo.object = object->id;
+  undo.before = object->Record();
+  prepared.result.made = !undo.before;
   ObjectRecord record = undo.before.value_or(ObjectRecord{.parent = change.parent});
   ++record.version;
   if (change.grow_to) record.size = std::max(record.size, *change.grow_to);
   if (change.cut_to) record.size = std::min(record.size, *change.cut_to);
   if (!record.parent) record.parent = change.parent;
 
-  KvBatch batch;
-  Retiring retiring{committed_ + 1, {}};
-  int64_t delta = 0;
+  KvBatch& batch = prepared.batch;
+  int64_t& delta = prepared.result.delta;
   undo.chunks.reserve(chunks.size());
   for (Edited& chunk : chunks) {
     delta += static_cast<int64_t>(chunk.after.count()) - static_cast<int64_t>(chunk.before.count());
     record.unwritten += static_cast<uint64_t>(std::popcount(chunk.after.unwritten));
     record.unwritten -= static_cast<uint64_t>(std::popcount(chunk.before.unwritten));
-    CollectFreed(chunk.before, chunk.after, chunk.changed, &retiring.freed);
+    CollectFreed(chunk.before, chunk.after, chunk.changed, &prepared.freed);
     std::string key = ExtentKey(object->id, chunk.index);
     if (chunk.after.mapped != 0) {
       batch.Put(std::move(key), EncodeChunk(chunk.after));
@@ -93,24 +94,55 @@ StatusOr<int64_t> Journal::Commit(ObjectState* object, const ObjectChange& chang
     batch.Erase(ObjectKey(object->id));
   } else {
     batch.Put(ObjectKey(object->id), Encode(record));
+    prepared.record = record;
   }
-  batch.Put(UndoKey(retiring.sequence), Encode(undo));
   if (change.frees_space) batch.UseReserve();
-  RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+  return prepared;
+}
 
-  committed_ = retiring.sequence;
-  waiting_blocks_ += CountBlocks(retiring.freed);
-  unsynced_.push_back(std::move(retiring));
-  object->SetRecord(change.destroy ? std::nullopt : std::optional(record));
-  return delta;
+AsyncMutex& Journal::OrderOf(const ObjectId& id) {
+  return orders_[(id.sequence + id.stripe * uint64_t{7}) % orders_.size()];
+}
+
+uint64_t Journal::Begin() {
+  std::lock_guard lock(mutex_);
+  unsynced_.push_back({++begun_, {}});
+  under_way_.insert(begun_);
+  return begun_;
+}
+
+void Journal::End(uint64_t sequence, std::vector<BlockRun> freed) {
+  std::lock_guard lock(mutex_);
+  ++ended_;
+  under_way_.erase(sequence);
+  waiting_blocks_ += CountBlocks(freed);
+  unsynced_[sequence - unsynced_.front().sequence].freed = std::move(freed);
+}
+
+Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const ObjectChange& change) {
+  AsyncMutex::Guard guard = co_await OrderOf(object->id).Lock();
+  if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+  CO_ASSIGN_OR_RETURN(Prepared prepared, Prepare(object, change));
+  const uint64_t sequence = Begin();
+  prepared.batch.Put(UndoKey(sequence), Encode(prepared.undo));
+  Status status = co_await store_->Commit(std::move(prepared.batch));
+  if (!status.ok()) prepared.freed.clear();  // they are in use as before
+  End(sequence, std::move(prepared.freed));
+  if (!status.ok()) co_return status;
+  object->SetRecord(prepared.record);
+  co_return prepared.result;
 }
 
 Task<Status> Journal::Sync() {
-  uint64_t upto = committed();
+  uint64_t ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended = ended_;
+  }
   AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
   {
-    std::lock_guard lock(commit_mutex_);
-    if (synced_ >= upto && erased_.empty()) co_return OkStatus();
+    std::lock_guard lock(mutex_);
+    if (synced_ >= ended && erased_.empty()) co_return OkStatus();
   }
   co_return co_await SyncLocked();
 }
@@ -124,29 +156,31 @@ Task<StatusOr<bool>> Journal::Reclaim() {
 }
 
 Task<Status> Journal::SyncLocked() {
-  uint64_t upto;
+  uint64_t ended, upto;
   std::vector<BlockRun> freeing;
   {
-    std::lock_guard lock(commit_mutex_);
-    upto = committed_;
+    std::lock_guard lock(mutex_);
+    ended = ended_;
+    upto = under_way_.empty() ? begun_ : *under_way_.begin() - 1;
     freeing = std::move(erased_);
     erased_.clear();
   }
-  Status status = co_await FlushBoth(upto > synced_);
+  Status status = co_await FlushBoth(ended > synced_);
   if (status.ok() && closed()) status = ErrnoError(ESHUTDOWN, "the server is stopping");
   if (!status.ok()) {
-    std::lock_guard lock(commit_mutex_);
+    std::lock_guard lock(mutex_);
     erased_.insert(erased_.end(), freeing.begin(), freeing.end());
     co_return status;
   }
-  synced_ = upto;
+  synced_ = ended;
   space_->allocator().Free(freeing);
   {
-    std::lock_guard lock(commit_mutex_);
+    std::lock_guard lock(mutex_);
     waiting_blocks_ -= CountBlocks(freeing);
   }
   // What was asked for is done; if the erasure fails (a full disk), the next sync tries it again.
-  EraseUndo(upto).IgnoreError();
+  Status erased = co_await EraseUndo(upto);
+  erased.IgnoreError();
   co_return OkStatus();
 }
 
@@ -162,17 +196,20 @@ Task<Status> Journal::FlushBoth(bool data) {
   co_return results[0];
 }
 
-Status Journal::EraseUndo(uint64_t upto) {
+Task<Status> Journal::EraseUndo(uint64_t upto) {
   while (true) {
-    std::lock_guard lock(commit_mutex_);
     KvBatch batch;
     batch.UseReserve();
     size_t count = 0;
-    while (count < unsynced_.size() && count < kEraseAtOnce && unsynced_[count].sequence <= upto) {
-      batch.Erase(UndoKey(unsynced_[count++].sequence));
+    {
+      std::lock_guard lock(mutex_);
+      while (count < unsynced_.size() && count < kEraseAtOnce && unsynced_[count].sequence <= upto) {
+        batch.Erase(UndoKey(unsynced_[count++].sequence));
+      }
     }
-    if (count == 0) return OkStatus();
-    RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+    if (count == 0) co_return OkStatus();
+    CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+    std::lock_guard lock(mutex_);
     for (; count > 0; --count) {
       std::vector<BlockRun>& freed = unsynced_.front().freed;
       erased_.insert(erased_.end(), freed.begin(), freed.end());
@@ -182,18 +219,13 @@ Status Journal::EraseUndo(uint64_t upto) {
 }
 
 uint64_t Journal::waiting_blocks() const {
-  std::lock_guard lock(commit_mutex_);
+  std::lock_guard lock(mutex_);
   return waiting_blocks_;
 }
 
 size_t Journal::waiting_records() const {
-  std::lock_guard lock(commit_mutex_);
+  std::lock_guard lock(mutex_);
   return unsynced_.size();
-}
-
-uint64_t Journal::committed() const {
-  std::lock_guard lock(commit_mutex_);
-  return committed_;
 }
 
 }  // namespace nacre::ost

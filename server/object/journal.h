@@ -2,15 +2,25 @@
 // that retire undo records; and the recovery that takes back what a loss of power has torn
 // (docs/architecture.md, "Objects").
 //
+// Changes of one object are committed one after the other; those of different objects side by side. Each has
+// a sequence number, given out as they begin. Two that are under way together may lie in the store in the
+// other order: they are of different objects, and neither's caller knew of the other's end. Undo records are
+// retired in the order of their numbers, up to the oldest change under way. A change begins when its data
+// have been written: a flush that covers one covers the data of all with lower numbers, so the recovery,
+// which takes back everything from the first number whose data is missing on, never takes back what was
+// synced.
+//
 // A block that a change has freed may still be named by undo records: it becomes free for good only after the
 // erasure of its undo record is itself on stable storage, that is with the second sync. Thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/task.h"
@@ -51,9 +61,13 @@ class Journal {
   };
   Task<StatusOr<Recovered>> Recover();
 
-  // The change of the object's number of blocks. Blocks that it unmaps become free by later syncs. The caller
-  // holds the object's lock on the blocks it edits.
-  StatusOr<int64_t> Commit(ObjectState* object, const ObjectChange& change);
+  struct Committed {
+    int64_t delta = 0;  // of the object's number of blocks
+    bool made = false;  // there was no such object before
+  };
+  // Blocks that the change unmaps become free by later syncs. The caller holds the object's lock on the
+  // blocks it edits, and keeps object and change alive.
+  Task<StatusOr<Committed>> Commit(ObjectState* object, const ObjectChange& change);
 
   // Everything committed before the call is on stable storage.
   Task<Status> Sync();
@@ -67,7 +81,6 @@ class Journal {
 
   uint64_t waiting_blocks() const;  // unmapped, not free yet
   size_t waiting_records() const;
-  uint64_t committed() const;
 
  private:
   struct Retiring {
@@ -81,14 +94,27 @@ class Journal {
     Chunk after;
   };
 
+  // One change on its way into the store.
+  struct Prepared {
+    KvBatch batch;  // all but the undo record
+    UndoRecord undo;
+    std::vector<BlockRun> freed;
+    std::optional<ObjectRecord> record;  // as it will be; none: destroyed
+    Committed result;
+  };
+
+  StatusOr<Prepared> Prepare(ObjectState* object, const ObjectChange& change);
+  AsyncMutex& OrderOf(const ObjectId& id);
+  uint64_t Begin();  // a sequence number
+  void End(uint64_t sequence, std::vector<BlockRun> freed);
   StatusOr<std::vector<Edited>> ApplyEdits(const ObjectId& id, const std::vector<ExtentEdit>& edits);
   Task<Status> SyncLocked();
   Task<Status> FlushBoth(bool data);
-  Status EraseUndo(uint64_t upto);
+  Task<Status> EraseUndo(uint64_t upto);  // call with sync_mutex_ held
 
   Task<StatusOr<uint64_t>> FirstBad(uint64_t* verified);
   Task<StatusOr<bool>> Arrived(const UndoRecord& undo);
-  Status RollBack(uint64_t sequence, const UndoRecord& undo);
+  Task<Status> RollBack(uint64_t sequence, const UndoRecord& undo);
   Task<Status> DropUndoRecords();
 
   KvStore* const store_;
@@ -96,14 +122,19 @@ class Journal {
   Space* const space_;
   std::atomic<bool> closed_{false};
 
-  mutable std::mutex commit_mutex_;  // orders commits as their undo records
-  uint64_t committed_ = 0;           // sequence of the newest undo record
-  std::deque<Retiring> unsynced_;    // oldest first
-  std::vector<BlockRun> erased_;     // their undo records are erased, which the next sync makes last
+  // From reading an object's records until their change is committed. Objects share them by their ids.
+  std::array<AsyncMutex, 64> orders_;
+
+  mutable std::mutex mutex_;
+  uint64_t begun_ = 0;             // the newest sequence number
+  uint64_t ended_ = 0;             // how many changes have been committed, or have failed
+  std::set<uint64_t> under_way_;   // their sequence numbers
+  std::deque<Retiring> unsynced_;  // oldest first, without gaps up to begun_
+  std::vector<BlockRun> erased_;   // their undo records are erased, which the next sync makes last
   uint64_t waiting_blocks_ = 0;
 
   AsyncMutex sync_mutex_;
-  uint64_t synced_ = 0;  // under sync_mutex_
+  uint64_t synced_ = 0;  // what ended_ was when the last sync began; under sync_mutex_
 };
 
 }  // namespace nacre::ost

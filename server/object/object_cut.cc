@@ -87,8 +87,8 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
     } else if (last.cut_to || last.destroy) {
       change.cut_to = chunks.front() * kChunkBlocks * kBlockSize;
     }
-    CO_ASSIGN_OR_RETURN(int64_t changed, journal_.Commit(object, change));
-    delta += changed;
+    CO_ASSIGN_OR_RETURN(Journal::Committed committed, co_await journal_.Commit(object, change));
+    delta += committed.delta;
     if (is_last) co_return delta;
     CO_RETURN_IF_ERROR(co_await LimitWaiting());
   }
@@ -159,7 +159,11 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
   } else if (first < stop) {
     delta = co_await Unmap(object.get(), first, stop, std::move(last));
   } else if (!last.edits.empty()) {
-    delta = journal_.Commit(object.get(), last);
+    StatusOr<Journal::Committed> committed = co_await journal_.Commit(object.get(), last);
+    if (committed.ok())
+      delta = committed->delta;
+    else
+      delta = committed.status();
   }
   if (delta.ok()) co_return delta;
   for (const Rewritten& part : parts) space_.allocator().Free({{part.physical, 1}});
@@ -173,7 +177,7 @@ Task<StatusOr<int64_t>> ObjectStore::Destroy(ObjectId id) {
   ObjectChange last;
   last.destroy = true;
   StatusOr<int64_t> delta = co_await Unmap(object.get(), 0, kMaxObjectBlocks, std::move(last));
-  if (delta.ok()) CountObject(true, false);
+  if (delta.ok()) --object_count_;
   co_return delta;
 }
 
@@ -207,8 +211,7 @@ Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid pa
   }
   Space::Request request;
   for (const BlockRun& hole : holes) request.blocks += hole.count;
-  bool existed = object->Record().has_value();
-  if (request.blocks == 0 && existed) co_return 0;
+  if (request.blocks == 0 && object->Record().has_value()) co_return 0;
   std::vector<BlockRun> runs;
   if (request.blocks > 0) {
     StatusOr<std::vector<BlockRun>> allocated = co_await space_.Allocate(request);
@@ -227,13 +230,13 @@ Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid pa
     change.edits.push_back({hole.first, hole.count, next});
     next += hole.count;
   }
-  StatusOr<int64_t> delta = journal_.Commit(object, change);
-  if (delta.ok()) {
-    CountObject(existed, true);
-  } else {
+  StatusOr<Journal::Committed> committed = co_await journal_.Commit(object, change);
+  if (!committed.ok()) {
     space_.allocator().Free(runs);
+    co_return committed.status();
   }
-  co_return delta;
+  if (committed->made) ++object_count_;
+  co_return committed->delta;
 }
 
 Task<StatusOr<std::optional<uint64_t>>> ObjectStore::Seek(ObjectId id, uint64_t offset, bool hole) {

@@ -37,7 +37,7 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
                                                                uint32_t slot, Random* random,
                                                                StoreOptions options) {
   std::unique_ptr<ObjectStore> store(new ObjectStore(std::move(devices), std::move(pool), slot, options));
-  CO_RETURN_IF_ERROR(store->LoadSuperblock(random));
+  CO_RETURN_IF_ERROR(co_await store->LoadSuperblock(random));
   StatusOr<Journal::Recovered> recovered = co_await store->journal_.Recover();
   if (!recovered.ok()) {
     co_return Status(recovered.status().code(), absl::StrCat("recovery of the OST in ", store->directory(),
@@ -53,45 +53,46 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
   co_return store;
 }
 
-Status ObjectStore::LoadSuperblock(Random* random) {
+Task<Status> ObjectStore::LoadSuperblock(Random* random) {
   StatusOr<std::string> value = devices_.store->Get(kSuperblockKey);
   if (value.ok()) {
     StatusOr<Superblock> parsed = ParseSuperblock(*value);
     if (!parsed.ok()) {
-      return Status(parsed.status().code(),
-                    absl::StrCat(devices_.directory, ": ", parsed.status().message()));
+      co_return Status(parsed.status().code(),
+                       absl::StrCat(devices_.directory, ": ", parsed.status().message()));
     }
     superblock_ = *parsed;
-    if (superblock_.index == devices_.index) return OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(devices_.directory, " holds OST ", superblock_.index,
-                                                      ", not OST ", devices_.index,
-                                                      ": correct the index in the configuration"));
+    if (superblock_.index == devices_.index) co_return OkStatus();
+    co_return absl::FailedPreconditionError(absl::StrCat(devices_.directory, " holds OST ", superblock_.index,
+                                                         ", not OST ", devices_.index,
+                                                         ": correct the index in the configuration"));
   }
-  if (!absl::IsNotFound(value.status())) return value.status();
-  ASSIGN_OR_RETURN(std::vector<KvEntry> others, devices_.store->Scan("", "", 1));
+  if (!absl::IsNotFound(value.status())) co_return value.status();
+  CO_ASSIGN_OR_RETURN(std::vector<KvEntry> others, devices_.store->Scan("", "", 1));
   if (!others.empty()) {
-    return absl::DataLossError(absl::StrCat(devices_.directory,
-                                            ": the database has records but no OST superblock; "
-                                            "it is damaged or belongs to something else"));
+    co_return absl::DataLossError(absl::StrCat(devices_.directory,
+                                               ": the database has records but no OST superblock; "
+                                               "it is damaged or belongs to something else"));
   }
   superblock_.index = devices_.index;
   superblock_.uuid = MakeUuid(random);
   KvBatch batch;
   batch.Put(std::string(kSuperblockKey), Encode(superblock_));
   LogInfo("OST %d: formatted %s as %s", devices_.index, devices_.directory, superblock_.uuid);
-  return devices_.store->Commit(std::move(batch));
+  co_return co_await devices_.store->Commit(std::move(batch));
 }
 
-Status ObjectStore::JoinCluster(const std::string& cluster_uuid) {
-  if (superblock_.cluster_uuid == cluster_uuid) return OkStatus();
+Task<Status> ObjectStore::JoinCluster(std::string cluster_uuid) {
+  if (superblock_.cluster_uuid == cluster_uuid) co_return OkStatus();
   if (!superblock_.cluster_uuid.empty()) {
-    return ErrnoError(EINVAL, absl::StrCat(devices_.directory, " belongs to cluster ",
-                                           superblock_.cluster_uuid, ", the MGS is that of ", cluster_uuid));
+    co_return ErrnoError(EINVAL,
+                         absl::StrCat(devices_.directory, " belongs to cluster ", superblock_.cluster_uuid,
+                                      ", the MGS is that of ", cluster_uuid));
   }
   superblock_.cluster_uuid = cluster_uuid;
   KvBatch batch;
   batch.Put(std::string(kSuperblockKey), Encode(superblock_));
-  return devices_.store->Commit(std::move(batch));
+  co_return co_await devices_.store->Commit(std::move(batch));
 }
 
 Status ObjectStore::ScanExtents() {
@@ -186,11 +187,6 @@ StoreSpace ObjectStore::GetSpace() const {
   out.available_bytes = (free > taken ? free - taken : 0) * kBlockSize;
   out.objects = object_count_.load();
   return out;
-}
-
-void ObjectStore::CountObject(bool existed, bool exists) {
-  if (!existed && exists) ++object_count_;
-  if (existed && !exists) --object_count_;
 }
 
 Status ObjectStore::BadBlock(ObjectState* object, uint64_t block, uint64_t physical, std::string_view why) {

@@ -141,7 +141,7 @@ class ObjectStore {
   Space& space() { return space_; }
   const Superblock& superblock() const { return superblock_; }
   // EINVAL if it belongs to another cluster already.
-  Status JoinCluster(const std::string& cluster_uuid);
+  Task<Status> JoinCluster(std::string cluster_uuid);
   const std::string& directory() const { return devices_.directory; }
   KvStore& kv() { return *devices_.store; }
   Problems& problems() { return problems_; }
@@ -155,7 +155,7 @@ class ObjectStore {
 
   ObjectStore(OstDevices devices, std::shared_ptr<BufferPool> pool, uint32_t slot, StoreOptions options);
 
-  Status LoadSuperblock(Random* random);
+  Task<Status> LoadSuperblock(Random* random);
   Status ScanExtents();
   Status CheckRange(uint64_t offset, uint64_t length) const;
   Status CheckWrite(const WriteArgs& args) const;
@@ -176,7 +176,6 @@ class ObjectStore {
   Task<StatusOr<int64_t>> PreallocatePart(ObjectState* object, Fid parent, uint64_t first, uint64_t end);
   StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
   Task<Status> LimitWaiting();
-  void CountObject(bool existed, bool exists);
 
   // Logs, counts and lists a block that does not match its checksum or cannot be read.
   Status BadBlock(ObjectState* object, uint64_t block, uint64_t physical, std::string_view why);

@@ -48,7 +48,7 @@ class RangeWriter {
     if (store_->options_.plant_commit_before_data) co_return co_await CommitBeforeData();
     status = co_await Data();
     if (!status.ok()) co_return GiveUp(status);
-    co_return Commit();
+    co_return co_await Commit();
   }
 
  private:
@@ -246,7 +246,7 @@ class RangeWriter {
 
   // --- the end ---
 
-  StatusOr<int64_t> Commit() {
+  Task<StatusOr<int64_t>> Commit() {
     ObjectChange change;
     for (uint64_t n = 0; n < count_;) {
       const uint64_t begin = n;
@@ -256,11 +256,10 @@ class RangeWriter {
     }
     change.grow_to = args_->ranges.back().end();
     change.parent = args_->parent;
-    bool existed = object_->Record().has_value();
-    StatusOr<int64_t> delta = store_->journal_.Commit(object_, change);
-    if (!delta.ok()) return GiveUp(delta.status());
-    store_->CountObject(existed, true);
-    return delta;
+    StatusOr<Journal::Committed> committed = co_await store_->journal_.Commit(object_, change);
+    if (!committed.ok()) co_return GiveUp(committed.status());
+    if (committed->made) ++store_->object_count_;
+    co_return committed->delta;
   }
 
   Status GiveUp(Status status) {
@@ -274,7 +273,7 @@ class RangeWriter {
     uint64_t count = count_;
     Status status = co_await LoadPiece(0, count);
     if (!status.ok()) co_return GiveUp(status);
-    StatusOr<int64_t> delta = Commit();
+    StatusOr<int64_t> delta = co_await Commit();
     if (!delta.ok()) co_return delta;
     status = co_await StorePiece(0, std::move(loaded_));
     if (!status.ok()) co_return status;

@@ -26,7 +26,7 @@ Task<StatusOr<Journal::Recovered>> Journal::Recover() {
     if (!newest.ok()) co_return newest.status();
     CO_ASSIGN_OR_RETURN(uint64_t sequence, ParseUndoKey(newest->key));
     CO_ASSIGN_OR_RETURN(UndoRecord undo, ParseUndoRecord(newest->value));
-    CO_RETURN_IF_ERROR(RollBack(sequence, undo));
+    CO_RETURN_IF_ERROR(co_await RollBack(sequence, undo));
     ++result.rolled_back;
   }
   CO_RETURN_IF_ERROR(co_await DropUndoRecords());
@@ -86,12 +86,12 @@ Task<StatusOr<bool>> Journal::Arrived(const UndoRecord& undo) {
   co_return true;
 }
 
-Status Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
+Task<Status> Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
   KvBatch batch;
   batch.UseReserve();
   for (const UndoChunk& changed : undo.chunks) {
     Chunk chunk;
-    RETURN_IF_ERROR(LoadChunk(store_, undo.object, changed.chunk, &chunk));
+    CO_RETURN_IF_ERROR(LoadChunk(store_, undo.object, changed.chunk, &chunk));
     bool existed = chunk.mapped != 0;
     for (uint32_t i = 0; i < kChunkBlocks; ++i) {
       if ((changed.changed >> i & 1) == 0) continue;
@@ -116,7 +116,7 @@ Status Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
     batch.Erase(ObjectKey(undo.object));
   }
   batch.Erase(UndoKey(sequence));
-  return store_->Commit(std::move(batch));
+  co_return co_await store_->Commit(std::move(batch));
 }
 
 // What is left has arrived; it is made to last before anything that it names is used again.
@@ -132,7 +132,7 @@ Task<Status> Journal::DropUndoRecords() {
     batch.UseReserve();
     from = entries.back().key + '\0';
     for (KvEntry& entry : entries) batch.Erase(std::move(entry.key));
-    CO_RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+    CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
   }
   co_return co_await store_->Sync();
 }

@@ -115,7 +115,7 @@ Task<Status> Sessions::Fence(SessionId id) {
   KvBatch batch;
   batch.UseReserve();
   batch.Put(FenceKey(id), "");
-  CO_RETURN_IF_ERROR(store_->Commit(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
   Status synced = co_await store_->Sync();
   if (!synced.ok()) co_return synced;
   while (true) {

@@ -8,6 +8,7 @@
 #include "rpc/convert.h"
 #include "server/metadata/check.h"
 #include "server/metadata/keys.h"
+#include "tests/common/await.h"
 #include "tests/fuzz/message_filler.h"
 #include "tests/fuzz/simulated_mds.h"
 #include "tests/fuzz/store_damage.h"
@@ -75,9 +76,9 @@ class FuzzedMdt : SimulatedMds {
   }
 
   void Check() {
-    if (!mds::CheckMdt(store, false).ok()) return;
-    if (!mds::CheckMdt(store, true).ok()) std::abort();
-    auto again = mds::CheckMdt(store, true);
+    if (!nacre::Await(mds::CheckMdt(store, false)).ok()) return;
+    if (!nacre::Await(mds::CheckMdt(store, true)).ok()) std::abort();
+    auto again = nacre::Await(mds::CheckMdt(store, true));
     if (!again.ok() || again->repaired != 0) std::abort();
   }
 

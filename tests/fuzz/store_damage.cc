@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "tests/common/await.h"
+
 namespace nacre::fuzz {
 namespace {
 
@@ -29,7 +31,7 @@ void DamageStore(FuzzedDataProvider& input, KvStore& store, const KeyBeginning& 
       batch.Put(entry.key, entry.value);
     }
   }
-  if (!store.Commit(std::move(batch)).ok()) std::abort();
+  if (!Await(store.Commit(std::move(batch))).ok()) std::abort();
 }
 
 }  // namespace nacre::fuzz

@@ -34,9 +34,10 @@ Task<Status> CheckOst(OstDevices devices, mds::ObjectCheck* objects) {
   co_return listed;
 }
 
-Status FirstProblem(const StatusOr<mds::CheckReport>& report) {
-  RETURN_IF_ERROR(report.status());
-  return report->clean() ? OkStatus() : ErrnoError(EUCLEAN, report->problems.front());
+Task<Status> FirstProblem(Task<StatusOr<mds::CheckReport>> check) {
+  auto report = co_await std::move(check);
+  CO_RETURN_IF_ERROR(report.status());
+  co_return report->clean() ? OkStatus() : ErrnoError(EUCLEAN, report->problems.front());
 }
 
 bool NothingLost(const FileChange& change) { return !change.acknowledged; }
@@ -368,12 +369,15 @@ void Scenario::CheckStores() {
     devices.directory = absl::StrFormat("(simulated OST %d)", i);
     (void)Await(checker, CheckOst(devices, &objects), "the checker of an OST");
   }
+  if (!failed()) {
+    Task<Status> check = FirstProblem(mds::CheckMdt(cluster_.mdt(), false));
+    (void)Await(checker, std::move(check), "the checker of the MDT");
+  }
+  if (!failed() && !orphans_allowed_) {
+    Task<Status> check = FirstProblem(objects.Finish(false));
+    (void)Await(checker, std::move(check), "the MDT against its OSTs");
+  }
   world_.Kill(checker);
-  if (failed()) return;
-  Status mdt = FirstProblem(mds::CheckMdt(cluster_.mdt(), false));
-  if (!mdt.ok()) return world_.Fail("the checker of the MDT: " + mdt.ToString());
-  Status both = orphans_allowed_ ? OkStatus() : FirstProblem(objects.Finish(false));
-  if (!both.ok()) world_.Fail("the MDT against its OSTs: " + both.ToString());
 }
 
 RunResult RunSeed(const RunOptions& options) {

@@ -64,8 +64,8 @@ TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) {
 }
 
 TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
-  // Found by 78; recovery takes most such writes back with their undo record before anybody can read them.
-  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 50, 300), 0u);
+  // Found by 579; recovery takes most such writes back with their undo record before anybody can read them.
+  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 550, 300), 0u);
 }
 
 TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall, 1, 150), 0u); }

@@ -38,7 +38,7 @@ Task<Reply> Append(const Op& op, const proto::Append& request) {
   inode->size += request.length();
   TouchModified(inode, op.now);
   *reply.mutable_append()->mutable_attr() = ToProto(*inode);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

@@ -46,7 +46,7 @@ Task<Reply> Create(const Op& op, const proto::Create& request) {
   proto::MetadataReply reply;
   CO_ASSIGN_OR_RETURN(Inode * inode, Make(op, &transaction, wanted, reply.mutable_entry()));
   (void)inode;
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   NoteOpen(op, wanted.fid, how);
   co_return reply;
 }

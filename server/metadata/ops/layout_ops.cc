@@ -70,7 +70,7 @@ Task<Reply> SetLayout(const Op& op, const proto::SetLayout& request) {
   TouchChanged(inode, op.now);
   proto::MetadataReply reply;
   CO_RETURN_IF_ERROR(FillReply(*op.mds, *inode, reply.mutable_layout()));
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

@@ -57,7 +57,7 @@ Task<Reply> Link(const Op& op, const proto::Link& request) {
   proto::MetadataReply reply;
   *reply.mutable_entry()->mutable_attr() = ToProto(*inode);
   *reply.mutable_entry()->mutable_parent() = ToProto(*directory);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

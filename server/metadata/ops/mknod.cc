@@ -42,7 +42,7 @@ Task<Reply> Mknod(const Op& op, const proto::Mknod& request) {
   proto::MetadataReply reply;
   CO_ASSIGN_OR_RETURN(Inode * inode, Make(op, &transaction, wanted, reply.mutable_entry()));
   (void)inode;
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

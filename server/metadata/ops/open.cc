@@ -24,14 +24,14 @@ Task<FidLocks::Guard> LockForOpen(Mds& mds, Fid fid, bool truncate) {
 }
 
 // O_TRUNC. Not recorded: a repeated open truncates again, which the client cannot tell from the first.
-Status Empty(const Op& op, const Fid& fid, uint64_t object_sequence) {
+Task<Status> Empty(const Op& op, Fid fid, uint64_t object_sequence) {
   Transaction transaction(*op.mds->tables);
-  ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   transaction.Dirty(inode);
   TouchModified(inode, op.now);
   if (!op.caller.IsRoot()) inode->mode = ModeWithoutSetuid(inode->mode);
   if (inode->size > 0 || inode->blocks > 0) TruncateToZero(*op.mds, &transaction, inode, object_sequence);
-  return op.mds->tables->Commit(&transaction);
+  co_return co_await op.mds->tables->Commit(&transaction);
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
                          absl::StrCat(fid.ToString(), " is a directory: it cannot be opened for writing"));
   }
   if (truncate && S_ISREG(inode->mode)) {
-    CO_RETURN_IF_ERROR(Empty(op, fid, object_sequence));
+    CO_RETURN_IF_ERROR(co_await Empty(op, fid, object_sequence));
     CO_ASSIGN_OR_RETURN(inode, op.mds->tables->GetInode(fid));
   }
   proto::MetadataReply reply;

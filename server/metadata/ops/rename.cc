@@ -233,7 +233,7 @@ Task<Reply> Rename(const Op& op, const proto::Rename& request) {
     CO_RETURN_IF_ERROR(Apply(op, request, &transaction, plan));
   }
   proto::MetadataReply reply = MakeReply(plan);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   bool orphan = plan.target != nullptr && plan.target != plan.source && plan.target->nlink == 0;
   if (request.keep_open() && orphan) mds.opens.Hold(op.session->id, plan.target->fid);
   co_return reply;

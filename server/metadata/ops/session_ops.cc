@@ -78,7 +78,8 @@ Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, p
     CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
     CO_ASSIGN_OR_RETURN(SessionId id, co_await mds->ids.NextSession());
     SessionRecord record{request.name(), request.nonce(), request.read_only()};
-    CO_ASSIGN_OR_RETURN(admitted.session, mds->sessions.Add(id, std::move(record), mds->env.clock.Now()));
+    const Duration now = mds->env.clock.Now();
+    CO_ASSIGN_OR_RETURN(admitted.session, co_await mds->sessions.Add(id, std::move(record), now));
     LogInfo("session %d opened: %s at %s", id, request.name(), peer->name());
   }
   admitted.session->Attach(peer, mds->env.clock.Now());

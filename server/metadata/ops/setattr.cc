@@ -167,7 +167,7 @@ Task<Reply> Setattr(const Op& op, const proto::Setattr& request) {
   proto::AttrReply* out = reply.mutable_attr();
   *out->mutable_attr() = ToProto(*inode);
   if (request.set_size()) *out->mutable_layout() = ToProto(inode->layout);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

@@ -54,7 +54,7 @@ Task<Reply> Unlink(const Op& op, const proto::Unlink& request) {
   proto::MetadataReply reply;
   *reply.mutable_attr()->mutable_attr() = ToProto(*victim);
   *reply.mutable_attr()->mutable_parent() = ToProto(*directory);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   if (request.keep_open() && victim->nlink == 0) mds.opens.Hold(op.session->id, entry.fid);
   co_return reply;
 }

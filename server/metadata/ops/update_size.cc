@@ -55,7 +55,7 @@ Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request) {
   proto::MetadataReply reply;
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
   KeepPromise(op, request.promised(), &transaction, reply.mutable_attr());
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

@@ -51,7 +51,7 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
   KeepPromise(op, request.promised(), &transaction, reply.mutable_attr());
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

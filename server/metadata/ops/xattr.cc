@@ -111,7 +111,7 @@ Task<Reply> SetXattr(const Op& op, const proto::SetXattr& request) {
   if (!exists) ++inode->xattrs;
   proto::MetadataReply reply;
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 
@@ -145,7 +145,7 @@ Task<Reply> RemoveXattr(const Op& op, const proto::RemoveXattr& request) {
   --inode->xattrs;
   proto::MetadataReply reply;
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
-  CO_RETURN_IF_ERROR(op.Commit(&transaction, reply));
+  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
 

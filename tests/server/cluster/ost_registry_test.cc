@@ -10,6 +10,7 @@
 
 #include "rpc/convert.h"
 #include "server/kv/mem_kv.h"
+#include "tests/common/await.h"
 #include "transport/inproc/inproc_transport.h"
 
 namespace nacre::cluster {
@@ -177,7 +178,7 @@ TEST_F(OstRegistryTest, WithoutAnyUpAllKnownOnesAreUsable) {
 TEST_F(OstRegistryTest, DamagedRecordsAreReported) {
   KvBatch batch;
   batch.Put(OstKey(0), "short");
-  ASSERT_TRUE(kv.Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(kv.Commit(std::move(batch))).ok());
   Start();
   EXPECT_TRUE(absl::IsDataLoss(loaded)) << loaded;
 }

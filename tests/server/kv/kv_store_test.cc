@@ -12,6 +12,7 @@
 #include "common/random.h"
 #include "server/kv/mem_kv.h"
 #include "server/kv/rocks_kv.h"
+#include "tests/common/await.h"
 
 namespace nacre {
 namespace {
@@ -48,7 +49,7 @@ class KvStoreTest : public testing::TestWithParam<bool> {
   void Put(std::string key, std::string value) {
     KvBatch batch;
     batch.Put(std::move(key), std::move(value));
-    ASSERT_TRUE(store_->Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(store_->Commit(std::move(batch))).ok());
   }
 
   std::unique_ptr<KvStore> store_;
@@ -66,7 +67,7 @@ TEST_P(KvStoreTest, GetPutErase) {
   batch.Put("b", "2");
   batch.Erase("a");
   batch.Put("b", "3");
-  ASSERT_TRUE(store_->Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(store_->Commit(std::move(batch))).ok());
   EXPECT_EQ(ToErrno(store_->Get("a").status()), ENOENT);
   EXPECT_EQ(*store_->Get("b"), "3");
   EXPECT_TRUE(Sync().ok());
@@ -111,7 +112,7 @@ TEST_P(KvStoreTest, AgreesWithAMap) {
         batch.Put(key, model[key]);
       }
     }
-    ASSERT_TRUE(store_->Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(store_->Commit(std::move(batch))).ok());
   }
   auto entries = store_->Scan("", "", 1000);
   ASSERT_TRUE(entries.ok());

@@ -2,21 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/asio/io_context.hpp>
-
 #include "server/kv/mem_kv.h"
+#include "tests/common/await.h"
 
 namespace nacre {
 namespace {
-
-template <typename T>
-T Await(Task<T> task) {
-  asio::io_context context;
-  std::optional<T> result;
-  Spawn(context.get_executor(), std::move(task), [&](T value) { result = std::move(value); });
-  context.run();
-  return *std::move(result);
-}
 
 class LossesTest : public testing::Test {
  protected:
@@ -28,7 +18,7 @@ class LossesTest : public testing::Test {
   void Commit() {
     KvBatch batch;
     batch.Put("x", "y");
-    EXPECT_TRUE(store_.Commit(std::move(batch)).ok());
+    EXPECT_TRUE(Await(store_.Commit(std::move(batch))).ok());
   }
   MemKv store_;
   SeededRandom random_{7};
@@ -63,7 +53,7 @@ TEST_F(LossesTest, TheRecordIsOnStableStorageBeforeAnythingIsAnswered) {
 TEST_F(LossesTest, DamageIsNamed) {
   KvBatch batch;
   batch.Put("L", "short");
-  ASSERT_TRUE(store_.Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(store_.Commit(std::move(batch))).ok());
   EXPECT_TRUE(absl::IsDataLoss(Await(CountLosses(&store_, "L", "a")).status()));
   EXPECT_TRUE(absl::IsDataLoss(ParseLossRecord(std::string(8, 0) + "\x02").status()));
   LossRecord record{3, true, "boot"};

@@ -5,6 +5,8 @@
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 
+#include "tests/common/await.h"
+
 namespace nacre {
 namespace {
 
@@ -12,7 +14,7 @@ void Put(MemKv* store, int i) {
   KvBatch batch;
   batch.Put("count", absl::StrCat(i));
   batch.Put(absl::StrCat("k", i), "x");
-  ASSERT_TRUE(store->Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(store->Commit(std::move(batch))).ok());
 }
 
 int Count(MemKv* store) {
@@ -86,12 +88,12 @@ TEST(MemKv, RefusesWhatDoesNotFitAndWhatTheHookRefuses) {
   MemKv store(100);
   KvBatch big;
   big.Put("key", std::string(200, 'x'));
-  EXPECT_EQ(ToErrno(store.Commit(std::move(big))), ENOSPC);
+  EXPECT_EQ(ToErrno(Await(store.Commit(std::move(big)))), ENOSPC);
   EXPECT_FALSE(store.Get("key").ok());
   store.SetCommitHook([](const KvBatch&) { return ErrnoError(EIO, "planted"); });
   KvBatch small;
   small.Put("key", "x");
-  EXPECT_EQ(ToErrno(store.Commit(std::move(small))), EIO);
+  EXPECT_EQ(ToErrno(Await(store.Commit(std::move(small)))), EIO);
   EXPECT_FALSE(store.Get("key").ok());
 }
 

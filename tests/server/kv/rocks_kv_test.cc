@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/common/await.h"
+
 namespace nacre {
 namespace {
 
@@ -31,7 +33,7 @@ class RocksKvTest : public testing::Test {
   static Status Put(KvStore* store, std::string key, std::string value) {
     KvBatch batch;
     batch.Put(std::move(key), std::move(value));
-    return store->Commit(std::move(batch));
+    return Await(store->Commit(std::move(batch)));
   }
 
   // The newest file with this beginning.
@@ -109,7 +111,7 @@ TEST_F(RocksKvTest, MemoryIsBounded) {
     KvBatch batch;
     for (int j = 0; j < 16; ++j)
       batch.Put(absl::StrCat("k", i, ".", j), std::string(65536, static_cast<char>(i)));
-    ASSERT_TRUE(store->Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(store->Commit(std::move(batch))).ok());
   }
   for (int i = 0; i < 64; ++i) ASSERT_TRUE(store->Get(absl::StrCat("k", i, ".3")).ok());
   EXPECT_LE(store->GetSpace().memory_bytes, options.memory_bytes + (4 << 20));

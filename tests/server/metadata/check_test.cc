@@ -2,6 +2,7 @@
 
 #include "server/metadata/keys.h"
 #include "server/metadata/name_hash.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -27,12 +28,12 @@ class CheckTest : public testing::Test {
   void Put(std::string key, std::string value) {
     KvBatch batch;
     batch.Put(std::move(key), std::move(value));
-    ASSERT_TRUE(harness.store.Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(harness.store.Commit(std::move(batch))).ok());
   }
   void Erase(std::string key) {
     KvBatch batch;
     batch.Erase(std::move(key));
-    ASSERT_TRUE(harness.store.Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(harness.store.Commit(std::move(batch))).ok());
   }
   Inode Read(Fid fid) { return *ParseInode(fid, *harness.store.Get(FidKey(Table::kInode, fid))); }
   std::string KeyOf(Fid parent, const std::string& name) {
@@ -41,13 +42,13 @@ class CheckTest : public testing::Test {
   }
   // Finds `problem`, repairs, and then finds nothing.
   void Expect(const std::string& problem) {
-    auto found = CheckMdt(harness.store, false);
+    auto found = Await(CheckMdt(harness.store, false));
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_THAT(found->problems, testing::Contains(testing::HasSubstr(problem)));
     EXPECT_EQ(found->repaired, 0u);
-    ASSERT_TRUE(CheckMdt(harness.store, true).ok());
-    ASSERT_TRUE(CheckMdt(harness.store, true).ok());  // what a repair makes visible
-    auto after = CheckMdt(harness.store, false);
+    ASSERT_TRUE(Await(CheckMdt(harness.store, true)).ok());
+    ASSERT_TRUE(Await(CheckMdt(harness.store, true)).ok());  // what a repair makes visible
+    auto after = Await(CheckMdt(harness.store, false));
     EXPECT_TRUE(after->clean()) << after->problems[0];
   }
 
@@ -57,7 +58,7 @@ class CheckTest : public testing::Test {
 };
 
 TEST_F(CheckTest, ASoundTreeIsClean) {
-  auto report = CheckMdt(harness.store, false);
+  auto report = Await(CheckMdt(harness.store, false));
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->clean()) << report->problems[0];
   EXPECT_EQ(report->inodes, 5u);
@@ -138,7 +139,7 @@ TEST_F(CheckTest, ObjectsInUseAreTakenFromTheDestroyQueue) {
 
 TEST_F(CheckTest, NoMdtAtAll) {
   MemKv other;
-  EXPECT_FALSE(CheckMdt(other, true).ok());
+  EXPECT_FALSE(Await(CheckMdt(other, true)).ok());
 }
 
 TEST_F(CheckTest, ObjectsAgainstTheMdt) {
@@ -155,24 +156,24 @@ TEST_F(CheckTest, ObjectsAgainstTheMdt) {
     return object;
   };
   ObjectCheck missing(harness.store);
-  EXPECT_THAT(missing.Finish(false)->problems,
+  EXPECT_THAT(Await(missing.Finish(false))->problems,
               testing::ElementsAre(testing::HasSubstr("none of its objects exists")));
 
   ObjectCheck sound(harness.store);
   ASSERT_TRUE(sound.AddObject(ost, listed(inode.layout.object_sequence, 0, f)).ok());
-  EXPECT_TRUE(sound.Finish(false)->clean());
+  EXPECT_TRUE(Await(sound.Finish(false))->clean());
 
   ObjectCheck orphan(harness.store);
   ASSERT_TRUE(orphan.AddObject(ost, listed(inode.layout.object_sequence, 0, f)).ok());
   ASSERT_TRUE(orphan.AddObject(1, listed(0xdead, 1, Fid{9, 9, 9})).ok());
-  EXPECT_EQ(orphan.Finish(true)->problem_count, 1u);
+  EXPECT_EQ(Await(orphan.Finish(true))->problem_count, 1u);
   auto queued = harness.store.Get(NumberKey(Table::kDestroy, 0xdead));
   ASSERT_TRUE(queued.ok());
   EXPECT_EQ(ParseDestroy(*queued)->groups.at(1), 1u);
 
   ObjectCheck misplaced(harness.store);
   ASSERT_TRUE(misplaced.AddObject(ost + 1, listed(inode.layout.object_sequence, 0, f)).ok());
-  EXPECT_EQ(misplaced.Finish(true)->problem_count, 2u);
+  EXPECT_EQ(Await(misplaced.Finish(true))->problem_count, 2u);
   EXPECT_FALSE(harness.store.Get(NumberKey(Table::kDestroy, inode.layout.object_sequence)).ok());
 }
 

@@ -1,6 +1,7 @@
 #include "server/metadata/destroyer.h"
 
 #include "server/metadata/mds.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -23,7 +24,7 @@ class DestroyerTest : public testing::Test {
   DestroyerTest() {
     MetadataEnvironment environment{harness.context.get_executor(), harness.clock, harness.random, store,
                                     harness.osts};
-    auto tables = Tables::Open(store, harness.random, harness.clock.Wall());
+    auto tables = Await(Tables::Open(store, harness.random, harness.clock.Wall()));
     EXPECT_TRUE(tables.ok()) << tables.status();
     mds = std::make_shared<Mds>(environment, MetadataOptions{}, *std::move(tables));
     proto::RegisterOssRequest registration;
@@ -43,13 +44,13 @@ class DestroyerTest : public testing::Test {
     for (uint32_t n = 0; n < groups.size(); ++n) harness.osts.objects[groups[n]][{sequence, n}].data = "data";
     KvBatch batch;
     batch.Put(NumberKey(Table::kDestroy, sequence), EncodeDestroy({std::move(groups)}));
-    Status queued = mds->tables->CommitBatch(std::move(batch));
+    Status queued = Await(mds->tables->CommitBatch(std::move(batch)));
     EXPECT_TRUE(queued.ok()) << queued;
   }
   void TakeOff(uint64_t sequence) {
     KvBatch batch;
     batch.Erase(NumberKey(Table::kDestroy, sequence));
-    Status taken = mds->tables->CommitBatch(std::move(batch));
+    Status taken = Await(mds->tables->CommitBatch(std::move(batch)));
     EXPECT_TRUE(taken.ok()) << taken;
   }
 

@@ -4,6 +4,7 @@
 #include <google/protobuf/message.h>
 
 #include "server/metadata/check.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -34,7 +35,7 @@ class Hostile {
     }
     harness.RunFor(std::chrono::seconds(10));
     harness.Crash();
-    auto report = CheckMdt(harness.store, false);
+    auto report = Await(CheckMdt(harness.store, false));
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_TRUE(report->clean()) << report->problems[0];
   }

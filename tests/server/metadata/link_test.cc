@@ -1,6 +1,7 @@
 // Hard links: counts, limits, which name is the primary one.
 #include "server/metadata/keys.h"
 #include "server/metadata/records.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -18,7 +19,7 @@ class LinkTest : public testing::Test {
     inode.nlink = count;
     KvBatch batch;
     batch.Put(key, EncodeInode(inode));
-    ASSERT_TRUE(harness.store.Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(harness.store.Commit(std::move(batch))).ok());
     harness.Start();
     ASSERT_THAT(client.Connect(), IsOk());
   }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "server/metadata/check.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -95,7 +96,7 @@ class ModelRun {
     Compare();
     harness.RunFor(std::chrono::seconds(5));
     harness.Crash();
-    auto report = CheckMdt(harness.store, false);
+    auto report = Await(CheckMdt(harness.store, false));
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_TRUE(report->clean()) << report->problems[0];
   }

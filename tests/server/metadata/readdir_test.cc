@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/metadata/keys.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -101,7 +102,7 @@ TEST_F(ReaddirTest, APageOfWhichNothingIsLeftIsNotTheEnd) {
   harness.Crash();
   KvBatch batch;
   for (const auto& entry : first.entries()) batch.Erase(FidKey(Table::kInode, FromProto(entry.fid())));
-  ASSERT_TRUE(harness.store.Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(harness.store.Commit(std::move(batch))).ok());
   harness.Start();
   ASSERT_THAT(client.Connect(), IsOk());
   EXPECT_EQ(List(

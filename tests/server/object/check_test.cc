@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "tests/common/await.h"
+
 #include "tests/server/object/store_fixture.h"
 
 namespace nacre::ost {
@@ -53,7 +55,7 @@ class CheckTest : public testing::Test {
   void Put(std::string key, std::string value) {
     KvBatch batch;
     batch.Put(std::move(key), std::move(value));
-    ASSERT_TRUE(f.kv.Commit(std::move(batch)).ok());
+    ASSERT_TRUE(Await(f.kv.Commit(std::move(batch))).ok());
   }
 
   Chunk Load(const ObjectId& id) {
@@ -105,7 +107,7 @@ TEST_F(CheckTest, WrongAccounts) {
 TEST_F(CheckTest, ExtentsWithoutAnObject) {
   KvBatch batch;
   batch.Erase(ObjectKey(kA));
-  ASSERT_TRUE(f.kv.Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(f.kv.Commit(std::move(batch))).ok());
   ExpectProblem(CheckProblem::Kind::kOrphanExtent, "object 9.0 has 20 blocks");
   ExpectRepaired();
   EXPECT_EQ(f.Read(kA, 0, data_.size()).value(), data_);

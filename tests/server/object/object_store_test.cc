@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include "tests/common/await.h"
+
 #include "tests/server/object/store_fixture.h"
 
 namespace nacre::ost {
@@ -244,7 +246,7 @@ TEST(ObjectStore, AnotherVersionOrIndexIsRefused) {
   superblock.version = 99;
   KvBatch batch;
   batch.Put(std::string(kSuperblockKey), Encode(superblock));
-  ASSERT_TRUE(f.kv.Commit(std::move(batch)).ok());
+  ASSERT_TRUE(Await(f.kv.Commit(std::move(batch))).ok());
   Status status = f.Reopen();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_NE(status.message().find("99"), absl::string_view::npos) << status;
@@ -252,7 +254,7 @@ TEST(ObjectStore, AnotherVersionOrIndexIsRefused) {
   superblock.index = 5;
   KvBatch again;
   again.Put(std::string(kSuperblockKey), Encode(superblock));
-  ASSERT_TRUE(f.kv.Commit(std::move(again)).ok());
+  ASSERT_TRUE(Await(f.kv.Commit(std::move(again))).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(f.Reopen()));
 }
 
