@@ -284,6 +284,7 @@ class Core final : public FileSystem {
   Task<Status> SendAll(InodePtr inode);
   Task<Status> SendParts(InodePtr inode);
   Task<Status> SendEverything();
+  bool HoldsBack(Inode& inode);
   Task<Status> SyncFile(InodePtr inode, bool data_only);
   void NoteError(Inode& inode, const Status& status);
   Status NoteLosses(const InodePtr& inode, const Losses& written, const Losses& now);

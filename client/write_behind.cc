@@ -98,6 +98,12 @@ Task<Status> Core::SendFiles(std::vector<InodePtr> files) {
   co_return first;
 }
 
+bool Core::HoldsBack(Inode& inode) {
+  if (cache_->IsDirty(inode.data)) return true;
+  std::lock_guard lock(inode.mutex);
+  return inode.pending.any() || inode.inline_dirty();
+}
+
 Task<Status> Core::SendEverything() {
   std::vector<InodePtr> files;
   {
@@ -105,7 +111,13 @@ Task<Status> Core::SendEverything() {
     files.swap(dirty_);
   }
   Status sent = co_await SendFiles(std::move(files));
-  for (const InodePtr& inode : inodes_->All()) {  // what others are sending just now
+  // Other tasks may have taken files off the list and not have come to them yet.
+  std::vector<InodePtr> inodes = inodes_->All();
+  std::copy_if(inodes.begin(), inodes.end(), std::back_inserter(files),
+               [this](const InodePtr& inode) { return HoldsBack(*inode); });
+  Status rest = co_await SendFiles(std::move(files));
+  if (sent.ok()) sent = std::move(rest);
+  for (const InodePtr& inode : inodes) {  // what others are sending just now
     co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
     AsyncMutex::Guard meta = co_await inode->meta.Lock();
   }

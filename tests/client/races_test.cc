@@ -94,5 +94,30 @@ TEST(Races, OperationsThatWaitDuringAnEviction) {
     EXPECT_THAT(status, testing::AnyOf(HasErrno(EIO), HasErrno(ESTALE)));
 }
 
+// Write-behind takes many files off its list at once and sends them in parts. A revocation that comes then
+// sends the others as well, before what is cached of them goes.
+TEST(Races, FilesWhoseTurnHasNotComeAreSentBeforeTheLeaseGoes) {
+  Harness harness;
+  auto mine = harness.Mount();
+  constexpr int kFiles = 200;
+  for (int i = 0; i < kFiles; ++i) {
+    HandlePtr file = mine->Create("f" + std::to_string(i));
+    mine->Write(file, 0, Pattern(static_cast<uint64_t>(i), 40'000));
+  }
+  // The oldest are due; their servers are slow to answer.
+  const int node = mine->process()->node();
+  for (int oss = 0; oss < 2; ++oss) {
+    harness.network.Cut(node, harness.cluster.oss(oss));
+    harness.network.Cut(harness.cluster.oss(oss), node);
+  }
+  harness.world.RunFor(6s);
+  harness.world.clock().At(1s, [&harness] { harness.network.Heal(); });
+  auto theirs = harness.Mount();
+  for (int i = 0; i < kFiles; ++i) {
+    HandlePtr file = theirs->OpenName("f" + std::to_string(i));
+    ASSERT_TRUE(theirs->Read(file, 0, 100'000) == Pattern(static_cast<uint64_t>(i), 40'000)) << i;
+  }
+}
+
 }  // namespace
 }  // namespace nacre::client
