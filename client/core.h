@@ -3,8 +3,8 @@
 //
 // Two ways of working (docs/architecture.md, Leases). With the filesystem lease (`cached`): everything known
 // is true, changes may be held back. Without: every operation goes to the servers. Each operation passes the
-// gate and stays in one way until it leaves; the gate is closed for the change from one way to the other
-// (lease.cc). Thread-safe.
+// gate and stays in one way, and in one epoch of the session, until it leaves; the gate is closed for the
+// change from one way to the other (lease.cc) and from one epoch to the next (eviction.cc). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -108,32 +108,35 @@ class Core final : public FileSystem {
   using Pieces = std::span<const std::span<const std::byte>>;
   using Reply = StatusOr<proto::MetadataReply>;
 
-  // --- session and lease (mount.cc, lease.cc) ---
-  void OnConnected(const proto::ConnectReply& reply, bool fresh);
+  // --- session and lease (mount.cc, lease.cc, eviction.cc) ---
+  void OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t epoch);
   void OnPush(proto::Push push);
-  void OnEvicted();
+  void OnEvicted(uint64_t epoch);
+  Task<void> StartAnew(uint64_t epoch);
   void TakeMap(const proto::ClusterMap& map);
   proto::Reclaim Held();
-  void BeginLease(const proto::Lease& lease);
+  void BeginLease(const proto::Lease& lease, uint64_t epoch);
   Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
-  Task<void> ReleaseLease(uint64_t lease_id);
+  Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
   void Background(Task<void> task);
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
 
   // --- the kernel's pages (pages.cc) ---
-  Task<void> GivePagesUp(Fid fid, uint64_t lease_id);
-  Task<void> ReturnPages(InodePtr inode, uint64_t lease_id);
+  Task<void> GivePagesUp(uint64_t epoch, Fid fid, uint64_t lease_id);
+  Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   Task<void> InvalidateKernel(std::vector<Fid> fids);
 
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
-  Task<Reply> AskAsSystem(
-      proto::MetadataRequest request);  // what follows from an open handle; with the rights of root
-  Task<Reply> AskBehindQueue(proto::MetadataRequest request);
+  // What follows from an open handle; with the rights of root.
+  Task<Reply> AskAsSystem(proto::MetadataRequest request);
+  // For those who do not pass the gate: in the epoch in which they began.
+  Task<Reply> AskIn(uint64_t epoch, proto::MetadataRequest request);
+  Task<Reply> AskBehindQueue(uint64_t epoch, proto::MetadataRequest request);
   Status CheckHandle(const FileHandle& handle) const;  // EIO if its session was evicted
 
   // --- changes answered before the MDS has done them (names_behind.cc) ---
@@ -202,7 +205,7 @@ class Core final : public FileSystem {
   // --- handles (open.cc) ---
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
-  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held);
+  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held, uint64_t epoch);
   Status TakeError(FileHandle& handle);
 
   // --- names (create.cc, directory.cc, remove.cc) ---
@@ -322,7 +325,12 @@ class Core final : public FileSystem {
   std::shared_ptr<Session> session_;
   std::unique_ptr<MetadataQueue> queue_;
   Gate gate_;
-  std::atomic<bool> cached_{false};
+  std::atomic<bool> cached_{false};  // changed while the gate is closed
+  // The epoch of the session (Session::epoch) that everything in memory here belongs to: handles, caches,
+  // what is held back. Every call names it, and fails if the session has ended since. Changed while the gate
+  // is closed and nothing is on its way (StartAnew), so whoever is inside the gate, holds an Inode::meta or
+  // has taken a flight sees one epoch only.
+  std::atomic<uint64_t> epoch_{1};
   std::atomic<uint64_t> times_held_{0};    // how often Held has been called
   std::atomic<uint64_t> leases_taken_{0};  // how often cached_ has become true
   std::atomic<bool> relieving_{false};
@@ -333,13 +341,14 @@ class Core final : public FileSystem {
   std::atomic<uint64_t> mdt_losses_{0};       // proto::ConnectReply
   std::atomic<bool> names_behind_{false};     // the MDS allows it
 
-  std::mutex behind_mutex_;               // orders changes that are answered early; taken before all others
-  std::atomic<uint64_t> lease_epoch_{0};  // Session::epoch in which the lease was had
-  Fid own_fid_;                           // the last one given; of sequence 0: there are none
+  std::mutex behind_mutex_;     // orders changes that are answered early; taken before all others
+  Fid own_fid_;                 // the last one given; of sequence 0: there are none
+  uint64_t own_fid_epoch_ = 0;  // in which they were given out
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
 
-  std::mutex mutex_;       // guards what follows
-  uint64_t lease_id_ = 0;  // 0: none
+  std::mutex mutex_;          // guards what follows
+  uint64_t lease_id_ = 0;     // 0: none
+  uint64_t lease_epoch_ = 0;  // in which it was granted
   Invalidation invalidation_;
   std::vector<InodePtr> dirty_;  // first come first
   std::unique_ptr<TimerHandle> write_behind_timer_;

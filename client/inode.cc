@@ -52,6 +52,34 @@ std::optional<FileContent> Inode::Content() const {
   return content;
 }
 
+void Inode::Forget() {
+  entries.clear();
+  complete = false;
+  ++version;
+  ++drops;
+  attr_known = false;
+  unsynced_whole = false;  // others may write
+  if (dirty_blocks == 0 && !pending.any()) layout.reset();
+  if (!inline_dirty()) inline_bytes.reset();
+}
+
+void Inode::Reset() {
+  pending = {};
+  inline_dirty_begin = inline_dirty_end = 0;
+  dirty_blocks = 0;
+  listed_dirty = direct_dirty = false;
+  mutation = 0;
+  unsynced.clear();
+  opens = write_opens = told = 0;
+  kept_open = false;
+  locks.clear();
+  pages.some = false;
+  pages.lease = 0;
+  pages.leaving.clear();
+  ++pages.recalls;
+  Forget();
+}
+
 Status ContentLost(const Inode& inode) {
   return ErrnoError(EIO, absl::StrFormat("file %s: its content was lost while this operation waited",
                                          inode.fid.ToString()));

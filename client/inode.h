@@ -3,7 +3,7 @@
 //
 // Fields are guarded by `mutex` unless they say otherwise; it is held for moments only, never across a
 // co_await, and no other mutex is taken under it. Order of waiting: Gate, then NameLock, then `range`, then
-// `sending`.
+// `meta`.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -126,6 +126,12 @@ struct Inode {
   // true.
   bool Apply(const proto::Attr& newer);
   void ApplyLayout(const proto::Layout& proto_layout);
+  // Attributes, entries and clean content may be out of date: others may have changed them. What is held back
+  // stays, and what it takes to send it.
+  void Forget();
+  // The session has ended: nothing is open, locked, leased or held back any more, nothing known is true.
+  // Nothing of it is on its way, and its data is dropped.
+  void Reset();
   std::optional<FileContent> Content() const;  // nothing: not known
 };
 

@@ -88,14 +88,7 @@ void InodeTable::Forget() {
   }
   for (const InodePtr& inode : All()) {
     std::lock_guard lock(inode->mutex);
-    inode->entries.clear();
-    inode->complete = false;
-    ++inode->version;
-    ++inode->drops;
-    inode->attr_known = false;
-    inode->unsynced_whole = false;  // others may write
-    inode->layout.reset();
-    if (!inode->inline_dirty()) inode->inline_bytes.reset();
+    inode->Forget();
   }
 }
 

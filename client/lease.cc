@@ -1,4 +1,4 @@
-// The filesystem lease: taking it, giving it up, losing the session.
+// The filesystem lease: taking it and giving it up.
 //
 // Both changes happen with the gate closed, so that each operation sees one way of working from its beginning
 // to its end.
@@ -21,39 +21,40 @@ void AddReadLease(const Inode& inode, uint64_t id, proto::Reclaim* held) {
 
 void Core::OnPush(proto::Push push) {
   if (push.has_map()) return TakeMap(push.map());
-  if (push.has_granted()) return BeginLease(push.granted());
+  const uint64_t epoch = session_->epoch();
+  if (push.has_granted()) return BeginLease(push.granted(), epoch);
   if (!push.has_revoke()) return;
   const Fid resource = FromProto(push.revoke().resource());
   Background(resource == kFilesystemFid ? GiveLeaseUp(push.revoke().id())
-                                        : GivePagesUp(resource, push.revoke().id()));
+                                        : GivePagesUp(epoch, resource, push.revoke().id()));
 }
 
 // Noted at once, so that a revocation that comes right behind finds it.
-void Core::BeginLease(const proto::Lease& lease) {
+void Core::BeginLease(const proto::Lease& lease, uint64_t epoch) {
   if (FromProto(lease.resource()) != kFilesystemFid || lease.mode() != proto::LEASE_WRITE) return;
   {
     std::lock_guard lock(mutex_);
     lease_id_ = lease.id();
+    lease_epoch_ = epoch;
   }
   promised_ = lease.promised_bytes();
   Background(options_.caching ? TakeLease(lease.id()) : GiveLeaseUp(lease.id()));
 }
 
+// Nothing is done if the lease was lost or revoked before its turn came; nor if what is here is still of an
+// earlier session: StartAnew takes it then.
 Task<void> Core::TakeLease(uint64_t lease_id) {
   co_await gate_.Close();
-  lease_epoch_ = session_->epoch();
   bool mine;
   {
     std::lock_guard lock(mutex_);
-    mine = lease_id_ == lease_id;
+    mine = lease_id_ == lease_id && lease_epoch_ == epoch_ && !cached();
   }
-  if (!mine) {
-    gate_.Open();
-    co_return;
+  if (mine) {
+    inodes_->Forget();  // what was true without the lease need not be true now
+    ++leases_taken_;
+    cached_.store(true, std::memory_order_release);
   }
-  inodes_->Forget();  // what was true without the lease need not be true now
-  ++leases_taken_;
-  cached_.store(true, std::memory_order_release);
   gate_.Open();
 }
 
@@ -62,14 +63,16 @@ Task<void> Core::TakeLease(uint64_t lease_id) {
 // released. Pages that come meanwhile have leases of their own (HoldPages).
 Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   co_await gate_.Close();
+  const uint64_t epoch = session_->epoch();
   bool mine;
   {
     std::lock_guard lock(mutex_);
-    mine = lease_id_ == lease_id;
+    mine = lease_id_ == lease_id && lease_epoch_ == epoch_;
+    if (lease_id_ == lease_id && !mine) lease_id_ = 0;
   }
-  if (!mine) {  // lost with an earlier session, or given up before
+  if (!mine) {  // lost with an earlier session, given up before, or not taken yet
     gate_.Open();
-    co_return co_await ReleaseLease(lease_id);
+    co_return co_await ReleaseLease(epoch, lease_id);
   }
   const bool was_cached = cached_.load();
   const Duration promised = environment_.clock.Now();
@@ -99,19 +102,19 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
     co_await InvalidateKernel(std::move(paged));
     Duration left = promised + options_.kernel_cache - environment_.clock.Now();
     if (left > 0ns) co_await environment_.clock.Sleep(left);
-    co_await targets_->ReturnGrants();
+    co_await targets_->ReturnGrants(epoch);
   }
   {
     std::lock_guard lock(mutex_);
     if (lease_id_ == lease_id) lease_id_ = 0;
   }
-  co_await ReleaseLease(lease_id);
+  co_await ReleaseLease(epoch, lease_id);
 }
 
-Task<void> Core::ReleaseLease(uint64_t lease_id) {
+Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
   proto::MetadataRequest release;
   release.mutable_release_lease()->set_id(lease_id);
-  auto released = co_await AskAsSystem(std::move(release));
+  auto released = co_await AskIn(epoch, std::move(release));
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
@@ -119,7 +122,9 @@ Task<void> Core::ReleaseLease(uint64_t lease_id) {
 proto::Reclaim Core::Held() {
   ++times_held_;  // before anything is counted: a close that comes later is not in it
   proto::Reclaim held;
-  for (const InodePtr& inode : inodes_->All()) {
+  std::vector<InodePtr> inodes;  // none: what is still here has gone with an earlier session
+  if (epoch_ == session_->epoch()) inodes = inodes_->All();
+  for (const InodePtr& inode : inodes) {
     std::lock_guard lock(inode->mutex);
     uint32_t count = inode->kept_open ? std::max(inode->told, 1u) : inode->told;
     if (count > 0) {
@@ -140,39 +145,6 @@ proto::Reclaim Core::Held() {
     lease->set_id(lease_id_);
   }
   return held;
-}
-
-// The session is gone: what was not written is lost, handles are dead, nothing known is true.
-void Core::OnEvicted() {
-  {
-    std::lock_guard lock(mutex_);
-    lease_id_ = 0;
-    dirty_.clear();
-    synced_mutation_ = 0;
-  }
-  cached_.store(false, std::memory_order_release);
-  names_behind_ = false;
-  {
-    std::lock_guard order(behind_mutex_);
-    own_fid_ = {};
-  }
-  targets_->Reset(0);
-  std::vector<Fid> paged = WithPages();
-  for (const InodePtr& inode : inodes_->All()) {
-    DiscardData(*inode);
-    std::lock_guard lock(inode->mutex);
-    inode->listed_dirty = false;
-    inode->opens = inode->write_opens = inode->told = 0;
-    inode->kept_open = false;
-    inode->locks.clear();
-    (void)ForgetPages(*inode);
-    inode->pages.leaving.clear();
-    ++inode->pages.recalls;
-    inode->layout.reset();
-    inode->inline_bytes.reset();
-  }
-  inodes_->Forget();
-  Background(InvalidateKernel(std::move(paged)));
 }
 
 }  // namespace nacre::client

@@ -13,7 +13,8 @@ Task<StatusOr<proto::LockRange>> Core::GetLock(HandlePtr handle, proto::LockRang
   *lock.mutable_fid() = ToProto(handle->inode->fid);
   proto::MetadataRequest request;
   *request.mutable_get_lock()->mutable_lock() = std::move(lock);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(handle->caller, std::move(request)));
+  SetCaller(handle->caller, &request);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(handle->epoch, std::move(request)));
   co_return reply.lock().conflict();
 }
 
@@ -25,8 +26,10 @@ Task<Status> Core::SetLock(HandlePtr handle, proto::LockRange lock, bool wait, u
   *request.mutable_set_lock()->mutable_lock() = lock;
   request.mutable_set_lock()->set_wait(wait);
   request.mutable_set_lock()->set_wait_id(wait_id);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(handle->caller, std::move(request)));
+  SetCaller(handle->caller, &request);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(handle->epoch, std::move(request)));
   std::lock_guard guard(handle->inode->mutex);
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));  // else it has gone with the session
   ApplyLock(&handle->inode->locks, lock);
   co_return OkStatus();
 }
@@ -36,9 +39,9 @@ void Core::CancelLock(HandlePtr handle, uint64_t wait_id) {
   *request.mutable_set_lock()->mutable_lock()->mutable_fid() = ToProto(handle->inode->fid);
   request.mutable_set_lock()->set_wait_id(wait_id);
   request.mutable_set_lock()->set_cancel(true);
-  Background([](Core* core, proto::MetadataRequest cancel) -> Task<void> {
-    (void)co_await core->AskAsSystem(std::move(cancel));
-  }(this, std::move(request)));
+  Background([](Core* core, uint64_t epoch, proto::MetadataRequest cancel) -> Task<void> {
+    (void)co_await core->AskIn(epoch, std::move(cancel));
+  }(this, handle->epoch, std::move(request)));
 }
 
 }  // namespace nacre::client

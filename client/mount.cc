@@ -49,16 +49,18 @@ Task<Status> Core::Start() {
     proto::MetadataRequest request;
     *request.mutable_report_problem()->mutable_fid() = ToProto(fid);
     request.mutable_report_problem()->set_message(std::move(message));
-    Background([](Core* core, proto::MetadataRequest report) -> Task<void> {
-      (void)co_await core->AskAsSystem(std::move(report));
-    }(this, std::move(request)));
+    Background([](Core* core, uint64_t epoch, proto::MetadataRequest report) -> Task<void> {
+      (void)co_await core->AskIn(epoch, std::move(report));
+    }(this, session_->epoch(), std::move(request)));
   });
   inodes_ = std::make_unique<InodeTable>(cache_, kInodeLimit);
   Session::Hooks hooks;
   hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
   hooks.held = [this] { return Held(); };
-  hooks.connected = [this](const proto::ConnectReply& reply, bool fresh) { OnConnected(reply, fresh); };
-  hooks.evicted = [this](std::string) { OnEvicted(); };
+  hooks.connected = [this](const proto::ConnectReply& reply, bool fresh, uint64_t epoch) {
+    OnConnected(reply, fresh, epoch);
+  };
+  hooks.evicted = [this](uint64_t epoch) { OnEvicted(epoch); };
   hooks.report = [this](proto::KeepAlive* keep_alive) {
     for (std::string& path : targets_->Paths()) keep_alive->add_paths(std::move(path));
     for (proto::PathState& state : targets_->PathStates()) *keep_alive->add_path_states() = std::move(state);
@@ -75,8 +77,8 @@ Task<Status> Core::Start() {
   co_return reply.status();
 }
 
-void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
-  if (fresh) targets_->Reset(reply.session());
+void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t epoch) {
+  if (fresh) targets_->Reset(reply.session(), epoch);
   TakeMap(reply.map());
   const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
   if (!fresh && lost) Background(ForgetLostChanges(synced_mutation_));
@@ -84,20 +86,22 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh) {
   names_behind_ = reply.names_behind();
   if (fresh) {
     std::lock_guard order(behind_mutex_);
-    own_fid_ = {reply.fid_sequence(), 0, 0};
+    own_fid_epoch_ = epoch;
+    // This may be said twice of one session: no FID is given twice.
+    if (own_fid_.sequence != reply.fid_sequence()) own_fid_ = {reply.fid_sequence(), 0, 0};
   }
-  if (fresh && reply.has_filesystem_lease()) BeginLease(reply.filesystem_lease());
+  if (fresh && reply.has_filesystem_lease()) BeginLease(reply.filesystem_lease(), epoch);
 }
 
 // An OSS that was started again is asked at once whether it has lost something.
 void Core::TakeMap(const proto::ClusterMap& map) {
   for (OstIndex ost : targets_->SetMap(map)) {
-    Background([](Core* core, OstIndex index) -> Task<void> {
+    Background([](Core* core, uint64_t epoch, OstIndex index) -> Task<void> {
       proto::ObjectRequest ping;
       ping.set_ost(index);
       ping.mutable_ping();
-      (void)co_await core->io_->Send(std::move(ping));  // what it says is noted on the way
-    }(this, ost));
+      (void)co_await core->io_->Send(epoch, std::move(ping));  // what it says is noted on the way
+    }(this, session_->epoch(), ost));
   }
 }
 
@@ -141,7 +145,7 @@ Task<Status> Core::Unmount() {
   Status sent = co_await SendEverything();
   co_await queue_->Drain();
   co_await DrainBackground();
-  co_await targets_->ReturnGrants();
+  co_await targets_->ReturnGrants(session_->epoch());
   co_await session_->End(true);
   co_await DrainBackground();  // what came before the end
   targets_->Close();
@@ -189,18 +193,22 @@ Task<Core::Reply> Core::Ask(const Caller& caller, proto::MetadataRequest request
 }
 
 Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
-  if (cached() && IsMutation(request)) *request.mutable_time() = ToProto(environment_.clock.Wall());
-  if (queue_->Idle()) return session_->Call(std::move(request));
-  return AskBehindQueue(std::move(request));
+  return AskIn(epoch_, std::move(request));
 }
 
-Task<Core::Reply> Core::AskBehindQueue(proto::MetadataRequest request) {
+Task<Core::Reply> Core::AskIn(uint64_t epoch, proto::MetadataRequest request) {
+  if (cached() && IsMutation(request)) *request.mutable_time() = ToProto(environment_.clock.Wall());
+  if (queue_->Idle()) return session_->Call(epoch, std::move(request));
+  return AskBehindQueue(epoch, std::move(request));
+}
+
+Task<Core::Reply> Core::AskBehindQueue(uint64_t epoch, proto::MetadataRequest request) {
   co_await queue_->Drain();
-  co_return co_await session_->Call(std::move(request));
+  co_return co_await session_->Call(epoch, std::move(request));
 }
 
 Status Core::CheckHandle(const FileHandle& handle) const {
-  if (handle.epoch == session_->epoch()) return OkStatus();
+  if (handle.epoch == epoch_ && handle.epoch == session_->epoch()) return OkStatus();
   return ErrnoError(EIO,
                     absl::StrFormat("file %s was opened before the MDS evicted this client: open it again",
                                     handle.inode->fid.ToString()));

@@ -158,8 +158,7 @@ Core::Settling::~Settling() {
 // behind_mutex_ is held.
 void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change) {
   SetCaller(caller, &request);
-  queue_->Push(lease_epoch_, std::move(request),
-               [this, change](const Reply& reply) { EndBehind(change, reply); });
+  queue_->Push(epoch_, std::move(request), [this, change](const Reply& reply) { EndBehind(change, reply); });
   early_answered_ = queue_->pushed();
   const uint64_t mutations = session_->mutations();
   for (const InodePtr& inode : {change.inode, change.directory, change.new_directory, change.replaced}) {
@@ -171,7 +170,7 @@ void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, Behi
 
 // The MDS has come to it. Its attributes are known here already; a file's layout is news.
 void Core::EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
-  if (!reply.ok() && session_->epoch() != lease_epoch_) return;  // evicted: all is forgotten, and said
+  if (!reply.ok() && session_->epoch() != epoch_) return NoteError(*change.inode, reply.status());  // evicted
   if (!reply.ok()) return Distrust(change, reply.status());
   const proto::Attr& attr = reply->has_entry() ? reply->entry().attr() : reply->attr().attr();
   if (attr.change() != change.number) {
@@ -234,7 +233,7 @@ bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
     number = inode->attr.change();
   }
   *request.mutable_time() = ToProto(environment_.clock.Wall());
-  queue_->Push(lease_epoch_, std::move(request), [inode, number, answer](const Reply& reply) {
+  queue_->Push(epoch_, std::move(request), [inode, number, answer](const Reply& reply) {
     if (!reply.ok() || reply->attr().attr().change() != number) {
       std::lock_guard guard(inode->mutex);
       inode->attr_known = false;

@@ -108,20 +108,20 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
 
 // --- reading ---
 
-Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
-                            CancellationPtr cancellation) {
+Task<Status> ObjectIo::Read(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces,
+                            bool* complete, CancellationPtr cancellation) {
   if (complete != nullptr) *complete = true;
   std::vector<Batch> batches = Plan(*layout, pieces, ReadBatchBytes(pieces), kReadParts);
   if (batches.empty()) co_return OkStatus();
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
-    co_return co_await ReadBatch(fid, layout, std::move(only), complete, cancellation);
+    co_return co_await ReadBatch(epoch, fid, layout, std::move(only), complete, cancellation);
   }
   std::vector<Task<Status>> reads;
   std::vector<std::unique_ptr<bool>> flags;
   for (Batch& batch : batches) {
     flags.push_back(std::make_unique<bool>(true));
-    reads.push_back(ReadBatch(fid, layout, std::move(batch), flags.back().get(), cancellation));
+    reads.push_back(ReadBatch(epoch, fid, layout, std::move(batch), flags.back().get(), cancellation));
   }
   std::vector<Status> results = co_await WhenAll(std::move(reads));
   for (const auto& flag : flags) {
@@ -131,10 +131,10 @@ Task<Status> ObjectIo::Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> piec
   co_return OkStatus();
 }
 
-Task<Status> ObjectIo::ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete,
+Task<Status> ObjectIo::ReadBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch, bool* complete,
                                  CancellationPtr cancellation) {
   std::vector<size_t> again;
-  CO_RETURN_IF_ERROR(co_await ReadOnce(fid, *layout, batch, false, &again, complete, cancellation));
+  CO_RETURN_IF_ERROR(co_await ReadOnce(epoch, fid, *layout, batch, false, &again, complete, cancellation));
   if (again.empty()) co_return OkStatus();
   Batch rest;
   rest.ost = batch.ost;
@@ -143,11 +143,12 @@ Task<Status> ObjectIo::ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* c
     rest.parts.push_back(std::move(batch.parts[index]));
   }
   std::vector<size_t> bad;
-  co_return co_await ReadOnce(fid, *layout, rest, true, &bad, complete, cancellation);
+  co_return co_await ReadOnce(epoch, fid, *layout, rest, true, &bad, complete, cancellation);
 }
 
-Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
-                                std::vector<size_t>* again, bool* complete, CancellationPtr cancellation) {
+Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout, const Batch& batch,
+                                bool last, std::vector<size_t>* again, bool* complete,
+                                CancellationPtr cancellation) {
   proto::ObjectRequest request;
   request.set_ost(batch.ost);
   std::vector<MemorySpan> memory;
@@ -164,8 +165,8 @@ Task<Status> ObjectIo::ReadOnce(Fid fid, const LayoutMap& layout, const Batch& b
     memory.insert(memory.end(), part.memory.begin(), part.memory.end());
   }
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
-                      co_await targets_.Call(std::move(request), CallMemory::kPutTarget, std::move(memory),
-                                             std::move(cancellation)));
+                      co_await targets_.Call(epoch, std::move(request), CallMemory::kPutTarget,
+                                             std::move(memory), std::move(cancellation)));
   if (reply.read().ranges_size() != static_cast<int>(batch.parts.size())) {
     co_return ErrnoError(EIO, absl::StrFormat("OST %d answered %d ranges of %d", batch.ost,
                                               reply.read().ranges_size(), batch.parts.size()));
@@ -253,14 +254,15 @@ bool ObjectIo::Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Par
 
 // --- writing ---
 
-Task<WriteResult> ObjectIo::Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode) {
+Task<WriteResult> ObjectIo::Write(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces,
+                                  WriteMode mode) {
   std::vector<Batch> batches = Plan(*layout, pieces, kBatchBytes, kWriteParts);
   if (batches.size() == 1) {
     Batch only = std::move(batches.front());
-    co_return co_await WriteBatch(fid, layout, std::move(only), mode);
+    co_return co_await WriteBatch(epoch, fid, layout, std::move(only), mode);
   }
   std::vector<Task<WriteResult>> writes;
-  for (Batch& batch : batches) writes.push_back(WriteBatch(fid, layout, std::move(batch), mode));
+  for (Batch& batch : batches) writes.push_back(WriteBatch(epoch, fid, layout, std::move(batch), mode));
   std::vector<WriteResult> results = co_await WhenAll(std::move(writes));
   WriteResult all;
   for (WriteResult& result : results) {
@@ -271,7 +273,8 @@ Task<WriteResult> ObjectIo::Write(Fid fid, LayoutPtr layout, std::vector<IoPiece
   co_return all;
 }
 
-Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, WriteMode mode) {
+Task<WriteResult> ObjectIo::WriteBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch,
+                                       WriteMode mode) {
   proto::ObjectRequest request;
   request.set_ost(batch.ost);
   proto::WriteObjects* write = request.mutable_write();
@@ -299,7 +302,7 @@ Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, W
   }
   if (mode.reserved) write->set_grant_used(blocks * kBlockSize);
   WriteResult result;
-  auto reply = co_await targets_.Call(std::move(request), CallMemory::kGetSource, std::move(memory));
+  auto reply = co_await targets_.Call(epoch, std::move(request), CallMemory::kGetSource, std::move(memory));
   if (mode.reserved) targets_.Used(batch.ost, blocks * kBlockSize);
   if (!reply.ok()) {
     result.status = reply.status();
@@ -310,18 +313,18 @@ Task<WriteResult> ObjectIo::WriteBatch(Fid fid, LayoutPtr layout, Batch batch, W
   co_return result;
 }
 
-Task<StatusOr<proto::ObjectReply>> ObjectIo::Send(proto::ObjectRequest request) {
+Task<StatusOr<proto::ObjectReply>> ObjectIo::Send(uint64_t epoch, proto::ObjectRequest request) {
   std::vector<MemorySpan> none;
-  co_return co_await targets_.Call(std::move(request), CallMemory::kNone, std::move(none));
+  co_return co_await targets_.Call(epoch, std::move(request), CallMemory::kNone, std::move(none));
 }
 
-Task<StatusOr<Losses>> ObjectIo::Sync(std::set<OstIndex> osts) {
+Task<StatusOr<Losses>> ObjectIo::Sync(uint64_t epoch, std::set<OstIndex> osts) {
   std::vector<Task<StatusOr<proto::ObjectReply>>> syncs;
   for (OstIndex ost : osts) {
     proto::ObjectRequest request;
     request.set_ost(ost);
     request.mutable_sync();
-    syncs.push_back(Send(std::move(request)));
+    syncs.push_back(Send(epoch, std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(syncs));
   Losses losses;

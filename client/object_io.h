@@ -1,9 +1,9 @@
 // Moves file bytes between memory and objects: maps extents by the layout, asks all OSTs at once, checks what
 // arrives.
 //
-// Stateless but for its references; thread-safe. A block that does not match its checksum is asked for once
-// more; then the read fails with EIO, the place is logged, and `problem` is told. Memory may be anywhere and
-// of any alignment; a device's is only read into, and checked by the device.
+// Stateless but for its references; thread-safe. `epoch`: Targets::Call. A block that does not match its
+// checksum is asked for once more; then the read fails with EIO, the place is logged, and `problem` is told.
+// Memory may be anywhere and of any alignment; a device's is only read into, and checked by the device.
 #pragma once
 
 #include <functional>
@@ -52,17 +52,18 @@ class ObjectIo {
 
   // Fills every piece; what no object holds reads as zeros. `*complete` (may be null) tells whether objects
   // held everything that was asked for: if not, they may just have been replaced by a truncation.
-  Task<Status> Read(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
+  Task<Status> Read(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
                     CancellationPtr cancellation = nullptr);
 
-  Task<WriteResult> Write(Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, WriteMode mode);
+  Task<WriteResult> Write(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces,
+                          WriteMode mode);
 
   // One request without data for one object.
-  Task<StatusOr<proto::ObjectReply>> Send(proto::ObjectRequest request);
+  Task<StatusOr<proto::ObjectReply>> Send(uint64_t epoch, proto::ObjectRequest request);
 
   // Everything that was written to these OSTs is on stable storage, unless it was lost before: the answer
   // says how often that may have happened.
-  Task<StatusOr<Losses>> Sync(std::set<OstIndex> osts);
+  Task<StatusOr<Losses>> Sync(uint64_t epoch, std::set<OstIndex> osts);
 
  private:
   struct Part;   // contiguous in an object, spread over memory
@@ -70,11 +71,11 @@ class ObjectIo {
 
   static std::vector<Batch> Plan(const LayoutMap& layout, const std::vector<IoPiece>& pieces,
                                  uint64_t batch_bytes, size_t most_parts);
-  Task<Status> ReadBatch(Fid fid, LayoutPtr layout, Batch batch, bool* complete,
+  Task<Status> ReadBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch, bool* complete,
                          CancellationPtr cancellation);
-  Task<Status> ReadOnce(Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
+  Task<Status> ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
                         std::vector<size_t>* again, bool* complete, CancellationPtr cancellation);
-  Task<WriteResult> WriteBatch(Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
+  Task<WriteResult> WriteBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
   void Examine(const Part& part, const proto::ReadRangeResult& result, MemoryWork* work,
                std::vector<uint32_t>* sums) const;
   static std::vector<uint32_t> SumBlocks(const Part& part, uint64_t length, MemoryWork* work);

@@ -11,7 +11,7 @@
 namespace nacre::client {
 
 HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told) {
-  auto handle = std::make_shared<FileHandle>(inode, flags, caller, session_->epoch());
+  auto handle = std::make_shared<FileHandle>(inode, flags, caller, epoch_);
   std::lock_guard lock(inode->mutex);
   ++inode->opens;
   if (handle->writable()) ++inode->write_opens;
@@ -101,7 +101,7 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
 
 Task<Status> Core::Release(HandlePtr handle) {
   NACRE_ENTER(pass);
-  if (handle->epoch != session_->epoch()) co_return OkStatus();
+  if (handle->epoch != epoch_) co_return OkStatus();  // nothing of it is left
   InodePtr inode = handle->inode;
   bool told = false, last = false, kept = false;
   uint64_t held = 0;
@@ -122,20 +122,20 @@ Task<Status> Core::Release(HandlePtr handle) {
     if (last) pages_lease = ForgetPages(*inode);
     last = inode->gone;
   }
-  if (pages_lease != 0) Background(ReturnPages(inode, pages_lease));
+  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
   Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {
-    Background(CloseAtMds(inode, 0, handle->writable(), held));
+    Background(CloseAtMds(inode, 0, handle->writable(), held, epoch_));
   } else if (told) {
-    Background(CloseAtMds(inode, 1, handle->writable(), held));
+    Background(CloseAtMds(inode, 1, handle->writable(), held, epoch_));
   }
   co_return error;
 }
 
 // Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
 // counts are right, but for a file that is not open here any more, which a Reclaim does not name.
-Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held) {
+Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held, uint64_t epoch) {
   const Fid fid = inode->fid;
   // What is on its way to the objects must not come after their destruction: it would bring them back.
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
@@ -146,7 +146,7 @@ Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t
     request.mutable_close()->set_write(write);
     co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
     auto reply =
-        co_await session_->CallOnce(std::move(request), [this, held] { return times_held_ == held; });
+        co_await session_->CallOnce(epoch, std::move(request), [this, held] { return times_held_ == held; });
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
     held = times_held_;
     std::lock_guard lock(inode->mutex);

@@ -39,7 +39,7 @@ Task<Status> Core::HoldPages(HandlePtr handle) {
     proto::MetadataRequest request;
     *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode.fid);
     request.mutable_acquire_lease()->set_mode(proto::LEASE_READ);
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(handle->epoch, std::move(request)));
     std::lock_guard lock(inode.mutex);
     if (inode.pages.recalls != recalls) continue;  // it may be this one that has been asked back meanwhile
     if (times_held_ != held) continue;             // a Reclaim that did not name it has ended it
@@ -54,7 +54,7 @@ bool Core::MayHavePages(const HandlePtr& handle) {
 
 // Reads that come from now on ask for a new lease; those before hold their pages locked, and the kernel waits
 // for them before it forgets.
-Task<void> Core::GivePagesUp(Fid fid, uint64_t lease_id) {
+Task<void> Core::GivePagesUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   InodePtr inode = inodes_->Get(fid);
   {
     std::lock_guard lock(inode->mutex);
@@ -66,11 +66,11 @@ Task<void> Core::GivePagesUp(Fid fid, uint64_t lease_id) {
   }
   std::vector<Fid> fids(1, fid);
   co_await InvalidateKernel(std::move(fids));
-  co_await ReturnPages(inode, lease_id);
+  co_await ReturnPages(epoch, inode, lease_id);
 }
 
-Task<void> Core::ReturnPages(InodePtr inode, uint64_t lease_id) {
-  co_await ReleaseLease(lease_id);
+Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
+  co_await ReleaseLease(epoch, lease_id);
   std::lock_guard lock(inode->mutex);
   std::erase(inode->pages.leaving, lease_id);
 }

@@ -121,7 +121,7 @@ Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_
       for (const ChunkPiece& piece : plan.pieces) {
         pieces.push_back({piece.file_offset(), cache_->Span(*piece.chunk, piece.interval)});
       }
-      Status read = co_await io_->Read(inode->fid, layout, std::move(pieces), nullptr);
+      Status read = co_await io_->Read(epoch_, inode->fid, layout, std::move(pieces), nullptr);
       cache_->FinishFetch(inode->data, plan, read.ok());
       if (!read.ok()) co_return read;
     }
@@ -204,7 +204,7 @@ Task<StatusOr<ReadResult>> Core::ReadObjects(InodePtr inode, LayoutPtr layout, u
     pieces.push_back({start + interval.begin, cache_->Span(chunk, interval)});
     result.pieces.emplace_back(chunk.data + interval.begin, interval.end - interval.begin);
   }
-  CO_RETURN_IF_ERROR(co_await io_->Read(inode->fid, layout, std::move(pieces), complete));
+  CO_RETURN_IF_ERROR(co_await io_->Read(epoch_, inode->fid, layout, std::move(pieces), complete));
   result.size = size;
   result.keep = std::move(pins);
   co_return result;

@@ -184,8 +184,8 @@ Task<StatusOr<bool>> Core::ReadParts(ReadIntoJob* job, size_t begin, size_t end,
   bool complete = true;
   for (auto& [device, some] : pieces) {
     bool all = true;
-    CO_RETURN_IF_ERROR(
-        co_await io_->Read(job->handle->inode->fid, layout, std::move(some), &all, job->cancellation));
+    CO_RETURN_IF_ERROR(co_await io_->Read(epoch_, job->handle->inode->fid, layout, std::move(some), &all,
+                                          job->cancellation));
     complete = complete && all;
   }
   std::lock_guard lock(job->mutex);

@@ -44,7 +44,7 @@ void Core::AfterRemoval(const proto::Attr& attr, bool kept) {
   }
   if (!unused) return;
   DiscardData(*inode);
-  if (kept) Background(CloseAtMds(std::move(inode), 0, false, times_held_));
+  if (kept) Background(CloseAtMds(std::move(inode), 0, false, times_held_, epoch_));
 }
 
 Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bool directory) {

@@ -82,9 +82,11 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   connect->set_name(name_);
   connect->set_version(1);
   bool fresh;
+  uint64_t epoch;
   {
     std::lock_guard lock(mutex_);
     fresh = id_ == 0;
+    epoch = epoch_;
     connect->set_replaces(fresh && replaces_);
     request.set_session(id_);
     connect->set_session(id_);
@@ -99,7 +101,8 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     co_return status;
   }
   const proto::ConnectReply& connected = reply.connect();
-  hooks_.connected(connected, fresh);
+  CO_RETURN_IF_ERROR(CheckConnecting(connection, epoch));
+  hooks_.connected(connected, fresh, epoch);
   if (!fresh) {
     Status reclaimed = co_await SendReclaim(channel);
     if (!reclaimed.ok()) {
@@ -108,9 +111,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     }
   }
   std::lock_guard lock(mutex_);
-  if (state_ == State::kEnded) co_return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
-  if (lost_ || connection != connection_)
-    co_return ErrnoError(ECONNRESET, "the stream to the MDS was lost at once");
+  CO_RETURN_IF_ERROR(CheckConnectingLocked(connection, epoch));
   id_ = connected.session();
   cluster_uuid_ = connected.cluster_uuid();
   keep_alive_ = std::max<Duration>(std::chrono::milliseconds(connected.lease_ms()) / 3, 100ms);
@@ -122,6 +123,19 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     if (auto session = self.lock()) Spawn(session->executor_, session->KeepAlive());
   });
   co_return connected;
+}
+
+// Whether the connection that is being made is still the one that is wanted.
+Status Session::CheckConnecting(uint64_t connection, uint64_t epoch) const {
+  std::lock_guard lock(mutex_);
+  return CheckConnectingLocked(connection, epoch);
+}
+
+Status Session::CheckConnectingLocked(uint64_t connection, uint64_t epoch) const {
+  if (state_ == State::kEnded) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
+  if (lost_ || connection != connection_ || epoch != epoch_)
+    return ErrnoError(ECONNRESET, "the stream to the MDS was lost at once");
+  return OkStatus();
 }
 
 Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel) {
@@ -202,10 +216,11 @@ void Session::Push(proto::Push push) {
 }
 
 void Session::Evict(std::string reason) {
+  uint64_t epoch;
   {
     std::lock_guard lock(mutex_);
     if (state_ == State::kEnded || id_ == 0) return;
-    ++epoch_;
+    epoch = ++epoch_;
     id_ = 0;
     nonce_ = random_.Next();
     next_sequence_ = 1;
@@ -216,7 +231,7 @@ void Session::Evict(std::string reason) {
       "the MDS has evicted this client (%s): open files and what was not written back are lost; going on "
       "with a new session",
       reason);
-  hooks_.evicted(reason);
+  hooks_.evicted(epoch);
 }
 
 // --- calls ---
@@ -255,8 +270,7 @@ void Session::Answered(const proto::MetadataRequest& request) {
   for (const proto::MetadataRequest& one : request.batch().requests()) unanswered_.erase(one.sequence());
 }
 
-Task<StatusOr<proto::MetadataReply>> Session::Call(proto::MetadataRequest request) {
-  const uint64_t epoch = this->epoch();
+Task<StatusOr<proto::MetadataReply>> Session::Call(uint64_t epoch, proto::MetadataRequest request) {
   if (IsMutation(request)) Number(epoch, &request);
   return CallNumbered(epoch, std::move(request));
 }
@@ -288,10 +302,9 @@ Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto
   co_return result;
 }
 
-Task<StatusOr<proto::MetadataReply>> Session::CallOnce(proto::MetadataRequest request,
+Task<StatusOr<proto::MetadataReply>> Session::CallOnce(uint64_t epoch, proto::MetadataRequest request,
                                                        std::function<bool()> still) {
   const Duration begin = clock_.Now();
-  uint64_t epoch = this->epoch();
   CO_ASSIGN_OR_RETURN(Turn turn, co_await WaitConnected(epoch, begin));
   if (still != nullptr && !still()) co_return absl::UnavailableError("out of date before it was sent");
   request.set_session(turn.session);
@@ -304,7 +317,7 @@ Task<void> Session::KeepAlive() {
   std::shared_ptr<Session> self = shared_from_this();
   proto::MetadataRequest request;
   hooks_.report(request.mutable_keep_alive());
-  auto reply = co_await CallOnce(std::move(request));
+  auto reply = co_await CallOnce(epoch(), std::move(request));
   if (!reply.ok()) LogDebug("keep-alive: %s", std::string(reply.status().message()));
   if (reply.ok()) hooks_.kept_alive(reply->keep_alive());
   std::lock_guard lock(mutex_);
@@ -319,7 +332,7 @@ Task<void> Session::End(bool clean) {
   if (clean) {
     proto::MetadataRequest request;
     request.mutable_disconnect();
-    auto reply = co_await CallOnce(std::move(request));
+    auto reply = co_await CallOnce(epoch(), std::move(request));
     if (!reply.ok())
       LogWarning("the MDS was not told of the unmount: %s", std::string(reply.status().message()));
   }

@@ -31,10 +31,12 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Hooks {
     std::function<void(proto::Push)> push;  // revocations, grants, maps
     std::function<proto::Reclaim()> held;   // what this client holds, for Reclaim
-    std::function<void(const proto::ConnectReply&, bool fresh)>
-        connected;                                    // fresh: a new session; before calls go on
-    std::function<void(std::string reason)> evicted;  // everything held is gone; a new session follows
-    std::function<void(proto::KeepAlive*)> report;    // fills in what nacre status shows
+    // `fresh`: a new session, in this epoch. Called before calls go on; may be called again for the same
+    // session and epoch if the stream was lost before they did.
+    std::function<void(const proto::ConnectReply&, bool fresh, uint64_t epoch)> connected;
+    // Everything held in earlier epochs is gone; a new session follows, in this one.
+    std::function<void(uint64_t epoch)> evicted;
+    std::function<void(proto::KeepAlive*)> report;  // fills in what nacre status shows
     std::function<void(const proto::KeepAliveReply&)> kept_alive;
   };
 
@@ -44,17 +46,19 @@ class Session : public std::enable_shared_from_this<Session> {
   // The first connection. UNAVAILABLE, saying what to check, if the MDS cannot be reached within `patience`.
   Task<StatusOr<proto::ConnectReply>> Start(Duration patience);
 
+  // Calls name the epoch under which their reason was found: EIO, and nothing is sent, once the session of
+  // that epoch has ended.
+  //
   // Sends and repeats until there is an answer.
-  Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request);
+  Task<StatusOr<proto::MetadataReply>> Call(uint64_t epoch, proto::MetadataRequest request);
   // Gives a mutation its number in the session of this epoch, as one that is unanswered from now on; nothing
   // if that session has ended.
   void Number(uint64_t epoch, proto::MetadataRequest* mutation);
-  // As Call, for what Number has been called for, alone or in a batch. EIO if the session of that epoch has
-  // ended.
+  // As Call, for what Number has been called for, alone or in a batch.
   Task<StatusOr<proto::MetadataReply>> CallNumbered(uint64_t epoch, proto::MetadataRequest request);
   // Sends once: UNAVAILABLE if the stream was lost meanwhile, or if `still`, asked when there is a stream to
   // send it over, says that it is out of date.
-  Task<StatusOr<proto::MetadataReply>> CallOnce(proto::MetadataRequest request,
+  Task<StatusOr<proto::MetadataReply>> CallOnce(uint64_t epoch, proto::MetadataRequest request,
                                                 std::function<bool()> still = nullptr);
 
   // Says goodbye (`clean`: with Disconnect) and stops.
@@ -84,6 +88,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void Evict(std::string reason);
   Task<void> Reconnect(uint64_t connection);
   Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
+  Status CheckConnecting(uint64_t connection, uint64_t epoch) const;
+  Status CheckConnectingLocked(uint64_t connection, uint64_t epoch) const;  // mutex held
   Task<Status> SendReclaim(std::shared_ptr<MetadataChannel> channel);
   Task<void> KeepAlive();
   void Wake();

@@ -116,7 +116,7 @@ Task<Status> Core::ForEachObject(InodePtr inode, uint64_t offset, uint64_t lengt
     proto::ObjectRequest request = make(layout->Object(extent.stripe), extent.begin, extent.end, inode->fid);
     request.set_ost(layout->Ost(extent.stripe));
     osts.push_back(layout->Ost(extent.stripe));
-    calls.push_back(io_->Send(std::move(request)));
+    calls.push_back(io_->Send(epoch_, std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(calls));
   int64_t delta = 0;
@@ -175,7 +175,7 @@ Task<StatusOr<uint64_t>> Core::NextData(LayoutPtr layout, uint64_t offset) {
     request.set_ost(layout->Ost(stripe));
     *request.mutable_seek()->mutable_object() = ToProto(layout->Object(stripe));
     request.mutable_seek()->set_offset(layout->ObjectEnd(stripe, offset));
-    calls.push_back(io_->Send(std::move(request)));
+    calls.push_back(io_->Send(epoch_, std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(calls));
   uint64_t nearest = UINT64_MAX;
@@ -199,7 +199,7 @@ Task<StatusOr<uint64_t>> Core::NextHole(LayoutPtr layout, uint64_t offset, uint6
       *request.mutable_seek()->mutable_object() = ToProto(layout->Object(piece.stripe));
       request.mutable_seek()->set_offset(piece.object_offset);
       request.mutable_seek()->set_hole(true);
-      CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await io_->Send(std::move(request)));
+      CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await io_->Send(epoch_, std::move(request)));
       data_until[piece.stripe] = reply.seek().found() ? reply.seek().offset() : piece.object_offset;
     }
     if (data_until[piece.stripe] < piece.object_offset + piece.length) {

@@ -41,12 +41,13 @@ proto::PathState StateOf(const std::string& address, const PathStats& stats) {
 Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss)
     : transport_(transport), clock_(clock), policy_(policy), on_loss_(std::move(on_loss)) {}
 
-void Targets::Reset(SessionId session) {
+void Targets::Reset(SessionId session, uint64_t epoch) {
   std::map<std::string, std::shared_ptr<ObjectStub>> old;
   {
     std::lock_guard lock(mutex_);
+    if (epoch < epoch_ || (epoch == epoch_ && (session == 0 || session == session_))) return;
     session_ = session;
-    ++generation_;
+    epoch_ = epoch;
     old.swap(stubs_);
     for (auto& [index, target] : targets_) target.granted = 0;
   }
@@ -85,16 +86,16 @@ void Targets::Close() {
   for (auto& [address, stub] : old) stub->Close();
 }
 
-uint64_t Targets::generation() const {
+bool Targets::Current(uint64_t epoch) const {
   std::lock_guard lock(mutex_);
-  return generation_;
+  return epoch == epoch_;
 }
 
 // Null: wait, there is no session or no such OST yet.
-StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t generation) {
+StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t epoch) {
   std::lock_guard lock(mutex_);
   if (closed_) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
-  if (generation != generation_) return Evicted();
+  if (epoch != epoch_) return Evicted();
   auto target = targets_.find(ost);
   if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
   if (auto it = stubs_.find(target->second.address); it != stubs_.end()) return it->second;
@@ -104,14 +105,13 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t gen
   return stub;
 }
 
-Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, CallMemory kind,
-                                                 std::vector<MemorySpan> memory,
+Task<StatusOr<proto::ObjectReply>> Targets::Call(uint64_t epoch, proto::ObjectRequest request,
+                                                 CallMemory kind, std::vector<MemorySpan> memory,
                                                  CancellationPtr cancellation) {
   const OstIndex ost = request.ost();
-  const uint64_t generation = this->generation();
   const Duration begin = clock_.Now();
   Duration pause = policy_.pause;
-  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, StubOf(ost, generation));
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, StubOf(ost, epoch));
   while (stub == nullptr) {
     if (!policy_.hard && clock_.Now() - begin > policy_.soft_timeout) {
       co_return ErrnoError(EIO,
@@ -120,11 +120,11 @@ Task<StatusOr<proto::ObjectReply>> Targets::Call(proto::ObjectRequest request, C
     if (cancellation != nullptr) CO_RETURN_IF_ERROR(cancellation->status());
     co_await clock_.Sleep(pause);
     pause = std::min(2 * pause, policy_.max_pause);
-    CO_ASSIGN_OR_RETURN(stub, StubOf(ost, generation));
+    CO_ASSIGN_OR_RETURN(stub, StubOf(ost, epoch));
   }
   auto reply = co_await stub->Call(std::move(request), kind, std::move(memory), std::move(cancellation));
   if (reply.ok()) NoteInstance(ost, *reply);
-  if (!reply.ok() && generation != this->generation()) co_return Evicted();
+  if (!reply.ok() && !Current(epoch)) co_return Evicted();
   co_return reply;
 }
 
@@ -156,19 +156,20 @@ bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {
   return false;
 }
 
-Task<Status> Targets::Ask(OstIndex ost, uint64_t want) {
+Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want) {
   proto::ObjectRequest request;
   request.set_ost(ost);
   request.mutable_grant()->set_want(want);
   std::vector<MemorySpan> none;
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
-                      co_await Call(std::move(request), CallMemory::kNone, std::move(none)));
+                      co_await Call(epoch, std::move(request), CallMemory::kNone, std::move(none)));
   std::lock_guard lock(mutex_);
+  if (epoch != epoch_) co_return Evicted();
   targets_[ost].granted = reply.grant();
   co_return OkStatus();
 }
 
-Task<bool> Targets::Reserve(OstIndex ost, uint64_t bytes) {
+Task<bool> Targets::Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes) {
   uint64_t want = 0;
   if (TryReserve(ost, bytes, &want)) co_return true;
   std::shared_ptr<AsyncMutex> asking;
@@ -178,7 +179,7 @@ Task<bool> Targets::Reserve(OstIndex ost, uint64_t bytes) {
   }
   AsyncMutex::Guard turn = co_await asking->Lock();
   if (TryReserve(ost, bytes, &want)) co_return true;  // who was before us asked for enough
-  Status asked = co_await Ask(ost, want + kGrantAhead);
+  Status asked = co_await Ask(epoch, ost, want + kGrantAhead);
   if (!asked.ok()) {
     LogDebug("OST %d grants no space: %s", ost, std::string(asked.message()));
     co_return false;
@@ -199,7 +200,7 @@ void Targets::Used(OstIndex ost, uint64_t bytes) {
   target.granted -= std::min(target.granted, bytes);
 }
 
-Task<void> Targets::ReturnGrants() {
+Task<void> Targets::ReturnGrants(uint64_t epoch) {
   std::vector<OstIndex> osts;
   {
     std::lock_guard lock(mutex_);
@@ -217,7 +218,7 @@ Task<void> Targets::ReturnGrants() {
       asking = target.asking;
     }
     AsyncMutex::Guard turn = co_await asking->Lock();
-    Status asked = co_await Ask(ost, 0);
+    Status asked = co_await Ask(epoch, ost, 0);
     if (!asked.ok()) LogDebug("OST %d took no grant back: %s", ost, std::string(asked.message()));
   }
 }
@@ -250,11 +251,6 @@ std::vector<proto::PathState> Targets::PathStates() const {
     for (const PathStats& stats : stub->peer()->path().stats) states.push_back(StateOf(address, stats));
   }
   return states;
-}
-
-size_t Targets::count() const {
-  std::lock_guard lock(mutex_);
-  return targets_.size();
 }
 
 }  // namespace nacre::client

@@ -2,7 +2,9 @@
 // write-behind (Lustre's grants): a write is accepted into the cache only if the space that it will take is
 // granted, so it cannot fail later.
 //
-// Thread-safe. A session's end means new stubs (Reset): their sequences begin anew.
+// Thread-safe. A session's end means new stubs (Reset): their sequences begin anew. Calls name the epoch of
+// the session (Session::epoch) under which their reason was found, and fail with EIO in any other: what was
+// begun or acknowledged under a session that has ended is never sent under the next one.
 #pragma once
 
 #include <functional>
@@ -29,8 +31,9 @@ class Targets {
   using OnLoss = std::function<void(OstIndex ost, uint64_t losses)>;
   Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss);
 
-  // Closes the stubs of the old session; grants are gone with it.
-  void Reset(SessionId session);
+  // The session of this epoch from now on; 0: there is none yet. Closes the stubs of the old one; grants are
+  // gone with it. What is older than what is known, or the same, changes nothing.
+  void Reset(SessionId session, uint64_t epoch);
   // Returns the OSTs whose OSS has been started again since it last answered: worth a call.
   std::vector<OstIndex> SetMap(const proto::ClusterMap& map);
   // Every call ends with ESHUTDOWN.
@@ -38,19 +41,19 @@ class Targets {
 
   // Sends to the OSS that has the OST now. EIO if the map has no such OST (soft: after the timeout; hard:
   // waits for a map that has).
-  Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
+  Task<StatusOr<proto::ObjectReply>> Call(uint64_t epoch, proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory,
                                           CancellationPtr cancellation = nullptr);
 
   // Sets `bytes` of granted space aside, asking the OST for more if need be. False: the OST has none to give,
   // write through.
-  Task<bool> Reserve(OstIndex ost, uint64_t bytes);
+  Task<bool> Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes);
   // Gives back what Reserve set aside and was not used.
   void Unreserve(OstIndex ost, uint64_t bytes);
   // What was set aside has gone with a write that the OST has answered.
   void Used(OstIndex ost, uint64_t bytes);
   // Gives grants that are not in use back to the OSTs.
-  Task<void> ReturnGrants();
+  Task<void> ReturnGrants(uint64_t epoch);
 
   // How bytes of this memory went to or from the OSS that has the OST (Peer::PathFor); empty: not spoken to
   // yet.
@@ -59,7 +62,6 @@ class Targets {
   std::vector<std::string> Paths() const;
   // What calls have done over each way to each OSS.
   std::vector<proto::PathState> PathStates() const;
-  size_t count() const;
 
  private:
   struct Target {
@@ -71,10 +73,10 @@ class Targets {
     std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
   };
 
-  StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t generation);
+  StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t epoch);
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
-  Task<Status> Ask(OstIndex ost, uint64_t want);
-  uint64_t generation() const;
+  Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want);
+  bool Current(uint64_t epoch) const;
   void NoteInstance(OstIndex ost, const proto::ObjectReply& reply);
 
   Transport& transport_;
@@ -82,8 +84,8 @@ class Targets {
   const RetryPolicy policy_;
   const OnLoss on_loss_;
   mutable std::mutex mutex_;
-  SessionId session_ = 0;    // 0: none just now
-  uint64_t generation_ = 0;  // rises with each session: what was begun under an older one must not be sent
+  SessionId session_ = 0;  // 0: none just now
+  uint64_t epoch_ = 0;     // of that session, or of the one to come
   bool closed_ = false;
   std::map<std::string, std::shared_ptr<ObjectStub>> stubs_;  // by address
   std::map<OstIndex, Target> targets_;

@@ -57,6 +57,7 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   } else {
     written = co_await WriteThrough(handle, offset, pieces, size);
   }
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));  // what went into the cache of a session that is gone is lost
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
   }
@@ -218,7 +219,7 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
   bool granted = true;
   for (const StripePiece& piece : layout->Map(offset, size)) {
     uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
-    granted = co_await targets_->Reserve(piece.ost, bytes);
+    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes);
     if (!granted) break;
     reserved[piece.ost] += bytes;
   }
@@ -337,7 +338,7 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
       copied += count;
     }
     WriteMode mode;
-    WriteResult result = co_await io_->Write(inode->fid, layout, std::move(io), mode);
+    WriteResult result = co_await io_->Write(epoch_, inode->fid, layout, std::move(io), mode);
     {
       std::lock_guard lock(inode->mutex);
       inode->unsynced.merge(result.osts);
@@ -462,7 +463,7 @@ Task<void> Core::DestroyObjects(LayoutPtr layout) {
     proto::ObjectRequest request;
     request.set_ost(layout->Ost(stripe));
     *request.mutable_destroy()->add_objects() = ToProto(layout->Object(stripe));
-    (void)co_await io_->Send(std::move(request));  // what stays is found by the checker
+    (void)co_await io_->Send(epoch_, std::move(request));  // what stays is found by the checker
   }
 }
 

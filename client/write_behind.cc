@@ -142,7 +142,9 @@ Task<Status> Core::SendFlight(InodePtr inode, DataCache::Flight flight) {
   const uint64_t end = last.chunk_offset + last.interval.end;
   WriteMode mode;
   mode.reserved = true;
-  WriteResult result = co_await io_->Write(inode->fid, layout, std::move(pieces), mode);
+  WriteResult result;
+  result.status = ContentLost(*inode);
+  if (layout != nullptr) result = co_await io_->Write(epoch_, inode->fid, layout, std::move(pieces), mode);
   {
     std::lock_guard lock(inode->mutex);
     inode->dirty_blocks -= std::min(inode->dirty_blocks, flight.blocks);
@@ -379,7 +381,7 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
     }
   }
   if (!osts.empty()) {
-    auto synced = co_await io_->Sync(osts);
+    auto synced = co_await io_->Sync(epoch_, osts);
     {
       std::lock_guard lock(inode->mutex);
       if (!synced.ok()) inode->unsynced.merge(written);

@@ -2,6 +2,7 @@
 // the operation comes to an end.
 #include <linux/falloc.h>
 
+#include "client/inode.h"
 #include "tests/client/harness.h"
 
 namespace nacre::client {
@@ -66,8 +67,7 @@ TEST(Races, ReadAndFallocateWhileAnotherClientTruncates) {
 }
 
 // What waits for a range while the client is evicted may find nothing there any more: it fails,
-// with the client's EIO or the OST's ESTALE, and the daemon lives. What is in the cache is still served until
-// the client has heard of its eviction.
+// with the client's EIO or the OST's ESTALE, and the daemon lives.
 TEST(Races, OperationsThatWaitDuringAnEviction) {
   Harness harness;
   auto mine = harness.Mount();
@@ -92,6 +92,50 @@ TEST(Races, OperationsThatWaitDuringAnEviction) {
   ASSERT_FALSE(started->failed.empty());
   for (const Status& status : started->failed)
     EXPECT_THAT(status, testing::AnyOf(HasErrno(EIO), HasErrno(ESTALE)));
+}
+
+// Under the lease a write may wait for room in the cache when the session ends. What has been acknowledged
+// under the old session is lost, and said so; what waits is not acknowledged any more; and nothing of either
+// reaches an object under the next session.
+TEST(Races, NothingOfAnOldSessionIsSentUnderTheNext) {
+  HarnessOptions options;
+  options.client.cache_bytes = 4 * kMiB;
+  options.client.dirty_bytes = 1 * kMiB;
+  Harness harness(options);
+  auto mine = harness.Mount();
+  HandlePtr file = mine->Create("f");
+  HandlePtr reader = mine->OpenName("f");
+  const std::string old = Pattern(1, kSize);
+  mine->Write(file, 0, old);
+  ASSERT_TRUE(mine->Fsync(file).ok());
+  const int node = mine->process()->node();
+  for (int other = 0; other < harness.cluster.nodes(); ++other) {
+    harness.network.Cut(node, other);
+    harness.network.Cut(other, node);
+  }
+  mine->Write(file, 0, Pattern(2, kMiB));  // acknowledged, by the lease
+  const std::string more = Pattern(3, 4096);
+  const std::span<const std::byte> piece = std::as_bytes(std::span(more));
+  auto started = std::make_shared<Started>();
+  Begin(started, *mine, mine->fs().Write(file, 0, std::span(&piece, 1)));
+  Begin(started, *mine, mine->fs().Fsync(reader, false));
+  auto theirs = harness.Mount();  // once the other one is evicted
+  HandlePtr other = theirs->OpenName("f");
+  EXPECT_EQ(theirs->Read(other, 0, kMiB), old);
+  EXPECT_EQ(started->ended, 0);
+  ASSERT_TRUE(theirs->Unmount().ok());
+  const std::vector<int> osses = {harness.cluster.oss(0), harness.cluster.oss(1)};
+  for (int oss : osses) harness.cluster.Crash(oss, sim::Loss::kProcess);
+  harness.network.Heal();  // the client hears of its eviction by the MDS, not by an OSS that refuses it
+  harness.world.clock().At(20s, [&] {
+    for (int oss : osses) harness.cluster.Boot(oss);
+  });
+  ASSERT_TRUE(harness.RunUntil([&] { return started->ended == started->begun; }));
+  EXPECT_THAT(started->failed, testing::ElementsAre(HasErrno(EIO), HasErrno(EIO)));
+  harness.world.RunFor(60s);  // for what is left of it to be sent, if it were
+  EXPECT_THAT(mine->TryWrite(file, 0, "more").status(), HasErrno(EIO));
+  EXPECT_EQ(mine->Read(mine->OpenName("f"), 0, kMiB), old);
+  EXPECT_TRUE(mine->Await(mine->fs().Release(file)).ok());
 }
 
 // Write-behind takes many files off its list at once and sends them in parts. A revocation that comes then

@@ -25,14 +25,15 @@ TEST(Targets, AnAddressThatIsNoneFailsTheCallsAndNothingElse) {
   RetryPolicy policy;
   policy.hard = false;
   Targets targets(*transport, RealClock(), policy, [](OstIndex, uint64_t) {});
-  targets.Reset(1);
+  targets.Reset(1, 1);
   targets.SetMap(MapOf(0, "nowhere"));
+  uint64_t epoch = 1;
   auto call = [&] {
     proto::ObjectRequest request;
     request.mutable_sync();
     std::vector<MemorySpan> none;
     std::optional<Status> ended;
-    Spawn(context.get_executor(), targets.Call(std::move(request), CallMemory::kNone, std::move(none)),
+    Spawn(context.get_executor(), targets.Call(epoch, std::move(request), CallMemory::kNone, std::move(none)),
           [&ended](StatusOr<proto::ObjectReply> reply) { ended = reply.status(); });
     context.restart();
     context.poll();
@@ -42,7 +43,9 @@ TEST(Targets, AnAddressThatIsNoneFailsTheCallsAndNothingElse) {
   EXPECT_EQ(ToErrno(call()), EINVAL);
   EXPECT_TRUE(targets.Paths().empty());
   targets.SetMap(MapOf(0, "nowhere else"));
-  targets.Reset(2);
+  targets.Reset(2, 2);
+  EXPECT_EQ(ToErrno(call()), EIO);  // begun in the old epoch
+  epoch = 2;
   EXPECT_EQ(ToErrno(call()), EINVAL);
   targets.Close();
 }

@@ -1,0 +1,52 @@
+// The end of a session: the MDS has evicted this client.
+//
+// From the moment at which it is known (OnEvicted) no call of the old epoch is sent any more, wherever its
+// caller waits: the session, the targets and the queue refuse the epoch, and calls under way end. So
+// everybody inside the gate comes to its end soon, with EIO. Then, with the gate closed and nothing on its
+// way, what belonged to the old session is dropped and the new epoch begins (StartAnew).
+#include "client/core.h"
+#include "common/log.h"
+
+namespace nacre::client {
+
+void Core::OnEvicted(uint64_t epoch) {
+  targets_->Reset(0, epoch);
+  {
+    std::lock_guard lock(mutex_);
+    if (lease_epoch_ < epoch) lease_id_ = 0;
+  }
+  {
+    std::lock_guard order(behind_mutex_);
+    if (own_fid_epoch_ < epoch) own_fid_ = {};
+  }
+  Background(StartAnew(epoch));
+}
+
+// What was held back is sent in vain, so that each file has its error: first for those inside the gate who
+// wait for room in the cache, then for what they have left there.
+Task<void> Core::StartAnew(uint64_t epoch) {
+  (void)co_await SendEverything();
+  co_await gate_.Close();
+  (void)co_await SendEverything();
+  co_await queue_->Drain();
+  std::vector<Fid> paged = WithPages();
+  for (const InodePtr& inode : inodes_->All()) {
+    DiscardData(*inode);
+    std::lock_guard lock(inode->mutex);
+    inode->Reset();
+  }
+  inodes_->Forget();
+  cached_.store(false, std::memory_order_release);
+  synced_mutation_ = 0;
+  epoch_ = epoch;
+  uint64_t lease_id;
+  {
+    std::lock_guard lock(mutex_);
+    lease_id = lease_epoch_ == epoch ? lease_id_ : 0;
+  }
+  gate_.Open();
+  if (lease_id != 0) co_await TakeLease(lease_id);  // granted by the new session meanwhile
+  co_await InvalidateKernel(std::move(paged));
+}
+
+}  // namespace nacre::client
