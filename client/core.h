@@ -205,6 +205,8 @@ class Core final : public FileSystem {
   // --- handles (open.cc) ---
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
+  Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
+  InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held, uint64_t epoch);
   Status TakeError(FileHandle& handle);
 

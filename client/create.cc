@@ -21,6 +21,15 @@ proto::MetadataRequest MknodRequest(Fid parent, const std::string& name, uint32_
 
 }  // namespace
 
+// The regular file that the name is known to mean; null: none, or that is not known.
+InodePtr Core::KnownFile(Inode& directory, const std::string& name) {
+  const Fid fid = FindName(directory, name).fid;
+  InodePtr inode = fid ? inodes_->Find(fid) : nullptr;
+  if (inode == nullptr) return nullptr;
+  std::lock_guard lock(inode->mutex);
+  return inode->attr_known && S_ISREG(inode->attr.mode()) ? inode : nullptr;
+}
+
 Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::string name, uint32_t mode,
                                      int flags) {
   NACRE_ENTER(pass);
@@ -37,6 +46,17 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
       co_return created;
     }
     lock = co_await NameLock::Take(directory, name);
+    if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC) {
+      // The MDS must not empty a file of which this client holds something back: an open does it, in its
+      // order among the writes.
+      co_await LearnName(caller, directory, name);
+      if (InodePtr file = KnownFile(*directory, name)) {
+        Created created;
+        CO_ASSIGN_OR_RETURN(created.handle, co_await OpenInside(caller, file->fid, flags & ~O_CREAT));
+        created.known = MakeKnown(*file);
+        co_return created;
+      }
+    }
   }
   const Fid existing = directory != nullptr ? FindName(*directory, name).fid : Fid{};
   Settling settling(*this, {directory, existing ? inodes_->Find(existing) : nullptr});

@@ -45,6 +45,10 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
 
 Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
   NACRE_ENTER(pass);
+  co_return co_await OpenInside(caller, fid, flags);
+}
+
+Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int flags) {
   if (cached()) {
     HandlePtr handle = TryOpenLocally(caller, fid, flags);
     if (handle != nullptr) co_return handle;
