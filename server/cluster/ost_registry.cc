@@ -177,6 +177,7 @@ Status OstRegistry::CheckAndConnect(const proto::RegisterOssRequest& request) {
 Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
   CO_RETURN_IF_ERROR(CheckAndConnect(request));
   KvBatch batch;
+  batch.UseReserve();  // without its OSTs a full cluster could not be emptied
   for (const proto::OstInfo& info : request.osts()) {
     OstRecord record{info.uuid(), request.address(), info.total_bytes()};
     batch.Put(OstKey(info.index()), EncodeOst(record));

@@ -38,7 +38,8 @@ class KvBatch {
   }
   bool empty() const { return ops_.empty(); }
 
-  // For changes that free space in the end (a deletion): may use a part of what the store keeps in reserve.
+  // For what a full store must still take (a deletion, what a server needs to be started): may use a part of
+  // what the store keeps in reserve.
   void UseReserve() { use_reserve_ = true; }
   bool uses_reserve() const { return use_reserve_; }
 

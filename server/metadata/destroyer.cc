@@ -35,7 +35,6 @@ bool AllDone(const DestroyRecord& record, const std::set<OstIndex>& done) {
 Task<Status> TakeOff(std::shared_ptr<Mds> mds, const Page& page, const std::set<OstIndex>& done,
                      size_t* left) {
   KvBatch batch;
-  batch.UseReserve();
   for (size_t i = 0; i < page.sequences.size(); ++i) {
     if (AllDone(page.records[i], done))
       batch.Erase(NumberKey(Table::kDestroy, page.sequences[i]));

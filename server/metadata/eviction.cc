@@ -19,7 +19,6 @@ std::string EncodePending(const std::vector<OstIndex>& osts) {
 
 Task<Status> StorePending(MdsPtr mds, SessionId session, std::vector<OstIndex> osts) {
   KvBatch batch;
-  batch.UseReserve();
   std::string key = NumberKey(Table::kFence, session);
   if (osts.empty())
     batch.Erase(std::move(key));

@@ -82,7 +82,7 @@ Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& re
   if (session->ended()) co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
   if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
-  co_return co_await mds->tables->Commit(transaction);
+  co_return co_await mds->tables->Commit(transaction, Tables::For::kClient);
 }
 
 void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply) {
@@ -188,7 +188,6 @@ void QueueDestroy(const Inode& inode, KvBatch* batch) {
 }
 
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
-  transaction->batch().UseReserve();
   QueueDestroy(*inode, &transaction->batch());
   if (inode->inline_data || S_ISLNK(inode->mode))
     transaction->batch().Erase(FidKey(Table::kBody, inode->fid));

@@ -84,7 +84,6 @@ SessionPtr SessionTable::FindByNonce(uint64_t nonce) const {
 
 Task<Status> SessionTable::Remove(SessionPtr session) {
   KvBatch batch;
-  batch.UseReserve();
   batch.Erase(NumberKey(Table::kSession, session->id));
   CO_RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
     batch.Erase(std::move(entry.key));

@@ -171,23 +171,30 @@ Task<Status> Tables::Sync() {
 }
 
 Task<Status> Tables::CommitBatch(KvBatch batch) {
+  batch.UseReserve();
+  co_return co_await CommitToStore(std::move(batch));
+}
+
+Task<Status> Tables::CommitToStore(KvBatch batch) {
   CO_RETURN_IF_ERROR(CheckOpen());
-  unsynced_ = true;
-  co_return co_await store_.Commit(std::move(batch));
+  Status status = co_await store_.Commit(std::move(batch));
+  unsynced_ = true;  // behind the commit: a Sync that began before it may not have it
+  co_return status;
 }
 
 Task<Status> Tables::CommitCounted(KvBatch batch, int64_t inode_delta) {
-  if (inode_delta == 0) co_return co_await CommitBatch(std::move(batch));
+  if (inode_delta == 0) co_return co_await CommitToStore(std::move(batch));
   InodeCounter::Slot slot = co_await inode_counter_.Take();
   const int64_t value = slot.value() + inode_delta;
   batch.Put(InodeCountKey(slot.number()), EncodeNumber(static_cast<uint64_t>(value)));
-  Status status = co_await CommitBatch(std::move(batch));
+  Status status = co_await CommitToStore(std::move(batch));
   if (status.ok()) slot.Set(value);
   co_return status;
 }
 
-Task<Status> Tables::Commit(Transaction* transaction) {
+Task<Status> Tables::Commit(Transaction* transaction, For whom) {
   CO_RETURN_IF_ERROR(CheckOpen());
+  if (whom == For::kServer || transaction->FreesSpace()) transaction->batch().UseReserve();
   KvBatch batch = transaction->TakeBatch();
   int64_t delta = 0;
   for (const auto& loaded : transaction->inodes_) {
@@ -281,6 +288,7 @@ StatusOr<uint64_t> Transaction::AddEntry(const Fid& parent, std::string_view nam
   }
   loaded->bucket.push_back({static_cast<uint8_t>(index), type, fid, std::string(name)});
   loaded->dirty = true;
+  ++entries_added_;
   return hash | static_cast<uint64_t>(index);
 }
 
@@ -291,7 +299,24 @@ Status Transaction::RemoveEntry(const Fid& parent, std::string_view name) {
       std::erase_if(loaded->bucket, [&](const BucketEntry& entry) { return entry.name == name; });
   if (removed == 0) return NoEntry(parent, name);
   loaded->dirty = true;
+  ++entries_removed_;
   return OkStatus();
+}
+
+bool Transaction::FreesSpace() const {
+  bool frees = entries_removed_ > 0;
+  if (entries_added_ > 0 && entries_added_ >= entries_removed_) return false;
+  for (const auto& loaded : inodes_) {
+    if (loaded->created && !loaded->erased) return false;
+    frees = frees || loaded->erased;
+  }
+  for (const KvBatch::Op& op : batch_.ops()) {
+    const Table table = static_cast<Table>(op.key[0]);
+    if (!op.erase && (table == Table::kXattr || table == Table::kBody)) return false;
+    // The removal of old replies comes with every change.
+    frees = frees || (op.erase && table != Table::kReply) || table == Table::kDestroy;
+  }
+  return frees;
 }
 
 KvBatch Transaction::TakeBatch() {

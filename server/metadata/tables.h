@@ -45,8 +45,13 @@ class Tables {
 
   // The caller keeps its locks until the commit has returned: until then nobody else may commit what the
   // transaction has loaded.
-  Task<Status> Commit(Transaction* transaction);
-  Task<Status> CommitBatch(KvBatch batch);  // of what is neither inode nor entry
+  //
+  // Here it is decided what a full MDT still takes, out of the store's reserve: everything that the server
+  // does on its own account (sessions, counters, fences, what is half done and to be finished), and what a
+  // client asks for if it frees space. Else a full MDT could neither be started nor be emptied.
+  enum class For { kServer, kClient };
+  Task<Status> Commit(Transaction* transaction, For whom = For::kServer);
+  Task<Status> CommitBatch(KvBatch batch);  // of what is neither inode nor entry: the server's own
   Task<Status> Sync();
   bool HasUnsynced() const { return unsynced_; }
 
@@ -65,10 +70,11 @@ class Tables {
   Status Load();
   Status CheckOpen() const;
   Task<Status> CommitCounted(KvBatch batch, int64_t inode_delta);
+  Task<Status> CommitToStore(KvBatch batch);
 
   KvStore& store_;
   std::atomic<bool> closed_{false};
-  std::atomic<bool> unsynced_{true};  // something was committed since the last Sync began
+  std::atomic<bool> unsynced_{true};  // something may have been committed since the last Sync began
   Superblock superblock_;
   InodeCache cache_;
   InodeCounter inode_counter_;
@@ -93,6 +99,9 @@ class Transaction {
 
   KvBatch& batch() { return batch_; }
 
+  // It takes something away and adds nothing: neither an inode, nor a name, nor bytes of a client's.
+  bool FreesSpace() const;
+
  private:
   friend class Tables;
   struct Loaded {
@@ -112,6 +121,7 @@ class Transaction {
   Tables& tables_;
   std::vector<std::unique_ptr<Loaded>> inodes_;
   std::vector<std::unique_ptr<LoadedBucket>> buckets_;
+  int entries_added_ = 0, entries_removed_ = 0;
   KvBatch batch_;
 };
 

@@ -111,7 +111,6 @@ Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid) {
 
 void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint64_t object_sequence) {
   transaction->Dirty(inode);
-  transaction->batch().UseReserve();
   QueueDestroy(*inode, &transaction->batch());
   if (inode->inline_data && inode->size > 0) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
   inode->size = inode->blocks = 0;

@@ -77,6 +77,7 @@ Task<Status> ObjectStore::LoadSuperblock(Random* random) {
   superblock_.index = devices_.index;
   superblock_.uuid = MakeUuid(random);
   KvBatch batch;
+  batch.UseReserve();
   batch.Put(std::string(kSuperblockKey), Encode(superblock_));
   LogInfo("OST %d: formatted %s as %s", devices_.index, devices_.directory, superblock_.uuid);
   co_return co_await devices_.store->Commit(std::move(batch));
@@ -91,6 +92,7 @@ Task<Status> ObjectStore::JoinCluster(std::string cluster_uuid) {
   }
   superblock_.cluster_uuid = cluster_uuid;
   KvBatch batch;
+  batch.UseReserve();
   batch.Put(std::string(kSuperblockKey), Encode(superblock_));
   co_return co_await devices_.store->Commit(std::move(batch));
 }

@@ -45,7 +45,6 @@ Task<Reply> Unlink(const Op& op, const proto::Unlink& request) {
   CO_RETURN_IF_ERROR(CheckRemoval(op.caller, *directory, *victim));
   CO_RETURN_IF_ERROR(CheckVictim(request, *victim));
   CO_RETURN_IF_ERROR(transaction.RemoveEntry(parent, request.name()));
-  transaction.batch().UseReserve();
   CO_RETURN_IF_ERROR(DropLink(mds, &transaction, victim, parent, entry.cookie, request.keep_open(), op.now));
   transaction.Dirty(directory);
   TouchModified(directory, op.now);

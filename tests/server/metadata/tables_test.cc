@@ -1,0 +1,129 @@
+#include "server/metadata/tables.h"
+
+#include "server/kv/mem_kv.h"
+#include "tests/common/await.h"
+#include "tests/server/metadata/harness.h"
+
+namespace nacre::mds {
+namespace {
+
+// A store whose commits wait for the test.
+class HeldKv : public MemKv {
+ public:
+  Task<Status> Commit(KvBatch batch) override {
+    if (hold) {
+      OneShot<Unit> go;
+      held.push_back(go);
+      co_await go.Wait();
+    }
+    co_return co_await MemKv::Commit(std::move(batch));
+  }
+  void Release() {
+    for (const OneShot<Unit>& go : std::exchange(held, {})) go.Set({});
+  }
+
+  bool hold = false;
+  std::vector<OneShot<Unit>> held;
+};
+
+// Else an idle MDS would leave it to the kernel when the change reaches the disk.
+TEST(Tables, ACommitThatASyncOvertakesIsStillToBeSynced) {
+  asio::io_context context;
+  SeededRandom random{1};
+  HeldKv store;
+  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  store.hold = true;
+  std::optional<Status> committed;
+  KvBatch batch;
+  batch.Put(TableKey(Table::kSizeRecovery), EncodeNumber(1));
+  Spawn(context.get_executor(), tables->CommitBatch(std::move(batch)),
+        [&](Status status) { committed = std::move(status); });
+  context.poll();
+  ASSERT_TRUE(Await(tables->Sync()).ok());
+  EXPECT_FALSE(committed.has_value());
+  store.Release();
+  context.restart();
+  context.run();
+  ASSERT_TRUE(committed.has_value() && committed->ok());
+  EXPECT_EQ(store.unsynced_batches(), 1u);
+  EXPECT_TRUE(tables->HasUnsynced());
+}
+
+// Changes of the number of inodes are under way together, and their sum is right.
+TEST(Tables, TheNumberOfInodesIsThatOfAllCommits) {
+  asio::io_context context;
+  SeededRandom random{1};
+  HeldKv store;
+  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  store.hold = true;
+  constexpr uint32_t kInodes = 100;  // more than there are counters
+  uint32_t done = 0;
+  for (uint32_t i = 1; i <= kInodes; ++i) {
+    Task<Status> make = [](Tables* tables, uint32_t i) -> Task<Status> {
+      Transaction transaction(*tables);
+      Inode inode;
+      inode.fid = {7, i, 0};
+      inode.mode = S_IFIFO | 0600;
+      transaction.Create(std::move(inode));
+      co_return co_await tables->Commit(&transaction);
+    }(tables.get(), i);
+    Spawn(context.get_executor(), std::move(make), [&done](Status status) { done += status.ok() ? 1 : 0; });
+  }
+  context.poll();
+  EXPECT_GT(store.held.size(), 1u);
+  while (!store.held.empty()) {
+    store.Release();
+    context.restart();
+    context.poll();
+  }
+  store.hold = false;
+  EXPECT_EQ(done, kInodes);
+  EXPECT_EQ(tables->InodeCount(), kInodes + 1);
+  auto again = *Await(Tables::Open(store, random, WallTime{}));
+  EXPECT_EQ(again->InodeCount(), kInodes + 1);
+}
+
+// --- a full MDT: only what may use the reserve is taken ---
+
+class FullMdt : public testing::Test {
+ protected:
+  FullMdt() {
+    client.Mknod(kRootFid, "d", S_IFDIR | 0755);
+    file = FidOf(client.Mknod(kRootFid, "f", S_IFREG | 0644));
+    client.Mknod(kRootFid, "g", S_IFREG | 0644);
+    harness.store.SetCommitHook([](const KvBatch& batch) {
+      return batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "only the reserve is left");
+    });
+  }
+
+  Harness harness;
+  TestClient client{harness};
+  Fid file;
+};
+
+TEST_F(FullMdt, TakesWhatFreesSpaceAndNothingElse) {
+  EXPECT_THAT(client.Mknod(kRootFid, "new", S_IFREG | 0644), Fails(ENOSPC));
+  EXPECT_THAT(client.Create(kRootFid, "new"), Fails(ENOSPC));
+  proto::MetadataRequest xattr;
+  *xattr.mutable_set_xattr()->mutable_fid() = ToProto(file);
+  xattr.mutable_set_xattr()->set_name("user.x");
+  xattr.mutable_set_xattr()->set_value("value");
+  EXPECT_THAT(client.Call(xattr), Fails(ENOSPC));
+  EXPECT_THAT(client.Unlink(kRootFid, "f"), IsOk());
+}
+
+TEST_F(FullMdt, CanBeRestartedEnteredAndEmptied) {
+  harness.Restart();
+  harness.RunFor(harness.options.recovery_window + std::chrono::seconds(5));  // the old client is evicted
+  TestClient other(harness);
+  EXPECT_THAT(other.Lookup(kRootFid, "f"), IsOk());
+  EXPECT_THAT(other.Create(kRootFid, "new"), Fails(ENOSPC));
+  EXPECT_THAT(other.Unlink(kRootFid, "f"), IsOk());
+  EXPECT_THAT(other.Unlink(kRootFid, "g"), IsOk());
+  auto status = harness.Await(harness.server->GetStatus());
+  EXPECT_EQ(status.sessions_size(), 1);
+  for (const proto::OstState& ost : status.map().osts()) EXPECT_TRUE(ost.up()) << ost.info().index();
+}
+
+}  // namespace
+}  // namespace nacre::mds
