@@ -100,7 +100,7 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t epo
   if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
   if (auto it = stubs_.find(target->second.address); it != stubs_.end()) return it->second;
   ASSIGN_OR_RETURN(auto peer, transport_.Connect(target->second.address));
-  auto stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, policy_);
+  auto stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, 1, policy_);
   stubs_[target->second.address] = stub;
   return stub;
 }

@@ -14,20 +14,15 @@ namespace {
 
 constexpr Duration kMaxPauseOfCancellable = 100ms;  // somebody waits for it to notice
 
-uint64_t FirstSequence(Clock& clock, SessionId session) {
-  if (session != 0) return 1;
-  WallTime now = clock.Wall();
-  return std::max<uint64_t>(1, static_cast<uint64_t>(now.seconds) * 1'000'000 + now.nanos / 1000);
-}
-
 }  // namespace
 
-ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, RetryPolicy policy)
+ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, uint64_t first_sequence,
+                       RetryPolicy policy)
     : clock_(clock),
       session_(session),
       policy_(policy),
       peer_(std::move(peer)),
-      first_sequence_(FirstSequence(clock, session)) {}
+      first_sequence_(first_sequence) {}
 
 void ObjectStub::SetPeer(std::shared_ptr<Peer> peer) {
   std::lock_guard lock(mutex_);

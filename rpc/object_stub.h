@@ -3,8 +3,7 @@
 // replies into Status. Used by the client and by the MDS. Thread-safe; must outlive its calls.
 //
 // Sequences of a client's session begin at 1: a session has one stub per OSS for its whole life. The MDS is
-// session 0 for ever, so its sequences begin at the wall clock's microseconds: above all that an earlier MDS
-// process has used.
+// session 0 for ever, so each of its processes begins above all that an earlier one has used.
 #pragma once
 
 #include <map>
@@ -33,7 +32,8 @@ struct RetryPolicy {
 
 class ObjectStub {
  public:
-  ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, RetryPolicy policy);
+  ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, uint64_t first_sequence,
+             RetryPolicy policy);
 
   // The server moved (a new cluster map): later attempts go there.
   void SetPeer(std::shared_ptr<Peer> peer);

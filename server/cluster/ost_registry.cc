@@ -58,7 +58,8 @@ StatusOr<OstRecord> ParseOst(std::string_view data) {
   return record;
 }
 
-Status OstRegistry::Load() {
+Status OstRegistry::Load(uint64_t first_sequence) {
+  first_sequence_ = first_sequence;
   std::string from(1, kOstTable);
   ASSIGN_OR_RETURN(auto entries, store_.Scan(from, PrefixEnd(from), kMaxOsts));
   std::lock_guard lock(mutex_);
@@ -108,7 +109,7 @@ void OstRegistry::Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr
   policy.hard = patient;
   policy.soft_timeout = kFencePatience;
   if (*stub == nullptr)
-    *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, policy);
+    *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, first_sequence_, policy);
   else if ((*stub)->peer() != peer)
     (*stub)->SetPeer(peer);
 }

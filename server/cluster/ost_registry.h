@@ -45,7 +45,8 @@ class OstRegistry {
   OstRegistry(KvStore& store, Clock& clock, Transport& transport, RegistryOptions options)
       : store_(store), clock_(clock), transport_(transport), options_(std::move(options)) {}
 
-  Status Load();
+  // Before anything else. From `first_sequence` on this process numbers its changes of objects (ObjectStub).
+  Status Load(uint64_t first_sequence);
   // Ends all calls to the OSSes.
   void Close();
   // Called (outside of all locks) with each new cluster map. Set it before the first call.
@@ -101,6 +102,7 @@ class OstRegistry {
   absl::AnyInvocable<Task<Status>(OstIndex)> admit_;
   AsyncMutex registering_;  // one at a time: what was checked holds until it is stored
   mutable std::mutex mutex_;
+  uint64_t first_sequence_ = 1;
   uint64_t version_ = 1;
   std::map<OstIndex, Ost> osts_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;

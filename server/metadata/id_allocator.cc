@@ -3,7 +3,7 @@
 namespace nacre::mds {
 
 Task<Status> IdAllocator::Start() {
-  std::vector<Counter*> all = {&fid_sequences_, &objects_, &sessions_};
+  std::vector<Counter*> all = {&fid_sequences_, &objects_, &sessions_, &runs_};
   auto guard = co_await extending_.Lock();
   co_return co_await Extend(std::move(all));
 }

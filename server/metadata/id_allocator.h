@@ -1,6 +1,6 @@
-// Hands out numbers that are never used twice: FIDs, object sequences, session ids. They are taken from the
-// store in ranges which are on stable storage before their first use, so that handing one out costs no write
-// and not even a loss of power brings one back. Thread-safe. Errors are the store's.
+// Hands out numbers that are never used twice: FIDs, object sequences, session ids, runs of the MDS. They are
+// taken from the store in ranges which are on stable storage before their first use, so that handing one out
+// costs no write and not even a loss of power brings one back. Thread-safe. Errors are the store's.
 #pragma once
 
 #include <mutex>
@@ -22,6 +22,10 @@ class IdAllocator {
 
   // Takes the first ranges. Before anything else.
   Task<Status> Start();
+
+  // Where this run of the MDS begins to number its changes of objects: above every earlier run, whatever the
+  // clocks say, and above the wall clock's microseconds, by which runs of older versions went.
+  uint64_t FirstObjectRequest() const { return (uint64_t{1} << 63) | runs_.next << 36; }
 
   Task<StatusOr<Fid>> NextFid();
   Task<StatusOr<uint64_t>> NextObjectSequence();
@@ -48,6 +52,7 @@ class IdAllocator {
   Counter fid_sequences_{CounterId::kFidSequence, 1};
   Counter objects_{CounterId::kObjectSequence, 1 << 20};
   Counter sessions_{CounterId::kSession, 1 << 12};
+  Counter runs_{CounterId::kRun, 1};
 };
 
 }  // namespace nacre::mds

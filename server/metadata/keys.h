@@ -30,7 +30,7 @@ enum class Table : uint8_t {
   // 0x40 and above: server/cluster/
 };
 
-enum class CounterId : uint8_t { kFidSequence = 1, kObjectSequence = 2, kSession = 3 };
+enum class CounterId : uint8_t { kFidSequence = 1, kObjectSequence = 2, kSession = 3, kRun = 4 };
 
 inline std::string TableKey(Table table) { return std::string(1, static_cast<char>(table)); }
 

@@ -197,7 +197,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   std::string losses_key = mds::TableKey(mds::Table::kLosses);
   CO_ASSIGN_OR_RETURN(mds->losses, co_await CountLosses(&environment.store, losses_key, options.boot));
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
-  CO_RETURN_IF_ERROR(mds->osts.Load());
+  CO_RETURN_IF_ERROR(mds->osts.Load(mds->ids.FirstObjectRequest()));
   CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
   mds::StartBackground(mds);

@@ -48,6 +48,12 @@ Status Sessions::Load() {
 
 Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water) {
   Admission admission;
+  if (sequence != 0 && low_water > sequence) {
+    admission.status =
+        ErrnoError(EPROTO, absl::StrCat("request ", sequence, " of session ", id, " has the low water ",
+                                        low_water, ", which lies above itself"));
+    co_return admission;
+  }
   while (true) {
     OneShot<Unit> other_done;
     {
@@ -61,7 +67,7 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
       if (slot == nullptr) slot = std::make_unique<Session>();
       Session& session = *slot;
       session.last_seen = clock_->Now();
-      session.low_water = std::max(session.low_water, low_water);
+      if (sequence != 0) session.low_water = std::max(session.low_water, low_water);
       while (!session.requests.empty() && session.requests.begin()->first < session.low_water &&
              session.requests.begin()->second.answer) {
         session.requests.erase(session.requests.begin());

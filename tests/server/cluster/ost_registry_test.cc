@@ -59,7 +59,7 @@ class OstRegistryTest : public testing::Test {
 
   void Start() {
     registry.emplace(kv, clock, *transport, RegistryOptions{"cluster-1", 1s});
-    loaded = registry->Load();
+    loaded = registry->Load(1);
   }
 
   proto::RegisterOssReply Register(const proto::RegisterOssRequest& request) {

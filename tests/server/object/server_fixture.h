@@ -61,7 +61,7 @@ class ServerFixture {
     policy.hard = false;
     policy.soft_timeout = 2s;
     policy.pause = 1ms;
-    return std::make_unique<ObjectStub>(*transport->Connect("inproc:oss"), RealClock(), session, policy);
+    return std::make_unique<ObjectStub>(*transport->Connect("inproc:oss"), RealClock(), session, 1, policy);
   }
 
   template <typename T>
