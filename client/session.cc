@@ -46,6 +46,28 @@ Status Session::Check(uint64_t epoch) const {
 
 uint64_t Session::LowWater() const { return unanswered_.empty() ? next_sequence_ : *unanswered_.begin(); }
 
+// One mutation that waits for long must not make the MDS keep the answers to all that come after it: now and
+// then it is told which those are.
+void Session::Acknowledge(proto::MetadataRequest* request) {
+  constexpr uint64_t kEvery = 1024;
+  request->set_low_water(LowWater());
+  request->clear_answered_below();
+  request->clear_unanswered();
+  if (next_sequence_ - std::max(LowWater(), acknowledged_) < kEvery) return;
+  acknowledged_ = next_sequence_;
+  request->set_answered_below(next_sequence_);
+  for (uint64_t sequence : unanswered_) {
+    const int last = request->unanswered_size() - 1;
+    if (last >= 0 && request->unanswered(last).end() == sequence) {
+      request->mutable_unanswered(last)->set_end(sequence + 1);
+      continue;
+    }
+    proto::SequenceRange* range = request->add_unanswered();
+    range->set_begin(sequence);
+    range->set_end(sequence + 1);
+  }
+}
+
 // --- connecting ---
 
 Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
@@ -224,6 +246,7 @@ void Session::Evict(std::string reason) {
     id_ = 0;
     nonce_ = random_.Next();
     next_sequence_ = 1;
+    acknowledged_ = 0;
     unanswered_.clear();
     Wake();
   }
@@ -287,7 +310,7 @@ Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto
     {
       std::lock_guard lock(mutex_);
       request.set_session(turn->session);
-      request.set_low_water(LowWater());
+      Acknowledge(&request);
     }
     result = co_await turn->channel->Call(request);
     if (result.ok() || !IsRetryable(result.status())) break;

@@ -82,6 +82,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<StatusOr<Turn>> WaitConnected(uint64_t epoch, Duration begin);
   Status Check(uint64_t epoch) const;                    // mutex held
   uint64_t LowWater() const;                             // mutex held
+  void Acknowledge(proto::MetadataRequest* request);     // says what has been answered; mutex held
   void Answered(const proto::MetadataRequest& request);  // mutex held
   void Lost(uint64_t connection, Status why);
   void Push(proto::Push push);
@@ -115,6 +116,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<MetadataChannel> channel_;
   uint64_t next_sequence_ = 1;
   std::set<uint64_t> unanswered_;
+  uint64_t acknowledged_ = 0;  // answered_below as it was last told
   std::vector<OneShot<Unit>> waiters_;
   std::unique_ptr<TimerHandle> keep_alive_timer_;
 };

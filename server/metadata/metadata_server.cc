@@ -130,6 +130,7 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   if (!session.ok()) co_return ToReply(session.status());
   Status valid = CheckRequest(request);
   if (!valid.ok()) co_return ToReply(valid);
+  if (request.answered_below() != 0) (*session)->Acknowledge(request);
   if (request.has_batch()) co_return co_await HandleBatch(mds, *session, std::move(request));
   if (mds->size_scan.running()) co_await mds::RecoverNamed(mds, request);
   proto::MetadataReply reply = co_await Answer(mds, *session, request);

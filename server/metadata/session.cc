@@ -83,6 +83,31 @@ proto::KeepAlive Session::report() const {
   return report_;
 }
 
+void Session::Acknowledge(const proto::MetadataRequest& request) {
+  std::lock_guard lock(mutex_);
+  if (request.answered_below() <= answered_below_) return;
+  answered_below_ = request.answered_below();
+  unanswered_.clear();
+  for (const proto::SequenceRange& range : request.unanswered()) {
+    if (range.begin() < range.end()) unanswered_[range.begin()] = range.end();
+  }
+  for (auto it = answers_.begin(); it != answers_.end() && it->first < answered_below_;) {
+    if (!it->second.done || !IsAnswered(it->first)) {
+      ++it;
+      continue;
+    }
+    if (it->second.stored) stale_.push_back(it->first);
+    it = answers_.erase(it);
+  }
+}
+
+bool Session::IsAnswered(uint64_t sequence) const {
+  if (sequence < low_water_) return true;
+  if (sequence >= answered_below_) return false;
+  auto behind = unanswered_.upper_bound(sequence);
+  return behind == unanswered_.begin() || std::prev(behind)->second <= sequence;
+}
+
 Session::Begun Session::BeginMutation(uint64_t sequence, uint64_t low_water) {
   std::lock_guard lock(mutex_);
   if (sequence == 0) return {Refusal(EPROTO, "a mutation came without a sequence number"), {}};
@@ -98,14 +123,14 @@ Session::Begun Session::BeginMutation(uint64_t sequence, uint64_t low_water) {
   low_water_ = std::max(low_water_, low_water);
   auto it = answers_.find(sequence);
   if (it == answers_.end()) {
-    if (sequence < low_water_) {
-      return {Refusal(ESTALE, absl::StrFormat("sequence %d lies below the low water %d: it has been answered",
-                                              sequence, low_water_)),
+    if (IsAnswered(sequence)) {
+      return {Refusal(ESTALE, absl::StrFormat("sequence %d has been answered (low water %d, all below %d)",
+                                              sequence, low_water_, answered_below_)),
               {}};
     }
     if (answers_.size() >= kMaxOutstanding) {
       return {Refusal(EPROTO,
-                      absl::StrFormat("session %d has %d unacknowledged mutations: it must raise low_water",
+                      absl::StrFormat("session %d has %d unacknowledged mutations: it must acknowledge some",
                                       id, answers_.size())),
               {}};
     }

@@ -21,7 +21,7 @@
 
 namespace nacre::mds {
 
-// How many answers a session may have outstanding before it must raise low_water.
+// How many answers a session may have outstanding before it must acknowledge some.
 inline constexpr size_t kMaxOutstanding = 65536;
 
 class Session {
@@ -65,6 +65,10 @@ class Session {
   void Report(proto::KeepAlive report);
   proto::KeepAlive report() const;
 
+  // What the client says of the answers that it has: they are forgotten, although low_water stays behind a
+  // mutation that is still under way.
+  void Acknowledge(const proto::MetadataRequest& request);
+
   // Mutations. Exactly one of the fields is set, or none: carry it out, then call EndMutation.
   struct Begun {
     std::optional<proto::MetadataReply> answer;  // it was done before
@@ -79,6 +83,7 @@ class Session {
   void Restore(uint64_t sequence, std::string encoded);
 
  private:
+  bool IsAnswered(uint64_t sequence) const;  // as far as the client has said; mutex held
   struct Answer {
     std::string encoded;
     bool done = false;
@@ -94,8 +99,10 @@ class Session {
   bool ended_ = false;
   proto::KeepAlive report_;
   uint64_t low_water_ = 0;
-  std::map<uint64_t, Answer> answers_;  // from low_water_ on
-  std::vector<uint64_t> stale_;         // below it, still in the store
+  std::map<uint64_t, Answer> answers_;       // from low_water_ on
+  uint64_t answered_below_ = 0;              // as the client said last
+  std::map<uint64_t, uint64_t> unanswered_;  // ranges below that: begin to end
+  std::vector<uint64_t> stale_;              // forgotten here, still in the store
 };
 
 using SessionPtr = std::shared_ptr<Session>;

@@ -53,6 +53,36 @@ TEST_P(Faults, AnAbsentServerOnlyDelays) {
   EXPECT_EQ(client->List().size(), 5u);
 }
 
+// A truncation that waits for a dead OST is the oldest unanswered mutation for as long as that is away. The
+// MDS must not keep the answers to all that come behind it: there are only so many that it takes.
+TEST(Answers, ThoseBehindAMutationThatWaitsAreForgotten) {
+  Harness harness;
+  Options options = harness.options.client;
+  options.caching = false;
+  auto client = harness.Mount(options);
+  HandlePtr file = client->Create("f");
+  client->Write(file, 0, Pattern(1, kMiB));
+  for (int oss : {0, 1}) harness.cluster.Crash(harness.cluster.oss(oss), sim::Loss::kProcess);
+  auto truncated = std::make_shared<std::optional<Status>>();
+  Spawn(
+      client->process()->executor(),
+      [](Mounted* client, HandlePtr file) -> Task<Status> {
+        SetAttributes set;
+        set.size = 5000;
+        const Fid by_handle;
+        auto done = co_await client->fs().Setattr(client->caller, by_handle, set, file);
+        co_return done.status();
+      }(client.get(), file),
+      [truncated](Status status) { *truncated = std::move(status); });
+  for (int i = 0; i < 4000; ++i) client->Mkdir(absl::StrCat("d", i));
+  EXPECT_FALSE(truncated->has_value());
+  const std::string replies(1, 0x21);
+  EXPECT_LT(harness.cluster.mdt().Scan(replies, PrefixEnd(replies), 10000)->size(), 2200u);
+  for (int oss : {0, 1}) harness.cluster.Boot(harness.cluster.oss(oss));
+  EXPECT_TRUE(harness.RunUntil([&] { return truncated->has_value(); }));
+  EXPECT_TRUE((*truncated)->ok()) << **truncated;
+}
+
 // It would bring back an object that was destroyed when the file was closed.
 TEST(LastClose, DoesNotOvertakeAWriteUnderWay) {
   Harness harness;

@@ -1,0 +1,65 @@
+// The answers that a session keeps.
+#include <cerrno>
+
+#include "common/status.h"
+#include "rpc/convert.h"
+#include "server/metadata/session.h"
+#include "tests/server/metadata/harness.h"
+
+namespace nacre::mds {
+namespace {
+
+class SessionAnswers : public testing::Test {
+ protected:
+  // Carries out a mutation; its errno if it was refused.
+  int Do(uint64_t sequence, uint64_t low_water) {
+    Session::Begun begun = session.BeginMutation(sequence, low_water);
+    if (begun.answer) return ToErrno(FromProto(begun.answer->status()));
+    EXPECT_FALSE(begun.wait.has_value());
+    proto::MetadataReply reply;
+    KvBatch batch;
+    session.Record(sequence, reply, &batch);
+    for (const KvBatch::Op& op : batch.ops()) records += op.erase ? -1 : 1;
+    session.EndMutation(sequence, reply);
+    return 0;
+  }
+  void Acknowledge(uint64_t answered_below, std::vector<std::pair<uint64_t, uint64_t>> unanswered) {
+    proto::MetadataRequest request;
+    request.set_answered_below(answered_below);
+    for (auto [begin, end] : unanswered) {
+      request.add_unanswered()->set_begin(begin);
+      request.mutable_unanswered(request.unanswered_size() - 1)->set_end(end);
+    }
+    session.Acknowledge(request);
+  }
+
+  Session session{7, SessionRecord{"client", 1, false}, Duration(0)};
+  int records = 0;  // replies in the store
+};
+
+// Mutation 1 waits for an OST that does not come back.
+TEST_F(SessionAnswers, OneThatWaitsForeverDoesNotStopTheOthers) {
+  EXPECT_FALSE(session.BeginMutation(1, 1).answer.has_value());
+  for (uint64_t sequence = 2; sequence < 2 * kMaxOutstanding; ++sequence) {
+    if (sequence % 1024 == 0) Acknowledge(sequence, {{1, 2}});
+    ASSERT_EQ(Do(sequence, 1), 0) << sequence;
+    ASSERT_LE(records, 2048);
+  }
+  EXPECT_TRUE(session.BeginMutation(1, 1).wait.has_value());  // it is still under way
+}
+
+TEST_F(SessionAnswers, WhatIsAcknowledgedIsRefusedAndTheRestIsAnswered) {
+  for (uint64_t sequence = 1; sequence <= 10; ++sequence) EXPECT_EQ(Do(sequence, 1), 0);
+  Acknowledge(9, {{3, 5}, {7, 8}});
+  for (uint64_t sequence : {1, 2, 5, 6, 8}) EXPECT_EQ(Do(sequence, 1), ESTALE) << sequence;
+  for (uint64_t sequence : {3, 4, 7, 9, 10}) {
+    Session::Begun begun = session.BeginMutation(sequence, 1);
+    ASSERT_TRUE(begun.answer.has_value()) << sequence;
+    EXPECT_EQ(begun.answer->status().error(), 0u) << sequence;
+  }
+  Acknowledge(5, {});  // came late: it says less than what is known
+  EXPECT_TRUE(session.BeginMutation(3, 1).answer.has_value());
+}
+
+}  // namespace
+}  // namespace nacre::mds
