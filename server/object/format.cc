@@ -44,6 +44,18 @@ std::string FenceKey(SessionId session) {
   return key;
 }
 
+std::string GrowthPrefix(SessionId session) {
+  std::string key = "W";
+  if (session != 0) PutBig(&key, session);
+  return key;
+}
+
+std::string GrowthKey(SessionId session, const ObjectId& id) {
+  std::string key = GrowthPrefix(session);
+  PutObjectId(&key, id);
+  return key;
+}
+
 StatusOr<ObjectId> ParseObjectKey(std::string_view key) {
   ByteReader in = KeyReader(key, 'O');
   ObjectId id = in.ReadObjectId();
@@ -74,6 +86,16 @@ StatusOr<SessionId> ParseFenceKey(std::string_view key) {
   SessionId session = in.Big<uint64_t>();
   if (!in.ok() || !in.empty()) return Malformed("fence key", absl::StrCat(key.size(), " bytes"));
   return session;
+}
+
+StatusOr<Growth> ParseGrowthKey(std::string_view key) {
+  ByteReader in = KeyReader(key, 'W');
+  Growth growth;
+  growth.session = in.Big<uint64_t>();
+  growth.object = in.ReadObjectId();
+  if (!in.ok() || !in.empty()) return Malformed("growth key", absl::StrCat(key.size(), " bytes"));
+  if (growth.session == 0) return Malformed("growth key", "session 0");
+  return growth;
 }
 
 std::string Encode(const Superblock& superblock) {

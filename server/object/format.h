@@ -24,11 +24,13 @@ inline constexpr uint64_t kMaxPhysicalBlocks = uint64_t{1} << 48;
 // --- keys ---
 
 inline constexpr std::string_view kSuperblockKey = "S";
-inline constexpr std::string_view kLossesKey = "L";         // server/kv/losses.h
-std::string ObjectKey(const ObjectId& id);                  // 'O' id
-std::string ExtentKey(const ObjectId& id, uint64_t chunk);  // 'E' id chunk
-std::string UndoKey(uint64_t sequence);                     // 'U' sequence
-std::string FenceKey(SessionId session);                    // 'F' session
+inline constexpr std::string_view kLossesKey = "L";            // server/kv/losses.h
+std::string ObjectKey(const ObjectId& id);                     // 'O' id
+std::string ExtentKey(const ObjectId& id, uint64_t chunk);     // 'E' id chunk
+std::string UndoKey(uint64_t sequence);                        // 'U' sequence
+std::string FenceKey(SessionId session);                       // 'F' session
+std::string GrowthKey(SessionId session, const ObjectId& id);  // 'W' session id
+std::string GrowthPrefix(SessionId session);                   // 0: of all sessions
 
 StatusOr<ObjectId> ParseObjectKey(std::string_view key);
 struct ExtentPlace {
@@ -38,6 +40,11 @@ struct ExtentPlace {
 StatusOr<ExtentPlace> ParseExtentKey(std::string_view key);
 StatusOr<uint64_t> ParseUndoKey(std::string_view key);
 StatusOr<SessionId> ParseFenceKey(std::string_view key);
+struct Growth {
+  SessionId session = 0;
+  ObjectId object;
+};
+StatusOr<Growth> ParseGrowthKey(std::string_view key);
 
 // --- superblock ---
 

@@ -37,6 +37,10 @@ Task<Status> Dispatch(OpContext context) {
       co_return co_await FenceOp(context);
     case proto::ObjectRequest::kList:
       co_return co_await ListOp(context);
+    case proto::ObjectRequest::kListGrown:
+      co_return co_await ListGrownOp(context);
+    case proto::ObjectRequest::kSettleGrown:
+      co_return co_await SettleGrownOp(context);
     case proto::ObjectRequest::kPing:
       co_return OkStatus();
     case proto::ObjectRequest::OP_NOT_SET:
@@ -77,7 +81,7 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     co_return reply.SerializeAsString();
   }
   reply.set_losses(target->store->losses());
-  OpContext context{target, call, request, &reply};
+  OpContext context{target, call, request, &reply, &admission.ticket};
   Status status = co_await Dispatch(context);
   if (ToErrno(status) == ESHUTDOWN) status = ErrnoError(ECONNRESET, "the server is stopping");
   *reply.mutable_status() = ToProto(status);

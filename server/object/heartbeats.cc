@@ -27,56 +27,71 @@ std::string ClusterUuid(const ServerCore& core) {
   return "";
 }
 
-Task<StatusOr<Duration>> Register(std::shared_ptr<ServerCore> core) {
+// What the MGS wants of this server.
+struct Terms {
+  Duration interval{0};  // between heartbeats
+  Duration lease{0};     // how long an answered one is good for
+};
+
+Task<StatusOr<Terms>> Register(std::shared_ptr<ServerCore> core) {
   proto::RegisterOssRequest request;
   request.set_cluster_uuid(ClusterUuid(*core));
   request.set_address(core->address);
   request.set_instance(core->instance);
   request.set_resident_bytes(ResidentBytes());
   for (Target& target : core->targets) *request.add_osts() = Describe(target);
+  const Duration sent = core->environment.clock.Now();
   CO_ASSIGN_OR_RETURN(proto::RegisterOssReply reply,
                       co_await core->environment.cluster->RegisterOss(std::move(request)));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
-  if (core->stopping()) co_return core->options.heartbeat;
+  Terms terms;
+  terms.interval = std::chrono::milliseconds(reply.heartbeat_ms());
+  if (terms.interval == Duration{0}) terms.interval = core->options.heartbeat;
+  terms.lease = std::chrono::milliseconds(reply.lease_ms());
+  if (core->stopping()) co_return terms;
   for (Target& target : core->targets)
     CO_RETURN_IF_ERROR(co_await target.store->JoinCluster(reply.cluster_uuid()));
-  Duration interval = std::chrono::milliseconds(reply.heartbeat_ms());
-  co_return interval > Duration{0} ? interval : core->options.heartbeat;
+  core->lease.Renew(sent, terms.lease);
+  co_return terms;
 }
 
-Task<Status> Beat(std::shared_ptr<ServerCore> core) {
+Task<Status> Beat(std::shared_ptr<ServerCore> core, Terms terms) {
   proto::HeartbeatRequest request;
   request.set_address(core->address);
   request.set_instance(core->instance);
   request.set_resident_bytes(ResidentBytes());
   for (Target& target : core->targets) *request.add_osts() = Describe(target);
+  const Duration sent = core->environment.clock.Now();
   CO_ASSIGN_OR_RETURN(proto::HeartbeatReply reply,
                       co_await core->environment.cluster->Heartbeat(std::move(request)));
-  co_return FromProto(reply.status());
+  CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  core->lease.Renew(sent, terms.lease);
+  co_return OkStatus();
 }
 
 }  // namespace
 
 Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core) {
   ServerCore::Running running(core);
-  Duration interval = core->options.heartbeat;
+  Terms terms;
+  terms.interval = core->options.heartbeat;
   bool registered = false;
   std::string last_error;
   while (!core->stopping()) {
     Status status;
     if (registered) {
-      status = co_await Beat(core);
+      status = co_await Beat(core, terms);
       if (absl::IsNotFound(status)) {
         LogInfo("the MGS does not know this server: registering again");
         registered = false;
         continue;
       }
     } else {
-      StatusOr<Duration> reply = co_await Register(core);
+      StatusOr<Terms> reply = co_await Register(core);
       status = reply.status();
       registered = reply.ok();
       if (registered) {
-        interval = *reply;
+        terms = *reply;
         LogInfo("registered with the MGS as %s", core->address);
       }
     }
@@ -85,7 +100,7 @@ Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core) {
     if (error != last_error && !status.ok()) LogWarning("MGS: %s; trying again", error);
     if (error != last_error && status.ok()) LogInfo("MGS: in contact again");
     last_error = std::move(error);
-    co_await core->Pause(interval);
+    co_await core->Pause(terms.interval);
   }
 }
 

@@ -34,6 +34,40 @@ void CollectFreed(const Chunk& before, const Chunk& after, uint64_t changed, std
   }
 }
 
+// Between the last question whether a change may be made and the end of its commit.
+class Committing {
+ public:
+  static StatusOr<Committing> Begin(Originator* by) {
+    if (by != nullptr) RETURN_IF_ERROR(by->BeginCommit());
+    return Committing(by);
+  }
+  Committing(Committing&& other) noexcept : by_(std::exchange(other.by_, nullptr)) {}
+  Committing& operator=(Committing&&) = delete;
+  ~Committing() {
+    if (by_ != nullptr) by_->EndCommit();
+  }
+
+ private:
+  explicit Committing(Originator* by) : by_(by) {}
+  Originator* by_;
+};
+
+// Adds the growth record of a client's change that makes the object longer, unless it stands there already;
+// that of an object that goes, goes with it. Returns whose record stands in the store behind this change.
+SessionId NextGrower(ObjectState& object, const ObjectChange& change,
+                     const std::optional<ObjectRecord>& before, const ObjectRecord& after, KvBatch* batch) {
+  const SessionId known = object.Grower();
+  if (change.destroy) {
+    if (known != 0) batch->Erase(GrowthKey(known, object.id));
+    return 0;
+  }
+  const SessionId by = change.by == nullptr ? 0 : change.by->session();
+  const bool grows = after.size > (before ? before->size : 0);
+  if (by == 0 || by == known || !grows) return known;
+  batch->Put(GrowthKey(by, object.id), "");
+  return by;
+}
+
 uint64_t CountBlocks(const std::vector<BlockRun>& runs) {
   uint64_t count = 0;
   for (const BlockRun& run : runs) count += run.count;
@@ -96,6 +130,7 @@ StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectCh
     batch.Put(ObjectKey(object->id), Encode(record));
     prepared.record = record;
   }
+  prepared.grower = NextGrower(*object, change, undo.before, record, &batch);
   if (change.frees_space) batch.UseReserve();
   return prepared;
 }
@@ -122,6 +157,7 @@ void Journal::End(uint64_t sequence, std::vector<BlockRun> freed) {
 Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const ObjectChange& change) {
   AsyncMutex::Guard guard = co_await OrderOf(object->id).Lock();
   if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+  CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(change.by));
   CO_ASSIGN_OR_RETURN(Prepared prepared, Prepare(object, change));
   const uint64_t sequence = Begin();
   prepared.batch.Put(UndoKey(sequence), Encode(prepared.undo));
@@ -130,7 +166,21 @@ Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const Ob
   End(sequence, std::move(prepared.freed));
   if (!status.ok()) co_return status;
   object->SetRecord(prepared.record);
+  object->SetGrower(prepared.grower);
   co_return prepared.result;
+}
+
+Task<Status> Journal::Settle(ObjectState* object, SessionId session, uint64_t version) {
+  AsyncMutex::Guard guard = co_await OrderOf(object->id).Lock();
+  if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+  const std::optional<ObjectRecord> record = object->Record();
+  if (record && record->version != version) co_return OkStatus();
+  KvBatch batch;
+  batch.UseReserve();
+  batch.Erase(GrowthKey(session, object->id));
+  CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+  if (object->Grower() == session) object->SetGrower(0);
+  co_return OkStatus();
 }
 
 Task<Status> Journal::Sync() {

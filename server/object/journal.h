@@ -40,8 +40,19 @@ struct ExtentEdit {
   const uint32_t* crc = nullptr;       // null, with physical: unwritten
 };
 
+// Whose request a change is part of. Asked right before the commit, when everything that a request may have
+// to wait for lies behind it, and told when the commit is over.
+class Originator {
+ public:
+  virtual ~Originator() = default;
+  virtual SessionId session() const = 0;  // 0: the MDS
+  virtual Status BeginCommit() = 0;       // not OK: the change must not be made
+  virtual void EndCommit() = 0;
+};
+
 // One atomic change of one object.
 struct ObjectChange {
+  Originator* by = nullptr;         // null: this server itself
   std::vector<ExtentEdit> edits;    // disjoint, ascending
   std::optional<uint64_t> grow_to;  // the size becomes at least this
   std::optional<uint64_t> cut_to;   // the size becomes at most this
@@ -68,6 +79,10 @@ class Journal {
   // Blocks that the change unmaps become free by later syncs. The caller holds the object's lock on the
   // blocks it edits, and keeps object and change alive.
   Task<StatusOr<Committed>> Commit(ObjectState* object, const ObjectChange& change);
+
+  // The MDT knows how far the object reached at this version: the session's growth record goes, unless the
+  // object has changed since.
+  Task<Status> Settle(ObjectState* object, SessionId session, uint64_t version);
 
   // Everything committed before the call is on stable storage.
   Task<Status> Sync();
@@ -100,6 +115,7 @@ class Journal {
     UndoRecord undo;
     std::vector<BlockRun> freed;
     std::optional<ObjectRecord> record;  // as it will be; none: destroyed
+    SessionId grower = 0;                // likewise (ObjectState)
     Committed result;
   };
 

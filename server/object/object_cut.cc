@@ -75,6 +75,7 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
     if (!is_last) chunks.erase(chunks.begin());
     ObjectChange change;
     change.frees_space = true;
+    change.by = last.by;
     for (uint64_t chunk : chunks) {
       uint64_t from = std::max(first, chunk * kChunkBlocks), to = std::min(end, (chunk + 1) * kChunkBlocks);
       if (from < to) change.edits.push_back({from, to - from});
@@ -94,7 +95,7 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
   }
 }
 
-Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size) {
+Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size, Originator* by) {
   CO_RETURN_IF_ERROR(CheckRange(size, 0));
   Allotment memory = co_await Admit(kOwnWork, 1);
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
@@ -107,6 +108,7 @@ Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size) {
 
   ObjectChange last;
   last.cut_to = size;
+  last.by = by;
   std::optional<Rewritten> tail;
   if (size % kBlockSize != 0 && size < record->size) {
     StatusOr<std::optional<Rewritten>> zeroed = co_await ZeroPart(
@@ -120,7 +122,7 @@ Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size) {
   co_return delta;
 }
 
-Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_t length) {
+Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_t length, Originator* by) {
   CO_RETURN_IF_ERROR(CheckRange(offset, length));
   if (length == 0) co_return 0;
   Allotment memory = co_await Admit(kOwnWork, 2);
@@ -152,6 +154,7 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
       status = co_await zero(object.get(), &parts, end / kBlockSize, 0, tail, &memory);
   }
   ObjectChange last;
+  last.by = by;
   for (Rewritten& part : parts) last.edits.push_back({part.block, 1, &part.physical, &part.crc});
   StatusOr<int64_t> delta = 0;
   if (!status.ok()) {
@@ -170,18 +173,20 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
   co_return delta;
 }
 
-Task<StatusOr<int64_t>> ObjectStore::Destroy(ObjectId id) {
+Task<StatusOr<int64_t>> ObjectStore::Destroy(ObjectId id, Originator* by) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
   RangeLock::Guard guard = co_await object->locks.Lock(0, RangeLock::kEnd, true);
   if (!object->Record()) co_return 0;
   ObjectChange last;
   last.destroy = true;
+  last.by = by;
   StatusOr<int64_t> delta = co_await Unmap(object.get(), 0, kMaxObjectBlocks, std::move(last));
   if (delta.ok()) --object_count_;
   co_return delta;
 }
 
-Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length) {
+Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length,
+                                                 Originator* by) {
   CO_RETURN_IF_ERROR(CheckRange(offset, length));
   if (length == 0) co_return ErrnoError(EINVAL, "preallocation of 0 bytes");
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
@@ -190,7 +195,7 @@ Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64
   int64_t delta = 0;
   for (uint64_t at = first; at < end;) {
     uint64_t stop = std::min(end, (at / kChunkBlocks + kChunksAtOnce) * kChunkBlocks);
-    StatusOr<int64_t> added = co_await PreallocatePart(object.get(), parent, at, stop);
+    StatusOr<int64_t> added = co_await PreallocatePart(object.get(), parent, at, stop, by);
     if (!added.ok()) co_return added;
     delta += *added;
     at = stop;
@@ -199,7 +204,7 @@ Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64
 }
 
 Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid parent, uint64_t first,
-                                                     uint64_t end) {
+                                                     uint64_t end, Originator* by) {
   std::vector<BlockRun> holes;  // of the object
   Chunk chunk;
   for (uint64_t block = first; block < end; ++block) {
@@ -225,6 +230,7 @@ Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid pa
   }
   ObjectChange change;
   change.parent = parent;
+  change.by = by;
   const uint64_t* next = physical.data();
   for (const BlockRun& hole : holes) {
     change.edits.push_back({hole.first, hole.count, next});

@@ -64,7 +64,8 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
     ost::Target target;
     target.store = *std::move(store);
     target.sessions =
-        std::make_unique<ost::Sessions>(devices.store, &target.store->space(), &core->environment.clock);
+        std::make_unique<ost::Sessions>(devices.store, &target.store->space(), &core->environment.clock,
+                                        core->environment.cluster != nullptr ? &core->lease : nullptr);
     CO_RETURN_IF_ERROR(target.sessions->Load());
     const std::string& uuid = target.store->superblock().cluster_uuid;
     if (!cluster.empty() && !uuid.empty() && uuid != cluster) {

@@ -22,7 +22,7 @@ struct ObjectEnvironment {
   Clock& clock;
   Random& random;
   Transport& transport;
-  std::shared_ptr<ClusterChannel> cluster;  // null: serve without an MGS (tests)
+  std::shared_ptr<ClusterChannel> cluster;  // null: serve everybody without an MGS (tests)
 };
 
 struct OstDevices {  // must outlive the server
@@ -50,7 +50,8 @@ class ObjectServer {
   virtual ~ObjectServer() = default;
 
   // Opens (formatting empty ones) the OSTs, recovers them, listens. Registers with the MGS in the background,
-  // for ever.
+  // for ever; clients are served while the MGS's answers keep the lease alive (service_lease.h), the MDS
+  // always.
   static Task<StatusOr<std::unique_ptr<ObjectServer>>> Start(ObjectEnvironment environment,
                                                              std::vector<OstDevices> osts,
                                                              ObjectOptions options);

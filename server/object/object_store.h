@@ -81,6 +81,7 @@ struct WriteArgs {
   Fid parent;
   std::vector<uint32_t> crc;  // one per block touched, cut at the ends
   GrantUse* grant = nullptr;
+  Originator* by = nullptr;  // as in ObjectChange; outlives the write
 };
 
 struct StoreSpace {
@@ -110,12 +111,13 @@ class ObjectStore {
 
   Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink, Allotment* memory);
 
-  // These return the change of allocated space in blocks.
+  // These return the change of allocated space in blocks. `by` as in ObjectChange; it outlives the call.
   Task<StatusOr<int64_t>> Write(WriteArgs args, DataSource* source, Allotment* memory);
-  Task<StatusOr<int64_t>> Truncate(ObjectId id, uint64_t size);
-  Task<StatusOr<int64_t>> Punch(ObjectId id, uint64_t offset, uint64_t length);
-  Task<StatusOr<int64_t>> Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length);
-  Task<StatusOr<int64_t>> Destroy(ObjectId id);
+  Task<StatusOr<int64_t>> Truncate(ObjectId id, uint64_t size, Originator* by = nullptr);
+  Task<StatusOr<int64_t>> Punch(ObjectId id, uint64_t offset, uint64_t length, Originator* by = nullptr);
+  Task<StatusOr<int64_t>> Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length,
+                                      Originator* by = nullptr);
+  Task<StatusOr<int64_t>> Destroy(ObjectId id, Originator* by = nullptr);
 
   // None: there is no such object.
   StatusOr<std::optional<ObjectRecord>> Stat(ObjectId id);
@@ -126,6 +128,16 @@ class ObjectStore {
     ObjectRecord record;
   };
   StatusOr<std::vector<Listed>> List(std::optional<ObjectId> after, size_t limit);
+
+  // Objects that a session (0: any) has made longer, and for which nobody has said since that the MDT knows
+  // of it (Settle). In the order of (session, object).
+  struct Grown {
+    Growth growth;
+    std::optional<ObjectRecord> record;  // as it is now; none: it is gone
+  };
+  StatusOr<std::vector<Grown>> ListGrown(SessionId session, std::optional<Growth> after, size_t limit);
+  // The MDT knows the object's end as of this version. Does nothing if the object has changed since.
+  Task<Status> Settle(Growth growth, uint64_t version);
 
   // Everything answered so far is on stable storage.
   Task<Status> Sync();
@@ -173,7 +185,8 @@ class ObjectStore {
   // Unmaps [first, end) of the object chunk by chunk from its end, `last` being the final batch's other
   // changes.
   Task<StatusOr<int64_t>> Unmap(ObjectState* object, uint64_t first, uint64_t end, ObjectChange last);
-  Task<StatusOr<int64_t>> PreallocatePart(ObjectState* object, Fid parent, uint64_t first, uint64_t end);
+  Task<StatusOr<int64_t>> PreallocatePart(ObjectState* object, Fid parent, uint64_t first, uint64_t end,
+                                          Originator* by);
   StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
   Task<Status> LimitWaiting();
 

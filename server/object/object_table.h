@@ -28,12 +28,23 @@ struct ObjectState {
     record = std::move(changed);
   }
 
+  // The session whose growth record (format.h) of this object stands in the store for certain; 0: none does.
+  SessionId Grower() {
+    std::lock_guard lock(mutex);
+    return grower;
+  }
+  void SetGrower(SessionId session) {
+    std::lock_guard lock(mutex);
+    grower = session;
+  }
+
   const ObjectId id;
   RangeLock locks;  // in blocks
 
   std::mutex mutex;
   bool loaded = false;
   std::optional<ObjectRecord> record;  // none: there is no such object
+  SessionId grower = 0;
 };
 
 class ObjectTable {

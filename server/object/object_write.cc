@@ -256,6 +256,7 @@ class RangeWriter {
     }
     change.grow_to = args_->ranges.back().end();
     change.parent = args_->parent;
+    change.by = args_->by;
     StatusOr<Journal::Committed> committed = co_await store_->journal_.Commit(object_, change);
     if (!committed.ok()) co_return GiveUp(committed.status());
     if (committed->made) ++store_->object_count_;

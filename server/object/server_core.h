@@ -10,6 +10,7 @@
 
 #include "server/object/object_server.h"
 #include "server/object/object_store.h"
+#include "server/object/service_lease.h"
 #include "server/object/sessions.h"
 
 namespace nacre::ost {
@@ -53,6 +54,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::string address;  // as clients are told
   std::shared_ptr<BufferPool> pool;
   std::vector<Target> targets;
+  ServiceLease lease;  // whether clients are served
 
  private:
   std::atomic<bool> stopping_{false};

@@ -33,6 +33,10 @@ void Sessions::Ticket::Finish(std::string reply) {
   if (it != session.requests.end()) it->second.answer = std::move(reply);
 }
 
+Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_); }
+
+void Sessions::Ticket::EndCommit() { sessions_->EndCommit(session_); }
+
 Status Sessions::Load() {
   std::string from = "F", end = PrefixEnd("F");
   while (true) {
@@ -58,11 +62,8 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
     OneShot<Unit> other_done;
     {
       std::lock_guard lock(mutex_);
-      if (fenced_.contains(id)) {
-        admission.status =
-            ErrnoError(ESTALE, absl::StrCat("session ", id, " was evicted; its requests are refused"));
-        co_return admission;
-      }
+      admission.status = CheckServed(id);
+      if (!admission.status.ok()) co_return admission;
       std::unique_ptr<Session>& slot = sessions_[id];
       if (slot == nullptr) slot = std::make_unique<Session>();
       Session& session = *slot;
@@ -94,6 +95,32 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
   }
 }
 
+// The MDS is always served: it is what fences others, and its fences are what a registration waits for.
+Status Sessions::CheckServed(SessionId id) const {
+  if (id == 0) return OkStatus();
+  if (fenced_.contains(id))
+    return ErrnoError(ESTALE, absl::StrCat("session ", id, " was evicted; its requests are refused"));
+  if (lease_ != nullptr) return lease_->Check(clock_->Now());
+  return OkStatus();
+}
+
+Status Sessions::BeginCommit(SessionId id) {
+  std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(CheckServed(id));
+  ++sessions_.at(id)->committing;
+  return OkStatus();
+}
+
+void Sessions::EndCommit(SessionId id) {
+  std::vector<OneShot<Unit>> wake;
+  {
+    std::lock_guard lock(mutex_);
+    Session& session = *sessions_.at(id);
+    if (--session.committing == 0) wake.swap(session.committed);
+  }
+  for (const OneShot<Unit>& waiter : wake) waiter.Set({});
+}
+
 void Sessions::End(SessionId id, uint64_t sequence) {
   std::vector<OneShot<Unit>> wake;
   {
@@ -104,41 +131,43 @@ void Sessions::End(SessionId id, uint64_t sequence) {
       it->second.waiting.clear();
       if (!it->second.answer) session.requests.erase(it);
     }
-    if (--session.in_progress == 0) {
-      wake.insert(wake.end(), session.drained.begin(), session.drained.end());
-      session.drained.clear();
-    }
+    if (--session.in_progress == 0 && fenced_.contains(id)) sessions_.erase(id);
   }
   for (const OneShot<Unit>& waiter : wake) waiter.Set({});
 }
 
-Task<Status> Sessions::Fence(SessionId id) {
-  if (id == 0) co_return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
-  {
-    std::lock_guard lock(mutex_);
-    fenced_.insert(id);
-  }
+Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
   KvBatch batch;
   batch.UseReserve();
-  batch.Put(FenceKey(id), "");
-  CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
-  Status synced = co_await store_->Sync();
-  if (!synced.ok()) co_return synced;
-  while (true) {
-    OneShot<Unit> drained;
-    {
-      std::lock_guard lock(mutex_);
-      auto it = sessions_.find(id);
-      if (it == sessions_.end()) co_return OkStatus();
-      if (it->second->in_progress == 0) {
-        ReleaseGrant(it->second.get());
-        sessions_.erase(it);
-        co_return OkStatus();
-      }
-      it->second->drained.push_back(drained);
-    }
-    co_await drained.Wait();
+  for (SessionId id : sessions) {
+    if (id == 0) co_return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
+    batch.Put(FenceKey(id), "");
   }
+  {
+    std::lock_guard lock(mutex_);
+    for (SessionId id : sessions) {
+      fenced_.insert(id);
+      auto it = sessions_.find(id);
+      if (it == sessions_.end()) continue;
+      ReleaseGrant(it->second.get());
+      if (it->second->in_progress == 0) sessions_.erase(it);
+    }
+  }
+  CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await store_->Sync());
+  for (SessionId id : sessions) co_await AwaitCommits(id);
+  co_return OkStatus();
+}
+
+Task<void> Sessions::AwaitCommits(SessionId id) {
+  OneShot<Unit> committed;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = sessions_.find(id);
+    if (it == sessions_.end() || it->second->committing == 0) co_return;
+    it->second->committed.push_back(committed);
+  }
+  co_await committed.Wait();  // none begins any more
 }
 
 Task<uint64_t> Sessions::Reserve(SessionId id, uint64_t want) {
@@ -165,6 +194,10 @@ Task<uint64_t> Sessions::Reserve(SessionId id, uint64_t want) {
   }
   uint64_t promised = co_await space_->Promise(missing);
   std::lock_guard lock(mutex_);
+  if (fenced_.contains(id)) {
+    space_->Release(promised);
+    co_return 0;
+  }
   Session& session = *sessions_.at(id);
   session.grant_blocks += promised;
   co_return session.grant_blocks* kBlockSize;

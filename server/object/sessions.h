@@ -2,6 +2,12 @@
 // a repeated request is answered, not done again), what is in progress, and the space promised to it.
 // Thread-safe.
 //
+// A fence always ends. A request is asked twice whether it may go on: when it comes (Admit), and right before
+// its change is committed (Ticket::BeginCommit), where it is refused if its session has been fenced or this
+// server's lease has run out meanwhile. So a fence waits only for commits into the local store that have
+// begun, never for a request that waits for its client (whose process may be frozen), for memory or for a
+// lock.
+//
 // The answers are in memory only: after a restart of the OSS a repeated request is carried out again, which
 // gives the same result, because connections and with them late copies of older requests died with the old
 // process.
@@ -21,28 +27,36 @@
 #include "common/ids.h"
 #include "common/task.h"
 #include "server/kv/kv_store.h"
+#include "server/object/journal.h"
+#include "server/object/service_lease.h"
 #include "server/object/space.h"
 
 namespace nacre::ost {
 
 class Sessions {
  public:
-  Sessions(KvStore* store, Space* space, Clock* clock) : store_(store), space_(space), clock_(clock) {}
+  // `lease` (null: none is needed) and the others outlive this object.
+  Sessions(KvStore* store, Space* space, Clock* clock, const ServiceLease* lease)
+      : store_(store), space_(space), clock_(clock), lease_(lease) {}
 
   Status Load();  // the fenced ones
 
   // A request under way. Ends at destruction. A mutation that ends without Finish is forgotten: a repeat does
   // it.
-  class Ticket {
+  class Ticket : public Originator {
    public:
     Ticket() = default;
     Ticket(Sessions* sessions, SessionId session, uint64_t sequence)
         : sessions_(sessions), session_(session), sequence_(sequence) {}
     Ticket(Ticket&& other) noexcept { *this = std::move(other); }
     Ticket& operator=(Ticket&& other) noexcept;
-    ~Ticket() { Release(); }
+    ~Ticket() override { Release(); }
     // The answer of this request for good.
     void Finish(std::string reply);
+
+    SessionId session() const override { return session_; }
+    Status BeginCommit() override;
+    void EndCommit() override;
 
    private:
     void Release();
@@ -52,15 +66,16 @@ class Sessions {
   };
 
   struct Admission {
-    Status status;                      // ESTALE: fenced, or a late copy
+    // ESTALE: fenced, or a late copy. ECONNRESET (ask again): this server's lease has run out.
+    Status status;
     std::optional<std::string> answer;  // it was done before
     Ticket ticket;
   };
   // sequence 0: no mutation. Waits if the same request is in progress.
   Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water);
 
-  // Refuses the session from now on, also after a restart; returns when nothing of it is in progress.
-  Task<Status> Fence(SessionId session);
+  // Refuses the sessions from now on, also after a restart; returns when no commit of theirs is under way.
+  Task<Status> Fence(std::vector<SessionId> sessions);
 
   // The session's grant becomes up to `want` bytes, as far as space and fairness allow. Returns what it is.
   Task<uint64_t> Reserve(SessionId session, uint64_t want);
@@ -81,18 +96,25 @@ class Sessions {
     uint64_t low_water = 0;
     std::map<uint64_t, Request> requests;  // by sequence
     uint64_t in_progress = 0;
-    std::vector<OneShot<Unit>> drained;
+    uint64_t committing = 0;               // of these, beyond BeginCommit
+    std::vector<OneShot<Unit>> committed;  // when there is none
     uint64_t grant_blocks = 0;
     Duration last_seen{0};
   };
 
+  Status CheckServed(SessionId session) const;  // mutex_ held
+  Status BeginCommit(SessionId session);
+  void EndCommit(SessionId session);
   void End(SessionId session, uint64_t sequence);
   void ReleaseGrant(Session* session);
+  Task<void> AwaitCommits(SessionId session);
 
   KvStore* const store_;
   Space* const space_;
   Clock* const clock_;
+  const ServiceLease* const lease_;
   mutable std::mutex mutex_;
+  // That of a fenced session goes with the last of its requests.
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   absl::flat_hash_set<SessionId> fenced_;
 };

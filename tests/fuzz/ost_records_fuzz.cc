@@ -50,6 +50,8 @@ void TryKeys(std::string_view bytes) {
     Require(ExtentKey(place->object, place->chunk) == bytes);
   if (auto sequence = ParseUndoKey(bytes); sequence.ok()) Require(UndoKey(*sequence) == bytes);
   if (auto session = ParseFenceKey(bytes); session.ok()) Require(FenceKey(*session) == bytes);
+  if (auto growth = ParseGrowthKey(bytes); growth.ok())
+    Require(GrowthKey(growth->session, growth->object) == bytes);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace nacre::ost {
 Task<Status> DestroyOp(OpContext context) {
   int64_t delta = 0;
   for (const proto::ObjectId& object : context.request->destroy().objects()) {
-    StatusOr<int64_t> changed = co_await context.target->store->Destroy(FromProto(object));
+    StatusOr<int64_t> changed = co_await context.target->store->Destroy(FromProto(object), context.by);
     if (!changed.ok()) co_return changed.status();
     delta += *changed;
   }

@@ -10,10 +10,15 @@ Task<Status> FenceOp(OpContext context) {
     co_return ErrnoError(
         EPERM, absl::StrCat("session ", context.request->session(), " may not fence another; the MDS does"));
   }
-  SessionId session = context.request->fence().session();
-  Status status = co_await context.target->sessions->Fence(session);
-  if (status.ok())
-    LogInfo("OST %d: session %d is fenced", context.target->store->superblock().index, session);
+  const proto::FenceSession& request = context.request->fence();
+  std::vector<SessionId> sessions(request.more().begin(), request.more().end());
+  sessions.push_back(request.session());
+  const size_t count = sessions.size();
+  Status status = co_await context.target->sessions->Fence(std::move(sessions));
+  if (status.ok()) {
+    LogInfo("OST %d: session %d is fenced%s", context.target->store->superblock().index, request.session(),
+            count > 1 ? absl::StrFormat(", with %d others", count - 1) : "");
+  }
   co_return status;
 }
 

@@ -17,6 +17,7 @@ struct OpContext {
   IncomingCall* call;
   const proto::ObjectRequest* request;
   proto::ObjectReply* reply;
+  Originator* by;  // the request's session, asked again before each commit
 };
 
 Task<Status> ReadOp(OpContext context);
@@ -32,6 +33,8 @@ Task<Status> StatfsOp(OpContext context);
 Task<Status> GrantOp(OpContext context);
 Task<Status> FenceOp(OpContext context);
 Task<Status> ListOp(OpContext context);
+Task<Status> ListGrownOp(OpContext context);
+Task<Status> SettleGrownOp(OpContext context);
 
 // The range lies within the call's memory, and the call is of this kind.
 Status CheckMemory(const OpContext& context, CallMemory kind, const proto::ObjectRange& range);

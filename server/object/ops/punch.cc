@@ -5,8 +5,8 @@ namespace nacre::ost {
 
 Task<Status> PunchOp(OpContext context) {
   const proto::PunchObject& request = context.request->punch();
-  StatusOr<int64_t> delta =
-      co_await context.target->store->Punch(FromProto(request.object()), request.offset(), request.length());
+  StatusOr<int64_t> delta = co_await context.target->store->Punch(
+      FromProto(request.object()), request.offset(), request.length(), context.by);
   if (!delta.ok()) co_return delta.status();
   context.reply->mutable_write()->set_blocks_delta(*delta * static_cast<int64_t>(kBlockSize / 512));
   co_return OkStatus();

@@ -73,6 +73,7 @@ Task<Status> WriteOp(OpContext context) {
     CallSource source(context.call, request.ranges(at).range().memory_offset());
     WriteArgs args = MakeWrite(request.ranges(), at, &next);
     args.grant = &grant;
+    args.by = context.by;
     for (const ByteRange& range : args.ranges) bytes.Add(static_cast<int64_t>(range.length));
     StatusOr<int64_t> changed = co_await store.Write(std::move(args), &source, &memory);
     if (!changed.ok()) co_return changed.status();

@@ -114,6 +114,9 @@ TEST(Format, KeysAreInOrderAndParse) {
   EXPECT_EQ(ParseExtentKey(ExtentKey({5, 6}, 77))->chunk, 77u);
   EXPECT_EQ(*ParseUndoKey(UndoKey(99)), 99u);
   EXPECT_EQ(*ParseFenceKey(FenceKey(98)), 98u);
+  EXPECT_EQ(ParseGrowthKey(GrowthKey(97, {5, 6}))->session, 97u);
+  EXPECT_EQ(ParseGrowthKey(GrowthKey(97, {5, 6}))->object, (ObjectId{5, 6}));
+  EXPECT_FALSE(ParseGrowthKey(GrowthPrefix(97)).ok());
   EXPECT_FALSE(ParseObjectKey("O123").ok());
   EXPECT_FALSE(ParseExtentKey(ObjectKey({5, 6})).ok());
   EXPECT_FALSE(ParseExtentKey(ExtentKey({5, 6}, ~uint64_t{0})).ok()) << "beyond the largest object";

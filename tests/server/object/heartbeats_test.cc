@@ -17,10 +17,12 @@ class FakeCluster : public ClusterChannel {
     *reply.mutable_status() = ToProto(refusal);
     reply.set_cluster_uuid("cluster-1");
     reply.set_heartbeat_ms(1);
+    reply.set_lease_ms(lease_ms);
     co_return reply;
   }
   Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
     heartbeats.push_back(request);
+    if (away) co_return ErrnoError(ECONNREFUSED, "nobody listens");
     proto::HeartbeatReply reply;
     if (forget) *reply.mutable_status() = ToProto(ErrnoError(ENOENT, "who are you?"));
     forget = false;
@@ -30,6 +32,7 @@ class FakeCluster : public ClusterChannel {
 
   bool away = false;
   bool forget = false;
+  uint32_t lease_ms = 60'000;
   Status refusal;
   std::vector<proto::RegisterOssRequest> registrations;
   std::vector<proto::HeartbeatRequest> heartbeats;
@@ -80,14 +83,54 @@ TEST(Heartbeats, GoesOnWhenTheMgsIsAwayAndRegistersAgainWhenItHasForgotten) {
   RunUntil(&f, [&] { return cluster->registrations.size() > before; });
 }
 
+bool Serves(ServerFixture* f, SessionId session) {
+  proto::ObjectRequest stat;
+  *stat.mutable_stat()->mutable_object() = ToProto(ObjectId{9, 0});
+  auto client = f->Client(session);
+  return f->Call(client.get(), stat).ok();
+}
+
+// What it missed may concern the client that asks.
+TEST(Heartbeats, ClientsAreServedOnlyWhenTheMgsHasAdmittedTheServer) {
+  auto cluster = std::make_shared<FakeCluster>();
+  cluster->refusal = ErrnoError(EINVAL, "a fence could not be told");
+  ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
+  EXPECT_FALSE(Serves(&f, 1));
+  EXPECT_TRUE(Serves(&f, 0)) << "the MDS, which has to tell it";
+  cluster->refusal = OkStatus();
+  RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
+  EXPECT_TRUE(Serves(&f, 1));
+}
+
+TEST(Heartbeats, WithoutAnswersOfTheMgsClientsAreRefusedWhenTheLeaseIsOver) {
+  auto cluster = std::make_shared<FakeCluster>();
+  cluster->lease_ms = 300;
+  ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
+  EXPECT_TRUE(Serves(&f, 1));
+  cluster->away = true;
+  const Duration over = RealClock().Now() + 400ms;
+  RunUntil(&f, [&] { return RealClock().Now() > over; });
+  EXPECT_FALSE(Serves(&f, 1));
+  EXPECT_TRUE(Serves(&f, 0));
+  const size_t beats = cluster->heartbeats.size();
+  cluster->away = false;
+  RunUntil(&f, [&] { return cluster->heartbeats.size() > beats + 1; });
+  EXPECT_TRUE(Serves(&f, 1));
+}
+
 TEST(Heartbeats, ABadBlockIsReported) {
   auto cluster = std::make_shared<FakeCluster>();
   ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
   auto client = f.Client(1);
   ASSERT_TRUE(f.Write(client.get(), 0, {9, 0}, 0, "data").ok());
   ASSERT_TRUE(f.Run(f.server->Stop()).ok());
   f.disk[0].FlipBit(0, 1);
+  const size_t registrations = cluster->registrations.size();
   ASSERT_TRUE(f.Restart().ok());
+  RunUntil(&f, [&] { return cluster->registrations.size() > registrations; });
   EXPECT_EQ(ToErrno(f.Read(client.get(), 0, {9, 0}, 0, 4).status()), EIO);
   size_t before = cluster->heartbeats.size();
   RunUntil(&f, [&] { return cluster->heartbeats.size() > before + 1; });
