@@ -66,6 +66,8 @@ ConfigSection Describe(MdsConfig* config) {
   section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
   section.Size("inline_limit", &config->inline_limit, 0, 64 << 10,
                "files up to this size live in the MDT; 0: none");
+  section.Time("lease", &options.lease, 1s, hours(1),
+               "what a lost client held is given to others after so long, and a tenth more");
   section.Time("session_timeout", &options.session_timeout, 1s, hours(1),
                "a client that is silent for so long is evicted");
   section.Time("recovery_window", &options.recovery_window, 0s, hours(1),

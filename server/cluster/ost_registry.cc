@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "common/bytes.h"
+#include "common/lease_time.h"
 #include "common/log.h"
 #include "rpc/convert.h"
 
@@ -81,6 +82,7 @@ void OstRegistry::Close() {
   std::vector<std::shared_ptr<ObjectStub>> stubs;
   {
     std::lock_guard lock(mutex_);
+    closed_ = true;
     for (auto& [index, ost] : osts_) {
       stubs.push_back(ost.stub);
       stubs.push_back(ost.impatient);
@@ -114,21 +116,64 @@ void OstRegistry::Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr
     (*stub)->SetPeer(peer);
 }
 
-Task<Status> OstRegistry::Fence(OstIndex index, SessionId session) {
+Task<StatusOr<proto::ObjectReply>> OstRegistry::CallShortly(proto::ObjectRequest request) {
   std::shared_ptr<ObjectStub> stub;
   {
     std::lock_guard lock(mutex_);
-    auto it = osts_.find(index);
+    auto it = osts_.find(request.ost());
     if (it != osts_.end()) stub = it->second.impatient;
   }
-  if (stub == nullptr)
-    co_return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", index));
+  if (stub == nullptr) {
+    co_return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", request.ost()));
+  }
+  std::vector<MemorySpan> none;
+  co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
+}
+
+Task<Status> OstRegistry::Fence(OstIndex index, std::vector<SessionId> sessions) {
   proto::ObjectRequest request;
   request.set_ost(index);
-  request.mutable_fence()->set_session(session);
-  std::vector<MemorySpan> none;
-  auto reply = co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
+  if (sessions.empty()) co_return OkStatus();
+  request.mutable_fence()->set_session(sessions.front());
+  for (size_t i = 1; i < sessions.size(); ++i) request.mutable_fence()->add_more(sessions[i]);
+  auto reply = co_await CallShortly(std::move(request));
   co_return reply.status();
+}
+
+void OstRegistry::NoteFences() {
+  std::lock_guard lock(mutex_);
+  ++fences_;
+}
+
+uint64_t OstRegistry::fences() const {
+  std::lock_guard lock(mutex_);
+  return fences_;
+}
+
+Task<bool> OstRegistry::FenceOrOutlive(OstIndex index, SessionId session) {
+  if (IsUp(index)) {
+    std::vector<SessionId> sessions(1, session);
+    Status told = co_await Fence(index, std::move(sessions));
+    if (told.ok()) co_return true;
+    MarkDown(index, absl::StrFormat("it could not be told of the eviction of session %d (%s)", session,
+                                    std::string(told.message())));
+  }
+  while (true) {
+    const Duration left = ServesUntil(index) - clock_.Now();
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) co_return false;
+    }
+    if (IsUp(index)) co_return true;  // admitted meanwhile: that has told it
+    if (left <= Duration{0}) co_return false;
+    co_await clock_.Sleep(std::min(left, options_.heartbeat));
+  }
+}
+
+Duration OstRegistry::ServesUntil(OstIndex index) const {
+  std::lock_guard lock(mutex_);
+  auto it = osts_.find(index);
+  return it == osts_.end() ? Duration{0} : it->second.heard + WithDrift(options_.lease());
 }
 
 Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {
@@ -189,7 +234,6 @@ Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
     Ost& ost = osts_[info.index()];
     ost.record = {info.uuid(), request.address(), info.total_bytes()};
     ost.info = info;
-    ost.heard = clock_.Now();
     CO_RETURN_IF_ERROR(PointStub(&ost));
   }
   co_return OkStatus();
@@ -200,25 +244,31 @@ Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest re
   proto::RegisterOssReply reply;
   Status status = co_await Store(request);
   if (status.ok()) status = co_await store_.Sync();
-  for (int i = 0; i < request.osts_size() && status.ok() && admit_; ++i) {
-    OstIndex index = request.osts(i).index();
-    status = co_await admit_(index);
+  for (bool up = false; status.ok() && !up;) {
+    const uint64_t fences = this->fences();
+    for (int i = 0; i < request.osts_size() && status.ok() && admit_; ++i) {
+      OstIndex index = request.osts(i).index();
+      status = co_await admit_(index);
+    }
+    if (status.ok()) up = MarkUp(request, fences);
   }
   if (!status.ok()) {
     LogWarning("OSS %s was not registered: %s", request.address(), std::string(status.message()));
     *reply.mutable_status() = ToProto(status);
     co_return reply;
   }
-  MarkUp(request);
   reply.set_cluster_uuid(options_.cluster_uuid);
   reply.set_heartbeat_ms(
       static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.heartbeat).count()));
+  reply.set_lease_ms(
+      static_cast<uint32_t>(std::chrono::floor<std::chrono::milliseconds>(options_.lease()).count()));
   co_return reply;
 }
 
-void OstRegistry::MarkUp(const proto::RegisterOssRequest& request) {
+bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fences) {
   {
     std::lock_guard lock(mutex_);
+    if (fences != fences_) return false;
     for (const proto::OstInfo& info : request.osts()) {
       Ost& ost = osts_[info.index()];
       ost.up = true;
@@ -227,6 +277,19 @@ void OstRegistry::MarkUp(const proto::RegisterOssRequest& request) {
       LogInfo("OST %d (%s) is up at %s", info.index(), info.uuid(), request.address());
     }
     ++version_;
+  }
+  Announce();
+  return true;
+}
+
+void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
+  {
+    std::lock_guard lock(mutex_);
+    auto it = osts_.find(index);
+    if (it == osts_.end() || !it->second.up) return;
+    it->second.up = false;
+    ++version_;
+    LogWarning("OST %d at %s is taken out of service: %s", index, it->second.record.address, why);
   }
   Announce();
 }
@@ -238,14 +301,16 @@ proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& requ
     auto it = osts_.find(info.index());
     bool known = it != osts_.end() && it->second.record.uuid == info.uuid() && it->second.up &&
                  it->second.instance == request.instance() && it->second.record.address == request.address();
-    if (!known) {
-      *reply.mutable_status() =
-          ToProto(ErrnoError(ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again",
-                                                     info.index(), request.address())));
-      return reply;
-    }
-    it->second.info = info;
-    it->second.heard = clock_.Now();
+    if (known) continue;
+    *reply.mutable_status() =
+        ToProto(ErrnoError(ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again",
+                                                   info.index(), request.address())));
+    return reply;
+  }
+  for (const proto::OstInfo& info : request.osts()) {
+    Ost& ost = osts_.at(info.index());
+    ost.info = info;
+    ost.heard = clock_.Now();
   }
   return reply;
 }

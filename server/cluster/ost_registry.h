@@ -3,6 +3,13 @@
 //
 // Thread-safe. Registrations are on stable storage before they are answered. Errors name the OST and what to
 // do.
+//
+// An OSS may serve clients for ten heartbeats' time after it has sent one that was answered
+// (common/lease_time.h; server/object/service_lease.h is the other side). So of each OST one of three things
+// is true: it is up and can be told of an eviction; or it cannot be told, but its lease still runs; or its
+// lease is over, it serves no client, and it will not before Register has admitted it again, which tells it
+// what it has missed. FenceOrOutlive goes from the first to one of which nothing can come any more, in
+// bounded time.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -27,6 +34,8 @@ namespace nacre::cluster {
 struct RegistryOptions {
   std::string cluster_uuid;
   Duration heartbeat = std::chrono::seconds(1);
+
+  Duration lease() const { return 10 * heartbeat; }
 };
 
 // What is stored of an OST, under (table kOstTable, index).
@@ -53,8 +62,8 @@ class OstRegistry {
   void SetOnChange(absl::AnyInvocable<void(const proto::ClusterMap&)> on_change) {
     on_change_ = std::move(on_change);
   }
-  // Before an OST counts as up: what has to be done at it first (fences that it missed). Set it before the
-  // first call.
+  // Before an OST counts as up: what has to be done at it first (fences that it missed). May be called more
+  // than once for a registration. Set it before the first call.
   void SetAdmit(absl::AnyInvocable<Task<Status>(OstIndex)> admit) { admit_ = std::move(admit); }
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
@@ -67,8 +76,19 @@ class OstRegistry {
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
   uint64_t version() const;  // of the map: rises when an OSS registers or goes down
-  // Tells the OST to refuse this session. Fails after a few seconds if the OST does not answer.
-  Task<Status> Fence(OstIndex index, SessionId session);
+
+  // Tells the OST to refuse these sessions. Fails after a few seconds if the OST does not answer.
+  Task<Status> Fence(OstIndex index, std::vector<SessionId> sessions);
+  // Call when it is in the store that the sessions are to be fenced, so that an OST that is being admitted
+  // just now hears of it.
+  void NoteFences();
+  // After NoteFences: returns when no client of that session is served by the OST any more. True: it has been
+  // told. False: its lease is over (an OST that does not answer is taken out of service for that), or this
+  // registry was closed; it is told before it counts as up again.
+  Task<bool> FenceOrOutlive(OstIndex index, SessionId session);
+  // A call that fails after a few seconds if the OST does not answer; no mutation (those of the MDS are
+  // numbered by Stub()).
+  Task<StatusOr<proto::ObjectReply>> CallShortly(proto::ObjectRequest request);
   StatusOr<std::shared_ptr<ObjectStub>> Stub(
       OstIndex index);  // ENODEV: no OST of that index was ever registered
 
@@ -78,7 +98,7 @@ class OstRegistry {
     proto::OstInfo info;
     bool up = false;
     uint64_t instance = 0;
-    Duration heard{0};
+    Duration heard{0};  // when something of it was answered last that renews its lease
     std::shared_ptr<ObjectStub> stub;
     std::shared_ptr<ObjectStub> impatient;  // gives up on an OST that does not answer
   };
@@ -90,7 +110,11 @@ class OstRegistry {
   Task<Status> Store(const proto::RegisterOssRequest& request);  // call with registering_ held
   Status PointStub(Ost* ost);
   StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);
-  void MarkUp(const proto::RegisterOssRequest& request);
+  uint64_t fences() const;
+  // False: there have been fences since, which it must hear of first.
+  bool MarkUp(const proto::RegisterOssRequest& request, uint64_t fences);
+  void MarkDown(OstIndex index, std::string_view why);
+  Duration ServesUntil(OstIndex index) const;  // while it is not up: at the latest
   proto::ClusterMap MapLocked() const;
   void Announce();
 
@@ -104,6 +128,8 @@ class OstRegistry {
   mutable std::mutex mutex_;
   uint64_t first_sequence_ = 1;
   uint64_t version_ = 1;
+  uint64_t fences_ = 0;  // rises with NoteFences
+  bool closed_ = false;
   std::map<OstIndex, Ost> osts_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;
 };

@@ -45,11 +45,17 @@ Task<void> EvictAndLog(MdsPtr mds, SessionPtr session, std::string reason) {
   }
 }
 
+// Side by side: each takes its time.
 Task<void> EvictMissing(MdsPtr mds) {
+  std::vector<Task<Unit>> evictions;
   for (const SessionPtr& session : mds->sessions.All()) {
-    if (!session->whole())
+    if (session->whole()) continue;
+    evictions.push_back([](MdsPtr mds, SessionPtr session) -> Task<Unit> {
       co_await EvictAndLog(mds, session, "it did not come back after a restart of the MDS");
+      co_return Unit{};
+    }(mds, session));
   }
+  co_await WhenAll(std::move(evictions));
 }
 
 Task<void> SessionLoop(MdsPtr mds) {
@@ -62,6 +68,15 @@ Task<void> SessionLoop(MdsPtr mds) {
       Spawn(mds->env.executor, EvictAndLog(mds, session, "it was silent for too long"));
     }
   }
+}
+
+// What an OST has to hear before it serves clients. Then, as far as it goes in a few seconds, what it alone
+// knows: how far files reach whose writers were evicted while it was away.
+Task<Status> Admit(MdsPtr mds, OstIndex ost) {
+  CO_RETURN_IF_ERROR(co_await CatchUpFences(mds, ost));
+  Status sizes = co_await mds->writer_recovery.Recover(mds, ost, 0);
+  if (!sizes.ok()) LogWarning("sizes of files on OST %d: %s", ost, std::string(sizes.message()));
+  co_return OkStatus();
 }
 
 Task<void> RecoveryLoop(MdsPtr mds) {
@@ -95,13 +110,14 @@ void StartBackground(const MdsPtr& mds) {
   mds->osts.SetAdmit([weak = std::weak_ptr<Mds>(mds)](OstIndex ost) -> Task<Status> {
     MdsPtr mds = weak.lock();
     if (mds == nullptr) return NotRunning();
-    return CatchUpFences(std::move(mds), ost);
+    return Admit(std::move(mds), ost);
   });
   Spawn(mds->env.executor, SyncLoop(mds));
   Spawn(mds->env.executor, HeartbeatLoop(mds));
   Spawn(mds->env.executor, RecoveryLoop(mds));
   Spawn(mds->env.executor, DestroyLoop(mds));
   Spawn(mds->env.executor, SessionLoop(mds));
+  Spawn(mds->env.executor, mds->writer_recovery.Run(mds));
 }
 
 proto::ClusterStatus MakeStatus(Mds& mds) {

@@ -1,16 +1,14 @@
 #include "server/metadata/eviction.h"
 
-#include <sys/stat.h>
-
+#include "common/lease_time.h"
 #include "common/log.h"
-#include "server/metadata/object_io.h"
-#include "server/metadata/size_recovery.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/writer_recovery.h"
 
 namespace nacre::mds {
 namespace {
 
-// A fence record: the OSTs that have not been told yet, in the form of a destroy record's groups.
+// A fence record: the OSTs that have not been told yet, in the form of a destroy record's groups. One of an
+// OST that never comes back stays: some bytes for each eviction since.
 std::string EncodePending(const std::vector<OstIndex>& osts) {
   DestroyRecord record;
   record.groups = osts;
@@ -27,71 +25,84 @@ Task<Status> StorePending(MdsPtr mds, SessionId session, std::vector<OstIndex> o
   co_return co_await mds->tables->CommitBatch(std::move(batch));
 }
 
+// How long a store that refuses (a full disk) is left alone before it is asked again.
+constexpr Duration kStorePause = std::chrono::seconds(1);
+
 struct Fenced {
   OstIndex ost = 0;
-  bool done = false;
+  bool told = false;
 };
 
-// Until it is done, or the OST is down.
 Task<Fenced> FenceAt(MdsPtr mds, OstIndex ost, SessionId session) {
   Fenced fenced;
   fenced.ost = ost;
-  while (!mds->closed && mds->osts.IsUp(ost)) {
-    Status status = co_await mds->osts.Fence(ost, session);
-    fenced.done = status.ok();
-    if (fenced.done) break;
-    LogWarning("fencing session %d at OST %d failed, trying again: %s", session, ost,
-               std::string(status.message()));
-    co_await mds->env.clock.Sleep(mds->options.heartbeat);
-  }
+  fenced.told = co_await mds->osts.FenceOrOutlive(ost, session);
   co_return fenced;
 }
 
-Task<Status> FenceEverywhere(MdsPtr mds, SessionId session) {
+// Returns the OSTs that have been told.
+Task<StatusOr<std::vector<OstIndex>>> FenceEverywhere(MdsPtr mds, SessionId session) {
   std::vector<OstIndex> known = mds->osts.Known();
   CO_RETURN_IF_ERROR(co_await StorePending(mds, session, known));
+  mds->osts.NoteFences();
   std::vector<Task<Fenced>> tasks;
   for (OstIndex ost : known) tasks.push_back(FenceAt(mds, ost, session));
-  std::vector<OstIndex> pending;
+  std::vector<OstIndex> told, pending;
   for (const Fenced& fenced : co_await WhenAll(std::move(tasks))) {
-    if (!fenced.done) pending.push_back(fenced.ost);
+    (fenced.told ? told : pending).push_back(fenced.ost);
   }
   if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
-  co_return co_await StorePending(mds, session, std::move(pending));
+  CO_RETURN_IF_ERROR(co_await StorePending(mds, session, std::move(pending)));
+  co_return told;
 }
 
-Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, std::string reason) {
-  LogWarning("session %d (%s) is evicted: %s", session->id, session->record.name, reason);
-  proto::Push push;
-  push.mutable_evicted()->set_reason(reason);
-  session->Push(std::move(push));
-  if (auto peer = session->peer()) peer->Close();
-  CO_RETURN_IF_ERROR(co_await FenceEverywhere(mds, session->id));
-  // What it had open is known only of a session that came back and held no lease on everything.
-  bool unknown = !session->whole() || !mds->leases.HoldersOf(kFilesystemFid).empty();
-  if (unknown) CO_RETURN_IF_ERROR(co_await RequestSizeScan(mds));
-  for (const Fid& fid : mds->opens.WrittenBy(session->id)) {
-    Status status = co_await RecoverSize(mds, fid);
-    if (!status.ok())
-      LogWarning("the size of %s could not be recovered: %s", fid.ToString(), std::string(status.message()));
+// An ended session's messages are refused, so the time does not move away any more.
+Task<void> OutliveLeases(MdsPtr mds, SessionPtr session) {
+  const Duration left = LeasesEnd(*mds, *session) - mds->env.clock.Now();
+  if (left > Duration{0}) co_await mds->env.clock.Sleep(left);
+}
+
+Task<Unit> RecoverSizesAt(MdsPtr mds, OstIndex ost, SessionId session) {
+  Status status = co_await mds->writer_recovery.Recover(mds, ost, session);
+  if (!status.ok() && !mds->closed) {
+    LogWarning("sizes of the files that session %d wrote: OST %d is asked again later: %s", session, ost,
+               std::string(status.message()));
   }
+  co_return Unit{};
+}
+
+Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
+  CO_ASSIGN_OR_RETURN(std::vector<OstIndex> told, co_await FenceEverywhere(mds, session->id));
+  if (client == Client::kMayLive) co_await OutliveLeases(mds, session);
+  std::vector<Task<Unit>> sizes;
+  for (OstIndex ost : told) sizes.push_back(RecoverSizesAt(mds, ost, session->id));
+  co_await WhenAll(std::move(sizes));
+  if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
   co_return co_await EndSession(mds, session);
 }
 
 }  // namespace
 
-Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason) {
+Duration LeasesEnd(const Mds& mds, const Session& session) {
+  return session.heard() + WithDrift(mds.options.lease);
+}
+
+Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason, Client client) {
   if (!session->TryEnd()) {
     co_await mds->sessions.AwaitGone(session->id);
     co_return OkStatus();
   }
-  // Others wait for it to be gone, so a store that refuses for a while (a full disk) must not leave it half
-  // evicted.
-  Status status = co_await EvictFirst(mds, session, reason);
+  LogWarning("session %d (%s) is evicted: %s", session->id, session->record.name, reason);
+  proto::Push push;
+  push.mutable_evicted()->set_reason(reason);
+  session->Push(std::move(push));
+  if (auto peer = session->peer()) peer->Close();
+  // Others wait for it to be gone, so a store that refuses for a while must not leave it half evicted.
+  Status status = co_await EvictFirst(mds, session, client);
   while (!status.ok() && !mds->closed) {
     LogError("evicting session %d failed, trying again: %s", session->id, std::string(status.message()));
-    co_await mds->env.clock.Sleep(mds->options.heartbeat);
-    status = co_await EvictFirst(mds, session, reason);
+    co_await mds->env.clock.Sleep(kStorePause);
+    status = co_await EvictFirst(mds, session, client);
   }
   co_return status;
 }
@@ -116,42 +127,31 @@ Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
 }
 
 Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost) {
-  constexpr size_t kMaxFences = 65536;
+  constexpr size_t kFencesAtOnce = 1000;
   std::string from = TableKey(Table::kFence);
-  CO_ASSIGN_OR_RETURN(auto entries, mds->tables->Scan(from, PrefixEnd(from), kMaxFences));
-  for (const KvEntry& entry : entries) {
-    ByteReader key(std::string_view(entry.key).substr(1));
-    SessionId session = key.Big<uint64_t>();
-    CO_ASSIGN_OR_RETURN(DestroyRecord record, ParseDestroy(entry.value));
-    if (std::erase(record.groups, ost) == 0) continue;
-    CO_RETURN_IF_ERROR(co_await mds->osts.Fence(ost, session));
-    SessionPtr still_here = mds->sessions.Find(session);
-    if (still_here == nullptr) CO_RETURN_IF_ERROR(co_await StorePending(mds, session, record.groups));
+  const std::string to = PrefixEnd(from);
+  for (bool more = true; more;) {
+    CO_ASSIGN_OR_RETURN(auto entries, mds->tables->Scan(from, to, kFencesAtOnce));
+    more = entries.size() == kFencesAtOnce;
+    if (more) from = entries.back().key + '\0';
+    std::map<SessionId, std::vector<OstIndex>> missed;  // with the other OSTs that are to be told
+    std::vector<SessionId> sessions;
+    for (const KvEntry& entry : entries) {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      const SessionId session = key.Big<uint64_t>();
+      CO_ASSIGN_OR_RETURN(DestroyRecord record, ParseDestroy(entry.value));
+      if (std::erase(record.groups, ost) == 0) continue;
+      sessions.push_back(session);
+      missed[session] = std::move(record.groups);
+    }
+    CO_RETURN_IF_ERROR(co_await mds->osts.Fence(ost, std::move(sessions)));
+    for (auto& [session, others] : missed) {
+      // That of a session which is being evicted just now is its eviction's to change.
+      if (mds->sessions.Find(session) != nullptr) continue;
+      CO_RETURN_IF_ERROR(co_await StorePending(mds, session, std::move(others)));
+    }
   }
   co_return OkStatus();
-}
-
-Task<Status> RecoverSize(MdsPtr mds, Fid fid) {
-  auto peek = mds->tables->GetInode(fid);
-  if (absl::IsNotFound(peek.status())) co_return OkStatus();
-  CO_RETURN_IF_ERROR(peek.status());
-  if (!S_ISREG((*peek)->mode) || (*peek)->inline_data) co_return OkStatus();
-  Layout layout = (*peek)->layout;
-  CO_ASSIGN_OR_RETURN(ObjectSizes sizes, co_await MeasureObjects(mds, layout));
-  FidLocks::Guard guard = co_await LockQuiet(*mds, fid);
-  Transaction transaction(*mds->tables);
-  auto inode = transaction.Load(fid);
-  if (absl::IsNotFound(inode.status())) co_return OkStatus();
-  CO_RETURN_IF_ERROR(inode.status());
-  bool same = (*inode)->layout == layout &&
-              !(*inode)->inline_data;  // else it was truncated meanwhile, which settles it
-  if (!same || sizes.end <= (*inode)->size) co_return OkStatus();
-  LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), sizes.end, (*inode)->size);
-  transaction.Dirty(*inode);
-  (*inode)->size = sizes.end;
-  (*inode)->blocks = sizes.blocks;
-  TouchModified(*inode, mds->env.clock.Wall());
-  co_return co_await mds->tables->Commit(&transaction);
 }
 
 }  // namespace nacre::mds

@@ -1,24 +1,37 @@
-// Ending a session from this side: fencing it at every OST, so that nothing of it arrives any more; finding
-// out how far its files reach; dropping what it held. Also the fences that an OST missed while it was away.
-// Thread-safe.
+// Ending a session from this side, and the fences that an OST missed while it was away. Thread-safe.
+//
+// An eviction ends in bounded time, whoever is dead. Before what the session held is given to others, two
+// things must be so, and for each there is a bound in time:
+//  - nothing of the session is carried out at an OST any more: each OST is told to refuse it, or its own
+//  right
+//    to serve clients has run out (cluster::OstRegistry::FenceOrOutlive). It stands in the store which OSTs
+//    have yet to be told: they are before they count as up again (CatchUpFences);
+//  - its client does not answer out of caches any more: the client counts its leases from the moment at which
+//  it
+//    sent the last keep-alive that was answered; they are taken for ended WithDrift(lease) after the last
+//    message that has come of it (common/lease_time.h).
+// How far its files reach is found out afterwards as far as the OSTs answer (writer_recovery.h).
 #pragma once
 
 #include "server/metadata/mds.h"
 
 namespace nacre::mds {
 
-// Returns when the session is gone (also if somebody else is evicting it already). An OST that is down is not
-// waited for: it is fenced before it counts as up again.
-Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason);
+enum class Client {
+  kMayLive,  // it may still believe that its leases are good
+  kGone,     // its process is known to have ended
+};
+
+// Returns when the session is gone (also if somebody else is evicting it already).
+Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason, Client client = Client::kMayLive);
+
+// When the leases of a session that is not heard of any more may be given to others.
+Duration LeasesEnd(const Mds& mds, const Session& session);
 
 // Drops opens, locks, leases and the session's record; ends orphans that only it had open.
 Task<Status> EndSession(MdsPtr mds, SessionPtr session);
 
 // Before an OST counts as up: the fences that it missed.
 Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost);
-
-// Makes the file as long as its objects say. For files whose writer is gone without having said how far it
-// came.
-Task<Status> RecoverSize(MdsPtr mds, Fid fid);
 
 }  // namespace nacre::mds

@@ -26,7 +26,7 @@ enum class Table : uint8_t {
   kSession = 0x20,
   kReply = 0x21,
   kFence = 0x22,
-  kSizeRecovery = 0x23,
+  // 0x23: of earlier versions
   // 0x40 and above: server/cluster/
 };
 

@@ -33,6 +33,7 @@ LeaseGrant LeaseTable::Grant(SessionId session, const Fid& resource, proto::Leas
     grant.mode = mode;
     return grant;
   }
+  while (grants_.contains(next_id_)) ++next_id_;  // one that was restored
   uint64_t id = next_id_++;
   by_resource_[resource].push_back(id);
   grants_[id].grant = {id, resource, session, mode, false};
@@ -47,7 +48,6 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
     if (grant.session != session && Conflict(grant.mode, lease.mode())) return false;
   }
   if (grants_.contains(lease.id())) return false;
-  next_id_ = std::max(next_id_, lease.id() + 1);
   by_resource_[resource].push_back(lease.id());
   grants_[lease.id()].grant = {lease.id(), resource, session, lease.mode(), false};
   return true;

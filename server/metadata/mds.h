@@ -27,8 +27,8 @@
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
 #include "server/metadata/session_table.h"
-#include "server/metadata/size_scan.h"
 #include "server/metadata/tables.h"
+#include "server/metadata/writer_recovery.h"
 
 namespace nacre::mds {
 
@@ -55,7 +55,7 @@ struct Mds {
   cluster::OstRegistry osts;
   cluster::OstChooser chooser;
   Destroyer destroyer;
-  SizeScan size_scan;
+  WriterRecovery writer_recovery;
   std::atomic<bool> closed{false};
 
   // What the holder of the filesystem lease may hold back: room for it is left within the store's reserve. 0

@@ -13,7 +13,6 @@
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/session_ops.h"
 #include "server/metadata/recall.h"
-#include "server/metadata/size_recovery.h"
 #include "server/metadata/truncate.h"
 
 namespace nacre {
@@ -132,7 +131,6 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   if (!valid.ok()) co_return ToReply(valid);
   if (request.answered_below() != 0) (*session)->Acknowledge(request);
   if (request.has_batch()) co_return co_await HandleBatch(mds, *session, std::move(request));
-  if (mds->size_scan.running()) co_await mds::RecoverNamed(mds, request);
   proto::MetadataReply reply = co_await Answer(mds, *session, request);
   // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.
   if (!mds::NeedsRecall(*mds, (*session)->id, request, reply)) co_return reply;
@@ -192,6 +190,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
     co_return ErrnoError(EINVAL, absl::StrFormat("an inline limit of %d bytes: at most %d are possible",
                                                  options.inline_limit, mds::kStripeAlignment));
   }
+  options.lease = std::min(options.lease, options.session_timeout);
   CO_ASSIGN_OR_RETURN(auto tables, co_await mds::Tables::Open(environment.store, environment.random,
                                                               environment.clock.Wall()));
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
@@ -202,7 +201,6 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
   mds::StartBackground(mds);
-  CO_RETURN_IF_ERROR(mds::ResumeSizeScan(mds));
   std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));
   co_return server;
 }

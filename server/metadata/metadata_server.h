@@ -25,14 +25,18 @@ struct MetadataEnvironment {
 };
 
 struct MetadataOptions {
-  uint32_t inline_limit = 16 << 10;                     // bytes; 0: no inline data
+  uint32_t inline_limit = 16 << 10;  // bytes; 0: no inline data
+  // How long a client may rely on what it holds after it has sent a keep-alive that was answered
+  // (common/lease_time.h). Nobody else gets it sooner, however the client was lost.
+  Duration lease = std::chrono::seconds(10);
   Duration session_timeout = std::chrono::seconds(30);  // silent for so long: evicted
   Duration recovery_window =
       std::chrono::seconds(30);  // after a restart: how long old sessions are waited for
   // An unanswered revocation evicts after so long. Longer than an attempt of a call to an OST.
   Duration revoke_timeout = std::chrono::seconds(45);
   Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
-  Duration heartbeat = std::chrono::seconds(1);      // of the OSSes; down after five missed
+  // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
+  Duration heartbeat = std::chrono::seconds(1);
   Duration kernel_cache =
       std::chrono::seconds(1);         // see client::Options: how long a second session is kept waiting
   uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files

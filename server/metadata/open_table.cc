@@ -76,18 +76,6 @@ std::vector<Fid> OpenTable::FilesOf(SessionId session) const {
   return files;
 }
 
-std::vector<Fid> OpenTable::WrittenBy(SessionId session) const {
-  std::vector<Fid> written;
-  for (const Fid& fid : FilesOf(session)) {
-    std::lock_guard lock(mutex_);
-    auto file = files_.find(fid);
-    if (file == files_.end()) continue;
-    auto it = file->second.find(session);
-    if (it != file->second.end() && it->second.writers > 0) written.push_back(fid);
-  }
-  return written;
-}
-
 void OpenTable::DropSession(SessionId session) {
   for (const Fid& fid : FilesOf(session)) {
     std::lock_guard lock(mutex_);

@@ -27,7 +27,6 @@ class OpenTable {
   bool IsOpenFor(SessionId session, const Fid& fid) const;
   uint64_t CountOf(SessionId session) const;
   std::vector<Fid> FilesOf(SessionId session) const;
-  std::vector<Fid> WrittenBy(SessionId session) const;  // open for writing
   void DropSession(SessionId session);
 
  private:

@@ -10,55 +10,13 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/revocation_deadline.h"
 
 namespace nacre::mds {
 namespace {
 
-// Who has lost its stream is given the time to come back, not the time to write back.
-constexpr Duration kDisconnectedPatience = std::chrono::seconds(5);
-
-// How long, in times of revoke_timeout, a holder is spared because a request of its own waits for others'
-// leases: a page may be locked until that is answered. Bounded, for two may wait for each other.
-constexpr int kMostSpared = 6;
-
-// How a holder that was asked for a lease uses its time.
-class Patience {
- public:
-  explicit Patience(const Mds& mds) : mds_(mds), limit_(mds.options.revoke_timeout) {}
-
-  Duration step() const { return std::min(limit_, kDisconnectedPatience) / 4; }
-
-  // One step has passed.
-  void Pass(const Session& holder) {
-    const bool connected = holder.peer() != nullptr;
-    away_ = connected ? 0ns : away_ + step();
-    if (connected && OstAway()) return;
-    const uint64_t map = mds_.osts.version();
-    if (std::exchange(map_, map) != map) used_ = 0ns;
-    if (connected && holder.waits() && spared_ < kMostSpared * limit_) {
-      spared_ += step();
-      return;
-    }
-    used_ += step();
-  }
-
-  bool over() const { return used_ >= limit_ || away_ >= kDisconnectedPatience; }
-
- private:
-  // What it must write back, or reads for a page that is locked as long, may be waiting for this OST; and
-  // begins anew when it is back (map_).
-  bool OstAway() const {
-    for (OstIndex ost : mds_.osts.Known()) {
-      if (!mds_.osts.IsUp(ost)) return true;
-    }
-    return false;
-  }
-
-  const Mds& mds_;
-  const Duration limit_;
-  uint64_t map_ = mds_.osts.version();
-  Duration used_{0}, spared_{0}, away_{0};
-};
+// How often a holder is looked at.
+constexpr Duration kStep = std::chrono::seconds(1);
 
 void PushRevoke(Session& holder, uint64_t id, const Fid& resource) {
   proto::Push push;
@@ -68,24 +26,67 @@ void PushRevoke(Session& holder, uint64_t id, const Fid& resource) {
   holder.Push(std::move(push));
 }
 
-// False: not yet.
-Task<bool> ReleasedWithin(MdsPtr mds, uint64_t id, Duration time) {
-  OneShot<Unit> released = mds->leases.Released(id);
-  OneShot<bool> decided;
-  auto timer = mds->env.clock.After(mds->env.executor, time, [decided] { decided.Set(false); });
-  Spawn(mds->env.executor, [](OneShot<Unit> released, OneShot<bool> decided) -> Task<void> {
+// Waits for a release, a while at a time.
+class ReleaseWatch {
+ public:
+  ReleaseWatch(MdsPtr mds, uint64_t id) : mds_(std::move(mds)), state_(std::make_shared<State>()) {
+    Spawn(mds_->env.executor, Watch(mds_->leases.Released(id), state_));
+  }
+
+  // False: not yet.
+  Task<bool> Within(Duration time) {
+    OneShot<bool> decided;
+    {
+      std::lock_guard lock(state_->mutex);
+      if (state_->released) co_return true;
+      state_->waiter = decided;
+    }
+    auto timer = mds_->env.clock.After(mds_->env.executor, time, [decided] { decided.Set(false); });
+    co_return co_await decided.Wait();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    bool released = false;
+    OneShot<bool> waiter;
+  };
+
+  // Ends with the grant: when it is released, or its session has ended.
+  static Task<void> Watch(OneShot<Unit> released, std::shared_ptr<State> state) {
     co_await released.Wait();
-    decided.Set(true);
-  }(released, decided));
-  co_return co_await decided.Wait();
+    std::lock_guard lock(state->mutex);
+    state->released = true;
+    state->waiter.Set(true);
+  }
+
+  const MdsPtr mds_;
+  const std::shared_ptr<State> state_;
+};
+
+bool AnyOstDown(const Mds& mds) {
+  for (OstIndex ost : mds.osts.Known()) {
+    if (!mds.osts.IsUp(ost)) return true;
+  }
+  return false;
 }
 
 Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
   SessionPtr holder = mds->sessions.Find(grant.session);
   if (holder == nullptr) co_return OkStatus();
-  for (Patience patience(*mds); !patience.over(); patience.Pass(*holder)) {
-    const bool released = co_await ReleasedWithin(mds, grant.id, patience.step());
+  const Duration step = std::min(kStep, mds->options.revoke_timeout / 4);
+  ReleaseWatch watch(mds, grant.id);
+  RevocationDeadline deadline(mds->env.clock.Now(), mds->options.revoke_timeout);
+  for (bool over = false; !over;) {
+    const bool released = co_await watch.Within(step);
     if (released) co_return OkStatus();
+    if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
+    RevocationDeadline::View view;
+    view.now = mds->env.clock.Now();
+    view.leases_end = LeasesEnd(*mds, *holder);
+    view.ost_down = AnyOstDown(*mds);
+    view.waits_itself = holder->waits();
+    over = deadline.Look(view);
   }
   std::string what = grant.resource == kFilesystemFid ? "the filesystem" : grant.resource.ToString();
   std::string reason = absl::StrFormat("it did not give the lease of %s back in time", what);
@@ -124,8 +125,11 @@ Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
   for (const LeaseGrant& grant : grants) {
     if (!grant.revoking) AskBack(*mds, grant);
   }
-  for (const LeaseGrant& grant : grants) CO_RETURN_IF_ERROR(co_await AwaitRelease(mds, grant));
-  co_return OkStatus();
+  std::vector<Task<Status>> releases;  // one that is not released must not keep the others from their end
+  for (const LeaseGrant& grant : grants) releases.push_back(AwaitRelease(mds, grant));
+  Status all;
+  for (const Status& released : co_await WhenAll(std::move(releases))) all.Update(released);
+  co_return all;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Leases asked back: by whom they are in the way of, with an eviction of those who do not answer. And the
-// READ leases of single files: a client whose kernel keeps pages of a file is told before another session's
-// change of its data is answered (proto/metadata.proto, Lease). Thread-safe.
+// Revokes leases that conflict with a request, and evicts holders that do not release them in time
+// (revocation_deadline.h). And the READ leases of single files: a client whose kernel keeps pages of a file
+// is told before another session's change of its data is answered (proto/metadata.proto, Lease). Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"
@@ -10,7 +10,7 @@ namespace nacre::mds {
 // Only says so to the holder. Nothing happens if there is no such lease any more.
 void AskBack(Mds& mds, const LeaseGrant& grant);
 
-// Asks, and returns when the lease is released or its holder evicted.
+// Asks, and returns when the lease is released or its holder evicted: in bounded time.
 Task<Status> Recall(MdsPtr mds, LeaseGrant grant);
 
 // EINVAL for what is no regular file.

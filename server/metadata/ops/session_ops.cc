@@ -43,16 +43,21 @@ struct Admitted {
   proto::Lease lease;
 };
 
-// A name stands for a place that one client has at a time (host, boot and mountpoint). Who asks for a new
-// session there says that the process with the old one is gone: nobody need wait until that has not answered
-// for long enough. A session whose stream is up is left alone, unless the client is sure that nobody else is
-// there: the stream of a dead one may seem to be up for a while.
-Task<Status> TakeOver(MdsPtr mds, const proto::Connect& request) {
+// A client that is started again takes the place of the one before: it says that it is sure that no other
+// process has its name (`replaces`; it holds the lock of its mountpoint, daemon/place.h), so nobody need wait
+// for what that process held. A name alone says nothing: two clients may have been given the same one, and a
+// living one whose stream is down for a moment has unsaved data. It is waited for like any other.
+Task<Status> TakeOver(MdsPtr mds, proto::Connect request) {
   if (request.name().empty()) co_return OkStatus();
   for (const SessionPtr& session : mds->sessions.All()) {
-    if (session->record.name != request.name() || (session->peer() != nullptr && !request.replaces()))
+    if (session->record.name != request.name() || session->ended()) continue;
+    if (!request.replaces()) {
+      LogWarning(
+          "another client is called %s like session %d: if both live, give one a [client] name of its own",
+          request.name(), session->id);
       continue;
-    CO_RETURN_IF_ERROR(co_await Evict(mds, session, "its client has been started again"));
+    }
+    CO_RETURN_IF_ERROR(co_await Evict(mds, session, "its client has been started again", Client::kGone));
   }
   if (mds->Recovering() && mds->sessions.AllWhole()) mds->sessions.EndRecovery();
   co_return OkStatus();
@@ -90,7 +95,7 @@ Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, p
 Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* reply) {
   reply->set_session(session.id);
   reply->set_instance(mds.instance);
-  auto lease = std::chrono::duration_cast<std::chrono::milliseconds>(mds.options.session_timeout);
+  auto lease = std::chrono::duration_cast<std::chrono::milliseconds>(mds.options.lease);
   reply->set_lease_ms(static_cast<uint32_t>(lease.count()));
   reply->set_cluster_uuid(mds.tables->superblock().cluster_uuid);
   *reply->mutable_map() = mds.osts.Map();

@@ -8,7 +8,7 @@
 namespace nacre::ost {
 namespace {
 
-constexpr uint32_t kMaxListed = 4096;
+constexpr uint32_t kMaxGrownListed = 4096;
 
 Status CheckMds(const OpContext& context) {
   if (context.by->session() == 0) return OkStatus();
@@ -21,7 +21,7 @@ Status CheckMds(const OpContext& context) {
 Task<Status> ListGrownOp(OpContext context) {
   CO_RETURN_IF_ERROR(CheckMds(context));
   const proto::ListGrown& request = context.request->list_grown();
-  const uint32_t limit = std::clamp<uint32_t>(request.limit(), 1, kMaxListed);
+  const uint32_t limit = std::clamp<uint32_t>(request.limit(), 1, kMaxGrownListed);
   std::optional<Growth> after;
   if (request.has_after()) after = Growth{request.after().session(), FromProto(request.after().object())};
   CO_ASSIGN_OR_RETURN(std::vector<ObjectStore::Grown> grown,

@@ -151,10 +151,25 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
       *reply.mutable_stat()->mutable_parent() = ToProto(it->second.parent);
     }
   }
-  if (request.has_list() && list_fails) {
-    *reply.mutable_status() = ToProto(ErrnoError(EIO, "no list"));
-    return reply;
+  if (request.has_list_grown()) {
+    const proto::ListGrown& wanted = request.list_grown();
+    for (const auto& [session, id] : grown[request.ost()]) {
+      std::pair<SessionId, ObjectId> after{wanted.after().session(), FromProto(wanted.after().object())};
+      if (wanted.session() != 0 && session != wanted.session()) continue;
+      if (wanted.has_after() && std::pair(session, id) <= after) continue;
+      proto::GrownObject* out = reply.mutable_list_grown()->add_objects();
+      out->set_session(session);
+      *out->mutable_object() = ToProto(id);
+      auto it = here.find(id);
+      out->set_exists(it != here.end());
+      if (it == here.end()) continue;
+      *out->mutable_parent() = ToProto(it->second.parent);
+      out->set_size(it->second.data.size());
+    }
+    reply.mutable_list_grown()->set_end(true);
   }
+  for (const proto::GrownObject& object : request.settle_grown().objects())
+    grown[request.ost()].erase({object.session(), FromProto(object.object())});
   if (request.has_list()) {
     proto::ListObjectsReply* list = reply.mutable_list();
     auto it = request.list().has_after() ? here.upper_bound(FromProto(request.list().after())) : here.begin();
@@ -169,6 +184,7 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
   if (request.has_fence()) {
     calls.push_back(absl::StrCat("fence ", request.ost()));
     fenced[request.ost()].insert(request.fence().session());
+    fenced[request.ost()].insert(request.fence().more().begin(), request.fence().more().end());
   }
   if (request.has_sync()) {
     calls.push_back(absl::StrCat("sync ", request.ost()));

@@ -61,7 +61,8 @@ class FakeOsts : public Transport {
 
   std::map<OstIndex, std::map<ObjectId, Object>> objects;
   std::set<OstIndex> away;  // calls to these fail
-  bool list_fails = false;  // ListObjects does
+  // Objects that a session has made longer, as the OSTs note it (ListGrown).
+  std::map<OstIndex, std::set<std::pair<SessionId, ObjectId>>> grown;
   std::map<OstIndex, std::set<SessionId>> fenced;
   std::vector<std::string> calls;  // "destroy 3", …
   // The next sync finds that this OST has lost power before it: everything since the last one is gone.

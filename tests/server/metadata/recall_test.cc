@@ -13,6 +13,22 @@ class RecallTest : public testing::Test {
   RecallTest() : harness_(2, QuickRevocation()), a_(harness_), b_(harness_), c_(harness_) {
     f_ = FidOf(a_.Mknod(kRootFid, "f", S_IFREG | 0644));
     g_ = FidOf(a_.Mknod(kRootFid, "g", S_IFREG | 0644));
+    Spawn(harness_.context.get_executor(), KeepAlive(this));
+  }
+
+  // All clients live, whatever they do or do not do with their leases.
+  static Task<void> KeepAlive(RecallTest* test) {
+    while (true) {
+      co_await test->harness_.clock.Sleep(1s);
+      for (TestClient* client : {&test->a_, &test->b_, &test->c_}) {
+        if (client->peer->closed || test->silent == client) continue;
+        proto::MetadataRequest request;
+        request.mutable_keep_alive();
+        request.set_session(client->session);
+        std::shared_ptr<MetadataPeer> peer = client->peer;
+        (void)co_await test->harness_.server->Handle(std::move(peer), std::move(request));
+      }
+    }
   }
 
   static MetadataOptions QuickRevocation() {
@@ -20,6 +36,7 @@ class RecallTest : public testing::Test {
     options.leases = false;  // of the filesystem
     options.revoke_timeout = 8s;
     options.session_timeout = 1h;  // nobody is evicted for its silence
+    options.lease = 2s;
     return options;
   }
 
@@ -68,6 +85,7 @@ class RecallTest : public testing::Test {
 
   Harness harness_;
   TestClient a_, b_, c_;
+  TestClient* silent = nullptr;  // says nothing any more
   Fid f_, g_;
 };
 
@@ -109,24 +127,49 @@ TEST_F(RecallTest, WhoDoesNotReleaseIsEvicted) {
   (void)HoldPages(b_, f_);
   Answer changed = StartTruncate(a_, f_);
   EXPECT_FALSE(Answered(changed, 7s));
+  ASSERT_TRUE(Answered(changed, 4s));
+  EXPECT_THAT(**changed, IsOk());
+  EXPECT_TRUE(b_.peer->closed);
+}
+
+// It may believe in its lease, and answer reads from its pages, until that has run out by its clock.
+TEST_F(RecallTest, ASilentHolderIsWaitedForUntilItsLeaseHasRunOut) {
+  (void)HoldPages(b_, f_);
+  silent = &b_;
+  Answer changed = StartTruncate(a_, f_);
+  EXPECT_FALSE(Answered(changed, 2s));
   ASSERT_TRUE(Answered(changed, 3s));
   EXPECT_THAT(**changed, IsOk());
   EXPECT_TRUE(b_.peer->closed);
 }
 
+TEST_F(RecallTest, SilentHoldersAreWaitedForTogether) {
+  (void)HoldPages(b_, f_);
+  (void)HoldPages(c_, f_);
+  Answer changed = StartTruncate(a_, f_);
+  ASSERT_TRUE(Answered(changed, 13s)) << "not one behind the other";
+}
+
 // What it reads for a page that is locked may lie there.
-TEST_F(RecallTest, NobodyIsEvictedWhileAnOstIsAway) {
+TEST_F(RecallTest, WhileAnOstIsAwayAHolderHasLongerButNotForEver) {
   const uint64_t id = HoldPages(b_, f_);
   harness_.osts.away = {1};
   harness_.RunFor(10s);
   Answer changed = StartTruncate(a_, f_);
-  EXPECT_FALSE(Answered(changed, 60s));
+  EXPECT_FALSE(Answered(changed, 20s));
   EXPECT_FALSE(b_.peer->closed);
   harness_.osts.away = {};
   harness_.RunFor(3s);
+  EXPECT_FALSE(b_.peer->closed);
   Release(b_, id);
   ASSERT_TRUE(Answered(changed, 1s));
   EXPECT_THAT(**changed, IsOk());
+  (void)HoldPages(b_, f_);
+  harness_.osts.away = {1};
+  harness_.RunFor(10s);
+  changed = StartTruncate(a_, f_);
+  ASSERT_TRUE(Answered(changed, 40s)) << "one dead OST must not let one client stop all others";
+  EXPECT_TRUE(b_.peer->closed);
 }
 
 // A page of g may be locked until the change of f is answered, so that b cannot give g back before.

@@ -13,7 +13,7 @@ namespace {
 using ost::ServiceLease;
 using ost::Sessions;
 
-constexpr ObjectId kId{9, 2};
+constexpr ObjectId kFencedObject{9, 2};
 
 proto::ObjectRequest FenceRequest(SessionId session) {
   proto::ObjectRequest fence;
@@ -107,7 +107,7 @@ class FencingTest : public testing::Test {
   }
 
   std::shared_ptr<FrozenCall> StartWrite(SessionId session, uint64_t sequence) {
-    proto::ObjectRequest request = ServerFixture::WriteRequest(0, kId, 0, std::string(100000, 'f'));
+    proto::ObjectRequest request = ServerFixture::WriteRequest(0, kFencedObject, 0, std::string(100000, 'f'));
     request.set_session(session);
     request.set_sequence(sequence);
     request.set_low_water(1);
@@ -135,7 +135,7 @@ TEST_F(FencingTest, AFenceDoesNotWaitForAFrozenClientWhoseWriteIsRefusedAfterwar
   ASSERT_TRUE(write->reply.has_value());
   EXPECT_EQ(write->reply->status().error(), static_cast<uint32_t>(ESTALE));
   proto::ObjectRequest stat;
-  *stat.mutable_stat()->mutable_object() = ToProto(kId);
+  *stat.mutable_stat()->mutable_object() = ToProto(kFencedObject);
   EXPECT_FALSE(Start(stat, 0)->reply->stat().exists()) << "the write of a fenced session was committed";
 }
 
@@ -156,7 +156,7 @@ TEST_F(FencingTest, OneFenceOfManySessions) {
   for (SessionId session : {4, 5, 6, 7}) {
     proto::ObjectRequest stat;
     stat.set_session(session);
-    *stat.mutable_stat()->mutable_object() = ToProto(kId);
+    *stat.mutable_stat()->mutable_object() = ToProto(kFencedObject);
     EXPECT_EQ(Start(stat, 0)->reply->status().error() == 0, session == 7) << session;
   }
 }

@@ -27,7 +27,8 @@ class SessionsTest : public testing::Test {
   MemKv kv;
   MemBlockStore disk{4096};
   Space space{&disk, "memory"};
-  Sessions sessions{&kv, &space, &RealClock()};
+  ServiceLease lease{&RealClock()};
+  Sessions sessions{&kv, &space, &RealClock(), &lease};
 };
 
 TEST_F(SessionsTest, ARepeatIsAnsweredAndALateCopyIsRefused) {

@@ -1,0 +1,168 @@
+#include "server/metadata/writer_recovery.h"
+
+#include <sys/stat.h>
+
+#include "common/log.h"
+#include "rpc/convert.h"
+#include "server/metadata/layout.h"
+#include "server/metadata/mds.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr Duration kPause = std::chrono::seconds(5);
+constexpr Duration kPatience = std::chrono::seconds(5);  // of whoever waits for a pass
+constexpr uint32_t kNotesAtOnce = 1024;
+
+enum class Verdict {
+  kSettled,  // the MDT knows it, or there is nothing to know
+  kExtend,   // the session has ended, and the file is shorter than this object says
+  kWait,     // the session's client may still tell it
+};
+
+struct Judged {
+  Verdict verdict = Verdict::kSettled;
+  Fid fid;
+  uint64_t end = 0;
+};
+
+StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note) {
+  Judged judged;
+  judged.fid = FromProto(note.parent());
+  if (!note.exists()) return judged;
+  SessionPtr session = mds.sessions.Find(note.session());
+  const bool ended = session == nullptr || session->ended();
+  const Verdict unless_ended = ended ? Verdict::kSettled : Verdict::kWait;
+  auto inode = mds.tables->GetInode(judged.fid);
+  if (absl::IsNotFound(inode.status())) {
+    judged.verdict = unless_ended;
+    return judged;
+  }
+  RETURN_IF_ERROR(inode.status());
+  const ObjectId object = FromProto(note.object());
+  const bool current = S_ISREG((*inode)->mode) && !(*inode)->inline_data &&
+                       (*inode)->layout.object_sequence == object.sequence;
+  if (!current) {  // truncated since: these are leftovers
+    judged.verdict = unless_ended;
+    return judged;
+  }
+  judged.end = FileSizeFor((*inode)->layout, object.stripe, note.size());
+  if (judged.end > (*inode)->size) judged.verdict = ended ? Verdict::kExtend : Verdict::kWait;
+  return judged;
+}
+
+// What the objects take by now, if every OST of the file says so at once.
+Task<StatusOr<uint64_t>> CountBlocks(MdsPtr mds, Layout layout) {
+  uint64_t blocks = 0;
+  uint32_t stripe = 0;
+  for (uint32_t ost : StripeGroups(layout)) {
+    if (!mds->osts.IsUp(ost)) co_return absl::UnavailableError("an OST of the file is down");
+    proto::ObjectRequest request;
+    request.set_ost(ost);
+    *request.mutable_stat()->mutable_object() = ToProto(ObjectId{layout.object_sequence, stripe++});
+    CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await mds->osts.CallShortly(std::move(request)));
+    if (reply.stat().exists()) blocks += reply.stat().blocks();
+  }
+  co_return blocks;
+}
+
+// False: not now, somebody is changing the file's data and may be waiting for an OST.
+Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint64_t end) {
+  auto peek = mds->tables->GetInode(fid);
+  if (absl::IsNotFound(peek.status())) co_return true;
+  CO_RETURN_IF_ERROR(peek.status());
+  Layout layout = (*peek)->layout;
+  auto blocks = co_await CountBlocks(mds, std::move(layout));
+  FidLocks::Guard guard = co_await LockOne(*mds, fid);
+  if (mds->data_locks.IsHeld(fid)) co_return false;
+  Transaction transaction(*mds->tables);
+  auto inode = transaction.Load(fid);
+  if (absl::IsNotFound(inode.status())) co_return true;
+  CO_RETURN_IF_ERROR(inode.status());
+  const bool current = !(*inode)->inline_data && (*inode)->layout.object_sequence == object_sequence;
+  if (!current || end <= (*inode)->size) co_return true;
+  LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), end, (*inode)->size);
+  transaction.Dirty(*inode);
+  transaction.batch().UseReserve();
+  (*inode)->size = end;
+  if (blocks.ok()) (*inode)->blocks = *blocks;
+  TouchModified(*inode, mds->env.clock.Wall());
+  CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
+  co_return true;
+}
+
+// Whether the note may go.
+Task<StatusOr<bool>> Handle(MdsPtr mds, proto::GrownObject note) {
+  CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note));
+  if (judged.verdict != Verdict::kExtend) co_return judged.verdict == Verdict::kSettled;
+  co_return co_await Extend(mds, judged.fid, FromProto(note.object()).sequence, judged.end);
+}
+
+// The sizes are on stable storage first: a loss of power must not take one back whose note is gone.
+Task<Status> Settle(MdsPtr mds, proto::ObjectRequest settle) {
+  if (settle.settle_grown().objects().empty()) co_return OkStatus();
+  CO_RETURN_IF_ERROR(co_await mds->tables->Sync());
+  auto reply = co_await mds->osts.CallShortly(std::move(settle));
+  co_return reply.status();
+}
+
+}  // namespace
+
+Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, SessionId session) {
+  const Duration begin = mds->env.clock.Now();
+  proto::ObjectRequest request;
+  request.set_ost(ost);
+  request.mutable_list_grown()->set_session(session);
+  request.mutable_list_grown()->set_limit(kNotesAtOnce);
+  for (bool end = false; !end && !mds->closed;) {
+    CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await mds->osts.CallShortly(request));
+    const proto::ListGrownReply& notes = reply.list_grown();
+    end = notes.end() || notes.objects().empty();
+    proto::ObjectRequest settle;
+    settle.set_ost(ost);
+    for (const proto::GrownObject& note : notes.objects()) {
+      if (mds->closed || mds->env.clock.Now() - begin > kPatience) {
+        end = true;  // the next pass begins with what is left
+        break;
+      }
+      *request.mutable_list_grown()->mutable_after() = note;
+      auto handled = co_await Handle(mds, note);
+      if (!handled.ok()) {  // must not keep the others waiting
+        LogWarning("the size of %s could not be looked at: %s", FromProto(note.parent()).ToString(),
+                   std::string(handled.status().message()));
+        continue;
+      }
+      if (*handled) *settle.mutable_settle_grown()->add_objects() = note;
+    }
+    CO_RETURN_IF_ERROR(co_await Settle(mds, std::move(settle)));
+  }
+  co_return OkStatus();
+}
+
+bool WriterRecovery::Begin(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  return busy_.insert(ost).second;
+}
+
+void WriterRecovery::End(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  busy_.erase(ost);
+}
+
+Task<void> WriterRecovery::Run(std::shared_ptr<Mds> mds) {
+  while (!mds->closed) {
+    co_await mds->env.clock.Sleep(kPause);
+    if (mds->closed) co_return;
+    for (OstIndex ost : mds->osts.Known()) {
+      if (!mds->osts.IsUp(ost) || !Begin(ost)) continue;
+      Spawn(mds->env.executor, [](std::shared_ptr<Mds> mds, OstIndex ost) -> Task<void> {
+        Status status = co_await mds->writer_recovery.Recover(mds, ost, 0);
+        if (!status.ok() && !mds->closed)
+          LogWarning("sizes of files on OST %d: %s", ost, std::string(status.message()));
+        mds->writer_recovery.End(ost);
+      }(mds, ost));
+    }
+  }
+}
+
+}  // namespace nacre::mds

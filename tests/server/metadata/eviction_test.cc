@@ -1,0 +1,139 @@
+// Evictions while OSTs are dead, cut off or slow: bounded in time, and nothing of the session comes
+// afterwards.
+#include "server/metadata/eviction.h"
+
+#include "tests/server/metadata/harness.h"
+
+namespace nacre::mds {
+namespace {
+
+using namespace std::chrono_literals;
+
+class EvictionTest : public testing::Test {
+ protected:
+  EvictionTest() : harness_(4), client_(harness_) {}
+
+  // A file of 64 KiB on this OST (stripes are chosen by free space, so several are tried), open for writing.
+  Fid FileOn(OstIndex ost) {
+    for (int i = 0; i < 64; ++i) {
+      Fid fid = FidOf(client_.Create(kRootFid, absl::StrCat("f", ost, ".", i)));
+      proto::MetadataRequest out;
+      *out.mutable_move_out()->mutable_fid() = ToProto(fid);
+      layout_ = client_.Call(out).moved_out().layout();
+      if (layout_.components(0).ost_group(0) == ost) return fid;
+    }
+    ADD_FAILURE() << "no file on OST " << ost;
+    return {};
+  }
+
+  // The client has written so far into the file that FileOn made last, and the MDS has not heard of it.
+  void WriteUntold(Fid fid, OstIndex ost, size_t bytes) {
+    const ObjectId id{layout_.object_sequence(), 0};
+    harness_.osts.objects[ost][id] = {std::string(bytes, 'x'), fid};
+    harness_.osts.grown[ost].insert({client_.session, id});
+  }
+
+  bool Gone(Duration within) {
+    return harness_.RunUntil(
+        [&] { return harness_.Await(harness_.server->GetStatus()).sessions_size() == 0; }, within);
+  }
+  uint64_t SizeOf(Fid fid) { return TestClient(harness_).Getattr(fid).attr().attr().size(); }
+
+  Harness harness_;
+  TestClient client_;
+  proto::Layout layout_;
+};
+
+TEST_F(EvictionTest, FilesGetTheSizeOfTheirObjects) {
+  Fid f = FileOn(1);
+  WriteUntold(f, 1, 50000);
+  ASSERT_TRUE(Gone(harness_.options.session_timeout + 5s));
+  EXPECT_EQ(SizeOf(f), 50000u);
+  EXPECT_TRUE(harness_.osts.grown[1].empty()) << "settled";
+}
+
+TEST_F(EvictionTest, AfterARestartOfTheMdsToo) {
+  Fid f = FileOn(1);
+  WriteUntold(f, 1, 50000);
+  harness_.Restart();
+  harness_.RegisterOsts();
+  harness_.RunFor(harness_.options.recovery_window + 15s);
+  EXPECT_EQ(SizeOf(f), 50000u);
+}
+
+TEST_F(EvictionTest, WhatItTruncatedMeanwhileIsLeftAlone) {
+  Fid f = FileOn(1);
+  WriteUntold(f, 1, 50000);
+  TestClient other(harness_);
+  ASSERT_THAT(other.Truncate(f, 100), IsOk());
+  ASSERT_THAT(other.Truncate(f, 0), IsOk());  // other objects from here on
+  proto::MetadataRequest bye;
+  bye.mutable_disconnect();
+  other.Call(bye);
+  ASSERT_TRUE(Gone(harness_.options.session_timeout + 5s));
+  EXPECT_EQ(SizeOf(f), 0u);
+}
+
+TEST_F(EvictionTest, ADeadOstDoesNotKeepTheSession) {
+  Fid f = FileOn(2);
+  WriteUntold(f, 2, 50000);
+  harness_.osts.away = {2};
+  ASSERT_TRUE(Gone(harness_.options.session_timeout + 5s)) << "it has been dead for as long as the client";
+  EXPECT_TRUE(harness_.osts.fenced[1].contains(client_.session));
+  EXPECT_EQ(SizeOf(f), 0u) << "nobody waits for the OST";
+  harness_.osts.away = {};
+  harness_.RunFor(3s);
+  EXPECT_TRUE(harness_.osts.fenced[2].contains(client_.session));
+  EXPECT_EQ(SizeOf(f), 50000u);
+}
+
+// It has just died, or the way from here to there is cut: until its lease is over it may be serving clients.
+TEST_F(EvictionTest, AnOstThatCannotBeToldIsOutlived) {
+  ASSERT_THAT(client_.Create(kRootFid, "f"), IsOk());
+  const Duration lease = 10 * harness_.options.heartbeat;
+  harness_.RunFor(2s);
+  harness_.osts.away = {2};
+  const Duration died = harness_.clock.Now();
+  proto::MetadataRequest request;  // the client itself is known to be gone
+  request.mutable_connect()->set_name("test");
+  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_nonce(4711);
+  request.mutable_connect()->set_replaces(true);
+  auto peer = std::make_shared<FakePeer>("again");
+  ASSERT_THAT(harness_.Await(harness_.server->Handle(peer, request)), IsOk());
+  const Duration took = harness_.clock.Now() - died;
+  EXPECT_GE(took, lease - 1s) << "the OST was still serving";
+  EXPECT_LE(took, lease + lease / 10 + 1s);
+  harness_.osts.away = {};
+  harness_.RunFor(3s);
+  EXPECT_TRUE(harness_.osts.fenced[2].contains(client_.session));
+}
+
+TEST_F(EvictionTest, ManyFencesThatAnOstMissedAreCaughtUpTogether) {
+  harness_.osts.away = {3};
+  harness_.RunFor(20s);
+  std::vector<SessionId> evicted;
+  for (int i = 0; i < 40; ++i) evicted.push_back(TestClient(harness_).session);
+  harness_.RunFor(harness_.options.session_timeout + 5s);
+  harness_.osts.away = {};
+  harness_.osts.calls.clear();
+  harness_.RunFor(3s);
+  for (SessionId session : evicted) EXPECT_TRUE(harness_.osts.fenced[3].contains(session));
+  EXPECT_EQ(std::count(harness_.osts.calls.begin(), harness_.osts.calls.end(), "fence 3"), 1);
+}
+
+// A lookup or stat asks no OST, whatever is known of the file's size.
+TEST_F(EvictionTest, NobodyWaitsForTheOstsOfAFileToSeeIt) {
+  Fid f = FileOn(2);
+  WriteUntold(f, 2, 50000);
+  ASSERT_TRUE(Gone(harness_.options.session_timeout + 5s));
+  harness_.osts.away = {0, 1, 2, 3};
+  TestClient other(harness_);
+  const Duration before = harness_.clock.Now();
+  EXPECT_THAT(other.Getattr(f), IsOk());
+  EXPECT_THAT(other.Open(f, O_RDWR), IsOk());
+  EXPECT_EQ(harness_.clock.Now(), before);
+}
+
+}  // namespace
+}  // namespace nacre::mds

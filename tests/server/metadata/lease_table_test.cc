@@ -1,0 +1,88 @@
+#include "server/metadata/lease_table.h"
+
+#include <gtest/gtest.h>
+
+#include "rpc/convert.h"
+
+namespace nacre::mds {
+namespace {
+
+const Fid kFile{1, 2, 0}, kOther{1, 3, 0};
+
+proto::Lease Claim(uint64_t id, const Fid& fid, proto::LeaseMode mode) {
+  proto::Lease lease;
+  lease.set_id(id);
+  lease.set_mode(mode);
+  *lease.mutable_resource() = ToProto(fid);
+  return lease;
+}
+
+TEST(LeaseTable, ReadIsSharedAndWriteIsNot) {
+  LeaseTable table(100);
+  table.Grant(1, kFile, proto::LEASE_READ);
+  EXPECT_TRUE(table.Conflicts(kFile, 2, proto::LEASE_READ).empty());
+  EXPECT_EQ(table.Conflicts(kFile, 2, proto::LEASE_WRITE).size(), 1u);
+  EXPECT_TRUE(table.Conflicts(kFile, 1, proto::LEASE_WRITE).empty()) << "its own is not in the way";
+  EXPECT_TRUE(table.Conflicts(kOther, 2, proto::LEASE_WRITE).empty());
+  table.Grant(1, kFile, proto::LEASE_WRITE);
+  EXPECT_EQ(table.Conflicts(kFile, 2, proto::LEASE_READ).size(), 1u);
+  EXPECT_EQ(table.CountOf(1), 1u) << "changed, not another one";
+}
+
+TEST(LeaseTable, OneThatIsBeingRevokedIsNotGrantedAgain) {
+  LeaseTable table(100);
+  const uint64_t first = table.Grant(1, kFile, proto::LEASE_READ).id;
+  EXPECT_TRUE(table.BeginRevoke(first));
+  const uint64_t second = table.Grant(1, kFile, proto::LEASE_READ).id;
+  EXPECT_NE(first, second);
+  table.Release(1, first, proto::LEASE_NONE);
+  EXPECT_EQ(table.HoldersOf(kFile).size(), 1u);
+  EXPECT_FALSE(table.BeginRevoke(first));
+}
+
+TEST(LeaseTable, AReleaseIsTheHoldersAlone) {
+  LeaseTable table(100);
+  const uint64_t id = table.Grant(1, kFile, proto::LEASE_WRITE).id;
+  OneShot<Unit> released = table.Released(id);
+  table.Release(2, id, proto::LEASE_NONE);
+  EXPECT_FALSE(released.IsSet());
+  table.Release(1, id, proto::LEASE_NONE);
+  EXPECT_TRUE(released.IsSet());
+  EXPECT_TRUE(table.Released(id).IsSet()) << "there is none: at once";
+}
+
+TEST(LeaseTable, AnEndOfTheSessionReleases) {
+  LeaseTable table(100);
+  OneShot<Unit> released = table.Released(table.Grant(1, kFile, proto::LEASE_WRITE).id);
+  table.Grant(2, kOther, proto::LEASE_READ);
+  table.DropSession(1);
+  EXPECT_TRUE(released.IsSet());
+  EXPECT_EQ(table.CountOf(1), 0u);
+  EXPECT_EQ(table.CountOf(2), 1u);
+}
+
+TEST(LeaseTable, RestoresWhatDoesNotConflict) {
+  LeaseTable table(100);
+  EXPECT_TRUE(table.Restore(1, Claim(7, kFile, proto::LEASE_READ)));
+  EXPECT_TRUE(table.Restore(1, Claim(7, kFile, proto::LEASE_READ))) << "said again";
+  EXPECT_TRUE(table.Restore(2, Claim(8, kFile, proto::LEASE_READ)));
+  EXPECT_FALSE(table.Restore(3, Claim(9, kFile, proto::LEASE_WRITE)));
+  EXPECT_FALSE(table.Restore(3, Claim(7, kOther, proto::LEASE_READ))) << "the number of another's";
+}
+
+// Ids are the clients' to name: none may make a later grant take the place of one that there is.
+TEST(LeaseTable, ARestoredIdIsNotGivenOutAgain) {
+  LeaseTable table(100);
+  ASSERT_TRUE(table.Restore(1, Claim(100, kFile, proto::LEASE_READ)));
+  ASSERT_TRUE(table.Restore(1, Claim(~uint64_t{0} - 1, kOther, proto::LEASE_READ)));
+  ASSERT_TRUE(table.Restore(1, Claim(~uint64_t{0}, Fid{1, 4, 0}, proto::LEASE_READ)));
+  std::set<uint64_t> ids{100, ~uint64_t{0} - 1, ~uint64_t{0}};
+  for (uint32_t i = 0; i < 5; ++i) {
+    EXPECT_TRUE(ids.insert(table.Grant(2, Fid{2, i, 0}, proto::LEASE_READ).id).second);
+  }
+  EXPECT_EQ(table.CountOf(1), 3u);
+  EXPECT_EQ(table.CountOf(2), 5u);
+}
+
+}  // namespace
+}  // namespace nacre::mds
