@@ -32,6 +32,7 @@ class NullMds : public MetadataHandler, public ClusterHandler {
     co_return proto::HeartbeatReply();
   }
   Task<proto::ClusterStatus> GetStatus() override { co_return proto::ClusterStatus(); }
+  Task<proto::AdminReply> Administer(proto::AdminRequest) override { co_return proto::AdminReply(); }
 };
 
 proto::MetadataRequest Create() {

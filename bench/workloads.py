@@ -211,6 +211,8 @@ def duration(name, run_test):
     return Test(name, "s", False, run_test)
 
 
+METADATA_TESTS = [f"{operation}_{processes}" for processes in (1, 2) for operation in ("create", "stat", "unlink", "write4k")]
+
 TESTS = [
     rate("seq_write", sequential_write, "MB/s"),
     rate("seq_read", sequential_read, "MB/s"),
@@ -218,8 +220,7 @@ TESTS = [
     rate("rand_read_4", random_io("read", 4), "IOPS"),
     rate("rand_write_1", random_io("write", 1), "IOPS"),
     rate("rand_write_4", random_io("write", 4), "IOPS"),
-    *(rate(f"{operation}_{processes}", metadata(operation, processes))
-      for processes in (1, 2) for operation in ("create", "stat", "unlink", "write4k")),
+    *(rate(name, metadata(name[:-2], int(name[-1]))) for name in METADATA_TESTS),
     duration("tree_unpack", unpack),
     duration("git_status_cold", git_status_cold),
     duration("git_status_warm", git_status_warm),

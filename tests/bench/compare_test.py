@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,23 @@ def main():
         check(not os.listdir(first) and not os.listdir(second), "it left files behind")
     refused = subprocess.run([COMPARE, "/nonexistent/place"], capture_output=True, text=True, timeout=30)
     check(refused.returncode != 0 and "/nonexistent/place" in refused.stderr, f"a wrong path: {refused.stderr}")
+    check_built()
     return 0
+
+
+def check_built():
+    """After deploy/quickstart alone metadata_ops is not there: it is built first. (In a copy whose build is made of words.)"""
+    with tempfile.TemporaryDirectory() as top, tempfile.TemporaryDirectory() as mount:
+        copy = pathlib.Path(top)
+        shutil.copytree(REPOSITORY / "bench", copy / "bench")
+        (copy / "build/bin").mkdir(parents=True)
+        (copy / "build/build.ninja").write_text(
+            "rule make\n  command = printf '#!/bin/sh\\necho 7\\n' > bin/metadata_ops && chmod +x bin/metadata_ops\n"
+            "build metadata_ops: make\n")
+        done = subprocess.run([copy / "bench/compare", mount, "--json", "--rounds", "1", "--tests", "create_1"],
+                              capture_output=True, text=True, timeout=60)
+        check(done.returncode == 0 and "building metadata_ops" in done.stderr, f"without metadata_ops: {done.stderr}")
+        check(json.loads(done.stdout)["rows"][0]["filesystems"][mount]["median"] == 7, done.stdout)
 
 
 if __name__ == "__main__":
