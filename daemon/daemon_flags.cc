@@ -1,5 +1,6 @@
 #include "daemon/daemon_flags.h"
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
@@ -9,9 +10,27 @@
 #include "daemon/version.h"
 
 namespace nacre {
+namespace {
+
+// "nacre-client: unknown option --cach: did you mean '--cache'? ..." CLI11 names neither the program nor what
+// was meant.
+std::string FlagComplaint(const CLI::App* app, const CLI::Error& error) {
+  std::string what = error.what();
+  const std::vector<std::string> rest = app->remaining();
+  if (!rest.empty() && absl::StartsWith(rest.front(), "--")) {
+    const std::string name = rest.front().substr(0, rest.front().find('='));
+    std::vector<std::string> known;
+    for (const CLI::Option* option : app->get_options()) known.push_back(option->get_name());
+    what = absl::StrCat("unknown option '", name, "'", KnownNames(name, known));
+  }
+  return absl::StrCat(app->get_name(), ": ", what, "\nRun with --help for more information.\n");
+}
+
+}  // namespace
 
 DaemonFlags::DaemonFlags(const std::string& program, const std::string& description, ConfigSection section)
     : app_(description, program), section_(std::move(section)) {
+  app_.failure_message(FlagComplaint);
   app_.set_version_flag("--version", absl::StrCat(program, " ", kVersion));
   app_.add_option("--config", config_file_, "configuration file (nacre.toml(5)); the flags below win over it")
       ->type_name("FILE");

@@ -11,9 +11,12 @@
 #include "common/runtime.h"
 #include "common/units.h"
 #include "daemon/background.h"
+#include "daemon/target_directory.h"
 #include "rpc/convert.h"
 #include "server/kv/rocks_kv.h"
 #include "server/metadata/check.h"
+#include "server/metadata/keys.h"
+#include "server/metadata/records.h"
 #include "server/object/check.h"
 #include "server/object/uring_block_store.h"
 
@@ -25,7 +28,7 @@ namespace fs = std::filesystem;
 bool IsOst(const fs::path& path) {
   return fs::is_directory(path / "meta") && fs::is_directory(path / "data");
 }
-bool IsMdt(const fs::path& path) { return fs::exists(path / "CURRENT"); }
+bool IsMdt(const fs::path& path) { return LookAtTarget(TargetKind::kMdt, path) == TargetState::kThere; }
 
 struct Targets {
   std::string mdt;  // empty: none
@@ -42,8 +45,15 @@ StatusOr<Targets> FindTargets(const std::string& directory) {
   if (IsOst(directory)) targets.osts.push_back(directory);
   if (!targets.mdt.empty() || !targets.osts.empty()) return targets;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (IsMdt(entry.path())) targets.mdt = entry.path();
     if (IsOst(entry.path())) targets.osts.push_back(entry.path());
+    if (!IsMdt(entry.path())) continue;
+    if (!targets.mdt.empty()) {
+      return ErrnoError(
+          EINVAL, absl::StrFormat("%s holds two MDTs, %s and %s: an OST can be held against one alone. Name "
+                                  "one directory, or move one of them elsewhere",
+                                  directory, targets.mdt, entry.path().string()));
+    }
+    targets.mdt = entry.path();
   }
   std::sort(targets.osts.begin(), targets.osts.end());
   if (!targets.mdt.empty() || !targets.osts.empty()) return targets;
@@ -66,6 +76,39 @@ StatusOr<std::unique_ptr<KvStore>> OpenStore(const std::string& directory, bool 
   RocksKvOptions options;
   options.read_only = !repair;
   return OpenRocksKv(directory, options);
+}
+
+// Empty: cannot be read (the check itself says why), or never registered.
+std::string ClusterOfMdt(const std::string& directory) {
+  auto store = OpenStore(directory, false);
+  if (!store.ok()) return "";
+  auto value = (*store)->Get(mds::TableKey(mds::Table::kSuperblock));
+  if (!value.ok()) return "";
+  auto superblock = mds::ParseSuperblock(*value);
+  return superblock.ok() ? superblock->cluster_uuid : "";
+}
+
+std::string ClusterOfOst(const std::string& directory) {
+  auto store = OpenStore(directory + "/meta", false);
+  if (!store.ok()) return "";
+  auto value = (*store)->Get(ost::kSuperblockKey);
+  if (!value.ok()) return "";
+  auto superblock = ost::ParseSuperblock(*value);
+  return superblock.ok() ? superblock->cluster_uuid : "";
+}
+
+// What belongs to different clusters must not be compared, and even less repaired by each other.
+Status CheckOneCluster(const Targets& targets) {
+  if (targets.mdt.empty()) return OkStatus();
+  const std::string cluster = ClusterOfMdt(targets.mdt);
+  for (const std::string& ost : targets.osts) {
+    const std::string other = ClusterOfOst(ost);
+    if (cluster.empty() || other.empty() || other == cluster) continue;
+    return ErrnoError(
+        EINVAL, absl::StrFormat("%s belongs to cluster %s, the MDT in %s to cluster %s: name one directory",
+                                ost, other, targets.mdt, cluster));
+  }
+  return OkStatus();
 }
 
 void Take(TargetReport* out, const mds::CheckReport& report) {
@@ -202,6 +245,7 @@ class Doctor {
 
 StatusOr<std::vector<TargetReport>> Examine(const std::string& directory, const DoctorOptions& options) {
   ASSIGN_OR_RETURN(Targets targets, FindTargets(directory));
+  RETURN_IF_ERROR(CheckOneCluster(targets));
   return Doctor(std::move(targets), options).Run();
 }
 

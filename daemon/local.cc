@@ -2,6 +2,7 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <mntent.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -20,6 +21,7 @@
 #include "daemon/ending.h"
 #include "daemon/format.h"
 #include "daemon/mds_role.h"
+#include "daemon/mount_users.h"
 #include "daemon/oss_role.h"
 #include "daemon/process_transport.h"
 #include "daemon/target_directory.h"
@@ -100,7 +102,7 @@ StatusOr<ClientConfig> MakeClientConfig(const LocalOptions& options) {
 }
 
 // Until the MGS counts every OST as up.
-Task<Status> WaitForOsts(std::shared_ptr<ClusterChannel> cluster, uint32_t osts) {
+Task<Status> WaitForOsts(std::shared_ptr<ClusterChannel> cluster, uint32_t osts, OneShot<Status> refused) {
   Duration end = RealClock().Now() + kReadyPatience;
   int up = 0;
   while (RealClock().Now() < end) {
@@ -110,6 +112,7 @@ Task<Status> WaitForOsts(std::shared_ptr<ClusterChannel> cluster, uint32_t osts)
       for (const proto::OstState& ost : status->map().osts()) up += ost.up() ? 1 : 0;
     }
     if (up >= static_cast<int>(osts)) co_return OkStatus();
+    if (refused.IsSet()) co_return co_await refused.Wait();
     co_await RealClock().Sleep(5ms);
   }
   co_return ErrnoError(ETIMEDOUT, absl::StrFormat("%d of %d OSTs have registered within 30 s", up, osts));
@@ -148,7 +151,7 @@ class Local {
     ASSIGN_OR_RETURN(ClientConfig client, MakeClientConfig(options_));
     RETURN_IF_ERROR(StartMds());
     RETURN_IF_ERROR(StartOss());
-    RETURN_IF_ERROR(runtime_.Run(WaitForOsts(mds_->NewClusterChannel(), options_.osts)));
+    RETURN_IF_ERROR(runtime_.Run(WaitForOsts(mds_->NewClusterChannel(), options_.osts, oss_->refused())));
     ASSIGN_OR_RETURN(
         client_, ClientRole::Start(runtime_, *transport_, mds_->NewConnector(client.options.name), client));
     return OkStatus();
@@ -293,6 +296,22 @@ int Complain(const Status& status) {
   return 1;
 }
 
+// A stop takes the mount off under whoever uses it: they meet errors, and had better be named.
+void WarnOfUsers(const std::string& directory) {
+  std::error_code error;
+  const std::string source = LocalMdsAddress(fs::canonical(directory, error));
+  std::FILE* table = ::setmntent("/proc/self/mounts", "r");
+  if (table == nullptr) return;
+  while (const mntent* mount = ::getmntent(table)) {
+    if (mount->mnt_type != std::string("fuse.nacre") || mount->mnt_fsname != source) continue;
+    const std::vector<MountUser> users = FindMountUsers(mount->mnt_dir);
+    if (users.empty()) continue;
+    std::fprintf(stderr, "nacre: %s is taken off while it is in use, by %s\n", mount->mnt_dir,
+                 Describe(users).c_str());
+  }
+  ::endmntent(table);
+}
+
 }  // namespace
 
 std::string LocalMdsAddress(const std::string& directory) {
@@ -324,6 +343,7 @@ int RunLocal(LocalOptions options) {
 }
 
 int StopLocal(const std::string& directory) {
+  WarnOfUsers(directory);
   Status status = EndProcess(PidPath(directory), kStopSeconds);
   if (!status.ok()) return Complain(status);
   std::printf("stopped\n");

@@ -40,8 +40,8 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(Complaint);
   int exit = kOk;
-  for (auto add : {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddSetstripe, AddGetstripe,
-                   AddBench, AddDoctor, AddGpu, AddVersion}) {
+  for (auto add : {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddPath, AddEvict, AddSetstripe,
+                   AddGetstripe, AddBench, AddDoctor, AddGpu, AddVersion}) {
     add(app, &exit);
   }
   try {

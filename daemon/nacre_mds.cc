@@ -33,7 +33,8 @@ int Main(int argc, char** argv) {
     ASSIGN_OR_RETURN(role, MdsRole::Start(runtime, *transport, config));
     return Served{absl::StrFormat("serving the MDT in %s at %s", config.directory,
                                   absl::StrJoin(role->addresses(), ", ")),
-                  [&role] { return role->Stop(); }};
+                  [&role] { return role->Stop(); },
+                  {}};
   };
   int exit = Serve(runtime, {"nacre-mds", "mds", config.log, TargetKind::kMdt, {config.directory}}, start);
   runtime.Stop();

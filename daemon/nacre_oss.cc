@@ -58,7 +58,7 @@ int Main(int argc, char** argv) {
                                               config.listen, config.advertise));
     ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(config.mds, kMgsTimeout));
     ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
-    return Served{Describe(*role, config), [&role] { return role->Stop(); }};
+    return Served{Describe(*role, config), [&role] { return role->Stop(); }, role->refused()};
   };
   ServeOptions options{"nacre-oss", "oss", config.log, TargetKind::kOst, {}};
   for (const OstConfig& ost : config.osts) options.directories.push_back(ost.directory);

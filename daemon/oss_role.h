@@ -30,6 +30,9 @@ class OssRole {
   // Where it serves, with the real port.
   std::string address() const { return server_->address(); }
 
+  // Arrives if the MGS refuses it for good (object_server.h).
+  const OneShot<Status>& refused() const { return server_->refused(); }
+
   // Stops and syncs. Call before destruction.
   Status Stop() { return runtime_.Run(server_->Stop()); }
 

@@ -23,6 +23,21 @@ StatusOr<std::vector<std::unique_ptr<PidFile>>> HoldDirectories(const ServeOptio
   return held;
 }
 
+// OK: it was asked to end.
+Status ServeUntilEnd(Runtime& runtime, OneShot<Status> failed) {
+  OneShot<Unit> over;
+  auto failure = std::make_shared<Status>();
+  Spawn(runtime.executor(),
+        [](OneShot<Status> failed, std::shared_ptr<Status> failure, OneShot<Unit> over) -> Task<void> {
+          *failure = co_await failed.Wait();
+          over.Set({});
+        }(failed, failure, over));
+  if (WaitForEnd(runtime, over) != 0) return OkStatus();
+  LogError("%s", std::string(failure->message()));
+  NotifySystemd(absl::StrCat("STATUS=", std::string(failure->message())));
+  return *failure;
+}
+
 }  // namespace
 
 int Serve(Runtime& runtime, const ServeOptions& options, const std::function<StatusOr<Served>()>& start) {
@@ -42,7 +57,7 @@ int Serve(Runtime& runtime, const ServeOptions& options, const std::function<Sta
   LogInfo("%s", served->description);
   NotifySystemd(absl::StrCat("READY=1\nSTATUS=", served->description));
   StartWatchdog(runtime);
-  WaitForEnd(runtime, OneShot<Unit>());
+  Status failure = ServeUntilEnd(runtime, served->failed);
   NotifySystemd("STOPPING=1");
   Status stopped = served->stop();
   if (!stopped.ok()) {
@@ -50,7 +65,7 @@ int Serve(Runtime& runtime, const ServeOptions& options, const std::function<Sta
     return kExitFailure;
   }
   LogInfo("stopped; everything is on disk");
-  return 0;
+  return failure.ok() ? 0 : kExitFailure;
 }
 
 }  // namespace nacre

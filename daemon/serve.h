@@ -15,6 +15,7 @@ namespace nacre {
 struct Served {
   std::string description;       // "serving MDT /var/lib/nacre/mdt at 127.0.0.1:7710"
   std::function<Status()> stop;  // must be called before what it stops is destroyed
+  OneShot<Status> failed;        // may arrive while it serves: it ends, as a failure
 };
 
 struct ServeOptions {

@@ -1,4 +1,4 @@
-// The seam between an OSS (or the command line) and the MGS: the three calls of proto/cluster.proto.
+// The seam between an OSS (or the command line) and the MGS: the calls of proto/cluster.proto.
 #pragma once
 
 #include "common/clock.h"
@@ -15,6 +15,7 @@ class ClusterHandler {
   virtual Task<proto::RegisterOssReply> RegisterOss(proto::RegisterOssRequest request) = 0;
   virtual Task<proto::HeartbeatReply> Heartbeat(proto::HeartbeatRequest request) = 0;
   virtual Task<proto::ClusterStatus> GetStatus() = 0;
+  virtual Task<proto::AdminReply> Administer(proto::AdminRequest request) = 0;
 };
 
 // The caller's side; thread-safe. Every call fails with UNAVAILABLE or DEADLINE_EXCEEDED if the MGS is away.
@@ -24,6 +25,7 @@ class ClusterChannel {
   virtual Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest request) = 0;
   virtual Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) = 0;
   virtual Task<StatusOr<proto::ClusterStatus>> GetStatus() = 0;
+  virtual Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) = 0;
 };
 
 }  // namespace nacre

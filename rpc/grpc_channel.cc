@@ -228,6 +228,9 @@ class GrpcClusterChannel : public ClusterChannel {
     return Call<proto::ClusterStatus>(&proto::Cluster::Stub::async_interface::GetStatus,
                                       proto::GetStatusRequest());
   }
+  Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) override {
+    return Call<proto::AdminReply>(&proto::Cluster::Stub::async_interface::Administer, std::move(request));
+  }
 
  private:
   template <typename Request, typename Reply>

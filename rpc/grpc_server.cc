@@ -210,6 +210,10 @@ class ClusterService : public proto::Cluster::CallbackService {
                                       proto::ClusterStatus* reply) override {
     return Start(reply, handler_.GetStatus());
   }
+  grpc::ServerUnaryReactor* Administer(grpc::CallbackServerContext*, const proto::AdminRequest* request,
+                                       proto::AdminReply* reply) override {
+    return Start(reply, handler_.Administer(*request));
+  }
 
  private:
   template <typename Reply>

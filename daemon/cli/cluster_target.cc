@@ -9,6 +9,7 @@
 #include "daemon/cli/xattr.h"
 #include "daemon/config.h"
 #include "daemon/local.h"
+#include "rpc/convert.h"
 #include "rpc/grpc_channel.h"
 
 namespace nacre::cli {
@@ -27,16 +28,20 @@ StatusOr<std::string> Absolute(const std::string& path) {
 
 }  // namespace
 
-void AddTargetOptions(CLI::App* command, ClusterTarget* target) {
+void AddAddressOptions(CLI::App* command, ClusterTarget* target) {
   auto* directory =
       command->add_option("--dir", target->directory, "the directory of a `nacre local`")->type_name("DIR");
-  auto* mds = command->add_option("--mds", target->mds, "the address of the MDS: HOST:PORT or unix:/PATH")
-                  ->type_name("ADDRESS");
-  auto* path =
-      command->add_option("path", target->path, "a path inside a mount; by default the working directory")
-          ->type_name("PATH");
-  directory->excludes(mds)->excludes(path);
-  mds->excludes(path);
+  command->add_option("--mds", target->mds, "the address of the MDS: HOST:PORT or unix:/PATH")
+      ->type_name("ADDRESS")
+      ->excludes(directory);
+}
+
+void AddTargetOptions(CLI::App* command, ClusterTarget* target) {
+  AddAddressOptions(command, target);
+  command->add_option("path", target->path, "a path inside a mount; by default the working directory")
+      ->type_name("PATH")
+      ->excludes("--dir")
+      ->excludes("--mds");
 }
 
 StatusOr<std::string> FindMds(const ClusterTarget& target) {
@@ -56,6 +61,16 @@ StatusOr<proto::ClusterStatus> FetchStatus(const ClusterTarget& target) {
   ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(address, kTimeout));
   Runtime runtime(1);
   return runtime.Run(cluster->GetStatus());
+}
+
+StatusOr<proto::AdminReply> Administer(const ClusterTarget& target, proto::AdminRequest request,
+                                       Duration patience) {
+  ASSIGN_OR_RETURN(std::string address, FindMds(target));
+  ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(address, patience));
+  Runtime runtime(1);
+  ASSIGN_OR_RETURN(proto::AdminReply reply, runtime.Run(cluster->Administer(std::move(request))));
+  RETURN_IF_ERROR(FromProto(reply.status()));
+  return reply;
 }
 
 }  // namespace nacre::cli

@@ -19,6 +19,8 @@ void AddMount(CLI::App& app, int* exit);
 void AddUmount(CLI::App& app, int* exit);
 void AddStatus(CLI::App& app, int* exit);
 void AddDf(CLI::App& app, int* exit);
+void AddPath(CLI::App& app, int* exit);
+void AddEvict(CLI::App& app, int* exit);
 void AddSetstripe(CLI::App& app, int* exit);
 void AddGetstripe(CLI::App& app, int* exit);
 void AddBench(CLI::App& app, int* exit);

@@ -14,23 +14,29 @@ constexpr char kDfExamples[] =
     "  nacre df /mnt/nacre --json\n"
     "Exit status: 0 done, 1 the MDS cannot be reached.";
 
-void PrintLine(const std::string& name, uint64_t total, uint64_t available, const std::string& remark) {
+void PrintLine(const std::string& name, uint64_t total, uint64_t used, uint64_t available,
+               const std::string& remark) {
   std::printf("%-10s %10s %10s %10s %4d%%  %s\n", name.c_str(), HumanSize(total).c_str(),
-              HumanSize(total - std::min(total, available)).c_str(), HumanSize(available).c_str(),
-              PercentUsed(total, available), remark.c_str());
+              HumanSize(used).c_str(), HumanSize(available).c_str(), PercentUsed(used + available, available),
+              remark.c_str());
+}
+
+void PrintSpace(const std::string& name, uint64_t total, uint64_t available, const std::string& remark) {
+  PrintLine(name, total, total - std::min(total, available), available, remark);
 }
 
 void PrintDf(const proto::ClusterStatus& status) {
   std::printf("%-10s %10s %10s %10s %5s\n", "target", "size", "used", "available", "use");
-  PrintLine("MDT", status.mdt_total_bytes(), status.mdt_free_bytes(),
+  // Others may use the MDT's disk, too: their part is neither used by it nor available.
+  PrintLine("MDT", status.mdt_total_bytes(), status.mdt_used_bytes(), status.mdt_free_bytes(),
             std::to_string(status.inodes()) + " inodes");
   for (const proto::OstState& ost : status.map().osts()) {
     const std::string objects = std::to_string(ost.info().objects()) + " objects";
-    PrintLine("OST " + std::to_string(ost.info().index()), ost.info().total_bytes(),
-              ost.info().available_bytes(), ost.up() ? objects : "DOWN, as last heard: " + objects);
+    PrintSpace("OST " + std::to_string(ost.info().index()), ost.info().total_bytes(),
+               ost.info().available_bytes(), ost.up() ? objects : "DOWN, as last heard: " + objects);
   }
   const Space space = OstSpace(status);
-  PrintLine("all OSTs", space.total, space.available, "");
+  PrintSpace("all OSTs", space.total, space.available, "");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "daemon/cli/command.h"
 #include "daemon/cli/progress.h"
 #include "daemon/cli/status_json.h"
+#include "daemon/target_directory.h"
 
 namespace nacre::cli {
 namespace {
@@ -60,6 +61,7 @@ void PrintDoctor(const TargetReport& report) {
 }
 
 int RunDoctor(DoctorArguments arguments) {
+  MakeFilesPrivate();
   Progress progress("nacre doctor");
   arguments.options.on_progress = [&progress](const std::string& state) { progress.Show(state); };
   auto reports = Examine(arguments.directory, arguments.options);

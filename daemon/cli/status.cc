@@ -27,8 +27,10 @@ std::string Ago(uint64_t seconds) {
 
 void PrintOst(const proto::OstState& ost) {
   const proto::OstInfo& info = ost.info();
-  const std::string state =
-      ost.up() ? "up" : absl::StrFormat("DOWN for %s", Ago(ost.seconds_since_heartbeat()));
+  const std::string state = ost.up() ? "up"
+                            : info.failing()
+                                ? "FAILING"
+                                : absl::StrFormat("DOWN for %s", Ago(ost.seconds_since_heartbeat()));
   std::printf("  OST %-3d %-14s %9s of %9s free  %8llu objects  %s  %s\n", info.index(), state.c_str(),
               HumanSize(info.available_bytes()).c_str(), HumanSize(info.total_bytes()).c_str(),
               static_cast<unsigned long long>(info.objects()), ost.address().c_str(),

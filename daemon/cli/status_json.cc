@@ -87,6 +87,7 @@ Json StatusToJson(const proto::ClusterStatus& status) {
             {"resident_bytes", status.mds_resident_bytes()},
             {"inodes", status.inodes()},
             {"total_bytes", status.mdt_total_bytes()},
+            {"used_bytes", status.mdt_used_bytes()},
             {"free_bytes", status.mdt_free_bytes()},
             {"destroy_queue", status.destroy_queue()}}},
           {"osts", osts},
@@ -106,6 +107,7 @@ Json SpaceToJson(const proto::ClusterStatus& status) {
   const Space space = OstSpace(status);
   return {{"mdt",
            {{"total_bytes", status.mdt_total_bytes()},
+            {"used_bytes", status.mdt_used_bytes()},
             {"available_bytes", status.mdt_free_bytes()},
             {"inodes", status.inodes()}}},
           {"osts", osts},

@@ -5,13 +5,18 @@
 
 #include "daemon/cli/cluster_target.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/status_json.h"
 
 namespace nacre::cli {
 namespace {
 
 int Run(const StatusReport& report, const ClusterTarget& target, bool json) {
   auto status = FetchStatus(target);
-  if (!status.ok()) return Fail(status.status());
+  if (!status.ok()) {
+    const Json error = {{"error", std::string(status.status().message())}};
+    if (json) std::puts(error.dump(2).c_str());
+    return Fail(status.status());
+  }
   if (json) {
     std::puts(report.to_json(*status).dump(2).c_str());
   } else {

@@ -176,6 +176,28 @@ Duration OstRegistry::ServesUntil(OstIndex index) const {
   return it == osts_.end() ? Duration{0} : it->second.heard + WithDrift(options_.lease());
 }
 
+Task<void> OstRegistry::RefreshSpace(OstIndex index) {
+  uint64_t instance = 0;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = osts_.find(index);
+    if (it == osts_.end() || std::exchange(it->second.asked, true)) co_return;
+    instance = it->second.instance;
+  }
+  proto::ObjectRequest request;
+  request.set_ost(index);
+  request.mutable_statfs();
+  auto reply = co_await CallShortly(std::move(request));
+  std::lock_guard lock(mutex_);
+  Ost& ost = osts_[index];
+  ost.asked = false;
+  if (!reply.ok() || !reply->has_statfs() || ost.instance != instance)
+    co_return;  // the last heartbeat's figures stay
+  ost.info.set_total_bytes(reply->statfs().total_bytes());
+  ost.info.set_available_bytes(reply->statfs().available_bytes());
+  ost.info.set_objects(reply->statfs().objects());
+}
+
 Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {
   if (!request.cluster_uuid().empty() && request.cluster_uuid() != options_.cluster_uuid) {
     return ErrnoError(EINVAL,
@@ -271,10 +293,11 @@ bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fenc
     if (fences != fences_) return false;
     for (const proto::OstInfo& info : request.osts()) {
       Ost& ost = osts_[info.index()];
-      ost.up = true;
+      ost.up = !info.failing();
       ost.instance = request.instance();
       ost.heard = clock_.Now();
-      LogInfo("OST %d (%s) is up at %s", info.index(), info.uuid(), request.address());
+      LogInfo("OST %d (%s) is %s at %s", info.index(), info.uuid(), ost.up ? "up" : "there, but failing",
+              request.address());
     }
     ++version_;
   }
@@ -295,12 +318,24 @@ void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
 }
 
 proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
+  bool changed = false;
   proto::HeartbeatReply reply;
-  std::lock_guard lock(mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    reply = TakeHeartbeat(request, &changed);
+    if (changed) ++version_;
+  }
+  if (changed) Announce();
+  return reply;
+}
+
+proto::HeartbeatReply OstRegistry::TakeHeartbeat(const proto::HeartbeatRequest& request, bool* changed) {
+  proto::HeartbeatReply reply;
   for (const proto::OstInfo& info : request.osts()) {
     auto it = osts_.find(info.index());
-    bool known = it != osts_.end() && it->second.record.uuid == info.uuid() && it->second.up &&
-                 it->second.instance == request.instance() && it->second.record.address == request.address();
+    bool known = it != osts_.end() && it->second.record.uuid == info.uuid() &&
+                 (it->second.up || info.failing()) && it->second.instance == request.instance() &&
+                 it->second.record.address == request.address();
     if (known) continue;
     *reply.mutable_status() =
         ToProto(ErrnoError(ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again",
@@ -311,6 +346,9 @@ proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& requ
     Ost& ost = osts_.at(info.index());
     ost.info = info;
     ost.heard = clock_.Now();
+    if (!info.failing() || !std::exchange(ost.up, false)) continue;
+    *changed = true;
+    LogWarning("OST %d at %s is down: its OSS says that it is failing", info.index(), request.address());
   }
   return reply;
 }

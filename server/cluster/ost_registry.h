@@ -67,6 +67,7 @@ class OstRegistry {
   void SetAdmit(absl::AnyInvocable<Task<Status>(OstIndex)> admit) { admit_ = std::move(admit); }
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
+  // An OST that says it is failing is marked down; when it says so no more it has to register again.
   proto::HeartbeatReply Heartbeat(const proto::HeartbeatRequest& request);
   // Marks down what has missed five heartbeats.
   void CheckHeartbeats();
@@ -76,6 +77,9 @@ class OstRegistry {
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
   uint64_t version() const;  // of the map: rises when an OSS registers or goes down
+  // Asks the OST for its space, for Map and Usable. Waits a few seconds for one that does not answer; does
+  // nothing while it is being asked already.
+  Task<void> RefreshSpace(OstIndex index);
 
   // Tells the OST to refuse these sessions. Fails after a few seconds if the OST does not answer.
   Task<Status> Fence(OstIndex index, std::vector<SessionId> sessions);
@@ -97,11 +101,13 @@ class OstRegistry {
     OstRecord record;
     proto::OstInfo info;
     bool up = false;
+    bool asked = false;  // RefreshSpace is under way
     uint64_t instance = 0;
     Duration heard{0};  // when something of it was answered last that renews its lease
     std::shared_ptr<ObjectStub> stub;
     std::shared_ptr<ObjectStub> impatient;  // gives up on an OST that does not answer
   };
+  proto::HeartbeatReply TakeHeartbeat(const proto::HeartbeatRequest& request, bool* changed);
   void Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, bool patient);
 
   Status CheckRequest(const proto::RegisterOssRequest& request) const;

@@ -80,6 +80,9 @@ class KvStore {
     uint64_t memory_bytes = 0;  // caches and tables in memory
   };
   virtual Space GetSpace() = 0;
+
+  // What it takes up on the disk; looks at every file.
+  virtual uint64_t UsedBytes() { return 0; }
 };
 
 // The smallest key behind every key with this prefix.

@@ -36,9 +36,8 @@ Status FromRocks(const rocksdb::Status& status, const std::string& directory) {
   std::string text = status.ToString();
   if (status.IsNotFound()) return ErrnoError(ENOENT, "no such key");
   if (status.IsCorruption()) {
-    return absl::DataLossError(
-        absl::StrCat("the database in ", directory, " is damaged: ", text,
-                     "; restore the named file, or let `nacre doctor` look at the directory"));
+    return absl::DataLossError(absl::StrCat("the database in ", directory, " is damaged: ", text,
+                                            "; restore the named file from a copy of the directory"));
   }
   if (status.IsNoSpace() || Mentions(text, "No space left")) {
     return ErrnoError(ENOSPC, absl::StrCat("the disk under ", directory, " is full: ", text));
@@ -211,6 +210,16 @@ class RocksKv : public KvStore {
     db_->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &tables);
     space.memory_bytes = cache_->GetUsage() + tables;
     return space;
+  }
+
+  uint64_t UsedBytes() override {
+    uint64_t used = 0;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
+      struct stat file;
+      if (::stat(entry.path().c_str(), &file) == 0) used += static_cast<uint64_t>(file.st_blocks) * 512;
+    }
+    return used;
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "server/metadata/background.h"
 
 #include "common/log.h"
-#include "common/metrics.h"
 #include "server/metadata/eviction.h"
 
 namespace nacre::mds {
@@ -118,42 +117,6 @@ void StartBackground(const MdsPtr& mds) {
   Spawn(mds->env.executor, DestroyLoop(mds));
   Spawn(mds->env.executor, SessionLoop(mds));
   Spawn(mds->env.executor, mds->writer_recovery.Run(mds));
-}
-
-proto::ClusterStatus MakeStatus(Mds& mds) {
-  proto::ClusterStatus status;
-  *status.mutable_map() = mds.osts.Map();
-  for (const SessionPtr& session : mds.sessions.All()) {
-    proto::SessionState* out = status.add_sessions();
-    proto::KeepAlive report = session->report();
-    out->set_id(session->id);
-    out->set_name(session->record.name);
-    out->set_connected(session->peer() != nullptr);
-    out->set_open_files(mds.opens.CountOf(session->id));
-    out->set_leases(mds.leases.CountOf(session->id));
-    out->set_locks(mds.file_locks.CountOf(session->id));
-    *out->mutable_paths() = report.paths();
-    *out->mutable_path_states() = report.path_states();
-    out->set_resident_bytes(report.resident_bytes());
-  }
-  status.set_destroy_queue(mds.destroyer.QueuedObjects());
-  for (std::string& problem : mds.Problems()) status.add_problems(std::move(problem));
-  for (const proto::OstState& ost : status.map().osts()) {
-    for (const std::string& problem : ost.info().problems()) {
-      status.add_problems(absl::StrFormat("OST %d: %s", ost.info().index(), problem));
-    }
-    if (!ost.up())
-      status.add_problems(absl::StrFormat("OST %d at %s is down", ost.info().index(), ost.address()));
-  }
-  status.set_version(NACRE_VERSION);
-  status.set_inodes(mds.tables->InodeCount());
-  KvStore::Space space = mds.env.store.GetSpace();
-  status.set_mdt_total_bytes(space.total_bytes);
-  status.set_mdt_free_bytes(space.free_bytes);
-  status.set_mds_resident_bytes(ResidentBytes());
-  status.set_mds_uptime_seconds(static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::seconds>(mds.env.clock.Now() - mds.started).count()));
-  return status;
 }
 
 }  // namespace nacre::mds

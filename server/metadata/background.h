@@ -1,5 +1,5 @@
 // What the MDS does without being asked: syncing, watching heartbeats and sessions, ending the recovery
-// window, destroying objects. Every task ends soon after Mds::closed is set. Also the MGS's report.
+// window, destroying objects. Every task ends soon after Mds::closed is set.
 #pragma once
 
 #include "server/metadata/mds.h"
@@ -7,7 +7,5 @@
 namespace nacre::mds {
 
 void StartBackground(const MdsPtr& mds);
-
-proto::ClusterStatus MakeStatus(Mds& mds);
 
 }  // namespace nacre::mds

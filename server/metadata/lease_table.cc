@@ -144,11 +144,11 @@ void LeaseTable::DropSession(SessionId session) {
   EraseAll([session](const LeaseGrant& grant) { return grant.session == session; });
 }
 
-uint64_t LeaseTable::CountOf(SessionId session) const {
+std::map<SessionId, uint64_t> LeaseTable::CountBySession() const {
   std::lock_guard lock(mutex_);
-  uint64_t count = 0;
-  for (const auto& [id, slot] : grants_) count += slot.grant.session == session ? 1 : 0;
-  return count;
+  std::map<SessionId, uint64_t> counts;
+  for (const auto& [id, slot] : grants_) ++counts[slot.grant.session];
+  return counts;
 }
 
 }  // namespace nacre::mds

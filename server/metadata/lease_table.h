@@ -52,7 +52,7 @@ class LeaseTable {
   // Grants of READ that the session does not name as its own end: the replies with them were lost.
   void EndUnnamed(SessionId session, const std::set<uint64_t>& named);
   void DropSession(SessionId session);
-  uint64_t CountOf(SessionId session) const;
+  std::map<SessionId, uint64_t> CountBySession() const;
 
  private:
   struct Slot {

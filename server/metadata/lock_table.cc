@@ -229,13 +229,13 @@ void LockTable::DropSession(SessionId session) {
   Deliver(std::move(answers));
 }
 
-uint64_t LockTable::CountOf(SessionId session) const {
+std::map<SessionId, uint64_t> LockTable::CountBySession() const {
   std::lock_guard guard(mutex_);
-  uint64_t count = 0;
+  std::map<SessionId, uint64_t> counts;
   for (const auto& [fid, file] : files_) {
-    for (const Range& held : file.held) count += held.owner.session == session ? 1 : 0;
+    for (const Range& held : file.held) ++counts[held.owner.session];
   }
-  return count;
+  return counts;
 }
 
 }  // namespace nacre::mds

@@ -8,6 +8,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -38,7 +39,7 @@ class LockTable {
   Status Reclaim(SessionId session, const proto::LockRange& lock);
 
   void DropSession(SessionId session);
-  uint64_t CountOf(SessionId session) const;
+  std::map<SessionId, uint64_t> CountBySession() const;
 
  private:
   struct Owner {

@@ -49,13 +49,18 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
       chooser(environment.random) {}
 
-void Mds::NoteProblem(std::string problem) {
+bool Mds::NoteProblem(std::string problem) {
   constexpr size_t kKept = 100;
-  LogWarning("a client reports: %s", problem);
   std::lock_guard lock(problems_mutex_);
-  if (std::find(problems_.begin(), problems_.end(), problem) != problems_.end()) return;
+  if (std::find(problems_.begin(), problems_.end(), problem) != problems_.end()) return false;
   problems_.push_back(std::move(problem));
   if (problems_.size() > kKept) problems_.pop_front();
+  return true;
+}
+
+void Mds::NoteDamage(const Status& status) {
+  std::string text(status.message());
+  if (NoteProblem(text)) LogError("%s", text);
 }
 
 bool Mds::AllowsNamesBehind(const Session& session) {

@@ -62,8 +62,10 @@ struct Mds {
   // when the MDT is nearly full.
   uint64_t PromisedBytes();
 
-  // For nacre status: the newest few are kept.
-  void NoteProblem(std::string problem);
+  // For nacre status: the newest few are kept. false: it is known already.
+  bool NoteProblem(std::string problem);
+  // A request met EIO, for one because the MDT cannot be read in a place: also logged, once.
+  void NoteDamage(const Status& status);
   std::vector<std::string> Problems() const;
 
   bool Recovering() const { return sessions.Recovering(); }

@@ -7,6 +7,7 @@
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
 #include "server/kv/losses.h"
+#include "server/metadata/administer.h"
 #include "server/metadata/background.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
@@ -23,8 +24,10 @@ using mds::MdsPtr;
 using mds::Op;
 using mds::SessionPtr;
 
-proto::MetadataReply ToReply(mds::Reply result) {
+// Damage is told to the log and to nacre status as well as to whoever met it.
+proto::MetadataReply ToReply(Mds& mds, mds::Reply result) {
   if (result.ok()) return *std::move(result);
+  if (absl::IsDataLoss(result.status())) mds.NoteDamage(result.status());
   proto::MetadataReply reply;
   *reply.mutable_status() = ToProto(result.status());
   return reply;
@@ -81,7 +84,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::Met
     if (!begun.wait.has_value()) break;
     co_await begun.wait->Wait();
   }
-  proto::MetadataReply reply = ToReply(co_await mds::Dispatch(op));
+  proto::MetadataReply reply = ToReply(*mds, co_await mds::Dispatch(op));
   session->EndMutation(request.sequence(), reply);
   co_return reply;
 }
@@ -98,7 +101,7 @@ Task<proto::MetadataReply> EachOnce(MdsPtr mds, SessionPtr session, const proto:
   if (valid.ok() && !IsMutation(one)) {
     valid = ErrnoError(EPROTO, absl::StrFormat("operation %d cannot be part of a batch", one.op_case()));
   }
-  if (!valid.ok()) co_return ToReply(valid);
+  if (!valid.ok()) co_return ToReply(*mds, valid);
   one.set_session(request.session());
   one.set_low_water(request.low_water());
   co_return co_await Once(mds, session, one, true);
@@ -116,26 +119,27 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, SessionPtr session, proto::Me
 Task<proto::MetadataReply> Answer(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request) {
   if (IsMutation(request)) co_return co_await Once(mds, session, request, false);
   Op op = MakeOp(mds, session, request);
-  co_return ToReply(co_await mds::Dispatch(op));
+  co_return ToReply(*mds, co_await mds::Dispatch(op));
 }
 
 Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,
                                          proto::MetadataRequest request) {
-  if (mds->closed) co_return ToReply(absl::UnavailableError("the metadata server is stopping"));
+  if (mds->closed) co_return ToReply(*mds, absl::UnavailableError("the metadata server is stopping"));
   if (request.op_case() == proto::MetadataRequest::kConnect) {
-    co_return ToReply(co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect())));
+    co_return ToReply(*mds,
+                      co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect())));
   }
   auto session = FindSession(*mds, peer, request);
-  if (!session.ok()) co_return ToReply(session.status());
+  if (!session.ok()) co_return ToReply(*mds, session.status());
   Status valid = CheckRequest(request);
-  if (!valid.ok()) co_return ToReply(valid);
+  if (!valid.ok()) co_return ToReply(*mds, valid);
   if (request.answered_below() != 0) (*session)->Acknowledge(request);
   if (request.has_batch()) co_return co_await HandleBatch(mds, *session, std::move(request));
   proto::MetadataReply reply = co_await Answer(mds, *session, request);
   // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.
   if (!mds::NeedsRecall(*mds, (*session)->id, request, reply)) co_return reply;
   Status recalled = co_await mds::RecallRead(mds, (*session)->id, request, reply);
-  if (!recalled.ok()) co_return ToReply(recalled);
+  if (!recalled.ok()) co_return ToReply(*mds, recalled);
   co_return reply;
 }
 
@@ -162,7 +166,11 @@ class Server : public MetadataServer {
     co_return mds_->osts.Heartbeat(request);
   }
 
-  Task<proto::ClusterStatus> GetStatus() override { co_return mds::MakeStatus(*mds_); }
+  Task<proto::ClusterStatus> GetStatus() override { return mds::MakeStatus(mds_); }
+
+  Task<proto::AdminReply> Administer(proto::AdminRequest request) override {
+    return mds::Administer(mds_, std::move(request));
+  }
 
   Task<Status> Stop() override {
     Status status = co_await mds_->tables->Sync();

@@ -28,6 +28,9 @@ class BlockStore {
   virtual Task<Status> Write(uint64_t block, std::span<const std::span<const std::byte>> buffers) = 0;
   virtual Task<Status> Flush() = 0;
 
+  // OK while what it was opened on is where it was; else where it should be.
+  virtual Status CheckPlace() { return OkStatus(); }
+
   // Sets space aside below, so that writes to these blocks cannot fail for want of it. ENOSPC: the disk has
   // not got it.
   virtual Task<Status> Preallocate(uint64_t block, uint64_t count) = 0;

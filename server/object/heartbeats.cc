@@ -1,4 +1,6 @@
 // The OSS towards the MGS: registration and heartbeats (proto/cluster.proto).
+#include <cerrno>
+
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
@@ -16,7 +18,16 @@ proto::OstInfo Describe(Target& target) {
   info.set_available_bytes(space.available_bytes);
   info.set_objects(space.objects);
   info.set_directory(target.store->directory());
-  for (std::string& problem : target.store->problems().List()) info.add_problems(std::move(problem));
+  for (Problem& problem : target.store->problems().List()) {
+    info.add_problems(std::move(problem.text));
+    *info.add_problem_files() = ToProto(problem.file);
+  }
+  Status place = target.store->CheckPlace();
+  if (place.ok()) return info;
+  info.set_failing(true);
+  info.add_problems(absl::StrCat("the OST in ", target.store->directory(), " has gone: ", place.message(),
+                                 ". Is its disk still there?"));
+  *info.add_problem_files() = ToProto(Fid{});
   return info;
 }
 
@@ -69,13 +80,19 @@ Task<Status> Beat(std::shared_ptr<ServerCore> core, Terms terms) {
   co_return OkStatus();
 }
 
+// The MGS refuses what this server is: trying again changes nothing.
+bool IsFinal(const Status& refusal) {
+  const int error = ToErrno(refusal);
+  return error == EINVAL || error == EEXIST;
+}
+
 }  // namespace
 
 Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core) {
   ServerCore::Running running(core);
   Terms terms;
   terms.interval = core->options.heartbeat;
-  bool registered = false;
+  bool registered = false, was_registered = false;
   std::string last_error;
   while (!core->stopping()) {
     Status status;
@@ -96,6 +113,8 @@ Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core) {
       }
     }
     if (core->stopping()) break;
+    if (!status.ok() && !was_registered && IsFinal(status)) core->refused.Set(status);
+    was_registered |= registered;
     std::string error(status.message());
     if (error != last_error && !status.ok()) LogWarning("MGS: %s; trying again", error);
     if (error != last_error && status.ok()) LogInfo("MGS: in contact again");

@@ -23,6 +23,7 @@ class ObjectServerImpl : public ObjectServer {
   }
 
   std::string address() const override { return core_->address; }
+  const OneShot<Status>& refused() const override { return core_->refused; }
 
   Task<Status> Stop() override {
     core_->BeginStop();

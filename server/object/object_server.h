@@ -58,6 +58,10 @@ class ObjectServer {
 
   virtual std::string address() const = 0;
 
+  // Arrives if the MGS does not take this server for what it is: an OST of another cluster, an index that
+  // belongs to another OST. Not if it was registered before in this process; it keeps trying in any case.
+  virtual const OneShot<Status>& refused() const = 0;
+
   // Stops listening and background work, and syncs. Call before destruction, except to simulate a crash.
   virtual Task<Status> Stop() = 0;
 };

@@ -199,7 +199,7 @@ Status ObjectStore::BadBlock(ObjectState* object, uint64_t block, uint64_t physi
                                   " object ", object->id.ToString(), " block ", block, " (device block ",
                                   physical, "): ", AbslView(why));
   LogError("%s", text);
-  problems_.Add(text);
+  problems_.Add(text, record ? record->parent : Fid{});
   return ErrnoError(EIO, text);
 }
 

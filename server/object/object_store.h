@@ -157,6 +157,7 @@ class ObjectStore {
   const std::string& directory() const { return devices_.directory; }
   KvStore& kv() { return *devices_.store; }
   Problems& problems() { return problems_; }
+  Status CheckPlace() { return devices_.blocks->CheckPlace(); }
 
   // Nothing has an effect on the devices' metadata any more.
   void Close() { journal_.Close(); }

@@ -55,6 +55,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::shared_ptr<BufferPool> pool;
   std::vector<Target> targets;
   ServiceLease lease;  // whether clients are served
+  OneShot<Status> refused;  // by the MGS, for good
 
  private:
   std::atomic<bool> stopping_{false};

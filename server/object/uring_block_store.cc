@@ -127,6 +127,15 @@ class UringBlockStore : public BlockStore {
 
   uint64_t block_count() const override { return layout_.block_count; }
 
+  Status CheckPlace() override {
+    const std::string path = layout_.device ? layout_.path : layout_.path + "/blocks.0";
+    struct stat opened, found;
+    if (fstat(layout_.files.front().fd(), &opened) != 0) return PathError(errno, path, "looking at");
+    if (::stat(path.c_str(), &found) != 0) return PathError(errno, path, "looking at");
+    if (opened.st_dev == found.st_dev && opened.st_ino == found.st_ino) return OkStatus();
+    return ErrnoError(ENOENT, absl::StrCat(path, " is another file than the one that is being served"));
+  }
+
   Task<Status> Read(uint64_t block, std::span<const std::span<std::byte>> buffers) override {
     std::vector<iovec> iov;
     iov.reserve(buffers.size());

@@ -41,14 +41,20 @@ class ServersTest : public testing::Test {
 
   // Until the MGS answers and counts so many OSTs as up.
   bool WaitForOsts(int osts) {
+    return WaitForStatus([osts](const proto::ClusterStatus& status) {
+      int up = 0;
+      for (const auto& ost : status.map().osts()) up += ost.up();
+      return up >= osts;
+    });
+  }
+
+  // Until the MGS answers so.
+  template <typename Condition>
+  bool WaitForStatus(Condition condition) {
     auto cluster = *NewGrpcClusterChannel(mds_, 1s);
     for (Duration end = RealClock().Now() + 60s; RealClock().Now() < end;) {
       auto status = runtime_.Run(cluster->GetStatus());
-      int up = 0;
-      if (status.ok()) {
-        for (const auto& ost : status->map().osts()) up += ost.up();
-        if (up >= osts) return true;
-      }
+      if (status.ok() && condition(*status)) return true;
       runtime_.Run([]() -> Task<int> {
         co_await RealClock().Sleep(10ms);
         co_return 0;

@@ -127,6 +127,8 @@ TEST_F(ServersTest, MistakesEndWithUsageAndWithoutAnyEffect) {
   EXPECT_THAT(exposed.output, AllOf(HasSubstr("0.0.0.0:7710"), HasSubstr("--insecure")));
   Ended unknown = RunProgram({"nacre-mds", "--directroy", "/x"});
   EXPECT_EQ(unknown.exit, 2);
+  EXPECT_THAT(unknown.output,
+              HasSubstr("nacre-mds: unknown option '--directroy': did you mean '--directory'?"));
   Ended value = RunProgram({"nacre-mds", "--directory", directory_ / "mdt", "--threads", "0"});
   EXPECT_EQ(value.exit, 2);
   EXPECT_THAT(value.output, AllOf(HasSubstr("--threads"), HasSubstr("a number from 1 to 256")));
@@ -162,6 +164,65 @@ TEST_F(ServersTest, CommandsSayWhatToCheckWhenNobodyAnswers) {
   EXPECT_THAT(path.output, HasSubstr("/ is not on a Nacre mount"));
 }
 
+TEST_F(ServersTest, JsonIsPrintedOnErrorsToo) {
+  Ended status = RunProgram({"nacre", "status", "--mds", mds_, "--json"});  // nobody listens at mds_
+  EXPECT_EQ(status.exit, 1);
+  const std::string text = status.output.substr(status.output.find('{'));
+  json shown = json::parse(text.substr(0, text.rfind('}') + 1), nullptr, false);
+  ASSERT_TRUE(shown.is_object()) << status.output;
+  EXPECT_THAT(std::string(shown["error"]), HasSubstr("check that nacre-mds runs there"));
+}
+
+TEST_F(ServersTest, AnOstWhoseDirectoryIsMovedAwayIsDownUntilItIsBack) {
+  Format();
+  Program mds(MdsWords());
+  ASSERT_TRUE(WaitForOsts(0));
+  Program oss(OssWords());
+  ASSERT_TRUE(WaitForOsts(2));
+  std::filesystem::rename(directory_ / "ost1", directory_ / "away");
+  ASSERT_TRUE(WaitForStatus([](const proto::ClusterStatus& status) { return !status.map().osts(1).up(); }));
+  Ended status = RunProgram({"nacre", "status", "--mds", mds_});
+  EXPECT_EQ(status.exit, 1);
+  EXPECT_THAT(status.output, AllOf(HasSubstr("OST 1   FAILING"),
+                                   HasSubstr("the OST in " + directory_ / "ost1" + " has gone")));
+  std::filesystem::rename(directory_ / "away", directory_ / "ost1");
+  EXPECT_TRUE(WaitForOsts(2));
+  EXPECT_EQ(RunProgram({"nacre", "status", "--mds", mds_}).exit, 0);
+}
+
+TEST_F(ServersTest, AnOssThatTheMgsRefusesEndsAndSaysWhy) {
+  Format();
+  Program mds(MdsWords());
+  ASSERT_TRUE(WaitForOsts(0));
+  {
+    Program oss(OssWords());
+    ASSERT_TRUE(WaitForOsts(2));
+  }
+  std::filesystem::remove_all(directory_ / "ost1");  // its index belongs to the one of before
+  ASSERT_EQ(RunProgram(Formatting(OssWords())).exit, 0);
+  Ended oss = RunProgram(OssWords());
+  EXPECT_EQ(oss.exit, 1);
+  EXPECT_THAT(oss.output, HasSubstr("OST index 1 belongs to"));
+}
+
+TEST_F(ServersTest, DoctorRefusesWhatDoesNotBelongTogether) {
+  Format();
+  {
+    Program mds(MdsWords());
+    ASSERT_TRUE(WaitForOsts(0));
+    Program oss(OssWords());
+    ASSERT_TRUE(WaitForOsts(2));
+  }
+  ASSERT_EQ(RunProgram({"nacre-mds", "--directory", directory_ / "other", "--format"}).exit, 0);
+  Ended two = RunProgram({"nacre", "doctor", directory_.path(), "--repair"});
+  EXPECT_EQ(two.exit, 2);
+  EXPECT_THAT(two.output, AllOf(HasSubstr("holds two MDTs"), HasSubstr(directory_ / "other")));
+  std::filesystem::remove_all(directory_ / "mdt");
+  Ended strangers = RunProgram({"nacre", "doctor", directory_.path(), "--repair"});
+  EXPECT_EQ(strangers.exit, 2);
+  EXPECT_THAT(strangers.output, AllOf(HasSubstr("belongs to cluster"), HasSubstr(directory_ / "ost0")));
+}
+
 TEST_F(ServersTest, AMountpointThatIsMissingIsToldBeforeAnythingElse) {
   Ended mount = RunProgram({"nacre", "mount", mds_, directory_ / "missing"});  // nobody listens at mds_
   EXPECT_EQ(mount.exit, 1);
@@ -187,8 +248,8 @@ TEST_F(ServersTest, AMountThatReachesNobodySaysSoAtOnceAndCanBeInterrupted) {
 }
 
 TEST(Commands, HelpTeachesAndUsageIsTwo) {
-  for (const char* command :
-       {"local", "stop", "mount", "umount", "status", "df", "setstripe", "getstripe", "bench", "doctor"}) {
+  for (const char* command : {"local", "stop", "mount", "umount", "status", "df", "path", "evict",
+                              "setstripe", "getstripe", "bench", "doctor"}) {
     Ended help = RunProgram({"nacre", command, "--help"});
     EXPECT_EQ(help.exit, 0) << command;
     EXPECT_THAT(help.output, AllOf(HasSubstr("Example"), HasSubstr("Exit status"))) << command;

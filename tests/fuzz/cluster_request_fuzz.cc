@@ -26,6 +26,12 @@ class FuzzedManagement : public SimulatedMds {
     if (!Wait(server->Heartbeat(std::move(request)))) std::abort();
   }
 
+  void Administer(FuzzedDataProvider& input) {
+    proto::AdminRequest request;
+    FillMessage(input, &request);
+    (void)Wait(server->Administer(std::move(request)));
+  }
+
   void Look() {
     if (!Wait(server->GetStatus())) std::abort();
     world.RunFor(7s);  // OSTs go down
@@ -40,12 +46,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   nacre::fuzz::FuzzedManagement management;
   if (!management.Start()) std::abort();
   for (int i = 0; i < nacre::fuzz::kMaxRequests && input.remaining_bytes() > 0; ++i) {
-    switch (input.ConsumeIntegralInRange<int>(0, 3)) {
+    switch (input.ConsumeIntegralInRange<int>(0, 4)) {
       case 0:
         management.Look();
         break;
       case 1:
         management.Heartbeat(input);
+        break;
+      case 2:
+        management.Administer(input);
         break;
       default:
         management.Register(input);

@@ -156,6 +156,12 @@ class SimClusterChannel : public ClusterChannel {
     auto ask = [](ClusterHandler& handler, Unit) { return handler.GetStatus(); };
     return Unary<proto::ClusterStatus, Unit>(ask, Unit{});
   }
+  Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) override {
+    auto ask = [](ClusterHandler& handler, proto::AdminRequest request) {
+      return handler.Administer(std::move(request));
+    };
+    return Unary<proto::AdminReply, proto::AdminRequest>(ask, std::move(request));
+  }
 
  private:
   template <typename Reply, typename Request>

@@ -56,7 +56,15 @@ unmounted_from_outside() {
 step "starts, formats, makes the mountpoint and mounts" start
 step "holds files" write_files
 step "refuses to start a second time, and names the process" fails_with "process $(pid)" start
-step "stops" "$bin/nacre" stop --dir "$dir"
+stop_names_who_uses_it() {
+  sleep 60 <"$point/large" &
+  local user=$!
+  "$bin/nacre" stop --dir "$dir" 2>"$work/said"
+  kill "$user"
+  grep -q "$point is taken off while it is in use, by $user (sleep)" "$work/said"
+}
+
+step "stops, and names who uses the mount" stop_names_who_uses_it
 step "says that it is not running" fails_with "not running" "$bin/nacre" stop --dir "$dir"
 step "starts again" start
 step "has the files" same_files

@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/paths.h"
 #include "server/metadata/recall.h"
 
 namespace nacre::mds {
@@ -203,8 +204,12 @@ Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
 }
 
 Reply ReportProblem(const Op& op, const proto::ReportProblem& request) {
-  op.mds->NoteProblem(absl::StrFormat("%s: %s (seen by %s)", FromProto(request.fid()).ToString(),
-                                      request.message(), op.session->record.name));
+  const Fid fid = FromProto(request.fid());
+  std::string problem =
+      absl::StrFormat("%s%s: %s (seen by %s)", fid.ToString(), PathRemark(*op.mds->tables, fid),
+                      request.message(), op.session->record.name);
+  LogWarning("a client reports: %s", problem);
+  op.mds->NoteProblem(std::move(problem));
   return proto::MetadataReply{};
 }
 

@@ -140,6 +140,26 @@ TEST_F(OstRegistryTest, RefusesAnAddressThatIsNone) {
   EXPECT_THAT(registry->Known(), IsEmpty());
 }
 
+// Its directory or disk is gone: the OSS answers, but nobody should rely on it.
+TEST_F(OstRegistryTest, AnOstThatIsFailingIsDownUntilItIsWell) {
+  auto oss = Oss(0, "uuid-0");
+  ASSERT_THAT(Register(oss), IsTaken());
+  const uint64_t version = registry->version();
+  auto failing = oss;
+  failing.mutable_osts(0)->set_failing(true);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(Beat(failing), IsTaken());
+    EXPECT_FALSE(registry->IsUp(0));
+  }
+  EXPECT_EQ(registry->version(), version + 1);
+  EXPECT_TRUE(registry->Map().osts(0).info().failing());
+  EXPECT_THAT(Register(failing), IsTaken());  // the MGS was started again meanwhile, for example
+  EXPECT_FALSE(registry->IsUp(0));
+  EXPECT_THAT(Beat(oss), IsRefused(ENOENT, "register again"));
+  EXPECT_THAT(Register(oss), IsTaken());
+  EXPECT_TRUE(registry->IsUp(0));
+}
+
 TEST_F(OstRegistryTest, WhoIsSilentGoesDownAndRegistersAgain) {
   auto oss = Oss(0, "uuid-0");
   EXPECT_THAT(Beat(oss), IsRefused(ENOENT, "register again"));

@@ -29,6 +29,9 @@ class FakeCluster : public ClusterChannel {
     co_return reply;
   }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
+  Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest) override {
+    co_return proto::AdminReply();
+  }
 
   bool away = false;
   bool forget = false;
@@ -138,6 +141,27 @@ TEST(Heartbeats, ABadBlockIsReported) {
   EXPECT_NE(cluster->heartbeats.back().osts(0).problems(0).find("file [0x7:0x1:0x0] object 9.0 block 0"),
             std::string::npos);
   EXPECT_EQ(cluster->heartbeats.back().osts(1).problems_size(), 0);
+}
+
+TEST(Heartbeats, ARefusalForGoodIsTold) {
+  auto cluster = std::make_shared<FakeCluster>();
+  cluster->refusal = ErrnoError(ENOSPC, "no room to store it just now");
+  ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
+  EXPECT_FALSE(f.server->refused().IsSet());
+  cluster->refusal = ErrnoError(EEXIST, "OST index 1 belongs to another");
+  RunUntil(&f, [&] { return f.server->refused().IsSet(); });
+}
+
+// A server that has been taken once goes on trying: its MGS may have been started with a wrong directory.
+TEST(Heartbeats, WhoWasRegisteredIsNotRefusedForGood) {
+  auto cluster = std::make_shared<FakeCluster>();
+  ServerFixture f(Quick(), cluster);
+  RunUntil(&f, [&] { return cluster->heartbeats.size() >= 1; });
+  cluster->refusal = ErrnoError(EINVAL, "belongs to another cluster");
+  cluster->forget = true;
+  RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
+  EXPECT_FALSE(f.server->refused().IsSet());
 }
 
 }  // namespace

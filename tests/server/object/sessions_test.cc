@@ -13,6 +13,8 @@ namespace {
 
 class SessionsTest : public testing::Test {
  protected:
+  SessionsTest() { lease.Renew(Duration{0}, Duration{0}); }  // without limit
+
   Sessions::Admission Admit(SessionId session, uint64_t sequence, uint64_t low_water) {
     return Await(sessions.Admit(session, sequence, low_water));
   }
@@ -27,7 +29,7 @@ class SessionsTest : public testing::Test {
   MemKv kv;
   MemBlockStore disk{4096};
   Space space{&disk, "memory"};
-  ServiceLease lease{&RealClock()};
+  ServiceLease lease;
   Sessions sessions{&kv, &space, &RealClock(), &lease};
 };
 

@@ -1,0 +1,150 @@
+#include "server/metadata/administer.h"
+
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_join.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "common/metrics.h"
+#include "rpc/convert.h"
+#include "server/metadata/eviction.h"
+#include "server/metadata/paths.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr Duration kSpacePatience = std::chrono::seconds(1);
+
+// An OST that does not answer in time keeps its task a little longer than its asker.
+Task<void> RefreshOne(MdsPtr mds, OstIndex ost, std::shared_ptr<std::atomic<size_t>> left,
+                      OneShot<Unit> done) {
+  co_await mds->osts.RefreshSpace(ost);
+  if (left->fetch_sub(1) == 1) done.Set({});
+}
+
+Task<void> RefreshSpace(MdsPtr mds) {
+  std::vector<OstIndex> up;
+  for (OstIndex ost : mds->osts.Known()) {
+    if (mds->osts.IsUp(ost)) up.push_back(ost);
+  }
+  if (up.empty()) co_return;
+  OneShot<Unit> done;
+  auto left = std::make_shared<std::atomic<size_t>>(up.size());
+  for (OstIndex ost : up) Spawn(mds->env.executor, RefreshOne(mds, ost, left, done));
+  auto timer = mds->env.clock.After(mds->env.executor, kSpacePatience, [done] { done.Set({}); });
+  co_await done.Wait();
+}
+
+// Adds the file's path where a problem is about one.
+void NamePaths(Mds& mds, proto::OstInfo* info) {
+  const int known = std::min(info->problems_size(), info->problem_files_size());
+  for (int i = 0; i < known; ++i) {
+    const Fid file = FromProto(info->problem_files(i));
+    if (file) info->mutable_problems(i)->append(PathRemark(*mds.tables, file));
+  }
+}
+
+void AddSessions(Mds& mds, proto::ClusterStatus* status) {
+  const auto leases = mds.leases.CountBySession();
+  const auto locks = mds.file_locks.CountBySession();
+  auto count = [](const std::map<SessionId, uint64_t>& counts, SessionId session) {
+    auto it = counts.find(session);
+    return it == counts.end() ? 0 : it->second;
+  };
+  for (const SessionPtr& session : mds.sessions.All()) {
+    proto::SessionState* out = status->add_sessions();
+    proto::KeepAlive report = session->report();
+    out->set_id(session->id);
+    out->set_name(session->record.name);
+    out->set_connected(session->peer() != nullptr);
+    out->set_open_files(mds.opens.CountOf(session->id));
+    out->set_leases(count(leases, session->id));
+    out->set_locks(count(locks, session->id));
+    *out->mutable_paths() = report.paths();
+    *out->mutable_path_states() = report.path_states();
+    out->set_resident_bytes(report.resident_bytes());
+  }
+}
+
+void AddProblems(Mds& mds, proto::ClusterStatus* status) {
+  for (std::string& problem : mds.Problems()) status->add_problems(std::move(problem));
+  for (const proto::OstState& ost : status->map().osts()) {
+    for (const std::string& problem : ost.info().problems()) {
+      status->add_problems(absl::StrFormat("OST %d: %s", ost.info().index(), problem));
+    }
+    if (!ost.up())
+      status->add_problems(absl::StrFormat("OST %d at %s is down", ost.info().index(), ost.address()));
+  }
+}
+
+// By its number, its name, or its name up to the last @ (HOST:MOUNTPOINT).
+StatusOr<SessionPtr> FindClient(Mds& mds, const std::string& client) {
+  std::vector<SessionPtr> found;
+  uint64_t id = 0;
+  const bool is_number = absl::SimpleAtoi(client, &id);
+  for (const SessionPtr& session : mds.sessions.All()) {
+    const std::string& name = session->record.name;
+    if ((is_number && session->id == id) || name == client || name.substr(0, name.rfind('@')) == client) {
+      found.push_back(session);
+    }
+  }
+  if (found.size() == 1) return found[0];
+  if (found.empty())
+    return ErrnoError(ENOENT, absl::StrFormat("no client is called '%s': nacre status shows them", client));
+  auto number = [](std::string* out, const SessionPtr& session) { absl::StrAppend(out, session->id); };
+  return ErrnoError(EINVAL, absl::StrFormat("%d clients are called '%s': give the number of one, %s",
+                                            found.size(), client, absl::StrJoin(found, " or ", number)));
+}
+
+Task<Status> EvictClient(MdsPtr mds, std::string client, proto::AdminReply* reply) {
+  CO_ASSIGN_OR_RETURN(SessionPtr session, FindClient(*mds, client));
+  reply->set_evicted(session->record.name);
+  std::string reason = "an administrator asked for it";
+  co_return co_await Evict(mds, session, std::move(reason));
+}
+
+Status FindPaths(Mds& mds, const proto::PathsOf& request, proto::AdminReply* reply) {
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, PathsOf(*mds.tables, FromProto(request.fid())));
+  for (std::string& path : paths) reply->add_paths(std::move(path));
+  return OkStatus();
+}
+
+}  // namespace
+
+Task<proto::ClusterStatus> MakeStatus(MdsPtr mds) {
+  co_await RefreshSpace(mds);
+  proto::ClusterStatus status;
+  *status.mutable_map() = mds->osts.Map();
+  for (proto::OstState& ost : *status.mutable_map()->mutable_osts()) NamePaths(*mds, ost.mutable_info());
+  AddSessions(*mds, &status);
+  AddProblems(*mds, &status);
+  status.set_destroy_queue(mds->destroyer.QueuedObjects());
+  status.set_version(NACRE_VERSION);
+  status.set_inodes(mds->tables->InodeCount());
+  KvStore::Space space = mds->env.store.GetSpace();
+  status.set_mdt_total_bytes(space.total_bytes);
+  status.set_mdt_free_bytes(space.free_bytes);
+  status.set_mdt_used_bytes(mds->env.store.UsedBytes());
+  status.set_mds_resident_bytes(ResidentBytes());
+  status.set_mds_uptime_seconds(static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(mds->env.clock.Now() - mds->started).count()));
+  co_return status;
+}
+
+Task<proto::AdminReply> Administer(MdsPtr mds, proto::AdminRequest request) {
+  proto::AdminReply reply;
+  Status status = ErrnoError(EPROTO, "the request names nothing that this version knows");
+  if (mds->closed) {
+    status = absl::UnavailableError("the metadata server is stopping");
+  } else if (request.has_paths_of()) {
+    status = FindPaths(*mds, request.paths_of(), &reply);
+  } else if (request.has_evict()) {
+    status = co_await EvictClient(mds, request.evict().client(), &reply);
+  }
+  *reply.mutable_status() = ToProto(status);
+  co_return reply;
+}
+
+}  // namespace nacre::mds
