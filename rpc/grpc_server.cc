@@ -17,11 +17,13 @@
 #include "proto/metadata.grpc.pb.h"
 #include "rpc/frame_batcher.h"
 #include "rpc/grpc_common.h"
+#include "rpc/request_queue.h"
 
 namespace nacre {
 namespace {
 
-// Requests are not read while so much waits to be sent: a client that does not read cannot fill our memory.
+// Requests neither begin nor are read while so much waits to be sent: a client that does not read cannot fill
+// our memory.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
 
 // One stream, and for the MDS its peer. gRPC's reactions and Send come from any thread. Calls into gRPC are
@@ -53,25 +55,22 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(true);
-    for (auto& request : *incoming_.mutable_requests()) Spawn(executor_, Handle(self_, std::move(request)));
-    incoming_.Clear();
     std::unique_lock lock(mutex_);
-    if (outgoing_.bytes() > kMaxQueuedBytes) {
-      reading_paused_ = true;
-      return;
+    reading_ = false;
+    for (auto& request : *incoming_.mutable_requests()) {
+      const size_t bytes = request.ByteSizeLong();
+      requests_.Add(std::move(request), bytes);
     }
-    lock.unlock();
-    StartRead(&incoming_);
+    incoming_.Clear();
+    Proceed(std::move(lock));
   }
 
   void OnWriteDone(bool ok) override {
     if (!ok) End(true);
     std::unique_lock lock(mutex_);
     writing_ = false;
-    const bool resume = reading_paused_ && !ended_ && outgoing_.bytes() <= kMaxQueuedBytes;
-    if (resume) reading_paused_ = false;
     Write(std::move(lock));
-    if (resume) StartRead(&incoming_);
+    Proceed(std::unique_lock(mutex_));
   }
 
   void OnDone() override {
@@ -85,6 +84,29 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     proto::MetadataReply reply = co_await self->handler_.Handle(self, std::move(request));
     reply.set_id(id);
     self->Answer(std::move(reply));
+  }
+
+  // Lets requests begin, and reads on, while not too much waits to be sent. The executor takes what is posted
+  // in order, so when the next burst has its turn, those of this one have been answered or wait for
+  // something.
+  void Proceed(std::unique_lock<std::mutex> lock) {
+    if (ended_) return;
+    std::vector<proto::MetadataRequest> begun;
+    if (outgoing_.bytes() <= kMaxQueuedBytes && !burst_posted_) begun = requests_.Begin();
+    const bool more = !begun.empty() && requests_.CanBegin();
+    burst_posted_ |= more;
+    const bool read = !reading_ && requests_.HasRoom() && outgoing_.bytes() <= kMaxQueuedBytes;
+    reading_ |= read;
+    lock.unlock();
+    for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
+    if (more) asio::post(executor_, [self = shared_from_this()] { self->NextBurst(); });
+    if (read) StartRead(&incoming_);
+  }
+
+  void NextBurst() {
+    std::unique_lock lock(mutex_);
+    burst_posted_ = false;
+    Proceed(std::move(lock));
   }
 
   void Answer(proto::MetadataReply reply) {
@@ -101,9 +123,11 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
       bytes = reply.ByteSizeLong();
     }
     std::unique_lock lock(mutex_);
+    requests_.Ended();
     if (ended_) return;
     *outgoing_.Room(bytes).add_replies() = std::move(reply);
     Write(std::move(lock));
+    if (lock = std::unique_lock(mutex_); requests_.CanBegin()) Proceed(std::move(lock));
   }
 
   // Starts what is to be done next, if nothing is under way: a write, or the end.
@@ -125,6 +149,7 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
   void End(bool lost) {
     std::unique_lock lock(mutex_);
     ended_ = true;
+    requests_.Clear();
     if (lost) outgoing_.Clear();
     Write(std::move(lock));
   }
@@ -135,9 +160,12 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
   std::shared_ptr<ServerStream> self_;  // until gRPC is done with it
   proto::ClientFrame incoming_;
   std::mutex mutex_;
+  RequestQueue<proto::MetadataRequest> requests_;
   FrameBatcher<proto::ServerFrame> outgoing_;
   proto::ServerFrame writing_frame_;
-  bool writing_ = false, reading_paused_ = false, ended_ = false, finished_ = false;
+  bool writing_ = false, ended_ = false, finished_ = false;
+  bool reading_ = true;        // from Start on
+  bool burst_posted_ = false;  // NextBurst is to come
 };
 
 // A call of the cluster service. Ends with the handler's reply or by cancellation, whatever comes first.
