@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint64_t kToTheEnd = (uint64_t{1} << 63) - 1;
 
+Status WaitCancelled() { return ErrnoError(EINTR, "the wait for a lock was cancelled"); }
+
 proto::LockRange Nothing(proto::LockRange lock) {
   lock.set_type(F_UNLCK);
   return lock;
@@ -82,17 +84,58 @@ void LockTable::Insert(File* file, const Range& range) {
   file->held.push_back(joined);
 }
 
+void LockTable::AddWaiter(const Fid& fid, File* file, Waiter waiter) {
+  ++clients_[waiter.range.owner.session].waiting;
+  if (!waiter.range.flock) waits_[waiter.range.owner].insert(fid);
+  file->waiting.push_back(std::move(waiter));
+}
+
+void LockTable::ForgetWaiter(const Fid& fid, const Waiter& waiter) {
+  --clients_[waiter.range.owner.session].waiting;
+  if (waiter.range.flock) return;
+  auto owner = waits_.find(waiter.range.owner);
+  owner->second.erase(owner->second.find(fid));
+  if (owner->second.empty()) waits_.erase(owner);
+}
+
+template <typename Condition>
+void LockTable::EndWaits(const Fid& fid, File* file, const Status& status, std::vector<Answer>* answers,
+                         Condition condition) {
+  std::erase_if(file->waiting, [&](const Waiter& waiter) {
+    if (!condition(waiter)) return false;
+    ForgetWaiter(fid, waiter);
+    answers->push_back({waiter.answer, status});
+    return true;
+  });
+}
+
 // In the order of their coming; one that must go on waiting does not hold up the others.
-void LockTable::Wake(File* file, std::vector<Answer>* answers) {
-  for (auto it = file->waiting.begin(); it != file->waiting.end();) {
-    if (Conflict(*file, it->range) != nullptr) {
-      ++it;
-      continue;
-    }
-    Insert(file, it->range);
-    answers->push_back({it->answer, OkStatus()});
-    it = file->waiting.erase(it);
+void LockTable::Wake(const Fid& fid, File* file, std::vector<Answer>* answers) {
+  EndWaits(fid, file, OkStatus(), answers, [file](const Waiter& waiter) {
+    if (Conflict(*file, waiter.range) != nullptr) return false;
+    Insert(file, waiter.range);
+    return true;
+  });
+}
+
+void LockTable::Settle(const Fid& fid, SessionId session) {
+  auto client = clients_.find(session);
+  auto file = files_.find(fid);
+  auto is_its = [session](const auto& range) { return range.owner.session == session; };
+  const bool has =
+      file != files_.end() && (std::any_of(file->second.held.begin(), file->second.held.end(), is_its) ||
+                               std::any_of(file->second.waiting.begin(), file->second.waiting.end(),
+                                           [&](const Waiter& waiter) { return is_its(waiter.range); }));
+  if (client != clients_.end()) {
+    if (has)
+      client->second.files.insert(fid);
+    else
+      client->second.files.erase(fid);
+    if (client->second.files.empty()) clients_.erase(client);
+  } else if (has) {
+    clients_[session].files.insert(fid);
   }
+  if (file != files_.end() && file->second.empty()) files_.erase(file);
 }
 
 void LockTable::Deliver(std::vector<Answer> answers) {
@@ -100,31 +143,31 @@ void LockTable::Deliver(std::vector<Answer> answers) {
 }
 
 // Whether somebody who is in the way waits, directly or through others, for this owner. POSIX locks only.
+// Looks at what those wait for who are in the way, not at everybody who waits.
 bool LockTable::ClosesCircle(const File& file, const Range& range) const {
-  std::map<Owner, std::set<Owner>> waits_for;
-  auto add = [&](const File& at, const Range& wanted) {
+  std::vector<Owner> to_visit;
+  auto add_holders = [&to_visit](const File& at, const Range& wanted) {
     for (const Range& held : at.held) {
       bool overlaps = held.start <= wanted.end && wanted.start <= held.end;
-      if (!held.flock && held.owner != wanted.owner && overlaps && (held.exclusive || wanted.exclusive)) {
-        waits_for[wanted.owner].insert(held.owner);
-      }
+      bool excludes = held.exclusive || wanted.exclusive;
+      if (!held.flock && held.owner != wanted.owner && overlaps && excludes) to_visit.push_back(held.owner);
     }
   };
-  add(file, range);
-  for (const auto& [fid, other] : files_) {
-    for (const Waiter& waiter : other.waiting) {
-      if (!waiter.range.flock) add(other, waiter.range);
-    }
-  }
+  add_holders(file, range);
   std::set<Owner> seen;
-  std::vector<Owner> to_visit(waits_for[range.owner].begin(), waits_for[range.owner].end());
   while (!to_visit.empty()) {
     Owner owner = to_visit.back();
     to_visit.pop_back();
     if (owner == range.owner) return true;
-    if (!seen.insert(owner).second) continue;
-    auto it = waits_for.find(owner);
-    if (it != waits_for.end()) to_visit.insert(to_visit.end(), it->second.begin(), it->second.end());
+    auto waits = waits_.find(owner);
+    if (waits == waits_.end() || !seen.insert(owner).second) continue;
+    for (auto fid = waits->second.begin(); fid != waits->second.end();
+         fid = waits->second.upper_bound(*fid)) {
+      const File& at = files_.at(*fid);
+      for (const Waiter& waiter : at.waiting) {
+        if (waiter.range.owner == owner && !waiter.range.flock) add_holders(at, waiter.range);
+      }
+    }
   }
   return false;
 }
@@ -139,45 +182,46 @@ LockTable::Outcome LockTable::Set(SessionId session, const proto::LockRange& loc
     std::lock_guard guard(mutex_);
     const Fid fid = FromProto(lock.fid());
     File& file = files_[fid];
-    if (wait) CancelLocked(&file, session, wait_id, &answers);  // an earlier copy of the request
+    if (wait) {  // an earlier copy of the request
+      EndWaits(fid, &file, WaitCancelled(), &answers, [&](const Waiter& waiter) {
+        return waiter.range.owner.session == session && waiter.wait_id == wait_id;
+      });
+    }
     // As in Linux, an flock that changes its kind is given up first.
     if (lock.type() == F_UNLCK || range->flock) Remove(&file, *range);
+    auto client = clients_.find(session);
     if (lock.type() != F_UNLCK && Conflict(file, *range) == nullptr) {
       Insert(&file, *range);
     } else if (lock.type() != F_UNLCK && !wait) {
       outcome.status = ErrnoError(EAGAIN, absl::StrFormat("%s is locked by another owner", fid.ToString()));
+    } else if (lock.type() != F_UNLCK && client != clients_.end() && client->second.waiting >= kMaxWaiting) {
+      outcome.status = ErrnoError(
+          ENOLCK,
+          absl::StrFormat("session %d waits for %d locks already, as many as it may", session, kMaxWaiting));
     } else if (lock.type() != F_UNLCK && !range->flock && ClosesCircle(file, *range)) {
       outcome.status =
           ErrnoError(EDEADLK, absl::StrFormat("waiting for %s would be a deadlock", fid.ToString()));
     } else if (lock.type() != F_UNLCK) {
-      file.waiting.push_back({*range, wait_id, {}});
+      AddWaiter(fid, &file, {*range, wait_id, {}});
       outcome.pending = file.waiting.back().answer;
     }
-    Wake(&file, &answers);
-    if (file.empty()) files_.erase(fid);
+    // Only what is given up, or held in a weaker way, lets others in.
+    if (!outcome.pending.has_value() || range->flock) Wake(fid, &file, &answers);
+    Settle(fid, session);
   }
   Deliver(std::move(answers));
   return outcome;
-}
-
-void LockTable::CancelLocked(File* file, SessionId session, uint64_t wait_id, std::vector<Answer>* answers) {
-  std::erase_if(file->waiting, [&](const Waiter& waiter) {
-    if (waiter.range.owner.session != session || waiter.wait_id != wait_id) return false;
-    answers->push_back({waiter.answer, ErrnoError(EINTR, "the wait for a lock was cancelled")});
-    return true;
-  });
 }
 
 bool LockTable::Cancel(SessionId session, uint64_t wait_id) {
   std::vector<Answer> answers;
   {
     std::lock_guard guard(mutex_);
-    for (auto it = files_.begin(); it != files_.end();) {
-      CancelLocked(&it->second, session, wait_id, &answers);
-      if (it->second.empty())
-        files_.erase(it++);
-      else
-        ++it;
+    for (const Fid& fid : FilesOf(session)) {
+      EndWaits(fid, &files_.at(fid), WaitCancelled(), &answers, [&](const Waiter& waiter) {
+        return waiter.range.owner.session == session && waiter.wait_id == wait_id;
+      });
+      Settle(fid, session);
     }
   }
   bool found = !answers.empty();
@@ -207,23 +251,22 @@ Status LockTable::Reclaim(SessionId session, const proto::LockRange& lock) {
   return Set(session, lock, /*wait=*/false, 0).status;
 }
 
+std::set<Fid> LockTable::FilesOf(SessionId session) const {
+  auto client = clients_.find(session);
+  return client == clients_.end() ? std::set<Fid>() : client->second.files;
+}
+
 void LockTable::DropSession(SessionId session) {
   std::vector<Answer> answers;
   {
     std::lock_guard guard(mutex_);
-    for (auto it = files_.begin(); it != files_.end();) {
-      File& file = it->second;
+    for (const Fid& fid : FilesOf(session)) {
+      File& file = files_.at(fid);
       std::erase_if(file.held, [&](const Range& held) { return held.owner.session == session; });
-      std::erase_if(file.waiting, [&](const Waiter& waiter) {
-        if (waiter.range.owner.session != session) return false;
-        answers.push_back({waiter.answer, ErrnoError(ESTALE, "the session has ended")});
-        return true;
-      });
-      Wake(&file, &answers);
-      if (file.empty())
-        files_.erase(it++);
-      else
-        ++it;
+      EndWaits(fid, &file, ErrnoError(ESTALE, "the session has ended"), &answers,
+               [&](const Waiter& waiter) { return waiter.range.owner.session == session; });
+      Wake(fid, &file, &answers);
+      Settle(fid, session);
     }
   }
   Deliver(std::move(answers));

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/ids.h"
@@ -22,6 +23,8 @@ namespace nacre::mds {
 
 class LockTable {
  public:
+  static constexpr size_t kMaxWaiting = 65536;  // of one session; beyond them ENOLCK
+
   // Set at once, refused, or (with `wait`) under way: then the result holds the answer to come.
   struct Outcome {
     Status status;
@@ -74,13 +77,29 @@ class LockTable {
   static const Range* Conflict(const File& file, const Range& range);
   static void Remove(File* file, const Range& range);  // the owner's part of this range
   static void Insert(File* file, const Range& range);
-  static void Wake(File* file, std::vector<Answer>* answers);
+  void Wake(const Fid& fid, File* file, std::vector<Answer>* answers);
+  // What a session has or waits for, so that nothing has to be looked for among the files of all.
+  struct Client {
+    std::set<Fid> files;
+    size_t waiting = 0;
+  };
+
+  void AddWaiter(const Fid& fid, File* file, Waiter waiter);
+  void ForgetWaiter(const Fid& fid, const Waiter& waiter);
+  // Ends the waits of this file that the condition names.
+  template <typename Condition>
+  void EndWaits(const Fid& fid, File* file, const Status& status, std::vector<Answer>* answers,
+                Condition condition);
+  std::set<Fid> FilesOf(SessionId session) const;
+  // Takes file and client out of the tables where nothing is left in them.
+  void Settle(const Fid& fid, SessionId session);
   bool ClosesCircle(const File& file, const Range& range) const;
-  void CancelLocked(File* file, SessionId session, uint64_t wait_id, std::vector<Answer>* answers);
   static void Deliver(std::vector<Answer> answers);
 
   mutable std::mutex mutex_;
   absl::flat_hash_map<Fid, File> files_;
+  std::map<SessionId, Client> clients_;
+  std::map<Owner, std::multiset<Fid>> waits_;  // of POSIX locks: where an owner waits
 };
 
 }  // namespace nacre::mds
