@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "common/log_limit.h"
 #include "transport/tcp/incoming_call.h"
 
 namespace nacre {
@@ -228,8 +229,12 @@ void ServerConnection::OnClosed(const Status& why) {
     attachment = std::move(attachment_);
   }
   if (why.code() == absl::StatusCode::kInvalidArgument) {
+    static LogLimit limit(
+        10, std::chrono::seconds(10));  // of all strangers together: the log must not be theirs to fill
     count().protocol_errors.Add();
-    LogWarning("data plane: closed the connection from %s: %s", name_, why.message());
+    if (auto more = limit.Admit(clock_.Now())) {
+      LogWarning("data plane: closed the connection from %s: %s%s", name_, why.message(), *more);
+    }
   } else {
     LogDebug("data plane: the connection from %s has ended: %s", name_, why.message());
   }
