@@ -4,6 +4,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <systemd/sd-daemon.h>
@@ -65,10 +66,13 @@ std::optional<int> Print(std::string_view message) {
 }
 
 // Waits for the last message; none if the child ends without it, EINTR if a signal comes.
-StatusOr<std::optional<int>> Listen(int pipe) {
+// Signals come through only while it waits, so that none can slip in before.
+StatusOr<std::optional<int>> Listen(int pipe, const sigset_t& while_waiting) {
   std::string heard;
   char buffer[4096];
   while (true) {
+    pollfd readable{pipe, POLLIN, 0};
+    if (::ppoll(&readable, 1, nullptr, &while_waiting) < 0) return ErrnoError(errno, "interrupted");
     const ssize_t size = ::read(pipe, buffer, sizeof buffer);
     if (size < 0) return ErrnoError(errno, "interrupted");
     if (size == 0) return std::nullopt;
@@ -84,15 +88,17 @@ std::atomic<int> interrupted{0};
 // The child has a session of its own, so that a terminal's Ctrl-C reaches the parent alone.
 void WatchForInterrupts() {
   struct sigaction action {};
-  action.sa_handler = [](int signal) { interrupted = signal; };  // no SA_RESTART: ends the read
+  action.sa_handler = [](int signal) { interrupted = signal; };  // no SA_RESTART: ends the wait
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
 }
 
 // Exits like the child turned out.
-[[noreturn]] void WaitForChild(pid_t child, int pipe, const std::string& log_file) {
-  StatusOr<std::optional<int>> told = Listen(pipe);
+[[noreturn]] void WaitForChild(pid_t child, int pipe, const std::string& log_file,
+                               const sigset_t& unblocked) {
+  StatusOr<std::optional<int>> told = Listen(pipe, unblocked);
   if (told.ok() && told->has_value()) std::_Exit(**told);
   if (!told.ok()) ::kill(child, SIGTERM);
+  ::sigprocmask(SIG_SETMASK, &unblocked, nullptr);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) ::kill(child, SIGKILL);  // a second Ctrl-C
   if (!told.ok()) std::_Exit(128 + interrupted);
@@ -179,12 +185,12 @@ StatusOr<std::unique_ptr<Background>> Background::Fork(const std::string& log_fi
   ::sigprocmask(SIG_BLOCK, &interrupts, &before);
   pid_t child = ::fork();
   const int failed = child < 0 ? errno : 0;
-  if (child > 0) WatchForInterrupts();
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  if (child <= 0) ::sigprocmask(SIG_SETMASK, &before, nullptr);
   if (child < 0) return ErrnoError(failed, absl::StrFormat("fork: %s", std::strerror(failed)));
   if (child > 0) {
+    WatchForInterrupts();
     ::close(pipe[1]);
-    WaitForChild(child, pipe[0], log_file);
+    WaitForChild(child, pipe[0], log_file, before);
   }
   ::close(pipe[0]);
   ::setsid();
