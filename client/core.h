@@ -325,6 +325,8 @@ class Core final : public FileSystem {
   std::unique_ptr<ObjectIo> io_;
   std::unique_ptr<InodeTable> inodes_;
   std::shared_ptr<Session> session_;
+  bool MayHaveCapability(Inode& inode);
+  Task<Status> TakeCapability(InodePtr inode);
   std::unique_ptr<MetadataQueue> queue_;
   Gate gate_;
   std::atomic<bool> cached_{false};  // changed while the gate is closed

@@ -85,13 +85,14 @@ struct Inode {
   uint32_t direct_senders = 0;  // tasks that send what O_DIRECT writes have left in the cache
   bool direct_dirty = false;    // there may be more for them
 
-  uint32_t opens = 0;        // handles
-  uint32_t write_opens = 0;  // of these, open for writing
-  uint32_t told = 0;         // of these, known to the MDS
-  uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
-  uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
-  bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
-  bool gone = false;         // no links and no handles left: nothing needs to be written any more
+  uint32_t opens = 0;             // handles
+  uint32_t write_opens = 0;       // of these, open for writing
+  uint32_t told = 0;              // of these, known to the MDS
+  uint32_t settling = 0;          // mutations under way whose outcome the MDS decides (names_behind.cc)
+  uint32_t removing = 0;          // unlinks and renames under way: opens go to the MDS meanwhile
+  bool kept_open = false;         // the MDS keeps the unlinked file for us (Unlink.keep_open)
+  uint64_t capability_taken = 0;  // Core::leases_taken_ when a write made sure that there is none
+  bool gone = false;              // no links and no handles left: nothing needs to be written any more
 
   uint64_t error_count = 0;             // of write-behind
   Status error;                         // the last one

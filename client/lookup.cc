@@ -8,9 +8,12 @@
 #include "common/limits.h"
 
 namespace nacre::client {
+// The kernel runs a file with the setuid and setgid bits that it knows, and does not know that a write takes
+// them.
 Known Core::MakeKnown(Inode& inode) {
   std::lock_guard lock(inode.mutex);
-  return {inode.Effective(), cached() ? options_.kernel_cache : Duration(0)};
+  const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
+  return {inode.Effective(), cached() && !gives_rights ? options_.kernel_cache : Duration(0)};
 }
 
 Known Core::Learn(const proto::Attr& attr) {

@@ -7,6 +7,7 @@
 
 #include "client/core.h"
 #include "client/permission.h"
+#include "common/limits.h"
 
 namespace nacre::client {
 
@@ -34,8 +35,9 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
     } else if (!S_ISDIR(inode->attr.mode())) {
       return nullptr;
     }
-    uint32_t want = 0;
-    if ((flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
+    const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
+    uint32_t want = execute ? kMayExecute : 0;
+    if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
     if ((flags & O_ACCMODE) != O_RDONLY) want |= kMayWrite;
     if (!MayAccess(inode->attr, caller, want)) return nullptr;
     if (S_ISDIR(inode->attr.mode()) && (want & kMayWrite) != 0) return nullptr;

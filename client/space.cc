@@ -49,6 +49,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
   uint64_t size = 0;
+  if (MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   bool inline_data = false;
   {
     std::lock_guard lock(inode->mutex);

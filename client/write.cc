@@ -49,6 +49,9 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   if (size == 0) co_return size_t{0};
   if (offset > INT64_MAX || size > INT64_MAX - offset)
     co_return ErrnoError(EFBIG, absl::StrFormat("write at %d: too far", offset));
+  const InodePtr inode = handle->inode;
+  const bool take = MayHaveCapability(*inode);
+  if (take) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
   if (cached()) {
     written = co_await WriteCached(handle, offset, pieces, size);
@@ -58,6 +61,8 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
     written = co_await WriteThrough(handle, offset, pieces, size);
   }
   CO_RETURN_IF_ERROR(CheckHandle(*handle));  // what went into the cache of a session that is gone is lost
+  // Without the lease another client may have given it one since this one last heard of the file.
+  if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
   }

@@ -10,6 +10,7 @@ namespace nacre::client {
 namespace {
 
 constexpr std::string_view kVirtual = "nacre.";
+constexpr std::string_view kCapability = "security.capability";
 
 }  // namespace
 
@@ -90,6 +91,28 @@ Task<Status> Core::RemoveXattr(const Caller& caller, Fid fid, std::string name) 
   co_return co_await ChangeXattr(caller, fid, std::move(request));
 }
 
+// Whether a write has to take the file's capability first.
+bool Core::MayHaveCapability(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  if (!inode.attr_known || !inode.attr.has_xattrs()) return false;
+  return !cached() || inode.capability_taken != leases_taken_.load();
+}
+
+// What gives rights to whoever runs a file does not outlive a write to it, whoever writes. Once under a
+// lease: only this client can give the file another one.
+Task<Status> Core::TakeCapability(InodePtr inode) {
+  const uint64_t lease = cached() ? leases_taken_.load() : 0;
+  proto::MetadataRequest request;
+  *request.mutable_remove_xattr()->mutable_fid() = ToProto(inode->fid);
+  request.mutable_remove_xattr()->set_name(std::string(kCapability));
+  Caller system;
+  Status taken = co_await ChangeXattr(system, inode->fid, std::move(request));
+  if (!taken.ok() && ToErrno(taken) != ENODATA) co_return taken;
+  std::lock_guard lock(inode->mutex);
+  inode->capability_taken = lease;
+  co_return OkStatus();
+}
+
 // The reply has the new attributes, or has_xattrs would lie.
 Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request) {
   Settling settling(*this, {inodes_->Find(fid)});
@@ -97,6 +120,7 @@ Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataReq
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) co_return OkStatus();
   std::lock_guard lock(inode->mutex);
+  inode->capability_taken = 0;
   inode->mutation = session_->mutations();
   if (reply.attr().has_attr()) {
     inode->Apply(reply.attr().attr());

@@ -1,4 +1,5 @@
-// Limits of the namespace. The MDS enforces them; a client that answers before the MDS has foresees them.
+// Limits of the namespace, and what else the MDS decides that a client which answers before the MDS has
+// foresees.
 #pragma once
 
 #include <cstddef>
@@ -10,5 +11,9 @@ inline constexpr size_t kMaxName = 255;      // bytes of a directory entry's nam
 inline constexpr size_t kMaxSymlink = 4095;  // bytes of a target (PATH_MAX without its NUL)
 inline constexpr uint32_t kMaxFileLinks = 65000;  // of anything but a directory
 inline constexpr uint32_t kMaxSubdirectories = 1u << 31;
+
+// Among the flags of an open (of Linux's, __FMODE_EXEC): by the kernel, to run the file. It takes the
+// permission to execute and none to read.
+inline constexpr uint32_t kOpenToExecute = 0x20;
 
 }  // namespace nacre

@@ -3,9 +3,11 @@
 
 #include <cerrno>
 
+#include "common/limits.h"
 #include "rpc/convert.h"
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/ops.h"
+#include "server/metadata/privileges.h"
 #include "server/metadata/truncate.h"
 
 namespace nacre::mds {
@@ -13,7 +15,11 @@ namespace {
 
 uint32_t WantedAccess(uint32_t flags) {
   uint32_t want = 0;
-  if ((flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
+  if (flags & kOpenToExecute) {
+    want |= kMayExecute;
+  } else if ((flags & O_ACCMODE) != O_WRONLY) {
+    want |= kMayRead;
+  }
   if (OpensForWriting(flags) || (flags & O_TRUNC) != 0) want |= kMayWrite;
   return want;
 }
@@ -30,6 +36,7 @@ Task<Status> Empty(const Op& op, Fid fid, uint64_t object_sequence) {
   transaction.Dirty(inode);
   TouchModified(inode, op.now);
   if (!op.caller.IsRoot()) inode->mode = ModeWithoutSetuid(inode->mode);
+  CO_RETURN_IF_ERROR(TakeCapability(*op.mds->tables, &transaction, inode));
   if (inode->size > 0 || inode->blocks > 0) TruncateToZero(*op.mds, &transaction, inode, object_sequence);
   co_return co_await op.mds->tables->Commit(&transaction);
 }

@@ -4,6 +4,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
+#include "server/metadata/privileges.h"
 #include "server/metadata/truncate.h"
 
 namespace nacre::mds {
@@ -162,6 +163,8 @@ Task<Reply> Setattr(const Op& op, const proto::Setattr& request) {
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
   ApplyAttributes(op, request, &transaction, inode);
+  const bool rights_go = request.set_size() || request.set_uid() || request.set_gid();
+  if (rights_go && S_ISREG(inode->mode)) CO_RETURN_IF_ERROR(TakeCapability(*mds.tables, &transaction, inode));
   if (request.set_size()) CO_RETURN_IF_ERROR(ApplySize(op, &transaction, inode, request.size(), change));
   proto::MetadataReply reply;
   proto::AttrReply* out = reply.mutable_attr();

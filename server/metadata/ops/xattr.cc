@@ -5,16 +5,19 @@
 #include <sys/xattr.h>
 
 #include <cerrno>
+#include <functional>
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
+#include "server/metadata/privileges.h"
 
 namespace nacre::mds {
 namespace {
 
 constexpr size_t kMaxXattrName = 255;
 constexpr size_t kMaxXattrValue = 65536;
-constexpr uint32_t kMaxXattrs = 1000;
+constexpr size_t kMaxXattrNames = 65536;  // bytes of all names with their ends: what listxattr(2) can return
+constexpr size_t kNamesAtOnce = 64;       // read at once
 
 bool HasPrefix(std::string_view name, std::string_view prefix) {
   return name.substr(0, prefix.size()) == prefix;
@@ -53,6 +56,13 @@ Status CheckXattrAccess(const Caller& caller, const Inode& inode, std::string_vi
   return ErrnoError(write ? EPERM : ENODATA, absl::StrFormat("attribute \"%s\" is for root", name));
 }
 
+// A file's capability is removed by anybody: the kernel asks for that in the name of whoever truncates the
+// file or writes to it, after it has allowed that to him; removexattr(2) it leaves to those with CAP_SETFCAP.
+Status CheckXattrRemoval(const Caller& caller, const Inode& inode, std::string_view name) {
+  if (name == kCapabilityXattr && S_ISREG(inode.mode)) return OkStatus();
+  return CheckXattrAccess(caller, inode, name, /*write=*/true);
+}
+
 Status NoAttribute(const Inode& inode, std::string_view name) {
   return ErrnoError(ENODATA, absl::StrFormat("%s has no attribute \"%s\"", inode.fid.ToString(), name));
 }
@@ -63,9 +73,30 @@ Status CheckExistence(const Inode& inode, const proto::SetXattr& request, bool e
         EEXIST, absl::StrFormat("%s has an attribute \"%s\" already", inode.fid.ToString(), request.name()));
   }
   if (!exists && (request.flags() & XATTR_REPLACE) != 0) return NoAttribute(inode, request.name());
-  if (exists || inode.xattrs < kMaxXattrs) return OkStatus();
+  return OkStatus();
+}
+
+// Calls `each` with the names of the inode's attributes.
+Status ForEachXattr(Mds& mds, const Inode& inode, const std::function<void(std::string_view)>& each) {
+  const std::string prefix = FidKey(Table::kXattr, inode.fid), end = PrefixEnd(prefix);
+  for (std::string from = prefix;;) {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> page, mds.tables->Scan(from, end, kNamesAtOnce));
+    for (const KvEntry& entry : page) each(std::string_view(entry.key).substr(prefix.size()));
+    if (page.size() < kNamesAtOnce) return OkStatus();
+    from = page.back().key + '\0';
+  }
+}
+
+// One more name must leave the list of them as long as a program can ask for.
+Status CheckRoom(Mds& mds, const Inode& inode, std::string_view name) {
+  if ((inode.xattrs + 1) * (kMaxXattrName + 1) <= kMaxXattrNames) return OkStatus();
+  size_t bytes = name.size() + 1;
+  RETURN_IF_ERROR(ForEachXattr(mds, inode, [&](std::string_view there) { bytes += there.size() + 1; }));
+  if (bytes <= kMaxXattrNames) return OkStatus();
   return ErrnoError(ENOSPC,
-                    absl::StrFormat("%s has %d attributes: the limit", inode.fid.ToString(), inode.xattrs));
+                    absl::StrFormat("the names of the %d attributes of %s and of \"%s\" take %d bytes: at "
+                                    "most %d are allowed",
+                                    inode.xattrs, inode.fid.ToString(), name, bytes, kMaxXattrNames));
 }
 
 StatusOr<bool> Exists(Mds& mds, const std::string& key) {
@@ -105,6 +136,7 @@ Task<Reply> SetXattr(const Op& op, const proto::SetXattr& request) {
   std::string key = XattrKey(fid, request.name());
   CO_ASSIGN_OR_RETURN(bool exists, Exists(*op.mds, key));
   CO_RETURN_IF_ERROR(CheckExistence(*inode, request, exists));
+  if (!exists) CO_RETURN_IF_ERROR(CheckRoom(*op.mds, *inode, request.name()));
   transaction.batch().Put(std::move(key), request.value());
   transaction.Dirty(inode);
   TouchChanged(inode, op.now);
@@ -120,13 +152,10 @@ Task<Reply> ListXattr(const Op& op, const proto::ListXattr& request) {
   proto::MetadataReply reply;
   proto::ListXattrReply* out = reply.mutable_list_xattr();
   if (inode->xattrs == 0) co_return reply;
-  std::string prefix = FidKey(Table::kXattr, inode->fid);
-  CO_ASSIGN_OR_RETURN(auto found, op.mds->tables->Scan(prefix, PrefixEnd(prefix), kMaxXattrs));
-  for (const KvEntry& entry : found) {
-    std::string_view name = std::string_view(entry.key).substr(prefix.size());
-    if (HasPrefix(name, "trusted.") && !op.caller.IsRoot()) continue;
+  CO_RETURN_IF_ERROR(ForEachXattr(*op.mds, *inode, [&](std::string_view name) {
+    if (HasPrefix(name, "trusted.") && !op.caller.IsRoot()) return;
     out->add_names(name.data(), name.size());
-  }
+  }));
   co_return reply;
 }
 
@@ -135,7 +164,7 @@ Task<Reply> RemoveXattr(const Op& op, const proto::RemoveXattr& request) {
   FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
-  CO_RETURN_IF_ERROR(CheckXattrAccess(op.caller, *inode, request.name(), /*write=*/true));
+  CO_RETURN_IF_ERROR(CheckXattrRemoval(op.caller, *inode, request.name()));
   std::string key = XattrKey(fid, request.name());
   CO_ASSIGN_OR_RETURN(bool exists, Exists(*op.mds, key));
   if (!exists) co_return NoAttribute(*inode, request.name());

@@ -83,10 +83,56 @@ TEST_F(XattrTest, NamesAndSizesHaveLimits) {
   EXPECT_THAT(Set(file, "user." + std::string(251, 'n'), "1"), Fails(ERANGE));
   EXPECT_THAT(Set(file, "user.big", std::string(65536, 'v')), IsOk());
   EXPECT_THAT(Set(file, "user.bigger", std::string(65537, 'v')), Fails(E2BIG));
-  for (int i = 2; i < 1000; ++i) ASSERT_THAT(Set(file, absl::StrCat("user.", i), ""), IsOk());
-  EXPECT_THAT(Set(file, "user.more", ""), Fails(ENOSPC));
-  EXPECT_THAT(Set(file, "user.2", "changed"), IsOk());
-  EXPECT_EQ(List(file).size(), 1000u);
+}
+
+// As many as listxattr(2) can name in its 65536 bytes.
+TEST_F(XattrTest, TheNamesTogetherHaveALimitTheirNumberHasNone) {
+  for (int i = 0; i < 3000; ++i) ASSERT_THAT(Set(file, absl::StrFormat("user.%04d", i), ""), IsOk()) << i;
+  EXPECT_EQ(List(file).size(), 3000u);  // 30000 bytes
+  for (int i = 0; i < 138; ++i)
+    ASSERT_THAT(Set(file, absl::StrFormat("user.%03d%s", i, std::string(247, 'n')), ""), IsOk()) << i;
+  ASSERT_THAT(Set(file, "user." + std::string(202, 'n'), ""), IsOk());  // 65536 bytes with it
+  EXPECT_THAT(Set(file, "user.m", ""), Fails(ENOSPC));
+  EXPECT_THAT(Set(file, "user.0002", "changed"), IsOk());
+  EXPECT_EQ(List(file).size(), 3139u);
+  EXPECT_THAT(Remove(file, "user.0001"), IsOk());
+  EXPECT_THAT(Set(file, "user.m", ""), IsOk());
+}
+
+TEST_F(XattrTest, ACapabilityGoesWithATruncationAndAChangeOfOwner) {
+  const std::string name = "security.capability";
+  auto set = [&] {
+    ASSERT_THAT(Set(file, name, "1"), IsOk());
+    ASSERT_THAT(Set(file, "user.a", "1"), IsOk());
+  };
+  auto setattr = [&](auto fill) {
+    proto::MetadataRequest request;
+    *request.mutable_setattr()->mutable_fid() = ToProto(file);
+    fill(request.mutable_setattr());
+    return client.Call(request);
+  };
+  set();
+  client.As(1000, 1000);
+  ASSERT_THAT(setattr([](proto::Setattr* out) { out->set_set_size(true); }), IsOk());
+  EXPECT_THAT(List(file), ElementsAre("user.a"));
+  client.As(0, 0);
+  set();
+  ASSERT_THAT(setattr([](proto::Setattr* out) {
+                out->set_set_mode(true);
+                out->set_mode(0666);
+              }),
+              IsOk());
+  EXPECT_THAT(Get(file, name), IsOk());
+  ASSERT_THAT(setattr([](proto::Setattr* out) {
+                out->set_set_uid(true);
+                out->set_uid(1000);
+              }),
+              IsOk());
+  EXPECT_THAT(List(file), ElementsAre("user.a"));
+  set();
+  client.As(1001, 1001);
+  EXPECT_THAT(Remove(file, name), IsOk());  // the kernel does so for whoever writes
+  EXPECT_THAT(Set(file, name, "1"), Fails(EPERM));
 }
 
 TEST_F(XattrTest, UserAttributesFollowThePermissionBits) {
