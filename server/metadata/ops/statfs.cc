@@ -5,6 +5,9 @@ namespace {
 
 // What an inode with its entry takes in the store, roughly: for how many more there is place.
 constexpr uint64_t kBytesPerInode = 1024;
+// A file over all OSTs takes whole stripes of most of them: what an OST has beyond a multiple of the usual
+// stripe size could not be had by a file that is to take all that is available.
+constexpr uint64_t kUsualStripe = 1 << 20;
 
 }  // namespace
 
@@ -15,7 +18,8 @@ Task<Reply> Statfs(const Op& op) {
   for (const proto::OstState& ost : map.osts()) {
     out->set_total_bytes(out->total_bytes() + ost.info().total_bytes());
     out->set_free_bytes(out->free_bytes() + ost.info().available_bytes());
-    out->set_available_bytes(out->available_bytes() + ost.info().available_bytes());
+    const uint64_t available = ost.info().available_bytes();
+    out->set_available_bytes(out->available_bytes() + available / kUsualStripe * kUsualStripe);
   }
   out->set_inodes(op.mds->tables->InodeCount());
   out->set_inodes_free(op.mds->env.store.GetSpace().free_bytes / kBytesPerInode);
