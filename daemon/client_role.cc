@@ -36,6 +36,9 @@ StatusOr<std::unique_ptr<ClientRole>> ClientRole::Start(Runtime& runtime, Transp
   options.mountpoint = config.mount;
   options.source = metadata->address();
   options.read_only = config.read_only;
+  options.nosuid = config.nosuid;
+  options.nodev = config.nodev;
+  options.noexec = config.noexec;
   StatusOr<std::unique_ptr<fuse::Mount>> mount =
       fuse::Mount::Start(*role->filesystem_, runtime.executor(), std::move(options));
   if (!mount.ok()) {

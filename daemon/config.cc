@@ -141,6 +141,9 @@ ConfigSection Describe(ClientConfig* config) {
   section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
   section.Choice("transport", &config->transport, TransportChoices(), "path to the object servers");
   section.Flag("read_only", &config->read_only, "mount read-only");
+  section.Flag("nosuid", &config->nosuid, "programs get no rights by setuid and setgid bits or capabilities");
+  section.Flag("nodev", &config->nodev, "device nodes do not open devices");
+  section.Flag("noexec", &config->noexec, "no program is run from here");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
   return section;
 }

@@ -56,6 +56,7 @@ struct ClientConfig {
   std::string recovery = "hard";
   unsigned threads = 4;
   bool read_only = false;
+  bool nosuid = false, nodev = false, noexec = false;
   uint64_t dirty = 0;  // 0: a quarter of the cache
   std::string direct_writes = "behind";
   std::string transport = "auto";

@@ -34,7 +34,11 @@ std::string KernelOptions(const MountOptions& options) {
   }
   if (options.allow_other) out += ",allow_other";
   if (options.read_only) out += ",ro";
-  if (::geteuid() == 0) out += ",dev,suid";
+  if (::geteuid() == 0) {
+    out += options.nodev ? ",nodev" : ",dev";
+    out += options.nosuid ? ",nosuid" : ",suid";
+  }
+  if (options.noexec) out += ",noexec";
   return out;
 }
 
