@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -31,6 +32,13 @@ struct flock WholeFile() {
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   return lock;
+}
+
+// Whether the path still names the open file.
+bool IsFile(int file, const std::string& path) {
+  struct stat open, named;
+  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
 }
 
 std::string ReadAll(int file) {
@@ -109,14 +117,19 @@ void WatchForInterrupts() {
 }  // namespace
 
 StatusOr<std::unique_ptr<PidFile>> PidFile::Hold(const std::string& path) {
-  int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0) return SystemError(path);
-  struct flock lock = WholeFile();
-  if (::fcntl(file, F_OFD_SETLK, &lock) != 0) {
-    ::close(file);
-    StatusOr<pid_t> other = FindProcess(path);
-    return ErrnoError(EBUSY,
-                      absl::StrFormat("%s: process %d is running already", path, other.ok() ? *other : 0));
+  int file = -1;
+  for (;;) {
+    file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (file < 0) return SystemError(path);
+    struct flock lock = WholeFile();
+    if (::fcntl(file, F_OFD_SETLK, &lock) != 0) {
+      ::close(file);
+      StatusOr<pid_t> other = FindProcess(path);
+      return ErrnoError(EBUSY,
+                        absl::StrFormat("%s: process %d is running already", path, other.ok() ? *other : 0));
+    }
+    if (IsFile(file, path)) break;
+    ::close(file);  // the last holder has removed it since we opened it: somebody else may have the new one
   }
   std::string pid = absl::StrCat(::getpid(), "\n");
   if (::ftruncate(file, 0) != 0 ||
@@ -151,21 +164,22 @@ StatusOr<pid_t> FindProcess(const std::string& pid_file) {
   return pid;
 }
 
-Status WaitForProcess(const std::string& pid_file, int seconds) {
-  StatusOr<pid_t> pid = FindProcess(pid_file);
-  for (int tenths = 0; pid.ok() && tenths < seconds * 10; ++tenths) {
+Status WaitForProcess(const std::string& pid_file, pid_t process, int seconds) {
+  for (int tenths = 0;; ++tenths) {
+    StatusOr<pid_t> holder = FindProcess(pid_file);
+    if (!holder.ok() && holder.status().code() != absl::StatusCode::kNotFound) return holder.status();
+    if (!holder.ok() || *holder != process) return OkStatus();
+    if (tenths == seconds * 10) break;
     ::usleep(100000);
-    pid = FindProcess(pid_file);
   }
-  if (!pid.ok()) return pid.status().code() == absl::StatusCode::kNotFound ? OkStatus() : pid.status();
-  return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", *pid, seconds));
+  return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", process, seconds));
 }
 
 Status EndProcess(const std::string& pid_file, int seconds) {
   ASSIGN_OR_RETURN(pid_t pid, FindProcess(pid_file));
   if (::kill(pid, SIGTERM) != 0 && errno != ESRCH)
     return SystemError(absl::StrFormat("cannot end process %d", pid));
-  return WaitForProcess(pid_file, seconds);
+  return WaitForProcess(pid_file, pid, seconds);
 }
 
 std::unique_ptr<Background> Background::Foreground() {

@@ -31,11 +31,10 @@ class PidFile {
 // The living process that holds the pid file. NOT_FOUND if there is none.
 StatusOr<pid_t> FindProcess(const std::string& pid_file);
 
-// Waits until the process that holds the pid file, if there is one, is gone. DEADLINE_EXCEEDED after
-// `seconds`.
-Status WaitForProcess(const std::string& pid_file, int seconds);
+// Waits until this process does not hold the pid file any more; another one may. ETIMEDOUT after `seconds`.
+Status WaitForProcess(const std::string& pid_file, pid_t process, int seconds);
 
-// SIGTERM, then waits until the process is gone. DEADLINE_EXCEEDED if it takes longer than `seconds`.
+// SIGTERM, then waits until the process is gone. ETIMEDOUT if it takes longer than `seconds`.
 Status EndProcess(const std::string& pid_file, int seconds);
 
 // Splits off a process that goes on in the background with its messages in the log file. In the child:

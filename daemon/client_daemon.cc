@@ -26,6 +26,7 @@ namespace nacre {
 namespace {
 
 constexpr int kEndSeconds = 120;
+constexpr int kSilentSeconds = 2;
 
 Status MakeParent(const std::string& file) {
   return MakeDirectories(std::filesystem::path(file).parent_path());
@@ -102,6 +103,20 @@ int Serve(const ClientDaemonOptions& options, Background& background) {
   return 0;
 }
 
+void SayWhatIsWaitedFor(const std::string& mountpoint, pid_t client,
+                        const StatusOr<fuse::MountEntry>& entry) {
+  std::string why = "which is still sending what was written; Ctrl-C ends this waiting, not the sending";
+  std::optional<fuse::MountUser> elsewhere;
+  if (entry.ok()) elsewhere = fuse::MountedElsewhere(entry->device);
+  if (elsewhere) {
+    why = absl::StrFormat(
+        "which serves it as long as it is mounted at %s in the mount namespace of process %d (%s)",
+        elsewhere->path, elsewhere->pid, elsewhere->program);
+  }
+  std::fprintf(stderr, "nacre: %s: unmounted; waiting for its client (process %d), %s\n", mountpoint.c_str(),
+               static_cast<int>(client), why.c_str());
+}
+
 }  // namespace
 
 int RunClientDaemon(ClientDaemonOptions options) {
@@ -121,9 +136,18 @@ int RunClientDaemon(ClientDaemonOptions options) {
 }
 
 int UnmountClient(const std::string& mountpoint, bool lazy) {
+  const std::string place = PlaceFile(mountpoint);
+  StatusOr<pid_t> client = FindProcess(place);  // before somebody mounts there again
+  StatusOr<fuse::MountEntry> entry = fuse::FindMount(mountpoint);
   Status status = fuse::UnmountPath(mountpoint, lazy);
   if (!status.ok()) return Complain(status);
-  status = WaitForProcess(PlaceFile(mountpoint), kEndSeconds);
+  if (!client.ok())
+    return client.status().code() == absl::StatusCode::kNotFound ? 0 : Complain(client.status());
+  status = WaitForProcess(place, *client, kSilentSeconds);
+  if (ToErrno(status) == ETIMEDOUT) {
+    SayWhatIsWaitedFor(mountpoint, *client, entry);
+    status = WaitForProcess(place, *client, kEndSeconds - kSilentSeconds);
+  }
   return status.ok() ? 0 : Complain(status);
 }
 

@@ -2,7 +2,6 @@
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
-#include <mntent.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -21,7 +20,6 @@
 #include "daemon/ending.h"
 #include "daemon/format.h"
 #include "daemon/mds_role.h"
-#include "daemon/mount_users.h"
 #include "daemon/oss_role.h"
 #include "daemon/process_transport.h"
 #include "daemon/target_directory.h"
@@ -296,20 +294,21 @@ int Complain(const Status& status) {
   return 1;
 }
 
-// A stop takes the mount off under whoever uses it: they meet errors, and had better be named.
-void WarnOfUsers(const std::string& directory) {
+// Their next call on it fails, and what they have mapped and changed since is lost: whoever stops it should
+// know.
+void NameUsers(const std::string& directory) {
   std::error_code error;
-  const std::string source = LocalMdsAddress(fs::canonical(directory, error));
-  std::FILE* table = ::setmntent("/proc/self/mounts", "r");
-  if (table == nullptr) return;
-  while (const mntent* mount = ::getmntent(table)) {
-    if (mount->mnt_type != std::string("fuse.nacre") || mount->mnt_fsname != source) continue;
-    const std::vector<MountUser> users = FindMountUsers(mount->mnt_dir);
-    if (users.empty()) continue;
-    std::fprintf(stderr, "nacre: %s is taken off while it is in use, by %s\n", mount->mnt_dir,
-                 Describe(users).c_str());
+  const std::string address = LocalMdsAddress(fs::canonical(directory, error));
+  for (const std::string& mountpoint : fuse::MountpointsOf(address)) {
+    const std::vector<fuse::MountUser> users = fuse::UsersOf(mountpoint);
+    for (const fuse::MountUser& user : users) {
+      std::fprintf(stderr, "nacre: process %d (%s) is still using %s\n", user.pid, user.program.c_str(),
+                   user.path.c_str());
+    }
+    if (!users.empty())
+      std::fprintf(stderr, "nacre: %s is taken off all the same; what they do there fails from now on\n",
+                   mountpoint.c_str());
   }
-  ::endmntent(table);
 }
 
 }  // namespace
@@ -343,7 +342,7 @@ int RunLocal(LocalOptions options) {
 }
 
 int StopLocal(const std::string& directory) {
-  WarnOfUsers(directory);
+  NameUsers(directory);
   Status status = EndProcess(PidPath(directory), kStopSeconds);
   if (!status.ok()) return Complain(status);
   std::printf("stopped\n");

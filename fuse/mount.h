@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "client/filesystem.h"
 #include "common/status.h"
@@ -70,3 +72,21 @@ struct MountEntry {
 StatusOr<MountEntry> FindMount(const std::string& mountpoint);
 
 }  // namespace nacre::fuse
+// Where this source (MountOptions::source) is mounted.
+std::vector<std::string> MountpointsOf(const std::string& source);
+
+// A process, and what it has to do with a mount.
+struct MountUser {
+  int pid = 0;
+  std::string program;
+  std::string path;
+};
+
+// A process in whose mount namespace the device is mounted still, and where; of those that this process may
+// look at.
+std::optional<MountUser> MountedElsewhere(const std::string& device);
+
+// The processes that have files or directories below the mountpoint open, run from there or work there, with
+// one such path for each; of those that this process may look at.
+std::vector<MountUser> UsersOf(const std::string& mountpoint);
+

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "fuse/mount.h"
@@ -69,20 +71,95 @@ Status RunFusermount(const std::string& mountpoint, bool lazy) {
                       mountpoint, mountpoint));
 }
 
-}  // namespace
-
-StatusOr<MountEntry> FindMount(const std::string& mountpoint) {
-  std::string wanted = Canonical(mountpoint);
-  std::ifstream table("/proc/self/mountinfo");
+// Each line of /proc/PROCESS/mountinfo.
+template <typename Function>
+void ForEachMount(const std::string& process, Function each) {
+  std::ifstream table("/proc/" + process + "/mountinfo");
   std::string line;
-  std::optional<MountEntry> found;
   while (std::getline(table, line)) {
     std::vector<std::string> fields = absl::StrSplit(line, ' ');
     auto dash = std::find(fields.begin(), fields.end(), "-");
     if (fields.size() < 6 || fields.end() - dash < 3) continue;
-    if (Unescape(fields[4]) != wanted) continue;
-    found = MountEntry{Unescape(dash[1]), Unescape(dash[2]), fields[2]};  // the last one lies on top
+    each(Unescape(fields[4]), MountEntry{Unescape(dash[1]), Unescape(dash[2]), fields[2]});
   }
+}
+
+// Numbers and names of all processes that can be seen.
+template <typename Function>
+void ForEachProcess(Function each) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/proc", error), end; at != end; at.increment(error)) {
+    int pid = 0;
+    const std::string name = at->path().filename();
+    if (!absl::SimpleAtoi(name, &pid)) continue;
+    std::string program;
+    std::ifstream("/proc/" + name + "/comm") >> program;
+    each(MountUser{pid, program, ""});
+    if (error) return;
+  }
+}
+
+// What the process has open, runs or works in below the mountpoint; empty: nothing. Reading such a link does
+// not ask the filesystem that it leads to.
+std::string UsedPath(int pid, const std::string& mountpoint) {
+  const std::string process = absl::StrCat("/proc/", pid);
+  auto below = [&](const std::filesystem::path& link) {
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(link, error);
+    const bool is = !error && target.compare(0, mountpoint.size(), mountpoint) == 0 &&
+                    (target.size() == mountpoint.size() || target[mountpoint.size()] == '/');
+    return is ? target : std::string();
+  };
+  for (const char* link : {"/cwd", "/root", "/exe"}) {
+    if (std::string found = below(process + link); !found.empty()) return found;
+  }
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(process + "/fd", error), end; !error && at != end;
+       at.increment(error)) {
+    if (std::string found = below(at->path()); !found.empty()) return found;
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> MountpointsOf(const std::string& source) {
+  std::vector<std::string> found;
+  ForEachMount("self", [&](std::string path, const MountEntry& entry) {
+    if (entry.type == "fuse.nacre" && entry.source == source) found.push_back(std::move(path));
+  });
+  return found;
+}
+
+std::optional<MountUser> MountedElsewhere(const std::string& device) {
+  std::optional<MountUser> found;
+  ForEachProcess([&](MountUser process) {
+    if (found) return;
+    ForEachMount(std::to_string(process.pid), [&](const std::string& path, const MountEntry& entry) {
+      if (entry.device != device || found) return;
+      process.path = path;
+      found = process;
+    });
+  });
+  return found;
+}
+
+std::vector<MountUser> UsersOf(const std::string& mountpoint) {
+  const std::string wanted = Canonical(mountpoint);
+  std::vector<MountUser> users;
+  ForEachProcess([&](MountUser process) {
+    process.path = UsedPath(process.pid, wanted);
+    if (!process.path.empty()) users.push_back(std::move(process));
+  });
+  return users;
+}
+
+StatusOr<MountEntry> FindMount(const std::string& mountpoint) {
+  std::string wanted = Canonical(mountpoint);
+  std::optional<MountEntry> found;
+  ForEachMount("self", [&](std::string path, MountEntry entry) {
+    if (path == wanted) found = std::move(entry);  // the last one lies on top
+  });
   if (!found) return ErrnoError(ENOENT, absl::StrFormat("%s: nothing is mounted there", mountpoint));
   return *found;
 }

@@ -56,15 +56,16 @@ unmounted_from_outside() {
 step "starts, formats, makes the mountpoint and mounts" start
 step "holds files" write_files
 step "refuses to start a second time, and names the process" fails_with "process $(pid)" start
-stop_names_who_uses_it() {
-  sleep 60 <"$point/large" &
-  local user=$!
+stops_and_names_who_uses_it() {
+  (cd "$point" && exec sleep 300) &
+  local pid=$!
+  echo "$pid" >>"$work/pids"
+  wait_for 10 "the process to work there" test "$(readlink -f "$point")" = "$(readlink "/proc/$pid/cwd")"
   "$bin/nacre" stop --dir "$dir" 2>"$work/said"
-  kill "$user"
-  grep -q "$point is taken off while it is in use, by $user (sleep)" "$work/said"
+  kill "$pid"
+  grep -q "process $pid (sleep) is still using" "$work/said"
 }
-
-step "stops, and names who uses the mount" stop_names_who_uses_it
+step "stops, and names the processes that still use the mount" stops_and_names_who_uses_it
 step "says that it is not running" fails_with "not running" "$bin/nacre" stop --dir "$dir"
 step "starts again" start
 step "has the files" same_files

@@ -35,6 +35,50 @@ unmount_and_look() {
   rm -r "$here"/small.* "$here/large"
 }
 
+# The next mount takes the place while the unmount still waits for the client of before.
+next_mount_at_once() {
+  local address round unmounting
+  address=$(awk -F'"' '/^mds/ { print $2 }' "$cluster/etc/client.1.toml")
+  for round in 1 2 3; do
+    head -c 30M /dev/urandom >"$here/round.$round"
+    timeout 60 "$bin/nacre" umount "$mount" &
+    unmounting=$!
+    while mountpoint -q "$mount"; do sleep 0.01; done
+    timeout 60 "$bin/nacre" mount "$address" "$mount"
+    wait "$unmounting" || { echo "the unmount failed or took a minute"; return 1; }
+    mountpoint -q "$mount"
+    rm "$here/round.$round"
+  done
+  "$bin/nacre" umount "$mount"
+  "$loopback" start "$cluster" client.1
+}
+
+# A copy of the mount elsewhere keeps the client at work; who unmounts is told so.
+copy_elsewhere() {
+  unshare --mount --propagation private sleep 6 &
+  local other=$!
+  echo "$other" >>"$work/pids"
+  sleep 0.5
+  "$bin/nacre" umount "$mount" 2>"$work/said"
+  wait "$other" || true
+  grep -q "mounted at $mount in the mount namespace of process [0-9]* (sleep)" "$work/said"
+  "$loopback" start "$cluster" client.1
+}
+
+# Programs that write meet an error, and the unmount is not kept waiting by them.
+while_writing() {
+  local pid
+  (while echo "more" >>"$here/log"; do :; done) 2>/dev/null &
+  pid=$!
+  echo "$pid" >>"$work/pids"
+  wait_for 10 "the first line" test -s "$here/log"
+  timeout 100 "$repository/deploy/umount.fuse.nacre" -l "$mount"
+  ! mountpoint -q "$mount"
+  "$loopback" start "$cluster" client.1
+  kill "$pid" 2>/dev/null || true
+  rm -f "$here/log"
+}
+
 # With the helper where umount(8) looks for it, seen by this process and its children only.
 with_helper_installed() {
   mkdir "$work/upper" "$work/work"
@@ -65,6 +109,11 @@ else
 fi
 step "the helper waits for the write-behind" unmount_and_look "$repository/deploy/umount.fuse.nacre"
 step "a mount in use stays, and the helper says why" busy_is_said
+step "the next mount may come at once" next_mount_at_once
+step "a lazy unmount while a program writes" while_writing
+if unshare --mount true 2>/dev/null; then
+  step "a copy in another namespace is named" copy_elsewhere
+fi
 export -f with_helper_installed unmount_and_look write_much check_all client_pid is_gone
 export loopback cluster repository work mount here
 "$loopback" stop "$cluster" client.1 # or its mount would live on in the namespace
