@@ -18,8 +18,10 @@ class Callers {
  public:
   explicit Callers(Clock& clock) : clock_(clock) {}
 
-  // Root's groups are left empty: they grant nothing that it has not. Groups may be up to a second old; the
-  // kernel's own check (default_permissions) has used the present ones by then.
+  // Root's groups are left empty: they grant nothing that it has not. Groups may be up to a second old: the
+  // kernel's own check (default_permissions) uses the present ones, and after it the MDS these. A caller in a
+  // pid namespace that cannot be seen from the daemon's has no groups but his own: what only a supplementary
+  // one would allow him is refused with EACCES (run the daemon in the first pid namespace).
   client::Caller Of(fuse_req* request);
 
  private:

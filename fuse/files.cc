@@ -14,8 +14,13 @@ namespace {
 
 // libfuse 3.14 has no field for FOPEN_PARALLEL_DIRECT_WRITES, so answers to open and create are put together
 // here.
-fuse_open_out MakeOpen(Request& request, OpenFile* file) {
+fuse_open_out MakeOpen(Request& request, OpenFile* file, int flags) {
   client::KernelPages pages = request.filesystem().PagesFor(file->handle);
+  // Where such files cannot be mapped shared, at least those that are only read are not opened past the
+  // pages: what fills a page takes a lease first, as it does for mappings elsewhere.
+  const bool reads = (flags & (O_ACCMODE | O_DIRECT | O_TRUNC | O_CREAT)) == O_RDONLY;
+  if (pages == client::KernelPages::kNone && reads && !request.session().init_reply().direct_files_map())
+    pages = client::KernelPages::kNew;
   file->cached = pages != client::KernelPages::kNone;
   fuse_open_out out{};
   out.fh = reinterpret_cast<uint64_t>(file);
@@ -71,8 +76,8 @@ Task<void> Create(Request request, Fid parent, std::string name, uint32_t mode, 
   struct {
     fuse_entry_out entry;
     fuse_open_out open;
-  } out{PackEntry(entry), MakeOpen(request, file.get())};
-  if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
+  } out{PackEntry(entry), MakeOpen(request, file.get(), flags | O_CREAT)};
+  if (request.Reply(fuse_reply_buf, reinterpret_cast<const char*>(&out), sizeof out)) {
     file.release();  // the kernel's now, until release
     co_return;
   }
@@ -84,8 +89,8 @@ Task<void> Open(Request request, Fid fid, int flags) {
   StatusOr<client::HandlePtr> handle = co_await request.filesystem().Open(request.caller(), fid, flags);
   if (!handle.ok()) co_return request.Done(handle.status());
   auto file = std::make_unique<OpenFile>(fid, *handle);
-  fuse_open_out out = MakeOpen(request, file.get());
-  if (fuse_reply_buf(request.Take(), reinterpret_cast<const char*>(&out), sizeof out) == 0) {
+  fuse_open_out out = MakeOpen(request, file.get(), flags);
+  if (request.Reply(fuse_reply_buf, reinterpret_cast<const char*>(&out), sizeof out)) {
     file.release();
   } else {
     co_await ReleaseUnwanted(request, file->handle);

@@ -63,6 +63,8 @@ void InitReply::SeesAnswer(iovec* pieces, int count) {
   if (header.unique != unique_ || header.error != 0) return;
   auto* answer = static_cast<fuse_init_out*>(pieces[1].iov_base);
   uint64_t wanted = kWanted & offered_;
+  if (decline_direct_maps_) wanted &= ~kDirectIoAllowMmap;
+  direct_files_map_.store((wanted & kDirectIoAllowMmap) != 0, std::memory_order_release);
   answer->flags |= static_cast<uint32_t>(wanted) | (offered_ & FUSE_INIT_EXT);
   answer->flags2 |= static_cast<uint32_t>(wanted >> 32);
   done_.store(true, std::memory_order_release);

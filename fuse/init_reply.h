@@ -21,7 +21,15 @@ class InitReply {
   void SawRequest(const void* request, size_t size);
   void SeesAnswer(struct iovec* pieces, int count);
 
+  // Whether files that are open past the page cache can be mapped shared (Linux 6.6). Known from the first
+  // request on.
+  bool direct_files_map() const { return direct_files_map_.load(std::memory_order_acquire); }
+  // As on a kernel that does not offer it. Before the first request.
+  void DeclineDirectMaps() { decline_direct_maps_ = true; }
+
  private:
+  std::atomic<bool> direct_files_map_{false};
+  bool decline_direct_maps_ = false;
   std::atomic<bool> done_{false};
   uint64_t unique_ = 0;  // of the INIT request
   uint64_t offered_ = 0;

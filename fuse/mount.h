@@ -25,6 +25,9 @@ struct MountOptions {
   bool read_only = false;
   bool allow_other = true;              // every user; the kernel checks permissions (default_permissions)
   uint32_t max_background = 128;        // readahead and asynchronous requests on their way at once
+  bool allow_other = true;              // every user; the kernel checks permissions (default_permissions)
+  bool direct_maps = true;              // false: as on kernels before 6.6 (InitReply::direct_files_map)
+  uint32_t max_background = 128;        // readahead and asynchronous requests on their way at once
   bool nosuid = false, nodev = false,
        noexec = false;                  // nosuid and nodev always where an ordinary user mounts
   uint32_t read_ahead_bytes = 4 << 20;  // by the kernel; set through /sys, hence only by root

@@ -1,5 +1,6 @@
 // Names: lookup, making, removing, renaming, links; forgetting of what was looked up.
 #include <cerrno>
+#include <cstring>
 
 #include "fuse/request.h"
 
@@ -11,6 +12,19 @@ Task<void> Lookup(Request request, Fid parent, std::string name) {
   StatusOr<client::Known> known =
       co_await request.filesystem().Lookup(request.caller(), parent, std::move(name), &negative_valid);
   if (!known.ok() && ToErrno(known.status()) == ENOENT) co_return request.NoEntry(negative_valid);
+  request.Entry(known);
+}
+
+// "." and "..", of an inode that the kernel has forgotten, for those who come with a handle of it
+// (open_by_handle_at, NFS). A FID is as good for ever as it was when the handle was made.
+Task<void> LookupDot(Request request, Fid fid, bool parent) {
+  StatusOr<client::Known> known = co_await request.filesystem().Getattr(request.caller(), fid, nullptr);
+  if (known.ok() && parent && known->attr.has_parent()) {
+    const proto::Fid& up = known->attr.parent();
+    const Fid parent_fid{up.sequence(), up.object(), up.version()};
+    known = co_await request.filesystem().Getattr(request.caller(), parent_fid, nullptr);
+  }
+  if (!known.ok() && ToErrno(known.status()) == ENOENT) co_return request.Error(ESTALE);
   request.Entry(known);
 }
 
@@ -51,6 +65,8 @@ Task<void> Link(Request request, Fid fid, Fid parent, std::string name) {
 
 void AddNamespace(fuse_lowlevel_ops* ops) {
   ops->lookup = [](fuse_req_t raw, fuse_ino_t parent, const char* name) {
+    const bool dot = std::strcmp(name, ".") == 0, dots = std::strcmp(name, "..") == 0;
+    if (dot || dots) return Start(raw, LookupDot, FidOf(raw, parent), dots);
     Start(raw, Lookup, FidOf(raw, parent), std::string(name));
   };
   ops->mknod = [](fuse_req_t raw, fuse_ino_t parent, const char* name, mode_t mode, dev_t rdev) {

@@ -146,6 +146,7 @@ void Session::OfferInvalidation() {
     if (std::optional<uint64_t> node = self->nodes().Find(parent))
       self->invalidator().Entry(*node, std::string(name));
   };
+  if (!options_.direct_maps) init_reply_.DeclineDirectMaps();
   filesystem_.SetInvalidation(std::move(invalidation));
 }
 

@@ -106,6 +106,26 @@ TEST_F(StalePages, NotThroughAFileOpenedWithoutIt) {
   ::close(late);
 }
 
+// On kernels before 6.6, which map no file that is opened past the page cache.
+TEST_F(StalePages, NotThroughAMappingOfAFileThatIsOnlyRead) {
+  StopMount();
+  MountOptions options;
+  options.direct_maps = false;
+  StartMount(options);
+  WriteFile("file", std::string(8192, 'a'));
+  LoseLease();
+  int file = ::open(Path("file").c_str(), O_RDONLY);
+  void* mapped = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0);
+  ASSERT_NE(mapped, MAP_FAILED) << std::strerror(errno);
+  NeverStale([&] {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return std::string(static_cast<const char*>(mapped), 3);
+  });
+  NeverStale([&] { return ReadThree(file); });
+  ::munmap(mapped, 4096);
+  ::close(file);
+}
+
 TEST_F(StalePages, NotThroughAMapping) {
   WriteFile("file", std::string(8192, 'a'));
   LoseLease();

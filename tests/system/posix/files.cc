@@ -346,6 +346,64 @@ CASE("fallocate", "growing, keeping the size, punching, zeroing") {
   GIVES(EOPNOTSUPP, fallocate(fd, FALLOC_FL_PUNCH_HOLE, 0, 4096));
 }
 
+CASE("fallocate", "collapsing, inserting and unsharing: done, or refused as programs expect it") {
+  MakeFile("file", 0644, std::string(100'000, 'a'));
+  Fd fd(open("file", O_RDWR));
+  for (int mode : {FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE, FALLOC_FL_UNSHARE_RANGE}) {
+    Context context("mode " + std::to_string(mode));
+    const off_t before = Stat("file").st_size;
+    const int result = fallocate(fd, mode, 0, 4096);
+    if (result == 0) continue;
+    EQUAL(errno, EOPNOTSUPP);
+    EQUAL(Stat("file").st_size, before);
+  }
+  EQUAL(Content("file").back(), 'a');
+}
+
+CASE("open", "O_TMPFILE: a file without a name, or refused as programs expect it") {
+  Fd fd(open(".", O_TMPFILE | O_RDWR, 0600));
+  if (fd < 0) {
+    EQUAL(errno, EOPNOTSUPP);
+    return;
+  }
+  EQUAL(write(fd, "abc", 3), static_cast<ssize_t>(3));
+  EQUAL(Names(".").size(), 0u);
+  WORKS(linkat(AT_FDCWD, ("/proc/self/fd/" + std::to_string(fd)).c_str(), AT_FDCWD, "named",
+               AT_SYMLINK_FOLLOW));
+  EQUAL(Content("named"), "abc");
+}
+
+CASE("open", "a handle of a file finds it again after everything was closed") {
+  MakeFile("file", 0644, "abc");
+  MakeDir("dir");
+  struct {
+    file_handle head;
+    char bytes[MAX_HANDLE_SZ];
+  } handle, directory;
+  handle.head.handle_bytes = directory.head.handle_bytes = MAX_HANDLE_SZ;
+  int mount = 0;
+  if (name_to_handle_at(AT_FDCWD, "file", &handle.head, &mount, 0) != 0)
+    return;  // not every filesystem has them
+  WORKS(name_to_handle_at(AT_FDCWD, "dir", &directory.head, &mount, 0));
+  for (bool forgotten : {false, true}) {
+    Context context(forgotten ? "forgotten" : "known");
+    if (forgotten) {
+      Fd drop(open("/proc/sys/vm/drop_caches", O_WRONLY));
+      if (drop < 0 || write(drop, "2", 1) != 1) return;
+    }
+    Fd here(open(".", O_RDONLY));
+    Fd fd(open_by_handle_at(here, &handle.head, O_RDONLY));
+    char bytes[3];
+    EQUAL(read(fd, bytes, 3), static_cast<ssize_t>(3));
+    Fd dir(open_by_handle_at(here, &directory.head, O_RDONLY));
+    CHECK(dir >= 0);
+  }
+  WORKS(unlink("file"));
+  Fd here(open(".", O_RDONLY));
+  const int gone = open_by_handle_at(here, &handle.head, O_RDONLY);
+  CHECK(gone == -1 && (errno == ESTALE || errno == ENOENT));
+}
+
 CASE("copy", "copy_file_range copies any range, within a file and between two") {
   const std::string data = Pattern(500'000);
   MakeFile("from", 0644, data);
