@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,10 +30,12 @@ namespace nacre::client {
 
 inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
 
-// Passes the gate, without a coroutine where it is open.
-#define NACRE_ENTER(pass)             \
-  Gate::Pass pass = gate_.TryEnter(); \
-  if (!pass) pass = co_await gate_.Enter()
+// Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
+#define NACRE_ENTER(pass)                                  \
+  Gate::Pass pass = gate_.TryEnter();                      \
+  if (!pass) pass = co_await gate_.EnterUnlessCancelled(); \
+  if (!pass) co_return GivenUp()
+inline Status GivenUp() { return ErrnoError(EINTR, "nobody waits for this operation any more"); }
 
 // In whose name the MDS is to do it.
 void SetCaller(const Caller& caller, proto::MetadataRequest* request);
@@ -123,6 +126,10 @@ class Core final : public FileSystem {
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
 
+  // --- locks (locks.cc) ---
+  Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);
+  Task<void> CancelWait(HandlePtr handle, uint64_t wait_id);
+
   // --- the kernel's pages (pages.cc) ---
   Task<void> GivePagesUp(uint64_t epoch, Fid fid, uint64_t lease_id);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id);
@@ -132,6 +139,7 @@ class Core final : public FileSystem {
 
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
+  Task<Reply> AskWhenConnected(proto::MetadataRequest request);
   // What follows from an open handle; with the rights of root.
   Task<Reply> AskAsSystem(proto::MetadataRequest request);
   // For those who do not pass the gate: in the epoch in which they began.
@@ -241,7 +249,8 @@ class Core final : public FileSystem {
   Task<StatusOr<ReadResult>> ReadObjects(InodePtr inode, LayoutPtr layout, uint64_t offset, size_t size,
                                          bool* complete);
   Task<StatusOr<ReadResult>> ReadLarge(HandlePtr handle, uint64_t offset, size_t size);
-  Task<Status> Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait);
+  Task<Status> Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait,
+                     CancellationPtr patience = nullptr);
   void ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint64_t file_size);
   Task<void> FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, Gate::Pass pass);
 
@@ -316,6 +325,8 @@ class Core final : public FileSystem {
   // --- attributes (xattr.cc) ---
   bool NoXattrs(Fid fid);
   Task<StatusOr<std::string>> GetVirtual(const Caller& caller, Fid fid, std::string name);
+  bool MayHaveCapability(Inode& inode);
+  Task<Status> TakeCapability(InodePtr inode);
   Task<Status> ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request);
 
   const Environment environment_;
@@ -325,8 +336,6 @@ class Core final : public FileSystem {
   std::unique_ptr<ObjectIo> io_;
   std::unique_ptr<InodeTable> inodes_;
   std::shared_ptr<Session> session_;
-  bool MayHaveCapability(Inode& inode);
-  Task<Status> TakeCapability(InodePtr inode);
   std::unique_ptr<MetadataQueue> queue_;
   Gate gate_;
   std::atomic<bool> cached_{false};  // changed while the gate is closed
@@ -354,7 +363,8 @@ class Core final : public FileSystem {
   uint64_t lease_id_ = 0;     // 0: none
   uint64_t lease_epoch_ = 0;  // in which it was granted
   Invalidation invalidation_;
-  std::vector<InodePtr> dirty_;  // first come first
+  absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
+  std::vector<InodePtr> dirty_;               // first come first
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;

@@ -37,7 +37,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   NameLock lock;
   if (cached()) {
     directory = inodes_->Get(parent);
-    co_await queue_->WaitForRoom();
+    CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
     proto::MetadataRequest mknod = MknodRequest(parent, name, S_IFREG | (mode & 07777), 0);
     if (InodePtr made = TryMakeBehind(caller, directory, name, std::move(mknod))) {
       Created created;
@@ -99,7 +99,7 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
   }
   InodePtr directory = inodes_->Get(parent);
   if (request.has_mknod()) {
-    co_await queue_->WaitForRoom();
+    CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
     if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return MakeKnown(*made);
   }
   NameLock lock = co_await NameLock::Take(directory, name);

@@ -1,5 +1,7 @@
 #include "client/gate.h"
 
+#include "common/cancellation.h"
+
 namespace nacre::client {
 
 Gate::Pass Gate::TryEnter() {
@@ -9,18 +11,33 @@ Gate::Pass Gate::TryEnter() {
   return Pass(this);
 }
 
+// Inside, or set when it is worth another try.
+Gate::Pass Gate::EnterOrQueue(const OneShot<Unit>& opened) {
+  std::lock_guard lock(mutex_);
+  if (closed_) {
+    outside_.push_back(opened);
+    return {};
+  }
+  ++inside_;
+  return Pass(this);
+}
+
 Task<Gate::Pass> Gate::Enter() {
   for (;;) {
     OneShot<Unit> opened;
-    {
-      std::lock_guard lock(mutex_);
-      if (!closed_) {
-        ++inside_;
-        co_return Pass(this);
-      }
-      outside_.push_back(opened);
-    }
+    Pass pass = EnterOrQueue(opened);
+    if (pass) co_return pass;
     co_await opened.Wait();
+  }
+}
+
+Task<Gate::Pass> Gate::EnterUnlessCancelled() {
+  for (;;) {
+    OneShot<Unit> opened;
+    Pass pass = EnterOrQueue(opened);
+    if (pass) co_return pass;
+    Status waited = co_await WaitUnlessCancelled(opened);
+    if (!waited.ok()) co_return Pass();
   }
 }
 

@@ -36,12 +36,15 @@ class Gate {
   // The quick way in; empty while the gate is closed.
   Pass TryEnter();
   Task<Pass> Enter();
+  // Empty if the task's chain is cancelled before (common/cancellation.h).
+  Task<Pass> EnterUnlessCancelled();
 
   // One closer at a time: the others wait for their turn.
   Task<void> Close();
   void Open();
 
  private:
+  Pass EnterOrQueue(const OneShot<Unit>& opened);
   void Out();
 
   AsyncMutex closer_;

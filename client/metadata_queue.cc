@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/cancellation.h"
 #include "rpc/convert.h"
 
 namespace nacre::client {
@@ -50,15 +51,15 @@ bool MetadataQueue::HasRoomLocked() const {
   return waiting_.size() < kMostWaiting && waiting_bytes_ < kMostWaitingBytes;
 }
 
-Task<void> MetadataQueue::WaitForRoom() {
+Task<Status> MetadataQueue::WaitForRoom() {
   for (;;) {
     OneShot<Unit> changed;
     {
       std::lock_guard lock(mutex_);
-      if (HasRoomLocked()) co_return;
+      if (HasRoomLocked()) co_return OkStatus();
       room_waiters_.push_back(changed);
     }
-    co_await changed.Wait();
+    CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(changed));
   }
 }
 

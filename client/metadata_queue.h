@@ -31,7 +31,8 @@ class MetadataQueue {
   // Numbers the mutation in the session of this epoch and appends it.
   void Push(uint64_t epoch, proto::MetadataRequest mutation, Done done);
 
-  Task<void> WaitForRoom();
+  // Non-OK: the task's chain was cancelled before.
+  Task<Status> WaitForRoom();
 
   // Whether everything pushed has been answered.
   bool Idle();

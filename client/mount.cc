@@ -189,7 +189,14 @@ Task<void> Core::DrainBackground() {
 
 Task<Core::Reply> Core::Ask(const Caller& caller, proto::MetadataRequest request) {
   SetCaller(caller, &request);
+  if (!session_->connected()) return AskWhenConnected(std::move(request));
   return AskAsSystem(std::move(request));
+}
+
+// Whoever waits for it may give up as long as nothing has been sent.
+Task<Core::Reply> Core::AskWhenConnected(proto::MetadataRequest request) {
+  CO_RETURN_IF_ERROR(co_await session_->WaitForStream());
+  co_return co_await AskAsSystem(std::move(request));
 }
 
 Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {

@@ -111,6 +111,7 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
 Task<Status> ObjectIo::Read(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces,
                             bool* complete, CancellationPtr cancellation) {
   if (complete != nullptr) *complete = true;
+  if (cancellation == nullptr) cancellation = co_await CurrentCancellation();
   std::vector<Batch> batches = Plan(*layout, pieces, ReadBatchBytes(pieces), kReadParts);
   if (batches.empty()) co_return OkStatus();
   if (batches.size() == 1) {

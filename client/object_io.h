@@ -53,7 +53,7 @@ class ObjectIo {
   // Fills every piece; what no object holds reads as zeros. `*complete` (may be null) tells whether objects
   // held everything that was asked for: if not, they may just have been replaced by a truncation.
   Task<Status> Read(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces, bool* complete,
-                    CancellationPtr cancellation = nullptr);
+                    CancellationPtr cancellation = nullptr);  // null: that of the task's chain
 
   Task<WriteResult> Write(uint64_t epoch, Fid fid, LayoutPtr layout, std::vector<IoPiece> pieces,
                           WriteMode mode);

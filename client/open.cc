@@ -72,7 +72,8 @@ Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int fl
 
 // An open with O_TRUNC: what is held back of the old content must neither be seen nor be sent afterwards.
 Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
-  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  if (!range) co_return GivenUp();
   Frozen frozen(cache_, &inode->data);  // kept, as long as the MDS may refuse
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   CO_RETURN_IF_ERROR(co_await SendPending(inode));  // or the MDS takes it for empty, and keeps its objects
@@ -106,7 +107,8 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
 }
 
 Task<Status> Core::Release(HandlePtr handle) {
-  NACRE_ENTER(pass);
+  Gate::Pass pass = gate_.TryEnter();
+  if (!pass) pass = co_await gate_.Enter();           // cancelled or not
   if (handle->epoch != epoch_) co_return OkStatus();  // nothing of it is left
   InodePtr inode = handle->inode;
   bool told = false, last = false, kept = false;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kPiece = 1 << 20;       // fetched in one go
 constexpr uint64_t kMostPinned = 4 << 20;  // of one read
+constexpr Duration kAheadPatience = 2s;    // of what nobody may be waiting for
 
 ReadResult Slice(std::shared_ptr<std::string> bytes, uint64_t offset, size_t size) {
   ReadResult result;
@@ -83,7 +84,8 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   ReadResult result;
   auto pins = std::make_shared<ChunkPins>(cache_);
   if (!cache_->TryRead(inode->data, offset, end - offset, &result.pieces, pins.get())) {
-    RangeLock::Guard range = co_await inode->range.Lock(offset, end, false);
+    RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(offset, end, false);
+    if (!range) co_return GivenUp();
     {
       std::lock_guard lock(inode->mutex);  // it may have been cut while we waited
       end = std::min(end, inode->Size());
@@ -102,7 +104,8 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
 
 // Brings [begin, end) into the cache; without `may_wait` as much of it as there is memory for. The range is
 // locked by the caller.
-Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait) {
+Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait,
+                         CancellationPtr patience) {
   ChunkPins spare(cache_);
   for (;;) {
     DataCache::Fetch plan = cache_->PlanFetch(inode->data, begin, end, &spare);
@@ -121,7 +124,7 @@ Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_
       for (const ChunkPiece& piece : plan.pieces) {
         pieces.push_back({piece.file_offset(), cache_->Span(*piece.chunk, piece.interval)});
       }
-      Status read = co_await io_->Read(epoch_, inode->fid, layout, std::move(pieces), nullptr);
+      Status read = co_await io_->Read(epoch_, inode->fid, layout, std::move(pieces), nullptr, patience);
       cache_->FinishFetch(inode->data, plan, read.ok());
       if (!read.ok()) co_return read;
     }
@@ -132,7 +135,7 @@ Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_
       if (!more) co_return OkStatus();
       spare = *std::move(more);
     } else if (plan.wait && may_wait) {
-      co_await plan.wait->Wait();
+      CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(*plan.wait));
     } else {
       co_return OkStatus();
     }
@@ -183,7 +186,13 @@ Task<void> Core::FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, [[mayb
     end = std::min(end, inode->Size());
     if (inode->attr.inline_data() || inode->layout == nullptr || begin >= end) co_return;
   }
-  (void)co_await Fetch(inode, begin, end, false);  // who reads it will meet the error again
+  // Who reads it meets the error again, and may wait for the server. This must not: it would keep memory of
+  // the cache, and whoever it is for may be gone.
+  auto patience = std::make_shared<Cancellation>(environment_.clock.Now() + kAheadPatience);
+  const std::unique_ptr<TimerHandle> timer = environment_.clock.After(
+      environment_.executor, kAheadPatience,
+      [patience] { patience->Cancel(ErrnoError(ETIMEDOUT, "read ahead: the server does not answer")); });
+  (void)co_await Fetch(inode, begin, end, false, patience);
 }
 
 // --- past the cache ---

@@ -61,7 +61,7 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
 
   InodePtr holder = inodes_->Get(parent);
   co_await LearnName(caller, holder, name);
-  co_await queue_->WaitForRoom();
+  CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryRemoveBehind(caller, holder, name, request)) co_return OkStatus();
   NameLock lock = co_await NameLock::Take(holder, name);
   NameKnown known = FindName(*holder, name);
@@ -113,7 +113,7 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   InodePtr to = inodes_->Get(new_parent);
   co_await LearnName(caller, from, name);
   co_await LearnName(caller, to, new_name);
-  co_await queue_->WaitForRoom();
+  CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
   NameLock from_lock, to_lock;
   if (std::tie(parent, name) < std::tie(new_parent, new_name)) {  // everybody in the same order

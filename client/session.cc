@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/cancellation.h"
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
@@ -259,7 +260,7 @@ void Session::Evict(std::string reason) {
 
 // --- calls ---
 
-Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration begin) {
+Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration begin, bool may_give_up) {
   for (;;) {
     OneShot<Unit> change;
     {
@@ -277,8 +278,22 @@ Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration be
       }
       timer = clock_.After(executor_, left, [change] { change.Set({}); });
     }
-    co_await change.Wait();
+    if (may_give_up) {
+      CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(change));
+    } else {
+      co_await change.Wait();
+    }
   }
+}
+
+bool Session::connected() const {
+  std::lock_guard lock(mutex_);
+  return state_ == State::kConnected;
+}
+
+Task<Status> Session::WaitForStream() {
+  StatusOr<Turn> turn = co_await WaitConnected(epoch(), clock_.Now(), true);
+  co_return turn.status();
 }
 
 void Session::Number(uint64_t epoch, proto::MetadataRequest* mutation) {
@@ -300,9 +315,10 @@ Task<StatusOr<proto::MetadataReply>> Session::Call(uint64_t epoch, proto::Metada
 
 Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto::MetadataRequest request) {
   const Duration begin = clock_.Now();
+  const bool may_give_up = !IsMutation(request);  // one that has a number is carried out
   StatusOr<proto::MetadataReply> result = Status(absl::StatusCode::kUnavailable, "not sent yet");
   for (;;) {
-    auto turn = co_await WaitConnected(epoch, begin);
+    auto turn = co_await WaitConnected(epoch, begin, may_give_up);
     if (!turn.ok()) {
       result = turn.status();
       break;
@@ -328,7 +344,7 @@ Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto
 Task<StatusOr<proto::MetadataReply>> Session::CallOnce(uint64_t epoch, proto::MetadataRequest request,
                                                        std::function<bool()> still) {
   const Duration begin = clock_.Now();
-  CO_ASSIGN_OR_RETURN(Turn turn, co_await WaitConnected(epoch, begin));
+  CO_ASSIGN_OR_RETURN(Turn turn, co_await WaitConnected(epoch, begin, false));
   if (still != nullptr && !still()) co_return absl::UnavailableError("out of date before it was sent");
   request.set_session(turn.session);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await turn.channel->Call(std::move(request)));

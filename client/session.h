@@ -61,6 +61,12 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<StatusOr<proto::MetadataReply>> CallOnce(uint64_t epoch, proto::MetadataRequest request,
                                                 std::function<bool()> still = nullptr);
 
+  // Whether there is a stream to the MDS.
+  bool connected() const;
+  // Waits for one, or until the task's chain is cancelled (common/cancellation.h). Calls of what has no
+  // number give up in the same way while there is none; a mutation once begun does not.
+  Task<Status> WaitForStream();
+
   // Says goodbye (`clean`: with Disconnect) and stops.
   Task<void> End(bool clean);
 
@@ -79,7 +85,7 @@ class Session : public std::enable_shared_from_this<Session> {
     SessionId session = 0;
   };
 
-  Task<StatusOr<Turn>> WaitConnected(uint64_t epoch, Duration begin);
+  Task<StatusOr<Turn>> WaitConnected(uint64_t epoch, Duration begin, bool may_give_up);
   Status Check(uint64_t epoch) const;                    // mutex held
   uint64_t LowWater() const;                             // mutex held
   void Acknowledge(proto::MetadataRequest* request);     // says what has been answered; mutex held

@@ -53,7 +53,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     meta = co_await inode->meta.Lock();
   }
   if (cached()) {
-    co_await queue_->WaitForRoom();
+    CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
     if (TrySetattrBehind(caller, inode, set, request)) co_return MakeKnown(*inode);
   }
   Settling settling(*this, {inode});
@@ -69,7 +69,8 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
 
 Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   const uint64_t size = request.setattr().size();
-  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  if (!range) co_return GivenUp();
   bool inline_data = false, known = false;
   {
     std::lock_guard lock(inode->mutex);

@@ -46,10 +46,11 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
     co_return ErrnoError(EOPNOTSUPP, absl::StrFormat("fallocate: mode 0x%x is not supported", mode));
   }
   InodePtr inode = handle->inode;
-  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  if (!range) co_return GivenUp();
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-  uint64_t size = 0;
   if (MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
+  uint64_t size = 0;
   bool inline_data = false;
   {
     std::lock_guard lock(inode->mutex);

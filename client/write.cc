@@ -118,7 +118,8 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
         to = append ? UINT64_MAX : offset + size;
       }
     }
-    range = co_await inode->range.Lock(from, to, true);
+    range = co_await inode->range.LockUnlessCancelled(from, to, true);
+    if (!range) co_return GivenUp();
     std::lock_guard lock(inode->mutex);
     if (is_inline && append) offset = inode->Size();
     if (inode->attr.inline_data() == is_inline && (!append || offset == inode->Size())) break;
@@ -358,7 +359,8 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
 
 Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
-  RangeLock::Guard range = co_await inode->range.Lock(offset, offset + size, true);
+  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(offset, offset + size, true);
+  if (!range) co_return GivenUp();
   LayoutPtr stale;
   for (int attempt = 0;; ++attempt) {
     LayoutPtr layout;

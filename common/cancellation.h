@@ -1,18 +1,21 @@
-// The end of somebody's patience with an operation that works on his memory.
+// The end of somebody's patience with an operation, which may work on his memory.
 //
-// The operation asks (`status`) between its steps and brackets with Use whatever may touch the memory; he who
-// waits cancels, and learns through `on_idle` when nobody touches the memory any more, which may be long
-// before the operation notices. Thread-safe; shared by both sides.
+// The operation asks (`status`) between its steps, waits with WaitUnlessCancelled, and brackets with Use
+// whatever may touch the memory; he who waits cancels, and learns through `on_idle` when nobody touches the
+// memory any more, which may be long before the operation notices. Thread-safe; shared by both sides.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
 
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/status.h"
+#include "common/task.h"
 
 namespace nacre {
 
@@ -47,12 +50,49 @@ class Cancellation {
                         absl::AnyInvocable<void(const Status&)> on_idle = nullptr)
       : deadline_(deadline), on_idle_(std::move(on_idle)) {}
 
+  // Sets an event at the cancellation, as long as this lives.
+  class [[nodiscard]] Waker {
+   public:
+    Waker() = default;
+    Waker(Cancellation* owner, std::list<OneShot<Unit>>::iterator at) : owner_(owner), at_(at) {}
+    Waker(Waker&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), at_(other.at_) {}
+    Waker& operator=(Waker&& other) noexcept {
+      std::swap(owner_, other.owner_);
+      std::swap(at_, other.at_);
+      return *this;
+    }
+    ~Waker() {
+      if (owner_ == nullptr) return;
+      std::lock_guard lock(owner_->mutex_);
+      owner_->wakers_.erase(at_);
+    }
+
+   private:
+    Cancellation* owner_ = nullptr;
+    std::list<OneShot<Unit>>::iterator at_;
+  };
+
   // The first reason, which is an error, counts.
   void Cancel(Status why) {
-    std::lock_guard lock(mutex_);
-    if (!status_.ok()) return;
-    status_ = std::move(why);
-    TellIfIdle();
+    std::vector<OneShot<Unit>> events;
+    {
+      std::lock_guard lock(mutex_);
+      if (!status_.ok()) return;
+      status_ = std::move(why);
+      events.assign(wakers_.begin(), wakers_.end());
+      TellIfIdle();
+    }
+    for (OneShot<Unit>& event : events) event.Set({});
+  }
+
+  // Sets the event at once if it has been cancelled.
+  Waker Wake(const OneShot<Unit>& event) {
+    std::unique_lock lock(mutex_);
+    Waker waker(this, wakers_.insert(wakers_.end(), event));
+    const bool now = !status_.ok();
+    lock.unlock();
+    if (now) event.Set({});
+    return waker;
   }
 
   // OK: go on.
@@ -86,8 +126,32 @@ class Cancellation {
   absl::AnyInvocable<void(const Status&)> on_idle_;
   Status status_;
   int uses_ = 0;
+  std::list<OneShot<Unit>> wakers_;
 };
 
 using CancellationPtr = std::shared_ptr<Cancellation>;  // null: nobody cancels
+
+// Waits for the event or for the cancellation of the task's chain, whose status it returns then. The event
+// may still be set later, by whoever was to set it.
+inline Task<Status> WaitUnlessCancelled(OneShot<Unit> event) {
+  const CancellationPtr cancellation = co_await CurrentCancellation();
+  if (cancellation == nullptr) {
+    co_await event.Wait();
+    co_return OkStatus();
+  }
+  const Cancellation::Waker waker = cancellation->Wake(event);
+  co_await event.Wait();
+  co_return cancellation->status();
+}
+
+// Sleeps, or less if it is cancelled before.
+inline Task<void> SleepUnlessCancelled(Clock& clock, Duration delay, CancellationPtr cancellation) {
+  OneShot<Unit> over;
+  Cancellation::Waker waker;
+  if (cancellation != nullptr) waker = cancellation->Wake(over);
+  const Executor executor = co_await CurrentExecutor();
+  const std::unique_ptr<TimerHandle> timer = clock.After(executor, delay, [over] { over.Set({}); });
+  co_await over.Wait();
+}
 
 }  // namespace nacre

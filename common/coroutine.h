@@ -14,6 +14,7 @@
 #include <boost/asio/io_context.hpp>
 #include <coroutine>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -25,6 +26,8 @@ namespace asio = boost::asio;
 
 using Executor = asio::any_io_executor;
 
+class Cancellation;  // common/cancellation.h
+
 // Most executors are those of a context of Asio's, which take half as much when they are called by their
 // type. Null: it is of another.
 inline const asio::io_context::executor_type* ContextOf(const Executor& executor) {
@@ -34,6 +37,7 @@ inline const asio::io_context::executor_type* ContextOf(const Executor& executor
 // What the coroutines of a chain have in common. It is the first one's, and goes with it.
 struct Chain {
   Executor executor;
+  std::shared_ptr<Cancellation> cancellation;  // null: nobody gives up waiting for it
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;  // its context runs on
   std::coroutine_handle<> first;
 };
@@ -188,8 +192,9 @@ class First {
     Chain chain_;
   };
 
-  Suspended Begin(const Executor& executor) {
+  Suspended Begin(const Executor& executor, std::shared_ptr<Cancellation> cancellation) {
     chain_->executor = executor;
+    chain_->cancellation = std::move(cancellation);
     if (const auto* context = ContextOf(executor)) chain_->work.emplace(*context);
     chain_->first = handle_;
     return Suspended(chain_, handle_);
@@ -216,11 +221,13 @@ First RunToEnd(Task<T> task, Done done) {
 }  // namespace coroutine
 
 // Starts a task, at once if this thread is one of the executor's, and tells `done` its result, on the
-// executor.
+// executor. Where `cancellation` is given, the task may end early with its status, from any wait that asks
+// for it (CurrentCancellation).
 template <typename T, typename Done>
-void Spawn(const Executor& executor, Task<T> task, Done done) {
+void Spawn(const Executor& executor, Task<T> task, Done done,
+           std::shared_ptr<Cancellation> cancellation = nullptr) {
   coroutine::First first = coroutine::RunToEnd(std::move(task), std::move(done));
-  first.Begin(executor).Dispatch();
+  first.Begin(executor, std::move(cancellation)).Dispatch();
 }
 
 // One that nobody waits for.
@@ -241,6 +248,22 @@ class CurrentExecutor {
 
  private:
   Executor executor_;
+};
+
+// `co_await CurrentCancellation()`: what may end the task's waits early; null if nothing may. Of the chain,
+// so that it need not be handed through every function; only waits that leave nothing half done ask for it.
+class CurrentCancellation {
+ public:
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+  bool await_suspend(std::coroutine_handle<Promise> task) {
+    cancellation_ = task.promise().chain->cancellation;
+    return false;
+  }
+  std::shared_ptr<Cancellation> await_resume() { return std::move(cancellation_); }
+
+ private:
+  std::shared_ptr<Cancellation> cancellation_;
 };
 
 // `co_await Yield()`: lets everything run first that is waiting to on the task's executor.

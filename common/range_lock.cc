@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "common/cancellation.h"
+
 namespace nacre {
 namespace {
 
@@ -36,18 +38,31 @@ RangeLock::Guard RangeLock::TryLock(uint64_t begin, uint64_t end, bool exclusive
   return {};
 }
 
-Task<RangeLock::Guard> RangeLock::Lock(Ranges ranges, bool exclusive) {
-  Entries::iterator entry;
-  {
-    std::lock_guard lock(mutex_);
-    entry = entries_.insert(entries_.end(), Entry{std::move(ranges), exclusive, true, std::nullopt});
-    if (!Conflicts(entry)) co_return Guard(this, entry);
+// Granted at once, or waiting for its turn. It stays until its guard has gone.
+RangeLock::Entries::iterator RangeLock::Queue(Ranges ranges, bool exclusive) {
+  std::lock_guard lock(mutex_);
+  auto entry = entries_.insert(entries_.end(), Entry{std::move(ranges), exclusive, true, std::nullopt});
+  if (Conflicts(entry)) {
     entry->granted = false;
     entry->turn.emplace();
   }
-  OneShot<Unit> turn = *entry->turn;  // the entry stays until its guard has gone
-  co_await turn.Wait();
-  co_return Guard(this, entry);
+  return entry;
+}
+
+Task<RangeLock::Guard> RangeLock::Lock(Ranges ranges, bool exclusive) {
+  Guard guard(this, Queue(std::move(ranges), exclusive));
+  std::optional<OneShot<Unit>> turn = guard.entry_->turn;
+  if (turn) co_await turn->Wait();
+  co_return guard;
+}
+
+Task<RangeLock::Guard> RangeLock::LockUnlessCancelled(uint64_t begin, uint64_t end, bool exclusive) {
+  Guard guard(this, Queue(Ranges(1, Range{begin, end}), exclusive));
+  std::optional<OneShot<Unit>> turn = guard.entry_->turn;
+  if (!turn) co_return guard;
+  Status waited = co_await WaitUnlessCancelled(*turn);
+  if (!waited.ok()) guard.Release();  // granted meanwhile or not: whoever waits behind it may go on
+  co_return guard;
 }
 
 void RangeLock::Unlock(Entries::iterator entry) {

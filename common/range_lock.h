@@ -54,6 +54,7 @@ class RangeLock {
     explicit operator bool() const { return lock_ != nullptr; }
 
    private:
+    friend class RangeLock;
     RangeLock* lock_ = nullptr;
     Entries::iterator entry_;
   };
@@ -63,10 +64,13 @@ class RangeLock {
   }
   // At least one; ascending and disjoint.
   Task<Guard> Lock(Ranges ranges, bool exclusive);
+  // Empty if the task's chain is cancelled before (common/cancellation.h).
+  Task<Guard> LockUnlessCancelled(uint64_t begin, uint64_t end, bool exclusive);
   // Empty if somebody is in the way.
   Guard TryLock(uint64_t begin, uint64_t end, bool exclusive);
 
  private:
+  Entries::iterator Queue(Ranges ranges, bool exclusive);
   bool Conflicts(Entries::iterator entry);
   void Unlock(Entries::iterator entry);
 

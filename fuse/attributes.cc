@@ -11,8 +11,9 @@ Task<void> Getattr(Request request, Fid fid, client::HandlePtr handle) {
 }
 
 Task<void> Setattr(Request request, Fid fid, client::SetAttributes set, client::HandlePtr handle) {
-  request.Attributes(
-      co_await request.filesystem().Setattr(request.caller(), fid, std::move(set), std::move(handle)));
+  StatusOr<client::Known> known =
+      co_await request.filesystem().Setattr(request.caller(), fid, std::move(set), std::move(handle));
+  if (!request.Attributes(known)) co_await ForgetInode(request, fid);
 }
 
 client::SetAttributes Wanted(const struct stat& values, int which) {
@@ -44,7 +45,7 @@ Task<void> Statfs(Request request) {
   out.f_files = reply->inodes() + reply->inodes_free();
   out.f_ffree = out.f_favail = reply->inodes_free();
   out.f_namemax = 255;
-  fuse_reply_statfs(request.Take(), &out);
+  request.Reply(fuse_reply_statfs, &out);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ std::shared_ptr<std::byte> BufferPool::Take(size_t size) {
   void* base = nullptr;
   {
     std::lock_guard lock(state_->mutex);
+    ++state_->taken;
     if (!state_->free.empty()) {
       base = state_->free.back();
       state_->free.pop_back();
@@ -36,12 +37,18 @@ std::shared_ptr<std::byte> BufferPool::Take(size_t size) {
   }
   return {static_cast<std::byte*>(base) + kLead, [state = state_, base](std::byte*) {
             std::lock_guard lock(state->mutex);
+            --state->taken;
             if (state->free.size() < state->keep) {
               state->free.push_back(base);
             } else {
               std::free(base);
             }
           }};
+}
+
+size_t BufferPool::taken() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->taken;
 }
 
 }  // namespace nacre::fuse

@@ -16,11 +16,14 @@ class BufferPool {
 
   // Room for `size` bytes (always the same size). The last owner gives it back.
   std::shared_ptr<std::byte> Take(size_t size);
+  // How many have not been given back.
+  size_t taken() const;
 
  private:
   struct State {
     std::mutex mutex;
     size_t keep = 0;
+    size_t taken = 0;
     std::vector<void*> free;
     ~State();
   };

@@ -18,18 +18,18 @@ constexpr size_t kEntryPlusBytes = 48 + sizeof(fuse_entry_param);
 // What fits into the kernel's buffer.
 class EntryBuffer {
  public:
-  EntryBuffer(fuse_req_t request, size_t size) : request_(request), data_(size) {}
+  explicit EntryBuffer(size_t size) : data_(size) {}
 
   // False: it does not fit any more.
   bool Add(const std::string& name, uint64_t ino, uint32_t type, uint64_t offset) {
     struct stat attributes {};
     attributes.st_ino = ino;
     attributes.st_mode = DTTOIF(type);
-    return Keep(fuse_add_direntry(request_, data_.data() + used_, data_.size() - used_, name.c_str(),
+    return Keep(fuse_add_direntry(nullptr, data_.data() + used_, data_.size() - used_, name.c_str(),
                                   &attributes, static_cast<off_t>(offset)));
   }
   bool AddPlus(const std::string& name, const fuse_entry_param& entry, uint64_t offset) {
-    return Keep(fuse_add_direntry_plus(request_, data_.data() + used_, data_.size() - used_, name.c_str(),
+    return Keep(fuse_add_direntry_plus(nullptr, data_.data() + used_, data_.size() - used_, name.c_str(),
                                        &entry, static_cast<off_t>(offset)));
   }
   std::string_view bytes() const { return {data_.data(), used_}; }
@@ -41,7 +41,6 @@ class EntryBuffer {
     return true;
   }
 
-  fuse_req_t request_;
   std::vector<char> data_;
   size_t used_ = 0;
 };
@@ -90,7 +89,7 @@ Task<Status> AddDots(Request& request, EntryBuffer* buffer, bool plus, Fid fid, 
 
 Task<void> Readdir(Request request, Fid fid, client::HandlePtr handle, size_t size, uint64_t offset,
                    bool plus) {
-  EntryBuffer buffer(request.raw(), size);
+  EntryBuffer buffer(size);
   Status status = co_await AddDots(request, &buffer, plus, fid, handle, offset);
   if (!status.ok()) co_return request.Done(status);
   uint64_t cookie = offset > kBehindDots ? offset - kBehindDots : 0;
@@ -103,7 +102,7 @@ Task<void> Readdir(Request request, Fid fid, client::HandlePtr handle, size_t si
     if (!AddEntry(request.session(), &buffer, plus, entry, &looked_up)) break;
   }
   std::string_view bytes = buffer.bytes();
-  if (fuse_reply_buf(request.Take(), bytes.data(), bytes.size()) == 0) co_return;
+  if (request.Reply(fuse_reply_buf, bytes.data(), bytes.size())) co_return;
   for (uint64_t node : looked_up) request.session().nodes().Forget(node, 1);  // the caller was interrupted
 }
 
@@ -112,7 +111,7 @@ Task<void> Opendir(Request request, Fid fid, fuse_file_info info) {
   if (!handle.ok()) co_return request.Done(handle.status());
   auto file = std::make_unique<OpenFile>(fid, *handle);
   info.fh = reinterpret_cast<uint64_t>(file.get());
-  if (fuse_reply_open(request.Take(), &info) == 0) {
+  if (request.Reply(fuse_reply_open, &info)) {
     file.release();  // the kernel's now, until releasedir
   } else {
     Status ignored = co_await request.filesystem().Release(file->handle);
@@ -142,7 +141,7 @@ void AddDirectories(fuse_lowlevel_ops* ops) {
   };
   ops->releasedir = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
     std::unique_ptr<OpenFile> file(&FileOf(*info));
-    Start(raw, Releasedir, file->handle);
+    StartWith(Patience::kForEver, raw, Releasedir, file->handle);
   };
   ops->fsyncdir = [](fuse_req_t raw, fuse_ino_t, int data_only, fuse_file_info* info) {
     Start(raw, Fsyncdir, HandleOf(*info), data_only != 0);

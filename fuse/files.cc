@@ -93,6 +93,7 @@ Task<void> Open(Request request, Fid fid, int flags) {
   if (request.Reply(fuse_reply_buf, reinterpret_cast<const char*>(&out), sizeof out)) {
     file.release();
   } else {
+    if ((flags & O_TRUNC) != 0) co_await ForgetInode(request, fid);
     co_await ReleaseUnwanted(request, file->handle);
   }
 }
@@ -113,20 +114,23 @@ Task<void> Fsync(Request request, client::HandlePtr handle, bool data_only) {
   request.Done(co_await request.filesystem().Fsync(std::move(handle), data_only));
 }
 
-Task<void> Fallocate(Request request, client::HandlePtr handle, int mode, uint64_t offset, uint64_t length) {
-  request.Done(co_await request.filesystem().Fallocate(std::move(handle), mode, offset, length));
+Task<void> Fallocate(Request request, Fid fid, client::HandlePtr handle, int mode, uint64_t offset,
+                     uint64_t length) {
+  Status status = co_await request.filesystem().Fallocate(std::move(handle), mode, offset, length);
+  if (!request.Reply(fuse_reply_err, ToErrno(status))) co_await ForgetInode(request, fid);
 }
 
 Task<void> Seek(Request request, client::HandlePtr handle, uint64_t offset, int whence) {
   StatusOr<uint64_t> found = co_await request.filesystem().Seek(std::move(handle), offset, whence);
   if (!found.ok()) co_return request.Done(found.status());
-  fuse_reply_lseek(request.Take(), static_cast<off_t>(*found));
+  request.Reply(fuse_reply_lseek, static_cast<off_t>(*found));
 }
 
-Task<void> CopyRange(Request request, client::HandlePtr from, uint64_t from_offset, client::HandlePtr to,
-                     uint64_t to_offset, size_t size) {
-  request.Count(
-      co_await request.filesystem().CopyRange(std::move(from), from_offset, std::move(to), to_offset, size));
+Task<void> CopyRange(Request request, client::HandlePtr from, uint64_t from_offset, Fid fid,
+                     client::HandlePtr to, uint64_t to_offset, size_t size) {
+  StatusOr<size_t> copied =
+      co_await request.filesystem().CopyRange(std::move(from), from_offset, std::move(to), to_offset, size);
+  if (!request.Count(copied)) co_await ForgetInode(request, fid);
 }
 
 }  // namespace
@@ -140,7 +144,7 @@ void AddFiles(fuse_lowlevel_ops* ops) {
   };
   ops->release = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
     std::unique_ptr<OpenFile> file(&FileOf(*info));
-    Start(raw, Release, file->handle, UnlocksAtRelease(*file, *info));
+    StartWith(Patience::kForEver, raw, Release, file->handle, UnlocksAtRelease(*file, *info));
   };
   ops->flush = [](fuse_req_t raw, fuse_ino_t, fuse_file_info* info) {
     OpenFile& file = FileOf(*info);
@@ -148,23 +152,23 @@ void AddFiles(fuse_lowlevel_ops* ops) {
       std::lock_guard lock(file.mutex);
       file.lock_owners.erase(info->lock_owner);
     }
-    Start(raw, Flush, file.handle, info->lock_owner);
+    StartWith(Patience::kUntilExit, raw, Flush, file.handle, info->lock_owner);
   };
   ops->fsync = [](fuse_req_t raw, fuse_ino_t, int data_only, fuse_file_info* info) {
     Start(raw, Fsync, HandleOf(*info), data_only != 0);
   };
-  ops->fallocate = [](fuse_req_t raw, fuse_ino_t, int mode, off_t offset, off_t length,
+  ops->fallocate = [](fuse_req_t raw, fuse_ino_t node, int mode, off_t offset, off_t length,
                       fuse_file_info* info) {
-    Start(raw, Fallocate, HandleOf(*info), mode, static_cast<uint64_t>(offset),
+    Start(raw, Fallocate, FidOf(raw, node), HandleOf(*info), mode, static_cast<uint64_t>(offset),
           static_cast<uint64_t>(length));
   };
   ops->lseek = [](fuse_req_t raw, fuse_ino_t, off_t offset, int whence, fuse_file_info* info) {
     Start(raw, Seek, HandleOf(*info), static_cast<uint64_t>(offset), whence);
   };
-  ops->copy_file_range = [](fuse_req_t raw, fuse_ino_t, off_t from_offset, fuse_file_info* from, fuse_ino_t,
-                            off_t to_offset, fuse_file_info* to, size_t size, int) {
-    Start(raw, CopyRange, HandleOf(*from), static_cast<uint64_t>(from_offset), HandleOf(*to),
-          static_cast<uint64_t>(to_offset), size);
+  ops->copy_file_range = [](fuse_req_t raw, fuse_ino_t, off_t from_offset, fuse_file_info* from,
+                            fuse_ino_t node, off_t to_offset, fuse_file_info* to, size_t size, int) {
+    Start(raw, CopyRange, HandleOf(*from), static_cast<uint64_t>(from_offset), FidOf(raw, node),
+          HandleOf(*to), static_cast<uint64_t>(to_offset), size);
   };
 }
 

@@ -1,13 +1,18 @@
 #include "fuse/invalidator.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "common/log.h"
 #include "fuse/libfuse.h"
 
 namespace nacre::fuse {
 namespace {
+
+constexpr std::chrono::seconds kIdle{10};  // then a thread ends
 
 // ENOENT: the kernel does not know it, which is as good. ENOTCONN and ENODEV: unmounted.
 void LogRefusal(const char* what, int result) {
@@ -20,7 +25,7 @@ void LogRefusal(const char* what, int result) {
 
 OneShot<Unit> Invalidator::Inode(uint64_t node) {
   OneShot<Unit> done;
-  inodes_.Push([node, done](fuse_session* session) {
+  inodes_.Push(node, [node, done](fuse_session* session) {
     if (session != nullptr) LogRefusal("an inode", fuse_lowlevel_notify_inval_inode(session, node, 0, 0));
     done.Set({});
   });
@@ -28,7 +33,7 @@ OneShot<Unit> Invalidator::Inode(uint64_t node) {
 }
 
 void Invalidator::Entry(uint64_t parent, std::string name) {
-  entries_.Push([parent, name = std::move(name)](fuse_session* session) {
+  entries_.Push(parent, [parent, name = std::move(name)](fuse_session* session) {
     if (session == nullptr) return;
     LogRefusal("an entry", fuse_lowlevel_notify_inval_entry(session, parent, name.data(), name.size()));
   });
@@ -39,43 +44,60 @@ void Invalidator::Stop() {
   entries_.Stop();
 }
 
-void Invalidator::Worker::Push(std::function<void(fuse_session*)> message) {
+void Invalidator::Sender::Push(uint64_t node, Message message) {
   {
     std::lock_guard lock(mutex_);
     if (!stopped_) {
-      queue_.push_back(std::move(message));
-      if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-      message = nullptr;
+      auto [queue, fresh] = queues_.try_emplace(node);
+      queue->second.push_back(std::move(message));
+      if (!fresh) return;  // behind one that is being sent, or is ready
+      ready_.push_back(node);
+      changed_.notify_one();
+      if (ready_.size() <= idle_ || threads_ == kMostThreads) return;
+      ++threads_;
+      std::thread([this] { Run(); }).detach();  // Stop waits for it
+      return;
     }
   }
-  if (message) {
-    message(nullptr);
-  } else {
-    wake_.notify_one();
-  }
+  message(nullptr);
 }
 
-void Invalidator::Worker::Stop() {
-  {
-    std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
-void Invalidator::Worker::Run() {
+void Invalidator::Sender::Stop() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stopped_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    std::function<void(fuse_session*)> message = std::move(queue_.front());
-    queue_.pop_front();
-    fuse_session* session = stopped_ ? nullptr : owner_.session_;
-    lock.unlock();
-    message(session);
-    lock.lock();
+  stopped_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return threads_ == 0; });
+  auto left = std::exchange(queues_, {});
+  ready_.clear();
+  lock.unlock();
+  for (auto& [node, queue] : left) {
+    for (Message& message : queue) message(nullptr);
   }
+}
+
+void Invalidator::Sender::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    const bool work = changed_.wait_for(lock, kIdle, [this] { return stopped_ || !ready_.empty(); });
+    --idle_;
+    if (stopped_ || !work) break;
+    const uint64_t node = ready_.front();
+    ready_.pop_front();
+    Message message = std::move(queues_.at(node).front());
+    queues_.at(node).pop_front();
+    lock.unlock();
+    message(session_);
+    message = nullptr;
+    lock.lock();
+    if (queues_.at(node).empty()) {
+      queues_.erase(node);
+    } else {
+      ready_.push_back(node);
+    }
+  }
+  --threads_;
+  changed_.notify_all();
 }
 
 }  // namespace nacre::fuse

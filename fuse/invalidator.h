@@ -1,15 +1,17 @@
-// Tells the kernel to forget. Such a message may block (for a page that is being read, for a directory that
-// an operation is working in), so it is never sent by a thread that requests depend on: inodes and entries
-// have a thread each, because an entry may have to wait for an operation that itself waits for an inode.
-// Thread-safe.
+// Tells the kernel to forget. Such a message may block: for a page that is being read from a server that is
+// away, for a directory that an operation is working in. So it is never sent by a thread that requests depend
+// on, and what blocks one inode holds up no other: there are as many threads as messages that block, up to
+// kMostThreads. Those about inodes and those about entries have threads of their own, because an entry may
+// have to wait for an operation that itself waits for an inode. Thread-safe.
 #pragma once
+
+#include <absl/container/flat_hash_map.h>
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "common/task.h"
 
@@ -19,7 +21,7 @@ namespace nacre::fuse {
 
 class Invalidator {
  public:
-  explicit Invalidator(fuse_session* session) : session_(session), inodes_(*this), entries_(*this) {}
+  explicit Invalidator(fuse_session* session) : inodes_(session), entries_(session) {}
   ~Invalidator() { Stop(); }
 
   // Pages and attributes. The value arrives when no page is left.
@@ -33,25 +35,31 @@ class Invalidator {
   void Stop();
 
  private:
-  class Worker {
+  static constexpr size_t kMostThreads = 64;  // of each kind
+
+  // Sends messages: those of one node in their order, those of different nodes side by side.
+  class Sender {
    public:
-    explicit Worker(Invalidator& owner) : owner_(owner) {}
-    void Push(std::function<void(fuse_session*)> message);
+    using Message = std::function<void(fuse_session*)>;  // called with null: only sets its value
+
+    explicit Sender(fuse_session* session) : session_(session) {}
+    void Push(uint64_t node, Message message);
     void Stop();
 
    private:
     void Run();
 
-    Invalidator& owner_;
+    fuse_session* const session_;
     std::mutex mutex_;
-    std::condition_variable wake_;
-    std::deque<std::function<void(fuse_session*)>> queue_;  // called with null: only sets its value
+    std::condition_variable changed_;
+    absl::flat_hash_map<uint64_t, std::deque<Message>>
+        queues_;                  // not empty, but where the last one is being sent
+    std::deque<uint64_t> ready_;  // with messages, and none being sent
+    size_t threads_ = 0, idle_ = 0;
     bool stopped_ = false;
-    std::thread thread_;  // started by the first message
   };
 
-  fuse_session* const session_;
-  Worker inodes_, entries_;
+  Sender inodes_, entries_;
 };
 
 }  // namespace nacre::fuse

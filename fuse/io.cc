@@ -1,7 +1,8 @@
 // Reading and writing.
 //
 // Read data goes to the kernel from where the file system has it; written data is handed down in the buffer
-// that the request was read into. How pages stay true: docs/decisions/0010-fuse-capabilities.md.
+// that the request was read into, or in a copy (Session::KeepBytes). How pages stay true:
+// docs/decisions/0010-fuse-capabilities.md.
 #include <sys/uio.h>
 
 #include <cerrno>
@@ -21,18 +22,20 @@ enum class WriteKind {
   kWriteback,  // of a mapping
 };
 
-// The kernel has dropped the pages that a direct write covers before it sent it. Those that were filled while
-// it was under way go now. Nobody holds one of them locked until this write is answered: only cached writes
-// do that, and the kernel orders the two.
-Task<void> DropPages(Request& request, Fid fid, client::HandlePtr handle) {
-  if (!request.filesystem().MayHavePages(handle)) co_return;
-  std::optional<uint64_t> node = request.session().nodes().Find(fid);
-  if (!node) co_return;
-  OneShot<Unit> done = request.session().invalidator().Inode(*node);
-  co_await done.Wait();
+// How long a read may keep its caller, and the pages that it fills locked. One of several pages is readahead,
+// in the background; what a process waits for is then asked for page by page, after the readahead has failed
+// (on kernels with larger pages in one piece, hence the memory of the failure).
+Patience PatienceOfRead(Session& session, const Fid& fid, bool fills_pages, size_t size) {
+  const bool ahead = fills_pages && size > kBlockSize && !session.ReadAheadFailed(fid);
+  return ahead ? Patience::kForAMoment : Patience::kUntilSignal;
 }
 
-Task<void> Read(Request request, client::HandlePtr handle, bool fills_pages, uint64_t offset, size_t size) {
+Task<void> Read(Request request, Fid fid, client::HandlePtr handle, bool fills_pages, uint64_t offset,
+                size_t size) {
+  if (request.answer()->patience == Patience::kForAMoment) {
+    Session& session = request.session();
+    request.answer()->OnSignal([&session, fid] { session.NoteFailedReadAhead(fid); });
+  }
   if (fills_pages) {
     Status held = co_await request.filesystem().HoldPages(handle);
     if (!held.ok()) co_return request.Done(held);
@@ -44,29 +47,37 @@ Task<void> Read(Request request, client::HandlePtr handle, bool fills_pages, uin
   for (std::span<const std::byte> piece : result->pieces) {
     pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
   }
-  fuse_reply_iov(request.Take(), pieces.data(), static_cast<int>(pieces.size()));
+  request.Reply(fuse_reply_iov, pieces.data(), static_cast<int>(pieces.size()));
 }
 
-// `buffer` keeps the data in place.
+// `copy`: the data, unless the request's answer keeps it.
 Task<void> Write(Request request, Fid fid, client::HandlePtr handle, WriteKind kind, uint64_t offset,
-                 std::span<const std::byte> data, [[maybe_unused]] std::shared_ptr<std::byte> buffer) {
+                 std::span<const std::byte> data, [[maybe_unused]] std::shared_ptr<std::byte> copy) {
   client::FileSystem& filesystem = request.filesystem();
-  if (kind == WriteKind::kWriteback)
-    co_return request.Count(co_await filesystem.WriteBack(handle, offset, std::span(&data, 1)));
+  if (kind == WriteKind::kWriteback) {
+    request.Count(co_await filesystem.WriteBack(handle, offset, std::span(&data, 1)));
+    co_return;
+  }
   if (kind == WriteKind::kCached) {
     Status held = co_await filesystem.HoldPages(handle);
     if (!held.ok()) co_return request.Done(held);
   }
   StatusOr<size_t> written = co_await filesystem.Write(handle, offset, std::span(&data, 1));
-  if (kind == WriteKind::kDirect) co_await DropPages(request, fid, handle);
-  request.Count(written);
+  // The kernel has dropped the pages that a direct write covers before it sent it. Those that were filled
+  // while it was under way go now. Nobody holds one of them locked until this write is answered: only cached
+  // writes do that, and the kernel orders the two.
+  if (kind == WriteKind::kDirect && filesystem.MayHavePages(handle)) co_await ForgetInode(request, fid);
+  if (!request.Count(written)) co_await ForgetInode(request, fid);
 }
 
 }  // namespace
 
 void AddIo(fuse_lowlevel_ops* ops) {
-  ops->read = [](fuse_req_t raw, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
-    Start(raw, Read, HandleOf(*info), FillsPages(*info), static_cast<uint64_t>(offset), size);
+  ops->read = [](fuse_req_t raw, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* info) {
+    const Fid fid = FidOf(raw, node);
+    const bool fills_pages = FillsPages(*info);
+    StartWith(PatienceOfRead(SessionOf(raw), fid, fills_pages, size), raw, Read, fid, HandleOf(*info),
+              fills_pages, static_cast<uint64_t>(offset), size);
   };
   // Never from a pipe: FUSE_CAP_SPLICE_READ is off, the bytes are needed in memory (checksums, cache).
   ops->write_buf = [](fuse_req_t raw, fuse_ino_t node, fuse_bufvec* buffers, off_t offset,
@@ -77,8 +88,11 @@ void AddIo(fuse_lowlevel_ops* ops) {
     WriteKind kind = info->writepage ? WriteKind::kWriteback
                      : file.cached   ? WriteKind::kCached
                                      : WriteKind::kDirect;
-    Start(raw, Write, FidOf(raw, node), file.handle, kind, static_cast<uint64_t>(offset), data,
-          Session::TakeBuffer());
+    // Nobody waits for what is written back of a mapping.
+    Patience patience = kind == WriteKind::kWriteback ? Patience::kForEver : Patience::kUntilSignal;
+    std::shared_ptr<std::byte> copy = SessionOf(raw).KeepBytes(&data);
+    StartWith(patience, raw, Write, FidOf(raw, node), file.handle, kind, static_cast<uint64_t>(offset), data,
+              std::move(copy));
   };
 }
 

@@ -1,4 +1,4 @@
-// POSIX and BSD locks. A wait ends early when the caller gets a signal (FUSE_INTERRUPT).
+// POSIX and BSD locks. A wait ends when the caller gets a signal, of whatever kind, as it does everywhere.
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -10,22 +10,9 @@
 namespace nacre::fuse {
 namespace {
 
-// What libfuse's interrupt callback needs; lives in the frame of the waiting task, which takes the callback
-// back before it ends.
-struct Wait {
-  client::FileSystem* filesystem;
-  client::HandlePtr handle;
-  uint64_t id;
-};
-
 uint64_t NextWaitId() {
   static std::atomic<uint64_t> last{0};
   return ++last;
-}
-
-void Interrupted(fuse_req_t, void* data) {
-  auto* wait = static_cast<Wait*>(data);
-  wait->filesystem->CancelLock(wait->handle, wait->id);
 }
 
 proto::LockRange MakeRange(const OpenFile& file, uint64_t owner) {
@@ -58,15 +45,19 @@ Task<void> GetLock(Request request, client::HandlePtr handle, proto::LockRange w
   bool to_the_end = conflict->end() >= static_cast<uint64_t>(INT64_MAX);
   out.l_len = to_the_end ? 0 : static_cast<off_t>(conflict->end() - conflict->start() + 1);
   out.l_pid = static_cast<pid_t>(conflict->pid());
-  fuse_reply_lock(request.Take(), &out);
+  request.Reply(fuse_reply_lock, &out);
 }
 
 Task<void> SetLock(Request request, client::HandlePtr handle, proto::LockRange lock, bool wait) {
-  Wait waiting{&request.filesystem(), handle, wait ? NextWaitId() : 0};
-  if (wait) fuse_req_interrupt_func(request.raw(), Interrupted, &waiting);
-  Status status = co_await request.filesystem().SetLock(handle, std::move(lock), wait, waiting.id);
-  if (wait) fuse_req_interrupt_func(request.raw(), nullptr, nullptr);  // waits for a callback that is running
-  request.Done(status);
+  client::FileSystem& filesystem = request.filesystem();
+  const uint64_t wait_id = wait ? NextWaitId() : 0;
+  if (wait)
+    request.answer()->OnSignal([&filesystem, handle, wait_id] { filesystem.CancelLock(handle, wait_id); });
+  Status status = co_await filesystem.SetLock(handle, lock, wait, wait_id);
+  if (request.Reply(fuse_reply_err, ToErrno(status)) || !status.ok() || lock.type() == F_UNLCK) co_return;
+  lock.set_type(
+      F_UNLCK);  // the caller has been let go, and has perhaps closed the file before it got the lock
+  (void)co_await filesystem.SetLock(handle, lock, false, 0);
 }
 
 void Flock(fuse_req_t raw, fuse_ino_t, fuse_file_info* info, int operation) {

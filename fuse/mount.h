@@ -23,13 +23,11 @@ struct MountOptions {
   std::string source = "nacre";  // first column of /proc/mounts
   unsigned threads = 0;          // that read requests; 0: one per core, at most four
   bool read_only = false;
-  bool allow_other = true;              // every user; the kernel checks permissions (default_permissions)
-  uint32_t max_background = 128;        // readahead and asynchronous requests on their way at once
+  bool nosuid = false, nodev = false,
+       noexec = false;                  // nosuid and nodev always where an ordinary user mounts
   bool allow_other = true;              // every user; the kernel checks permissions (default_permissions)
   bool direct_maps = true;              // false: as on kernels before 6.6 (InitReply::direct_files_map)
   uint32_t max_background = 128;        // readahead and asynchronous requests on their way at once
-  bool nosuid = false, nodev = false,
-       noexec = false;                  // nosuid and nodev always where an ordinary user mounts
   uint32_t read_ahead_bytes = 4 << 20;  // by the kernel; set through /sys, hence only by root
 };
 
@@ -74,7 +72,6 @@ struct MountEntry {
 };
 StatusOr<MountEntry> FindMount(const std::string& mountpoint);
 
-}  // namespace nacre::fuse
 // Where this source (MountOptions::source) is mounted.
 std::vector<std::string> MountpointsOf(const std::string& source);
 
@@ -93,3 +90,4 @@ std::optional<MountUser> MountedElsewhere(const std::string& device);
 // one such path for each; of those that this process may look at.
 std::vector<MountUser> UsersOf(const std::string& mountpoint);
 
+}  // namespace nacre::fuse

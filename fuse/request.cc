@@ -6,52 +6,60 @@
 
 namespace nacre::fuse {
 
-Request::Request(fuse_req_t request)
-    : request_(request),
-      session_(static_cast<Session*>(fuse_req_userdata(request))->shared_from_this()),
+Request::Request(fuse_req_t request, Patience patience)
+    : session_(static_cast<Session*>(fuse_req_userdata(request))->shared_from_this()),
       caller_(session_->callers().Of(request)) {
+  answer_ = std::make_shared<Answer>(request, caller_.pid, patience);
   session_->RequestBegins();
 }
 
 Request::Request(Request&& other) noexcept
-    : request_(std::exchange(other.request_, nullptr)),
-      session_(std::move(other.session_)),
+    : session_(std::move(other.session_)),
+      answer_(std::move(other.answer_)),
+      answered_(other.answered_),
       caller_(std::move(other.caller_)) {}
 
 Request::~Request() {
   if (session_ == nullptr) return;  // moved from
-  if (request_ != nullptr) fuse_reply_err(request_, EIO);
+  if (!answered_) Error(EIO);
+  answer_->TaskEnds();
   session_->RequestEnds();
 }
 
-void Request::Error(int error) { fuse_reply_err(Take(), error); }
+void Request::Error(int error) { Reply(fuse_reply_err, error); }
 
 void Request::Entry(const StatusOr<client::Known>& known) {
   if (!known.ok()) return Done(known.status());
   fuse_entry_param entry = MakeEntry(*session_, *known);
-  // Refused when the caller was interrupted: then the kernel has not counted the lookup.
-  if (fuse_reply_entry(Take(), &entry) != 0) session_->nodes().Forget(entry.ino, 1);
+  // The kernel has not counted a lookup whose answer it did not get.
+  if (!Reply(fuse_reply_entry, &entry)) session_->nodes().Forget(entry.ino, 1);
 }
 
 void Request::NoEntry(Duration valid) {
   if (valid <= Duration(0)) return Error(ENOENT);
   fuse_entry_param entry{};
   entry.entry_timeout = Seconds(valid);
-  fuse_reply_entry(Take(), &entry);
+  Reply(fuse_reply_entry, &entry);
 }
 
-void Request::Attributes(const StatusOr<client::Known>& known) {
-  if (!known.ok()) return Done(known.status());
+bool Request::Attributes(const StatusOr<client::Known>& known) {
+  if (!known.ok()) return Reply(fuse_reply_err, ToErrno(known.status()));
   struct stat attributes;
   FillStat(known->attr, &attributes);
-  fuse_reply_attr(Take(), &attributes, Seconds(known->valid));
+  return Reply(fuse_reply_attr, &attributes, Seconds(known->valid));
 }
 
-void Request::Text(std::string_view text) { fuse_reply_buf(Take(), text.data(), text.size()); }
+void Request::Text(std::string_view text) { Reply(fuse_reply_buf, text.data(), text.size()); }
 
-void Request::Count(const StatusOr<size_t>& count) {
-  if (!count.ok()) return Done(count.status());
-  fuse_reply_write(Take(), *count);
+bool Request::Count(const StatusOr<size_t>& count) {
+  return count.ok() ? Reply(fuse_reply_write, *count) : Reply(fuse_reply_err, ToErrno(count.status()));
+}
+
+Task<void> ForgetInode(Request& request, Fid fid) {
+  std::optional<uint64_t> node = request.session().nodes().Find(fid);
+  if (!node) co_return;
+  OneShot<Unit> done = request.session().invalidator().Inode(*node);
+  co_await done.Wait();
 }
 
 double Seconds(Duration duration) {

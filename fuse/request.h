@@ -1,8 +1,9 @@
 // One request of the kernel while it is being worked on, and how operations are started and answered.
 // Internal to fuse/.
 //
-// A Request lives in its task's frame. It answers once; dropped unanswered it answers EIO, so that no caller
-// waits for ever. Not thread-safe, but it may move between threads with its task.
+// A Request lives in its task's frame. It answers once, unless that has been done for a caller that was
+// killed (fuse/interrupts.h); dropped unanswered it answers EIO, so that no caller waits for ever. Not
+// thread-safe, but it may move between threads with its task.
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "client/filesystem.h"
+#include "fuse/answer.h"
 #include "fuse/libfuse.h"
 #include "fuse/session.h"
 
@@ -21,7 +23,7 @@ namespace nacre::fuse {
 
 class Request {
  public:
-  explicit Request(fuse_req_t request);
+  Request(fuse_req_t request, Patience patience);
   Request(Request&& other) noexcept;
   Request& operator=(Request&&) = delete;
   ~Request();
@@ -29,31 +31,47 @@ class Request {
   Session& session() { return *session_; }
   client::FileSystem& filesystem() { return session_->filesystem(); }
   const client::Caller& caller() const { return caller_; }
-  fuse_req_t raw() { return request_; }
+  const std::shared_ptr<Answer>& answer() { return answer_; }
 
   // Answers. Each may be the only one.
   void Error(int error);
   void Done(const Status& status) { Error(ToErrno(status)); }
   void Entry(const StatusOr<client::Known>& known);
   void NoEntry(Duration valid);  // a negative entry that the kernel may keep for so long
-  void Attributes(const StatusOr<client::Known>& known);
-  void Text(std::string_view text);  // bytes as they are
-  void Count(const StatusOr<size_t>& count);
-  // Takes the request out for an answer by libfuse's own function.
-  fuse_req_t Take() { return std::exchange(request_, nullptr); }
+  bool Attributes(const StatusOr<client::Known>& known);  // false: as Reply
+  void Text(std::string_view text);                       // bytes as they are
+  bool Count(const StatusOr<size_t>& count);              // false: as Reply
+  // Answers by a function of libfuse's: reply(request, arguments...). False: the caller did not get the
+  // answer, since it has been let go (fuse/interrupts.h).
+  template <typename... Parameters, typename... Arguments>
+  bool Reply(int (*reply)(fuse_req_t, Parameters...), Arguments&&... arguments) {
+    answered_ = true;
+    fuse_req_t request = answer_->Take();
+    return request != nullptr && reply(request, std::forward<Arguments>(arguments)...) == 0;
+  }
 
  private:
-  fuse_req_t request_;
   std::shared_ptr<Session> session_;
+  std::shared_ptr<Answer> answer_;
+  bool answered_ = false;
   client::Caller caller_;
 };
 
 // Starts the operation on this thread. Arguments are copied into its frame.
 template <typename... Parameters, typename... Arguments>
+void StartWith(Patience patience, fuse_req_t raw, Task<void> (*operation)(Request, Parameters...),
+               Arguments&&... arguments) {
+  Request request(raw, patience);
+  Session& session = request.session();
+  std::shared_ptr<Answer> answer = request.answer();
+  session.Started(answer);
+  Spawn(
+      session.executor(), operation(std::move(request), std::forward<Arguments>(arguments)...), [] {},
+      Answer::CancellationOf(answer));
+}
+template <typename... Parameters, typename... Arguments>
 void Start(fuse_req_t raw, Task<void> (*operation)(Request, Parameters...), Arguments&&... arguments) {
-  Request request(raw);
-  const Executor& executor = request.session().executor();
-  Spawn(executor, operation(std::move(request), std::forward<Arguments>(arguments)...));
+  StartWith(Patience::kUntilSignal, raw, operation, std::forward<Arguments>(arguments)...);
 }
 
 inline Session& SessionOf(fuse_req_t raw) { return *static_cast<Session*>(fuse_req_userdata(raw)); }
@@ -64,6 +82,10 @@ void FillStat(const proto::Attr& attr, struct stat* out);
 double Seconds(Duration duration);
 // Counts as a lookup of the kernel's.
 fuse_entry_param MakeEntry(Session& session, const client::Known& known);
+
+// Has the kernel drop pages and attributes of the inode. For changes of data that are carried out although
+// their caller was let go: the kernel believes that they were not.
+Task<void> ForgetInode(Request& request, Fid fid);
 
 // An open file or directory, named by fuse_file_info::fh.
 struct OpenFile {

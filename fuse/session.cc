@@ -19,7 +19,15 @@ namespace {
 
 constexpr size_t kBufferSize =
     (1 << 20) + 4096 + 4096;  // libfuse reads at most 1 MiB and a page for the headers
+constexpr size_t kWholeBuffers =
+    32;  // at most that tasks keep; then bytes are copied into memory of their size
+
+constexpr Duration kFailedLately = 500ms;
+
+// Of the request that this thread is handing out.
 thread_local std::shared_ptr<std::byte> current_buffer;
+thread_local std::shared_ptr<Answer> current_answer;
+thread_local bool current_keeps_buffer = false;
 
 unsigned ThreadCount(const MountOptions& options) {
   if (options.threads > 0) return options.threads;
@@ -80,10 +88,35 @@ Session::Session(client::FileSystem& filesystem, Executor executor, MountOptions
 
 Session::~Session() {
   if (invalidator_ != nullptr) invalidator_->Stop();
+  interrupts_.Stop();
   if (fuse_ != nullptr) fuse_session_destroy(fuse_);
 }
 
-std::shared_ptr<std::byte> Session::TakeBuffer() { return std::move(current_buffer); }
+void Session::Started(std::shared_ptr<Answer> answer) { current_answer = std::move(answer); }
+
+std::shared_ptr<std::byte> Session::KeepBytes(std::span<const std::byte>* bytes) {
+  if (buffers_.taken() <= kWholeBuffers) {
+    current_keeps_buffer = true;
+    return nullptr;
+  }
+  std::shared_ptr<std::byte[]> copy(new std::byte[bytes->size()]);
+  std::memcpy(copy.get(), bytes->data(), bytes->size());
+  *bytes = std::span<const std::byte>(copy.get(), bytes->size());
+  return std::shared_ptr<std::byte>(copy, copy.get());
+}
+
+void Session::NoteFailedReadAhead(const Fid& fid) {
+  const Duration now = RealClock().Now();
+  std::lock_guard lock(failed_mutex_);
+  std::erase_if(failed_read_ahead_, [&](const auto& failed) { return now - failed.second > kFailedLately; });
+  failed_read_ahead_[fid] = now;
+}
+
+bool Session::ReadAheadFailed(const Fid& fid) {
+  std::lock_guard lock(failed_mutex_);
+  auto it = failed_read_ahead_.find(fid);
+  return it != failed_read_ahead_.end() && RealClock().Now() - it->second <= kFailedLately;
+}
 
 Status Session::Start() {
   RETURN_IF_ERROR(PrepareMountpoint(options_.mountpoint));
@@ -113,6 +146,7 @@ Status Session::MountKernel() {
                         "is this root or, with user_allow_other in /etc/fuse.conf, a user with fusermount3?",
                         options_.mountpoint));
   }
+  if (!options_.direct_maps) init_reply_.DeclineDirectMaps();
   RETURN_IF_ERROR(init_reply_.Attach(fuse_));
   ASSIGN_OR_RETURN(MountEntry entry, FindMount(options_.mountpoint));
   device_ = entry.device;
@@ -146,7 +180,6 @@ void Session::OfferInvalidation() {
     if (std::optional<uint64_t> node = self->nodes().Find(parent))
       self->invalidator().Entry(*node, std::string(name));
   };
-  if (!options_.direct_maps) init_reply_.DeclineDirectMaps();
   filesystem_.SetInvalidation(std::move(invalidation));
 }
 
@@ -175,9 +208,15 @@ bool Session::ServeOne(fuse_buf* request, StartExecutor::Queue* posted) {
   }
   fuse_session_process_buf(fuse_, request);
   posted->Drain();
-  if (current_buffer == nullptr) {  // a write has taken it
-    current_buffer = buffers_.Take(kBufferSize);
-    request->mem = current_buffer.get();
+  std::shared_ptr<Answer> answer = std::move(current_answer);
+  const bool keeps_buffer = std::exchange(current_keeps_buffer, false);
+  if (answer != nullptr && !answer->task_ended()) {
+    if (keeps_buffer) {
+      answer->Keep(std::move(current_buffer));
+      current_buffer = buffers_.Take(kBufferSize);
+      request->mem = current_buffer.get();
+    }
+    interrupts_.Watch(answer);
   }
   return !fuse_session_exited(fuse_);
 }
@@ -200,10 +239,12 @@ Status Session::Stop(Duration patience) {
                       absl::StrFormat("%s: the kernel does not let go of the mount", options_.mountpoint));
   }
   invalidator_->Stop();
+  interrupts_.CancelAll();
   if (!WaitUntil(patience, [this] { return running_ == 0; })) {
     return ErrnoError(EBUSY, absl::StrFormat("%s: %d requests are still waiting for a server",
                                              options_.mountpoint, running_.load()));
   }
+  interrupts_.Stop();  // it may be telling the file system of a signal
   return OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +16,7 @@
 #include "fuse/buffers.h"
 #include "fuse/callers.h"
 #include "fuse/init_reply.h"
+#include "fuse/interrupts.h"
 #include "fuse/invalidator.h"
 #include "fuse/libfuse.h"
 #include "fuse/mount.h"
@@ -46,9 +48,17 @@ class Session : public std::enable_shared_from_this<Session> {
   void RequestBegins() { running_.fetch_add(1, std::memory_order_relaxed); }
   void RequestEnds();
 
-  // The buffer of the request that this thread is handing out, for a task that needs the data after that.
-  // Once.
-  static std::shared_ptr<std::byte> TakeBuffer();
+  // The request that this thread is handing out is being started. If its task has to wait, its caller can be
+  // let go from then on.
+  static void Started(std::shared_ptr<Answer> answer);
+  // The bytes of the request that this thread is handing out stay in place until the task that is started
+  // next has ended. What is returned holds them if it is a copy, which they are while many tasks are at work.
+  std::shared_ptr<std::byte> KeepBytes(std::span<const std::byte>* bytes);
+
+  // Readahead of this file has just failed because its server is away: what is asked for now may be what
+  // somebody waits for.
+  void NoteFailedReadAhead(const Fid& fid);
+  bool ReadAheadFailed(const Fid& fid);
 
  private:
   Status MountKernel();
@@ -68,8 +78,12 @@ class Session : public std::enable_shared_from_this<Session> {
   Callers callers_{RealClock()};
   BufferPool buffers_;
   InitReply init_reply_;
+  Interrupts interrupts_{RealClock()};
   std::unique_ptr<Invalidator> invalidator_;
   OneShot<Unit> ended_;
+
+  std::mutex failed_mutex_;
+  std::map<Fid, Duration> failed_read_ahead_;  // when
 
   std::atomic<int64_t> running_{0};  // requests
   std::mutex mutex_;

@@ -9,7 +9,7 @@ namespace {
 // A value, its length where the caller asks for that (size 0), or ERANGE.
 void AnswerSized(Request& request, std::string_view value, size_t size) {
   if (size == 0) {
-    fuse_reply_xattr(request.Take(), value.size());
+    request.Reply(fuse_reply_xattr, value.size());
   } else if (value.size() > size) {
     request.Error(ERANGE);
   } else {

@@ -10,11 +10,6 @@
 #include "rpc/mutation.h"
 
 namespace nacre {
-namespace {
-
-constexpr Duration kMaxPauseOfCancellable = 100ms;  // somebody waits for it to notice
-
-}  // namespace
 
 ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, uint64_t first_sequence,
                        RetryPolicy policy)
@@ -108,8 +103,8 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
     }
     LogDebug("OST %d at %s: %s; trying again", request.ost(), peer()->address(),
              std::string(reply.status().message()));
-    co_await clock_.Sleep(pause);
-    pause = std::min(2 * pause, cancellation == nullptr ? policy_.max_pause : kMaxPauseOfCancellable);
+    co_await SleepUnlessCancelled(clock_, pause, cancellation);
+    pause = std::min(2 * pause, policy_.max_pause);
   }
 }
 

@@ -1,5 +1,9 @@
 // Servers that go away and come back, bytes that change on the way, disks that fill up.
+#include <cerrno>
+#include <optional>
+
 #include "client/inode.h"
+#include "common/cancellation.h"
 #include "tests/client/harness.h"
 
 namespace nacre::client {
@@ -81,6 +85,66 @@ TEST(Answers, ThoseBehindAMutationThatWaitsAreForgotten) {
   for (int oss : {0, 1}) harness.cluster.Boot(harness.cluster.oss(oss));
   EXPECT_TRUE(harness.RunUntil([&] { return truncated->has_value(); }));
   EXPECT_TRUE((*truncated)->ok()) << **truncated;
+}
+
+// Many of whoever reads from a dead server are killed: what they waited with is free again.
+TEST_P(Faults, CancelledReadsKeepNothing) {
+  HarnessOptions options = MakeOptions(GetParam());
+  options.client.cache_bytes = 8 * kMiB;
+  Harness harness(options);
+  auto client = harness.Mount();
+  HandlePtr file = client->Create("f"), other = client->Create("other");
+  const std::string data = Pattern(0, 4 * kMiB);
+  for (uint64_t at = 0; at < data.size(); at += kMiB) client->Write(file, at, data.substr(at, kMiB));
+  client->Write(other, 0, data.substr(0, kMiB));
+  ASSERT_TRUE(client->Unmount().ok());
+  client = harness.Mount();
+  file = client->OpenName("f");
+  for (int node : {1, 2}) harness.cluster.Crash(node, sim::Loss::kProcess);
+  for (int i = 0; i < 20; ++i) {
+    auto cancellation = std::make_shared<Cancellation>();
+    std::optional<StatusOr<ReadResult>> result;
+    Spawn(
+        client->process()->executor(), client->fs().Read(file, i % 4 * kMiB, kMiB),
+        [&](StatusOr<ReadResult> read) { result = std::move(read); }, cancellation);
+    harness.world.RunFor(100ms);
+    EXPECT_FALSE(result.has_value());
+    cancellation->Cancel(ErrnoError(EINTR, "killed"));
+    harness.world.RunFor(options.client.retry.call_timeout + 3s);
+    ASSERT_TRUE(result.has_value()) << i;
+    EXPECT_THAT(result->status(), HasErrno(EINTR));
+  }
+  for (int node : {1, 2}) harness.cluster.Boot(node);
+  EXPECT_EQ(client->Read(file, 0, kMiB), data.substr(0, kMiB));
+}
+
+TEST_P(Faults, CancelledQuestionsToADeadMdsEnd) {
+  Harness harness(MakeOptions(GetParam()));
+  auto client = harness.Mount();
+  HandlePtr file = client->Create("f");
+  harness.cluster.Crash(0, sim::Loss::kProcess);
+  harness.world.RunFor(60s);
+  auto cancellation = std::make_shared<Cancellation>();
+  std::optional<Status> asked, changed;
+  Spawn(
+      client->process()->executor(), client->fs().Statfs(client->caller),
+      [&](StatusOr<proto::StatfsReply> reply) { asked = reply.status(); }, cancellation);
+  Spawn(
+      client->process()->executor(),
+      client->fs().SetXattr(client->caller, file->inode->fid, "user.a", "1", 0),
+      [&](Status status) { changed = std::move(status); }, cancellation);
+  harness.world.RunFor(10s);
+  EXPECT_FALSE(asked.has_value());
+  EXPECT_FALSE(changed.has_value());
+  cancellation->Cancel(ErrnoError(EINTR, "killed"));
+  harness.world.RunFor(1s);
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_THAT(*asked, HasErrno(EINTR));
+  ASSERT_TRUE(changed.has_value()) << "it was not sent yet";
+  EXPECT_THAT(*changed, HasErrno(EINTR));
+  harness.cluster.Boot(0);
+  ASSERT_TRUE(client->Fsync(file).ok());
+  EXPECT_TRUE(client->Close(file).ok());
 }
 
 // It would bring back an object that was destroyed when the file was closed.

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
+#include <cerrno>
+#include <optional>
+
+#include "common/cancellation.h"
 
 namespace nacre::client {
 namespace {
@@ -35,6 +39,35 @@ TEST(Gate, CloserWaitsForThoseInsideAndKeepsOthersOut) {
   context.restart();
   context.poll();
   EXPECT_TRUE(entered);
+}
+
+TEST(Gate, WhoIsCancelledDoesNotWaitForItToOpen) {
+  asio::io_context context;
+  Gate gate;
+  auto close = [](Gate* door) -> Task<void> { co_await door->Close(); };
+  Spawn(context.get_executor(), close(&gate));
+  context.poll();
+  std::optional<bool> entered;
+  auto enter = [](Gate* door, std::optional<bool>* result) -> Task<void> {
+    Gate::Pass pass = co_await door->EnterUnlessCancelled();
+    *result = static_cast<bool>(pass);
+  };
+  auto cancellation = std::make_shared<Cancellation>();
+  Spawn(
+      context.get_executor(), enter(&gate, &entered), [] {}, cancellation);
+  context.restart();
+  context.poll();
+  EXPECT_FALSE(entered.has_value());
+  cancellation->Cancel(ErrnoError(EINTR, "killed"));
+  context.restart();
+  context.poll();
+  EXPECT_EQ(entered, false);
+  gate.Open();
+  entered.reset();
+  Spawn(context.get_executor(), enter(&gate, &entered));
+  context.restart();
+  context.poll();
+  EXPECT_EQ(entered, true);
 }
 
 }  // namespace

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
+#include <cerrno>
+#include <memory>
 #include <optional>
+
+#include "common/cancellation.h"
 
 namespace nacre {
 namespace {
@@ -90,6 +94,33 @@ TEST_F(RangeLockTest, SeveralRangesAreTakenAtOnce) {
   EXPECT_FALSE(writer || between);
   Drop(&reader);
   EXPECT_TRUE(writer && between) << "what lies between the ranges is free";
+}
+
+// A writer waits behind a reader, and another reader behind the writer, who gives up: the reader passes.
+TEST_F(RangeLockTest, WhoGivesUpIsInNobodysWay) {
+  Held reads, behind, after;
+  Take(0, 10, false, &reads);
+  auto cancellation = std::make_shared<Cancellation>();
+  Held gives_up;
+  Spawn(
+      context_.get_executor(),
+      [](RangeLock* lock, Held* out) -> Task<void> {
+        out->emplace(co_await lock->LockUnlessCancelled(0, 10, true));
+      }(&lock_, &gives_up),
+      [] {}, cancellation);
+  Poll();
+  Take(0, 10, false, &behind);
+  EXPECT_FALSE(gives_up.has_value());
+  EXPECT_FALSE(behind.has_value());
+  cancellation->Cancel(ErrnoError(EINTR, "killed"));
+  Poll();
+  ASSERT_TRUE(gives_up.has_value());
+  EXPECT_FALSE(static_cast<bool>(*gives_up));
+  EXPECT_TRUE(behind.has_value());
+  Drop(&reads);
+  Drop(&behind);
+  Take(0, 10, true, &after);
+  EXPECT_TRUE(after.has_value());
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ Task<Status> MemoryFileSystem::Release(HandlePtr) {
 }
 
 Task<Status> MemoryFileSystem::Flush(HandlePtr handle, uint64_t lock_owner) {
+  co_await WaitWhile(&hold_flushes_);
   std::lock_guard lock(mutex_);
   locks_.remove_if([&](const proto::LockRange& held) {
     return !held.flock() && held.owner() == lock_owner &&
@@ -67,15 +68,11 @@ Task<StatusOr<PiecesRead>> MemoryFileSystem::ReadInto(HandlePtr, std::vector<Rea
 
 Task<StatusOr<ReadResult>> MemoryFileSystem::Read(HandlePtr handle, uint64_t offset, size_t size) {
   co_await Yield();
-  OneShot<Unit> turn;
-  bool wait = false;
   {
     std::lock_guard lock(mutex_);
     ++reads_;
-    wait = hold_;
-    if (wait) held_.push_back(turn);
   }
-  if (wait) co_await turn.Wait();
+  co_await WaitWhile(&hold_reads_);
   std::lock_guard lock(mutex_);
   const std::string& data = MemoryHandle::Of(handle).node->data;
   ReadResult result;
@@ -93,6 +90,7 @@ Task<StatusOr<ReadResult>> MemoryFileSystem::Read(HandlePtr handle, uint64_t off
 Task<StatusOr<size_t>> MemoryFileSystem::Write(HandlePtr handle, uint64_t offset,
                                                std::span<const std::span<const std::byte>> pieces) {
   co_await Yield();
+  co_await WaitWhile(&hold_writes_);
   std::lock_guard lock(mutex_);
   std::string& data = MemoryHandle::Of(handle).node->data;
   if (MemoryHandle::Of(handle).flags & O_APPEND) offset = data.size();

@@ -95,14 +95,32 @@ Caller MemoryFileSystem::last_caller() {
   return last_caller_;
 }
 
-void MemoryFileSystem::HoldReads(bool hold) {
+void MemoryFileSystem::Hold(bool* which, bool hold) {
   std::list<OneShot<Unit>> freed;
   {
     std::lock_guard lock(mutex_);
-    hold_ = hold;
-    if (!hold) freed.swap(held_);
+    *which = hold;
+    for (auto it = held_.begin(); !hold && it != held_.end();) {
+      if (it->first == which) freed.push_back(it->second);
+      it = it->first == which ? held_.erase(it) : std::next(it);
+    }
   }
-  for (OneShot<Unit>& one : freed) one.Set({});
+  for (OneShot<Unit>& turn : freed) turn.Set({});
+}
+
+Task<void> MemoryFileSystem::WaitWhile(const bool* held) {
+  OneShot<Unit> turn;
+  {
+    std::lock_guard lock(mutex_);
+    if (!*held) co_return;
+    held_.emplace_back(held, turn);
+  }
+  co_await turn.Wait();
+}
+
+size_t MemoryFileSystem::waiting() {
+  std::lock_guard lock(mutex_);
+  return held_.size();
 }
 
 NodePtr MemoryFileSystem::NodeOf(const Fid& fid) {

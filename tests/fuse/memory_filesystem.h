@@ -50,7 +50,11 @@ class MemoryFileSystem : public FileSystem {
   uint64_t reads();
   uint64_t xattr_requests();
   Caller last_caller();
-  void HoldReads(bool hold);  // reads wait until let go: requests in progress
+  // What is held waits until it is let go: requests in progress, as of a server that is away.
+  void HoldReads(bool hold) { Hold(&hold_reads_, hold); }
+  void HoldWrites(bool hold) { Hold(&hold_writes_, hold); }
+  void HoldFlushes(bool hold) { Hold(&hold_flushes_, hold); }
+  size_t waiting();  // requests
 
   Task<Status> Unmount() override;
   void SetInvalidation(Invalidation invalidation) override;
@@ -121,6 +125,9 @@ class MemoryFileSystem : public FileSystem {
   void Apply(const proto::LockRange& lock);
   void GrantWaiters();
 
+  void Hold(bool* which, bool hold);
+  Task<void> WaitWhile(const bool* held);
+
   const Executor executor_;
   std::mutex mutex_;
   std::map<Fid, std::weak_ptr<MemoryNode>> nodes_;
@@ -134,8 +141,8 @@ class MemoryFileSystem : public FileSystem {
   Caller last_caller_;
   std::list<proto::LockRange> locks_;
   std::list<Waiter> waiters_;
-  bool hold_ = false;
-  std::list<OneShot<Unit>> held_;
+  bool hold_reads_ = false, hold_writes_ = false, hold_flushes_ = false;
+  std::list<std::pair<const bool*, OneShot<Unit>>> held_;  // by which of these
 };
 
 }  // namespace nacre::client

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Who waits for a server that is dead can be killed, by kill -9 and by Ctrl-C, and can end by itself; what the dead server is not needed for goes on.
+# shellcheck source=lib.sh
+source "$(dirname "$0")/lib.sh"
+begin killable 240 300 --own -- "$@"
+
+# Files on one OST each, spread over all, by a client that then forgets what is in them.
+make_files() {
+  local i
+  for i in $(seq 0 7); do
+    "$bin/nacre" setstripe -c 1 "$here/on.$i"
+    head -c 8M /dev/urandom >"$here/on.$i"
+    head -c 100 /dev/urandom >"$here/small.$i"
+  done
+  "$loopback" stop "$cluster" client.1
+  "$loopback" start "$cluster" client.1
+}
+
+# A file of which the dead OSS has bytes: one whose first bytes cannot be read within a second.
+find_stuck() {
+  local i
+  for i in $(seq 0 7); do
+    timeout --signal=KILL 1 dd if="$here/on.$i" of=/dev/null bs=4k count=1 iflag=direct status=none || echo "$i"
+  done
+}
+
+# ended_by SIGNAL COMMAND…: the command hangs; two seconds after the signal it is gone.
+ended_by() {
+  local signal=$1 pid deadline
+  shift
+  setsid "$@" >/dev/null 2>&1 &
+  pid=$!
+  echo "$pid" >>"$work/pids"
+  sleep 1
+  [[ -e /proc/$pid ]] || { echo "it did not wait: $*"; return 1; }
+  kill "-$signal" "$pid"
+  deadline=$(($(date +%s%N) + 2000000000))
+  while [[ -e /proc/$pid && $(awk '/^State/ { print $2 }' "/proc/$pid/status" 2>/dev/null) != [ZX] ]]; do
+    (($(date +%s%N) < deadline)) || { echo "SIG$signal did not end within 2 s: $* (in $(cat "/proc/$pid/wchan"))"; return 1; }
+    sleep 0.02
+  done
+  wait "$pid" || true
+}
+
+# Bash has SIGINT ignored for what it starts in the background.
+with_sigint() { exec python3 -c 'import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
+export -f with_sigint
+
+kill_those_who_wait_for_an_ost() {
+  local stuck
+  "$loopback" kill "$cluster" oss.1
+  stuck=$(find_stuck 2>/dev/null)
+  stuck=${stuck%%$'\n'*}
+  [[ -n $stuck ]] || { echo "no file is on the dead OSS"; return 1; }
+  for signal in KILL INT TERM; do
+    ended_by "$signal" bash -c "with_sigint cat '$here/on.$stuck'"
+    ended_by "$signal" bash -c "with_sigint dd 'if=$here/on.$stuck' of=/dev/null bs=1M iflag=direct"
+    ended_by "$signal" bash -c "with_sigint dd if=/dev/zero 'of=$here/on.$stuck' bs=1M count=300 conv=notrunc oflag=sync"
+    ended_by "$signal" bash -c "with_sigint truncate -s 5000000 '$here/on.$stuck'"
+  done
+  echo "$stuck" >"$work/stuck"
+}
+
+# Many killed readers leave nothing behind that others would need.
+others_go_on() {
+  local i other all
+  all=$(find_stuck 2>/dev/null)
+  for ((i = 0; i < 40; i++)); do
+    timeout --signal=KILL 0.2 cat "$here/on.$(<"$work/stuck")" >/dev/null || true
+    timeout --signal=KILL 0.2 dd if="$here/on.$(<"$work/stuck")" of=/dev/null bs=1M iflag=direct status=none || true
+  done
+  for other in $(seq 0 7); do
+    [[ " ${all//$'\n'/ } " == *" $other "* ]] && continue
+    timeout 10 cmp <(cat "$here/on.$other") <(dd if="$here/on.$other" bs=1M iflag=direct status=none)
+    echo "read on.$other"
+  done | grep -q read
+  timeout 10 ls -l "$here" >/dev/null
+}
+
+ost_comes_back() {
+  "$loopback" start "$cluster" oss.1
+  timeout 60 cat "$here"/on.* >/dev/null
+}
+
+kill_those_who_wait_for_the_mds() {
+  "$loopback" kill "$cluster" mds
+  for signal in KILL INT TERM; do
+    ended_by "$signal" bash -c "with_sigint ls -l '$here/not/there'"
+    ended_by "$signal" bash -c "with_sigint cat '$here/small.0'"
+    ended_by "$signal" bash -c "with_sigint chmod 600 '$here/small.1'"
+    ended_by "$signal" bash -c "with_sigint flock '$here/small.2' true"
+    ended_by "$signal" bash -c "with_sigint sh -c 'exec <\"$here/small.3\"; sleep 60'"
+  done
+}
+
+mds_comes_back() {
+  "$loopback" start "$cluster" mds
+  timeout 60 cat "$here"/small.* >/dev/null
+  timeout 10 rm -r "$here"/on.* "$here"/small.*
+}
+
+step "files on each OST" make_files
+step "kill -9 and Ctrl-C end those who wait for a dead OST" kill_those_who_wait_for_an_ost
+step "what needs another OST goes on after many were killed" others_go_on
+step "the OST comes back" ost_comes_back
+step "kill -9 and Ctrl-C end those who wait for a dead MDS" kill_those_who_wait_for_the_mds
+step "the MDS comes back" mds_comes_back
