@@ -112,14 +112,12 @@ bool ShmServerConnection::Locate(std::span<const std::span<const std::byte>> buf
 StatusOr<std::string> ShmServerConnection::Announce(uint64_t id, uint64_t offset, Lent lent,
                                                     std::string pieces) {
   const uint32_t length = lent.length;
-  const Duration deadline = lent.deadline = DeadlineAfter(clock().Now(), shm_options_.taking_timeout);
   {
     std::lock_guard lock(mutex_);
     if (closed_) return ErrnoError(ECONNRESET, "the caller is gone");
     if (lent_.size() >= kLentForEachCall * calls_at_once()) return std::string();
     if (!lent_.emplace(std::pair(id, offset), std::move(lent)).second) return std::string();
   }
-  watchdog_->Arm(deadline);
   count().server_bytes_put.Add(length);
   FrameHeader header{FrameType::kSharedPut};
   header.call_id = id;
@@ -130,6 +128,16 @@ StatusOr<std::string> ShmServerConnection::Announce(uint64_t id, uint64_t offset
   EncodeFrameHeader(header, frame.data());
   pieces.insert(0, reinterpret_cast<const char*>(frame.data()), frame.size());
   return pieces;
+}
+
+void ShmServerConnection::Told(uint64_t id) {
+  const Duration deadline = DeadlineAfter(clock().Now(), shm_options_.taking_timeout);
+  {
+    std::lock_guard lock(mutex_);
+    for (auto lent = lent_.lower_bound({id, 0}); lent != lent_.end() && lent->first.first == id; ++lent)
+      lent->second.deadline = std::min(lent->second.deadline, deadline);
+  }
+  watchdog_->Arm(deadline);
 }
 
 Task<Status> ShmServerConnection::OnTaken(FrameHeader header) {
@@ -199,6 +207,7 @@ Task<Status> ShmIncomingCall::Put(uint64_t memory_offset,
   const OneShot<Status> over = lent.over;
   CO_ASSIGN_OR_RETURN(std::string frame, Show(memory_offset, buffers, std::move(lent)));
   if (frame.empty()) co_return co_await TcpIncomingCall::Put(memory_offset, buffers);
+  connection_->Told(id());
   connection_->SendNow(std::move(frame));
   co_return co_await over.Wait();
 }
@@ -211,7 +220,13 @@ Task<Status> ShmIncomingCall::Lend(uint64_t memory_offset,
   CO_ASSIGN_OR_RETURN(const std::string frame, Show(memory_offset, buffers, std::move(lent)));
   if (frame.empty()) co_return co_await TcpIncomingCall::Put(memory_offset, buffers);
   KeepFrames(frame);
+  lends_ = true;
   co_return OkStatus();
+}
+
+Task<Status> ShmIncomingCall::Reply(std::string body) {
+  if (lends_) connection_->Told(id());
+  co_return co_await TcpIncomingCall::Reply(std::move(body));
 }
 
 Task<Status> ShmIncomingCall::Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) {

@@ -42,7 +42,10 @@ class ShmServerConnection : public ServerConnection {
   // From now on, until the client has taken it or the connection has ended, which `over` tells. What is
   // returned is the frame that tells the client. Empty: it has too much to take already. UNAVAILABLE: it is
   // gone.
+  // The client's time begins with Told.
   StatusOr<std::string> Announce(uint64_t id, uint64_t offset, Lent lent, std::string pieces);
+  // What was announced for this call is about to be sent.
+  void Told(uint64_t id);
   void SendNow(std::string frame) { SendBytes(std::move(frame)); }
 
   void CountGot(uint64_t bytes) { count().server_bytes_got.Add(static_cast<int64_t>(bytes)); }
@@ -76,6 +79,7 @@ class ShmIncomingCall : public TcpIncomingCall {
   Task<Status> Lend(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
                     std::shared_ptr<void> keep) override;
   Task<Status> Get(uint64_t memory_offset, std::span<const std::span<std::byte>> buffers) override;
+  Task<Status> Reply(std::string body) override;
 
  private:
   // Shows the buffers to the client. The frame that tells it; empty: they go through the socket.
@@ -84,6 +88,7 @@ class ShmIncomingCall : public TcpIncomingCall {
 
   const std::shared_ptr<ShmServerConnection> connection_;
   const Pieces source_;
+  bool lends_ = false;  // the client has not been told of all that is lent
 };
 
 }  // namespace nacre::shm

@@ -53,16 +53,35 @@ FrameHeader ReplyHeader(uint64_t id, const std::string& body, uint8_t flags) {
 
 }  // namespace
 
-// Lets the connection count the replies that wait for the socket.
-class ReplyWrite : public AwaitedWrite {
+// Lets the connection know that somebody waits for the socket.
+class PutWrite : public AwaitedWrite {
  public:
-  explicit ReplyWrite(ServerConnection* connection) : connection_(connection) {}
+  explicit PutWrite(ServerConnection* connection) : connection_(connection) {}
 
  protected:
-  void Queued() override { connection_->CountUnsentReply(1); }
+  void Queued() override { connection_->CountWaiting(ServerConnection::kToClient, 1); }
+  void Done(const Status& status) override {
+    connection_->CountWaiting(ServerConnection::kToClient, -1);
+    AwaitedWrite::Done(status);
+  }
+
+ private:
+  ServerConnection* const connection_;
+};
+
+// And how many replies do.
+class ReplyWrite : public PutWrite {
+ public:
+  explicit ReplyWrite(ServerConnection* connection) : PutWrite(connection), connection_(connection) {}
+
+ protected:
+  void Queued() override {
+    connection_->CountUnsentReply(1);
+    PutWrite::Queued();
+  }
   void Done(const Status& status) override {
     connection_->CountUnsentReply(-1);
-    AwaitedWrite::Done(status);
+    PutWrite::Done(status);
   }
 
  private:
@@ -112,7 +131,7 @@ Task<Status> TcpIncomingCall::Put(uint64_t memory_offset,
   BufferCursor<const std::byte> cursor(buffers);
   while (length > 0) {
     const auto part = static_cast<uint32_t>(std::min<uint64_t>(length, kMaxPayload));
-    AwaitedWrite write;
+    PutWrite write(connection_.get());
     if (!kept_.empty()) write.pieces.push_back({kept_.data(), kept_.size()});
     write.SetHeader(TransferHeader(FrameType::kPut, id_, memory_offset, part));
     cursor.Take(part, &write.pieces);
@@ -149,9 +168,12 @@ Task<Status> TcpIncomingCall::Get(uint64_t memory_offset, std::span<const std::s
 Task<Status> TcpIncomingCall::GetPieces(uint64_t offset, uint32_t length, std::span<iovec> pieces) {
   ServerConnection::PendingTransfer get{offset, length, pieces};
   CO_RETURN_IF_ERROR(connection_->AddTransfer(id_, &get));
+  connection_->CountWaiting(ServerConnection::kFromClient, 1);
   connection_->SendFrame(TransferHeader(FrameType::kGet, id_, offset, length), std::string());
   // Set by the data's arrival or, after the reader has stopped, by the connection's end.
-  co_return co_await get.done.Wait();
+  Status status = co_await get.done.Wait();
+  connection_->CountWaiting(ServerConnection::kFromClient, -1);
+  co_return status;
 }
 
 Task<Status> TcpIncomingCall::Reply(std::string body) {

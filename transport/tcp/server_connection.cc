@@ -16,6 +16,7 @@ namespace nacre {
 namespace {
 
 constexpr Duration kGreetingTimeout = std::chrono::seconds(10);
+constexpr int kLooksInTimeout = 4;
 
 }  // namespace
 
@@ -42,6 +43,7 @@ ServerConnection::ServerConnection(StreamSocket socket, std::string name, std::s
       sink_(std::move(sink)),
       clock_(clock),
       calls_at_once_(options.calls_per_connection),
+      transfer_timeout_(options.transfer_timeout),
       identity_(options.identity),
       offers_(options.offers),
       attach_(options.attach),
@@ -55,6 +57,12 @@ void ServerConnection::Serve() {
     std::lock_guard lock(mutex_);
     greeting_timer_ = clock_.After(executor(), kGreetingTimeout, std::move(expire));
   }
+  stalled_ = std::make_shared<Watchdog>(
+      executor(), clock_,
+      [weak = std::weak_ptr(std::static_pointer_cast<ServerConnection>(shared_from_this()))](Duration now) {
+        auto self = weak.lock();
+        return self == nullptr ? kNoDeadline : self->Expire(now);
+      });
   count().server_connections.Add();
   Start();
 }
@@ -209,12 +217,53 @@ Task<Status> ServerConnection::Send(AwaitedWrite& write) {
   co_return ErrnoError(ECONNRESET, absl::StrFormat("the caller is gone: %s", status.message()));
 }
 
+uint64_t ServerConnection::Moved(Direction direction) {
+  return direction == kFromClient ? reader().received() : writer().sent();
+}
+
+void ServerConnection::CountWaiting(Direction direction, int change) {
+  const Duration now = change > 0 ? clock_.Now() : Duration(0);
+  {
+    std::lock_guard lock(mutex_);
+    Waiting& waiting = waiting_[direction];
+    waiting.count += change;
+    if (change < 0 || waiting.count != 1) return;
+    waiting.bytes = Moved(direction);
+    waiting.since = now;
+  }
+  stalled_->Arm(DeadlineAfter(now, transfer_timeout_ / kLooksInTimeout));
+}
+
+// Looks several times within the time-out, to see when bytes moved last.
+Duration ServerConnection::Expire(Duration now) {
+  bool any = false, stalled = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (Direction direction : {kFromClient, kToClient}) {
+      Waiting& waiting = waiting_[direction];
+      if (waiting.count <= 0) continue;
+      any = true;
+      const uint64_t moved = Moved(direction);
+      if (std::exchange(waiting.bytes, moved) != moved) waiting.since = now;
+      stalled = stalled || now - waiting.since >= transfer_timeout_;
+    }
+  }
+  if (!any) return kNoDeadline;
+  if (!stalled) return DeadlineAfter(now, transfer_timeout_ / kLooksInTimeout);
+  count().server_stalled.Add();
+  Shutdown(ErrnoError(ETIMEDOUT, absl::StrFormat("it neither sent nor took a byte for %d ms, with calls that "
+                                                 "wait for it",
+                                                 transfer_timeout_ / std::chrono::milliseconds(1))));
+  return kNoDeadline;
+}
+
 void ServerConnection::CountUnsentReply(int change) {
   std::lock_guard lock(mutex_);
   unsent_replies_ += change;
 }
 
 void ServerConnection::OnClosed(const Status& why) {
+  if (stalled_ != nullptr) stalled_->Stop();
   std::vector<PendingTransfer*> transfers;
   absl::AnyInvocable<void()> lost;
   std::shared_ptr<Attachment> attachment;
@@ -235,6 +284,8 @@ void ServerConnection::OnClosed(const Status& why) {
     if (auto more = limit.Admit(clock_.Now())) {
       LogWarning("data plane: closed the connection from %s: %s%s", name_, why.message(), *more);
     }
+  } else if (why.code() == absl::StatusCode::kDeadlineExceeded) {
+    LogWarning("data plane: gave up the connection from %s: %s", name_, why.message());
   } else {
     LogDebug("data plane: the connection from %s has ended: %s", name_, why.message());
   }

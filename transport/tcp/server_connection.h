@@ -1,9 +1,11 @@
 // The server's end of one connection: starts a handler for each call, receives what they get straight into
-// their buffers. Thread-safe.
+// their buffers. A client that is waited for and moves no byte for TcpOptions::transfer_timeout loses the
+// connection, so that nothing which a handler holds depends on a client that is frozen. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -69,6 +71,7 @@ class ServerConnection : public Connection {
  private:
   friend class TcpIncomingCall;
   friend class ReplyWrite;
+  friend class PutWrite;
 
   Task<Status> OnHello(FrameHeader header);
   Task<Status> OnData(FrameHeader header);
@@ -80,10 +83,22 @@ class ServerConnection : public Connection {
   Task<Status> Send(AwaitedWrite& write);
   void CountUnsentReply(int change);
 
+  // What a handler waits for: that the client sends what it was asked for, or takes what it is sent.
+  enum Direction { kFromClient, kToClient };
+  struct Waiting {
+    int64_t count = 0;   // for a moment it may be below what is true
+    uint64_t bytes = 0;  // moved by `since`, when some were seen to move or the first began to wait
+    Duration since{0};
+  };
+  void CountWaiting(Direction direction, int change);
+  uint64_t Moved(Direction direction);
+  Duration Expire(Duration now);
+
   std::string name_;  // with the client's identity after the greeting; only for the reader
   const std::shared_ptr<CallSink> sink_;
   Clock& clock_;
   const size_t calls_at_once_;
+  const Duration transfer_timeout_;
   const std::string identity_;
   const std::function<std::vector<PathOffer>()> offers_;
   const AttachHandler attach_;
@@ -95,7 +110,9 @@ class ServerConnection : public Connection {
   std::shared_ptr<Attachment> attachment_;
   // The calls in progress, each with what its handler waits for.
   absl::flat_hash_map<uint64_t, PendingTransfer*> calls_;
-  int64_t unsent_replies_ = 0;  // that wait for the socket; for a moment it may be below what is true
+  std::shared_ptr<Watchdog> stalled_;  // from Serve on
+  std::array<Waiting, 2> waiting_;     // by Direction
+  int64_t unsent_replies_ = 0;         // that wait for the socket; for a moment it may be below what is true
 };
 
 // Makes the server's end of a connection that was accepted.

@@ -14,6 +14,7 @@ StreamCounters::StreamCounters(const std::string& kind)
       server_bytes_got(GetCounter(kind + ".server.bytes_got")),
       server_connections(GetCounter(kind + ".server.connections")),
       server_refused(GetCounter(kind + ".server.connections_refused")),
+      server_stalled(GetCounter(kind + ".server.connections_stalled")),
       protocol_errors(GetCounter(kind + ".protocol_errors")) {}
 
 StreamCounters& StreamCounters::Tcp() {

@@ -25,6 +25,7 @@ struct StreamCounters {
   Counter& server_bytes_got;
   Counter& server_connections;
   Counter& server_refused;
+  Counter& server_stalled;
   Counter& protocol_errors;
 };
 

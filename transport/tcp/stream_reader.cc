@@ -42,6 +42,7 @@ Task<Status> StreamReader::Receive(std::span<const asio::mutable_buffer> buffers
   auto read = [this, buffers](auto done) { socket_.async_read_some(buffers, std::move(done)); };
   auto [error, n] = co_await Operation<error_code, size_t>(read);
   *received = n;
+  received_.store(received_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   if (!error) co_return OkStatus();
   if (error == asio::error::eof) co_return ErrnoError(ECONNRESET, "the other side closed the connection");
   co_return ErrnoError(error.value(), error.message());

@@ -33,6 +33,9 @@ class StreamReader {
   // As Read, as far as the buffer goes; what is left to read is left in *pieces.
   void TakeBuffered(std::span<iovec>* pieces);
 
+  // Bytes that have come so far. From any thread.
+  uint64_t received() const { return received_.load(std::memory_order_relaxed); }
+
   static constexpr size_t kBufferSize = 16 << 10;
 
  private:
@@ -45,6 +48,7 @@ class StreamReader {
   const std::atomic<bool>& stopped_;
   const std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0, end_ = 0;
+  std::atomic<uint64_t> received_ = 0;
   int low_water_ = 1;
 };
 

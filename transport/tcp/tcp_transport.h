@@ -34,6 +34,9 @@ struct TcpOptions {
   // Of a listener.
   int calls_per_connection = 256;  // at once; clients are told and keep to it
   int max_connections = 16384;
+  // A client from which bytes are wanted, or for which some are waiting, and that moves none for so long
+  // loses its connection: it keeps memory and locks of the server's.
+  Duration transfer_timeout = std::chrono::seconds(10);
   std::function<std::vector<PathOffer>()> offers;  // what the hello says about other paths; may be null
   AttachHandler attach;                            // may be null
 };

@@ -95,6 +95,7 @@ Status WriteQueue::SendSome(std::span<WriteOp* const> ops, bool* blocked) {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno != EAGAIN) return ErrnoError(errno, std::strerror(errno));
     size_t left = std::max<ssize_t>(sent, 0);
+    sent_.fetch_add(left, std::memory_order_relaxed);
     for (WriteOp* op : ops) {
       for (; op->next_ < op->pieces.size(); ++op->next_) {
         iovec& piece = op->pieces[op->next_];

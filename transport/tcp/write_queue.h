@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -62,6 +63,9 @@ class WriteQueue {
   // system call, and one waking of the other side, instead of several. `most` writes together leave at once.
   void Gather(size_t most);
 
+  // Bytes that the socket has taken so far. From any thread.
+  uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
+
   // What is queued and what comes later fails with `why`. The socket has been shut down before.
   void Close(Status why);
 
@@ -82,6 +86,7 @@ class WriteQueue {
   size_t most_gathered_ = 0;  // not 0: EndGathering will come, and is busy unless somebody sends before it
   std::deque<WriteOp*> pending_;
   Status closed_;  // not OK after Close
+  std::atomic<uint64_t> sent_ = 0;
 };
 
 }  // namespace nacre
