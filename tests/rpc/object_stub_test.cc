@@ -103,7 +103,7 @@ TEST_F(ObjectStubTest, AMutationIsDoneOnceWhateverGetsLost) {
         return FakePeer::Fate::kDeliver;
     }
   };
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(Run(stub, Punch()).ok());
   EXPECT_EQ(peer_->mutations, 5);
   EXPECT_THAT(peer_->done, ElementsAre(1, 2, 3, 4, 5));
@@ -114,7 +114,7 @@ TEST_F(ObjectStubTest, AMutationIsDoneOnceWhateverGetsLost) {
 }
 
 TEST_F(ObjectStubTest, LowWaterStaysBelowWhatIsUnanswered) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   OneShot<Unit> gate;
   peer_->gate = &gate;
   peer_->gated_sequence = 1;
@@ -136,7 +136,7 @@ TEST_F(ObjectStubTest, LowWaterStaysBelowWhatIsUnanswered) {
 }
 
 TEST_F(ObjectStubTest, EachOstHasItsOwnSequencesAndReadsHaveNone) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   ASSERT_TRUE(Run(stub, Punch(1)).ok());
   ASSERT_TRUE(Run(stub, Punch(2)).ok());
   EXPECT_EQ(peer_->seen[0].sequence(), 1);
@@ -155,7 +155,7 @@ TEST_F(ObjectStubTest, SoftGivesUpWithEioAndLetsTheSequenceGo) {
   RetryPolicy policy = Quick();
   policy.hard = false;
   policy.soft_timeout = 20ms;
-  ObjectStub stub(peer_, RealClock(), 7, policy);
+  ObjectStub stub(peer_, RealClock(), 7, 1, policy);
   peer_->next_fate = [] { return FakePeer::Fate::kLoseRequest; };
   auto reply = Run(stub, Punch());
   EXPECT_EQ(ToErrno(reply.status()), EIO);
@@ -169,7 +169,7 @@ TEST_F(ObjectStubTest, SoftGivesUpWithEioAndLetsTheSequenceGo) {
 }
 
 TEST_F(ObjectStubTest, TheReplysOwnStatusIsFinal) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   peer_->reply_status = ErrnoError(ENOSPC, "OST 3 is full");
   auto reply = Run(stub, Punch());
   EXPECT_EQ(ToErrno(reply.status()), ENOSPC);
@@ -178,7 +178,7 @@ TEST_F(ObjectStubTest, TheReplysOwnStatusIsFinal) {
 }
 
 TEST_F(ObjectStubTest, AMalformedReplyIsAnErrorThatNamesTheServer) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   peer_->raw_reply = "\xff\xff\xff";
   auto reply = Run(stub, Punch());
   EXPECT_EQ(ToErrno(reply.status()), EIO);
@@ -186,7 +186,7 @@ TEST_F(ObjectStubTest, AMalformedReplyIsAnErrorThatNamesTheServer) {
 }
 
 TEST_F(ObjectStubTest, ARequestTooLargeIsRefusedHere) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   proto::ObjectRequest request;
   for (int i = 0; i < 100'000; ++i) {
     auto* object = request.mutable_destroy()->add_objects();
@@ -198,7 +198,7 @@ TEST_F(ObjectStubTest, ARequestTooLargeIsRefusedHere) {
 }
 
 TEST_F(ObjectStubTest, CloseEndsAHardWait) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   peer_->next_fate = [] { return FakePeer::Fate::kLoseRequest; };
   Reply reply;
   Start(stub, Punch(), reply);
@@ -211,7 +211,7 @@ TEST_F(ObjectStubTest, CloseEndsAHardWait) {
 }
 
 TEST_F(ObjectStubTest, AMovedServerIsFoundByTheNextAttempt) {
-  ObjectStub stub(peer_, RealClock(), 7, Quick());
+  ObjectStub stub(peer_, RealClock(), 7, 1, Quick());
   peer_->next_fate = [] { return FakePeer::Fate::kLoseReply; };
   Reply reply;
   Start(stub, Punch(), reply);
@@ -224,11 +224,11 @@ TEST_F(ObjectStubTest, AMovedServerIsFoundByTheNextAttempt) {
 }
 
 TEST_F(ObjectStubTest, TheMdsNeverFallsBelowAnEarlierProcess) {
-  ObjectStub before(peer_, RealClock(), 0, Quick());
+  ObjectStub before(peer_, RealClock(), 0, 1, Quick());
   ASSERT_TRUE(Run(before, Punch()).ok());
   ASSERT_TRUE(Run(before, Punch()).ok());
   uint64_t last = peer_->seen.back().sequence();
-  ObjectStub after(peer_, RealClock(), 0, Quick());
+  ObjectStub after(peer_, RealClock(), 0, 1, Quick());
   ASSERT_TRUE(Run(after, Punch()).ok());
   EXPECT_GT(peer_->seen.back().low_water(), last);
 }

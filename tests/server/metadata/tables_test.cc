@@ -35,7 +35,7 @@ TEST(Tables, ACommitThatASyncOvertakesIsStillToBeSynced) {
   store.hold = true;
   std::optional<Status> committed;
   KvBatch batch;
-  batch.Put(TableKey(Table::kSizeRecovery), EncodeNumber(1));
+  batch.Put(TableKey(Table::kLosses), EncodeNumber(1));
   Spawn(context.get_executor(), tables->CommitBatch(std::move(batch)),
         [&](Status status) { committed = std::move(status); });
   context.poll();
