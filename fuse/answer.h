@@ -20,9 +20,6 @@ enum class Patience {
   kUntilSignal,  // until a signal ends the caller
   kUntilExit,    // the same, and the caller may be past its last signal: a close at exit (FLUSH)
   kForEver,      // nobody waits for it (RELEASE)
-  // For a moment: pages are locked until it is answered, killed callers or not, and whoever really wants them
-  // asks again, by a request of his own, after it has failed (readahead).
-  kForAMoment,
 };
 
 class Interrupts;

@@ -14,7 +14,6 @@ constexpr int kRestAfter = 25;  // rounds with nothing to look at: until then no
 // handler may be there to end it (a shell, an interpreter). The same for one that cannot be seen.
 constexpr Duration kAskedAfter = 2s;
 constexpr Duration kUnseenAfter = 5s;
-constexpr Duration kMoment = 2s;
 // A close at the end of a process gives a server that works the time to take back its locks.
 constexpr Duration kExitAfter = 1s;
 
@@ -55,7 +54,7 @@ void Interrupts::Watch(const std::shared_ptr<Answer>& answer) {
       Watched& watched = watched_[answer->request_];
       watched.answer = answer;
       answer->watched_by_ = this;
-      if (answer->patience != Patience::kUntilSignal) LookAfter(watched);
+      if (answer->patience == Patience::kUntilExit) LookAfter(watched);
     }
     fuse_req_interrupt_func(answer->request_, OnInterrupt, this);  // calls it at once if a signal has come
   }
@@ -145,13 +144,6 @@ void Interrupts::Run() {
     }
     lock.unlock();
     for (const Look& look : looks) {
-      if (look.answer->patience == Patience::kForAMoment) {
-        if (look.waited < kMoment) continue;
-        look.answer->Signal();
-        look.answer->Cancel(ErrnoError(EINTR, "read ahead: the server does not answer"));
-        if (fuse_req_t request = look.answer->Take()) fuse_reply_err(request, EIO);
-        continue;
-      }
       if (look.first) look.answer->Signal();
       if (!LetGo(StateOfCaller(look.answer->pid), look.answer->patience, look.signalled, look.waited))
         continue;

@@ -22,20 +22,7 @@ enum class WriteKind {
   kWriteback,  // of a mapping
 };
 
-// How long a read may keep its caller, and the pages that it fills locked. One of several pages is readahead,
-// in the background; what a process waits for is then asked for page by page, after the readahead has failed
-// (on kernels with larger pages in one piece, hence the memory of the failure).
-Patience PatienceOfRead(Session& session, const Fid& fid, bool fills_pages, size_t size) {
-  const bool ahead = fills_pages && size > kBlockSize && !session.ReadAheadFailed(fid);
-  return ahead ? Patience::kForAMoment : Patience::kUntilSignal;
-}
-
-Task<void> Read(Request request, Fid fid, client::HandlePtr handle, bool fills_pages, uint64_t offset,
-                size_t size) {
-  if (request.answer()->patience == Patience::kForAMoment) {
-    Session& session = request.session();
-    request.answer()->OnSignal([&session, fid] { session.NoteFailedReadAhead(fid); });
-  }
+Task<void> Read(Request request, client::HandlePtr handle, bool fills_pages, uint64_t offset, size_t size) {
   if (fills_pages) {
     Status held = co_await request.filesystem().HoldPages(handle);
     if (!held.ok()) co_return request.Done(held);
@@ -73,11 +60,8 @@ Task<void> Write(Request request, Fid fid, client::HandlePtr handle, WriteKind k
 }  // namespace
 
 void AddIo(fuse_lowlevel_ops* ops) {
-  ops->read = [](fuse_req_t raw, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* info) {
-    const Fid fid = FidOf(raw, node);
-    const bool fills_pages = FillsPages(*info);
-    StartWith(PatienceOfRead(SessionOf(raw), fid, fills_pages, size), raw, Read, fid, HandleOf(*info),
-              fills_pages, static_cast<uint64_t>(offset), size);
+  ops->read = [](fuse_req_t raw, fuse_ino_t, size_t size, off_t offset, fuse_file_info* info) {
+    Start(raw, Read, HandleOf(*info), FillsPages(*info), static_cast<uint64_t>(offset), size);
   };
   // Never from a pipe: FUSE_CAP_SPLICE_READ is off, the bytes are needed in memory (checksums, cache).
   ops->write_buf = [](fuse_req_t raw, fuse_ino_t node, fuse_bufvec* buffers, off_t offset,

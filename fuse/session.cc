@@ -22,8 +22,6 @@ constexpr size_t kBufferSize =
 constexpr size_t kWholeBuffers =
     32;  // at most that tasks keep; then bytes are copied into memory of their size
 
-constexpr Duration kFailedLately = 500ms;
-
 // Of the request that this thread is handing out.
 thread_local std::shared_ptr<std::byte> current_buffer;
 thread_local std::shared_ptr<Answer> current_answer;
@@ -103,19 +101,6 @@ std::shared_ptr<std::byte> Session::KeepBytes(std::span<const std::byte>* bytes)
   std::memcpy(copy.get(), bytes->data(), bytes->size());
   *bytes = std::span<const std::byte>(copy.get(), bytes->size());
   return std::shared_ptr<std::byte>(copy, copy.get());
-}
-
-void Session::NoteFailedReadAhead(const Fid& fid) {
-  const Duration now = RealClock().Now();
-  std::lock_guard lock(failed_mutex_);
-  std::erase_if(failed_read_ahead_, [&](const auto& failed) { return now - failed.second > kFailedLately; });
-  failed_read_ahead_[fid] = now;
-}
-
-bool Session::ReadAheadFailed(const Fid& fid) {
-  std::lock_guard lock(failed_mutex_);
-  auto it = failed_read_ahead_.find(fid);
-  return it != failed_read_ahead_.end() && RealClock().Now() - it->second <= kFailedLately;
 }
 
 Status Session::Start() {

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -55,11 +54,6 @@ class Session : public std::enable_shared_from_this<Session> {
   // next has ended. What is returned holds them if it is a copy, which they are while many tasks are at work.
   std::shared_ptr<std::byte> KeepBytes(std::span<const std::byte>* bytes);
 
-  // Readahead of this file has just failed because its server is away: what is asked for now may be what
-  // somebody waits for.
-  void NoteFailedReadAhead(const Fid& fid);
-  bool ReadAheadFailed(const Fid& fid);
-
  private:
   Status MountKernel();
   void SetReadAhead();
@@ -81,9 +75,6 @@ class Session : public std::enable_shared_from_this<Session> {
   Interrupts interrupts_{RealClock()};
   std::unique_ptr<Invalidator> invalidator_;
   OneShot<Unit> ended_;
-
-  std::mutex failed_mutex_;
-  std::map<Fid, Duration> failed_read_ahead_;  // when
 
   std::atomic<int64_t> running_{0};  // requests
   std::mutex mutex_;

@@ -93,22 +93,6 @@ TEST_F(InterruptsTest, AReaderIsKilled) {
   }
 }
 
-// Readahead that is not answered fails, so that its pages are free; the reader waits on, and gets the bytes.
-TEST_F(InterruptsTest, AReaderOutlivesItsReadahead) {
-  pid_t child = BlockedReader(0);
-  EXPECT_EQ(Ends(child, 4s), -1);
-  std::promise<void> forgotten;
-  std::thread forget([&] {
-    filesystem_.HoldReads(false);
-    filesystem_.Forget(filesystem_.FidOf("file"));
-    forgotten.set_value();
-  });
-  EXPECT_EQ(forgotten.get_future().wait_for(5s), std::future_status::ready);
-  forget.join();
-  EXPECT_EQ(Ends(child, 5s), 0);
-  EXPECT_EQ(ReadFile("file"), std::string(8192, 'a'));
-}
-
 TEST_F(InterruptsTest, AReaderThatAHarmlessSignalHasMetIsKilledLater) {
   pid_t child = BlockedReader(O_DIRECT);
   ::kill(child, SIGURG);  // ignored by default; the kernel tells of the first signal only

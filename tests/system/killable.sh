@@ -7,21 +7,21 @@ begin killable 240 300 --own -- "$@"
 # Files on one OST each, spread over all, by a client that then forgets what is in them.
 make_files() {
   local i
-  for i in $(seq 0 7); do
+  for i in $(seq 0 15); do
     "$bin/nacre" setstripe -c 1 "$here/on.$i"
-    head -c 8M /dev/urandom >"$here/on.$i"
+    head -c 2M /dev/urandom >"$here/on.$i"
     head -c 100 /dev/urandom >"$here/small.$i"
   done
   "$loopback" stop "$cluster" client.1
   "$loopback" start "$cluster" client.1
 }
 
-# A file of which the dead OSS has bytes: one whose first bytes cannot be read within a second.
+# The files of which the dead OSS has bytes: those whose first bytes cannot be read within a second.
 find_stuck() {
   local i
-  for i in $(seq 0 7); do
-    timeout --signal=KILL 1 dd if="$here/on.$i" of=/dev/null bs=4k count=1 iflag=direct status=none || echo "$i"
-  done
+  for i in $(seq 0 15); do
+    timeout --signal=KILL 1 dd if="$here/on.$i" of=/dev/null bs=4k count=1 iflag=direct status=none || echo "$here/on.$i"
+  done >"$work/stuck" 2>/dev/null
 }
 
 # ended_by SIGNAL COMMAND…: the command hangs; two seconds after the signal it is gone.
@@ -46,34 +46,36 @@ ended_by() {
 with_sigint() { exec python3 -c 'import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])' "$@"; }
 export -f with_sigint
 
+# Each command on a file of its own: pages that the kernel reads ahead stay locked while the OST is away.
 kill_those_who_wait_for_an_ost() {
   local stuck
   "$loopback" kill "$cluster" oss.1
-  stuck=$(find_stuck 2>/dev/null)
-  stuck=${stuck%%$'\n'*}
-  [[ -n $stuck ]] || { echo "no file is on the dead OSS"; return 1; }
+  find_stuck
+  mapfile -t stuck <"$work/stuck"
+  ((${#stuck[@]} >= 4)) || { echo "only ${#stuck[@]} files are on the dead OSS"; return 1; }
   for signal in KILL INT TERM; do
-    ended_by "$signal" bash -c "with_sigint cat '$here/on.$stuck'"
-    ended_by "$signal" bash -c "with_sigint dd 'if=$here/on.$stuck' of=/dev/null bs=1M iflag=direct"
-    ended_by "$signal" bash -c "with_sigint dd if=/dev/zero 'of=$here/on.$stuck' bs=1M count=300 conv=notrunc oflag=sync"
-    ended_by "$signal" bash -c "with_sigint truncate -s 5000000 '$here/on.$stuck'"
+    ended_by "$signal" bash -c "with_sigint cat '${stuck[0]}'"
+    ended_by "$signal" bash -c "with_sigint dd 'if=${stuck[1]}' of=/dev/null bs=1M iflag=direct"
+    ended_by "$signal" bash -c "with_sigint dd if=/dev/zero 'of=${stuck[2]}' bs=1M count=300 conv=notrunc oflag=sync"
+    ended_by "$signal" bash -c "with_sigint truncate -s 500000 '${stuck[3]}'"
   done
-  echo "$stuck" >"$work/stuck"
 }
 
 # Many killed readers leave nothing behind that others would need.
 others_go_on() {
-  local i other all
-  all=$(find_stuck 2>/dev/null)
+  local i stuck other read=0
+  mapfile -t stuck <"$work/stuck"
   for ((i = 0; i < 40; i++)); do
-    timeout --signal=KILL 0.2 cat "$here/on.$(<"$work/stuck")" >/dev/null || true
-    timeout --signal=KILL 0.2 dd if="$here/on.$(<"$work/stuck")" of=/dev/null bs=1M iflag=direct status=none || true
+    timeout --signal=KILL 0.2 cat "${stuck[0]}" >/dev/null || true
+    timeout --signal=KILL 0.2 dd if="${stuck[1]}" of=/dev/null bs=1M iflag=direct status=none || true
   done
-  for other in $(seq 0 7); do
-    [[ " ${all//$'\n'/ } " == *" $other "* ]] && continue
-    timeout 10 cmp <(cat "$here/on.$other") <(dd if="$here/on.$other" bs=1M iflag=direct status=none)
-    echo "read on.$other"
-  done | grep -q read
+  for other in "$here"/on.*; do
+    grep -qxF "$other" "$work/stuck" && continue
+    timeout 10 cat "$other" >/dev/null
+    timeout 10 dd if="$other" of=/dev/null bs=1M iflag=direct status=none
+    read=$((read + 1))
+  done
+  ((read > 0))
   timeout 10 ls -l "$here" >/dev/null
 }
 
