@@ -87,9 +87,9 @@ ost_comes_back() {
 kill_those_who_wait_for_the_mds() {
   "$loopback" kill "$cluster" mds
   for signal in KILL INT TERM; do
-    ended_by "$signal" bash -c "with_sigint ls -l '$here/not/there'"
+    ended_by "$signal" bash -c "with_sigint stat -f '$here'"
     ended_by "$signal" bash -c "with_sigint cat '$here/small.0'"
-    ended_by "$signal" bash -c "with_sigint chmod 600 '$here/small.1'"
+    ended_by "$signal" bash -c "with_sigint python3 -c 'import os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); os.setxattr(\"$here/small.1\", \"user.a\", b\"1\")'"
     ended_by "$signal" bash -c "with_sigint flock '$here/small.2' true"
     ended_by "$signal" bash -c "with_sigint sh -c 'exec <\"$here/small.3\"; sleep 60'"
   done
