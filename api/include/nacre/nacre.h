@@ -161,8 +161,8 @@ typedef struct nacre_result {
   uint64_t struct_size;
   int32_t error; /* 0 or an errno value; ECANCELED, ETIMEDOUT: nobody writes into the buffer any more */
   uint32_t verification; /* nacre_verification */
-  uint64_t bytes; /* less than asked for: end of file. What lies behind them in the buffer is as it was. 0
-                     after an error. */
+  uint64_t bytes; /* less than asked for: end of file. What lies behind them in the buffer is as it was,
+                     or zeros where the file was cut while it was read. 0 after an error. */
   char path[40];  /* that the bytes took: "shm", "tcp", "tcp+staging", "shm+gpu", "rdma+gpu", "rdma+staging";
                      "mds": a small file that lives there */
   char message[192]; /* of an error, or its beginning: nacre_error_message() has all of the first one's */
