@@ -53,6 +53,10 @@ Task<StatusOr<std::shared_ptr<ClientConnection>>> ConnectAndGreet(Executor execu
   co_return connection;
 }
 
+// Copies into devices that are under way for one connection, each with what has to be kept for it. Twice what
+// a server may have shown at once.
+constexpr size_t kMostDeviceCopies = 4096;
+
 }  // namespace
 
 ShmClientConnection::ShmClientConnection(StreamSocket socket, std::string address, Clock& clock,
@@ -79,7 +83,10 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   count().client_bytes_put.Add(header.payload_length);
   if (call->memory.device() != nullptr) {
     co_await PinViews(call->memory.spans().front().region->device());
+    if (device_copies_ >= kMostDeviceCopies)
+      co_return ErrnoError(EPROTO, "it shows on and does not hear what has been taken");
     if (!call->result.BeginCopy()) co_return ErrnoError(EPROTO, "a put for a call that is over");
+    ++device_copies_;
     auto self = std::static_pointer_cast<ShmClientConnection>(shared_from_this());
     Spawn(executor(), CopyToDevice(std::move(self), header, std::move(call), std::move(from)));
     co_return OkStatus();
@@ -119,6 +126,7 @@ Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
   copied.Update(self->StillLent());
+  --self->device_copies_;
   std::string taken;
   AppendTakenFrame(header, &taken);
   self->SendBytes(std::move(taken));

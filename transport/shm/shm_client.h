@@ -5,6 +5,7 @@
 // nothing of what was done between in the CPU's caches. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -51,7 +52,8 @@ class ShmClientConnection : public ClientConnection {
   using Pins = std::vector<std::shared_ptr<void>>;
   std::map<std::shared_ptr<MemoryDevice>, Pins> pins_;  // of views_
   std::vector<Copy> copies_;
-  size_t replies_ = 0;  // since the last CopyAll
+  size_t replies_ = 0;                     // since the last CopyAll
+  std::atomic<size_t> device_copies_ = 0;  // under way
 };
 
 // For MakeStreamPeer.
