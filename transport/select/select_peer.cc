@@ -31,7 +31,13 @@ struct Choice {
   Status status = OkStatus();  // not OK: there is no way
   Way way;
   std::vector<std::string> refused;  // the better ones, each with why not
+  bool hopeful = false;              // one of these may work later
 };
+
+bool Offers(const Hello& hello, const std::string& path) {
+  return std::any_of(hello.offers.begin(), hello.offers.end(),
+                     [&](const PathOffer& offer) { return offer.path == path; });
+}
 
 class SelectCore : public std::enable_shared_from_this<SelectCore> {
  public:
@@ -101,6 +107,7 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   PathInfo info_{"none", "no call has been made yet"};  // without stats
   std::map<std::string, std::string> refused_;  // memory that the way does not reach: what instead, and why
   Duration look_again_ = Duration::zero();
+  bool hopeful_ = false;  // a better way may be there later: it was not refused for good
   std::vector<OneShot<Status>> waiters_;
 };
 
@@ -247,7 +254,7 @@ Way SelectCore::Chosen() {
     std::lock_guard lock(mutex_);
     if (closed_) return way;
     way = way_;
-    look = way.peer != nullptr && way.rank > 0 && !selecting_ && clock_.Coarse() >= look_again_;
+    look = way.peer != nullptr && hopeful_ && !selecting_ && clock_.Coarse() >= look_again_;
     selecting_ = selecting_ || look;
   }
   if (look) Spawn(executor_, Select(shared_from_this(), way.rank));
@@ -291,12 +298,14 @@ Task<Choice> SelectCore::Choose(std::shared_ptr<SelectCore> self, size_t better_
   }
   bool may_change = false;
   for (size_t rank = 0; rank < std::min(better_than, self->tcp_rank()); ++rank) {
+    const bool offered = Offers(*hello, self->NameOf(rank));
     StatusOr<std::shared_ptr<Peer>> peer = co_await Try(self, rank, *hello);
     if (peer.ok()) {
       choice.way = Way{*std::move(peer), rank};
       co_return choice;
     }
     may_change = may_change || IsRetryable(peer.status());
+    choice.hopeful = choice.hopeful || !offered || ToErrno(peer.status()) != ENOTSUP;
     choice.refused.push_back(absl::StrFormat("no %s: %s", self->NameOf(rank), peer.status().message()));
   }
   if (better_than <= self->tcp_rank()) co_return choice;
@@ -348,6 +357,7 @@ void SelectCore::Finish(Choice choice) {
     } else if (choice.way.peer != nullptr) {
       const bool changed = way_.peer == nullptr || way_.rank != choice.way.rank;
       way_ = choice.way;
+      hopeful_ = choice.hopeful;
       refused_.clear();
       info_ = {way_.peer->path().path, Reason(choice.refused)};
       if (changed) {
@@ -356,6 +366,7 @@ void SelectCore::Finish(Choice choice) {
             info_.reason.empty() ? "" : ": ", info_.reason);
       }
     } else if (way_.peer != nullptr) {
+      if (status.ok()) hopeful_ = choice.hopeful;
       if (status.ok()) info_.reason = Reason(choice.refused);
     } else {
       if (status.ok())

@@ -284,7 +284,7 @@ bool Channel::OnTurn() {
 }
 
 void Channel::ReturnTurn(uint64_t bytes) {
-  if (bytes > 0) rail_->turns().Return(bytes);
+  if (bytes > 0) rail_->turns().Return(this, bytes);
 }
 
 Status Channel::PostPart(Transfer* transfer) {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr Duration kPingTimeout = std::chrono::seconds(2);
 constexpr Duration kStuckTimeout = std::chrono::seconds(3);
+constexpr size_t kTrialBytes = 4096;
 constexpr size_t kWindows = 64;           // of a link
 constexpr size_t kMaxWindowsPerCall = 8;  // unless its memory is in more regions
 constexpr size_t kPartOfSmall = 4;        // large calls leave this part of windows and calls to small ones
@@ -87,8 +88,8 @@ Task<Status> ClientLink::Establish(std::shared_ptr<ClientLink> self, std::shared
     co_return status;
   }
   Status status = co_await Attach(self, std::move(rails), wanted, timeout);
-  if (status.ok()) status = co_await Ping(self, kPingTimeout);
   if (status.ok()) status = self->MakeWindows();
+  if (status.ok()) status = co_await TryOut(self);
   if (!status.ok()) self->Shutdown(status);
   std::lock_guard lock(self->mutex_);
   self->open_ = self->was_open_ = status.ok() && !self->closing();
@@ -115,9 +116,46 @@ Task<Status> ClientLink::Attach(std::shared_ptr<ClientLink> self, std::shared_pt
   co_return co_await RailSet::Join(std::move(rails), self, remote);
 }
 
-// That the queue pairs are joined does not say yet that packets find their way.
-Task<Status> ClientLink::Ping(std::shared_ptr<ClientLink> self, Duration timeout) {
-  if (!self->Send(FragmentKind::kPing, 0, 0, std::string())) co_return absl::UnavailableError("it has ended");
+// That the queue pairs are joined does not say yet that packets find their way, nor that a device has windows
+// that it binds them: a link whose first call with memory failed would be made again and again.
+Task<Status> ClientLink::TryOut(std::shared_ptr<ClientLink> self) {
+  std::vector<WindowBinding> windows;
+  if (!self->rail().domain()->windows()) co_return co_await Ping(self, std::move(windows), kPingTimeout);
+  std::vector<std::byte> memory(kTrialBytes);
+  CO_ASSIGN_OR_RETURN(std::unique_ptr<Registration> trial,
+                      Registration::Make(self->rail().domain(), memory.data(), memory.size(),
+                                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
+  const RegisteredPiece piece{trial->region(), reinterpret_cast<uint64_t>(memory.data()), memory.size()};
+  {
+    std::lock_guard lock(self->mutex_);
+    if (self->windows_ == nullptr) co_return absl::UnavailableError("it has ended");
+    windows.push_back(BindTo(self->windows_->Take(), piece, IBV_ACCESS_REMOTE_READ));
+  }
+  const WindowBinding binding = windows.front();
+  Status status = co_await Ping(self, std::move(windows), kPingTimeout);
+  if (status.ok()) {
+    Transfer back;
+    back.opcode = IBV_WR_LOCAL_INV;
+    back.parts.resize(1);
+    back.parts[0].remote_key = binding.key;
+    status = co_await self->Run(&back);
+  }
+  if (!status.ok()) {
+    self->Shutdown(status);
+    OneShot<Unit> closed = self->Closed();
+    co_await closed.Wait();  // nothing is bound to the memory any more
+    co_return absl::UnavailableError(absl::StrFormat("trying out %s with a memory window: %s",
+                                                     self->rail().port().name(), status.message()));
+  }
+  std::lock_guard lock(self->mutex_);
+  if (self->windows_ != nullptr) self->windows_->Return(binding.window);
+  co_return OkStatus();
+}
+
+Task<Status> ClientLink::Ping(std::shared_ptr<ClientLink> self, std::vector<WindowBinding> windows,
+                              Duration timeout) {
+  if (!self->Send(FragmentKind::kPing, 0, 0, std::string(), std::move(windows)))
+    co_return absl::UnavailableError("it has ended");
   auto expire = [pong = self->pong_, name = self->rail().port().name()] {
     pong.Set(
         absl::UnavailableError(absl::StrFormat("no RDMA packets arrive between %s and the server", name)));
@@ -167,9 +205,17 @@ Status ClientLink::Prepare(LinkCall* call) {
   }
   if (!rail().domain()->windows()) return OkStatus();
   call->plan = PlanWindows(pieces, kMaxWindowsPerCall);
+  for (const RegisteredPiece& stretch : call->plan.stretches) {
+    if (stretch.length <= kLongestWindow) continue;
+    return ErrnoError(ENOTSUP,
+                      absl::StrFormat("a call with %d bytes of memory in one piece; over RDMA %d are "
+                                      "the most",
+                                      stretch.length, kLongestWindow));
+  }
   if (call->plan.stretches.size() <= kWindows) return OkStatus();
-  return ErrnoError(EINVAL, absl::StrFormat("a call with memory in %d regions; over RDMA %d are the most",
-                                            call->plan.stretches.size(), kWindows));
+  return ErrnoError(ENOTSUP, absl::StrFormat("a call with memory in %d places that lie far apart; over RDMA "
+                                             "%d are the most",
+                                             call->plan.stretches.size(), kWindows));
 }
 
 Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink> self,
@@ -185,7 +231,7 @@ Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink>
         self->clock().After(self->executor(), call->deadline - self->clock().Now(), std::move(expire));
     CO_RETURN_IF_ERROR(co_await granted.Wait());
   }
-  co_return PutBudget::Share(std::move(puts), call->bytes);
+  co_return PutBudget::Share(std::move(puts), call->bytes, self.get());
 }
 
 bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {

@@ -88,7 +88,9 @@ class ClientLink : public Channel {
 
   static Task<Status> Attach(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
                              std::optional<RemotePort> wanted, Duration timeout);
-  static Task<Status> Ping(std::shared_ptr<ClientLink> self, Duration timeout);
+  static Task<Status> Ping(std::shared_ptr<ClientLink> self, std::vector<WindowBinding> windows,
+                           Duration timeout);
+  static Task<Status> TryOut(std::shared_ptr<ClientLink> self);
   Status OnMessage(const FragmentHeader& header, std::string_view message) override;
   void OnClosed(const Status& why) override;
   void OnTick(Duration now) override;

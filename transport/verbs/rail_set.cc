@@ -21,18 +21,27 @@ Status RailSet::Look() {
   return FindPorts(*ibverbs).status();
 }
 
-// Looking opens every device, and clients come in crowds.
-StatusOr<std::vector<PortInfo>> RailSet::Ports() {
-  const Duration now = clock_.Now();
-  {
-    std::lock_guard lock(mutex_);
-    if (!ports_.empty() && now - ports_seen_ < kPortsAreNew) return ports_;
-  }
+StatusOr<std::vector<PortInfo>> RailSet::Ports() { return LookOrRecall(true); }
+
+bool RailSet::HasPorts() { return LookOrRecall(false).ok(); }
+
+StatusOr<std::vector<PortInfo>> RailSet::LookOrRecall(bool doubt_none) {
   ASSIGN_OR_RETURN(const Ibverbs* ibverbs, LoadIbverbs());
+  std::unique_lock lock(mutex_);
+  const bool known = ports_ && (ports_->ok() || !doubt_none);
+  if (known && (looking_ || clock_.Now() - ports_seen_ < kPortsAreNew)) return *ports_;
+  while (looking_) {
+    looked_.wait(lock);
+    if (ports_ && !looking_) return *ports_;
+  }
+  looking_ = true;
+  ports_seen_ = clock_.Now();
+  lock.unlock();
   StatusOr<std::vector<PortInfo>> ports = FindPorts(*ibverbs);
-  std::lock_guard lock(mutex_);
-  ports_ = ports.ok() ? *ports : std::vector<PortInfo>();
-  ports_seen_ = now;
+  lock.lock();
+  looking_ = false;
+  ports_ = ports;
+  looked_.notify_all();
   return ports;
 }
 
@@ -59,7 +68,7 @@ StatusOr<std::shared_ptr<Rail>> RailSet::Open(const PortInfo& port) {
     if (rail->port().device == port.device && rail->port().port == port.port && !rail->failed()) return rail;
   }
   StatusOr<std::shared_ptr<Rail>> opened = Rail::Open(*ibverbs, port, executor_, clock_, options_);
-  if (!opened.ok()) ports_.clear();
+  if (!opened.ok()) ports_.reset();
   ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, std::move(opened));
   rail->OnFailure([weak = weak_from_this(), raw = rail.get()] {
     if (auto self = weak.lock()) self->Drop(raw);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <boost/asio/thread_pool.hpp>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,8 +24,10 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
     return std::shared_ptr<RailSet>(new RailSet(std::move(executor), clock, options));
   }
 
-  // The ports that can be rails, as they were a second ago at most. UNAVAILABLE: why there are none.
+  // The ports that can be rails, as they were a second ago at most. UNAVAILABLE: why there are none now.
   StatusOr<std::vector<PortInfo>> Ports();
+  // Whether there were any a second ago, or a little longer.
+  bool HasPorts();
 
   // UNAVAILABLE: the port cannot be used (any more).
   StatusOr<std::shared_ptr<Rail>> Open(const PortInfo& port);
@@ -35,7 +38,7 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   // The rail at the port with this GID.
   StatusOr<std::shared_ptr<Rail>> Choose(LinkLayer link, const Gid& gid);
 
-  // Whether Choose would find a rail: the reason if not.
+  // Whether this machine has a port that could be a rail, seen afresh: the reason if not.
   static Status Look();
 
   // Joins a channel to the other end without holding up the caller's thread. UNAVAILABLE: also when too many
@@ -55,6 +58,9 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
         options_(options),
         regions_(std::make_shared<RegionTable>()) {}
   void Drop(const Rail* rail);
+  // To look opens every device, which takes milliseconds each, and clients come in crowds: one looks at a
+  // time, and the others take what was seen before. `doubt_none`: unless that was nothing.
+  StatusOr<std::vector<PortInfo>> LookOrRecall(bool doubt_none);
 
   const Executor executor_;
   Clock& clock_;
@@ -62,8 +68,10 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   const std::shared_ptr<RegionTable> regions_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Rail>> rails_;
-  std::vector<PortInfo> ports_;                 // empty: not known
-  Duration ports_seen_{};                       // when they were
+  std::optional<StatusOr<std::vector<PortInfo>>> ports_;  // none: not known
+  Duration ports_seen_{};                                 // when they were
+  bool looking_ = false;
+  std::condition_variable looked_;
   std::unique_ptr<asio::thread_pool> joiners_;  // made when first needed
   bool stopped_ = false;
   std::atomic<int> joining_ = 0;

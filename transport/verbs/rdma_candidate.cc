@@ -13,15 +13,17 @@ namespace {
 
 class OfferingListener : public Listener {
  public:
-  OfferingListener(std::unique_ptr<Listener> listener, const std::string& host)
-      : listener_(std::move(listener)) {
+  OfferingListener(std::unique_ptr<Listener> listener, const std::string& host,
+                   std::shared_ptr<verbs::RailSet> rails)
+      : listener_(std::move(listener)), rails_(std::move(rails)) {
     const std::string address = listener_->address();
     offer_ = absl::StrCat(host, address.substr(address.rfind(':')));
   }
-  std::string address() const override { return LookForRdma().ok() ? offer_ : std::string(); }
+  std::string address() const override { return rails_->HasPorts() ? offer_ : std::string(); }
 
  private:
   const std::unique_ptr<Listener> listener_;
+  const std::shared_ptr<verbs::RailSet> rails_;
   std::string offer_;
 };
 
@@ -45,6 +47,10 @@ class RdmaCandidate : public PathCandidate {
     return rails_->regions()->Register(data, size);
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) override {
+    return rails_->regions()->RegisterShared(std::move(memory));
+  }
+
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
                                                          std::byte* data, size_t size) override {
     return rails_->regions()->RegisterDevice(std::move(device), data, size);
@@ -55,13 +61,13 @@ class RdmaCandidate : public PathCandidate {
     ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
                      verbs::MakeVerbsListener(executor_, clock_, options_.verbs.control, rails_,
                                               absl::StrCat(options_.listen_host, ":0"), std::move(handler)));
-    return std::make_unique<OfferingListener>(std::move(listener), options_.offered_host);
+    return std::make_unique<OfferingListener>(std::move(listener), options_.offered_host, rails_);
   }
 
   Task<StatusOr<std::shared_ptr<Peer>>> Connect(std::string offer, Duration timeout,
                                                 std::shared_ptr<PathMeters> meters) override {
-    Status here = LookForRdma();
-    if (!here.ok()) co_return here;
+    StatusOr<std::vector<verbs::PortInfo>> here = rails_->Ports();
+    if (!here.ok()) co_return here.status();
     TcpOptions control = options_.verbs.control;
     co_return co_await verbs::ConnectVerbsPeer(executor_, clock_, std::move(control), rails_,
                                                std::move(offer), timeout, std::move(meters));

@@ -25,6 +25,10 @@ class VerbsTransport : public Transport {
     return rails_->regions()->Register(data, size);
   }
 
+  StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) override {
+    return rails_->regions()->RegisterShared(std::move(memory));
+  }
+
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterDevice(std::shared_ptr<MemoryDevice> device,
                                                          std::byte* data, size_t size) override {
     return rails_->regions()->RegisterDevice(std::move(device), data, size);

@@ -14,7 +14,7 @@ uint64_t End(const RegisteredPiece& piece) { return piece.address + piece.length
 
 }  // namespace
 
-WindowPlan PlanWindows(const std::vector<RegisteredPiece>& pieces, size_t most) {
+WindowPlan PlanWindows(const std::vector<RegisteredPiece>& pieces, size_t most, uint64_t longest) {
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -43,7 +43,8 @@ WindowPlan PlanWindows(const std::vector<RegisteredPiece>& pieces, size_t most) 
   plan.stretch_of.resize(pieces.size());
   for (size_t i = 0; i < order.size(); ++i) {
     const RegisteredPiece& piece = pieces[order[i]];
-    if (begins[i]) plan.stretches.push_back(piece);
+    const bool fits = !plan.stretches.empty() && End(piece) - plan.stretches.back().address <= longest;
+    if (begins[i] || !fits) plan.stretches.push_back(piece);
     RegisteredPiece& stretch = plan.stretches.back();
     stretch.length = std::max(End(stretch), End(piece)) - stretch.address;
     plan.stretch_of[order[i]] = plan.stretches.size() - 1;

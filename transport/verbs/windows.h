@@ -25,9 +25,15 @@ struct WindowPlan {
   std::vector<size_t> stretch_of;  // by piece
 };
 
+// Devices bind no more in one window: 2 GiB with mlx5. A quarter of that is far more than any call needs, and
+// bounds what of the memory between its pieces a server can reach.
+inline constexpr uint64_t kLongestWindow = 512 << 20;
+
 // Few stretches that hold all pieces: `most`, or one for each region if there are more of these. Where pieces
-// outnumber them, those with the least between them share one.
-WindowPlan PlanWindows(const std::vector<RegisteredPiece>& pieces, size_t most);
+// outnumber them, those with the least between them share one, as long as that is not longer than `longest`;
+// so there may be more than `most`. A piece that is longer by itself has a stretch of its length.
+WindowPlan PlanWindows(const std::vector<RegisteredPiece>& pieces, size_t most,
+                       uint64_t longest = kLongestWindow);
 
 class WindowPool {
  public:

@@ -22,6 +22,9 @@ int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
   if (static_cast<uint32_t>(request->num_sge) > pair->pieces) return EINVAL;
   Work work;
   work.request = *request;
+  constexpr uint64_t kLongestBinding = uint64_t{2} << 30;  // as mlx5
+  if (request->opcode == IBV_WR_BIND_MW && request->bind_mw.bind_info.length > kLongestBinding)
+    return EOPNOTSUPP;
   if (request->opcode == IBV_WR_BIND_MW) work.window_key = request->bind_mw.mw->rkey;
   work.pieces.assign(request->sg_list, request->sg_list + request->num_sge);
   if ((request->send_flags & IBV_SEND_INLINE) != 0) {
@@ -216,7 +219,8 @@ bool IsMapped(const void* address) {
 ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
   FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
-  errno = device.memory_error;
+  const bool refused = device.refused_memory == nullptr || device.refused_memory == data;
+  errno = refused ? device.memory_error : 0;
   if (errno != 0) return nullptr;
   auto* memory = static_cast<std::byte*>(data);
   if (size > 0 && !IsMapped(data)) memory = device.peer_memory ? device.peer_memory(memory, size) : nullptr;

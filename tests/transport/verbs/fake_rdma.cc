@@ -159,6 +159,7 @@ ibv_wc_status FakeRdma::State::Bind(QueuePair* pair, const Work& work) {
   auto found = windows.find(bind.rkey & ~0xffu);
   if (found == windows.end() || found->second != bind.mw || bind.mw->pd != pair->pd)
     return IBV_WC_MW_BIND_ERR;
+  if (!traits.binds) return IBV_WC_MW_BIND_ERR;
   Window* window = found->second;
   auto* region = static_cast<Region*>(bind.bind_info.mr);
   const bool inside =
@@ -321,8 +322,9 @@ void FakeRdma::RefuseDmaBufs(int error, int device) {
   state_->dma_buf_device = device;
 }
 
-void FakeRdma::RefuseMemory(int error) {
+void FakeRdma::RefuseMemory(int error, const void* address) {
   std::lock_guard lock(state_->mutex);
+  state_->refused_memory = address;
   state_->memory_error = error;
 }
 

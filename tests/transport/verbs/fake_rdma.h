@@ -23,6 +23,7 @@ class FakeRdma {
  public:
   struct Traits {
     bool windows = true;
+    bool binds = true;                // the windows that it has
     bool last_receive_events = true;  // not every driver has them
     int devices = 1;
     bool isolated = false;  // packets arrive on the device alone that they were sent from
@@ -60,8 +61,8 @@ class FakeRdma {
   // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
   // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda). Of one device, or all (-1).
   void RefuseDmaBufs(int error, int device = -1);
-  // What ibv_reg_mr says from now on; 0: it works.
-  void RefuseMemory(int error);
+  // What ibv_reg_mr says from now on; 0: it works. Of any memory, or what begins there.
+  void RefuseMemory(int error, const void* address = nullptr);
   // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
   void UsePeerMemory(PeerMemory peer_memory);
 

@@ -169,6 +169,7 @@ class FakeRdma::State {
   mutable std::mutex mutex;
   std::vector<fake::Device> devices;
   int memory_error = 0;                        // as RefuseMemory
+  const void* refused_memory = nullptr;        // null: all
   int dma_buf_error = 0, dma_buf_device = -1;  // as RefuseDmaBufs
   PeerMemory peer_memory;                      // null: none
   uint32_t next_number = 17, next_key = 1;

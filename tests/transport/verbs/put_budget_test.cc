@@ -13,8 +13,10 @@ constexpr uint64_t kMiB = 1 << 20, kLarge = 512 << 10;
 // What a call does with the budget.
 class Taking {
  public:
-  Taking(const std::shared_ptr<PutBudget>& budget, uint64_t bytes) : budget_(budget), bytes_(bytes) {
-    if (budget_->Take(bytes_, this, granted_)) granted_.Set(OkStatus());
+  // `owner`: that of several; null: its own.
+  Taking(const std::shared_ptr<PutBudget>& budget, uint64_t bytes, const void* owner = nullptr)
+      : budget_(budget), bytes_(bytes), owner_(owner) {
+    if (budget_->Take(bytes_, this->owner(), granted_)) granted_.Set(OkStatus());
   }
   ~Taking() { Return(); }
 
@@ -24,17 +26,20 @@ class Taking {
   void GiveUp() { given_up_ = granted_.Set(absl::CancelledError("enough")); }
   void Cancel() {
     given_up_ = true;
-    budget_->Cancel(this, absl::UnavailableError("the link has ended"));
+    budget_->Cancel(owner(), absl::UnavailableError("the link has ended"));
   }
   void Return() {
     if (!has()) return;
-    const PutBudget::Share share(budget_, bytes_);
+    const PutBudget::Share share(budget_, bytes_, owner());
     given_up_ = true;
   }
 
  private:
+  const void* owner() const { return owner_ == nullptr ? this : owner_; }
+
   const std::shared_ptr<PutBudget> budget_;
   const uint64_t bytes_;
+  const void* const owner_;
   const OneShot<Status> granted_;
   bool given_up_ = false;
 };
@@ -84,6 +89,19 @@ TEST_F(PutBudgetTest, ACallBeyondTheBudgetGoesAlone) {
   EXPECT_FALSE(b.has());
   huge.Return();
   EXPECT_TRUE(b.has());
+}
+
+// A server that hangs keeps what its calls have taken until they time out.
+TEST_F(PutBudgetTest, OneServerLeavesSomeToTheOthers) {
+  const int hung = 0, other = 0;
+  std::vector<std::unique_ptr<Taking>> stuck;
+  for (int i = 0; i < 30; ++i) stuck.push_back(std::make_unique<Taking>(budget_, 100'000, &hung));
+  EXPECT_TRUE(stuck[10]->has());
+  EXPECT_FALSE(stuck[29]->has());
+  for (int i = 0; i < 50; ++i) {
+    Taking call(budget_, 100'000, &other);
+    ASSERT_TRUE(call.has()) << i;
+  }
 }
 
 TEST_F(PutBudgetTest, WhoDoesNotWaitAnyMoreIsPassedOver) {

@@ -206,6 +206,39 @@ TEST_P(RailsTest, MemoryThatCannotBeRegisteredEndsNoConnection) {
   EXPECT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole(memory)).ok());
 }
 
+// Read-only memory, for instance: nobody but the calls that name it notices.
+TEST_P(RailsTest, OneRegionThatCannotBeRegisteredHarmsNoOther) {
+  Listen(FillForReads);
+  Bytes bad(kSize), good(kSize);
+  auto bad_spans = Whole(bad), good_spans = Whole(good);
+  FakeRdma::Current()->RefuseMemory(EFAULT, bad.data());
+  auto peer = Connect();  // with the memory there already
+  ASSERT_TRUE(Call(*peer, "").ok());
+  EXPECT_EQ(peer->path().path, "rdma");
+  const bool has_other_way = GetParam().name == std::string("Path");
+  EXPECT_EQ(Call(*peer, "", CallMemory::kPutTarget, bad_spans).ok(), has_other_way);
+  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, good_spans).ok());
+  EXPECT_EQ(good[kSize - 1], std::byte{0x77});
+  EXPECT_EQ(peer->path().path, "rdma");
+}
+
+// Nothing is sent over windows that cannot be bound; the reason is to be seen.
+class NoBindingTest : public RailsTest {};
+
+TEST_P(NoBindingTest, CallsTakeAnotherWay) {
+  Listen(FillForReads);
+  Bytes memory(kSize);
+  auto peer = Connect();
+  auto reply = Call(*peer, "", CallMemory::kPutTarget, Whole(memory));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(peer->path().path, "tcp");
+  EXPECT_THAT(peer->path().reason, HasSubstr("with a memory window"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, NoBindingTest,
+                         ::testing::Values(Kind<RailsPathSetup>("Path", {.binds = false})),
+                         [](const auto& info) { return info.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(
     Device, RailsTest,
     ::testing::Values(Kind<RailsSetup>("Isolated", {.isolated = true}), Kind<RailsSetup>("Crossed", {}),

@@ -39,6 +39,23 @@ TEST(PlanWindows, LeavesTheWidestGapsOut) {
   EXPECT_NE(plan.stretch_of[0], plan.stretch_of[2]);
 }
 
+// Random blocks of a buffer of 64 GiB: the gaps that would have to be shared are longer than a device binds.
+TEST(PlanWindows, NoStretchIsLongerThanADeviceBinds) {
+  SeededRandom random(2);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<RegisteredPiece> pieces;
+    for (int i = 0; i < 16; ++i) pieces.push_back({kOne, random.Below(uint64_t{64} << 30), 64 << 10});
+    const WindowPlan plan = PlanWindows(pieces, 8);
+    EXPECT_LE(plan.stretches.size(), pieces.size());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const RegisteredPiece& stretch = plan.stretches[plan.stretch_of[i]];
+      EXPECT_LE(stretch.length, kLongestWindow);
+      EXPECT_GE(pieces[i].address, stretch.address);
+      EXPECT_LE(pieces[i].address + pieces[i].length, stretch.address + stretch.length);
+    }
+  }
+}
+
 // Whatever the pieces: each lies in its stretch, and stretches of one region have no byte in common.
 TEST(PlanWindows, HoldsEveryPiece) {
   SeededRandom random(1);
