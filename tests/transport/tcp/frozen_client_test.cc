@@ -21,8 +21,6 @@ FrameHeader CallHeader(uint64_t id, CallMemory kind, uint64_t size) {
 
 int64_t Stalled() { return GetCounter("transport.tcp.server.connections_stalled").Get(); }
 
-std::string Message(const Status& status) { return std::string(status.message()); }
-
 class FrozenClient : public TransportTest {
  protected:
   // Whatever is done in the handler ends with what `outcome` is told.
@@ -80,7 +78,7 @@ TEST_P(FrozenClient, WhatItDoesNotSendIsNotWaitedFor) {
   socket.Send(CallHeader(1, CallMemory::kGetSource, kSize));
   std::string rest;
   EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kGet);
-  EXPECT_THAT(Message(Run(outcome_)), HasSubstr("neither sent nor took a byte for 200 ms"));
+  EXPECT_THAT(std::string(Run(outcome_).message()), HasSubstr("neither sent nor took a byte for 200 ms"));
   EXPECT_TRUE(socket.WaitForEnd());
 }
 
