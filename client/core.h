@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/data_cache.h"
+#include "client/durability.h"
 #include "client/filesystem.h"
 #include "client/gate.h"
 #include "client/inode.h"
@@ -149,7 +150,8 @@ class Core final : public FileSystem {
 
   // --- changes answered before the MDS has done them (names_behind.cc) ---
   // Marks what a mutation touches whose outcome the MDS decides, from before it is sent until its reply has
-  // been taken in: nothing of that is answered early meanwhile. Null pointers count for nothing.
+  // been taken in: nothing of that is answered early meanwhile, and fsync of each has to see it synced from
+  // then on. Null pointers count for nothing.
   class Settling {
    public:
     Settling(Core& core, std::vector<InodePtr> inodes);
@@ -158,6 +160,7 @@ class Core final : public FileSystem {
     Settling& operator=(const Settling&) = delete;
 
    private:
+    Core& core_;
     const std::vector<InodePtr> inodes_;
   };
   struct BehindChange {
@@ -211,12 +214,15 @@ class Core final : public FileSystem {
   Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
 
   // --- handles (open.cc) ---
+  HandlePtr NewHandle(const Caller& caller, InodePtr inode, int flags);
+  void CountHandle(FileHandle& handle, bool told);
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
+  Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  void DropHandle(const HandlePtr& handle);
   Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held, uint64_t epoch);
-  Status TakeError(FileHandle& handle);
 
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
@@ -299,9 +305,15 @@ class Core final : public FileSystem {
   Task<Status> SendParts(InodePtr inode);
   Task<Status> SendEverything();
   bool HoldsBack(Inode& inode);
+
+  // --- fsync and errors (sync.cc) ---
   Task<Status> SyncFile(InodePtr inode, bool data_only);
   void NoteError(Inode& inode, const Status& status);
-  Status NoteLosses(const InodePtr& inode, const Losses& written, const Losses& now);
+  Status TakeError(FileHandle& handle);
+  Status TakeErrorForSync(FileHandle& handle);
+  void NoteMountError(Status status);
+  Status TakeMountError(FileHandle& handle);
+  Status NoteLost(const InodePtr& inode, OstIndex ost);
   Task<void> DropLost(InodePtr inode);
   void OnLoss(OstIndex ost, uint64_t losses);
   Task<void> ForgetLostChanges(uint64_t synced);
@@ -327,6 +339,7 @@ class Core final : public FileSystem {
   Task<StatusOr<std::string>> GetVirtual(const Caller& caller, Fid fid, std::string name);
   bool MayHaveCapability(Inode& inode);
   Task<Status> TakeCapability(InodePtr inode);
+  Task<Status> SetLayout(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   Task<Status> ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request);
 
   const Environment environment_;
@@ -337,6 +350,7 @@ class Core final : public FileSystem {
   std::unique_ptr<InodeTable> inodes_;
   std::shared_ptr<Session> session_;
   std::unique_ptr<MetadataQueue> queue_;
+  std::unique_ptr<Durability> durability_;
   Gate gate_;
   std::atomic<bool> cached_{false};  // changed while the gate is closed
   // The epoch of the session (Session::epoch) that everything in memory here belongs to: handles, caches,
@@ -348,11 +362,10 @@ class Core final : public FileSystem {
   std::atomic<uint64_t> leases_taken_{0};  // how often cached_ has become true
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
-  std::atomic<uint64_t> promised_{0};         // proto::Lease
-  std::atomic<uint64_t> held_{0};             // of these: the sum of all Inode::held
-  std::atomic<uint64_t> synced_mutation_{0};  // Session::mutations that the MDS has on stable storage
-  std::atomic<uint64_t> mdt_losses_{0};       // proto::ConnectReply
-  std::atomic<bool> names_behind_{false};     // the MDS allows it
+  std::atomic<uint64_t> promised_{0};      // proto::Lease
+  std::atomic<uint64_t> held_{0};          // of these: the sum of all Inode::held
+  std::atomic<uint64_t> mdt_losses_{0};    // proto::ConnectReply
+  std::atomic<bool> names_behind_{false};  // the MDS allows it
 
   std::mutex behind_mutex_;     // orders changes that are answered early; taken before all others
   Fid own_fid_;                 // the last one given; of sequence 0: there are none
@@ -364,7 +377,8 @@ class Core final : public FileSystem {
   uint64_t lease_epoch_ = 0;  // in which it was granted
   Invalidation invalidation_;
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
-  std::vector<InodePtr> dirty_;               // first come first
+  ErrorSequence mount_errors_;
+  std::vector<InodePtr> dirty_;  // first come first
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;

@@ -37,7 +37,7 @@ Task<void> Core::StartAnew(uint64_t epoch) {
   }
   inodes_->Forget();
   cached_.store(false, std::memory_order_release);
-  synced_mutation_ = 0;
+  durability_->Reset();
   epoch_ = epoch;
   uint64_t lease_id;
   {

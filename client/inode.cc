@@ -19,7 +19,7 @@ proto::Attr Inode::Effective() const {
   if (pending.size > out.size()) out.set_size(pending.size);
   if (pending.mtime) {
     *out.mutable_mtime() = ToProto(*pending.mtime);
-    *out.mutable_ctime() = ToProto(*pending.mtime);
+    if (*pending.mtime > FromProto(out.ctime())) *out.mutable_ctime() = ToProto(*pending.mtime);
   }
   if (pending.kill_suid)
     out.set_mode(out.mode() & ~static_cast<uint32_t>(S_ISUID | ((out.mode() & S_IXGRP) ? S_ISGID : 0)));

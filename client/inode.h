@@ -18,8 +18,10 @@
 #include <vector>
 
 #include "client/data_cache.h"
+#include "client/error_sequence.h"
 #include "client/filesystem.h"
 #include "client/layout.h"
+#include "client/object_io.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/range_lock.h"
@@ -62,6 +64,7 @@ struct Inode {
   FileCache data;                               // guarded by data_cache
   RangeLock range;                              // orders writes, truncations and reads that miss
   AsyncMutex meta;                              // orders UpdateSize, WriteInline and MoveOut of this file
+  AsyncMutex sync;                              // one sync of its objects at a time (durability.h)
 
   std::mutex mutex;
   proto::Attr attr;
@@ -80,7 +83,7 @@ struct Inode {
   uint64_t mutation = 0;      // Session::mutations when it last changed here: what fsync has to see synced
   // OSTs written to since the last sync, with what they had lost at the first write; `unsynced_whole`: no
   // other has anything of the file that was not synced.
-  std::map<OstIndex, uint64_t> unsynced;
+  Losses unsynced;
   bool unsynced_whole = false;
   uint32_t direct_senders = 0;  // tasks that send what O_DIRECT writes have left in the cache
   bool direct_dirty = false;    // there may be more for them
@@ -94,8 +97,7 @@ struct Inode {
   uint64_t capability_taken = 0;  // Core::leases_taken_ when a write made sure that there is none
   bool gone = false;              // no links and no handles left: nothing needs to be written any more
 
-  uint64_t error_count = 0;             // of write-behind
-  Status error;                         // the last one
+  ErrorSequence errors;                 // of write-behind
   std::vector<proto::LockRange> locks;  // held through this client, for Reclaim
 
   // What the kernel may have of the file's data (pages.cc).
@@ -168,7 +170,9 @@ class FileHandle {
   // Guarded by inode->mutex.
   bool told = false;  // the MDS knows of this handle
   bool released = false;
-  uint64_t errors_seen = 0;
+  uint64_t errors_seen = 0;        // place in Inode::errors
+  uint64_t errors_before = 0;      // how many there had been when it was opened
+  uint64_t mount_errors_seen = 0;  // guarded by Core::mutex_
 
   ReadPattern reading;
 

@@ -73,6 +73,9 @@ Task<Status> Core::Start() {
   queue_ = std::make_unique<MetadataQueue>(
       session_, [this](Task<void> task) { Background(std::move(task)); },
       [this](bool allowed) { names_behind_ = allowed; });
+  durability_ = std::make_unique<Durability>(
+      *targets_, *io_, *queue_, *session_,
+      [this](const InodePtr& inode, OstIndex ost) { return NoteLost(inode, ost); });
   auto reply = co_await session_->Start(kMountPatience);
   co_return reply.status();
 }
@@ -81,7 +84,7 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t ep
   if (fresh) targets_->Reset(reply.session(), epoch);
   TakeMap(reply.map());
   const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
-  if (!fresh && lost) Background(ForgetLostChanges(synced_mutation_));
+  if (!fresh && lost) Background(ForgetLostChanges(durability_->synced()));
   inline_limit_ = reply.inline_limit();
   names_behind_ = reply.names_behind();
   if (fresh) {
@@ -103,27 +106,6 @@ void Core::TakeMap(const proto::ClusterMap& map) {
       (void)co_await core->io_->Send(epoch, std::move(ping));  // what it says is noted on the way
     }(this, session_->epoch(), ost));
   }
-}
-
-// The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is
-// remembered from before is certain.
-Task<void> Core::ForgetLostChanges(uint64_t synced) {
-  co_await gate_.Close();
-  for (const InodePtr& inode : inodes_->All()) {
-    {
-      std::lock_guard lock(inode->mutex);
-      if (inode->mutation <= synced) continue;
-      inode->mutation = 0;
-    }
-    Status lost = ErrnoError(
-        EIO, absl::StrFormat("file %s: the MDT has lost power before its last changes were synced; "
-                             "they may be gone",
-                             inode->fid.ToString()));
-    LogError("%s", std::string(lost.message()));
-    NoteError(*inode, lost);
-  }
-  inodes_->Forget();
-  gate_.Open();
 }
 
 // What the MDS has asked for meanwhile may be under way.

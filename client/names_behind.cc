@@ -136,7 +136,7 @@ void ApplyTold(const proto::MetadataRequest& request, proto::Attr* attr) {
 
 // --- what the MDS alone decides ---
 
-Core::Settling::Settling(Core& core, std::vector<InodePtr> inodes) : inodes_(std::move(inodes)) {
+Core::Settling::Settling(Core& core, std::vector<InodePtr> inodes) : core_(core), inodes_(std::move(inodes)) {
   std::lock_guard order(core.behind_mutex_);  // what was answered before is in the queue by now
   for (const InodePtr& inode : inodes_) {
     if (inode == nullptr) continue;
@@ -146,10 +146,12 @@ Core::Settling::Settling(Core& core, std::vector<InodePtr> inodes) : inodes_(std
 }
 
 Core::Settling::~Settling() {
+  const uint64_t mutations = core_.session_->mutations();
   for (const InodePtr& inode : inodes_) {
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
     --inode->settling;
+    inode->mutation = std::max(inode->mutation, mutations);
   }
 }
 
@@ -170,7 +172,10 @@ void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, Behi
 
 // The MDS has come to it. Its attributes are known here already; a file's layout is news.
 void Core::EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
-  if (!reply.ok() && session_->epoch() != epoch_) return NoteError(*change.inode, reply.status());  // evicted
+  if (!reply.ok() && session_->epoch() != epoch_) {  // evicted
+    NoteError(*change.inode, reply.status());
+    return NoteMountError(reply.status());
+  }
   if (!reply.ok()) return Distrust(change, reply.status());
   const proto::Attr& attr = reply->has_entry() ? reply->entry().attr() : reply->attr().attr();
   if (attr.change() != change.number) {
@@ -191,6 +196,7 @@ void Core::Distrust(const BehindChange& change, const Status& why) {
            change.inode->fid.ToString(), change.name.empty() ? "" : absl::StrFormat(", '%s'", change.name),
            std::string(why.message()));
   NoteError(*change.inode, why);
+  NoteMountError(why);
   {
     std::lock_guard lock(change.inode->mutex);
     change.inode->attr_known = false;
@@ -240,6 +246,9 @@ bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
     }
     answer.Set(reply);
   });
+  const uint64_t mutations = session_->mutations();
+  std::lock_guard guard(inode->mutex);
+  inode->mutation = mutations;
   return true;
 }
 

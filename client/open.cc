@@ -1,4 +1,4 @@
-// Handles: open, release, and the errors of write-behind that they report.
+// Handles: open and release.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -11,14 +11,28 @@
 
 namespace nacre::client {
 
+HandlePtr Core::NewHandle(const Caller& caller, InodePtr inode, int flags) {
+  auto handle = std::make_shared<FileHandle>(std::move(inode), flags, caller, epoch_);
+  std::lock_guard lock(mutex_);
+  handle->mount_errors_seen = mount_errors_.Begin();
+  return handle;
+}
+
+// The inode's mutex is held. `told`: the MDS knows of the handle.
+void Core::CountHandle(FileHandle& handle, bool told) {
+  Inode& inode = *handle.inode;
+  ++inode.opens;
+  if (handle.writable()) ++inode.write_opens;
+  handle.told = told;
+  if (told) ++inode.told;
+  handle.errors_before = inode.errors.count();
+  handle.errors_seen = inode.errors.Begin();
+}
+
 HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told) {
-  auto handle = std::make_shared<FileHandle>(inode, flags, caller, epoch_);
-  std::lock_guard lock(inode->mutex);
-  ++inode->opens;
-  if (handle->writable()) ++inode->write_opens;
-  handle->told = told;
-  if (told) ++inode->told;
-  handle->errors_seen = inode->error_count;
+  HandlePtr handle = NewHandle(caller, std::move(inode), flags);
+  std::lock_guard lock(handle->inode->mutex);
+  CountHandle(*handle, told);
   return handle;
 }
 
@@ -27,24 +41,26 @@ HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr || (flags & O_TRUNC) != 0) return nullptr;
-  {
-    std::lock_guard lock(inode->mutex);
-    if (!inode->attr_known || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
-    if (S_ISREG(inode->attr.mode())) {
-      if (!inode->Content()) return nullptr;
-    } else if (!S_ISDIR(inode->attr.mode())) {
-      return nullptr;
-    }
-    const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
-    uint32_t want = execute ? kMayExecute : 0;
-    if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
-    if ((flags & O_ACCMODE) != O_RDONLY) want |= kMayWrite;
-    if (!MayAccess(inode->attr, caller, want)) return nullptr;
-    if (S_ISDIR(inode->attr.mode()) && (want & kMayWrite) != 0) return nullptr;
+  HandlePtr handle = NewHandle(caller, inode, flags);
+  std::lock_guard lock(inode->mutex);
+  if (!inode->attr_known || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
+  if (S_ISREG(inode->attr.mode())) {
+    if (!inode->Content()) return nullptr;
+  } else if (!S_ISDIR(inode->attr.mode())) {
+    return nullptr;
   }
-  return MakeHandle(caller, inode, flags, false);
+  const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
+  uint32_t want = execute ? kMayExecute : 0;
+  if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
+  if ((flags & O_ACCMODE) != O_RDONLY) want |= kMayWrite;
+  if (!MayAccess(inode->attr, caller, want)) return nullptr;
+  if (S_ISDIR(inode->attr.mode()) && (want & kMayWrite) != 0) return nullptr;
+  CountHandle(*handle, false);
+  return handle;
 }
 
+// Under the lease the handle counts from before the MDS is asked, so that an unlink that runs meanwhile has
+// the file kept. One that has begun already has not counted it: then the MDS is told of the handle.
 Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
   NACRE_ENTER(pass);
   co_return co_await OpenInside(caller, fid, flags);
@@ -55,19 +71,36 @@ Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int fl
     HandlePtr handle = TryOpenLocally(caller, fid, flags);
     if (handle != nullptr) co_return handle;
   }
+  InodePtr inode = inodes_->Get(fid);
+  HandlePtr handle = NewHandle(caller, inode, flags);
+  bool untold = false;
+  if (cached()) {
+    std::lock_guard lock(inode->mutex);
+    untold = inode->removing == 0;
+    if (untold) CountHandle(*handle, false);
+  }
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
-  const bool untold = cached();
   request.mutable_open()->set_untold(untold);
-  InodePtr inode = inodes_->Get(fid);
-  if ((flags & O_TRUNC) != 0) {
-    CO_RETURN_IF_ERROR(co_await OpenEmpty(caller, inode, std::move(request)));
-  } else {
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-    LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  Status opened = co_await OpenAtMds(caller, inode, std::move(request));
+  if (!opened.ok()) {
+    if (untold) DropHandle(handle);
+    co_return opened;
   }
-  co_return MakeHandle(caller, inode, flags, !untold);
+  if (!untold) {
+    std::lock_guard lock(inode->mutex);
+    CountHandle(*handle, true);
+  }
+  co_return handle;
+}
+
+Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+  if ((request.open().flags() & O_TRUNC) != 0)
+    co_return co_await OpenEmpty(caller, std::move(inode), std::move(request));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  co_return OkStatus();
 }
 
 // An open with O_TRUNC: what is held back of the old content must neither be seen nor be sent afterwards.
@@ -83,7 +116,7 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   DiscardData(*inode);
   LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
   std::lock_guard lock(inode->mutex);
-  inode->mutation = session_->mutations();
+  inode->mutation = session_->mutations() + 1;  // an open has no number: no sync so far has seen it
   co_return OkStatus();
 }
 
@@ -110,13 +143,23 @@ Task<Status> Core::Release(HandlePtr handle) {
   Gate::Pass pass = gate_.TryEnter();
   if (!pass) pass = co_await gate_.Enter();           // cancelled or not
   if (handle->epoch != epoch_) co_return OkStatus();  // nothing of it is left
+  {
+    std::lock_guard lock(handle->inode->mutex);
+    if (handle->released) co_return ErrnoError(EBADF, "the handle was released before");
+  }
+  Status error = TakeError(*handle);
+  DropHandle(handle);
+  co_return error;
+}
+
+void Core::DropHandle(const HandlePtr& handle) {
   InodePtr inode = handle->inode;
   bool told = false, last = false, kept = false;
   uint64_t held = 0;
   uint64_t pages_lease = 0;
   {
     std::lock_guard lock(inode->mutex);
-    if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
+    handle->released = true;
     held = times_held_;
     --inode->opens;
     if (handle->writable()) --inode->write_opens;
@@ -131,14 +174,12 @@ Task<Status> Core::Release(HandlePtr handle) {
     last = inode->gone;
   }
   if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
-  Status error = TakeError(*handle);
   if (last) DiscardData(*inode);
   if (kept) {
     Background(CloseAtMds(inode, 0, handle->writable(), held, epoch_));
   } else if (told) {
     Background(CloseAtMds(inode, 1, handle->writable(), held, epoch_));
   }
-  co_return error;
 }
 
 // Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
@@ -161,20 +202,6 @@ Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t
     if (inode->told > 0 || inode->kept_open) co_return;
     count = 0;
   }
-}
-
-void Core::NoteError(Inode& inode, const Status& status) {
-  std::lock_guard lock(inode.mutex);
-  ++inode.error_count;
-  inode.error = status;
-}
-
-// Each handle reports an error of write-behind once.
-Status Core::TakeError(FileHandle& handle) {
-  std::lock_guard lock(handle.inode->mutex);
-  if (handle.errors_seen == handle.inode->error_count) return OkStatus();
-  handle.errors_seen = handle.inode->error_count;
-  return handle.inode->error;
 }
 
 }  // namespace nacre::client

@@ -38,6 +38,11 @@ uint64_t Session::mutations() const {
   return next_sequence_;
 }
 
+uint64_t Session::answered() const {
+  std::lock_guard lock(mutex_);
+  return LowWater();
+}
+
 Status Session::Check(uint64_t epoch) const {
   if (state_ == State::kEnded) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
   if (epoch != epoch_)

@@ -75,6 +75,8 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t epoch() const;
   // Rises with each mutation that is begun.
   uint64_t mutations() const;
+  // Every mutation with a lower number has been answered.
+  uint64_t answered() const;
 
  private:
   enum class State { kConnecting, kConnected, kEnded };

@@ -61,7 +61,6 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(reply.attr().attr());
-    inode->mutation = session_->mutations();
     if (set.mtime || set.mtime_now) inode->pending.mtime.reset();
   }
   co_return MakeKnown(*inode);
@@ -99,7 +98,6 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     if (answer.has_layout() && answer.layout().components_size() > 0) inode->ApplyLayout(answer.layout());
     inode->pending.size = inode->pending.sent_size = 0;
     inode->pending.mtime.reset();
-    inode->mutation = session_->mutations();
     CutInline(*inode, size, inline_data);
   }
   co_return MakeKnown(*inode);

@@ -132,9 +132,9 @@ Task<Status> Core::ForEachObject(InodePtr inode, uint64_t offset, uint64_t lengt
     delta += replies[i]->write().blocks_delta();
     touched.emplace(osts[i], replies[i]->losses());
   }
+  durability_->Written(inode, touched);
   std::lock_guard lock(inode->mutex);
   inode->pending.blocks_delta += delta;
-  inode->unsynced.merge(touched);  // keeps what is there: the older count
   co_return first;
 }
 

@@ -143,6 +143,13 @@ void Targets::NoteInstance(OstIndex ost, const proto::ObjectReply& reply) {
   if (lost) on_loss_(ost, reply.losses());
 }
 
+std::optional<uint64_t> Targets::Losses(OstIndex ost) const {
+  std::lock_guard lock(mutex_);
+  auto target = targets_.find(ost);
+  if (target == targets_.end() || target->second.instance == 0) return std::nullopt;
+  return target->second.losses;
+}
+
 // --- grants ---
 
 bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {

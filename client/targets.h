@@ -55,6 +55,9 @@ class Targets {
   // Gives grants that are not in use back to the OSTs.
   Task<void> ReturnGrants(uint64_t epoch);
 
+  // How often the OST has lost power, as it last said; nothing: it has not said yet.
+  std::optional<uint64_t> Losses(OstIndex ost) const;
+
   // How bytes of this memory went to or from the OSS that has the OST (Peer::PathFor); empty: not spoken to
   // yet.
   std::string PathTo(OstIndex ost, const MemoryRegion& memory) const;

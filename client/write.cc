@@ -44,6 +44,11 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   CO_RETURN_IF_ERROR(CheckHandle(*handle));
   if (!handle->writable()) co_return ErrnoError(EBADF, "write: the file is open for reading only");
   CO_RETURN_IF_ERROR(TakeError(*handle));
+  uint64_t errors = 0;
+  {
+    std::lock_guard lock(handle->inode->mutex);
+    errors = handle->inode->errors.count();
+  }
   size_t size = 0;
   for (std::span<const std::byte> piece : pieces) size += piece.size();
   if (size == 0) co_return size_t{0};
@@ -65,6 +70,9 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
+    // What this write has left may have been lost with another's, whose sync has found it out.
+    std::lock_guard lock(handle->inode->mutex);
+    if (handle->inode->errors.count() != errors) co_return handle->inode->errors.last();
   }
   co_return written;
 }
@@ -309,7 +317,6 @@ Task<Status> Core::MoveOut(InodePtr inode) {
     dirty_end = std::exchange(inode->inline_dirty_end, 0);
     inode->Apply(reply.moved_out().attr());
     inode->ApplyLayout(reply.moved_out().layout());
-    inode->mutation = session_->mutations();
     layout = inode->layout;
   }
   if (layout == nullptr)
@@ -345,10 +352,7 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
     }
     WriteMode mode;
     WriteResult result = co_await io_->Write(epoch_, inode->fid, layout, std::move(io), mode);
-    {
-      std::lock_guard lock(inode->mutex);
-      inode->unsynced.merge(result.osts);
-    }
+    durability_->Written(inode, result.osts);
     sent->blocks_delta += result.blocks_delta;
     CO_RETURN_IF_ERROR(result.status);
     sent->sent_size = at + n;

@@ -1,4 +1,4 @@
-// Write-behind: what is held back under the lease, when it is sent, and fsync.
+// Write-behind: what is held back under the lease, and when it is sent.
 //
 // Data goes to the objects first and the size to the MDS after it, so that a file never shows bytes that are
 // not there.
@@ -149,9 +149,9 @@ Task<Status> Core::SendFlight(InodePtr inode, DataCache::Flight flight) {
     std::lock_guard lock(inode->mutex);
     inode->dirty_blocks -= std::min(inode->dirty_blocks, flight.blocks);
     inode->pending.blocks_delta += result.blocks_delta;
-    inode->unsynced.merge(result.osts);
     if (result.status.ok()) inode->pending.sent_size = std::max(inode->pending.sent_size, end);
   }
+  durability_->Written(inode, result.osts);
   if (!result.status.ok()) {
     LogError("file %s: %d bytes before offset %d could not be written back and are lost: %s",
              inode->fid.ToString(), flight.bytes, end, std::string(result.status.message()));
@@ -271,7 +271,6 @@ Task<Status> Core::SendInline(InodePtr inode) {
   }
   TakePromise(reply->attr());
   inode->Apply(reply->attr().attr());
-  inode->mutation = session_->mutations();
   if (inode->pending.size <= inode->attr.size()) inode->pending.size = 0;
   if (inode->pending.mtime == mtime && !inode->inline_dirty()) inode->pending.mtime.reset();
   if (kill_suid) inode->pending.kill_suid = false;
@@ -295,7 +294,6 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   TakePromise(reply->attr());
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply->attr().attr());
-  inode->mutation = session_->mutations();
   co_return OkStatus();
 }
 
@@ -350,121 +348,6 @@ Task<Status> Core::SendParts(InodePtr inode) {
   Status size = co_await SendPending(inode);
   CO_RETURN_IF_ERROR(std::move(data));
   co_return size;
-}
-
-// --- fsync ---
-
-Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
-  const bool shared = !cached();
-  {
-    AsyncMutex::Guard meta = co_await inode->meta.Lock();
-    CO_RETURN_IF_ERROR(co_await SendInline(inode));
-  }
-  CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));
-  bool tell = true;
-  {
-    std::lock_guard lock(inode->mutex);
-    if (data_only && inode->pending.sent_size <= inode->attr.size()) tell = false;
-  }
-  if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
-  LetGo(*inode);
-  Losses written;
-  std::set<OstIndex> osts;
-  {
-    std::lock_guard lock(inode->mutex);
-    written.swap(inode->unsynced);
-    for (const auto& [ost, losses] : written) osts.insert(ost);
-    // Without the lease others may have written what this is to make durable; or this client, before it
-    // forgot the file.
-    if ((shared || !inode->unsynced_whole) && !inode->attr.inline_data() && inode->layout != nullptr) {
-      for (uint32_t n = 0; n < inode->layout->stripe_count(); ++n) osts.insert(inode->layout->Ost(n));
-    }
-  }
-  if (!osts.empty()) {
-    auto synced = co_await io_->Sync(epoch_, osts);
-    {
-      std::lock_guard lock(inode->mutex);
-      if (!synced.ok()) inode->unsynced.merge(written);
-      if (synced.ok() && !shared) inode->unsynced_whole = true;
-    }
-    CO_RETURN_IF_ERROR(synced.status());
-    CO_RETURN_IF_ERROR(NoteLosses(inode, written, *synced));
-  }
-  uint64_t changed = session_->mutations();  // fsync: the names that lead here, too
-  if (data_only) {
-    std::lock_guard lock(inode->mutex);
-    changed = inode->mutation;
-  }
-  if (!shared && changed <= synced_mutation_.load()) co_return OkStatus();
-  const uint64_t upto = session_->mutations();
-  proto::MetadataRequest request;
-  request.mutable_sync();
-  auto reply = co_await AskAsSystem(std::move(request));
-  if (!reply.ok()) co_return reply.status();
-  uint64_t before = synced_mutation_.load();
-  while (before < upto && !synced_mutation_.compare_exchange_weak(before, upto)) {
-  }
-  co_return OkStatus();
-}
-
-// EIO if one of the OSTs has lost what it was not asked to sync since `written` was noted: what was written
-// there may be gone.
-Status Core::NoteLosses(const InodePtr& inode, const Losses& written, const Losses& now) {
-  for (const auto& [ost, losses] : written) {
-    auto found = now.find(ost);
-    if (found == now.end() || found->second == losses) continue;
-    Status lost = ErrnoError(
-        EIO, absl::StrFormat(
-                 "file %s: OST %d has lost power before what was written there was synced; it may be gone",
-                 inode->fid.ToString(), ost));
-    LogError("%s", std::string(lost.message()));
-    NoteError(*inode, lost);
-    Background(DropLost(inode));
-    return lost;
-  }
-  return OkStatus();
-}
-
-// What the cache has of it may be newer than what there is; others read that.
-Task<void> Core::DropLost(InodePtr inode) {
-  {
-    Gate::Pass pass = co_await gate_.Enter();
-    RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
-    (void)co_await SendData(inode, 0, UINT64_MAX);  // errors are noted in the inode
-    DropData(*inode, 0, UINT64_MAX);
-  }
-  std::vector<Fid> fids(1, inode->fid);
-  co_await InvalidateKernel(std::move(fids));
-}
-
-// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read.
-void Core::OnLoss(OstIndex ost, uint64_t losses) {
-  for (const InodePtr& inode : inodes_->All()) {
-    Losses written;
-    {
-      std::lock_guard lock(inode->mutex);
-      auto it = inode->unsynced.find(ost);
-      if (it == inode->unsynced.end() || it->second == losses) continue;
-      written.insert(inode->unsynced.extract(it));
-    }
-    (void)NoteLosses(inode, written, {{ost, losses}});
-  }
-}
-
-Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
-  NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
-  InodePtr inode = handle->inode;
-  bool regular = false;
-  {
-    std::lock_guard lock(inode->mutex);
-    regular = S_ISREG(inode->attr.mode());
-  }
-  Status synced;
-  if (regular) synced = co_await LoadFile(inode);  // it may have objects that this client has not heard of
-  if (synced.ok()) synced = co_await SyncFile(inode, data_only);
-  CO_RETURN_IF_ERROR(TakeError(*handle));  // what SyncFile met is among them
-  co_return synced;
 }
 
 }  // namespace nacre::client

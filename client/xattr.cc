@@ -63,13 +63,7 @@ Task<Status> Core::SetXattr(const Caller& caller, Fid fid, std::string name, std
   if (name == kLayoutXattr) {
     CO_ASSIGN_OR_RETURN(*request.mutable_set_layout()->mutable_layout(), ParseLayout(value));
     *request.mutable_set_layout()->mutable_fid() = ToProto(fid);
-    Settling settling(*this, {inodes_->Find(fid)});
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-    if (!reply.layout().has_attr()) co_return OkStatus();
-    InodePtr inode = inodes_->Get(fid);
-    const proto::Layout& layout = reply.layout().layout();
-    LearnFile(*inode, reply.layout().attr(), &layout, nullptr);
-    co_return OkStatus();
+    co_return co_await SetLayout(caller, inodes_->Get(fid), std::move(request));
   }
   if (name.starts_with(kVirtual))
     co_return ErrnoError(EPERM, absl::StrFormat("attribute '%s' cannot be set", name));
@@ -78,6 +72,19 @@ Task<Status> Core::SetXattr(const Caller& caller, Fid fid, std::string name, std
   request.mutable_set_xattr()->set_value(std::move(value));
   request.mutable_set_xattr()->set_flags(static_cast<uint32_t>(flags));
   co_return co_await ChangeXattr(caller, fid, std::move(request));
+}
+
+// The MDS refuses it for a file that has data, so it has to hear first of what is held back here.
+Task<Status> Core::SetLayout(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
+  CO_RETURN_IF_ERROR(co_await SendAll(inode));
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  Settling settling(*this, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  if (!reply.layout().has_attr()) co_return OkStatus();
+  const proto::Layout& layout = reply.layout().layout();
+  LearnFile(*inode, reply.layout().attr(), &layout, nullptr);
+  co_return OkStatus();
 }
 
 Task<Status> Core::RemoveXattr(const Caller& caller, Fid fid, std::string name) {

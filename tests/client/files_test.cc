@@ -198,6 +198,28 @@ TEST_P(Files, TimesSetByHandAreNotUndoneByWriteBehind) {
   EXPECT_EQ(FromProto(c().Lookup("f")->attr.mtime()), (WallTime{12345, 678}));
 }
 
+TEST_P(Files, AChangeAfterAWriteHasTheLaterTime) {
+  HandlePtr file = c().Create("f");
+  c().Write(file, 0, "hi");
+  harness_.world.RunFor(200ms);
+  SetAttributes set;
+  set.mode = 0600;
+  ASSERT_TRUE(c().Await(c().fs().Setattr(c().caller, file->inode->fid, set, file)).ok());
+  const proto::Attr attr = c().Stat(file->inode->fid);
+  EXPECT_GE(FromProto(attr.ctime()).nanos, FromProto(attr.mtime()).nanos + 100'000'000);
+}
+
+TEST_P(Files, ALayoutIsNotSetOnAFileWithData) {
+  for (const std::string& data : {Pattern(1, 100), Pattern(2, 5 * kMiB)}) {
+    HandlePtr file = c().Create("f" + std::to_string(data.size()));
+    c().Write(file, 0, data);
+    EXPECT_THAT(c().Await(c().fs().SetXattr(c().caller, file->inode->fid, "nacre.layout", "-c 2", 0)),
+                HasErrno(EBUSY));
+    EXPECT_TRUE(c().Fsync(file).ok());
+    EXPECT_EQ(c().Read(file, 0, data.size()), data);
+  }
+}
+
 TEST_P(Files, PunchedAndZeroedRangesReadZeros) {
   std::string data = Pattern(7, 3 * kMiB);
   HandlePtr file = c().Create("f");

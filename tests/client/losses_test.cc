@@ -110,6 +110,60 @@ TEST_P(Losses, OfAnotherMdsProcessAreNone) {
   EXPECT_TRUE(client_->Fsync(file).ok());
 }
 
+// Under the lease bytes are held back while the MDT loses power: they are sent by the layout that the client
+// has forgotten otherwise.
+TEST(MdtLosesPower, UnderAClientThatHoldsBytesBack) {
+  Harness harness;
+  auto client = harness.Mount();
+  HandlePtr file = client->Create("f");
+  ASSERT_TRUE(client->Fsync(file).ok());
+  const std::string data = Pattern(4, 400'000);
+  client->Write(file, 0, data.substr(0, 300'000));
+  ASSERT_TRUE(client->Fsync(file).ok());
+  client->Write(file, 300'000, data.substr(300'000, 50'000));
+  harness.cluster.Crash(harness.cluster.mds(), sim::Loss::kPower);
+  harness.world.RunFor(6s);  // the bytes are sent; their size waits for the MDS
+  client->Write(file, 350'000, data.substr(350'000));
+  harness.world.RunFor(4s);  // and these wait for it
+  harness.cluster.Boot(harness.cluster.mds());
+  harness.world.RunFor(20s);
+  EXPECT_EQ(client->Read(file, 0, data.size()), data);
+  (void)client->Fsync(file);  // may say that something may have been lost
+  EXPECT_TRUE(client->Fsync(file).ok());
+  ASSERT_TRUE(client->Unmount().ok());
+  client = harness.Mount();
+  EXPECT_EQ(client->Read(client->OpenName("f"), 0, data.size()), data);
+}
+
+// A write to two OSTs of which one answers late: what the other has lost meanwhile is not served from the
+// cache.
+TEST(OstLosesPower, WhileAnotherOstKeepsTheWriteWaiting) {
+  HarnessOptions options;
+  options.osts_per_oss = 1;
+  options.client.write_behind = 1s;
+  Harness harness(options);
+  auto client = harness.Mount();
+  ASSERT_TRUE(
+      client->Await(client->fs().SetXattr(client->caller, kRootFid, "nacre.layout", "-c 2 -S 64K", 0)).ok());
+  const int first = harness.cluster.oss(0), second = harness.cluster.oss(1);
+  HandlePtr file = client->Create("f");
+  const std::string data = Pattern(5, 256 << 10);
+  client->Write(file, 0, std::string(data.size(), 'x'));
+  ASSERT_TRUE(client->Fsync(file).ok());
+  harness.cluster.Crash(second, sim::Loss::kProcess);
+  client->Write(file, 0, data);
+  harness.world.RunFor(5s);  // one OST has its part, the other is away
+  harness.cluster.Crash(first, sim::Loss::kPower);
+  harness.cluster.Boot(first);
+  harness.world.RunFor(10s);
+  harness.cluster.Boot(second);
+  harness.world.RunFor(20s);
+  const std::string seen = client->Read(file, 0, data.size());
+  client->Kill();
+  auto other = harness.Mount();
+  EXPECT_TRUE(other->Read(other->OpenName("f"), 0, data.size()) == seen);
+}
+
 // What another client has written is synced as well, in objects of which this one has not heard.
 TEST(LossesOfOthers, AreNoneAfterAnFsync) {
   Harness harness;

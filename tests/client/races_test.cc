@@ -66,6 +66,51 @@ TEST(Races, ReadAndFallocateWhileAnotherClientTruncates) {
   EXPECT_TRUE(theirs->Close(other).ok());
 }
 
+// The open asks the MDS, since the file's content is not known here; whatever the unlink meets, a file that
+// was opened can be read.
+TEST(Races, OpenAgainstUnlink) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    HarnessOptions options;
+    options.seed = seed;
+    Harness harness(options);
+    auto client = harness.Mount();
+    const Fid top = client->Mkdir("top");
+    ASSERT_TRUE(client->Close(client->Create("f", O_RDWR, top)).ok());
+    HandlePtr file = client->OpenName("f", O_RDWR, top);
+    client->Write(file, 0, "bytes");
+    ASSERT_TRUE(client->Fsync(file).ok());
+    ASSERT_TRUE(client->Close(file).ok());
+    ASSERT_TRUE(client->Unmount().ok());
+    client = harness.Mount();
+    auto known = client->Lookup("top");
+    ASSERT_TRUE(known.ok());
+    auto directory = client->Await(client->fs().Opendir(client->caller, top));
+    ASSERT_TRUE(directory.ok());
+    ASSERT_TRUE(client->Await(client->fs().Readdir(client->caller, *directory, 0, 100, true)).ok());
+    auto opened = std::make_shared<std::optional<StatusOr<HandlePtr>>>();
+    auto unlinked = std::make_shared<std::optional<Status>>();
+    const Fid fid = FromProto(client->Lookup("f", top)->attr.fid());
+    auto open = [&] {
+      Spawn(client->process()->executor(), client->fs().Open(client->caller, fid, O_RDONLY),
+            [opened](StatusOr<HandlePtr> handle) { *opened = std::move(handle); });
+    };
+    auto unlink = [&] {
+      Spawn(client->process()->executor(), client->fs().Unlink(client->caller, top, "f"),
+            [unlinked](Status status) { *unlinked = std::move(status); });
+    };
+    if (seed % 2 == 0) unlink();
+    open();
+    harness.world.RunFor(std::chrono::microseconds(seed * 3));
+    if (seed % 2 != 0) unlink();
+    ASSERT_TRUE(harness.RunUntil([&] { return opened->has_value() && unlinked->has_value(); }));
+    ASSERT_TRUE((*unlinked)->ok());
+    harness.world.RunFor(5s);
+    if (!(*opened)->ok()) continue;
+    EXPECT_EQ(client->Read(***opened, 0, 10), "bytes") << "seed " << seed;
+    EXPECT_TRUE(client->Close(***opened).ok());
+  }
+}
+
 // What waits for a range while the client is evicted may find nothing there any more: it fails,
 // with the client's EIO or the OST's ESTALE, and the daemon lives.
 TEST(Races, OperationsThatWaitDuringAnEviction) {

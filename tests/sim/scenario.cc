@@ -291,6 +291,11 @@ void Scenario::OssLosesPower() {
            (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
   };
   Settle(losses);
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    ClientState* client = workload_.client(i);
+    if (client != nullptr)
+      (void)Await(client->process, TakeErrors(&workload_, client), "fsync of what was lost");
+  }
   if (!failed()) ResumeClients();
 }
 

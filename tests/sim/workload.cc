@@ -156,6 +156,22 @@ Task<Status> SyncAll(Workload* workload, ClientState* client) {
   co_return OkStatus();
 }
 
+Task<Status> TakeErrors(Workload* workload, ClientState* client) {
+  std::vector<Fid> files;
+  for (const auto& [id, inode] : workload->model().inodes()) {
+    if (inode.regular() && inode.nlink > 0) files.push_back(inode.fid);
+  }
+  for (Fid fid : files) {
+    auto opened = co_await client->filesystem->Open(Root(), fid, O_RDONLY);
+    CO_RETURN_IF_ERROR(opened.status());
+    client::HandlePtr handle = *std::move(opened);
+    Status synced = co_await client->filesystem->Fsync(handle, false);
+    if (!synced.ok() && ToErrno(synced) != EIO) co_return synced;
+    (void)co_await client->filesystem->Release(handle);
+  }
+  co_return OkStatus();
+}
+
 // --- walk ---
 
 namespace {

@@ -125,6 +125,10 @@ Task<void> ReleaseAll(Workload* workload, ClientState* client);
 // Fsync of every open file: what has been answered is durable from then on, or the answer is EIO.
 Task<Status> SyncAll(Workload* workload, ClientState* client);
 
+// Opens every file and fsyncs it: errors of write-behind that nobody has been told of are told to the next
+// handle, whatever it does.
+Task<Status> TakeErrors(Workload* workload, ClientState* client);
+
 // One random operation. False: nothing suitable could be claimed.
 Task<bool> NamespaceOperation(Workload* workload, ClientState* client);
 Task<bool> DataOperation(Workload* workload, ClientState* client);

@@ -24,7 +24,8 @@ Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64
   if (file->size > 0 || file->blocks > 0) {
     return ErrnoError(
         EBUSY,
-        absl::StrFormat("file %s has data already (%d bytes): its layout stays; make a new file and copy",
+        absl::StrFormat("file %s has data already (%d bytes): its layout stays; set it on a new, empty file "
+                        "and copy the data there",
                         file->fid.ToString(), file->size));
   }
   QueueDestroy(*file, batch);

@@ -1,0 +1,135 @@
+// fsync and its relatives, the errors of write-behind that they report, and losses of power at the servers.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+#include "common/log.h"
+
+namespace nacre::client {
+
+Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
+  NACRE_ENTER(pass);
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  InodePtr inode = handle->inode;
+  bool regular = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    regular = S_ISREG(inode->attr.mode());
+  }
+  if (!regular) data_only = false;  // all of a directory is names
+  Status synced;
+  if (regular) synced = co_await LoadFile(inode);  // it may have objects that this client has not heard of
+  if (synced.ok()) synced = co_await SyncFile(inode, data_only);
+  CO_RETURN_IF_ERROR(TakeErrorForSync(*handle));  // what SyncFile met is among them
+  CO_RETURN_IF_ERROR(TakeMountError(*handle));
+  co_return synced;
+}
+
+Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
+  const bool shared = !cached();
+  {
+    AsyncMutex::Guard meta = co_await inode->meta.Lock();
+    CO_RETURN_IF_ERROR(co_await SendInline(inode));
+  }
+  CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));
+  bool tell = true;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (data_only && inode->pending.sent_size <= inode->attr.size()) tell = false;
+  }
+  if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
+  LetGo(*inode);
+  CO_RETURN_IF_ERROR(co_await durability_->SyncObjects(epoch_, inode, shared));
+  uint64_t changed = data_only ? 0 : session_->mutations();  // fsync: the names that lead here, too
+  {
+    std::lock_guard lock(inode->mutex);
+    changed = std::max(changed, inode->mutation);
+  }
+  co_return co_await durability_->SyncMutations(epoch_, changed, shared);
+}
+
+// --- errors ---
+
+void Core::NoteError(Inode& inode, const Status& status) {
+  std::lock_guard lock(inode.mutex);
+  inode.errors.Note(status);
+}
+
+// Write and close report what went wrong since the handle was opened; fsync also what nobody has been told of
+// before.
+Status Core::TakeError(FileHandle& handle) {
+  std::lock_guard lock(handle.inode->mutex);
+  if (handle.inode->errors.count() == handle.errors_before) return OkStatus();
+  return handle.inode->errors.Take(&handle.errors_seen);
+}
+
+Status Core::TakeErrorForSync(FileHandle& handle) {
+  std::lock_guard lock(handle.inode->mutex);
+  return handle.inode->errors.Take(&handle.errors_seen);
+}
+
+// Of changes that have no handle: fsync through any handle of the mount reports them.
+Status Core::TakeMountError(FileHandle& handle) {
+  std::lock_guard lock(mutex_);
+  return mount_errors_.Take(&handle.mount_errors_seen);
+}
+
+void Core::NoteMountError(Status status) {
+  std::lock_guard lock(mutex_);
+  mount_errors_.Note(std::move(status));
+}
+
+// --- losses of power ---
+
+// The OST has lost power before what was written there was synced.
+Status Core::NoteLost(const InodePtr& inode, OstIndex ost) {
+  Status lost = ErrnoError(
+      EIO, absl::StrFormat(
+               "file %s: OST %d has lost power before what was written there was synced; it may be gone",
+               inode->fid.ToString(), ost));
+  LogError("%s", std::string(lost.message()));
+  NoteError(*inode, lost);
+  Background(DropLost(inode));
+  return lost;
+}
+
+// What the cache has of it may be newer than what there is; others read that.
+Task<void> Core::DropLost(InodePtr inode) {
+  {
+    Gate::Pass pass = co_await gate_.Enter();
+    RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+    (void)co_await SendData(inode, 0, UINT64_MAX);  // errors are noted in the inode
+    DropData(*inode, 0, UINT64_MAX);
+  }
+  std::vector<Fid> fids(1, inode->fid);
+  co_await InvalidateKernel(std::move(fids));
+}
+
+// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read.
+void Core::OnLoss(OstIndex ost, uint64_t losses) {
+  for (const InodePtr& inode : inodes_->All()) durability_->CheckLosses(inode, ost, losses);
+}
+
+// The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is
+// remembered from before is certain.
+Task<void> Core::ForgetLostChanges(uint64_t synced) {
+  co_await gate_.Close();
+  for (const InodePtr& inode : inodes_->All()) {
+    {
+      std::lock_guard lock(inode->mutex);
+      if (inode->mutation <= synced) continue;
+      inode->mutation = 0;
+    }
+    Status lost = ErrnoError(
+        EIO, absl::StrFormat("file %s: the MDT has lost power before its last changes were synced; "
+                             "they may be gone",
+                             inode->fid.ToString()));
+    LogError("%s", std::string(lost.message()));
+    NoteError(*inode, lost);
+  }
+  inodes_->Forget();
+  gate_.Open();
+}
+
+}  // namespace nacre::client
