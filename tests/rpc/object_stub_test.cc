@@ -223,14 +223,14 @@ TEST_F(ObjectStubTest, AMovedServerIsFoundByTheNextAttempt) {
   EXPECT_EQ(moved->seen.back().sequence(), 1);
 }
 
-TEST_F(ObjectStubTest, TheMdsNeverFallsBelowAnEarlierProcess) {
-  ObjectStub before(peer_, RealClock(), 0, 1, Quick());
-  ASSERT_TRUE(Run(before, Punch()).ok());
-  ASSERT_TRUE(Run(before, Punch()).ok());
-  uint64_t last = peer_->seen.back().sequence();
-  ObjectStub after(peer_, RealClock(), 0, 1, Quick());
-  ASSERT_TRUE(Run(after, Punch()).ok());
-  EXPECT_GT(peer_->seen.back().low_water(), last);
+// The MDS numbers its changes from where no earlier run of it has come, and says so with each.
+TEST_F(ObjectStubTest, BeginsWhereItIsToldTo) {
+  ObjectStub stub(peer_, RealClock(), 0, uint64_t{7} << 32, Quick());
+  ASSERT_TRUE(Run(stub, Punch()).ok());
+  EXPECT_EQ(peer_->seen.back().sequence(), uint64_t{7} << 32);
+  EXPECT_EQ(peer_->seen.back().low_water(), uint64_t{7} << 32);
+  ASSERT_TRUE(Run(stub, Punch()).ok());
+  EXPECT_EQ(peer_->seen.back().sequence(), (uint64_t{7} << 32) + 1);
 }
 
 }  // namespace

@@ -163,9 +163,9 @@ TEST_F(FencingTest, OneFenceOfManySessions) {
 
 // --- the pieces ---
 
-class SessionsTest : public testing::Test {
+class ServedTest : public testing::Test {
  protected:
-  SessionsTest() { EXPECT_TRUE(sessions_.Load().ok()); }
+  ServedTest() { EXPECT_TRUE(sessions_.Load().ok()); }
 
   Sessions::Admission Admit(SessionId session, uint64_t sequence = 0) {
     return fixture_.Run(sessions_.Admit(session, sequence, 0));
@@ -179,7 +179,7 @@ class SessionsTest : public testing::Test {
   Sessions sessions_{&kv_, &space_, &RealClock(), &lease_};
 };
 
-TEST_F(SessionsTest, WithoutALeaseOnlyTheMdsIsServed) {
+TEST_F(ServedTest, WithoutALeaseOnlyTheMdsIsServed) {
   EXPECT_EQ(ToErrno(Admit(1).status), ECONNRESET);
   EXPECT_TRUE(IsRetryable(Admit(1).status));
   EXPECT_TRUE(Admit(0).status.ok());
@@ -188,7 +188,7 @@ TEST_F(SessionsTest, WithoutALeaseOnlyTheMdsIsServed) {
   EXPECT_TRUE(Admit(0).status.ok());
 }
 
-TEST_F(SessionsTest, WhatWasAdmittedUnderTheLeaseIsNotCommittedBehindIt) {
+TEST_F(ServedTest, WhatWasAdmittedUnderTheLeaseIsNotCommittedBehindIt) {
   lease_.Renew(RealClock().Now(), 1h);
   Sessions::Admission mine = Admit(1, 1), of_the_mds = Admit(0, 1);
   lease_.Renew(RealClock().Now() - 2h, 1h);
@@ -197,7 +197,7 @@ TEST_F(SessionsTest, WhatWasAdmittedUnderTheLeaseIsNotCommittedBehindIt) {
   of_the_mds.ticket.EndCommit();
 }
 
-TEST_F(SessionsTest, AFenceWaitsForACommitThatHasBegun) {
+TEST_F(ServedTest, AFenceWaitsForACommitThatHasBegun) {
   lease_.Renew(RealClock().Now(), 1h);
   Sessions::Admission admission = Admit(1, 1);
   ASSERT_TRUE(admission.ticket.BeginCommit().ok());
