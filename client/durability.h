@@ -2,8 +2,9 @@
 // and the two waits of which fsync, fdatasync and O_DSYNC are made.
 //
 // The state of a file's objects is in its Inode (`unsynced`, `unsynced_whole`, guarded by Inode::mutex); the
-// MDT's is here. Thread-safe. `epoch`: Session::epoch. SyncObjects and SyncMutations wait for their servers as Targets and Session do.
-// They fail with the server's error, and SyncObjects with EIO when an OST has lost power in between.
+// MDT's is here. Thread-safe. `epoch`: Session::epoch. SyncObjects and SyncMutations wait for their servers
+// as Targets and Session do. They fail with the server's error, and SyncObjects with EIO when an OST has lost
+// power in between.
 #pragma once
 
 #include <atomic>

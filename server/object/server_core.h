@@ -54,7 +54,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::string address;  // as clients are told
   std::shared_ptr<BufferPool> pool;
   std::vector<Target> targets;
-  ServiceLease lease;  // whether clients are served
+  ServiceLease lease;       // whether clients are served
   OneShot<Status> refused;  // by the MGS, for good
 
  private:

@@ -264,12 +264,13 @@ TEST(Commands, HelpTeachesAndUsageIsTwo) {
   EXPECT_THAT(RunProgram({"nacre", "getstripe", "/tmp"}).output, HasSubstr("/tmp is not on a Nacre mount"));
 }
 
-// The helper beside a program that prints what it was called with.
+// The helper beside a program that complains about what it was called with; what a program only says, the
+// helper keeps to itself.
 TEST(MountHelper, TurnsOptionsIntoFlags) {
   TemporaryDirectory directory;
   const std::string helper = directory / "mount.fuse.nacre", client = directory / "nacre-client";
   std::ofstream(helper) << std::ifstream(NACRE_SOURCE_DIR "/deploy/mount.fuse.nacre").rdbuf();
-  std::ofstream(client) << "#!/bin/sh\nprintf '[%s]' \"$@\"\n";
+  std::ofstream(client) << "#!/bin/sh\nprintf '[%s]' \"$@\" >&2\n";
   ::chmod(client.c_str(), 0755);
   Ended plain = RunProgram({"/bin/sh", helper, "127.0.0.1:7710", "/mnt/a b"});
   EXPECT_EQ(plain.output, "[--mds][127.0.0.1:7710][--mount][/mnt/a b][--daemon]");

@@ -34,9 +34,9 @@ ended_by() {
   sleep 1
   [[ -e /proc/$pid ]] || { echo "it did not wait: $*"; return 1; }
   kill "-$signal" "$pid"
-  deadline=$(($(date +%s%N) + 2000000000))
+  deadline=$(($(date +%s%N) + 10000000000))
   while [[ -e /proc/$pid && $(awk '/^State/ { print $2 }' "/proc/$pid/status" 2>/dev/null) != [ZX] ]]; do
-    (($(date +%s%N) < deadline)) || { echo "SIG$signal did not end within 2 s: $* (in $(cat "/proc/$pid/wchan"))"; return 1; }
+    (($(date +%s%N) < deadline)) || { echo "SIG$signal did not end within 10 s: $* (in $(cat "/proc/$pid/wchan"))"; return 1; }
     sleep 0.02
   done
   wait "$pid" || true

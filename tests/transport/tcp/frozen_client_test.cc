@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-FrameHeader CallHeader(uint64_t id, CallMemory kind, uint64_t size) {
+FrameHeader FrozenCallHeader(uint64_t id, CallMemory kind, uint64_t size) {
   return {FrameType::kCall, static_cast<uint8_t>(kind), id, size};
 }
 
@@ -75,7 +75,7 @@ Task<Status> GetAll(IncomingCall* call, Bytes* memory) {
 TEST_P(FrozenClient, WhatItDoesNotSendIsNotWaitedFor) {
   ListenQuick([this](IncomingCall* call) { return GetAll(call, &memory_); });
   RawSocket socket = Greeted();
-  socket.Send(CallHeader(1, CallMemory::kGetSource, kSize));
+  socket.Send(FrozenCallHeader(1, CallMemory::kGetSource, kSize));
   std::string rest;
   EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kGet);
   EXPECT_THAT(std::string(Run(outcome_).message()), HasSubstr("neither sent nor took a byte for 200 ms"));
@@ -86,7 +86,7 @@ TEST_P(FrozenClient, WhatItDoesNotTakeIsNotKept) {
   ListenQuick([this](IncomingCall* call) { return PutAll(call, &memory_); });
   RawSocket socket = Greeted();
   const int64_t stalled = Stalled();
-  socket.Send(CallHeader(1, CallMemory::kPutTarget, kSize));
+  socket.Send(FrozenCallHeader(1, CallMemory::kPutTarget, kSize));
   EXPECT_FALSE(Run(outcome_).ok());
   EXPECT_EQ(Stalled(), stalled + 1);
 }
@@ -94,7 +94,7 @@ TEST_P(FrozenClient, WhatItDoesNotTakeIsNotKept) {
 TEST_P(FrozenClient, InTheMiddleOfWhatItSends) {
   ListenQuick([this](IncomingCall* call) { return GetAll(call, &memory_); });
   RawSocket socket = Greeted();
-  socket.Send(CallHeader(1, CallMemory::kGetSource, kSize));
+  socket.Send(FrozenCallHeader(1, CallMemory::kGetSource, kSize));
   std::string rest;
   FrameHeader data = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
   data.type = FrameType::kData;
@@ -105,7 +105,7 @@ TEST_P(FrozenClient, InTheMiddleOfWhatItSends) {
 TEST_P(FrozenClient, ASlowOneIsServed) {
   ListenQuick([this](IncomingCall* call) { return PutAll(call, &memory_); });
   RawSocket socket = Greeted();
-  socket.Send(CallHeader(1, CallMemory::kPutTarget, kSize));
+  socket.Send(FrozenCallHeader(1, CallMemory::kPutTarget, kSize));
   const auto end = std::chrono::steady_clock::now() + 600ms;
   size_t left = 8 * (kSize + kFrameHeaderSize);
   for (; std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(10ms)) {
