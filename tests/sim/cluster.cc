@@ -12,7 +12,7 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
       network_(network),
       options_(std::move(options)),
       disk_random_(world.random().Next()),
-      nodes_(static_cast<size_t>(nodes())) {
+      nodes_(static_cast<size_t>(nodes()) + 1) {
   MemBlockStoreOptions blocks;
   blocks.clock = &world_.clock();
   blocks.random = &disk_random_;
@@ -29,6 +29,7 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
     for (int k = 0; k < options_.osts_per_oss; ++k) add_disk(nodes_[oss(i)], options_.ost_blocks);
   }
   for (int i = 0; i < options_.clients; ++i) nodes_[client(i)].name = absl::StrFormat("client%d", i);
+  nodes_[visitor()].name = "visitor";
 }
 
 Cluster::~Cluster() { world_.KillAll(); }
@@ -47,7 +48,10 @@ bool Cluster::AllReady() const {
 
 void Cluster::Boot(int number) {
   Node& node = nodes_[number];
-  node.process = world_.Start(number, absl::StrFormat("%s.%d", node.name, ++node.starts));
+  constexpr int64_t kHour = 3600;
+  int64_t step = 0;
+  if (options_.clocks_step) step = static_cast<int64_t>(world_.random().Below(2 * kHour)) - kHour;
+  node.process = world_.Start(number, absl::StrFormat("%s.%d", node.name, ++node.starts), step);
   Executor executor = node.process->executor();
   if (number == mds()) return Spawn(executor, BootMds(this, node.process));
   if (number < client(0)) return Spawn(executor, BootOss(this, node.process, number - oss(0)));
@@ -80,7 +84,7 @@ Task<void> Cluster::BootMds(Cluster* cluster, Process* process) {
   Node& node = cluster->nodes_[0];
   std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
   process->Own(transport);
-  MetadataEnvironment environment{process->executor(), cluster->world_.clock(), process->random(),
+  MetadataEnvironment environment{process->executor(), process->clock(), process->random(),
                                   node.stores[0]->kv, *transport};
   MetadataOptions options = cluster->options_.metadata;
   options.boot = absl::StrFormat("%d", node.boots);
@@ -101,7 +105,7 @@ Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
   Node& node = cluster->nodes_[cluster->oss(i)];
   std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
   process->Own(transport);
-  ObjectEnvironment environment{process->executor(), cluster->world_.clock(), process->random(), *transport,
+  ObjectEnvironment environment{process->executor(), process->clock(), process->random(), *transport,
                                 NewClusterChannel(cluster->network_, process, kMdsAddress)};
   std::vector<OstDevices> devices;
   for (size_t k = 0; k < node.stores.size(); ++k) {
@@ -129,7 +133,7 @@ Task<void> Cluster::BootClient(Cluster* cluster, Process* process, int i) {
   Node& node = cluster->nodes_[cluster->client(i)];
   std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
   process->Own(transport);
-  client::Environment environment{process->executor(), cluster->world_.clock(), process->random(), *transport,
+  client::Environment environment{process->executor(), process->clock(), process->random(), *transport,
                                   NewMetadataConnector(cluster->network_, process, kMdsAddress)};
   client::Options options = cluster->options_.client;
   options.name = process->name();

@@ -24,6 +24,7 @@ struct ClusterOptions {
   int osses = 2;
   int osts_per_oss = 1;
   int clients = 2;
+  bool clocks_step = false;  // each start of a node finds its wall clock up to an hour off
   uint64_t ost_blocks = 16 << 10;
   MetadataOptions metadata;
   ObjectOptions object;
@@ -37,11 +38,13 @@ class Cluster {
   Cluster(World& world, Network& network, ClusterOptions options);
   ~Cluster();
 
-  // Nodes: 0 is the MDS, then the OSSes, then the clients.
+  // Nodes: 0 is the MDS, then the OSSes, then the clients. Behind them one more client, which is up only while
+  // somebody boots it: the visitor.
   int mds() const { return 0; }
   int oss(int i) const { return 1 + i; }
   int client(int i) const { return 1 + options_.osses + i; }
-  int nodes() const { return 1 + options_.osses + options_.clients; }
+  int nodes() const { return 1 + options_.osses + options_.clients; }  // without the visitor
+  int visitor() const { return nodes(); }
   const ClusterOptions& options() const { return options_; }
 
   void Boot(int node);
@@ -51,10 +54,12 @@ class Cluster {
   bool AllReady() const;
   // Of a client that is ready.
   client::FileSystem& filesystem(int i) { return *nodes_[client(i)].filesystem; }
+  client::FileSystem& visiting() { return *nodes_[visitor()].filesystem; }
   Process* process(int node) { return nodes_[node].process; }
   MetadataServer& metadata() { return *nodes_[0].metadata; }  // of an MDS that is ready
 
-  KvStore& mdt() { return nodes_[0].stores[0]->kv; }
+  KvStore& mdt() { return mdt_disk(); }
+  MemKv& mdt_disk() { return nodes_[0].stores[0]->kv; }
   struct Disk {  // of an MDT (without blocks) or an OST
     MemKv kv;
     std::unique_ptr<MemBlockStore> blocks;

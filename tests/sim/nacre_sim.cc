@@ -27,6 +27,9 @@ int main(int argc, char** argv) {
   app.add_option("--count", count, "how many seeds, one after the other")->capture_default_str();
   app.add_option("--plant", options.plant, "a bug to be found (docs/testing.md)")
       ->transform(CLI::CheckedTransformer(plants));
+  std::vector<std::string> events;
+  for (const nacre::sim::EventKind& kind : nacre::sim::EventKinds()) events.push_back(kind.name);
+  app.add_option("--event", options.event, "no other fault than this one")->check(CLI::IsMember(events));
   app.add_flag("--trace", options.trace, "print what happens, with the virtual time in seconds");
   app.add_flag("--log", logs, "print what the servers and clients log");
   app.add_flag("--keep-going", go_on, "run all seeds, whatever fails");

@@ -10,10 +10,6 @@
 namespace nacre::sim {
 namespace {
 
-constexpr Duration kPatience = 120s;      // whatever has not ended by then hangs
-constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, and what was under way
-constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
-constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
 
 // Every block of one OST, and its objects for the comparison with the MDT.
 Task<Status> CheckOst(OstDevices devices, mds::ObjectCheck* objects) {
@@ -74,13 +70,16 @@ Shape ChooseShape(Random& random, Plant plant) {
   shape.workload.workers = 1 + static_cast<int>(random.Below(4));
   shape.faults.break_one_in = random.OneIn(3) ? 0 : random.OneIn(2) ? 400 : 60;
   shape.faults.corrupt_one_in = random.OneIn(4) ? 100 : 0;
+  shape.cluster.clocks_step = random.OneIn(3);
+  shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
   return shape;
 }
 
-Scenario::Scenario(World& world, Plant plant)
+Scenario::Scenario(World& world, const RunOptions& options)
     : world_(world),
-      shape_(ChooseShape(world.random(), plant)),
+      only_(options.event),
+      shape_(ChooseShape(world.random(), options.plant)),
       network_(world),
       cluster_(world, network_, shape_.cluster),
       workload_(world, cluster_, model_, shape_.workload) {}
@@ -146,157 +145,6 @@ void Scenario::BootDown() {
 void Scenario::ResumeClients() {
   workload_.Resume();
   for (int i = 0; i < shape_.cluster.clients; ++i) workload_.Start(i);
-}
-
-void Scenario::Event() {
-  switch (world_.random().Below(10)) {
-    case 0:
-    case 1:
-    case 2:
-      return CrashServer(Loss::kProcess);
-    case 3:
-      return CrashClient(false);
-    case 4:
-      return CrashClient(true);
-    case 5:
-      return PowerLoss();
-    case 6:
-      return Partition();
-    case 7:
-      return OssLosesPower();
-    default:
-      return BreakSome();
-  }
-}
-
-// A server comes back with all that was acknowledged, and the applications notice nothing.
-void Scenario::CrashServer(Loss loss) {
-  const int node = static_cast<int>(world_.random().Below(1 + static_cast<uint64_t>(shape_.cluster.osses)));
-  cluster_.Crash(node, loss);
-  Work(UpTo(2s));
-  if (failed()) return;
-  cluster_.Boot(node);
-  if (world_.random().OneIn(4)) {  // once more, in the middle of its recovery
-    Work(UpTo(3s));
-    if (failed()) return;
-    cluster_.Crash(node, loss);
-    cluster_.Boot(node);
-  }
-  WaitReady("after the restart of a server");
-}
-
-void Scenario::BreakSome() {
-  for (int i = 0; i < 3 && !failed(); ++i) {
-    const int client = cluster_.client(static_cast<int>(world_.random().Below(shape_.cluster.clients)));
-    network_.Break(client, static_cast<int>(world_.random().Below(cluster_.client(0))));
-    Work(UpTo(300ms));
-  }
-}
-
-// Shorter than it takes to be evicted.
-void Scenario::Partition() {
-  const uint64_t nodes = static_cast<uint64_t>(cluster_.nodes());
-  for (int i = 0; i < 2; ++i) {
-    const int one = static_cast<int>(world_.random().Below(nodes)),
-              other = static_cast<int>(world_.random().Below(nodes));
-    network_.Cut(one, other);
-    if (world_.random().OneIn(2)) network_.Cut(other, one);
-  }
-  Work(UpTo(1500ms));
-  network_.Heal();
-}
-
-// Its applications stop, or (silent) it is cut off until it is evicted and only then ends.
-void Scenario::CrashClient(bool silent) {
-  const int index = static_cast<int>(world_.random().Below(shape_.cluster.clients));
-  const int node = cluster_.client(index);
-  if (silent) {
-    workload_.Failing(index);
-    for (int server = 0; server < cluster_.client(0); ++server) {
-      if (server != cluster_.mds() && world_.random().OneIn(2)) continue;  // it still reaches this OSS
-      network_.Cut(node, server);
-      network_.Cut(server, node);
-    }
-    Work(shape_.cluster.metadata.session_timeout + 5s);
-  }
-  const Duration crashed = world_.clock().Now();
-  orphans_allowed_ = true;
-  workload_.Dies(index);
-  cluster_.Crash(node, Loss::kProcess);
-  if (silent) network_.Heal();
-  if (failed()) return;
-  cluster_.Boot(node);
-  if (!Quiesce() || !WaitReady("after the crash of a client")) return;
-  WaitEvicted();
-  Model::Losses losses;
-  const Duration since = crashed - kClientLoss - (silent ? Duration(20s) : Duration(0));
-  losses.may_be_lost = [index, since](const FileChange& change) {
-    return !change.acknowledged ||
-           (!change.durable && change.lazy && change.client == index && change.at >= since);
-  };
-  losses.early = true;
-  Settle(losses);
-  if (!failed()) ResumeClients();
-}
-
-// Of one OSS or of everything; the clients go with it.
-void Scenario::PowerLoss() {
-  const bool everything = shape_.workload.sequential && world_.random().OneIn(2);
-  const Duration lost = world_.clock().Now();
-  orphans_allowed_ = true;
-  for (int i = 0; i < shape_.cluster.clients; ++i) {
-    workload_.Dies(i);
-    cluster_.Crash(cluster_.client(i), Loss::kProcess);
-  }
-  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
-  for (int i = 0; i < shape_.cluster.osses; ++i) {
-    if (everything || i == oss) cluster_.Crash(cluster_.oss(i), Loss::kPower);
-  }
-  if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
-  BootDown();
-  if (!Quiesce() || !WaitReady("after a loss of power")) return;
-  WaitEvicted();
-  Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) {
-    if (!change.acknowledged) return true;
-    return !change.durable && change.at >= lost - (change.lazy ? kClientLoss + kServerLoss : kServerLoss);
-  };
-  losses.early = true;
-  if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
-  Settle(losses);
-  if (!failed()) ResumeClients();
-}
-
-// And the clients live on: what they have written there and not synced may be gone. The next fsync says so,
-// or it is there.
-void Scenario::OssLosesPower() {
-  if (!Quiesce()) return;
-  const Duration lost = world_.clock().Now();
-  const int node =
-      cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
-  orphans_allowed_ = true;
-  cluster_.Crash(node, Loss::kPower);
-  cluster_.Boot(node);
-  if (!WaitReady("after an OSS has lost power")) return;
-  Work(5s);  // the clients hear of it
-  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
-    ClientState* client = workload_.client(i);
-    if (client != nullptr)
-      (void)Await(client->process, SyncAll(&workload_, client), "fsync after a loss of power");
-  }
-  if (failed()) return;
-  Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) {
-    return !change.acknowledged ||
-           (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
-  };
-  Settle(losses);
-  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
-    ClientState* client = workload_.client(i);
-    if (client != nullptr)
-      (void)Await(client->process, TakeErrors(&workload_, client), "fsync of what was lost");
-  }
-  if (!failed()) ResumeClients();
 }
 
 bool Scenario::Quiesce() {
@@ -389,7 +237,7 @@ RunResult RunSeed(const RunOptions& options) {
   World world(options.seed, options.trace);
   RunResult result;
   {
-    Scenario scenario(world, options.plant);
+    Scenario scenario(world, options);
     scenario.Run();
     result.operations = scenario.operations();
   }

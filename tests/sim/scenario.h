@@ -17,6 +17,7 @@ struct RunOptions {
   uint64_t seed = 1;
   Plant plant = Plant::kNone;
   bool trace = false;
+  std::string event;  // only this one happens (events.cc); empty: any
 };
 
 struct RunResult {
@@ -39,23 +40,49 @@ struct Shape {
 };
 Shape ChooseShape(Random& random, Plant plant);
 
+inline constexpr Duration kPatience = 120s;  // whatever has not ended by then hangs
+
+class Scenario;
+
+// A fault that may happen, and how often beside the others.
+struct EventKind {
+  const char* name;
+  uint64_t weight;
+  void (Scenario::*happen)();
+};
+const std::vector<EventKind>& EventKinds();
+
 class Scenario {
  public:
-  Scenario(World& world, Plant plant);
+  Scenario(World& world, const RunOptions& options);
   ~Scenario();
 
   void Run();
   uint64_t operations() const { return workload_.done(); }
 
  private:
+  friend const std::vector<EventKind>& EventKinds();
   void Start();
   void Event();
-  void CrashServer(Loss loss);
-  void CrashClient(bool silent);
+  bool Chosen(const EventKind& kind) const;
+  void CrashServer();
+  void CrashClient();
+  void EvictClient();
+  void FreezeClient();
   void PowerLoss();
   void OssLosesPower();
+  void MdsLosesPower();
   void Partition();
+  void LongPartition();
+  void DeadOss();
+  void FullMdt();
+  void FailedFlush();
   void BreakSome();
+  void TakeAllErrors();
+  int PickClient();
+  void EndClient(int index, Duration since);
+  static Task<Status> Visit(client::FileSystem* filesystem);
+  void WaitProgress(const char* why);
   void Work(Duration time);
 
   bool Quiesce();
@@ -71,6 +98,7 @@ class Scenario {
   Duration UpTo(Duration limit);
 
   World& world_;
+  const std::string only_;  // the one event that happens; empty: all
   Shape shape_;
   Network network_;
   Cluster cluster_;

@@ -20,6 +20,7 @@ namespace nacre::sim {
 
 struct WorkloadOptions {
   int workers = 3;                 // of each client
+  bool exact_times = true;         // everybody's clock is the world's
   bool sequential = false;         // one operation at a time in all
   uint64_t max_bytes = 384 << 10;  // of a file
 };
@@ -41,7 +42,8 @@ struct ClientState {
   std::vector<OpenFile> files;
   uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
   bool failing =
-      false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened
+      false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened. What it
+              // counts as done of its early answers counts no more, for refused ones are among them
 };
 
 // One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
@@ -84,6 +86,9 @@ class Workload {
   // The client's process is about to end.
   void Dies(int client);
   void Failing(int client);
+  // A disk fails now and then: an operation may answer EIO, and has made nothing durable then.
+  void set_flush_may_fail(bool may) { flush_may_fail_ = may; }
+  bool flush_may_fail() const { return flush_may_fail_; }
 
   void Pause() { paused_ = true; }
   void Resume() { paused_ = false; }
@@ -111,6 +116,7 @@ class Workload {
   const WorkloadOptions options_;
   std::vector<std::weak_ptr<ClientState>> clients_;
   bool paused_ = false;
+  bool flush_may_fail_ = false;
   ClientState* busy_ = nullptr;  // of the sequential form: whose turn it is
   int running_ = 0;
   uint64_t next_operation_ = 1;
@@ -118,6 +124,9 @@ class Workload {
 };
 
 const client::Caller& Root();
+
+// Closes every handle of a client whose files may be gone.
+Task<Status> GiveUpHandles(Workload* workload, ClientState* client);
 
 // Closes every handle of a client that lives.
 Task<void> ReleaseAll(Workload* workload, ClientState* client);

@@ -78,8 +78,12 @@ struct Process::Waiter {
   bool listed = true;
 };
 
-Process::Process(World& world, int node, std::string name, uint64_t seed)
-    : world_(world), node_(node), name_(std::move(name)), random_(seed) {}
+Process::Process(World& world, int node, std::string name, uint64_t seed, int64_t wall_offset)
+    : world_(world),
+      node_(node),
+      name_(std::move(name)),
+      random_(seed),
+      clock_(world.clock(), std::chrono::seconds(seed % 1'000'000), wall_offset) {}
 
 Process::~Process() { DropPending(); }
 
@@ -152,8 +156,8 @@ void World::KillAll() {
   while (!living_.empty()) Kill(living_.back());
 }
 
-Process* World::Start(int node, const std::string& name) {
-  processes_.push_back(std::make_unique<Process>(*this, node, name, random_.Next()));
+Process* World::Start(int node, const std::string& name, int64_t wall_offset) {
+  processes_.push_back(std::make_unique<Process>(*this, node, name, random_.Next(), wall_offset));
   living_.push_back(processes_.back().get());
   Trace("start %s", name);
   return living_.back();

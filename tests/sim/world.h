@@ -70,9 +70,33 @@ class SimClock : public Clock {
   std::map<Key, absl::AnyInvocable<void()>> timers_;
 };
 
+// The clock of one process's machine: as fast as the world's, and set differently.
+class ProcessClock : public Clock {
+ public:
+  ProcessClock(SimClock& world, Duration now_offset, int64_t wall_offset)
+      : world_(world), now_offset_(now_offset), wall_offset_(wall_offset) {}
+
+  Duration Now() override { return world_.Now() + now_offset_; }
+  WallTime Wall() override {
+    WallTime wall = world_.Wall();
+    wall.seconds += wall_offset_;
+    return wall;
+  }
+  std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,
+                                     absl::AnyInvocable<void()> function) override {
+    return world_.After(executor, delay, std::move(function));
+  }
+
+ private:
+  SimClock& world_;
+  const Duration now_offset_;
+  const int64_t wall_offset_;  // seconds
+};
+
 class Process : public SuspensionTracker {
  public:
-  Process(World& world, int node, std::string name, uint64_t seed);
+  // wall_offset: by how many seconds its machine's wall clock differs from the world's.
+  Process(World& world, int node, std::string name, uint64_t seed, int64_t wall_offset);
   ~Process() override;
 
   Executor executor() { return SimExecutor(this); }
@@ -81,7 +105,11 @@ class Process : public SuspensionTracker {
   const std::string& name() const { return name_; }
   int node() const { return node_; }
   bool alive() const { return alive_; }
-  bool runnable() const { return !queue_.empty(); }
+  bool runnable() const { return !frozen_ && !queue_.empty(); }
+  // Since when it runs is arbitrary by its own steady clock; its wall clock differs by wall_offset.
+  Clock& clock() { return clock_; }
+  // Frozen: nothing of it runs, and everything that comes for it waits, as with SIGSTOP.
+  void Freeze(bool frozen) { frozen_ = frozen; }
 
   // Destroyed at the end of the process, the last one first, after everything that was running is gone.
   void Own(std::shared_ptr<void> object) { owned_.push_back(std::move(object)); }
@@ -107,7 +135,9 @@ class Process : public SuspensionTracker {
   const int node_;
   const std::string name_;
   bool alive_ = true;
+  bool frozen_ = false;
   SeededRandom random_;
+  ProcessClock clock_;
   Context context_;
   std::deque<absl::AnyInvocable<void()>> queue_;
   std::list<std::shared_ptr<Waiter>> waiters_;
@@ -125,7 +155,7 @@ class World {
   Random& random() { return random_; }
 
   // node: the host, which stays; the process is one life of it.
-  Process* Start(int node, const std::string& name);
+  Process* Start(int node, const std::string& name, int64_t wall_offset = 0);
   void Kill(Process* process);
   void KillAll();
 

@@ -1,0 +1,355 @@
+// The faults: what happens to the cluster between two stretches of work, and what must hold after each.
+
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "tests/sim/scenario.h"
+
+namespace nacre::sim {
+namespace {
+
+constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, and what was under way
+constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
+constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
+
+}  // namespace
+
+const std::vector<EventKind>& EventKinds() {
+  static const std::vector<EventKind> kinds = {
+      {"crash_server", 6, &Scenario::CrashServer},
+      {"crash_client", 2, &Scenario::CrashClient},
+      {"evict_client", 2, &Scenario::EvictClient},
+      {"freeze_client", 2, &Scenario::FreezeClient},
+      {"power_loss", 2, &Scenario::PowerLoss},
+      {"oss_power_loss", 2, &Scenario::OssLosesPower},
+      {"mds_power_loss", 1, &Scenario::MdsLosesPower},
+      {"partition", 2, &Scenario::Partition},
+      {"long_partition", 1, &Scenario::LongPartition},
+      {"dead_oss", 1, &Scenario::DeadOss},
+      {"full_mdt", 1, &Scenario::FullMdt},
+      {"failed_flush", 1, &Scenario::FailedFlush},
+      {"break", 4, &Scenario::BreakSome},
+  };
+  return kinds;
+}
+
+void Scenario::Event() {
+  uint64_t weights = 0;
+  for (const EventKind& kind : EventKinds()) weights += Chosen(kind) ? kind.weight : 0;
+  uint64_t pick = world_.random().Below(weights);
+  for (const EventKind& kind : EventKinds()) {
+    if (!Chosen(kind)) continue;
+    if (pick < kind.weight) {
+      world_.Trace("event: %s", kind.name);
+      return (this->*kind.happen)();
+    }
+    pick -= kind.weight;
+  }
+}
+
+bool Scenario::Chosen(const EventKind& kind) const { return only_.empty() || only_ == kind.name; }
+
+// A server comes back with all that was acknowledged, and the applications notice nothing.
+void Scenario::CrashServer() {
+  constexpr Loss loss = Loss::kProcess;
+  const int node = static_cast<int>(world_.random().Below(1 + static_cast<uint64_t>(shape_.cluster.osses)));
+  cluster_.Crash(node, loss);
+  Work(UpTo(2s));
+  if (failed()) return;
+  cluster_.Boot(node);
+  if (world_.random().OneIn(4)) {  // once more, in the middle of its recovery
+    Work(UpTo(3s));
+    if (failed()) return;
+    cluster_.Crash(node, loss);
+    cluster_.Boot(node);
+  }
+  WaitReady("after the restart of a server");
+}
+
+void Scenario::BreakSome() {
+  for (int i = 0; i < 3 && !failed(); ++i) {
+    const int client = cluster_.client(static_cast<int>(world_.random().Below(shape_.cluster.clients)));
+    network_.Break(client, static_cast<int>(world_.random().Below(cluster_.client(0))));
+    Work(UpTo(300ms));
+  }
+}
+
+// Shorter than it takes to be evicted, and everybody has found everybody again before the next fault.
+void Scenario::Partition() {
+  const uint64_t nodes = static_cast<uint64_t>(cluster_.nodes());
+  for (int i = 0; i < 2; ++i) {
+    const int one = static_cast<int>(world_.random().Below(nodes)),
+              other = static_cast<int>(world_.random().Below(nodes));
+    network_.Cut(one, other);
+    if (world_.random().OneIn(2)) network_.Cut(other, one);
+  }
+  Work(UpTo(1500ms));
+  network_.Heal();
+  const NetworkFaults faults = std::exchange(network_.faults(), NetworkFaults{});
+  Work(2s);
+  network_.faults() = faults;
+}
+
+// Its applications stop, and what its write-behind held is gone.
+void Scenario::CrashClient() { EndClient(PickClient(), world_.clock().Now() - kClientLoss); }
+
+// A client is cut off until it is evicted, and only then ends.
+void Scenario::EvictClient() {
+  const int index = PickClient();
+  const int node = cluster_.client(index);
+  workload_.Failing(index);
+  for (int server = 0; server < cluster_.client(0); ++server) {
+    if (server != cluster_.mds() && world_.random().OneIn(2)) continue;  // it still reaches this OSS
+    network_.Cut(node, server);
+    network_.Cut(server, node);
+  }
+  Work(shape_.cluster.metadata.session_timeout + 5s);
+  EndClient(index, world_.clock().Now() - kClientLoss - 20s);
+}
+
+// A client's process stands still (a stopped daemon, a frozen container) while its machine goes on answering
+// for its connections. The others go on without it; when it runs again it has been evicted, or not.
+void Scenario::FreezeClient() {
+  const int index = PickClient();
+  Process* process = cluster_.process(cluster_.client(index));
+  workload_.Failing(index);
+  process->Freeze(true);
+  const uint64_t done = workload_.done();
+  const Duration frozen = UpTo(3 * (shape_.cluster.metadata.session_timeout + 5s));
+  Work(frozen);
+  if (failed()) return;
+  const bool others = shape_.cluster.clients > 1 && !shape_.workload.sequential;
+  if (others && frozen > 2 * shape_.cluster.metadata.session_timeout && workload_.done() == done)
+    return world_.Fail(absl::StrFormat("hang: nobody goes on beside a client that is frozen for %d s",
+                                       std::chrono::duration_cast<std::chrono::seconds>(frozen).count()));
+  process->Freeze(false);
+  Work(UpTo(3s));
+  EndClient(index, world_.clock().Now() - kClientLoss - frozen - 10s);
+}
+
+// What nobody has been told of is told to the next handle of the file, whatever it does: taken here.
+void Scenario::TakeAllErrors() {
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    ClientState* client = workload_.client(i);
+    if (client != nullptr)
+      (void)Await(client->process, TakeErrors(&workload_, client), "fsync of what was lost");
+  }
+}
+
+int Scenario::PickClient() {
+  return static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.clients)));
+}
+
+// The client's process ends. What it had answered before `since` and nobody has lost meanwhile must be there.
+void Scenario::EndClient(int index, Duration since) {
+  if (failed()) return;
+  orphans_allowed_ = true;
+  workload_.Dies(index);
+  cluster_.Crash(cluster_.client(index), Loss::kProcess);
+  network_.Heal();
+  cluster_.Boot(cluster_.client(index));
+  if (!Quiesce() || !WaitReady("after the crash of a client")) return;
+  WaitEvicted();
+  Model::Losses losses;
+  losses.may_be_lost = [index, since](const FileChange& change) {
+    return !change.acknowledged ||
+           (!change.durable && change.lazy && change.client == index && change.at >= since);
+  };
+  losses.early = true;
+  Settle(losses);
+  TakeAllErrors();
+  if (!failed()) ResumeClients();
+}
+
+// Of one OSS or of everything; the clients go with it.
+void Scenario::PowerLoss() {
+  const bool everything = shape_.workload.sequential && world_.random().OneIn(2);
+  const Duration lost = world_.clock().Now();
+  orphans_allowed_ = true;
+  for (int i = 0; i < shape_.cluster.clients; ++i) {
+    workload_.Dies(i);
+    cluster_.Crash(cluster_.client(i), Loss::kProcess);
+  }
+  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
+  for (int i = 0; i < shape_.cluster.osses; ++i) {
+    if (everything || i == oss) cluster_.Crash(cluster_.oss(i), Loss::kPower);
+  }
+  if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
+  BootDown();
+  if (!Quiesce() || !WaitReady("after a loss of power")) return;
+  WaitEvicted();
+  Model::Losses losses;
+  losses.may_be_lost = [lost](const FileChange& change) {
+    if (!change.acknowledged) return true;
+    return !change.durable && change.at >= lost - (change.lazy ? kClientLoss + kServerLoss : kServerLoss);
+  };
+  losses.early = true;
+  if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
+  Settle(losses);
+  TakeAllErrors();
+  if (!failed()) ResumeClients();
+}
+
+// And the clients live on: what they have written there and not synced may be gone. The next fsync says so,
+// or it is there.
+void Scenario::OssLosesPower() {
+  if (!Quiesce()) return;
+  const Duration lost = world_.clock().Now();
+  const int node =
+      cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
+  orphans_allowed_ = true;
+  cluster_.Crash(node, Loss::kPower);
+  cluster_.Boot(node);
+  if (!WaitReady("after an OSS has lost power")) return;
+  Work(5s);  // the clients hear of it
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    ClientState* client = workload_.client(i);
+    if (client != nullptr)
+      (void)Await(client->process, SyncAll(&workload_, client), "fsync after a loss of power");
+  }
+  if (failed()) return;
+  Model::Losses losses;
+  losses.may_be_lost = [lost](const FileChange& change) {
+    return !change.acknowledged ||
+           (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
+  };
+  Settle(losses);
+  TakeAllErrors();
+  if (!failed()) ResumeClients();
+}
+
+// The MDS's machine loses power and the clients live on: names and small files of the last second may be gone,
+// and every handle with them. Applications close what they had open.
+void Scenario::MdsLosesPower() {
+  if (!shape_.workload.sequential || !Quiesce()) return;
+  const Duration lost = world_.clock().Now();
+  orphans_allowed_ = true;
+  cluster_.Crash(cluster_.mds(), Loss::kPower);
+  Work(UpTo(2s));
+  cluster_.Boot(cluster_.mds());
+  if (!WaitReady("after the MDS has lost power")) return;
+  Work(5s);  // the clients hear of it
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    ClientState* client = workload_.client(i);
+    if (client != nullptr)
+      (void)Await(client->process, GiveUpHandles(&workload_, client), "closing after a loss of power");
+  }
+  if (failed()) return;
+  Model::Losses losses;
+  losses.may_be_lost = [lost](const FileChange& change) {
+    return !change.acknowledged ||
+           (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
+  };
+  losses.early = true;
+  losses.names_after = lost - kServerLoss - kEarlyLag;
+  Settle(losses);
+  TakeAllErrors();
+  if (!failed()) ResumeClients();
+}
+
+// Two nodes cannot reach each other for longer than any time-out. A client among them may be evicted; the
+// others notice nothing but the wait.
+void Scenario::LongPartition() {
+  const uint64_t nodes = static_cast<uint64_t>(cluster_.nodes());
+  const int one = static_cast<int>(world_.random().Below(nodes));
+  const int other = static_cast<int>((static_cast<uint64_t>(one) + 1 + world_.random().Below(nodes - 1)) % nodes);
+  const int first_client = cluster_.client(0);
+  const int cut_client = std::max(one, other) >= first_client && std::min(one, other) < first_client
+                             ? std::max(one, other) - first_client
+                             : -1;
+  if (cut_client >= 0) workload_.Failing(cut_client);
+  network_.Cut(one, other);
+  if (!world_.random().OneIn(3)) network_.Cut(other, one);
+  const Duration length = shape_.cluster.metadata.session_timeout + UpTo(30s);
+  Work(length);
+  network_.Heal();
+  if (cut_client < 0) {
+    WaitProgress("after a partition");
+    return;
+  }
+  Work(UpTo(3s));
+  EndClient(cut_client, world_.clock().Now() - kClientLoss - length - 10s);
+}
+
+// An OSS is dead for long. Who does not need it goes on: a client that comes is taken in, finds its way and
+// leaves again.
+void Scenario::DeadOss() {
+  const int node =
+      cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
+  cluster_.Crash(node, Loss::kProcess);
+  Work(UpTo(20s));
+  if (failed()) return;
+  cluster_.Boot(cluster_.visitor());
+  const Duration came = world_.clock().Now();
+  world_.RunUntil([this] { return cluster_.ready(cluster_.visitor()) || failed(); }, kPatience);
+  if (failed()) return;
+  if (!cluster_.ready(cluster_.visitor()))
+    return world_.Fail("hang: no client can mount while an OSS is dead");
+  world_.Trace("the visitor has waited %d ms",
+               std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock().Now() - came).count());
+  (void)Await(cluster_.process(cluster_.visitor()), Visit(&cluster_.visiting()), "a visit while an OSS is dead");
+  if (failed()) return;
+  if (!cluster_.Shutdown(cluster_.visitor(), kPatience)) return;
+  Work(world_.random().OneIn(8) ? UpTo(1h) : UpTo(60s));
+  if (failed()) return;
+  cluster_.Boot(node);
+  if (WaitReady("after an OSS was away for long")) WaitProgress("after an OSS was away for long");
+}
+
+// A root directory can be read, and a file without bytes made and removed, whatever OST is away.
+Task<Status> Scenario::Visit(client::FileSystem* filesystem) {
+  client::HandlePtr none;
+  auto root = co_await filesystem->Getattr(Root(), kRootFid, none);
+  CO_RETURN_IF_ERROR(root.status());
+  std::string name = "visited";
+  auto made = co_await filesystem->Mknod(Root(), kRootFid, name, S_IFIFO | 0600, 0);
+  CO_RETURN_IF_ERROR(made.status());
+  std::string again = "visited";
+  co_return co_await filesystem->Unlink(Root(), kRootFid, again);
+}
+
+// The MDT's disk is full when its server dies: it starts all the same, and takes its clients in again.
+void Scenario::FullMdt() {
+  if (!Quiesce()) return;
+  MemKv& store = cluster_.mdt_disk();
+  store.SetCommitHook([](const KvBatch& batch) {
+    return batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "the simulated disk is full");
+  });
+  cluster_.Crash(cluster_.mds(), Loss::kProcess);
+  cluster_.Boot(cluster_.mds());
+  const bool ready = WaitReady("with a full MDT");
+  if (ready) Work(5s);  // the OSSes register
+  store.SetCommitHook(nullptr);
+  if (ready && !failed()) ResumeClients();
+}
+
+// One flush of an OST's disk fails: whoever waits for it hears of it, and nothing else is lost by it.
+void Scenario::FailedFlush() {
+  Cluster::Disk& disk = cluster_.ost(static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.osts()))));
+  auto failed_once = std::make_shared<bool>(false);
+  workload_.set_flush_may_fail(true);
+  disk.blocks->SetFaultHook([failed_once](MemBlockStore::Operation operation, uint64_t, uint64_t) {
+    if (operation != MemBlockStore::Operation::kFlush || std::exchange(*failed_once, true)) return OkStatus();
+    return ErrnoError(EIO, "the simulated disk does not flush");
+  });
+  Work(UpTo(3s));
+  disk.blocks->SetFaultHook(nullptr);
+  if (!Quiesce()) return;
+  workload_.set_flush_may_fail(false);
+  Model::Losses losses;
+  losses.may_be_lost = [](const FileChange& change) { return !change.acknowledged; };
+  Settle(losses);
+  TakeAllErrors();
+  if (!failed()) ResumeClients();
+}
+
+// Operations end again, or nothing was under way.
+void Scenario::WaitProgress(const char* why) {
+  if (failed()) return;
+  const uint64_t done = workload_.done();
+  if (!world_.RunUntil([&] { return workload_.done() > done || failed(); }, kPatience) && !failed())
+    world_.Fail(absl::StrFormat("hang: nothing goes on %s", why));
+}
+
+}  // namespace nacre::sim
