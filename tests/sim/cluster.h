@@ -38,8 +38,8 @@ class Cluster {
   Cluster(World& world, Network& network, ClusterOptions options);
   ~Cluster();
 
-  // Nodes: 0 is the MDS, then the OSSes, then the clients. Behind them one more client, which is up only while
-  // somebody boots it: the visitor.
+  // Nodes: 0 is the MDS, then the OSSes, then the clients. Behind them one more client, which is up only
+  // while somebody boots it: the visitor.
   int mds() const { return 0; }
   int oss(int i) const { return 1 + i; }
   int client(int i) const { return 1 + options_.osses + i; }

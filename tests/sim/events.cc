@@ -156,6 +156,7 @@ void Scenario::EndClient(int index, Duration since) {
     return !change.acknowledged ||
            (!change.durable && change.lazy && change.client == index && change.at >= since);
   };
+  losses.replaced_whole = true;
   losses.early = true;
   Settle(losses);
   TakeAllErrors();
@@ -219,8 +220,8 @@ void Scenario::OssLosesPower() {
   if (!failed()) ResumeClients();
 }
 
-// The MDS's machine loses power and the clients live on: names and small files of the last second may be gone,
-// and every handle with them. Applications close what they had open.
+// The MDS's machine loses power and the clients live on: names and small files of the last second may be
+// gone, and every handle with them. Applications close what they had open.
 void Scenario::MdsLosesPower() {
   if (!shape_.workload.sequential || !Quiesce()) return;
   const Duration lost = world_.clock().Now();
@@ -253,7 +254,8 @@ void Scenario::MdsLosesPower() {
 void Scenario::LongPartition() {
   const uint64_t nodes = static_cast<uint64_t>(cluster_.nodes());
   const int one = static_cast<int>(world_.random().Below(nodes));
-  const int other = static_cast<int>((static_cast<uint64_t>(one) + 1 + world_.random().Below(nodes - 1)) % nodes);
+  const int other =
+      static_cast<int>((static_cast<uint64_t>(one) + 1 + world_.random().Below(nodes - 1)) % nodes);
   const int first_client = cluster_.client(0);
   const int cut_client = std::max(one, other) >= first_client && std::min(one, other) < first_client
                              ? std::max(one, other) - first_client
@@ -288,7 +290,8 @@ void Scenario::DeadOss() {
     return world_.Fail("hang: no client can mount while an OSS is dead");
   world_.Trace("the visitor has waited %d ms",
                std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock().Now() - came).count());
-  (void)Await(cluster_.process(cluster_.visitor()), Visit(&cluster_.visiting()), "a visit while an OSS is dead");
+  (void)Await(cluster_.process(cluster_.visitor()), Visit(&cluster_.visiting()),
+              "a visit while an OSS is dead");
   if (failed()) return;
   if (!cluster_.Shutdown(cluster_.visitor(), kPatience)) return;
   Work(world_.random().OneIn(8) ? UpTo(1h) : UpTo(60s));
@@ -326,7 +329,8 @@ void Scenario::FullMdt() {
 
 // One flush of an OST's disk fails: whoever waits for it hears of it, and nothing else is lost by it.
 void Scenario::FailedFlush() {
-  Cluster::Disk& disk = cluster_.ost(static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.osts()))));
+  Cluster::Disk& disk =
+      cluster_.ost(static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.osts()))));
   auto failed_once = std::make_shared<bool>(false);
   workload_.set_flush_may_fail(true);
   disk.blocks->SetFaultHook([failed_once](MemBlockStore::Operation operation, uint64_t, uint64_t) {

@@ -87,7 +87,7 @@ void Model::Link(InodeId id, InodeId parent, const std::string& name) {
 }
 
 void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
-                   bool exchange) {
+                   bool exchange, Duration began) {
   const InodeId id = inode(parent).children.at(name);
   const auto replaced = Child(new_parent, new_name);
   if (replaced == id) return;  // two names of one file: nothing happens
@@ -104,6 +104,7 @@ void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, 
     move(*replaced, new_parent, parent);
     return;
   }
+  if (replaced && inode(*replaced).regular() && inode(id).regular()) inode(id).replaced_at = began;
   if (replaced) Remove(new_parent, new_name);
   inode(parent).children.erase(name);
   inode(new_parent).children[new_name] = id;
@@ -183,7 +184,12 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   for (auto& [id, inode] : inodes_) {
     if (!inode.regular() || inode.nlink == 0) continue;
     inode.mtime.known = false;
-    wrong = file(id).Settle(tree.at(inode.fid).bytes, losses.may_be_lost);
+    const std::optional<Duration> replaced_at =
+        losses.replaced_whole ? inode.replaced_at : std::optional<Duration>();
+    wrong = file(id).Settle(tree.at(inode.fid).bytes, [&losses, replaced_at](const FileChange& change) {
+      return losses.may_be_lost(change) && !(replaced_at && change.acknowledged && change.at <= *replaced_at);
+    });
+    inode.replaced_at.reset();
     if (!wrong.empty()) return absl::StrFormat("%s %s: %s", PathOf(id), inode.fid.ToString(), wrong);
   }
   return {};

@@ -43,7 +43,10 @@ struct ModelInode {
   std::map<std::string, InodeId> children;
   InodeId parent = 0;   // of a directory
   bool synced = false;  // an fsync was answered: no loss of power takes it away
-  int open = 0;         // handles: an unlinked inode lives until the last one goes
+  // What was written before this moment belongs to the name: the file has taken another one's place by a
+  // rename that began then.
+  std::optional<Duration> replaced_at;
+  int open = 0;  // handles: an unlinked inode lives until the last one goes
 
   bool directory() const;
   bool regular() const;
@@ -83,8 +86,9 @@ class Model {
   void Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid);
   void Remove(InodeId parent, const std::string& name);
   void Link(InodeId inode, InodeId parent, const std::string& name);
+  // `began`: when the rename was asked for.
   void Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
-              bool exchange);
+              bool exchange, Duration began);
 
   // A change of the tree has been acknowledged. `position`: the client has answered it before the MDS had
   // done it, as this one of its changes (client::Seen::early_answered); 0: the MDS has done it.
@@ -117,6 +121,9 @@ class Model {
 
   struct Losses {
     std::function<bool(const FileChange&)> may_be_lost;
+    // A file that has replaced another one by rename has what was written to it before, or the rename has not
+    // happened: holds for the crash of a client, not for a loss of power.
+    bool replaced_whole = false;
     bool early = false;  // changes answered early may be gone, the newest first
     // Changes of the tree acknowledged later than this may be gone, the newest first. Only if Remember was
     // told of all.

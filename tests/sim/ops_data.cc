@@ -77,25 +77,12 @@ struct FileContext {
   }
 };
 
-// The change is visible from its start on, and its time lies between start and end.
 void Begin(FileContext& at, Operation& operation, FileChange change) {
-  change.operation = operation.id();
-  change.client = at.client->index;
-  change.lazy = at.filesystem.Look().filesystem_lease;
-  at.content().Begin(std::move(change));
+  BeginChange(*at.workload, *at.client, at.file.inode, operation, std::move(change));
 }
 
 void Done(FileContext& at, Operation& operation, WallTime start) {
-  World& world = at.workload->world();
-  at.content().Acknowledge(operation.id(), world.clock().Now());
-  // What is as old as this has been written back; but a client that was frozen has come to nothing meanwhile.
-  const Duration old = at.client->failing ? Duration::min() : world.clock().Now() - 12s;
-  at.content().MakeDurable([old](const FileChange& change) { return change.at < old; });
-  TimeBounds& mtime = at.inode().mtime;
-  const WallTime end = world.clock().Wall();
-  mtime.low = mtime.known ? std::max(mtime.low, start) : start;
-  mtime.high = mtime.known ? std::max(mtime.high, end) : end;
-  mtime.known = at.workload->options().exact_times;
+  EndChange(*at.workload, *at.client, at.file.inode, operation, start);
 }
 
 Task<bool> Read(FileContext at) {
@@ -254,6 +241,28 @@ Task<bool> Close(FileContext at) {
 }
 
 }  // namespace
+
+void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation,
+                 FileChange change) {
+  change.operation = operation.id();
+  change.client = client.index;
+  change.lazy = client.filesystem->Look().filesystem_lease;
+  workload.model().file(inode).Begin(std::move(change));
+}
+
+void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation, WallTime start) {
+  World& world = workload.world();
+  FileModel& content = workload.model().file(inode);
+  content.Acknowledge(operation.id(), world.clock().Now());
+  // What is as old as this has been written back; but a client that was frozen has come to nothing meanwhile.
+  const Duration old = client.failing ? Duration::min() : world.clock().Now() - 12s;
+  content.MakeDurable([old](const FileChange& change) { return change.at < old; });
+  TimeBounds& mtime = workload.model().inode(inode).mtime;
+  const WallTime end = world.clock().Wall();
+  mtime.low = mtime.known ? std::max(mtime.low, start) : start;
+  mtime.high = mtime.known ? std::max(mtime.high, end) : end;
+  mtime.known = workload.options().exact_times;
+}
 
 Task<bool> DataOperation(Workload* workload, ClientState* client) {
   FileContext at(workload, client, client->files[workload->random().Below(client->files.size())]);

@@ -228,6 +228,7 @@ Task<bool> Rename(Context at) {
                                            at.model.PathOf(to), new_name, flags);
   const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
   const bool nothing = error == 0 && source == target;
+  const Duration began = at.workload->world().clock().Now();
   if (error == 0 && !nothing) {
     const Fid source_fid = at.FidOf(*source);
     operation.Pending(
@@ -235,14 +236,14 @@ Task<bool> Rename(Context at) {
         [to_fid, new_name, source_fid](const ObservedTree& tree) {
           return FoundEntry(tree, to_fid, new_name) == source_fid;
         },
-        [&model = at.model, from, name, to, new_name, exchange](const ObservedTree&) {
-          model.Rename(from, name, to, new_name, exchange);
+        [&model = at.model, from, name, to, new_name, exchange, began](const ObservedTree&) {
+          model.Rename(from, name, to, new_name, exchange, began);
         });
   }
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
-  operation.Change([&model = at.model, from, name, to, new_name, exchange] {
-    model.Rename(from, name, to, new_name, exchange);
+  operation.Change([&model = at.model, from, name, to, new_name, exchange, began] {
+    model.Rename(from, name, to, new_name, exchange, began);
   });
   co_return true;
 }
@@ -435,20 +436,34 @@ Task<bool> Readdir(Context at) {
   co_return true;
 }
 
+FileChange Emptying() {
+  FileChange change;
+  change.kind = FileChange::kTruncate;
+  return change;
+}
+
 Task<bool> Open(Context at) {
   if (at.client->files.size() >= kMaxHandles) co_return false;
   const auto id = at.PickInode([](const ModelInode& inode) { return inode.regular(); });
   if (!id) co_return false;
+  const bool read_only = at.random.OneIn(4), empties = !read_only && at.random.OneIn(6);
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {AttributeClaim(*id, false)};
+  if (empties) claims.push_back(BytesClaim(*id, true));
   if (!operation.Take(std::move(claims))) co_return false;
-  const int flags = (at.random.OneIn(4) ? O_RDONLY : O_RDWR | (at.random.OneIn(4) ? O_APPEND : 0)) |
-                    (at.random.OneIn(6) ? O_DIRECT : 0);
+  const int flags = (read_only ? O_RDONLY : O_RDWR | (at.random.OneIn(4) ? O_APPEND : 0)) |
+                    (at.random.OneIn(6) ? O_DIRECT : 0) | (empties ? O_TRUNC : 0);
+  const std::string what = absl::StrFormat("open %s%s", at.model.PathOf(*id), empties ? " and empty it" : "");
   const Fid fid = at.FidOf(*id);
+  World& world = at.workload->world();
+  const WallTime start = world.clock().Wall();
+  if (empties) BeginChange(*at.workload, *at.client, *id, operation, Emptying());
   auto opened = co_await at.filesystem.Open(Root(), fid, flags);
-  if (!operation.Expect("open " + at.model.PathOf(*id), opened.status(), 0)) co_return true;
+  if (empties) co_await at.client->kernel->Changed(fid);
+  if (!operation.Expect(what, opened.status(), 0)) co_return true;
+  if (empties) EndChange(*at.workload, *at.client, *id, operation, start);
   at.model.Opened(*id);
-  at.client->files.push_back({*id, flags, *opened});
+  at.client->files.push_back({*id, flags & ~O_TRUNC, *opened});
   co_await at.client->kernel->Opened(*opened, fid);
   co_return true;
 }

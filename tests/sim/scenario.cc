@@ -10,7 +10,6 @@
 namespace nacre::sim {
 namespace {
 
-
 // Every block of one OST, and its objects for the comparison with the MDT.
 Task<Status> CheckOst(OstDevices devices, mds::ObjectCheck* objects) {
   Status listed;

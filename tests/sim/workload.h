@@ -42,8 +42,8 @@ struct ClientState {
   std::vector<OpenFile> files;
   uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
   bool failing =
-      false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened. What it
-              // counts as done of its early answers counts no more, for refused ones are among them
+      false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened.
+              // What it counts as done of its early answers counts no more, for refused ones are among them
 };
 
 // One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
@@ -137,6 +137,11 @@ Task<Status> SyncAll(Workload* workload, ClientState* client);
 // Opens every file and fsyncs it: errors of write-behind that nobody has been told of are told to the next
 // handle, whatever it does.
 Task<Status> TakeErrors(Workload* workload, ClientState* client);
+
+// A change of a file's bytes: visible from its start on, and its time lies between start and end.
+void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation,
+                 FileChange change);
+void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation, WallTime start);
 
 // One random operation. False: nothing suitable could be claimed.
 Task<bool> NamespaceOperation(Workload* workload, ClientState* client);
