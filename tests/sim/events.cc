@@ -17,19 +17,19 @@ constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, an
 
 const std::vector<EventKind>& EventKinds() {
   static const std::vector<EventKind> kinds = {
-      {"crash_server", 6, &Scenario::CrashServer},
-      {"crash_client", 2, &Scenario::CrashClient},
-      {"evict_client", 2, &Scenario::EvictClient},
-      {"freeze_client", 2, &Scenario::FreezeClient},
-      {"power_loss", 2, &Scenario::PowerLoss},
-      {"oss_power_loss", 2, &Scenario::OssLosesPower},
-      {"mds_power_loss", 1, &Scenario::MdsLosesPower},
-      {"partition", 2, &Scenario::Partition},
-      {"long_partition", 1, &Scenario::LongPartition},
-      {"dead_oss", 1, &Scenario::DeadOss},
-      {"full_mdt", 1, &Scenario::FullMdt},
-      {"failed_flush", 1, &Scenario::FailedFlush},
-      {"break", 4, &Scenario::BreakSome},
+      {"crash_server", 6, true, &Scenario::CrashServer},
+      {"crash_client", 2, true, &Scenario::CrashClient},
+      {"evict_client", 2, true, &Scenario::EvictClient},
+      {"power_loss", 2, true, &Scenario::PowerLoss},
+      {"oss_power_loss", 2, true, &Scenario::OssLosesPower},
+      {"partition", 2, true, &Scenario::Partition},
+      {"full_mdt", 1, true, &Scenario::FullMdt},
+      {"break", 4, true, &Scenario::BreakSome},
+      {"freeze_client", 2, false, &Scenario::FreezeClient},
+      {"mds_power_loss", 1, false, &Scenario::MdsLosesPower},
+      {"long_partition", 1, false, &Scenario::LongPartition},
+      {"dead_oss", 1, false, &Scenario::DeadOss},
+      {"failed_flush", 1, false, &Scenario::FailedFlush},
   };
   return kinds;
 }
@@ -48,7 +48,9 @@ void Scenario::Event() {
   }
 }
 
-bool Scenario::Chosen(const EventKind& kind) const { return only_.empty() || only_ == kind.name; }
+bool Scenario::Chosen(const EventKind& kind) const {
+  return only_.empty() ? kind.holds || ahead_ : only_ == kind.name;
+}
 
 // A server comes back with all that was acknowledged, and the applications notice nothing.
 void Scenario::CrashServer() {
@@ -156,7 +158,7 @@ void Scenario::EndClient(int index, Duration since) {
     return !change.acknowledged ||
            (!change.durable && change.lazy && change.client == index && change.at >= since);
   };
-  losses.replaced_whole = true;
+  losses.replaced_whole = ahead_;
   losses.early = true;
   Settle(losses);
   TakeAllErrors();

@@ -78,6 +78,7 @@ Shape ChooseShape(Random& random, Plant plant) {
 Scenario::Scenario(World& world, const RunOptions& options)
     : world_(world),
       only_(options.event),
+      ahead_(options.ahead),
       shape_(ChooseShape(world.random(), options.plant)),
       network_(world),
       cluster_(world, network_, shape_.cluster),

@@ -17,7 +17,8 @@ struct RunOptions {
   uint64_t seed = 1;
   Plant plant = Plant::kNone;
   bool trace = false;
-  std::string event;  // only this one happens (events.cc); empty: any
+  std::string event;   // only this one happens (events.cc); empty: any
+  bool ahead = false;  // also faults and promises that do not hold yet (docs/testing.md)
 };
 
 struct RunResult {
@@ -48,6 +49,7 @@ class Scenario;
 struct EventKind {
   const char* name;
   uint64_t weight;
+  bool holds;  // false: not every seed holds yet; it happens only by its name or with RunOptions::ahead
   void (Scenario::*happen)();
 };
 const std::vector<EventKind>& EventKinds();
@@ -99,6 +101,7 @@ class Scenario {
 
   World& world_;
   const std::string only_;  // the one event that happens; empty: all
+  const bool ahead_;
   Shape shape_;
   Network network_;
   Cluster cluster_;
