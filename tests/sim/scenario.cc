@@ -49,11 +49,11 @@ Shape ChooseShape(Random& random, Plant plant) {
   cluster.metadata.leases = !random.OneIn(4);
   cluster.metadata.session_timeout = 6s;
   cluster.metadata.recovery_window = 8s;
-  cluster.metadata.revoke_timeout = 4s;
+  cluster.metadata.revoke_timeout = 12s;  // an OSS that restarts and a partition together are less
   cluster.metadata.kernel_cache = 200ms;
   cluster.object.pool_bytes = random.OneIn(2) ? 4 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
-  cluster.client.retry.call_timeout = 2s;  // and a partition are less than revoke_timeout
+  cluster.client.retry.call_timeout = 2s;
   cluster.client.caching = !random.OneIn(8);
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
   cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
