@@ -436,12 +436,6 @@ Task<bool> Readdir(Context at) {
   co_return true;
 }
 
-FileChange Emptying() {
-  FileChange change;
-  change.kind = FileChange::kTruncate;
-  return change;
-}
-
 Task<bool> Open(Context at) {
   if (at.client->files.size() >= kMaxHandles) co_return false;
   const auto id = at.PickInode([](const ModelInode& inode) { return inode.regular(); });
@@ -457,7 +451,9 @@ Task<bool> Open(Context at) {
   const Fid fid = at.FidOf(*id);
   World& world = at.workload->world();
   const WallTime start = world.clock().Wall();
-  if (empties) BeginChange(*at.workload, *at.client, *id, operation, Emptying());
+  FileChange emptied;
+  emptied.kind = FileChange::kTruncate;
+  if (empties) BeginChange(*at.workload, *at.client, *id, operation, emptied);
   auto opened = co_await at.filesystem.Open(Root(), fid, flags);
   if (empties) co_await at.client->kernel->Changed(fid);
   if (!operation.Expect(what, opened.status(), 0)) co_return true;
