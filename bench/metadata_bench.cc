@@ -47,7 +47,7 @@ class Bench {
     ost->set_available_bytes(uint64_t{1} << 40);
     Run(server_->RegisterOss(oss));
     proto::MetadataRequest connect;
-    connect.mutable_connect()->set_version(1);
+    connect.mutable_connect()->set_version(2);
     session_ = Run(server_->Handle(peer_, connect)).connect().session();
   }
 

@@ -29,6 +29,8 @@
 
 namespace nacre::client {
 
+// The room that a file's inode takes on the MDT when its size or times are told.
+inline constexpr uint64_t kRecordRoom = 1024;
 inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
 
 // Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
@@ -193,9 +195,22 @@ class Core final : public FileSystem {
   void DistrustName(Inode& directory, const std::string& name);
   bool TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
                         proto::MetadataRequest request);
-  // What write-behind has to tell of a file, in its order among those changes. Waits for the reply.
+
+  // --- what write-behind tells the MDS of a file (tell.cc) ---
+  // In its order among the changes that are answered early. Waits for the reply.
   Task<Reply> Tell(InodePtr inode, proto::MetadataRequest request);
   bool TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request, const OneShot<Reply>& answer);
+  enum class Told { kNothing, kOnItsWay, kAsk };
+  static proto::MetadataRequest TakeInline(Inode& inode);
+  Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);
+  Status EndInline(const InodePtr& inode, const Reply& reply);
+  Task<Status> SendInline(InodePtr inode);  // inode->meta held
+  Task<StatusOr<bool>> TryCutBehind(InodePtr inode);
+  static bool MayCutBehind(const Inode& inode);
+  Task<Status> TellCut(InodePtr inode);
+  Task<Status> SendClosed(InodePtr inode, bool last);
+  Task<Status> SendUnsent(InodePtr inode);
+  Task<Status> SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename);
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
   void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   void Distrust(const BehindChange& change, const Status& why);
@@ -222,7 +237,7 @@ class Core final : public FileSystem {
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void DropHandle(const HandlePtr& handle);
-  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held, uint64_t epoch);
+  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch);
 
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
@@ -281,12 +296,15 @@ class Core final : public FileSystem {
   Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteSent(Inode& inode, const Pending& sent);
   Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent);
+  Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
+                                         bool open_for_writing);
   Task<StatusOr<Known>> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void CutInline(Inode& inode, uint64_t size, bool was_inline);
   void DropData(Inode& inode, uint64_t begin, uint64_t end);
 
   // --- write-behind (write_behind.cc) ---
   void ListDirty(const InodePtr& inode);
+  void SendSoon(const InodePtr& inode);
   Task<void> SendOld(Duration age);
   Task<Status> SendFiles(std::vector<InodePtr> files);
   void ArmWriteBehind();
@@ -298,7 +316,6 @@ class Core final : public FileSystem {
   void StartSendDirect(const InodePtr& inode);
   Task<void> SendDirect(InodePtr inode);
   Task<Status> SendFlight(InodePtr inode, DataCache::Flight flight);
-  Task<Status> SendInline(InodePtr inode);  // inode->meta held
   // Tells the MDS of size, times and blocks.
   Task<Status> SendPending(InodePtr inode);
   Task<Status> SendAll(InodePtr inode);
@@ -378,7 +395,8 @@ class Core final : public FileSystem {
   Invalidation invalidation_;
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
   ErrorSequence mount_errors_;
-  std::vector<InodePtr> dirty_;  // first come first
+  std::vector<InodePtr> dirty_;   // first come first
+  std::vector<InodePtr> closed_;  // about to be sent
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;

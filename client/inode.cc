@@ -16,13 +16,14 @@ bool FileHandle::writable() const { return (flags & O_ACCMODE) != O_RDONLY; }
 
 proto::Attr Inode::Effective() const {
   proto::Attr out = attr;
-  if (pending.size > out.size()) out.set_size(pending.size);
+  out.set_size(Size());
   if (pending.mtime) {
     *out.mutable_mtime() = ToProto(*pending.mtime);
     if (*pending.mtime > FromProto(out.ctime())) *out.mutable_ctime() = ToProto(*pending.mtime);
   }
   if (pending.kill_suid)
     out.set_mode(out.mode() & ~static_cast<uint32_t>(S_ISUID | ((out.mode() & S_IXGRP) ? S_ISGID : 0)));
+  if (pending.cut) out.set_blocks((out.size() + 511) / 512);
   int64_t blocks = static_cast<int64_t>(out.blocks()) + pending.blocks_delta;
   out.set_blocks(static_cast<uint64_t>(std::max<int64_t>(blocks, 0)));
   if (dirty_blocks >
@@ -46,8 +47,8 @@ std::optional<FileContent> Inode::Content() const {
   FileContent content;
   content.size = attr.size();
   content.change = attr.change();
-  if (attr.inline_data()) content.inline_bytes = inline_bytes;
-  if (!attr.inline_data()) content.layout = layout;
+  if (Inline()) content.inline_bytes = inline_bytes;
+  if (!Inline()) content.layout = layout;
   if (!attr_known || (content.inline_bytes == nullptr && content.layout == nullptr)) return std::nullopt;
   return content;
 }
@@ -59,15 +60,16 @@ void Inode::Forget() {
   ++drops;
   attr_known = false;
   unsynced_whole = false;  // others may write
+  // What is held back still has to be sent to these objects; the MDS refuses it if they are not the file's.
   if (dirty_blocks == 0 && !pending.any()) layout.reset();
-  if (!inline_dirty()) inline_bytes.reset();
+  if (!inline_unsent()) inline_bytes.reset();
 }
 
 void Inode::Reset() {
   pending = {};
   inline_dirty_begin = inline_dirty_end = 0;
   dirty_blocks = 0;
-  listed_dirty = direct_dirty = false;
+  listed_dirty = direct_dirty = rewritten = false;
   mutation = 0;
   unsynced.clear();
   opens = write_opens = told = 0;

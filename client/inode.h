@@ -31,6 +31,9 @@ namespace nacre::client {
 
 // Changes of a file that the MDS has not been told of.
 struct Pending {
+  // The file was truncated to nothing, and the MDS is told of it together with the first bytes of the new
+  // content: until then it has the old one. Here the file is an inline one already, whatever attr says.
+  bool cut = false;
   uint64_t size = 0;       // end of the last byte written since; counts if beyond attr.size
   uint64_t sent_size = 0;  // the same, of bytes that objects have already
   std::optional<WallTime> mtime;
@@ -40,7 +43,7 @@ struct Pending {
   bool promised = false;
 
   bool any() const {
-    return size != 0 || sent_size != 0 || mtime.has_value() || blocks_delta != 0 || kill_suid;
+    return cut || size != 0 || sent_size != 0 || mtime.has_value() || blocks_delta != 0 || kill_suid;
   }
 };
 
@@ -75,6 +78,9 @@ struct Inode {
   std::shared_ptr<std::string> inline_bytes;
   uint64_t inline_dirty_begin = 0;  // not sent yet: [begin, end)
   uint64_t inline_dirty_end = 0;
+  uint32_t inline_flights = 0;  // WriteInline pushed and not answered
+  bool rewritten =
+      false;  // the MDS has cut old content off whose replacement is not all sent: close waits for it
   Pending pending;
   uint64_t held = 0;          // of what the MDT has promised (promise.cc)
   uint64_t dirty_blocks = 0;  // of 4 KiB, in the data cache
@@ -88,12 +94,14 @@ struct Inode {
   uint32_t direct_senders = 0;  // tasks that send what O_DIRECT writes have left in the cache
   bool direct_dirty = false;    // there may be more for them
 
-  uint32_t opens = 0;             // handles
-  uint32_t write_opens = 0;       // of these, open for writing
-  uint32_t told = 0;              // of these, known to the MDS
-  uint32_t settling = 0;          // mutations under way whose outcome the MDS decides (names_behind.cc)
-  uint32_t removing = 0;          // unlinks and renames under way: opens go to the MDS meanwhile
-  bool kept_open = false;         // the MDS keeps the unlinked file for us (Unlink.keep_open)
+  uint32_t opens = 0;        // handles
+  uint32_t write_opens = 0;  // of these, open for writing
+  uint32_t told = 0;         // of these, known to the MDS
+  uint32_t closing = 0;      // closed here, and still open at the MDS until what is under way has arrived
+  uint32_t counting = 0;     // opens and closes on their way to the MDS: what it has counted is not certain
+  uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
+  uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
+  bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
   uint64_t capability_taken = 0;  // Core::leases_taken_ when a write made sure that there is none
   bool gone = false;              // no links and no handles left: nothing needs to be written any more
 
@@ -123,7 +131,14 @@ struct Inode {
 
   // With the mutex held:
   bool inline_dirty() const { return inline_dirty_begin < inline_dirty_end; }
-  uint64_t Size() const { return std::max<uint64_t>(attr.size(), pending.size); }
+  // It was truncated by somebody who is about to write.
+  bool awaits_bytes() const {
+    return pending.cut && write_opens > 0 && (inline_bytes == nullptr || inline_bytes->empty());
+  }
+  bool inline_unsent() const { return pending.cut || inline_dirty(); }
+  // Whether the content is in inline_bytes, not in objects.
+  bool Inline() const { return pending.cut || attr.inline_data(); }
+  uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }
   proto::Attr Effective() const;
   // Takes over newer attributes; older ones are ignored. What came with them may be used if this returns
   // true.

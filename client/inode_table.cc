@@ -9,9 +9,9 @@ constexpr size_t kTrimBatch = 64;
 bool Disposable(const InodePtr& inode) {
   if (inode.use_count() > 1) return false;
   std::lock_guard lock(inode->mutex);
-  return inode->opens == 0 && !inode->pending.any() && !inode->inline_dirty() && !inode->listed_dirty &&
-         inode->dirty_blocks == 0 && inode->locks.empty() && inode->pages.leaving.empty() &&
-         inode->held == 0 && !inode->errors.unreported();
+  return inode->opens == 0 && !inode->pending.any() && !inode->inline_dirty() && inode->inline_flights == 0 &&
+         !inode->listed_dirty && inode->dirty_blocks == 0 && inode->locks.empty() &&
+         inode->pages.leaving.empty() && inode->held == 0 && !inode->errors.unreported();
 }
 
 }  // namespace

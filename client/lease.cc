@@ -126,8 +126,9 @@ proto::Reclaim Core::Held() {
   if (epoch_ == session_->epoch()) inodes = inodes_->All();
   for (const InodePtr& inode : inodes) {
     std::lock_guard lock(inode->mutex);
-    uint32_t count = inode->kept_open ? std::max(inode->told, 1u) : inode->told;
-    if (count > 0) {
+    uint32_t count = inode->told + inode->closing;
+    if (inode->kept_open) count = std::max(count, 1u);
+    if (count > 0 || inode->counting > 0) {
       proto::OpenFile* open = held.add_opens();
       *open->mutable_fid() = ToProto(inode->fid);
       open->set_count(count);

@@ -28,6 +28,7 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
   std::lock_guard lock(inode.mutex);
   if (!inode.Apply(attr)) return;
   if (layout != nullptr && layout->components_size() > 0) inode.ApplyLayout(*layout);
+  if (inode.pending.cut) return;  // what is here is newer
   if (!attr.inline_data()) {
     inode.inline_bytes.reset();
   } else if (data != nullptr && data->size() == attr.size() && (inode.inline_bytes == nullptr || !cached())) {

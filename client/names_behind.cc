@@ -105,33 +105,6 @@ void ApplySetattr(const proto::Setattr& set, const proto::Time& now, proto::Attr
   attr->set_change(attr->change() + 1);
 }
 
-// As the MDS does (server/metadata/mds.cc, TouchWritten).
-void TouchWritten(const proto::Time& when, proto::Attr* attr) {
-  const WallTime time = FromProto(when), mtime = FromProto(attr->mtime()), ctime = FromProto(attr->ctime());
-  if (mtime > ctime || time > mtime) *attr->mutable_mtime() = when;
-  if (time > ctime) *attr->mutable_ctime() = when;
-}
-
-void KillSuid(proto::Attr* attr) {
-  const uint32_t setgid = (attr->mode() & S_IXGRP) != 0 ? S_ISGID : 0;
-  attr->set_mode(attr->mode() & ~(S_ISUID | setgid));
-}
-
-// The file after a WriteInline or UpdateSize with a time of its own.
-void ApplyTold(const proto::MetadataRequest& request, proto::Attr* attr) {
-  const bool is_inline = request.has_write_inline();
-  const proto::WriteInline& data = request.write_inline();
-  const proto::UpdateSize& update = request.update_size();
-  const uint64_t end = is_inline ? data.offset() + data.data().size() : update.size();
-  attr->set_size(std::max(attr->size(), end));
-  const int64_t blocks = static_cast<int64_t>(attr->blocks()) + update.blocks_delta();
-  attr->set_blocks(is_inline ? (attr->size() + 511) / 512
-                             : static_cast<uint64_t>(std::max<int64_t>(blocks, 0)));
-  TouchWritten(is_inline ? data.mtime() : update.mtime(), attr);
-  if (is_inline ? data.kill_suid() : update.kill_suid()) KillSuid(attr);
-  attr->set_change(attr->change() + 1);
-}
-
 }  // namespace
 
 // --- what the MDS alone decides ---
@@ -215,41 +188,6 @@ void Core::DistrustName(Inode& directory, const std::string& name) {
   directory.complete = false;
   ++directory.version;
   ++directory.drops;
-}
-
-// --- what write-behind tells ---
-
-Task<Core::Reply> Core::Tell(InodePtr inode, proto::MetadataRequest request) {
-  OneShot<Reply> answer;
-  if (TryTellBehind(inode, request, answer)) co_return co_await answer.Wait();
-  Settling settling(*this, {inode});
-  co_return co_await AskAsSystem(std::move(request));
-}
-
-bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
-                         const OneShot<Reply>& answer) {
-  if (!cached() || !names_behind_) return false;
-  std::lock_guard order(behind_mutex_);
-  uint64_t number = 0;
-  {
-    std::lock_guard guard(inode->mutex);
-    if (!inode->attr_known || inode->settling > 0 || inode->gone) return false;
-    if (inode->attr.inline_data() != request.has_write_inline()) return false;
-    ApplyTold(request, &inode->attr);
-    number = inode->attr.change();
-  }
-  *request.mutable_time() = ToProto(environment_.clock.Wall());
-  queue_->Push(epoch_, std::move(request), [inode, number, answer](const Reply& reply) {
-    if (!reply.ok() || reply->attr().attr().change() != number) {
-      std::lock_guard guard(inode->mutex);
-      inode->attr_known = false;
-    }
-    answer.Set(reply);
-  });
-  const uint64_t mutations = session_->mutations();
-  std::lock_guard guard(inode->mutex);
-  inode->mutation = mutations;
-  return true;
 }
 
 // --- what is answered early ---

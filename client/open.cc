@@ -40,19 +40,19 @@ HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool
 // removal is under way.
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   InodePtr inode = inodes_->Find(fid);
-  if (inode == nullptr || (flags & O_TRUNC) != 0) return nullptr;
+  if (inode == nullptr) return nullptr;
   HandlePtr handle = NewHandle(caller, inode, flags);
   std::lock_guard lock(inode->mutex);
   if (!inode->attr_known || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
   if (S_ISREG(inode->attr.mode())) {
-    if (!inode->Content()) return nullptr;
+    if ((flags & O_TRUNC) == 0 && !inode->Content()) return nullptr;
   } else if (!S_ISDIR(inode->attr.mode())) {
     return nullptr;
   }
   const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
   uint32_t want = execute ? kMayExecute : 0;
   if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
-  if ((flags & O_ACCMODE) != O_RDONLY) want |= kMayWrite;
+  if ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) want |= kMayWrite;
   if (!MayAccess(inode->attr, caller, want)) return nullptr;
   if (S_ISDIR(inode->attr.mode()) && (want & kMayWrite) != 0) return nullptr;
   CountHandle(*handle, false);
@@ -69,29 +69,35 @@ Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
 Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int flags) {
   if (cached()) {
     HandlePtr handle = TryOpenLocally(caller, fid, flags);
-    if (handle != nullptr) co_return handle;
+    if (handle != nullptr && (flags & O_TRUNC) == 0) co_return handle;
+    if (handle != nullptr) {
+      auto cut = co_await TryCutBehind(handle->inode);
+      if (cut.ok() && *cut) co_return handle;
+      DropHandle(handle);
+      CO_RETURN_IF_ERROR(cut.status());
+    }
   }
   InodePtr inode = inodes_->Get(fid);
   HandlePtr handle = NewHandle(caller, inode, flags);
   bool untold = false;
-  if (cached()) {
+  {
     std::lock_guard lock(inode->mutex);
-    untold = inode->removing == 0;
+    untold = cached() && inode->removing == 0;
     if (untold) CountHandle(*handle, false);
+    if (!untold) ++inode->counting;
   }
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
   request.mutable_open()->set_untold(untold);
   Status opened = co_await OpenAtMds(caller, inode, std::move(request));
-  if (!opened.ok()) {
-    if (untold) DropHandle(handle);
-    co_return opened;
-  }
+  if (untold && !opened.ok()) DropHandle(handle);
   if (!untold) {
     std::lock_guard lock(inode->mutex);
-    CountHandle(*handle, true);
+    --inode->counting;
+    if (opened.ok()) CountHandle(*handle, true);
   }
+  CO_RETURN_IF_ERROR(std::move(opened));
   co_return handle;
 }
 
@@ -107,6 +113,7 @@ Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::Metada
 Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();
+  CO_RETURN_IF_ERROR(co_await TellCut(inode));
   Frozen frozen(cache_, &inode->data);  // kept, as long as the MDS may refuse
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   CO_RETURN_IF_ERROR(co_await SendPending(inode));  // or the MDS takes it for empty, and keeps its objects
@@ -116,6 +123,7 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   DiscardData(*inode);
   LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
   std::lock_guard lock(inode->mutex);
+  inode->rewritten = cached();
   inode->mutation = session_->mutations() + 1;  // an open has no number: no sync so far has seen it
   co_return OkStatus();
 }
@@ -136,6 +144,11 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
     all.set_end(INT64_MAX);
     CO_RETURN_IF_ERROR(co_await SetLock(handle, std::move(all), false, 0));
   }
+  if (handle->writable() && cached()) {
+    Status sent = co_await SendClosed(handle->inode, false);
+    CO_RETURN_IF_ERROR(TakeError(*handle));  // what SendClosed met is among them
+    co_return sent;
+  }
   co_return TakeError(*handle);
 }
 
@@ -145,8 +158,10 @@ Task<Status> Core::Release(HandlePtr handle) {
   if (handle->epoch != epoch_) co_return OkStatus();  // nothing of it is left
   {
     std::lock_guard lock(handle->inode->mutex);
-    if (handle->released) co_return ErrnoError(EBADF, "the handle was released before");
+    if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
   }
+  if (handle->writable() && cached())
+    (void)co_await SendClosed(handle->inode, true);  // errors are in the inode
   Status error = TakeError(*handle);
   DropHandle(handle);
   co_return error;
@@ -155,12 +170,10 @@ Task<Status> Core::Release(HandlePtr handle) {
 void Core::DropHandle(const HandlePtr& handle) {
   InodePtr inode = handle->inode;
   bool told = false, last = false, kept = false;
-  uint64_t held = 0;
   uint64_t pages_lease = 0;
   {
     std::lock_guard lock(inode->mutex);
     handle->released = true;
-    held = times_held_;
     --inode->opens;
     if (handle->writable()) --inode->write_opens;
     // Handles are alike to the MDS: which of them it was told of does not matter.
@@ -172,36 +185,45 @@ void Core::DropHandle(const HandlePtr& handle) {
     if (last) inode->kept_open = false;
     if (last) pages_lease = ForgetPages(*inode);
     last = inode->gone;
+    if (kept || told) ++inode->closing;
   }
   if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
   if (last) DiscardData(*inode);
   if (kept) {
-    Background(CloseAtMds(inode, 0, handle->writable(), held, epoch_));
+    Background(CloseAtMds(inode, 0, handle->writable(), epoch_));
   } else if (told) {
-    Background(CloseAtMds(inode, 1, handle->writable(), held, epoch_));
+    Background(CloseAtMds(inode, 1, handle->writable(), epoch_));
   }
 }
 
-// Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
-// counts are right, but for a file that is not open here any more, which a Reclaim does not name.
-Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t held, uint64_t epoch) {
+// Waits until the MDS does not count these handles any more: by this Close, or by what it is told of all
+// handles after a lost stream (Held, times_held_), which names the file as long as `counting` says so.
+Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch) {
   const Fid fid = inode->fid;
-  // What is on its way to the objects must not come after their destruction: it would bring them back.
+  // What is on its way to the objects must not come after their destruction: it would bring them back. Until
+  // it has arrived the file counts as open (`closing`), also for an MDS that asks.
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-  for (;;) {
+  uint64_t held = 0;
+  {
+    std::lock_guard lock(inode->mutex);
+    held = times_held_;
+    --inode->closing;
+    ++inode->counting;
+  }
+  for (bool told = false; !told;) {
     proto::MetadataRequest request;
     *request.mutable_close()->mutable_fid() = ToProto(fid);
     request.mutable_close()->set_count(count);
     request.mutable_close()->set_write(write);
     co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
-    auto reply =
-        co_await session_->CallOnce(epoch, std::move(request), [this, held] { return times_held_ == held; });
-    if (reply.ok() || !IsRetryable(reply.status())) co_return;
-    held = times_held_;
-    std::lock_guard lock(inode->mutex);
-    if (inode->told > 0 || inode->kept_open) co_return;
-    count = 0;
+    auto reply = co_await session_->CallOnce(epoch, std::move(request), [this, held, &told] {
+      told = times_held_ != held;
+      return !told;
+    });
+    told = told || reply.ok() || !IsRetryable(reply.status());
   }
+  std::lock_guard lock(inode->mutex);
+  --inode->counting;
 }
 
 }  // namespace nacre::client

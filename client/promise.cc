@@ -41,7 +41,7 @@ Task<bool> Core::Hold(InodePtr inode, uint64_t bytes) {
 // Nothing is held back of this file any more, or it does not matter.
 void Core::LetGo(Inode& inode) {
   std::lock_guard lock(inode.mutex);
-  if (!inode.gone && (inode.pending.any() || inode.inline_dirty())) return;
+  if (!inode.gone && (inode.pending.any() || inode.inline_dirty() || inode.inline_flights > 0)) return;
   held_ -= std::exchange(inode.held, 0);
 }
 

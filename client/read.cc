@@ -69,7 +69,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   {
     std::lock_guard lock(inode->mutex);
     if (!inode->Content()) co_return ContentLost(*inode);
-    if (inode->attr.inline_data()) co_return Slice(inode->inline_bytes, offset, size);
+    if (inode->Inline()) co_return Slice(inode->inline_bytes, offset, size);
     layout = inode->layout;
     file_size = inode->Size();
   }
@@ -89,8 +89,8 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
     {
       std::lock_guard lock(inode->mutex);  // it may have been cut while we waited
       end = std::min(end, inode->Size());
-      if (inode->attr.inline_data() && inode->inline_bytes == nullptr) co_return ContentLost(*inode);
-      if (inode->attr.inline_data()) co_return Slice(inode->inline_bytes, offset, size);
+      if (inode->Inline() && inode->inline_bytes == nullptr) co_return ContentLost(*inode);
+      if (inode->Inline()) co_return Slice(inode->inline_bytes, offset, size);
     }
     if (offset >= end) co_return ReadResult{};
     do {
@@ -184,7 +184,7 @@ Task<void> Core::FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, [[mayb
   {
     std::lock_guard lock(inode->mutex);
     end = std::min(end, inode->Size());
-    if (inode->attr.inline_data() || inode->layout == nullptr || begin >= end) co_return;
+    if (inode->Inline() || inode->layout == nullptr || begin >= end) co_return;
   }
   // Who reads it meets the error again, and may wait for the server. This must not: it would keep memory of
   // the cache, and whoever it is for may be gone.

@@ -41,10 +41,11 @@ void Core::AfterRemoval(const proto::Attr& attr, bool kept) {
     unused = inode->opens == 0;
     inode->kept_open = kept && !unused;
     inode->gone = unused;
+    if (unused && kept) ++inode->closing;
   }
   if (!unused) return;
   DiscardData(*inode);
-  if (kept) Background(CloseAtMds(std::move(inode), 0, false, times_held_, epoch_));
+  if (kept) Background(CloseAtMds(std::move(inode), 0, false, epoch_));
 }
 
 Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bool directory) {
@@ -93,6 +94,20 @@ Task<Status> Core::Rmdir(const Caller& caller, Fid parent, std::string name) {
   co_return co_await Remove(caller, parent, std::move(name), true);
 }
 
+// Sends the source's bytes before a rename that replaces: a client that is killed between the two leaves the
+// old file.
+Task<Status> Core::SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename) {
+  const NameKnown source = FindName(*from, rename.name()), target = FindName(*to, rename.new_name());
+  if (target.answer == NameKnown::Answer::kAbsent || (rename.flags() & RENAME_NOREPLACE) != 0)
+    co_return OkStatus();
+  InodePtr one = source.fid ? inodes_->Find(source.fid) : nullptr;
+  InodePtr other = target.fid ? inodes_->Find(target.fid) : nullptr;
+  if (one != nullptr) CO_RETURN_IF_ERROR(co_await SendUnsent(one));
+  const bool exchange = (rename.flags() & RENAME_EXCHANGE) != 0;
+  if (exchange && other != nullptr) CO_RETURN_IF_ERROR(co_await SendUnsent(other));
+  co_return OkStatus();
+}
+
 Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fid new_parent,
                           std::string new_name, uint32_t flags) {
   NACRE_ENTER(pass);
@@ -114,6 +129,7 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   co_await LearnName(caller, from, name);
   co_await LearnName(caller, to, new_name);
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
+  CO_RETURN_IF_ERROR(co_await SendBeforeReplacing(from, to, *rename));
   if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
   NameLock from_lock, to_lock;
   if (std::tie(parent, name) < std::tie(new_parent, new_name)) {  // everybody in the same order

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/permission.h"
 
 namespace nacre::client {
 namespace {
@@ -38,7 +39,12 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   InodePtr inode = handle != nullptr ? handle->inode : inodes_->Get(fid);
   proto::MetadataRequest request = Encode(inode->fid, set);
   request.mutable_setattr()->set_open_handle(handle != nullptr && handle->writable());
-  if (set.size) co_return co_await Truncate(caller, inode, std::move(request));
+  if (set.size) {
+    auto cut = co_await TryTruncateBehind(caller, inode, set, handle != nullptr && handle->writable());
+    CO_RETURN_IF_ERROR(cut.status());
+    if (*cut) co_return MakeKnown(*inode);
+    co_return co_await Truncate(caller, inode, std::move(request));
+  }
 
   // What is pending and would undo this later: times, and a setuid bit to be taken.
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
@@ -66,10 +72,24 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   co_return MakeKnown(*inode);
 }
 
+// To nothing, and nothing else is set but what follows from it.
+Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
+                                             bool open_for_writing) {
+  if (*set.size != 0 || set.mode || set.uid || set.gid || set.atime || set.atime_now || set.mtime)
+    co_return false;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->attr_known || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite)))
+      co_return false;
+  }
+  co_return co_await TryCutBehind(inode);
+}
+
 Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   const uint64_t size = request.setattr().size();
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();
+  CO_RETURN_IF_ERROR(co_await TellCut(inode));
   bool inline_data = false, known = false;
   {
     std::lock_guard lock(inode->mutex);
@@ -98,6 +118,7 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     if (answer.has_layout() && answer.layout().components_size() > 0) inode->ApplyLayout(answer.layout());
     inode->pending.size = inode->pending.sent_size = 0;
     inode->pending.mtime.reset();
+    if (size == 0) inode->rewritten = cached();
     CutInline(*inode, size, inline_data);
   }
   co_return MakeKnown(*inode);

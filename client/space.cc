@@ -48,6 +48,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   InodePtr inode = handle->inode;
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();
+  CO_RETURN_IF_ERROR(co_await TellCut(inode));
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
   if (MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   uint64_t size = 0;
@@ -153,7 +154,7 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
   {
     std::lock_guard lock(inode->mutex);
     size = inode->Size();
-    if (!inode->attr.inline_data()) layout = inode->layout;
+    if (!inode->Inline()) layout = inode->layout;
   }
   if (offset >= size)
     co_return ErrnoError(

@@ -13,8 +13,6 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kWindow = 1 << 20;  // copied in one go
-// What a file's inode takes on the MDT when its size or times are told.
-constexpr uint64_t kRecordRoom = 1024;
 
 uint64_t BlocksIn(uint64_t begin, uint64_t end) {
   return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
@@ -119,7 +117,7 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     uint64_t from = 0, to = UINT64_MAX;
     {
       std::lock_guard lock(inode->mutex);
-      is_inline = inode->attr.inline_data();
+      is_inline = inode->Inline();
       if (append) offset = inode->Size();
       if (!is_inline) {
         from = offset;
@@ -130,7 +128,7 @@ Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Piec
     if (!range) co_return GivenUp();
     std::lock_guard lock(inode->mutex);
     if (is_inline && append) offset = inode->Size();
-    if (inode->attr.inline_data() == is_inline && (!append || offset == inode->Size())) break;
+    if (inode->Inline() == is_inline && (!append || offset == inode->Size())) break;
     range.Release();
   }
   if (is_inline) {
@@ -302,6 +300,7 @@ void Core::DiscardData(Inode& inode) {
 
 // The file outgrows the MDT: what is cached of it becomes cached object data. The whole range is locked.
 Task<Status> Core::MoveOut(InodePtr inode) {
+  CO_RETURN_IF_ERROR(co_await TellCut(inode));
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*this, {inode});
   proto::MetadataRequest request;

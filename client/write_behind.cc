@@ -17,6 +17,7 @@ constexpr uint64_t kFlightBytes = 1 << 20;
 constexpr uint32_t kDirectSenders = 4;  // of one file
 constexpr size_t kFilesAtOnce = 64;
 constexpr size_t kMostDirtyFiles = 4096;
+constexpr Duration kGatherClosed = 1ms;
 
 }  // namespace
 
@@ -62,6 +63,24 @@ void Core::RelievePressure() {
   }(this));
 }
 
+// In the background, with what else is closed at this time.
+void Core::SendSoon(const InodePtr& inode) {
+  {
+    std::lock_guard lock(mutex_);
+    closed_.push_back(inode);
+    if (closed_.size() > 1) return;
+  }
+  Background([](Core* core) -> Task<void> {
+    co_await core->environment_.clock.Sleep(kGatherClosed);
+    std::vector<InodePtr> files;
+    {
+      std::lock_guard lock(core->mutex_);
+      files.swap(core->closed_);
+    }
+    (void)co_await core->SendFiles(std::move(files));  // the next write, fsync or close has the error
+  }(this));
+}
+
 // Everything that has been dirty for so long.
 Task<void> Core::SendOld(Duration age) {
   std::vector<InodePtr> due;
@@ -74,6 +93,13 @@ Task<void> Core::SendOld(Duration age) {
     });
     due.assign(std::make_move_iterator(dirty_.begin()), std::make_move_iterator(young));
     dirty_.erase(dirty_.begin(), young);
+    std::erase_if(due, [&](const InodePtr& inode) {
+      std::lock_guard inode_lock(inode->mutex);
+      if (!inode->awaits_bytes()) return false;
+      inode->dirty_since = now;
+      dirty_.push_back(inode);
+      return true;
+    });
   }
   (void)co_await SendFiles(std::move(due));  // the next write, fsync or close has the error
 }
@@ -101,7 +127,7 @@ Task<Status> Core::SendFiles(std::vector<InodePtr> files) {
 bool Core::HoldsBack(Inode& inode) {
   if (cache_->IsDirty(inode.data)) return true;
   std::lock_guard lock(inode.mutex);
-  return inode.pending.any() || inode.inline_dirty();
+  return inode.pending.any() || inode.inline_dirty() || inode.inline_flights > 0;
 }
 
 Task<Status> Core::SendEverything() {
@@ -237,46 +263,6 @@ Task<void> Core::SendDirect(InodePtr inode) {
 
 // --- the MDS ---
 
-// All that is dirty of an inline file in one request. inode->meta is held.
-Task<Status> Core::SendInline(InodePtr inode) {
-  proto::MetadataRequest request;
-  proto::WriteInline* write = request.mutable_write_inline();
-  std::optional<WallTime> mtime;
-  {
-    std::lock_guard lock(inode->mutex);
-    if (!inode->inline_dirty() || inode->inline_bytes == nullptr) co_return OkStatus();
-    uint64_t begin = std::exchange(inode->inline_dirty_begin, 0);
-    uint64_t end = std::exchange(inode->inline_dirty_end, 0);
-    write->set_offset(begin);
-    write->set_data(inode->inline_bytes->substr(begin, end - begin));
-    mtime = inode->pending.mtime;
-    *write->mutable_mtime() = mtime ? ToProto(*mtime) : inode->attr.mtime();
-    write->set_kill_suid(inode->pending.kill_suid);
-    write->set_promised(inode->held > 0);
-  }
-  *write->mutable_fid() = ToProto(inode->fid);
-  const bool kill_suid = write->kill_suid();
-  auto reply = co_await Tell(inode, std::move(request));
-  std::unique_lock lock(inode->mutex);
-  if (!reply.ok()) {
-    inode->inline_bytes.reset();
-    inode->inline_dirty_begin = inode->inline_dirty_end = 0;
-    inode->pending = {};
-    if (inode->gone) co_return OkStatus();
-    lock.unlock();
-    LogError("file %s: inline data could not be written back and is lost: %s", inode->fid.ToString(),
-             std::string(reply.status().message()));
-    NoteError(*inode, reply.status());
-    co_return reply.status();
-  }
-  TakePromise(reply->attr());
-  inode->Apply(reply->attr().attr());
-  if (inode->pending.size <= inode->attr.size()) inode->pending.size = 0;
-  if (inode->pending.mtime == mtime && !inode->inline_dirty()) inode->pending.mtime.reset();
-  if (kill_suid) inode->pending.kill_suid = false;
-  co_return OkStatus();
-}
-
 // One UpdateSize: `sent` as it is.
 Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   proto::MetadataRequest request;
@@ -306,8 +292,7 @@ Task<Status> Core::SendPending(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
     layout = inode->layout;
-    if (!inode->pending.any() || inode->gone || inode->attr.inline_data() || layout == nullptr)
-      co_return OkStatus();
+    if (!inode->pending.any() || inode->gone || inode->Inline() || layout == nullptr) co_return OkStatus();
     sent = inode->pending;
     sent.promised = inode->held > 0;
     mtime = sent.mtime;

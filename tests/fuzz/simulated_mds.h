@@ -57,7 +57,7 @@ class SimulatedMds : public Simulated {
 
   void Connect() {
     proto::MetadataRequest connect;
-    connect.mutable_connect()->set_version(1);
+    connect.mutable_connect()->set_version(2);
     session_ = sequence_ = 0;
     auto reply = Ask(std::move(connect));
     session_ = reply.has_value() ? reply->connect().session() : 0;

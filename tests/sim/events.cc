@@ -158,7 +158,7 @@ void Scenario::EndClient(int index, Duration since) {
     return !change.acknowledged ||
            (!change.durable && change.lazy && change.client == index && change.at >= since);
   };
-  losses.replaced_whole = ahead_;
+  losses.replaced_whole = true;
   losses.early = true;
   Settle(losses);
   TakeAllErrors();

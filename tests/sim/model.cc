@@ -181,6 +181,7 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   early_.clear();
   if (!wrong.empty()) return wrong;
   settled_ = inodes_;
+  for (const auto& [id, inode] : inodes_) NoteMade(inode.fid);
   for (auto& [id, inode] : inodes_) {
     if (!inode.regular() || inode.nlink == 0) continue;
     inode.mtime.known = false;

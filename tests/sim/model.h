@@ -84,6 +84,10 @@ class Model {
   // Changes of the tree, inside of what Change is given.
   InodeId NewId() { return next_++; }
   void Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid);
+  // It was made by an operation that was answered, however much of that a crash takes back: no other has made
+  // it.
+  void NoteMade(Fid fid) { made_.insert(fid); }
+  bool WasMade(Fid fid) const { return made_.contains(fid); }
   void Remove(InodeId parent, const std::string& name);
   void Link(InodeId inode, InodeId parent, const std::string& name);
   // `began`: when the rename was asked for.
@@ -158,6 +162,7 @@ class Model {
   std::deque<std::pair<Duration, Inodes>> history_;  // the tree from then on, until the next
   std::map<uint64_t, std::vector<Claim>> claims_;
   std::map<uint64_t, Pending> pending_;
+  std::set<Fid> made_;
   InodeId next_ = kRootInode + 1;
 };
 

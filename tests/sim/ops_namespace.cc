@@ -66,12 +66,14 @@ std::optional<Fid> FoundEntry(const ObservedTree& tree, Fid directory, const std
   return entry->second;
 }
 
-// In case no answer comes: the entry is there afterwards, and then it is what was asked for.
+// In case no answer comes: the entry is there afterwards and leads to something new, and then it is what was
+// asked for. (It may lead to what was removed there before, if the removal is lost.)
 void PendingMake(Operation& operation, Context& at, std::string what, InodeId directory, std::string name,
                  uint32_t mode, std::string target) {
   const Fid parent = at.FidOf(directory);
-  auto happened = [parent, name](const ObservedTree& tree) {
-    return FoundEntry(tree, parent, name).has_value();
+  auto happened = [&model = at.model, parent, name](const ObservedTree& tree) {
+    const std::optional<Fid> found = FoundEntry(tree, parent, name);
+    return found && !model.WasMade(*found);
   };
   auto apply = [&model = at.model, parent, directory, name, mode, target](const ObservedTree& tree) {
     const InodeId made = model.NewId();
@@ -113,6 +115,7 @@ Task<bool> Make(Context at, uint32_t type) {
   }
   if (!operation.Expect(what, status, error) || error != 0) co_return true;
   const InodeId id = at.model.NewId();
+  at.model.NoteMade(fid);
   operation.Change([&model = at.model, id, directory, name, want_mode, fid, target] {
     model.Add(id, directory, name, want_mode, fid);
     model.inode(id).target = target;
@@ -138,6 +141,7 @@ Task<bool> Create(Context at) {
   if (!operation.Expect(what, made.status(), error) || error != 0) co_return true;
   const InodeId id = at.model.NewId();
   const Fid fid = FromProto(made->known.attr.fid());
+  at.model.NoteMade(fid);
   operation.Change(
       [&model = at.model, id, directory, name, fid] { model.Add(id, directory, name, mode, fid); });
   at.model.Opened(id);

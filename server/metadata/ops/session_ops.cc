@@ -12,7 +12,7 @@
 namespace nacre::mds {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 Status CheckConnect(const Mds& mds, const proto::Connect& request) {
   if (request.version() != kProtocolVersion) {

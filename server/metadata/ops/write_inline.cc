@@ -4,6 +4,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
+#include "server/metadata/truncate.h"
 
 namespace nacre::mds {
 namespace {
@@ -13,7 +14,11 @@ Status CheckTarget(const Op& op, const Inode& inode, const proto::WriteInline& r
     return ErrnoError(EINVAL,
                       absl::StrFormat("%s is no regular file: mode %o", inode.fid.ToString(), inode.mode));
   }
-  if (!inode.inline_data) {
+  if (request.replace() && (request.append() || request.offset() != 0)) {
+    return ErrnoError(EINVAL, absl::StrFormat("%s: what replaces a file begins at 0, not at %d",
+                                              inode.fid.ToString(), request.offset()));
+  }
+  if (!inode.inline_data && !request.replace()) {
     return ErrnoError(ESTALE, absl::StrFormat("the data of %s lies in objects by now: get the layout",
                                               inode.fid.ToString()));
   }
@@ -25,14 +30,26 @@ Status CheckTarget(const Op& op, const Inode& inode, const proto::WriteInline& r
                                     request.data().size(), offset, inode.fid.ToString(), limit));
 }
 
+Task<FidLocks::Guard> LockForWrite(Mds& mds, Fid fid, bool replace) {
+  if (replace) co_return co_await LockQuiet(mds, fid);
+  co_return co_await LockOne(mds, fid);
+}
+
 }  // namespace
 
 Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   const Fid fid = FromProto(request.fid());
-  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  uint64_t object_sequence = 0;
+  if (request.replace()) {
+    CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
+  }
+  FidLocks::Guard guard = co_await LockForWrite(*op.mds, fid, request.replace());
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   CO_RETURN_IF_ERROR(CheckTarget(op, *inode, request));
+  // An empty file that has a layout for objects goes back into the MDT as well.
+  if (request.replace() && (inode->size > 0 || inode->blocks > 0 || !inode->inline_data))
+    TruncateToZero(*op.mds, &transaction, inode, object_sequence);
   auto before = std::make_shared<const Inode>(*inode);
   proto::Layout unused;
   std::string body;
@@ -48,7 +65,7 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   inode->blocks = (inode->size + 511) / 512;
   TouchWritten(inode, request.has_mtime() ? FromProto(request.mtime()) : op.now);
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
-  transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
+  if (!body.empty()) transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
   KeepPromise(op, request.promised(), &transaction, reply.mutable_attr());
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));

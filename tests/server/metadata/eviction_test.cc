@@ -96,7 +96,7 @@ TEST_F(EvictionTest, AnOstThatCannotBeToldIsOutlived) {
   const Duration died = harness_.clock.Now();
   proto::MetadataRequest request;  // the client itself is known to be gone
   request.mutable_connect()->set_name("test");
-  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_version(2);
   request.mutable_connect()->set_nonce(4711);
   request.mutable_connect()->set_replaces(true);
   auto peer = std::make_shared<FakePeer>("again");

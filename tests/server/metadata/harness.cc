@@ -292,7 +292,7 @@ proto::MetadataReply TestClient::Connect() {
   peer = std::make_shared<FakePeer>("test");
   proto::MetadataRequest request;
   request.mutable_connect()->set_name("test");
-  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_version(2);
   request.mutable_connect()->set_session(session);
   request.mutable_connect()->set_nonce(nonce);
   auto reply = harness.Await(harness.server->Handle(peer, request));

@@ -18,7 +18,7 @@ struct Connecting {
                       bool replaces = false) {
     proto::MetadataRequest request;
     request.mutable_connect()->set_name(name);
-    request.mutable_connect()->set_version(1);
+    request.mutable_connect()->set_version(2);
     request.mutable_connect()->set_nonce(nonce);
     request.mutable_connect()->set_replaces(replaces);
     Spawn(harness.context.get_executor(), harness.server->Handle(peer, request),
@@ -63,10 +63,16 @@ TEST(Session, RefusesStrangers) {
 TEST(Session, ConnectChecksVersionAndCluster) {
   Harness harness;
   proto::MetadataRequest request;
-  request.mutable_connect()->set_version(2);
   auto peer = std::make_shared<FakePeer>("p");
-  EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EPROTO));
-  request.mutable_connect()->set_version(1);
+  for (uint32_t version : {0u, 1u, 3u}) {
+    request.mutable_connect()->set_version(version);
+    auto reply = harness.Await(harness.server->Handle(peer, request));
+    EXPECT_THAT(reply, Fails(EPROTO));
+    const std::string both =
+        absl::StrFormat("speaks version %d of the protocol, this server version 2", version);
+    EXPECT_THAT(reply.status().message(), testing::HasSubstr(both));
+  }
+  request.mutable_connect()->set_version(2);
   request.mutable_connect()->set_cluster_uuid("another");
   EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EINVAL));
 }
@@ -74,7 +80,7 @@ TEST(Session, ConnectChecksVersionAndCluster) {
 TEST(Session, AReadOnlyOneChangesNothing) {
   Harness harness;
   proto::MetadataRequest request;
-  request.mutable_connect()->set_version(1);
+  request.mutable_connect()->set_version(2);
   request.mutable_connect()->set_read_only(true);
   TestClient client(harness);
   client.session = harness.Await(harness.server->Handle(client.peer, request)).connect().session();
@@ -293,7 +299,7 @@ TEST(Eviction, NorWhenItsStreamIsDownForAMoment) {
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_TRUE(harness.osts.fenced[0].empty());
   proto::MetadataRequest back;
-  back.mutable_connect()->set_version(1);
+  back.mutable_connect()->set_version(2);
   back.mutable_connect()->set_nonce(1);
   back.mutable_connect()->set_session(session);
   EXPECT_THAT(harness.Await(harness.server->Handle(first.peer, back)), IsOk());

@@ -2,6 +2,8 @@
 // (UpdateSize, Append).
 #include <limits>
 
+#include "server/metadata/check.h"
+#include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
@@ -16,6 +18,24 @@ class InlineTest : public testing::Test {
     request.mutable_write_inline()->set_data(data);
     request.mutable_write_inline()->set_append(append);
     return client.Call(request);
+  }
+  proto::MetadataReply Replace(Fid fid, const std::string& data) {
+    proto::MetadataRequest request;
+    *request.mutable_write_inline()->mutable_fid() = ToProto(fid);
+    request.mutable_write_inline()->set_replace(true);
+    request.mutable_write_inline()->set_data(data);
+    return client.Call(request);
+  }
+  // After the file has gone nothing of it is left, in the MDT or in objects.
+  void ExpectCleanWithout(const std::string& name) {
+    ASSERT_THAT(client.Unlink(kRootFid, name), IsOk());
+    ASSERT_THAT(client.Close(file, 0), IsOk());
+    harness.RunFor(10s);
+    EXPECT_EQ(harness.osts.CountObjects(), 0u);
+    harness.Crash();
+    auto report = Await(CheckMdt(harness.store, false));
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(report->problems, testing::IsEmpty());
   }
   proto::MetadataReply MoveOut(Fid fid) {
     proto::MetadataRequest request;
@@ -63,6 +83,60 @@ TEST_F(InlineTest, TheLimitIsExact) {
   EXPECT_THAT(Write(file, limit, "x"), Fails(EFBIG));
   EXPECT_THAT(Write(file, ~uint64_t{0}, "x"), Fails(EFBIG));
   EXPECT_THAT(Write(file, 0, "x", /*append=*/true), Fails(EFBIG));
+}
+
+TEST_F(InlineTest, ReplacesAllThatTheFileHad) {
+  ASSERT_THAT(Write(file, 0, "a longer one"), IsOk());
+  auto shorter = Replace(file, "short");
+  ASSERT_THAT(shorter, IsOk());
+  EXPECT_EQ(shorter.attr().attr().size(), 5u);
+  EXPECT_EQ(Data(file), "short");
+  ASSERT_THAT(Replace(file, ""), IsOk());
+  EXPECT_EQ(client.Getattr(file).attr().attr().size(), 0u);
+  EXPECT_EQ(Data(file), "");
+  ASSERT_THAT(Write(file, 3, "x"), IsOk());
+  EXPECT_EQ(Data(file), std::string("\0\0\0x", 4));
+  ExpectCleanWithout("f");
+}
+
+TEST_F(InlineTest, ReplacesWhatLiesInObjects) {
+  ASSERT_THAT(Write(file, 0, "moves out"), IsOk());
+  const auto moved = MoveOut(file);
+  ASSERT_THAT(moved, IsOk());
+  ASSERT_EQ(harness.osts.CountObjects(), 1u);
+  const auto replaced = Replace(file, "new");
+  ASSERT_THAT(replaced, IsOk());
+  EXPECT_TRUE(replaced.attr().attr().inline_data());
+  EXPECT_GT(replaced.attr().attr().layout_generation(), moved.moved_out().layout().generation());
+  EXPECT_EQ(Data(file), "new");
+  harness.RunFor(10s);
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_THAT(UpdateSize(file, 9, moved.moved_out().layout().generation()), Fails(ESTALE));
+  ExpectCleanWithout("f");
+}
+
+// Its layout is for objects although nothing was ever written there.
+TEST_F(InlineTest, ReplacesAnEmptyFileThatHasMovedOut) {
+  ASSERT_THAT(MoveOut(file), IsOk());
+  const auto replaced = Replace(file, "new");
+  ASSERT_THAT(replaced, IsOk());
+  EXPECT_TRUE(replaced.attr().attr().inline_data());
+  EXPECT_EQ(Data(file), "new");
+  ExpectCleanWithout("f");
+}
+
+TEST_F(InlineTest, AReplacementBeginsAtZeroAndFits) {
+  ASSERT_THAT(Write(file, 0, "old"), IsOk());
+  proto::MetadataRequest request;
+  *request.mutable_write_inline()->mutable_fid() = ToProto(file);
+  request.mutable_write_inline()->set_replace(true);
+  request.mutable_write_inline()->set_offset(1);
+  EXPECT_THAT(client.Call(request), Fails(EINVAL));
+  request.mutable_write_inline()->set_offset(0);
+  request.mutable_write_inline()->set_append(true);
+  EXPECT_THAT(client.Call(request), Fails(EINVAL));
+  EXPECT_THAT(Replace(file, std::string(harness.options.inline_limit + 1, 'x')), Fails(EFBIG));
+  EXPECT_EQ(Data(file), "old");
 }
 
 TEST_F(InlineTest, MovesOutOnceAndIsNotWrittenInlineAgain) {

@@ -1,0 +1,287 @@
+// Write-behind tells the MDS of a file: inline bytes, sizes, times, and truncations that were held back.
+// Under the filesystem lease it takes its place among the changes that are answered early
+// (names_behind.cc), so that the MDS comes to it after the file's creation and before a rename that follows.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "client/core.h"
+#include "client/permission.h"
+#include "common/log.h"
+
+namespace nacre::client {
+namespace {
+
+// As the MDS does (server/metadata/mds.cc, TouchWritten).
+void TouchWritten(const proto::Time& when, proto::Attr* attr) {
+  const WallTime time = FromProto(when), mtime = FromProto(attr->mtime()), ctime = FromProto(attr->ctime());
+  if (mtime > ctime || time > mtime) *attr->mutable_mtime() = when;
+  if (time > ctime) *attr->mutable_ctime() = when;
+}
+
+void KillSuid(proto::Attr* attr) {
+  const uint32_t setgid = (attr->mode() & S_IXGRP) != 0 ? S_ISGID : 0;
+  attr->set_mode(attr->mode() & ~(S_ISUID | setgid));
+}
+
+// The file after a WriteInline or UpdateSize with a time of its own.
+void ApplyTold(const proto::MetadataRequest& request, proto::Attr* attr) {
+  const bool is_inline = request.has_write_inline();
+  const proto::WriteInline& data = request.write_inline();
+  const proto::UpdateSize& update = request.update_size();
+  if (data.replace() && (attr->size() > 0 || attr->blocks() > 0 || !attr->inline_data())) {
+    attr->set_size(0);
+    attr->set_inline_data(true);
+    attr->set_layout_generation(attr->layout_generation() + 1);
+  }
+  const uint64_t end = is_inline ? data.offset() + data.data().size() : update.size();
+  attr->set_size(std::max(attr->size(), end));
+  const int64_t blocks = static_cast<int64_t>(attr->blocks()) + update.blocks_delta();
+  attr->set_blocks(is_inline ? (attr->size() + 511) / 512
+                             : static_cast<uint64_t>(std::max<int64_t>(blocks, 0)));
+  TouchWritten(is_inline ? data.mtime() : update.mtime(), attr);
+  if (is_inline ? data.kill_suid() : update.kill_suid()) KillSuid(attr);
+  attr->set_change(attr->change() + 1);
+}
+
+}  // namespace
+
+// --- size and times ---
+
+Task<Core::Reply> Core::Tell(InodePtr inode, proto::MetadataRequest request) {
+  OneShot<Reply> answer;
+  if (TryTellBehind(inode, request, answer)) co_return co_await answer.Wait();
+  Settling settling(*this, {inode});
+  co_return co_await AskAsSystem(std::move(request));
+}
+
+bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
+                         const OneShot<Reply>& answer) {
+  if (!cached() || !names_behind_) return false;
+  std::lock_guard order(behind_mutex_);
+  uint64_t number = 0;
+  {
+    std::lock_guard guard(inode->mutex);
+    if (!inode->attr_known || inode->settling > 0 || inode->gone) return false;
+    if (inode->Inline()) return false;  // cut, or moved in meanwhile
+    ApplyTold(request, &inode->attr);
+    number = inode->attr.change();
+  }
+  *request.mutable_time() = ToProto(environment_.clock.Wall());
+  queue_->Push(epoch_, std::move(request), [inode, number, answer](const Reply& reply) {
+    if (!reply.ok() || reply->attr().attr().change() != number) {
+      std::lock_guard guard(inode->mutex);
+      inode->attr_known = false;
+    }
+    answer.Set(reply);
+  });
+  const uint64_t mutations = session_->mutations();
+  std::lock_guard guard(inode->mutex);
+  inode->mutation = mutations;
+  return true;
+}
+
+// --- inline bytes ---
+
+// inode.mutex is held. Takes what is dirty out of the inode, for one request.
+proto::MetadataRequest Core::TakeInline(Inode& inode) {
+  proto::MetadataRequest request;
+  proto::WriteInline* write = request.mutable_write_inline();
+  *write->mutable_fid() = ToProto(inode.fid);
+  const uint64_t begin = std::exchange(inode.inline_dirty_begin, 0);
+  const uint64_t end = std::exchange(inode.inline_dirty_end, 0);
+  if (inode.pending.cut) {
+    write->set_replace(true);
+    write->set_data(*inode.inline_bytes);
+  } else {
+    write->set_offset(begin);
+    write->set_data(inode.inline_bytes->substr(begin, end - begin));
+  }
+  *write->mutable_mtime() = inode.pending.mtime ? ToProto(*inode.pending.mtime) : inode.attr.mtime();
+  write->set_kill_suid(inode.pending.kill_suid);
+  write->set_promised(inode.held > 0);
+  return request;
+}
+
+// Pushes all that is dirty of an inline file, and the truncation before it, behind what was answered early
+// before. `answer` is set when the MDS has come to it.
+Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
+  const bool may_push = cached() && names_behind_;
+  std::lock_guard order(behind_mutex_);
+  proto::MetadataRequest request;
+  uint64_t number = 0;
+  {
+    std::lock_guard guard(inode->mutex);
+    if (inode->gone || !inode->inline_unsent() || inode->inline_bytes == nullptr) return Told::kNothing;
+    if (!may_push || !inode->attr_known || inode->settling > 0) return Told::kAsk;
+    request = TakeInline(*inode);
+    ApplyTold(request, &inode->attr);
+    if (inode->pending.cut) inode->layout.reset();
+    inode->pending = {};
+    number = inode->attr.change();
+    ++inode->inline_flights;
+  }
+  *request.mutable_time() = ToProto(environment_.clock.Wall());
+  queue_->Push(epoch_, std::move(request), [this, inode, number, answer](const Reply& reply) mutable {
+    if (!reply.ok() || reply->attr().attr().change() != number) {
+      std::lock_guard guard(inode->mutex);
+      inode->attr_known = false;
+    }
+    {
+      std::lock_guard guard(inode->mutex);
+      --inode->inline_flights;
+    }
+    Status told = EndInline(inode, reply);
+    LetGo(*inode);
+    answer.Set(std::move(told));
+  });
+  const uint64_t mutations = session_->mutations();
+  std::lock_guard guard(inode->mutex);
+  inode->mutation = mutations;
+  return Told::kOnItsWay;
+}
+
+// The MDS has answered a WriteInline.
+Status Core::EndInline(const InodePtr& inode, const Reply& reply) {
+  std::unique_lock lock(inode->mutex);
+  if (reply.ok()) {
+    TakePromise(reply->attr());
+    inode->Apply(reply->attr().attr());
+    return OkStatus();
+  }
+  inode->inline_bytes.reset();
+  inode->inline_dirty_begin = inode->inline_dirty_end = 0;
+  inode->pending = {};
+  if (inode->gone) return OkStatus();
+  lock.unlock();
+  LogError("file %s: inline data could not be written back and is lost: %s", inode->fid.ToString(),
+           std::string(reply.status().message()));
+  NoteError(*inode, reply.status());
+  return reply.status();
+}
+
+// Returns when the MDS has all that was dirty of an inline file. inode->meta is held.
+Task<Status> Core::SendInline(InodePtr inode) {
+  OneShot<Status> answer;
+  const Told told = TryPushInline(inode, answer);
+  if (told == Told::kNothing) co_return OkStatus();
+  if (told == Told::kOnItsWay) co_return co_await answer.Wait();
+  Settling settling(*this, {inode});  // nothing of the file is pushed until the reply has been taken in
+  proto::MetadataRequest request;
+  Pending sent;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->inline_unsent() || inode->inline_bytes == nullptr) co_return OkStatus();
+    sent = inode->pending;
+    request = TakeInline(*inode);
+  }
+  Reply reply = co_await AskAsSystem(std::move(request));
+  CO_RETURN_IF_ERROR(EndInline(inode, reply));
+  std::lock_guard lock(inode->mutex);
+  Pending& pending = inode->pending;
+  if (sent.cut) pending.cut = false;
+  if (sent.cut) inode->layout.reset();
+  if (pending.size <= inode->attr.size()) pending.size = 0;
+  if (pending.mtime == sent.mtime && !inode->inline_dirty()) pending.mtime.reset();
+  if (sent.kill_suid) pending.kill_suid = false;
+  co_return OkStatus();
+}
+
+// --- truncations held back ---
+
+// Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, or after the time
+// of write-behind. So whoever rewrites a file has the old or the new bytes, whenever this client is killed.
+// False: the MDS has to be asked.
+Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
+  if (!cached() || inline_limit_ == 0) co_return false;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!MayCutBehind(*inode)) co_return false;
+  }
+  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  if (!range) co_return GivenUp();
+  Status sent = co_await SendAll(inode);  // the bytes of before are the old ones
+  if (!sent.ok()) co_return false;        // what is lost of them need not keep anybody from new ones
+  const bool held = co_await Hold(inode, kRecordRoom);
+  if (!held) co_return false;
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!MayCutBehind(*inode) || inode->settling > 0) co_return false;
+  }
+  co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
+  DropData(*inode, 0, UINT64_MAX);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->pending = {};
+    inode->pending.cut = true;  // of an empty file too: its times change
+    inode->pending.mtime = environment_.clock.Wall();
+    inode->inline_bytes = std::make_shared<std::string>();
+    inode->inline_dirty_begin = inode->inline_dirty_end = 0;
+  }
+  ListDirty(inode);
+  co_return true;
+}
+
+// inode.mutex is held. What becomes of setuid bits and capabilities is for the MDS to judge.
+bool Core::MayCutBehind(const Inode& inode) {
+  const proto::Attr& attr = inode.attr;
+  return inode.attr_known && S_ISREG(attr.mode()) && (attr.mode() & (S_ISUID | S_ISGID)) == 0 &&
+         !attr.has_xattrs() && !inode.gone && attr.nlink() > 0 && !inode.pending.kill_suid;
+}
+
+// Before what needs the MDS to know of the truncation. The file is locked against writes.
+Task<Status> Core::TellCut(InodePtr inode) {
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->pending.cut) co_return OkStatus();
+    inode->rewritten = true;
+  }
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  co_return co_await SendInline(inode);
+}
+
+// --- what has to be told before something else ---
+
+// A descriptor of the file was closed, or (`last`) the handle: what is held back goes at once. A small file's
+// bytes go behind its name, in the same request if that still waits. Waits for servers only if the MDS knows
+// of the truncation already that these bytes follow.
+Task<Status> Core::SendClosed(InodePtr inode, bool last) {
+  bool waits = false, small = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    const bool unsent = inode->inline_unsent() || inode->dirty_blocks > 0 || inode->pending.any();
+    if (!unsent) inode->rewritten = false;
+    const bool unlinked = inode->attr_known && inode->attr.nlink() == 0;  // it goes with its last handle
+    if (!unsent || inode->gone || unlinked) co_return OkStatus();
+    // A shell that redirects into the file has closed one descriptor of two.
+    if (!last && inode->awaits_bytes()) co_return OkStatus();
+    waits = inode->rewritten && !last;
+    small = inode->Inline();
+  }
+  if (waits) {
+    CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    std::lock_guard lock(inode->mutex);
+    inode->rewritten = false;
+    co_return OkStatus();
+  }
+  if (small) {
+    (void)co_await queue_->WaitForRoom();  // who is cancelled leaves it there all the same
+    if (TryPushInline(inode, {}) != Told::kAsk) co_return OkStatus();
+  }
+  SendSoon(inode);
+  co_return OkStatus();
+}
+
+// Returns when what is held back of the file reaches the MDS before anything that is told from now on.
+Task<Status> Core::SendUnsent(InodePtr inode) {
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!S_ISREG(inode->attr.mode())) co_return OkStatus();
+    if (!inode->inline_unsent() && inode->dirty_blocks == 0 && !inode->pending.any()) co_return OkStatus();
+  }
+  if (TryPushInline(inode, {}) == Told::kOnItsWay) co_return OkStatus();
+  co_return co_await SendAll(inode);
+}
+
+}  // namespace nacre::client
