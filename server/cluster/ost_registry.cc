@@ -165,8 +165,8 @@ Task<bool> OstRegistry::FenceOrOutlive(OstIndex index, SessionId session) {
       if (closed_) co_return false;
     }
     if (IsUp(index)) co_return true;  // admitted meanwhile: that has told it
-    if (left <= Duration{0}) co_return false;
-    co_await clock_.Sleep(std::min(left, options_.heartbeat));
+    if (left <= Duration{0} && !options_.plant_patient_fence) co_return false;
+    co_await clock_.Sleep(left > Duration{0} ? std::min(left, options_.heartbeat) : options_.heartbeat);
   }
 }
 

@@ -34,6 +34,7 @@ namespace nacre::cluster {
 struct RegistryOptions {
   std::string cluster_uuid;
   Duration heartbeat = std::chrono::seconds(1);
+  bool plant_patient_fence = false;  // MetadataOptions
 
   Duration lease() const { return 10 * heartbeat; }
 };

@@ -3,16 +3,6 @@
 #include <cerrno>
 
 namespace nacre {
-namespace {
-
-// A wait for what has come already gives way to others in a simulation, and only there.
-Task<void> LetOthersRun() {
-  OneShot<Unit> over;
-  over.Set({});
-  co_await over.Wait();
-}
-
-}  // namespace
 
 StatusOr<std::string> MemKv::Get(std::string_view key) {
   std::lock_guard lock(mutex_);
@@ -40,9 +30,14 @@ StatusOr<KvEntry> MemKv::Last(std::string_view from, std::string_view to) {
 }
 
 Task<Status> MemKv::Commit(KvBatch batch) {
-  co_await LetOthersRun();
+  std::shared_ptr<CommitPause> pause;
+  {
+    std::lock_guard lock(mutex_);
+    pause = commit_pause_;
+  }
+  if (pause != nullptr) co_await (*pause)();
   Status status = CommitNow(batch);
-  co_await LetOthersRun();
+  if (pause != nullptr) co_await (*pause)();
   co_return status;
 }
 
@@ -120,6 +115,11 @@ void MemKv::SetSyncHook(SyncHook hook) {
 void MemKv::SetFree(std::optional<uint64_t> bytes) {
   std::lock_guard lock(mutex_);
   told_free_ = bytes;
+}
+
+void MemKv::SetCommitPause(CommitPause pause) {
+  std::lock_guard lock(mutex_);
+  commit_pause_ = pause ? std::make_shared<CommitPause>(std::move(pause)) : nullptr;
 }
 
 void MemKv::SetCommitHook(CommitHook hook) {

@@ -1,9 +1,7 @@
 // A KvStore in memory for tests and the simulation, with crashes. Thread-safe.
 //
 // Data outlives CrashProcess and LosePower: a "restarted server" opens the same MemKv again. After either, a
-// Sync that was under way fails with UNAVAILABLE and counts for nothing. In a simulation (where suspended
-// coroutines are tracked) others may run before a Commit takes effect and again before its caller goes on;
-// elsewhere it is done at once.
+// Sync that was under way fails with UNAVAILABLE and counts for nothing.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -23,7 +21,10 @@ class MemKv : public KvStore {
  public:
   // Awaited by each Sync before it takes effect: a delay, a failure, or both. None: Sync takes no time.
   using SyncHook = absl::AnyInvocable<Task<Status>()>;
-  // Asked before each Commit; an error refuses the batch (a full disk).
+  // Awaited by each Commit before it takes effect, and again before its caller goes on: the time that others
+  // have to run meanwhile. None: it is done at once.
+  using CommitPause = absl::AnyInvocable<Task<void>()>;
+  // Asked when a Commit takes effect; an error refuses the batch (a full disk).
   using CommitHook = absl::AnyInvocable<Status(const KvBatch&)>;
 
   explicit MemKv(uint64_t total_bytes = uint64_t{1} << 40) : total_bytes_(total_bytes) {}
@@ -36,6 +37,7 @@ class MemKv : public KvStore {
   Space GetSpace() override;
 
   void SetSyncHook(SyncHook hook);
+  void SetCommitPause(CommitPause pause);
   void SetCommitHook(CommitHook hook);
   void SetFree(std::optional<uint64_t> bytes);  // what GetSpace says; none: the truth
 
@@ -64,6 +66,7 @@ class MemKv : public KvStore {
   std::optional<uint64_t> told_free_;
   const uint64_t total_bytes_;
   std::shared_ptr<SyncHook> sync_hook_;
+  std::shared_ptr<CommitPause> commit_pause_;
   CommitHook commit_hook_;
 };
 

@@ -9,6 +9,7 @@ Task<FidLocks::Guard> FidLocks::Lock(std::vector<Fid> fids) {
   std::sort(fids.begin(), fids.end());
   fids.erase(std::unique(fids.begin(), fids.end()), fids.end());
   if (!fids.empty() && !fids.front()) fids.erase(fids.begin());
+  if (!waits_) co_return Guard(nullptr, std::move(fids));
   for (const Fid& fid : fids) {
     std::optional<OneShot<Unit>> turn = TakeOrQueue(fid);
     if (turn.has_value()) co_await turn->Wait();

@@ -50,6 +50,8 @@ class FidLocks {
 
   bool IsHeld(const Fid& fid);
 
+  void PlantUnlocked() { waits_ = false; }  // MetadataOptions
+
  private:
   static constexpr size_t kShards = 16;
   struct Shard {
@@ -62,6 +64,7 @@ class FidLocks {
   std::optional<OneShot<Unit>> TakeOrQueue(const Fid& fid);
   void Unlock(const std::vector<Fid>& fids);
 
+  bool waits_ = true;
   std::array<Shard, kShards> shards_;
 };
 

@@ -16,7 +16,7 @@ constexpr size_t kXattrPage = 256;
 constexpr uint64_t kAmpleBytes = 64 << 20;  // beyond the reserve; what clients hold behind is far less
 
 cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables) {
-  return {tables.superblock().cluster_uuid, options.heartbeat};
+  return {tables.superblock().cluster_uuid, options.heartbeat, options.plant_patient_fence};
 }
 
 // Another link takes the place of the primary one.
@@ -47,7 +47,9 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       leases(instance >> 1),
       sessions(*tables),
       osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
-      chooser(environment.random) {}
+      chooser(environment.random) {
+  if (options.plant_unlocked) locks.PlantUnlocked();
+}
 
 bool Mds::NoteProblem(std::string problem) {
   constexpr size_t kKept = 100;

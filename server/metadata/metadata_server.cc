@@ -201,6 +201,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   options.lease = std::min(options.lease, options.session_timeout);
   CO_ASSIGN_OR_RETURN(auto tables, co_await mds::Tables::Open(environment.store, environment.random,
                                                               environment.clock.Wall()));
+  if (options.plant_no_reserve) tables->PlantNoReserve();
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
   std::string losses_key = mds::TableKey(mds::Table::kLosses);
   CO_ASSIGN_OR_RETURN(mds->losses, co_await CountLosses(&environment.store, losses_key, options.boot));

@@ -45,6 +45,9 @@ struct MetadataOptions {
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_repeat_twice = false;  // a repeated mutation is carried out again
   bool plant_no_recall = false;     // a change of data is answered while others still have pages of it
+  bool plant_unlocked = false;      // an operation does not wait for others that change the same inodes
+  bool plant_no_reserve = false;    // the server's own records take nothing of a full MDT's reserve
+  bool plant_patient_fence = false; // an eviction waits for an OSS that is away
 };
 
 class MetadataServer : public MetadataHandler, public ClusterHandler {

@@ -171,7 +171,7 @@ Task<Status> Tables::Sync() {
 }
 
 Task<Status> Tables::CommitBatch(KvBatch batch) {
-  batch.UseReserve();
+  if (grants_reserve_) batch.UseReserve();
   co_return co_await CommitToStore(std::move(batch));
 }
 
@@ -194,7 +194,8 @@ Task<Status> Tables::CommitCounted(KvBatch batch, int64_t inode_delta) {
 
 Task<Status> Tables::Commit(Transaction* transaction, For whom) {
   CO_RETURN_IF_ERROR(CheckOpen());
-  if (whom == For::kServer || transaction->FreesSpace()) transaction->batch().UseReserve();
+  const bool takes_reserve = whom == For::kServer || transaction->FreesSpace();
+  if (takes_reserve && grants_reserve_) transaction->batch().UseReserve();
   KvBatch batch = transaction->TakeBatch();
   int64_t delta = 0;
   for (const auto& loaded : transaction->inodes_) {

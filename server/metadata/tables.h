@@ -50,6 +50,7 @@ class Tables {
   // does on its own account (sessions, counters, fences, what is half done and to be finished), and what a
   // client asks for if it frees space. Else a full MDT could neither be started nor be emptied.
   enum class For { kServer, kClient };
+  void PlantNoReserve() { grants_reserve_ = false; }  // MetadataOptions
   Task<Status> Commit(Transaction* transaction, For whom = For::kServer);
   Task<Status> CommitBatch(KvBatch batch);  // of what is neither inode nor entry: the server's own
   Task<Status> Sync();
@@ -73,6 +74,7 @@ class Tables {
   Task<Status> CommitToStore(KvBatch batch);
 
   KvStore& store_;
+  bool grants_reserve_ = true;
   std::atomic<bool> closed_{false};
   std::atomic<bool> unsynced_{true};  // something may have been committed since the last Sync began
   Superblock superblock_;

@@ -60,12 +60,12 @@ Task<Status> TryMoveOut(MdsPtr mds, Fid fid, bool* done) {
     *done = !inode->inline_data;
     if (*done) co_return OkStatus();
     CO_ASSIGN_OR_RETURN(file, ReadInline(*mds, inode));
+    file.layout.object_sequence = sequence;
     if (file.data.empty()) {
       *done = true;
       bool changed = false;
       co_return co_await CommitMove(mds, fid, file, 0, &changed);
     }
-    file.layout.object_sequence = sequence;
     mds->destroyer.Hold(sequence);
     CO_RETURN_IF_ERROR(co_await HoldSequence(mds, file.layout));
   }

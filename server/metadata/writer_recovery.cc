@@ -83,7 +83,6 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint6
   if (!current || end <= (*inode)->size) co_return true;
   LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), end, (*inode)->size);
   transaction.Dirty(*inode);
-  transaction.batch().UseReserve();
   (*inode)->size = end;
   if (blocks.ok()) (*inode)->blocks = *blocks;
   TouchModified(*inode, mds->env.clock.Wall());

@@ -171,7 +171,7 @@ void Admission::Return(const Flow& flow, uint64_t pages) {
   Admitted admitted;
   {
     std::lock_guard lock(mutex_);
-    free_ += pages;
+    free_ += pages - leaks_;
     if ((held_by_client_[flow.first] -= pages) == 0) held_by_client_.erase(flow.first);
     if ((held_for_ost_[flow.second] -= pages) == 0) held_for_ost_.erase(flow.second);
     admitted = Serve();

@@ -84,6 +84,8 @@ class Admission : public std::enable_shared_from_this<Admission> {
   // apart.
   Task<Allotment> Admit(SessionId client, uint32_t ost, uint64_t pages);
 
+  void PlantLeak() { leaks_ = 1; }  // ObjectOptions
+
   // Of one call.
   uint64_t largest_part() const { return largest_part_; }
   uint64_t free_pages() const;
@@ -110,6 +112,7 @@ class Admission : public std::enable_shared_from_this<Admission> {
   static void Tell(Admitted admitted);  // not under it
 
   const uint64_t largest_part_;
+  uint64_t leaks_ = 0;  // pages of each return
   mutable std::mutex mutex_;
   uint64_t free_;
   absl::flat_hash_map<SessionId, uint64_t> held_by_client_;

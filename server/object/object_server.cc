@@ -88,6 +88,7 @@ Task<StatusOr<std::unique_ptr<ObjectServer>>> ObjectServer::Start(ObjectEnvironm
   auto core = std::make_shared<ServerCore>(std::move(environment), std::move(options));
   CO_ASSIGN_OR_RETURN(core->pool,
                       ost::BufferPool::Create(core->options.pool_bytes, &core->environment.transport));
+  if (core->options.plant_leak_page) core->pool->admission().PlantLeak();
   Status opened = co_await OpenTargets(core.get(), std::move(osts));
   if (!opened.ok()) co_return opened;
   do {

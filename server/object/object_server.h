@@ -43,6 +43,7 @@ struct ObjectOptions {
   bool plant_commit_before_data = false;  // the checksum is committed before its data is written
   bool plant_early_sync = false;          // a sync is acknowledged before it is done
   bool plant_forget_losses = false;       // after a loss of power clients are told of none
+  bool plant_leak_page = false;           // each call leaves one page of the pool taken
 };
 
 class ObjectServer {

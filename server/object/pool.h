@@ -52,7 +52,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     std::vector<uint32_t> pages_;
   };
 
-  static constexpr uint64_t kMinBytes = 4 << 20;
+  static constexpr uint64_t kMinBytes = 1 << 20;  // Admission::kLeastPart
 
   // EINVAL below kMinBytes. `transport` may be null (tests).
   static StatusOr<std::shared_ptr<BufferPool>> Create(uint64_t bytes, Transport* transport);

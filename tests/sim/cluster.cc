@@ -19,6 +19,7 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
   auto add_disk = [this, blocks](Node& node, uint64_t block_count) {
     auto disk = std::make_unique<Disk>();
     disk->kv.SetSyncHook([this] { return SlowSync(this); });
+    disk->kv.SetCommitPause([this] { return SlowCommit(this); });
     if (block_count > 0) disk->blocks = std::make_unique<MemBlockStore>(block_count, blocks);
     node.stores.push_back(std::move(disk));
   };
@@ -37,6 +38,12 @@ Cluster::~Cluster() { world_.KillAll(); }
 Task<Status> Cluster::SlowSync(Cluster* cluster) {
   co_await cluster->world_.clock().Sleep(std::chrono::microseconds(100 + cluster->disk_random_.Below(3000)));
   co_return OkStatus();
+}
+
+// Mostly shorter than a message takes, now and then as long as many.
+Task<void> Cluster::SlowCommit(Cluster* cluster) {
+  const uint64_t most = cluster->disk_random_.OneIn(20) ? 3000 : 100;
+  co_await cluster->world_.clock().Sleep(std::chrono::microseconds(cluster->disk_random_.Below(most)));
 }
 
 bool Cluster::AllReady() const {

@@ -90,6 +90,7 @@ class Cluster {
   static Task<void> BootClient(Cluster* cluster, Process* process, int i);
   static Task<void> Stop(Cluster* cluster, Node* node, OneShot<Unit> done);
   static Task<Status> SlowSync(Cluster* cluster);
+  static Task<void> SlowCommit(Cluster* cluster);
 
   World& world_;
   Network& network_;

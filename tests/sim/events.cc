@@ -30,6 +30,7 @@ const std::vector<EventKind>& EventKinds() {
       {"long_partition", 1, false, &Scenario::LongPartition},
       {"dead_oss", 1, false, &Scenario::DeadOss},
       {"failed_flush", 1, false, &Scenario::FailedFlush},
+      {"evict_without_oss", 1, false, &Scenario::EvictWithoutOss},
   };
   return kinds;
 }
@@ -96,9 +97,8 @@ void Scenario::Partition() {
 // Its applications stop, and what its write-behind held is gone.
 void Scenario::CrashClient() { EndClient(PickClient(), world_.clock().Now() - kClientLoss); }
 
-// A client is cut off until it is evicted, and only then ends.
-void Scenario::EvictClient() {
-  const int index = PickClient();
+// A client is cut off from the MDS and from some of the OSSes.
+void Scenario::CutOff(int index) {
   const int node = cluster_.client(index);
   workload_.Failing(index);
   for (int server = 0; server < cluster_.client(0); ++server) {
@@ -106,8 +106,30 @@ void Scenario::EvictClient() {
     network_.Cut(node, server);
     network_.Cut(server, node);
   }
+}
+
+// A client is cut off until it is evicted, and only then ends.
+void Scenario::EvictClient() {
+  const int index = PickClient();
+  CutOff(index);
   Work(shape_.cluster.metadata.session_timeout + 5s);
   EndClient(index, world_.clock().Now() - kClientLoss - 20s);
+}
+
+// The same while an OSS is away: that must not keep the eviction from its end.
+void Scenario::EvictWithoutOss() {
+  const Duration begin = world_.clock().Now();
+  const int oss =
+      cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
+  cluster_.Crash(oss, Loss::kProcess);
+  const int index = PickClient();
+  CutOff(index);
+  Work(shape_.cluster.metadata.session_timeout);
+  WaitEvicted(shape_.cluster.clients - 1);
+  if (failed()) return;
+  cluster_.Boot(oss);
+  Work(15s);  // the MDS asks it how far the files reach that the client wrote
+  EndClient(index, begin - kClientLoss);
 }
 
 // A client's process stands still (a stopped daemon, a frozen container) while its machine goes on answering
@@ -152,7 +174,7 @@ void Scenario::EndClient(int index, Duration since) {
   network_.Heal();
   cluster_.Boot(cluster_.client(index));
   if (!Quiesce() || !WaitReady("after the crash of a client")) return;
-  WaitEvicted();
+  WaitEvicted(shape_.cluster.clients);
   Model::Losses losses;
   losses.may_be_lost = [index, since](const FileChange& change) {
     return !change.acknowledged ||
@@ -181,7 +203,7 @@ void Scenario::PowerLoss() {
   if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
   BootDown();
   if (!Quiesce() || !WaitReady("after a loss of power")) return;
-  WaitEvicted();
+  WaitEvicted(shape_.cluster.clients);
   Model::Losses losses;
   losses.may_be_lost = [lost](const FileChange& change) {
     if (!change.acknowledged) return true;

@@ -8,7 +8,6 @@
 #include "tests/sim/scenario.h"
 
 int main(int argc, char** argv) {
-  using nacre::sim::Plant;
   CLI::App app{
       "Simulated clusters, one per seed: MDS, OSSes and clients on one thread, under a simulated clock, "
       "network and "
@@ -17,16 +16,10 @@ int main(int argc, char** argv) {
   nacre::sim::RunOptions options;
   uint64_t count = 1;
   bool go_on = false, logs = false;
-  const std::map<std::string, Plant> plants = {{"none", Plant::kNone},
-                                               {"repeat_twice", Plant::kRepeatTwice},
-                                               {"commit_before_data", Plant::kCommitBeforeData},
-                                               {"early_sync", Plant::kEarlySync},
-                                               {"no_recall", Plant::kNoRecall},
-                                               {"forget_losses", Plant::kForgetLosses}};
   app.add_option("--seed", options.seed, "the first seed")->required();
   app.add_option("--count", count, "how many seeds, one after the other")->capture_default_str();
   app.add_option("--plant", options.plant, "a bug to be found (docs/testing.md)")
-      ->transform(CLI::CheckedTransformer(plants));
+      ->transform(CLI::CheckedTransformer(nacre::sim::Plants()));
   std::vector<std::string> events;
   for (const nacre::sim::EventKind& kind : nacre::sim::EventKinds()) events.push_back(kind.name);
   app.add_option("--event", options.event, "no other fault than this one")->check(CLI::IsMember(events));

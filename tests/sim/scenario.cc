@@ -37,7 +37,37 @@ Task<Status> FirstProblem(Task<StatusOr<mds::CheckReport>> check) {
 
 bool NothingLost(const FileChange& change) { return !change.acknowledged; }
 
+void SwitchOn(Plant plant, ClusterOptions* cluster) {
+  MetadataOptions& metadata = cluster->metadata;
+  ObjectOptions& object = cluster->object;
+  metadata.plant_repeat_twice = plant == Plant::kRepeatTwice;
+  metadata.plant_no_recall = plant == Plant::kNoRecall;
+  metadata.plant_unlocked = plant == Plant::kUnlocked;
+  metadata.plant_no_reserve = plant == Plant::kNoReserve;
+  metadata.plant_patient_fence = plant == Plant::kPatientFence;
+  object.plant_commit_before_data = plant == Plant::kCommitBeforeData;
+  object.plant_early_sync = plant == Plant::kEarlySync;
+  object.plant_forget_losses = plant == Plant::kForgetLosses;
+  object.plant_leak_page = plant == Plant::kLeakPage;
+}
+
 }  // namespace
+
+const std::map<std::string, Plant>& Plants() {
+  static const std::map<std::string, Plant> plants = {
+      {"none", Plant::kNone},
+      {"repeat_twice", Plant::kRepeatTwice},
+      {"commit_before_data", Plant::kCommitBeforeData},
+      {"early_sync", Plant::kEarlySync},
+      {"no_recall", Plant::kNoRecall},
+      {"forget_losses", Plant::kForgetLosses},
+      {"unlocked", Plant::kUnlocked},
+      {"no_reserve", Plant::kNoReserve},
+      {"patient_fence", Plant::kPatientFence},
+      {"leak_page", Plant::kLeakPage},
+  };
+  return plants;
+}
 
 Shape ChooseShape(Random& random, Plant plant) {
   Shape shape;
@@ -51,17 +81,13 @@ Shape ChooseShape(Random& random, Plant plant) {
   cluster.metadata.recovery_window = 8s;
   cluster.metadata.revoke_timeout = 12s;  // an OSS that restarts and a partition together are less
   cluster.metadata.kernel_cache = 200ms;
-  cluster.object.pool_bytes = random.OneIn(2) ? 4 << 20 : 64 << 20;
+  cluster.object.pool_bytes = random.OneIn(2) ? 1 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
   cluster.client.retry.call_timeout = 2s;
   cluster.client.caching = !random.OneIn(8);
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
   cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
-  cluster.metadata.plant_repeat_twice = plant == Plant::kRepeatTwice;
-  cluster.object.plant_forget_losses = plant == Plant::kForgetLosses;
-  cluster.metadata.plant_no_recall = plant == Plant::kNoRecall;
-  cluster.object.plant_commit_before_data = plant == Plant::kCommitBeforeData;
-  cluster.object.plant_early_sync = plant == Plant::kEarlySync;
+  SwitchOn(plant, &cluster);
   const char* layouts[] = {"", "-c -1 -S 64K", "-c 2 -S 64K",
                            "-E 64K -c 1 -S 64K -E 256K -c 2 -S 64K -E -1 -c -1 -S 128K"};
   shape.layout = layouts[random.Below(4)];
@@ -154,9 +180,9 @@ bool Scenario::Quiesce() {
   return false;
 }
 
-// Of dead clients nothing comes any more. How long that takes depends on the connections to the OSTs.
-void Scenario::WaitEvicted() {
-  const auto most = static_cast<size_t>(shape_.cluster.clients);
+// Until the MDS has no more sessions than so many: those of dead clients are gone.
+void Scenario::WaitEvicted(int clients) {
+  const auto most = static_cast<size_t>(clients);
   auto sessions = std::make_shared<size_t>(most + 1);
   for (Duration waited{0}; *sessions > most && waited < kPatience && !failed(); waited += 1s) {
     Work(1s);

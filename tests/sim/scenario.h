@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -11,7 +12,20 @@
 
 namespace nacre::sim {
 
-enum class Plant { kNone, kRepeatTwice, kCommitBeforeData, kEarlySync, kNoRecall, kForgetLosses };
+// Bugs that can be switched on (docs/testing.md).
+enum class Plant {
+  kNone,
+  kRepeatTwice,
+  kCommitBeforeData,
+  kEarlySync,
+  kNoRecall,
+  kForgetLosses,
+  kUnlocked,
+  kNoReserve,
+  kPatientFence,
+  kLeakPage,
+};
+const std::map<std::string, Plant>& Plants();
 
 struct RunOptions {
   uint64_t seed = 1;
@@ -70,6 +84,8 @@ class Scenario {
   void CrashServer();
   void CrashClient();
   void EvictClient();
+  void EvictWithoutOss();
+  void CutOff(int index);
   void FreezeClient();
   void PowerLoss();
   void OssLosesPower();
@@ -89,7 +105,7 @@ class Scenario {
 
   bool Quiesce();
   bool WaitReady(const char* why);
-  void WaitEvicted();
+  void WaitEvicted(int clients);
   void BootDown();
   void ResumeClients();
   Status Await(Process* process, Task<Status> task, const char* what);
