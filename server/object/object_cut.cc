@@ -69,8 +69,12 @@ StatusOr<std::vector<uint64_t>> ObjectStore::LastChunks(const ObjectId& id, uint
 Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, uint64_t end,
                                            ObjectChange last) {
   int64_t delta = 0;
+  // Nothing mapped is left from here to the end: looking there again would wade through the store's traces of
+  // what the batches before have removed.
+  uint64_t cleared = end;
   while (true) {
-    CO_ASSIGN_OR_RETURN(std::vector<uint64_t> chunks, LastChunks(object->id, first, end, kChunksAtOnce + 1));
+    CO_ASSIGN_OR_RETURN(std::vector<uint64_t> chunks,
+                        LastChunks(object->id, first, cleared, kChunksAtOnce + 1));
     bool is_last = chunks.size() <= kChunksAtOnce;
     if (!is_last) chunks.erase(chunks.begin());
     ObjectChange change;
@@ -91,6 +95,7 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
     CO_ASSIGN_OR_RETURN(Journal::Committed committed, co_await journal_.Commit(object, change));
     delta += committed.delta;
     if (is_last) co_return delta;
+    cleared = chunks.front() * kChunkBlocks;
     CO_RETURN_IF_ERROR(co_await LimitWaiting());
   }
 }
