@@ -1,5 +1,7 @@
 #include "rpc/mutation.h"
 
+#include <fcntl.h>
+
 namespace nacre {
 
 bool IsMutation(const proto::MetadataRequest& request) {
@@ -18,6 +20,8 @@ bool IsMutation(const proto::MetadataRequest& request) {
     case proto::MetadataRequest::kRemoveXattr:
     case proto::MetadataRequest::kSetLayout:
       return true;
+    case proto::MetadataRequest::kOpen:
+      return (request.open().flags() & O_TRUNC) != 0;
     default:
       return false;
   }

@@ -120,7 +120,7 @@ Task<proto::ClusterStatus> MakeStatus(MdsPtr mds) {
   for (proto::OstState& ost : *status.mutable_map()->mutable_osts()) NamePaths(*mds, ost.mutable_info());
   AddSessions(*mds, &status);
   AddProblems(*mds, &status);
-  status.set_destroy_queue(mds->destroyer.QueuedObjects());
+  status.set_destroy_queue(Destroyer::QueuedObjects(*mds));
   status.set_version(NACRE_VERSION);
   status.set_inodes(mds->tables->InodeCount());
   KvStore::Space space = mds->env.store.GetSpace();

@@ -7,6 +7,7 @@ namespace nacre::mds {
 namespace {
 
 constexpr Duration kOrphanGrace = std::chrono::seconds(5);
+constexpr Duration kOrphanPeriod = std::chrono::seconds(60);
 
 Task<Status> NotRunning() { co_return absl::UnavailableError("the metadata server is stopping"); }
 
@@ -31,9 +32,9 @@ Task<void> DestroyLoop(MdsPtr mds) {
   while (!mds->closed) {
     co_await mds->env.clock.Sleep(mds->options.sync_interval);
     if (mds->closed) co_return;
-    auto left = co_await mds->destroyer.Pass(mds);
-    if (!left.ok() && !mds->closed)
-      LogError("destroying objects failed: %s", std::string(left.status().message()));
+    Status started = mds->destroyer.StartPasses(mds);
+    if (!started.ok() && !mds->closed)
+      LogError("the destroy queue cannot be read: %s", std::string(started.message()));
   }
 }
 
@@ -93,9 +94,17 @@ Task<void> RecoveryLoop(MdsPtr mds) {
   // Clients repeat what was unanswered once they are back: an unlink of a file that they keep open may be
   // among it.
   co_await mds->env.clock.Sleep(kOrphanGrace);
-  if (mds->closed) co_return;
-  Status status = co_await SweepOrphans(mds);
-  if (!status.ok() && !mds->closed) LogError("removing orphans failed: %s", std::string(status.message()));
+  if (!mds->closed) co_await SweepOrphans(mds);
+}
+
+// Opens end by Close, and with their session. What else keeps an orphan (an open whose reply was lost, and
+// which the client has not repeated) ends with the client's next Reclaim, and then the orphan goes here.
+Task<void> OrphanLoop(MdsPtr mds) {
+  while (!mds->closed) {
+    co_await mds->env.clock.Sleep(kOrphanPeriod);
+    if (mds->closed) co_return;
+    if (!mds->Recovering() && !mds->MayBeRepeating()) co_await SweepOrphans(mds);
+  }
 }
 
 }  // namespace
@@ -114,6 +123,7 @@ void StartBackground(const MdsPtr& mds) {
   Spawn(mds->env.executor, SyncLoop(mds));
   Spawn(mds->env.executor, HeartbeatLoop(mds));
   Spawn(mds->env.executor, RecoveryLoop(mds));
+  Spawn(mds->env.executor, OrphanLoop(mds));
   Spawn(mds->env.executor, DestroyLoop(mds));
   Spawn(mds->env.executor, SessionLoop(mds));
   Spawn(mds->env.executor, mds->writer_recovery.Run(mds));

@@ -359,16 +359,32 @@ class MdtChecker {
     });
   }
 
+  // Records of objects that must be no file's: to be destroyed, or being written by a move-out.
+  Status CheckUnused(std::string key, uint64_t sequence, const Status& parsed) {
+    if (!parsed.ok()) {
+      return FoundUseless(absl::StrFormat("the record of objects %x: %s", sequence, parsed.message()),
+                          std::move(key));
+    }
+    max_object_sequence_ = std::max(max_object_sequence_, sequence);
+    if (!used_sequences_.contains(sequence)) return OkStatus();
+    return FoundUseless(absl::StrFormat("objects %x are to be destroyed but belong to a file", sequence),
+                        std::move(key));
+  }
+
   Status CheckDestroyQueue() {
-    return ForEachEntry(store_, TableKey(Table::kDestroy), [&](const KvEntry& entry) -> Status {
+    RETURN_IF_ERROR(
+        ForEachEntry(store_, TableKey(Table::kDestroyByFile), [&](const KvEntry& entry) -> Status {
+          ByteReader key(std::string_view(entry.key).substr(1));
+          return CheckUnused(entry.key, key.Big<uint64_t>(), ParseDestroy(entry.value).status());
+        }));
+    RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kMoveOut), [&](const KvEntry& entry) -> Status {
       ByteReader key(std::string_view(entry.key).substr(1));
-      uint64_t sequence = key.Big<uint64_t>();
-      if (!ParseDestroy(entry.value).ok())
-        return FoundUseless(absl::StrFormat("destroy record %x is damaged", sequence), entry.key);
-      max_object_sequence_ = std::max(max_object_sequence_, sequence);
-      if (!used_sequences_.contains(sequence)) return OkStatus();
-      return FoundUseless(absl::StrFormat("objects %x are to be destroyed but belong to a file", sequence),
-                          entry.key);
+      return CheckUnused(entry.key, key.Big<uint64_t>(), ParseMoveOut(entry.value).status());
+    }));
+    return ForEachEntry(store_, TableKey(Table::kDestroyAt), [&](const KvEntry& entry) -> Status {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      key.Big<uint32_t>();  // the OST
+      return CheckUnused(entry.key, key.Big<uint64_t>(), ParseDestroyAt(entry.value).status());
     });
   }
 

@@ -10,6 +10,7 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,13 +46,14 @@ class ObjectCheck {
   Task<StatusOr<CheckReport>> Finish(bool repair);
 
  private:
+  bool IsLeaving(OstIndex ost, const ObjectId& id);
   StatusOr<std::string> Judge(OstIndex ost, const proto::ListedObject& object);  // empty: all is well
   Task<Status> QueueOrphans(bool repair);
 
   KvStore& store_;
   CheckReport report_;
-  absl::flat_hash_map<Fid, bool> seen_;                           // files of which an object was found
-  absl::flat_hash_map<uint64_t, std::vector<uint32_t>> orphans_;  // sequence -> OST of each stripe
+  absl::flat_hash_map<Fid, bool> seen_;  // files of which an object was found
+  std::map<uint64_t, std::map<OstIndex, std::vector<uint32_t>>> orphans_;  // sequence -> OST -> stripes
 };
 
 }  // namespace nacre::mds

@@ -1,108 +1,168 @@
 #include "server/metadata/destroyer.h"
 
+#include "common/log.h"
 #include "server/metadata/object_io.h"
 
 namespace nacre::mds {
 namespace {
 
-constexpr size_t kFilesAtOnce = 512;
+constexpr size_t kDestroyRecordsAtOnce = 256;
+constexpr Duration kPauseAfterFailure = std::chrono::seconds(10);
 
-struct Page {
-  std::vector<uint64_t> sequences;
-  std::vector<DestroyRecord> records;
-  std::map<OstIndex, std::vector<ObjectId>> objects;
-};
-
-struct Outcome {
+struct DestroyAtKey {
   OstIndex ost = 0;
-  Status status;
+  uint64_t sequence = 0;
 };
 
-Task<Outcome> DestroyAt(std::shared_ptr<Mds> mds, OstIndex ost, std::vector<ObjectId> objects) {
-  Outcome outcome;
-  outcome.ost = ost;
-  outcome.status = co_await DestroyObjects(std::move(mds), ost, std::move(objects));
-  co_return outcome;
+DestroyAtKey ParseKey(std::string_view key) {
+  ByteReader in(key.substr(1));
+  DestroyAtKey parsed;
+  parsed.ost = in.Big<uint32_t>();
+  parsed.sequence = in.Big<uint64_t>();
+  return parsed;
 }
 
-bool AllDone(const DestroyRecord& record, const std::set<OstIndex>& done) {
-  for (uint32_t group : record.groups) {
-    if (!done.contains(group)) return false;
+// OSTs that have records, found by as many look-ups as there are.
+StatusOr<std::vector<OstIndex>> OstsWithRecords(Mds& mds) {
+  std::vector<OstIndex> osts;
+  std::string from = TableKey(Table::kDestroyAt);
+  const std::string to = PrefixEnd(from);
+  while (true) {
+    ASSIGN_OR_RETURN(auto first, mds.tables->Scan(from, to, 1));
+    if (first.empty()) return osts;
+    osts.push_back(ParseKey(first[0].key).ost);
+    from = PrefixEnd(DestroyAtPrefix(osts.back()));
   }
-  return true;
-}
-
-Task<Status> TakeOff(std::shared_ptr<Mds> mds, const Page& page, const std::set<OstIndex>& done,
-                     size_t* left) {
-  KvBatch batch;
-  for (size_t i = 0; i < page.sequences.size(); ++i) {
-    if (AllDone(page.records[i], done))
-      batch.Erase(NumberKey(Table::kDestroy, page.sequences[i]));
-    else
-      *left += page.records[i].groups.size();
-  }
-  if (batch.empty()) co_return OkStatus();
-  co_return co_await mds->tables->CommitBatch(std::move(batch));
 }
 
 }  // namespace
 
-void Destroyer::Hold(uint64_t sequence) {
-  std::lock_guard lock(mutex_);
-  held_.insert(sequence);
+void QueueDestroy(const Layout& layout, KvBatch* batch) {
+  std::map<OstIndex, DestroyAtRecord> records;
+  uint32_t stripe = 0;
+  for (uint32_t group : StripeGroups(layout)) records[group].stripes.push_back(stripe++);
+  for (const auto& [ost, record] : records)
+    batch->Put(DestroyAtKeyOf(ost, layout.object_sequence), EncodeDestroyAt(record));
 }
 
-void Destroyer::Release(uint64_t sequence) {
-  std::lock_guard lock(mutex_);
-  if (held_.erase(sequence) > 0) released_.insert(sequence);
+void QueueDestroy(OstIndex ost, const ObjectId& object, KvBatch* batch) {
+  DestroyAtRecord record;
+  record.stripes.push_back(object.stripe);
+  batch->Put(DestroyAtKeyOf(ost, object.sequence), EncodeDestroyAt(record));
 }
 
-void Destroyer::BeginScan() {
+bool Destroyer::Begin(OstIndex ost, Duration now) {
   std::lock_guard lock(mutex_);
-  released_.clear();
+  Queue& queue = queues_[ost];
+  if (queue.busy || now < queue.not_before) return false;
+  queue.busy = true;
+  return true;
 }
 
-bool Destroyer::WasHeld(uint64_t sequence) const {
+void Destroyer::End(OstIndex ost, Duration not_before) {
   std::lock_guard lock(mutex_);
-  return held_.contains(sequence) || released_.contains(sequence);
+  queues_[ost] = {false, not_before};
 }
 
-Task<StatusOr<bool>> Destroyer::Pass(std::shared_ptr<Mds> mds) {
-  std::string from = TableKey(Table::kDestroy);
-  const std::string to = PrefixEnd(from);
-  size_t left = 0;
-  for (bool more = true; more;) {
-    BeginScan();
-    CO_ASSIGN_OR_RETURN(auto entries, mds->tables->Scan(from, to, kFilesAtOnce));
-    more = entries.size() == kFilesAtOnce;
-    if (more) from = entries.back().key + '\0';
-    Page page;
-    for (const KvEntry& entry : entries) {
-      ByteReader key(std::string_view(entry.key).substr(1));
-      uint64_t sequence = key.Big<uint64_t>();
-      if (WasHeld(sequence)) continue;
-      CO_ASSIGN_OR_RETURN(DestroyRecord record, ParseDestroy(entry.value));
-      for (uint32_t n = 0; n < record.groups.size(); ++n) {
-        ObjectId object;
-        object.sequence = sequence;
-        object.stripe = n;
-        if (mds->osts.IsUp(record.groups[n])) page.objects[record.groups[n]].push_back(object);
-      }
-      page.sequences.push_back(sequence);
-      page.records.push_back(std::move(record));
-    }
-    if (page.sequences.empty()) continue;
-    if (!page.objects.empty()) CO_RETURN_IF_ERROR(co_await mds->tables->Sync());
-    std::vector<Task<Outcome>> tasks;
-    for (auto& [ost, objects] : page.objects) tasks.push_back(DestroyAt(mds, ost, std::move(objects)));
-    std::set<OstIndex> done;
-    for (const Outcome& outcome : co_await WhenAll(std::move(tasks))) {
-      if (outcome.status.ok()) done.insert(outcome.ost);
-    }
-    CO_RETURN_IF_ERROR(co_await TakeOff(mds, page, done, &left));
+Status Destroyer::StartPasses(const std::shared_ptr<Mds>& mds) {
+  ASSIGN_OR_RETURN(std::vector<OstIndex> osts, OstsWithRecords(*mds));
+  const Duration now = mds->env.clock.Now();
+  for (OstIndex ost : osts) {
+    if (mds->osts.IsUp(ost) && Begin(ost, now)) Spawn(mds->env.executor, RunPass(mds, ost));
   }
-  queued_ = left;
-  co_return left > 0;
+  return OkStatus();
+}
+
+Task<void> Destroyer::RunPass(std::shared_ptr<Mds> mds, OstIndex ost) {
+  Status status = co_await Pass(mds, ost);
+  if (!status.ok() && !mds->closed)
+    LogError("destroying objects of OST %d failed: %s", ost, std::string(status.message()));
+  const Duration now = mds->env.clock.Now();
+  mds->destroyer.End(ost, status.ok() ? now : now + kPauseAfterFailure);
+}
+
+// Fills in the removal of the records whose objects it returns.
+std::vector<ObjectId> Destroyer::ObjectsOf(const std::vector<KvEntry>& page, KvBatch* done) {
+  std::vector<ObjectId> objects;
+  for (const KvEntry& entry : page) {
+    const DestroyAtKey key = ParseKey(entry.key);
+    auto record = ParseDestroyAt(entry.value);
+    if (!record.ok()) {
+      std::lock_guard lock(mutex_);
+      if (reported_.insert(entry.key).second) {
+        LogError("objects %x of OST %d cannot be destroyed: %s; run nacre doctor", key.sequence, key.ost,
+                 std::string(record.status().message()));
+      }
+      continue;
+    }
+    for (uint32_t stripe : record->stripes) objects.push_back({key.sequence, stripe});
+    done->Erase(entry.key);
+  }
+  return objects;
+}
+
+Task<Status> Destroyer::Pass(std::shared_ptr<Mds> mds, OstIndex ost) {
+  std::string from = DestroyAtPrefix(ost);
+  const std::string to = PrefixEnd(from);
+  Status failure;  // the first one; the pages behind it have their turn all the same
+  for (bool more = true; more && !mds->closed;) {
+    CO_ASSIGN_OR_RETURN(auto page, mds->tables->Scan(from, to, kDestroyRecordsAtOnce));
+    more = page.size() == kDestroyRecordsAtOnce;
+    if (more) from = page.back().key + '\0';
+    KvBatch done;
+    std::vector<ObjectId> objects = mds->destroyer.ObjectsOf(page, &done);
+    if (done.empty()) continue;
+    CO_RETURN_IF_ERROR(co_await mds->tables->Sync());
+    Status destroyed = co_await DestroyObjects(mds, ost, std::move(objects));
+    if (destroyed.ok())
+      CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(done)));
+    else if (failure.ok())
+      failure = std::move(destroyed);
+  }
+  co_return failure;
+}
+
+Task<Status> Destroyer::TakeUpRecordsByFile(std::shared_ptr<Mds> mds) {
+  std::string from = TableKey(Table::kDestroyByFile);
+  const std::string to = PrefixEnd(from);
+  for (bool more = true; more;) {
+    CO_ASSIGN_OR_RETURN(auto page, mds->tables->Scan(from, to, kDestroyRecordsAtOnce));
+    more = page.size() == kDestroyRecordsAtOnce;
+    if (more) from = page.back().key + '\0';
+    KvBatch batch;
+    for (const KvEntry& entry : page) {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      Layout layout;
+      layout.object_sequence = key.Big<uint64_t>();
+      auto record = ParseDestroy(entry.value);
+      if (!record.ok()) {
+        LogError("objects %x cannot be destroyed: %s; run nacre doctor", layout.object_sequence,
+                 std::string(record.status().message()));
+        continue;
+      }
+      layout.components.resize(1);
+      layout.components[0].groups = std::move(record->groups);
+      QueueDestroy(layout, &batch);
+      batch.Erase(entry.key);
+    }
+    if (!batch.empty()) CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
+  }
+  co_return OkStatus();
+}
+
+uint64_t Destroyer::QueuedObjects(Mds& mds) {
+  constexpr size_t kPages = 256;
+  std::string from = TableKey(Table::kDestroyAt);
+  const std::string to = PrefixEnd(from);
+  uint64_t count = 0;
+  for (size_t n = 0; n < kPages; ++n) {
+    auto page = mds.tables->Scan(from, to, kDestroyRecordsAtOnce);
+    if (!page.ok()) return count;
+    for (const KvEntry& entry : *page) count += entry.value.size() / sizeof(uint32_t);
+    if (page->size() < kDestroyRecordsAtOnce) return count;
+    from = page->back().key + '\0';
+  }
+  return count;
 }
 
 }  // namespace nacre::mds

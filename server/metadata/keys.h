@@ -21,8 +21,10 @@ enum class Table : uint8_t {
   kXattr = 0x13,
   kBody = 0x14,
   kOrphan = 0x15,
-  kDestroy = 0x16,
+  kDestroyByFile = 0x16,  // of an earlier version
   kTruncate = 0x17,
+  kDestroyAt = 0x18,
+  kMoveOut = 0x19,
   kSession = 0x20,
   kReply = 0x21,
   kFence = 0x22,
@@ -78,6 +80,18 @@ inline std::string XattrKey(const Fid& fid, std::string_view name) {
 inline std::string NumberKey(Table table, uint64_t number) {
   std::string key = TableKey(table);
   PutBig(&key, number);
+  return key;
+}
+
+inline std::string DestroyAtPrefix(OstIndex ost) {
+  std::string key = TableKey(Table::kDestroyAt);
+  PutBig(&key, ost);
+  return key;
+}
+
+inline std::string DestroyAtKeyOf(OstIndex ost, uint64_t object_sequence) {
+  std::string key = DestroyAtPrefix(ost);
+  PutBig(&key, object_sequence);
   return key;
 }
 

@@ -51,6 +51,12 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
   if (options.plant_unlocked) locks.PlantUnlocked();
 }
 
+bool Mds::MayBeRepeating() const {
+  constexpr Duration kGrace = std::chrono::seconds(30);
+  const Duration reclaimed = reclaimed_.load();
+  return reclaimed != Duration::min() && env.clock.Now() - reclaimed < kGrace;
+}
+
 bool Mds::NoteProblem(std::string problem) {
   constexpr size_t kKept = 100;
   std::lock_guard lock(problems_mutex_);
@@ -90,6 +96,11 @@ Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& re
   if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
   co_return co_await mds->tables->Commit(transaction, Tables::For::kClient);
+}
+
+Task<Status> Op::CommitIntent(Transaction* transaction) const {
+  if (session->ended()) co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+  co_return co_await mds->tables->Commit(transaction);
 }
 
 void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply) {
@@ -189,16 +200,15 @@ StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inh
 }
 
 void QueueDestroy(const Inode& inode, KvBatch* batch) {
-  if (!S_ISREG(inode.mode) || inode.inline_data || inode.layout.components.empty()) return;
-  batch->Put(NumberKey(Table::kDestroy, inode.layout.object_sequence),
-             EncodeDestroy({StripeGroups(inode.layout)}));
+  if (S_ISREG(inode.mode) && !inode.inline_data) QueueDestroy(inode.layout, batch);
 }
 
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
   QueueDestroy(*inode, &transaction->batch());
   if (inode->inline_data || S_ISLNK(inode->mode))
     transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
-  if (mds.data_locks.IsHeld(inode->fid)) transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
+  if (S_ISREG(inode->mode) && !inode->inline_data)
+    transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
   std::string from = FidKey(Table::kXattr, inode->fid);
   const std::string to = PrefixEnd(from);
   for (bool more = inode->xattrs > 0; more;) {
@@ -246,19 +256,25 @@ Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid) {
   co_return co_await mds->tables->Commit(&transaction);
 }
 
-Task<Status> SweepOrphans(MdsPtr mds) {
+Task<void> SweepOrphans(MdsPtr mds) {
   constexpr size_t kPage = 256;
   std::string from = TableKey(Table::kOrphan);
   const std::string to = PrefixEnd(from);
-  while (true) {
-    CO_ASSIGN_OR_RETURN(auto orphans, mds->tables->Scan(from, to, kPage));
-    for (const KvEntry& orphan : orphans) {
+  for (bool more = true; more && !mds->closed;) {
+    auto orphans = mds->tables->Scan(from, to, kPage);
+    if (!orphans.ok()) {
+      LogError("the orphans cannot be read: %s", std::string(orphans.status().message()));
+      co_return;
+    }
+    more = orphans->size() == kPage;
+    if (more) from = orphans->back().key + '\0';
+    for (const KvEntry& orphan : *orphans) {
       ByteReader key(std::string_view(orphan.key).substr(1));
       const Fid fid = key.ReadFid();
-      CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(mds, fid));
+      Status removed = co_await DestroyIfForgotten(mds, fid);
+      if (!removed.ok() && !mds->closed)
+        LogError("removing orphan %s failed: %s", fid.ToString(), std::string(removed.message()));
     }
-    if (orphans.size() < kPage) co_return OkStatus();
-    from = orphans.back().key + '\0';
   }
 }
 

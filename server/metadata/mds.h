@@ -5,8 +5,7 @@
 // more.
 //
 // Locking: operations take `locks` of the inodes that they change (a directory for its entries), in one go.
-// Whoever also needs `data_locks` (operations that wait for OSSes: MoveOut, partial truncation) takes those
-// first.
+// Operations that also need `data_locks` (they wait for OSTs: truncation.h, move_out.h) take those first.
 #pragma once
 
 #include <deque>
@@ -68,6 +67,11 @@ struct Mds {
   void NoteDamage(const Status& status);
   std::vector<std::string> Problems() const;
 
+  // A client came back and repeats now what was unanswered. Until it is through (a while after the last one
+  // came), a file without links may be one that it keeps open.
+  void NoteReclaim() { reclaimed_.store(env.clock.Now()); }
+  bool MayBeRepeating() const;
+
   bool Recovering() const { return sessions.Recovering(); }
   // Whether the session may answer changes of names before we do (proto/metadata.proto, BatchReply).
   bool AllowsNamesBehind(const Session& session);
@@ -77,6 +81,7 @@ struct Mds {
  private:
   mutable std::mutex problems_mutex_;
   std::deque<std::string> problems_;
+  std::atomic<Duration> reclaimed_{Duration::min()};
   std::atomic<uint64_t> promised_{0};
   std::atomic<Duration> promised_until_{Duration(0)};
 };
@@ -91,9 +96,12 @@ struct Op {
   Caller caller;
   WallTime now;         // when it happens, for the times that it sets
   bool behind = false;  // an application has its answer already: it may use the reserve of space
+  uint64_t stream = 0;  // the number of the session's stream that it came by
 
   // Commits the transaction with the reply recorded in the same batch.
   Task<Status> Commit(Transaction* transaction, const proto::MetadataReply& reply) const;
+  // Commits the first step of a change that takes two: the reply is recorded with the second.
+  Task<Status> CommitIntent(Transaction* transaction) const;
 };
 
 // For what the holder of the filesystem lease has held back: uses the room that was promised for it, and says
@@ -114,8 +122,9 @@ Status CheckLinked(const Inode& directory);                 // ENOENT in a direc
 // Small steps that several operations share.
 void TouchChanged(Inode* inode, WallTime now);   // ctime
 void TouchModified(Inode* inode, WallTime now);  // mtime and ctime
-// As TouchModified, for a change made at `when`, which later ones may have overtaken on the way here: neither
-// time goes back, unless somebody has set mtime into the future.
+// As TouchModified, for a change made at `when` by the clock of a client, which may be behind that of
+// another, and which later changes may have overtaken on the way here: neither time goes back, unless
+// somebody has set mtime into the future.
 void TouchWritten(Inode* inode, WallTime when);
 uint8_t DirType(uint32_t mode);
 // Layout and inline data where asked for.
@@ -132,7 +141,7 @@ Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& par
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode);
 // Ends an orphan that nobody has open any more. Does nothing to others.
 Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid);
-// The same for all orphans.
-Task<Status> SweepOrphans(MdsPtr mds);
+// The same for all orphans. What fails is logged and left for the next sweep.
+Task<void> SweepOrphans(MdsPtr mds);
 
 }  // namespace nacre::mds

@@ -1,6 +1,9 @@
 #include "server/metadata/metadata_server.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
+#include <optional>
 
 #include "common/log.h"
 #include "common/metrics.h"
@@ -11,10 +14,11 @@
 #include "server/metadata/background.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/mds.h"
+#include "server/metadata/move_out.h"
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/session_ops.h"
 #include "server/metadata/recall.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/truncation.h"
 
 namespace nacre {
 namespace {
@@ -33,18 +37,24 @@ proto::MetadataReply ToReply(Mds& mds, mds::Reply result) {
   return reply;
 }
 
-StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& peer,
-                                 const proto::MetadataRequest& request) {
+struct Sender {
+  SessionPtr session;
+  uint64_t stream = 0;
+};
+
+StatusOr<Sender> FindSender(Mds& mds, const std::shared_ptr<MetadataPeer>& peer,
+                            const proto::MetadataRequest& request) {
   SessionPtr session = mds.sessions.Find(request.session());
   if (session == nullptr || session->ended()) {
     return ErrnoError(ESTALE, absl::StrFormat("session %d is not known: connect again", request.session()));
   }
-  if (!session->IsPeer(peer)) {
+  std::optional<uint64_t> stream = session->StreamOf(peer);
+  if (!stream.has_value()) {
     peer->Close();  // a client that is still there, behind an attempt that was overtaken, connects again
     return ErrnoError(ESTALE, absl::StrFormat("session %d goes on over another stream", request.session()));
   }
   session->Touch(mds.env.clock.Now());
-  return session;
+  return Sender{std::move(session), *stream};
 }
 
 // A recorded reply says that a handle was opened, or kept for the client; who has restarted or reclaimed
@@ -52,10 +62,12 @@ StatusOr<SessionPtr> FindSession(Mds& mds, const std::shared_ptr<MetadataPeer>& 
 void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
   if (reply.status().error() != 0) return;
   const proto::MetadataRequest& request = op.request;
-  if (request.has_create()) {
-    mds::NoteOpen(op, FromProto(reply.entry().attr().fid()),
-                  {request.create().flags(), request.create().untold()});
-  }
+  // A fifo or device of the name that Create found is not opened here.
+  const proto::Attr& opened = reply.entry().attr();
+  if (request.has_create() && S_ISREG(opened.mode()))
+    mds::NoteOpen(op, FromProto(opened.fid()), {request.create().flags(), request.create().untold()});
+  if (request.has_open())
+    mds::NoteOpen(op, FromProto(opened.fid()), {request.open().flags(), request.open().untold()});
   const proto::Attr* removed = nullptr;
   if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
   if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced())
@@ -64,16 +76,18 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
     op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
 }
 
-Op MakeOp(const MdsPtr& mds, const SessionPtr& session, const proto::MetadataRequest& request) {
-  Op op{mds, session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
+Op MakeOp(const MdsPtr& mds, const Sender& sender, const proto::MetadataRequest& request) {
+  Op op{mds, sender.session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
+  op.stream = sender.stream;
   if (request.has_time()) op.now = FromProto(request.time());
   return op;
 }
 
 // Does a mutation unless it was done before.
-Task<proto::MetadataReply> Once(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request,
+Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::MetadataRequest& request,
                                 bool behind) {
-  Op op = MakeOp(mds, session, request);
+  Op op = MakeOp(mds, sender, request);
+  const SessionPtr& session = sender.session;
   op.behind = behind;
   while (true) {
     auto begun = session->BeginMutation(request.sequence(), request.low_water());
@@ -95,7 +109,7 @@ Status CheckRequest(const proto::MetadataRequest& request) {
 }
 
 // Each mutation of a batch in its turn, as if it had come alone.
-Task<proto::MetadataReply> EachOnce(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request,
+Task<proto::MetadataReply> EachOnce(MdsPtr mds, Sender sender, const proto::MetadataRequest& request,
                                     proto::MetadataRequest one) {
   Status valid = CheckRequest(one);
   if (valid.ok() && !IsMutation(one)) {
@@ -104,21 +118,21 @@ Task<proto::MetadataReply> EachOnce(MdsPtr mds, SessionPtr session, const proto:
   if (!valid.ok()) co_return ToReply(*mds, valid);
   one.set_session(request.session());
   one.set_low_water(request.low_water());
-  co_return co_await Once(mds, session, one, true);
+  co_return co_await Once(mds, sender, one, true);
 }
 
-Task<proto::MetadataReply> HandleBatch(MdsPtr mds, SessionPtr session, proto::MetadataRequest request) {
+Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::MetadataRequest request) {
   proto::MetadataReply reply;
   for (proto::MetadataRequest& one : *request.mutable_batch()->mutable_requests()) {
-    *reply.mutable_batch()->add_replies() = co_await EachOnce(mds, session, request, std::move(one));
+    *reply.mutable_batch()->add_replies() = co_await EachOnce(mds, sender, request, std::move(one));
   }
-  reply.mutable_batch()->set_names_behind(mds->AllowsNamesBehind(*session));
+  reply.mutable_batch()->set_names_behind(mds->AllowsNamesBehind(*sender.session));
   co_return reply;
 }
 
-Task<proto::MetadataReply> Answer(MdsPtr mds, SessionPtr session, const proto::MetadataRequest& request) {
-  if (IsMutation(request)) co_return co_await Once(mds, session, request, false);
-  Op op = MakeOp(mds, session, request);
+Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
+  if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
+  Op op = MakeOp(mds, sender, request);
   co_return ToReply(*mds, co_await mds::Dispatch(op));
 }
 
@@ -129,16 +143,16 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
     co_return ToReply(*mds,
                       co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect())));
   }
-  auto session = FindSession(*mds, peer, request);
-  if (!session.ok()) co_return ToReply(*mds, session.status());
+  auto sender = FindSender(*mds, peer, request);
+  if (!sender.ok()) co_return ToReply(*mds, sender.status());
   Status valid = CheckRequest(request);
   if (!valid.ok()) co_return ToReply(*mds, valid);
-  if (request.answered_below() != 0) (*session)->Acknowledge(request);
-  if (request.has_batch()) co_return co_await HandleBatch(mds, *session, std::move(request));
-  proto::MetadataReply reply = co_await Answer(mds, *session, request);
+  if (request.answered_below() != 0) sender->session->Acknowledge(request);
+  if (request.has_batch()) co_return co_await HandleBatch(mds, *sender, std::move(request));
+  proto::MetadataReply reply = co_await Answer(mds, *sender, request);
   // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.
-  if (!mds::NeedsRecall(*mds, (*session)->id, request, reply)) co_return reply;
-  Status recalled = co_await mds::RecallRead(mds, (*session)->id, request, reply);
+  if (!mds::NeedsRecall(*mds, sender->session->id, request, reply)) co_return reply;
+  Status recalled = co_await mds::RecallRead(mds, sender->session->id, request, reply);
   if (!recalled.ok()) co_return ToReply(*mds, recalled);
   co_return reply;
 }
@@ -208,6 +222,8 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load(mds->ids.FirstObjectRequest()));
   CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
+  CO_RETURN_IF_ERROR(co_await mds::Destroyer::TakeUpRecordsByFile(mds));
+  CO_RETURN_IF_ERROR(co_await mds::WithdrawMoveOuts(mds));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
   mds::StartBackground(mds);
   std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));

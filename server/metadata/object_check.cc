@@ -8,13 +8,19 @@
 
 namespace nacre::mds {
 
-// What is wrong with this object; empty if nothing is. Objects in the destroy queue are on their way out.
+// To be destroyed, or written by a move-out that a restart withdraws.
+bool ObjectCheck::IsLeaving(OstIndex ost, const ObjectId& id) {
+  return store_.Get(DestroyAtKeyOf(ost, id.sequence)).ok() ||
+         store_.Get(NumberKey(Table::kDestroyByFile, id.sequence)).ok() ||
+         store_.Get(NumberKey(Table::kMoveOut, id.sequence)).ok();
+}
+
+// What is wrong with this object; empty if nothing is.
 StatusOr<std::string> ObjectCheck::Judge(OstIndex ost, const proto::ListedObject& listed) {
   const ObjectId id = FromProto(listed.object());
   const Fid parent = FromProto(listed.parent());
   const std::string place = absl::StrFormat("object %s on OST %d", id.ToString(), ost);
-  auto queued = store_.Get(NumberKey(Table::kDestroy, id.sequence));
-  if (queued.ok()) return std::string();
+  if (IsLeaving(ost, id)) return std::string();
   auto data = store_.Get(FidKey(Table::kInode, parent));
   if (absl::IsNotFound(data.status()))
     return absl::StrFormat("%s: its file %s does not exist", place, parent.ToString());
@@ -36,23 +42,18 @@ Status ObjectCheck::AddObject(OstIndex ost, const proto::ListedObject& listed) {
   ASSIGN_OR_RETURN(std::string problem, Judge(ost, listed));
   if (problem.empty()) return OkStatus();
   report_.Add(std::move(problem));
-  std::vector<uint32_t>& groups = orphans_[listed.object().sequence()];
-  const uint32_t stripe = listed.object().stripe();
-  constexpr uint32_t kMaxStripe = 65536;
-  if (stripe >= kMaxStripe) return OkStatus();  // no file ever had such a stripe: left to the OST's own check
-  if (groups.size() <= stripe) groups.resize(stripe + 1, ost);
-  groups[stripe] = ost;
+  orphans_[listed.object().sequence()][ost].push_back(listed.object().stripe());
   return OkStatus();
 }
 
 Task<Status> ObjectCheck::QueueOrphans(bool repair) {
   if (!repair || orphans_.empty()) co_return OkStatus();
   KvBatch batch;
-  for (const auto& [sequence, groups] : orphans_) {
-    DestroyRecord record;
-    record.groups = groups;
-    batch.Put(NumberKey(Table::kDestroy, sequence), EncodeDestroy(record));
-    ++report_.repaired;
+  for (const auto& [sequence, by_ost] : orphans_) {
+    for (const auto& [ost, stripes] : by_ost) {
+      batch.Put(DestroyAtKeyOf(ost, sequence), EncodeDestroyAt({stripes}));
+      report_.repaired += stripes.size();
+    }
   }
   co_return co_await store_.Commit(std::move(batch));
 }

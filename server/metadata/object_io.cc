@@ -8,10 +8,64 @@
 namespace nacre::mds {
 namespace {
 
-struct Stripe {
-  OstIndex ost = 0;
-  ObjectId object;
+constexpr Duration kObjectPatience = std::chrono::seconds(30);
+
+struct CallInput {
+  proto::ObjectRequest request;
+  CallMemory kind = CallMemory::kNone;
+  std::vector<MemorySpan> memory;
 };
+
+// Waits for an OST that is away.
+Task<StatusOr<proto::ObjectReply>> Call(MdsPtr mds, proto::ObjectRequest request) {
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(request.ost()));
+  std::vector<MemorySpan> none;
+  co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
+}
+
+// Gives up after kObjectPatience, with UNAVAILABLE. What is abandoned is not carried out any more once a
+// later mutation has reached the OST: it goes by the same stub, whose low water says so.
+Task<StatusOr<proto::ObjectReply>> CallWithin(MdsPtr mds, CallInput input) {
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(input.request.ost()));
+  auto cancellation = std::make_shared<Cancellation>(mds->env.clock.Now() + kObjectPatience);
+  Status why = absl::UnavailableError(absl::StrFormat("OST %d has not answered for %d s", input.request.ost(),
+                                                      kObjectPatience / std::chrono::seconds(1)));
+  auto timer = mds->env.clock.After(mds->env.executor, kObjectPatience,
+                                    [cancellation, why] { cancellation->Cancel(why); });
+  co_return co_await stub->Call(std::move(input.request), input.kind, std::move(input.memory),
+                                std::move(cancellation));
+}
+
+// Makes the change by calls of the given kind, and makes it durable: anew if the OST has lost power in
+// between, and the change perhaps with it. NOT_FOUND, durably, as the OST says it of a truncation.
+template <typename CallKind>
+Task<Status> ChangeDurably(CallKind call, MdsPtr mds, proto::ObjectRequest change) {
+  proto::ObjectRequest sync;
+  sync.set_ost(change.ost());
+  sync.mutable_sync();
+  for (;;) {
+    auto changed = co_await call(mds, change);
+    if (!changed.ok() && !absl::IsNotFound(changed.status())) co_return changed.status();
+    auto synced = co_await call(mds, sync);
+    CO_RETURN_IF_ERROR(synced.status());
+    if (!changed.ok() || changed->losses() == synced->losses()) co_return changed.status();
+  }
+}
+
+Task<StatusOr<proto::ObjectReply>> CallBriefly(MdsPtr mds, proto::ObjectRequest request) {
+  CallInput input;
+  input.request = std::move(request);
+  co_return co_await CallWithin(std::move(mds), std::move(input));
+}
+
+proto::ObjectRequest StatRequest(const Stripe& stripe) {
+  proto::ObjectRequest request;
+  request.set_ost(stripe.ost);
+  *request.mutable_stat()->mutable_object() = ToProto(stripe.object);
+  return request;
+}
+
+}  // namespace
 
 std::vector<Stripe> StripesOf(const Layout& layout) {
   std::vector<Stripe> stripes;
@@ -21,84 +75,18 @@ std::vector<Stripe> StripesOf(const Layout& layout) {
   return stripes;
 }
 
-Task<StatusOr<proto::ObjectReply>> Call(MdsPtr mds, proto::ObjectRequest request) {
-  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(request.ost()));
-  std::vector<MemorySpan> none;
-  co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
-}
-
-// Makes the change, and makes it durable: anew if the OST has lost power in between, and the change perhaps
-// with it. NOT_FOUND, durably, as the OST says it of a truncation.
-Task<Status> ChangeDurably(MdsPtr mds, proto::ObjectRequest change) {
-  proto::ObjectRequest sync;
-  sync.set_ost(change.ost());
-  sync.mutable_sync();
-  for (;;) {
-    auto changed = co_await Call(mds, change);
-    if (!changed.ok() && !absl::IsNotFound(changed.status())) co_return changed.status();
-    auto synced = co_await Call(mds, sync);
-    CO_RETURN_IF_ERROR(synced.status());
-    if (!changed.ok() || changed->losses() == synced->losses()) co_return changed.status();
-  }
-}
-
-struct Measured {
-  Status status;
-  uint64_t size = 0;
-  uint64_t blocks = 0;
-};
-
-Task<Measured> MeasureOne(MdsPtr mds, Stripe stripe) {
-  Measured measured;
-  proto::ObjectRequest request;
-  request.set_ost(stripe.ost);
-  *request.mutable_stat()->mutable_object() = ToProto(stripe.object);
-  auto reply = co_await Call(std::move(mds), std::move(request));
-  measured.status = reply.status();
-  if (!reply.ok() || !reply->stat().exists()) co_return measured;
-  measured.size = reply->stat().size();
-  measured.blocks = reply->stat().blocks();
-  co_return measured;
-}
-
-Task<Measured> CutOne(MdsPtr mds, Stripe stripe, uint64_t size) {
+Task<StatusOr<uint64_t>> CutObject(MdsPtr mds, Stripe stripe, uint64_t size) {
   proto::ObjectRequest request;
   request.set_ost(stripe.ost);
   *request.mutable_truncate()->mutable_object() = ToProto(stripe.object);
   request.mutable_truncate()->set_size(size);
   // The decision to cut is forgotten once the new size is committed: no loss of power may bring the old end
   // back then.
-  Measured uncut;
-  uncut.status = co_await ChangeDurably(mds, std::move(request));
-  if (!uncut.status.ok() && !absl::IsNotFound(uncut.status)) co_return uncut;
-  co_return co_await MeasureOne(std::move(mds), stripe);
-}
-
-Task<StatusOr<ObjectSizes>> Collect(Layout layout, std::vector<Task<Measured>> tasks) {
-  std::vector<Measured> all = co_await WhenAll(std::move(tasks));
-  ObjectSizes sizes;
-  for (uint32_t n = 0; n < all.size(); ++n) {
-    CO_RETURN_IF_ERROR(all[n].status);
-    sizes.blocks += all[n].blocks;
-    sizes.end = std::max(sizes.end, FileSizeFor(layout, n, all[n].size));
-  }
-  co_return sizes;
-}
-
-}  // namespace
-
-Task<StatusOr<ObjectSizes>> MeasureObjects(MdsPtr mds, Layout layout) {
-  std::vector<Task<Measured>> tasks;
-  for (const Stripe& stripe : StripesOf(layout)) tasks.push_back(MeasureOne(mds, stripe));
-  co_return co_await Collect(std::move(layout), std::move(tasks));
-}
-
-Task<StatusOr<ObjectSizes>> CutObjects(MdsPtr mds, Layout layout, uint64_t size) {
-  std::vector<Task<Measured>> tasks;
-  for (const Stripe& stripe : StripesOf(layout)) {
-    tasks.push_back(CutOne(mds, stripe, ObjectSizeFor(layout, stripe.object.stripe, size)));
-  }
-  co_return co_await Collect(std::move(layout), std::move(tasks));
+  Status cut = co_await ChangeDurably(CallBriefly, mds, std::move(request));
+  if (!cut.ok() && !absl::IsNotFound(cut)) co_return cut;
+  proto::ObjectRequest stat = StatRequest(stripe);
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await CallBriefly(std::move(mds), std::move(stat)));
+  co_return reply.stat().exists() ? reply.stat().blocks() : 0;
 }
 
 Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std::string data) {
@@ -118,11 +106,13 @@ Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std
   for (uint32_t crc : crcs) write->add_crc(crc);
   // They may have been fsynced where they lay: the OST's loss of power must not take them back.
   request.mutable_write()->set_sync(true);
-  std::vector<MemorySpan> memory(1);
-  memory[0].region = std::move(region);
-  memory[0].length = data.size();
-  CO_ASSIGN_OR_RETURN(auto stub, mds->osts.Stub(stripes[0].ost));
-  auto reply = co_await stub->Call(std::move(request), CallMemory::kGetSource, std::move(memory));
+  CallInput input;
+  input.request = std::move(request);
+  input.kind = CallMemory::kGetSource;
+  input.memory.resize(1);
+  input.memory[0].region = std::move(region);
+  input.memory[0].length = data.size();
+  auto reply = co_await CallWithin(std::move(mds), std::move(input));
   CO_RETURN_IF_ERROR(reply.status());
   co_return static_cast<uint64_t>(std::max<int64_t>(reply->write().blocks_delta(), 0));
 }
@@ -131,7 +121,7 @@ Task<Status> DestroyObjects(MdsPtr mds, OstIndex ost, std::vector<ObjectId> obje
   proto::ObjectRequest request;
   request.set_ost(ost);
   for (const ObjectId& object : objects) *request.mutable_destroy()->add_objects() = ToProto(object);
-  co_return co_await ChangeDurably(std::move(mds), std::move(request));
+  co_return co_await ChangeDurably(Call, std::move(mds), std::move(request));
 }
 
 }  // namespace nacre::mds

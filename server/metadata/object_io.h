@@ -1,26 +1,30 @@
-// What the MDS does to objects: cut, measure, write, destroy, over the OSTs' stubs. Calls wait for an OST
-// that is away as long as the MDS runs (UNAVAILABLE when it stops). Thread-safe.
+// What the MDS does to objects: cut, write, destroy, over the OSTs' stubs. Thread-safe.
+//
+// UNAVAILABLE when the MDS stops. How long a call waits for an OST that does not answer is said at each: only
+// those may wait without a bound whose caller is a queue for that OST alone.
 #pragma once
 
 #include "server/metadata/mds.h"
 
 namespace nacre::mds {
 
-struct ObjectSizes {
-  uint64_t blocks = 0;  // of all objects, units of 512 bytes
-  uint64_t end = 0;     // where the file would end by its objects
+// One object of a file, and the OST that has it.
+struct Stripe {
+  OstIndex ost = 0;
+  ObjectId object;
 };
+std::vector<Stripe> StripesOf(const Layout& layout);
 
-// Every object of the layout, at once.
-Task<StatusOr<ObjectSizes>> MeasureObjects(MdsPtr mds, Layout layout);
+// Cuts the object so that nothing lies behind `size`, durably, and returns the blocks that are left of it.
+// May be repeated. UNAVAILABLE if the OST has not answered for 30 s; it may have been done or not then.
+Task<StatusOr<uint64_t>> CutObject(MdsPtr mds, Stripe stripe, uint64_t size);
 
-// Cuts the objects so that nothing lies behind `size`; returns what is left.
-Task<StatusOr<ObjectSizes>> CutObjects(MdsPtr mds, Layout layout, uint64_t size);
-
-// The file's first bytes, all within stripe 0. Returns the blocks that they take.
+// The file's first bytes, all within stripe 0, durably. Returns the blocks that they take. May be repeated;
+// UNAVAILABLE as above.
 Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std::string data);
 
-// Destroys these objects of one OST and makes that durable there.
+// Destroys these objects of one OST and makes that durable there. Waits for an OST that is away: what is
+// called again would be carried out beside the first call, which may take long.
 Task<Status> DestroyObjects(MdsPtr mds, OstIndex ost, std::vector<ObjectId> objects);
 
 }  // namespace nacre::mds

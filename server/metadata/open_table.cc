@@ -4,26 +4,46 @@
 
 namespace nacre::mds {
 
-void OpenTable::Open(SessionId session, const Fid& fid, bool write) {
+OpenTable::Count& OpenTable::CountFor(SessionId session, const Fid& fid) {
+  sessions_[session].fids.insert(fid);
+  return files_[fid][session];
+}
+
+void OpenTable::Open(SessionId session, const Fid& fid, bool write, uint64_t stream) {
   std::lock_guard lock(mutex_);
-  Count& count = files_[fid][session];
+  auto it = sessions_.find(session);
+  if (it != sessions_.end() && stream < it->second.replaced_by) return;
+  Count& count = CountFor(session, fid);
   ++count.handles;
   if (write) ++count.writers;
-  sessions_[session].insert(fid);
 }
 
 void OpenTable::Hold(SessionId session, const Fid& fid) {
   std::lock_guard lock(mutex_);
-  Count& count = files_[fid][session];
-  count.handles = std::max(count.handles, uint32_t{1});
-  sessions_[session].insert(fid);
+  CountFor(session, fid).held = true;
 }
 
-void OpenTable::Set(SessionId session, const Fid& fid, uint32_t handles, bool write) {
+void OpenTable::Set(SessionId session, const Handles& handles) {
   std::lock_guard lock(mutex_);
-  if (handles == 0) return Forget(session, fid);
-  files_[fid][session] = {handles, write ? handles : 0};
-  sessions_[session].insert(fid);
+  SetLocked(session, handles);
+}
+
+void OpenTable::SetLocked(SessionId session, const Handles& handles) {
+  if (handles.count == 0) return Forget(session, handles.fid);
+  Count& count = CountFor(session, handles.fid);
+  count.handles = handles.count;
+  count.writers = handles.write ? handles.count : 0;
+}
+
+void OpenTable::Replace(SessionId session, const std::vector<Handles>& all, uint64_t stream) {
+  std::lock_guard lock(mutex_);
+  for (const Fid& fid : FilesLocked(session)) {
+    Count& count = files_[fid][session];
+    count.handles = count.writers = 0;
+    if (!count.held) Forget(session, fid);
+  }
+  sessions_[session].replaced_by = stream;
+  for (const Handles& handles : all) SetLocked(session, handles);
 }
 
 void OpenTable::Close(SessionId session, const Fid& fid, uint32_t handles, bool write) {
@@ -33,9 +53,10 @@ void OpenTable::Close(SessionId session, const Fid& fid, uint32_t handles, bool 
   auto it = file->second.find(session);
   if (it == file->second.end()) return;
   Count& count = it->second;
-  if (handles == 0 || handles >= count.handles) return Forget(session, fid);
-  count.handles -= handles;
+  if (handles == 0) return Forget(session, fid);
+  count.handles -= std::min(count.handles, handles);
   if (write) count.writers -= std::min(count.writers, handles);
+  if (count.handles == 0 && !count.held) Forget(session, fid);
 }
 
 void OpenTable::Forget(SessionId session, const Fid& fid) {
@@ -45,9 +66,7 @@ void OpenTable::Forget(SessionId session, const Fid& fid) {
     if (file->second.empty()) files_.erase(file);
   }
   auto it = sessions_.find(session);
-  if (it == sessions_.end()) return;
-  it->second.erase(fid);
-  if (it->second.empty()) sessions_.erase(it);
+  if (it != sessions_.end()) it->second.fids.erase(fid);
 }
 
 bool OpenTable::IsOpen(const Fid& fid) const {
@@ -55,32 +74,29 @@ bool OpenTable::IsOpen(const Fid& fid) const {
   return files_.contains(fid);
 }
 
-bool OpenTable::IsOpenFor(SessionId session, const Fid& fid) const {
-  std::lock_guard lock(mutex_);
-  auto file = files_.find(fid);
-  return file != files_.end() && file->second.contains(session);
-}
-
 uint64_t OpenTable::CountOf(SessionId session) const {
   std::lock_guard lock(mutex_);
   auto it = sessions_.find(session);
-  return it == sessions_.end() ? 0 : it->second.size();
+  return it == sessions_.end() ? 0 : it->second.fids.size();
 }
 
 std::vector<Fid> OpenTable::FilesOf(SessionId session) const {
   std::lock_guard lock(mutex_);
+  return FilesLocked(session);
+}
+
+std::vector<Fid> OpenTable::FilesLocked(SessionId session) const {
   auto it = sessions_.find(session);
   if (it == sessions_.end()) return {};
-  std::vector<Fid> files(it->second.begin(), it->second.end());
+  std::vector<Fid> files(it->second.fids.begin(), it->second.fids.end());
   std::sort(files.begin(), files.end());
   return files;
 }
 
 void OpenTable::DropSession(SessionId session) {
-  for (const Fid& fid : FilesOf(session)) {
-    std::lock_guard lock(mutex_);
-    Forget(session, fid);
-  }
+  std::lock_guard lock(mutex_);
+  for (const Fid& fid : FilesLocked(session)) Forget(session, fid);
+  sessions_.erase(session);
 }
 
 }  // namespace nacre::mds

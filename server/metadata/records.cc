@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint8_t kInodeVersion = 1;
 constexpr uint8_t kFlagInline = 1;
+constexpr uint8_t kTruncateVersion = 1;
 // Bounds that a sound record never passes: a damaged length is refused instead of allocated.
 constexpr size_t kMaxComponents = 64;
 constexpr size_t kMaxStripes = 65536;
@@ -17,6 +18,20 @@ constexpr uint64_t kMaxInline = 64 << 10;  // MetadataOptions::inline_limit is n
 
 Status Damaged(std::string_view what, std::string_view why) {
   return absl::DataLossError(absl::StrCat("damaged ", AbslView(what), " record: ", AbslView(why)));
+}
+
+std::string EncodeNumbers(const std::vector<uint32_t>& numbers) {
+  std::string out;
+  for (uint32_t number : numbers) PutLittle(&out, number);
+  return out;
+}
+
+StatusOr<std::vector<uint32_t>> ParseNumbers(std::string_view what, std::string_view data) {
+  if (data.size() % sizeof(uint32_t) != 0) return Damaged(what, absl::StrCat(data.size(), " bytes long"));
+  ByteReader in(data);
+  std::vector<uint32_t> numbers;
+  while (!in.empty()) numbers.push_back(in.Little<uint32_t>());
+  return numbers;
 }
 
 void PutTime(std::string* out, const WallTime& time) {
@@ -218,26 +233,63 @@ StatusOr<SessionRecord> ParseSession(std::string_view data) {
   return session;
 }
 
-std::string EncodeDestroy(const DestroyRecord& record) {
-  std::string out;
-  for (uint32_t group : record.groups) PutLittle(&out, group);
-  return out;
-}
+std::string EncodeDestroyAt(const DestroyAtRecord& record) { return EncodeNumbers(record.stripes); }
 
-StatusOr<DestroyRecord> ParseDestroy(std::string_view data) {
-  if (data.size() % sizeof(uint32_t) != 0)
-    return Damaged("destroy", absl::StrCat(data.size(), " bytes long"));
-  ByteReader in(data);
-  DestroyRecord record;
-  while (!in.empty()) record.groups.push_back(in.Little<uint32_t>());
+StatusOr<DestroyAtRecord> ParseDestroyAt(std::string_view data) {
+  DestroyAtRecord record;
+  ASSIGN_OR_RETURN(record.stripes, ParseNumbers("destroy", data));
   return record;
 }
 
-std::string EncodeTruncate(const TruncateRecord& record) { return EncodeNumber(record.size); }
+std::string EncodeDestroy(const DestroyRecord& record) { return EncodeNumbers(record.groups); }
+
+StatusOr<DestroyRecord> ParseDestroy(std::string_view data) {
+  DestroyRecord record;
+  ASSIGN_OR_RETURN(record.groups, ParseNumbers("destroy", data));
+  return record;
+}
+
+std::string EncodeTruncate(const TruncateRecord& record) {
+  std::string out;
+  PutLittle(&out, kTruncateVersion);
+  PutLittle(&out, record.size);
+  PutLittle(&out, record.generation);
+  PutLittle(&out, record.object_sequence);
+  PutLittle(&out, record.session);
+  PutLittle(&out, record.sequence);
+  return out;
+}
 
 StatusOr<TruncateRecord> ParseTruncate(std::string_view data) {
-  ASSIGN_OR_RETURN(uint64_t size, ParseNumber(data));
-  return TruncateRecord{size};
+  ByteReader in(data);
+  TruncateRecord record;
+  if (data.size() == sizeof(record.size)) {  // written before there was a version
+    record.size = in.Little<uint64_t>();
+    return record;
+  }
+  const uint8_t version = in.Little<uint8_t>();
+  if (version != kTruncateVersion) return Damaged("truncate", absl::StrCat("its version is ", version));
+  record.size = in.Little<uint64_t>();
+  record.generation = in.Little<uint32_t>();
+  record.object_sequence = in.Little<uint64_t>();
+  record.session = in.Little<uint64_t>();
+  record.sequence = in.Little<uint64_t>();
+  RETURN_IF_ERROR(CheckEnd(in, "truncate"));
+  return record;
+}
+
+std::string EncodeMoveOut(const MoveOutRecord& record) {
+  std::string out;
+  PutLittle(&out, record.group);
+  return out;
+}
+
+StatusOr<MoveOutRecord> ParseMoveOut(std::string_view data) {
+  ByteReader in(data);
+  MoveOutRecord record;
+  record.group = in.Little<uint32_t>();
+  RETURN_IF_ERROR(CheckEnd(in, "move-out"));
+  return record;
 }
 
 std::string EncodeNumber(uint64_t value) {

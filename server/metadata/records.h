@@ -90,16 +90,35 @@ struct SessionRecord {
   bool operator==(const SessionRecord&) const = default;
 };
 
-// Objects of a file that are to be destroyed: stripe n lies on groups[n].
+// Objects that are to be destroyed at one OST: stripes of the sequence in the key.
+struct DestroyAtRecord {
+  std::vector<uint32_t> stripes;
+  bool operator==(const DestroyAtRecord&) const = default;
+};
+
+// A list of OSTs: of a fence record, and of a destroy record of an earlier version (stripe n lay on
+// groups[n]).
 struct DestroyRecord {
   std::vector<uint32_t> groups;
   bool operator==(const DestroyRecord&) const = default;
 };
 
-// A truncation that has been decided: the objects are being cut.
+// A truncation that has been decided: the objects are being cut. It is meant for the file as it was then, and
+// void once the file has another layout.
 struct TruncateRecord {
   uint64_t size = 0;
+  uint32_t generation = 0;       // of the file's layout
+  uint64_t object_sequence = 0;  // likewise. 0 in a record of an earlier version, which did not say: void
+  // The mutation that wants it: its reply is recorded when the file has its new size. 0: none.
+  SessionId session = 0;
+  uint64_t sequence = 0;
   bool operator==(const TruncateRecord&) const = default;
+};
+
+// Inline data is being written to an object: stripe 0 of a sequence that is no file's yet.
+struct MoveOutRecord {
+  uint32_t group = 0;  // where that object lies
+  bool operator==(const MoveOutRecord&) const = default;
 };
 
 std::string EncodeInode(const Inode& inode);
@@ -112,8 +131,12 @@ std::string EncodeSession(const SessionRecord& session);
 StatusOr<SessionRecord> ParseSession(std::string_view data);
 std::string EncodeDestroy(const DestroyRecord& record);
 StatusOr<DestroyRecord> ParseDestroy(std::string_view data);
+std::string EncodeDestroyAt(const DestroyAtRecord& record);
+StatusOr<DestroyAtRecord> ParseDestroyAt(std::string_view data);
 std::string EncodeTruncate(const TruncateRecord& record);
 StatusOr<TruncateRecord> ParseTruncate(std::string_view data);
+std::string EncodeMoveOut(const MoveOutRecord& record);
+StatusOr<MoveOutRecord> ParseMoveOut(std::string_view data);
 std::string EncodeNumber(uint64_t value);
 StatusOr<uint64_t> ParseNumber(std::string_view data);
 

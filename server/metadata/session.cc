@@ -19,6 +19,7 @@ proto::MetadataReply Refusal(int error, std::string_view message) {
 void Session::Attach(std::shared_ptr<MetadataPeer> peer, Duration now) {
   std::lock_guard lock(mutex_);
   peer_ = std::move(peer);
+  ++streams_;
   heard_ = now;
 }
 
@@ -29,9 +30,10 @@ bool Session::Detach(const std::shared_ptr<MetadataPeer>& peer) {
   return true;
 }
 
-bool Session::IsPeer(const std::shared_ptr<MetadataPeer>& peer) const {
+std::optional<uint64_t> Session::StreamOf(const std::shared_ptr<MetadataPeer>& peer) const {
   std::lock_guard lock(mutex_);
-  return peer_ == peer;
+  if (peer_ != peer) return std::nullopt;
+  return streams_;
 }
 
 std::shared_ptr<MetadataPeer> Session::peer() const {

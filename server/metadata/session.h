@@ -36,7 +36,8 @@ class Session {
   void Attach(std::shared_ptr<MetadataPeer> peer, Duration now);
   // False: it has another stream by now.
   bool Detach(const std::shared_ptr<MetadataPeer>& peer);
-  bool IsPeer(const std::shared_ptr<MetadataPeer>& peer) const;
+  // The number of this stream, which rises with each; none: it is not the session's, or not any more.
+  std::optional<uint64_t> StreamOf(const std::shared_ptr<MetadataPeer>& peer) const;
   std::shared_ptr<MetadataPeer> peer() const;
   void Push(proto::Push push);  // lost if there is no stream
   void Touch(Duration now);
@@ -94,6 +95,7 @@ class Session {
   std::atomic<int> waits_{0};
   mutable std::mutex mutex_;
   std::shared_ptr<MetadataPeer> peer_;
+  uint64_t streams_ = 0;  // so far
   Duration heard_;
   bool whole_ = true;
   bool ended_ = false;

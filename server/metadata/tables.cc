@@ -315,7 +315,7 @@ bool Transaction::FreesSpace() const {
     const Table table = static_cast<Table>(op.key[0]);
     if (!op.erase && (table == Table::kXattr || table == Table::kBody)) return false;
     // The removal of old replies comes with every change.
-    frees = frees || (op.erase && table != Table::kReply) || table == Table::kDestroy;
+    frees = frees || (op.erase && table != Table::kReply) || table == Table::kDestroyAt;
   }
   return frees;
 }

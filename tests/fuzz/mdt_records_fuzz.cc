@@ -24,7 +24,9 @@ void Try(std::string_view data) {
   RoundTrip(data, ParseBucket, EncodeBucket);
   RoundTrip(data, ParseSession, EncodeSession);
   RoundTrip(data, ParseDestroy, EncodeDestroy);
+  RoundTrip(data, ParseDestroyAt, EncodeDestroyAt);
   RoundTrip(data, ParseTruncate, EncodeTruncate);
+  RoundTrip(data, ParseMoveOut, EncodeMoveOut);
   RoundTrip(data, ParseNumber, EncodeNumber);
   auto superblock = ParseSuperblock(data);
   if (superblock.ok() && superblock->version == kFormatVersion)

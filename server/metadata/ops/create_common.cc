@@ -84,7 +84,7 @@ StatusOr<Inode*> Make(const Op& op, Transaction* transaction, const NewInode& wa
   ASSIGN_OR_RETURN(inode.parent_cookie,
                    transaction->AddEntry(wanted.parent, wanted.name, wanted.fid, DirType(wanted.mode)));
   transaction->Dirty(directory);
-  TouchModified(directory, op.now);
+  TouchWritten(directory, op.now);
   ++directory->size;
   if (S_ISDIR(wanted.mode)) ++directory->nlink;
   Inode* made = transaction->Create(std::move(inode));

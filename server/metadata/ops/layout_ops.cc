@@ -5,7 +5,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/truncation.h"
 
 namespace nacre::mds {
 namespace {
@@ -16,18 +16,22 @@ Status SetOnDirectory(const Op& op, Inode* directory, LayoutTemplate wanted) {
   return OkStatus();
 }
 
+// EBUSY for a file that has data.
+Status CheckEmpty(const Inode& file) {
+  if (file.size == 0 && file.blocks == 0) return OkStatus();
+  return ErrnoError(
+      EBUSY,
+      absl::StrFormat("file %s has data already (%d bytes): its layout stays; set it on a new, empty file "
+                      "and copy the data there",
+                      file.fid.ToString(), file.size));
+}
+
 Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64_t object_sequence,
                  KvBatch* batch) {
   RETURN_IF_ERROR(CheckAccess(op.caller, *file, kMayWrite));
   if (wanted.empty())
     return ErrnoError(EINVAL, absl::StrCat("no layout was given for file ", file->fid.ToString()));
-  if (file->size > 0 || file->blocks > 0) {
-    return ErrnoError(
-        EBUSY,
-        absl::StrFormat("file %s has data already (%d bytes): its layout stays; set it on a new, empty file "
-                        "and copy the data there",
-                        file->fid.ToString(), file->size));
-  }
+  RETURN_IF_ERROR(CheckEmpty(*file));
   QueueDestroy(*file, batch);
   uint32_t generation = file->layout.generation + 1;
   ASSIGN_OR_RETURN(file->layout,
@@ -59,6 +63,12 @@ Task<Reply> SetLayout(const Op& op, const proto::SetLayout& request) {
   const Fid fid = FromProto(request.fid());
   CO_ASSIGN_OR_RETURN(LayoutTemplate wanted, CheckTemplate(request.layout()));
   CO_ASSIGN_OR_RETURN(uint64_t sequence, co_await op.mds->ids.NextObjectSequence());
+  CO_ASSIGN_OR_RETURN(InodePtr before, op.mds->tables->GetInode(fid));
+  // Else it would wait for a truncation or move-out of a file that it refuses in the end.
+  if (S_ISREG(before->mode)) {
+    CO_RETURN_IF_ERROR(CheckAccess(op.caller, *before, kMayWrite));
+    CO_RETURN_IF_ERROR(CheckEmpty(*before));
+  }
   FidLocks::Guard guard = co_await LockQuiet(*op.mds, fid);
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));

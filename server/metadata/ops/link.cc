@@ -53,7 +53,7 @@ Task<Reply> Link(const Op& op, const proto::Link& request) {
   TouchChanged(inode, op.now);
   transaction.Dirty(directory);
   ++directory->size;
-  TouchModified(directory, op.now);
+  TouchWritten(directory, op.now);
   proto::MetadataReply reply;
   *reply.mutable_entry()->mutable_attr() = ToProto(*inode);
   *reply.mutable_entry()->mutable_parent() = ToProto(*directory);

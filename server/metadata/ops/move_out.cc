@@ -3,12 +3,13 @@
 #include <cerrno>
 
 #include "rpc/convert.h"
+#include "server/metadata/move_out.h"
 #include "server/metadata/ops/ops.h"
-#include "server/metadata/truncate.h"
 
 namespace nacre::mds {
 
-// Idempotent by itself: the move is committed first, then the reply is recorded.
+// The move is committed first, then the reply is recorded: a repeat in between finds a file that has objects,
+// and answers the same.
 Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request) {
   const Fid fid = FromProto(request.fid());
   CO_ASSIGN_OR_RETURN(InodePtr before, op.mds->tables->GetInode(fid));
@@ -18,7 +19,7 @@ Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request) {
   }
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));
-  CO_RETURN_IF_ERROR(co_await MoveOutLocked(op.mds, fid));
+  CO_RETURN_IF_ERROR(co_await MoveOutLocked(op.mds, op.session, fid));
   FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
   CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
   proto::MetadataReply reply;

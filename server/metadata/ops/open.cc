@@ -8,7 +8,7 @@
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/ops.h"
 #include "server/metadata/privileges.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/truncation.h"
 
 namespace nacre::mds {
 namespace {
@@ -24,21 +24,26 @@ uint32_t WantedAccess(uint32_t flags) {
   return want;
 }
 
-Task<FidLocks::Guard> LockForOpen(Mds& mds, Fid fid, bool truncate) {
-  if (truncate) co_return co_await LockQuiet(mds, fid);
-  co_return co_await LockOne(mds, fid);
+Status CheckOpen(const Op& op, const Inode& inode, uint32_t flags) {
+  const uint32_t want = WantedAccess(flags);
+  if (op.session->record.read_only && (want & kMayWrite) != 0)
+    return ErrnoError(EROFS, absl::StrFormat("session %d is mounted read-only", op.session->id));
+  RETURN_IF_ERROR(CheckAccess(op.caller, inode, want));
+  if (S_ISDIR(inode.mode) && (want & kMayWrite) != 0) {
+    return ErrnoError(EISDIR,
+                      absl::StrCat(inode.fid.ToString(), " is a directory: it cannot be opened for writing"));
+  }
+  return OkStatus();
 }
 
-// O_TRUNC. Not recorded: a repeated open truncates again, which the client cannot tell from the first.
-Task<Status> Empty(const Op& op, Fid fid, uint64_t object_sequence) {
-  Transaction transaction(*op.mds->tables);
-  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
-  transaction.Dirty(inode);
+// O_TRUNC.
+Status Empty(const Op& op, Transaction* transaction, Inode* inode, uint64_t object_sequence) {
+  transaction->Dirty(inode);
   TouchModified(inode, op.now);
   if (!op.caller.IsRoot()) inode->mode = ModeWithoutSetuid(inode->mode);
-  CO_RETURN_IF_ERROR(TakeCapability(*op.mds->tables, &transaction, inode));
-  if (inode->size > 0 || inode->blocks > 0) TruncateToZero(*op.mds, &transaction, inode, object_sequence);
-  co_return co_await op.mds->tables->Commit(&transaction);
+  RETURN_IF_ERROR(TakeCapability(*op.mds->tables, transaction, inode));
+  if (inode->size > 0 || inode->blocks > 0) TruncateToZero(*op.mds, transaction, inode, object_sequence);
+  return OkStatus();
 }
 
 }  // namespace
@@ -49,33 +54,31 @@ bool OpensForWriting(uint32_t flags) {
 
 void NoteOpen(const Op& op, const Fid& fid, OpenHow how) {
   if (how.untold) return;
-  op.mds->opens.Open(op.session->id, fid, OpensForWriting(how.flags));
+  OpenTable& opens = op.mds->opens;
+  opens.Open(op.session->id, fid, OpensForWriting(how.flags), op.stream);
+  // An eviction that has dropped the session's opens already does not come back for this one.
+  if (op.session->ended()) opens.DropSession(op.session->id);
 }
 
 Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
-  const uint32_t flags = how.flags;
-  const bool truncate = (flags & O_TRUNC) != 0;
   uint64_t object_sequence = 0;
-  if (truncate) {
+  if ((how.flags & O_TRUNC) != 0) {
     CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
   }
-  FidLocks::Guard guard = co_await LockForOpen(*op.mds, fid, truncate);
-  CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
-  CO_RETURN_IF_ERROR(CheckAccess(op.caller, *inode, WantedAccess(flags)));
-  if (S_ISDIR(inode->mode) && (WantedAccess(flags) & kMayWrite) != 0) {
-    co_return ErrnoError(EISDIR,
-                         absl::StrCat(fid.ToString(), " is a directory: it cannot be opened for writing"));
-  }
-  if (truncate && S_ISREG(inode->mode)) {
-    CO_RETURN_IF_ERROR(co_await Empty(op, fid, object_sequence));
-    CO_ASSIGN_OR_RETURN(inode, op.mds->tables->GetInode(fid));
-  }
+  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  Transaction transaction(*op.mds->tables);
+  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_RETURN_IF_ERROR(CheckOpen(op, *inode, how.flags));
+  const bool truncate = (how.flags & O_TRUNC) != 0 && S_ISREG(inode->mode);
+  if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, object_sequence));
   proto::MetadataReply reply;
   proto::Entry* entry = reply.mutable_entry();
   if (S_ISREG(inode->mode)) {
-    CO_RETURN_IF_ERROR(FillLayout(*op.mds, inode, entry->mutable_layout(), entry->mutable_data()));
+    auto opened = std::make_shared<const Inode>(*inode);
+    CO_RETURN_IF_ERROR(FillLayout(*op.mds, opened, entry->mutable_layout(), entry->mutable_data()));
   }
   *entry->mutable_attr() = ToProto(*inode);
+  if (truncate) CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   NoteOpen(op, fid, how);
   co_return reply;
 }

@@ -17,8 +17,8 @@ struct OpenHow {
 // Notes the handle, unless the client keeps count of it by itself.
 void NoteOpen(const Op& op, const Fid& fid, OpenHow how);
 
-// Checks permission, truncates where O_TRUNC asks for it, notes the handle; the reply has attributes, layout
-// and inline data.
+// Checks permission, truncates where O_TRUNC asks for it (recording the reply in the same commit), notes the
+// handle; the reply has attributes, layout and inline data.
 Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how);
 
 }  // namespace nacre::mds

@@ -181,7 +181,7 @@ Status Apply(const Op& op, const proto::Rename& request, Transaction* transactio
   const Fid from = plan.old_directory->fid, to = plan.new_directory->fid;
   for (Inode* directory : {plan.old_directory, plan.new_directory}) {
     transaction->Dirty(directory);
-    TouchModified(directory, op.now);
+    TouchWritten(directory, op.now);
   }
   RETURN_IF_ERROR(transaction->RemoveEntry(from, request.name()));
   CountEntry(plan.old_directory, *plan.source, -1);

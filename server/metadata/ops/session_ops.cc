@@ -139,6 +139,7 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   Mds& mds = *op.mds;
   proto::MetadataReply reply;
   proto::ReclaimReply* out = reply.mutable_reclaim();
+  std::vector<OpenTable::Handles> opens;
   for (const proto::OpenFile& open : request.opens()) {
     const Fid fid = FromProto(open.fid());
     auto inode = mds.tables->GetInode(fid);
@@ -147,7 +148,9 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
       continue;
     }
     CO_RETURN_IF_ERROR(inode.status());
-    mds.opens.Set(op.session->id, fid, open.count(), open.write());
+    opens.push_back({fid, open.count(), open.write()});
+    if (request.last()) continue;
+    mds.opens.Set(op.session->id, opens.back());
     if (open.count() == 0) CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(op.mds, fid));
   }
   for (const proto::LockRange& lock : request.locks()) {
@@ -165,6 +168,8 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     }
   }
   if (!request.last()) co_return reply;
+  mds.NoteReclaim();
+  mds.opens.Replace(op.session->id, opens, op.stream);
   std::set<uint64_t> named;
   for (const proto::Lease& lease : request.leases()) named.insert(lease.id());
   mds.leases.EndUnnamed(op.session->id, named);

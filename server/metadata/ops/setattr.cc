@@ -3,9 +3,10 @@
 #include <cerrno>
 
 #include "rpc/convert.h"
+#include "server/metadata/move_out.h"
 #include "server/metadata/ops/ops.h"
 #include "server/metadata/privileges.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/truncation.h"
 
 namespace nacre::mds {
 namespace {
@@ -80,7 +81,7 @@ void ApplyMode(const Op& op, const proto::Setattr& request, Inode* inode) {
   if (!op.caller.IsRoot() && !op.caller.InGroup(inode->gid)) inode->mode &= ~static_cast<uint32_t>(S_ISGID);
 }
 
-void ApplyAttributes(const Op& op, const proto::Setattr& request, Transaction* transaction, Inode* inode) {
+Status ApplyAttributes(const Op& op, const proto::Setattr& request, Transaction* transaction, Inode* inode) {
   transaction->Dirty(inode);
   TouchChanged(inode, op.now);
   if (request.set_uid()) inode->uid = request.uid();
@@ -89,6 +90,9 @@ void ApplyAttributes(const Op& op, const proto::Setattr& request, Transaction* t
   if (request.set_size()) inode->mtime = op.now;
   if (request.set_atime()) inode->atime = request.atime_now() ? op.now : FromProto(request.atime());
   if (request.set_mtime()) inode->mtime = request.mtime_now() ? op.now : FromProto(request.mtime());
+  const bool rights_go = request.set_size() || request.set_uid() || request.set_gid();
+  if (!rights_go || !S_ISREG(inode->mode)) return OkStatus();
+  return TakeCapability(*op.mds->tables, transaction, inode);
 }
 
 // Inline data that stays inline.
@@ -105,73 +109,71 @@ Status ResizeBody(const Op& op, Transaction* transaction, Inode* inode, uint64_t
   return OkStatus();
 }
 
-// With the data lock held: what has to be done before the inode can be locked for the change itself.
-struct SizeChange {
-  bool cut = false;
-  uint64_t blocks = 0;           // after the cut
-  uint64_t object_sequence = 0;  // for a truncation to zero
-};
-
-Task<StatusOr<SizeChange>> PrepareSize(const Op& op, Fid fid, uint64_t size) {
-  SizeChange change;
-  if (size == 0) {
-    CO_ASSIGN_OR_RETURN(change.object_sequence, co_await op.mds->ids.NextObjectSequence());
-    co_return change;
-  }
-  CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
-  if (inode->inline_data && size > op.mds->options.inline_limit) {
-    CO_RETURN_IF_ERROR(co_await MoveOutLocked(op.mds, fid));
-    co_return change;
-  }
-  change.cut = NeedsCut(*inode, size);
-  if (!change.cut) co_return change;
-  CO_ASSIGN_OR_RETURN(change.blocks, co_await Cut(op.mds, fid, size));
-  co_return change;
+Task<Reply> CommitAttributes(const Op& op, const proto::Setattr& request, Transaction* transaction,
+                             const Inode* inode) {
+  proto::MetadataReply reply;
+  proto::AttrReply* out = reply.mutable_attr();
+  *out->mutable_attr() = ToProto(*inode);
+  if (request.set_size()) *out->mutable_layout() = ToProto(inode->layout);
+  CO_RETURN_IF_ERROR(co_await op.Commit(transaction, reply));
+  co_return reply;
 }
 
-Status ApplySize(const Op& op, Transaction* transaction, Inode* inode, uint64_t size,
-                 const SizeChange& change) {
-  if (size == 0 && inode->size == 0 && inode->blocks == 0) return OkStatus();
-  if (size == 0)
-    TruncateToZero(*op.mds, transaction, inode, change.object_sequence);
-  else if (change.cut)
-    FinishCut(transaction, inode, size, change.blocks);
-  else if (inode->inline_data)
-    return ResizeBody(op, transaction, inode, size);
-  else
-    inode->size = size;
-  return OkStatus();
+// Everything but a new size that is not zero: one commit, and no OST is asked.
+Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
+  const Fid fid = FromProto(request.fid());
+  uint64_t object_sequence = 0;
+  if (request.set_size()) {
+    CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
+  }
+  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  Transaction transaction(*op.mds->tables);
+  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
+  CO_RETURN_IF_ERROR(ApplyAttributes(op, request, &transaction, inode));
+  if (request.set_size() && (inode->size > 0 || inode->blocks > 0))
+    TruncateToZero(*op.mds, &transaction, inode, object_sequence);
+  co_return co_await CommitAttributes(op, request, &transaction, inode);
+}
+
+// A new size that is not zero. What it takes at the OSTs comes first (move_out.h), or between two commits, of
+// which the first has the other attributes (truncation.h).
+Task<Reply> Resize(const Op& op, const proto::Setattr& request) {
+  const Fid fid = FromProto(request.fid());
+  std::vector<Fid> fids(1, fid);
+  FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));
+  while (true) {
+    FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+    Transaction transaction(*op.mds->tables);
+    CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+    CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
+    if (inode->inline_data && request.size() > op.mds->options.inline_limit) {
+      guard.Release();
+      CO_RETURN_IF_ERROR(co_await MoveOutLocked(op.mds, op.session, fid));
+      continue;
+    }
+    CO_RETURN_IF_ERROR(ApplyAttributes(op, request, &transaction, inode));
+    if (NeedsCut(*inode, request.size())) {
+      auto truncation = std::make_shared<Truncation>(op, *inode, request.size(), std::move(data));
+      truncation->AddIntent(&transaction.batch());
+      CO_RETURN_IF_ERROR(co_await op.CommitIntent(&transaction));
+      guard.Release();
+      co_return co_await truncation->Complete();
+    }
+    if (inode->inline_data)
+      CO_RETURN_IF_ERROR(ResizeBody(op, &transaction, inode, request.size()));
+    else
+      inode->size = request.size();
+    co_return co_await CommitAttributes(op, request, &transaction, inode);
+  }
 }
 
 }  // namespace
 
 Task<Reply> Setattr(const Op& op, const proto::Setattr& request) {
   CO_RETURN_IF_ERROR(CheckRequest(request));
-  Mds& mds = *op.mds;
-  const Fid fid = FromProto(request.fid());
-  FidLocks::Guard data;
-  SizeChange change;
-  if (request.set_size()) {
-    std::vector<Fid> fids(1, fid);
-    data = co_await mds.data_locks.Lock(std::move(fids));
-    CO_ASSIGN_OR_RETURN(InodePtr before, mds.tables->GetInode(fid));
-    CO_RETURN_IF_ERROR(CheckPermission(op, *before, request));
-    CO_ASSIGN_OR_RETURN(change, co_await PrepareSize(op, fid, request.size()));
-  }
-  FidLocks::Guard guard = co_await LockOne(mds, fid);
-  Transaction transaction(*mds.tables);
-  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
-  CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
-  ApplyAttributes(op, request, &transaction, inode);
-  const bool rights_go = request.set_size() || request.set_uid() || request.set_gid();
-  if (rights_go && S_ISREG(inode->mode)) CO_RETURN_IF_ERROR(TakeCapability(*mds.tables, &transaction, inode));
-  if (request.set_size()) CO_RETURN_IF_ERROR(ApplySize(op, &transaction, inode, request.size(), change));
-  proto::MetadataReply reply;
-  proto::AttrReply* out = reply.mutable_attr();
-  *out->mutable_attr() = ToProto(*inode);
-  if (request.set_size()) *out->mutable_layout() = ToProto(inode->layout);
-  CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
-  co_return reply;
+  if (request.set_size() && request.size() > 0) co_return co_await Resize(op, request);
+  co_return co_await SetAtOnce(op, request);
 }
 
 }  // namespace nacre::mds

@@ -47,7 +47,7 @@ Task<Reply> Unlink(const Op& op, const proto::Unlink& request) {
   CO_RETURN_IF_ERROR(transaction.RemoveEntry(parent, request.name()));
   CO_RETURN_IF_ERROR(DropLink(mds, &transaction, victim, parent, entry.cookie, request.keep_open(), op.now));
   transaction.Dirty(directory);
-  TouchModified(directory, op.now);
+  TouchWritten(directory, op.now);
   --directory->size;
   if (S_ISDIR(victim->mode)) --directory->nlink;
   proto::MetadataReply reply;

@@ -4,7 +4,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/truncation.h"
 
 namespace nacre::mds {
 namespace {

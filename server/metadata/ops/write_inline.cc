@@ -4,7 +4,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/ops/ops.h"
-#include "server/metadata/truncate.h"
+#include "server/metadata/truncation.h"
 
 namespace nacre::mds {
 namespace {
@@ -30,11 +30,6 @@ Status CheckTarget(const Op& op, const Inode& inode, const proto::WriteInline& r
                                     request.data().size(), offset, inode.fid.ToString(), limit));
 }
 
-Task<FidLocks::Guard> LockForWrite(Mds& mds, Fid fid, bool replace) {
-  if (replace) co_return co_await LockQuiet(mds, fid);
-  co_return co_await LockOne(mds, fid);
-}
-
 }  // namespace
 
 Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
@@ -43,7 +38,7 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   if (request.replace()) {
     CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
   }
-  FidLocks::Guard guard = co_await LockForWrite(*op.mds, fid, request.replace());
+  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
   CO_RETURN_IF_ERROR(CheckTarget(op, *inode, request));

@@ -99,15 +99,15 @@ TEST_F(Batch, ARepeatAfterARestartDoesWhatIsMissing) {
 
 TEST_F(Batch, TimesAreTheClients) {
   proto::MetadataRequest& mknod = AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
-  mknod.mutable_time()->set_seconds(1234);
+  mknod.mutable_time()->set_seconds(2'000'001'234);
   mknod.mutable_time()->set_nanos(5);
   AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(2)).mutable_time()->set_nanos(1'000'000'000);
   auto reply = Send();
   EXPECT_THAT(reply.batch().replies(1), Fails(EINVAL));
   const proto::Attr attr = client_.Getattr(OwnFid(1)).attr().attr();
-  EXPECT_EQ(attr.ctime().seconds(), 1234);
+  EXPECT_EQ(attr.ctime().seconds(), 2'000'001'234);
   EXPECT_EQ(attr.btime().nanos(), 5u);
-  EXPECT_EQ(client_.Getattr(kRootFid).attr().attr().mtime().seconds(), 1234);
+  EXPECT_EQ(client_.Getattr(kRootFid).attr().attr().mtime().seconds(), 2'000'001'234);
 }
 
 TEST_F(Batch, AFidIsTheSessionsOwnAndGivenOnce) {

@@ -133,7 +133,11 @@ TEST_F(CheckTest, ObjectsInUseAreTakenFromTheDestroyQueue) {
   Inode inode = Read(f);
   inode.inline_data = false;
   Put(FidKey(Table::kInode, f), EncodeInode(inode));
-  Put(NumberKey(Table::kDestroy, inode.layout.object_sequence), EncodeDestroy({}));
+  Put(DestroyAtKeyOf(3, inode.layout.object_sequence), EncodeDestroyAt({{0}}));
+  Expect("belong to a file");
+  Put(NumberKey(Table::kDestroyByFile, inode.layout.object_sequence), EncodeDestroy({}));
+  Expect("belong to a file");
+  Put(NumberKey(Table::kMoveOut, inode.layout.object_sequence), EncodeMoveOut({}));
   Expect("belong to a file");
 }
 
@@ -167,14 +171,14 @@ TEST_F(CheckTest, ObjectsAgainstTheMdt) {
   ASSERT_TRUE(orphan.AddObject(ost, listed(inode.layout.object_sequence, 0, f)).ok());
   ASSERT_TRUE(orphan.AddObject(1, listed(0xdead, 1, Fid{9, 9, 9})).ok());
   EXPECT_EQ(Await(orphan.Finish(true))->problem_count, 1u);
-  auto queued = harness.store.Get(NumberKey(Table::kDestroy, 0xdead));
+  auto queued = harness.store.Get(DestroyAtKeyOf(1, 0xdead));
   ASSERT_TRUE(queued.ok());
-  EXPECT_EQ(ParseDestroy(*queued)->groups.at(1), 1u);
+  EXPECT_THAT(ParseDestroyAt(*queued)->stripes, testing::ElementsAre(1));
 
   ObjectCheck misplaced(harness.store);
   ASSERT_TRUE(misplaced.AddObject(ost + 1, listed(inode.layout.object_sequence, 0, f)).ok());
   EXPECT_EQ(Await(misplaced.Finish(true))->problem_count, 2u);
-  EXPECT_FALSE(harness.store.Get(NumberKey(Table::kDestroy, inode.layout.object_sequence)).ok());
+  EXPECT_FALSE(harness.store.Get(DestroyAtKeyOf(ost + 1, inode.layout.object_sequence)).ok());
 }
 
 }  // namespace

@@ -111,5 +111,24 @@ TEST(Retry, ARepeatedRequestHappensOnceAlsoAfterARestart) {
   EXPECT_THAT(client.List(kRootFid), testing::ElementsAre("a"));
 }
 
+TEST(Mkdir, TimesOfADirectoryDoNotGoBackWithASlowerClock) {
+  Harness harness;
+  TestClient client(harness);
+  auto make = [&](const std::string& name, int64_t seconds) {
+    proto::MetadataRequest request;
+    *request.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+    request.mutable_mknod()->set_name(name);
+    request.mutable_mknod()->set_mode(S_IFDIR | 0755);
+    request.mutable_time()->set_seconds(seconds);
+    return client.Call(request);
+  };
+  ASSERT_THAT(make("a", 2'000'000'000), IsOk());
+  auto slower = make("b", 1'999'999'000);
+  ASSERT_THAT(slower, IsOk());
+  EXPECT_EQ(slower.entry().attr().mtime().seconds(), 1'999'999'000);
+  EXPECT_EQ(client.Getattr(kRootFid).attr().attr().mtime().seconds(), 2'000'000'000);
+  EXPECT_EQ(client.Getattr(kRootFid).attr().attr().ctime().seconds(), 2'000'000'000);
+}
+
 }  // namespace
 }  // namespace nacre::mds

@@ -1,96 +1,121 @@
 #include "server/metadata/destroyer.h"
 
-#include "server/metadata/mds.h"
-#include "tests/common/await.h"
+#include "server/metadata/keys.h"
 #include "tests/server/metadata/harness.h"
 
 namespace nacre::mds {
 namespace {
 
-// A store in which others get their turn between a Scan's look at the data and its return.
-class InterleavedKv : public MemKv {
- public:
-  StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override {
-    auto found = MemKv::Scan(from, to, limit);
-    if (after_scan && found.ok() && !found->empty()) std::exchange(after_scan, nullptr)();
-    return found;
-  }
-
-  std::function<void()> after_scan;
-};
-
 class DestroyerTest : public testing::Test {
  protected:
-  DestroyerTest() {
-    MetadataEnvironment environment{harness.context.get_executor(), harness.clock, harness.random, store,
-                                    harness.osts};
-    auto tables = Await(Tables::Open(store, harness.random, harness.clock.Wall()));
-    EXPECT_TRUE(tables.ok()) << tables.status();
-    mds = std::make_shared<Mds>(environment, MetadataOptions{}, *std::move(tables));
-    proto::RegisterOssRequest registration;
-    registration.set_address("fake:0");
-    registration.set_instance(1);
-    for (OstIndex ost = 0; ost < 2; ++ost) {
-      proto::OstInfo* info = registration.add_osts();
-      info->set_index(ost);
-      info->set_uuid(absl::StrCat("uuid-", ost));
-    }
-    auto registered = harness.Await(mds->osts.Register(std::move(registration)));
-    EXPECT_EQ(registered.status().error(), 0u) << registered.status().message();
-  }
-
-  // Objects of one file, and the record that wants them destroyed.
+  // Objects of one file without an inode, stripe n on groups[n], and the records that want them destroyed.
   void Queue(uint64_t sequence, std::vector<uint32_t> groups) {
     for (uint32_t n = 0; n < groups.size(); ++n) harness.osts.objects[groups[n]][{sequence, n}].data = "data";
+    Layout layout;
+    layout.object_sequence = sequence;
+    layout.components.resize(1);
+    layout.components[0].groups = std::move(groups);
     KvBatch batch;
-    batch.Put(NumberKey(Table::kDestroy, sequence), EncodeDestroy({std::move(groups)}));
-    Status queued = Await(mds->tables->CommitBatch(std::move(batch)));
-    EXPECT_TRUE(queued.ok()) << queued;
+    QueueDestroy(layout, &batch);
+    Commit(std::move(batch));
   }
-  void TakeOff(uint64_t sequence) {
+  void Put(std::string key, std::string value) {
     KvBatch batch;
-    batch.Erase(NumberKey(Table::kDestroy, sequence));
-    Status taken = Await(mds->tables->CommitBatch(std::move(batch)));
-    EXPECT_TRUE(taken.ok()) << taken;
+    batch.Put(std::move(key), std::move(value));
+    Commit(std::move(batch));
+  }
+  void Commit(KvBatch batch) {
+    Status committed = harness.Await(harness.store.Commit(std::move(batch)));
+    ASSERT_TRUE(committed.ok()) << committed;
+  }
+  size_t QueuedRecords() {
+    std::string from = TableKey(Table::kDestroyAt);
+    return harness.store.Scan(from, PrefixEnd(from), 1000)->size();
+  }
+  size_t Calls(const std::string& what) {
+    return static_cast<size_t>(std::count(harness.osts.calls.begin(), harness.osts.calls.end(), what));
   }
 
-  Harness harness{/*osts=*/0};
-  InterleavedKv store;
-  MdsPtr mds;
+  Harness harness;
 };
 
 TEST_F(DestroyerTest, DestroysWhatIsQueued) {
-  Queue(7, {0, 1});
-  auto left = harness.Await(mds->destroyer.Pass(mds));
-  ASSERT_TRUE(left.ok()) << left.status();
-  EXPECT_FALSE(*left);
+  Queue(7, {0, 1, 0});
+  EXPECT_EQ(QueuedRecords(), 2u);
+  harness.RunFor(std::chrono::seconds(3));
   EXPECT_EQ(harness.osts.CountObjects(), 0u);
-  EXPECT_TRUE(absl::IsNotFound(store.Get(NumberKey(Table::kDestroy, 7)).status()));
+  EXPECT_EQ(QueuedRecords(), 0u);
 }
 
-TEST_F(DestroyerTest, LeavesWhatIsHeld) {
-  Queue(7, {0, 1});
-  mds->destroyer.Hold(7);
-  ASSERT_TRUE(harness.Await(mds->destroyer.Pass(mds)).ok());
+TEST_F(DestroyerTest, WorksThroughMoreThanAPage) {
+  for (uint64_t sequence = 1; sequence <= 700; ++sequence) Queue(sequence, {0});
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_EQ(QueuedRecords(), 0u);
+}
+
+// It dies after the MDS has last heard of it, so that it is asked, and does not answer.
+TEST_F(DestroyerTest, AnOstThatDiesKeepsNoOtherFromDestroying) {
+  harness.osts.away = {1};
+  Queue(7, {0, 1, 2, 3});
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_EQ(harness.osts.CountObjects(), 1u);
+  EXPECT_EQ(QueuedRecords(), 1u);
+  Queue(8, {0, 1, 2, 3});
+  harness.RunFor(std::chrono::hours(1));
   EXPECT_EQ(harness.osts.CountObjects(), 2u);
-  mds->destroyer.Release(7);
-  ASSERT_TRUE(harness.Await(mds->destroyer.Pass(mds)).ok());
+  EXPECT_EQ(Calls("destroy 0"), 2u) << "what is destroyed was destroyed again";
+  harness.osts.away = {};
+  harness.RunFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_EQ(QueuedRecords(), 0u);
+}
+
+TEST_F(DestroyerTest, AnOstThatRefusesKeepsNoOtherFromDestroying) {
+  harness.osts.refuses[1] = EIO;
+  Queue(7, {0, 1});
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_EQ(harness.osts.CountObjects(), 1u);
+  harness.osts.refuses.clear();
+  harness.RunFor(std::chrono::seconds(20));
   EXPECT_EQ(harness.osts.CountObjects(), 0u);
 }
 
-// A move-out ends between the look at the queue and the look at what is held: its objects are a file's now.
-TEST_F(DestroyerTest, LeavesWhatBecameAFilesWhileTheQueueWasRead) {
-  Queue(7, {0, 1});
-  mds->destroyer.Hold(7);
-  store.after_scan = [&] {
-    TakeOff(7);
-    mds->destroyer.Release(7);
-  };
-  ASSERT_TRUE(harness.Await(mds->destroyer.Pass(mds)).ok());
-  EXPECT_EQ(store.after_scan, nullptr);
-  EXPECT_EQ(harness.osts.CountObjects(), 2u);
-  ASSERT_TRUE(harness.Await(mds->destroyer.Pass(mds)).ok());
-  EXPECT_EQ(harness.osts.CountObjects(), 2u);
+TEST_F(DestroyerTest, ADamagedRecordKeepsNoOtherFromItsEnd) {
+  Put(DestroyAtKeyOf(0, 5), "abc");
+  Queue(7, {0});
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_EQ(QueuedRecords(), 1u);
+}
+
+TEST_F(DestroyerTest, NothingIsDestroyedBeforeItsRecordIsDurable) {
+  harness.store.SetSyncHook([]() -> Task<Status> { co_return absl::UnavailableError("the disk is slow"); });
+  Queue(7, {0});
+  harness.RunFor(std::chrono::seconds(30));
+  EXPECT_EQ(harness.osts.CountObjects(), 1u);
+  harness.store.SetSyncHook(nullptr);
+  harness.RunFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+}
+
+TEST_F(DestroyerTest, RecordsByFileAreTakenUp) {
+  harness.osts.objects[2][{9, 0}].data = harness.osts.objects[3][{9, 1}].data = "data";
+  Put(NumberKey(Table::kDestroyByFile, 9), EncodeDestroy({{2, 3}}));
+  Put(NumberKey(Table::kDestroyByFile, 10), "abc");
+  harness.Restart();
+  harness.RegisterOsts();
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_FALSE(harness.store.Get(NumberKey(Table::kDestroyByFile, 9)).ok());
+}
+
+TEST_F(DestroyerTest, TellsHowMuchIsLeft) {
+  harness.osts.away = {1};
+  Queue(7, {0, 1, 1});
+  harness.RunFor(std::chrono::seconds(3));
+  auto status = harness.Await(harness.server->GetStatus());
+  EXPECT_EQ(status.destroy_queue(), 2u);
 }
 
 }  // namespace

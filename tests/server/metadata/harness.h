@@ -60,7 +60,8 @@ class FakeOsts : public Transport {
   size_t CountObjects() const;
 
   std::map<OstIndex, std::map<ObjectId, Object>> objects;
-  std::set<OstIndex> away;  // calls to these fail
+  std::set<OstIndex> away;          // calls to these fail
+  std::map<OstIndex, int> refuses;  // these answer changes of objects with an error
   // Objects that a session has made longer, as the OSTs note it (ListGrown).
   std::map<OstIndex, std::set<std::pair<SessionId, ObjectId>>> grown;
   std::map<OstIndex, std::set<SessionId>> fenced;
@@ -144,6 +145,10 @@ class TestClient {
                       std::vector<uint32_t> groups = {});
 
   proto::MetadataReply Connect();  // opens or resumes the session
+  // Over a new stream, after a loss of the old one or a restart: also says what is open, one handle of each.
+  void Reconnect(const std::vector<Fid>& open = {});
+  // Time passes, with signs of life.
+  void StayFor(Duration time);
   proto::MetadataReply Call(proto::MetadataRequest request);
   // Does not wait; the reply comes into *reply.
   void Start(proto::MetadataRequest request, std::shared_ptr<std::optional<proto::MetadataReply>> reply);

@@ -83,8 +83,19 @@ TEST(Records, TheOthersReadBackAndAreRefusedWhenCut) {
   const DestroyRecord destroy{{1, 2, 3}};
   EXPECT_EQ(*ParseDestroy(EncodeDestroy(destroy)), destroy);
   EXPECT_FALSE(ParseDestroy("abc").ok());
-  EXPECT_EQ(ParseTruncate(EncodeTruncate({77}))->size, 77u);
+  const DestroyAtRecord destroy_at{{0, 7}};
+  EXPECT_EQ(*ParseDestroyAt(EncodeDestroyAt(destroy_at)), destroy_at);
+  EXPECT_FALSE(ParseDestroyAt("abc").ok());
+  const TruncateRecord truncate{77, 3, 1234, 5, 6};
+  EXPECT_EQ(*ParseTruncate(EncodeTruncate(truncate)), truncate);
+  const TruncateRecord without_version{77, 0, 0, 0, 0};
+  EXPECT_EQ(*ParseTruncate(EncodeNumber(77)), without_version);
   EXPECT_FALSE(ParseTruncate("").ok());
+  EXPECT_FALSE(ParseTruncate(EncodeTruncate(truncate) + 'x').ok());
+  EXPECT_FALSE(ParseTruncate('\2' + EncodeTruncate(truncate).substr(1)).ok());
+  const MoveOutRecord move{7};
+  EXPECT_EQ(*ParseMoveOut(EncodeMoveOut(move)), move);
+  EXPECT_FALSE(ParseMoveOut("").ok());
   EXPECT_EQ(*ParseNumber(EncodeNumber(~uint64_t{0})), ~uint64_t{0});
   EXPECT_FALSE(ParseNumber("123456789").ok());
 }

@@ -1,0 +1,153 @@
+#include "server/metadata/move_out.h"
+
+#include <cerrno>
+
+#include "common/log.h"
+#include "server/metadata/object_io.h"
+
+namespace nacre::mds {
+namespace {
+
+constexpr Duration kMoveOutPause = std::chrono::seconds(1);
+
+// One attempt: Run, then End.
+class MoveOutAttempt {
+ public:
+  enum class Result { kDone, kFileChanged };
+
+  MoveOutAttempt(MdsPtr mds, SessionPtr session, Fid fid)
+      : mds_(std::move(mds)), session_(std::move(session)), fid_(fid) {}
+
+  Task<StatusOr<Result>> Run() {
+    CO_ASSIGN_OR_RETURN(uint64_t sequence, co_await mds_->ids.NextObjectSequence());
+    CO_ASSIGN_OR_RETURN(bool inline_data, co_await Intend(sequence));
+    if (!inline_data) co_return Result::kDone;
+    uint64_t blocks = 0;
+    if (!data_.empty()) {
+      CO_ASSIGN_OR_RETURN(blocks, co_await Write());
+    }
+    co_return co_await Commit(blocks);
+  }
+
+  // Withdraws what was intended and not committed, in the background.
+  void End() {
+    if (intended_) Spawn(mds_->env.executor, Withdraw(mds_, layout_));
+  }
+
+ private:
+  // Reads the file and records which object its data goes to. False: it has objects already. The objects are
+  // new ones, also of an empty file: those that its layout names may hold what was written before a loss of
+  // power took its last move-out back. An empty file needs no record, since nothing is written.
+  Task<StatusOr<bool>> Intend(uint64_t sequence) {
+    FidLocks::Guard guard = co_await LockOne(*mds_, fid_);
+    CO_ASSIGN_OR_RETURN(InodePtr inode, mds_->tables->GetInode(fid_));
+    if (!inode->inline_data) co_return false;
+    layout_ = inode->layout;
+    change_ = inode->change;
+    proto::Layout unused;
+    CO_RETURN_IF_ERROR(FillLayout(*mds_, inode, &unused, &data_));
+    layout_.object_sequence = sequence;
+    if (data_.empty()) co_return true;
+    const std::vector<Stripe> stripes = StripesOf(layout_);
+    if (stripes.empty()) co_return ErrnoError(EIO, absl::StrCat(fid_.ToString(), " has an empty layout"));
+    KvBatch batch;
+    batch.Put(NumberKey(Table::kMoveOut, sequence), EncodeMoveOut({stripes[0].ost}));
+    CO_RETURN_IF_ERROR(co_await mds_->tables->CommitBatch(std::move(batch)));
+    intended_ = true;
+    co_return true;
+  }
+
+  // Until the OST has the bytes, or they are not wanted any more.
+  Task<StatusOr<uint64_t>> Write() {
+    while (true) {
+      auto blocks = co_await WriteFirstBytes(mds_, fid_, layout_, data_);
+      if (blocks.ok() || !IsRetryable(blocks.status()) || mds_->closed) co_return blocks;
+      if (session_->ended())
+        co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session_->id));
+      auto inode = mds_->tables->GetInode(fid_);
+      CO_RETURN_IF_ERROR(inode.status());
+      if ((*inode)->change != change_) co_return 0;  // Commit sees it, too
+      co_await mds_->env.clock.Sleep(kMoveOutPause);
+    }
+  }
+
+  Task<StatusOr<Result>> Commit(uint64_t blocks) {
+    FidLocks::Guard guard = co_await LockOne(*mds_, fid_);
+    Transaction transaction(*mds_->tables);
+    CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid_));
+    if (inode->change != change_) co_return Result::kFileChanged;
+    transaction.Dirty(inode);
+    inode->inline_data = false;
+    inode->blocks = blocks;
+    inode->layout = layout_;
+    ++inode->layout.generation;
+    transaction.batch().Erase(FidKey(Table::kBody, fid_));
+    if (intended_) transaction.batch().Erase(NumberKey(Table::kMoveOut, layout_.object_sequence));
+    CO_RETURN_IF_ERROR(co_await mds_->tables->Commit(&transaction));
+    intended_ = false;
+    co_return Result::kDone;
+  }
+
+  // Tries until the store takes it. A server that stops before leaves it to the next start.
+  static Task<void> Withdraw(MdsPtr mds, Layout layout) {
+    while (!mds->closed) {
+      KvBatch batch;
+      batch.Erase(NumberKey(Table::kMoveOut, layout.object_sequence));
+      const Stripe first = StripesOf(layout)[0];
+      QueueDestroy(first.ost, first.object, &batch);
+      Status withdrawn = co_await mds->tables->CommitBatch(std::move(batch));
+      if (withdrawn.ok()) co_return;
+      if (!mds->closed)
+        LogError("objects that no file got cannot be destroyed yet: %s", std::string(withdrawn.message()));
+      co_await mds->env.clock.Sleep(kMoveOutPause);
+    }
+  }
+
+  const MdsPtr mds_;
+  const SessionPtr session_;
+  const Fid fid_;
+  Layout layout_;  // that the file gets
+  std::string data_;
+  uint64_t change_ = 0;    // of the inode that was read
+  bool intended_ = false;  // there is a record in the store
+};
+
+}  // namespace
+
+Task<Status> MoveOutLocked(MdsPtr mds, SessionPtr session, Fid fid) {
+  while (true) {
+    MoveOutAttempt attempt(mds, session, fid);
+    auto result = co_await attempt.Run();
+    attempt.End();
+    CO_RETURN_IF_ERROR(result.status());
+    if (*result == MoveOutAttempt::Result::kDone) co_return OkStatus();
+  }
+}
+
+Task<Status> WithdrawMoveOuts(MdsPtr mds) {
+  constexpr size_t kPage = 1024;
+  std::string from = TableKey(Table::kMoveOut);
+  const std::string to = PrefixEnd(from);
+  for (bool more = true; more;) {
+    CO_ASSIGN_OR_RETURN(auto pending, mds->tables->Scan(from, to, kPage));
+    more = pending.size() == kPage;
+    if (more) from = pending.back().key + '\0';
+    KvBatch batch;
+    for (const KvEntry& entry : pending) {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      const ObjectId object{key.Big<uint64_t>(), 0};
+      auto record = ParseMoveOut(entry.value);
+      if (!record.ok()) {
+        LogError("the objects %x of an interrupted move-out stay: %s", object.sequence,
+                 std::string(record.status().message()));
+        continue;
+      }
+      QueueDestroy(record->group, object, &batch);
+      batch.Erase(entry.key);
+    }
+    if (!batch.empty()) CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
+  }
+  co_return OkStatus();
+}
+
+}  // namespace nacre::mds
