@@ -236,6 +236,8 @@ class Core final : public FileSystem {
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  void NoteAnswer(FileHandle& handle, uint64_t named, bool opened);
+  Task<void> NameHandle(InodePtr inode);
   void DropHandle(const HandlePtr& handle);
   Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch);
 

@@ -68,6 +68,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_flags(static_cast<uint32_t>(flags));
   create->set_exclusive((flags & O_EXCL) != 0);
   const bool untold = cached();
+  const uint64_t held = times_held_;
   create->set_untold(untold);
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
@@ -88,6 +89,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   Created created;
   created.known = MakeKnown(*inode);
   created.handle = MakeHandle(caller, inode, flags, !untold);
+  if (!untold && times_held_ != held) co_await NameHandle(inode);
   co_return created;
 }
 

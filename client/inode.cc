@@ -73,7 +73,7 @@ void Inode::Reset() {
   mutation = 0;
   unsynced.clear();
   opens = write_opens = told = 0;
-  kept_open = false;
+  kept_open = overtold = false;
   locks.clear();
   pages.some = false;
   pages.lease = 0;

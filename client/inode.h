@@ -96,9 +96,10 @@ struct Inode {
 
   uint32_t opens = 0;        // handles
   uint32_t write_opens = 0;  // of these, open for writing
-  uint32_t told = 0;         // of these, known to the MDS
+  uint32_t told = 0;         // of these, known to the MDS, or about to be
   uint32_t closing = 0;      // closed here, and still open at the MDS until what is under way has arrived
-  uint32_t counting = 0;     // opens and closes on their way to the MDS: what it has counted is not certain
+  uint64_t named = 0;        // how often Core::Held has named it as open
+  bool overtold = false;     // the MDS may know of more handles: the last close ends all
   uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
   uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)

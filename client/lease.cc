@@ -128,7 +128,8 @@ proto::Reclaim Core::Held() {
     std::lock_guard lock(inode->mutex);
     uint32_t count = inode->told + inode->closing;
     if (inode->kept_open) count = std::max(count, 1u);
-    if (count > 0 || inode->counting > 0) {
+    if (count > 0) {
+      ++inode->named;
       proto::OpenFile* open = held.add_opens();
       *open->mutable_fid() = ToProto(inode->fid);
       open->set_count(count);

@@ -59,8 +59,9 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   return handle;
 }
 
-// Under the lease the handle counts from before the MDS is asked, so that an unlink that runs meanwhile has
-// the file kept. One that has begun already has not counted it: then the MDS is told of the handle.
+// The handle counts from before the MDS is asked, so that an unlink that runs meanwhile under the lease has
+// the file kept; an unlink that has begun already has not counted it: then the MDS is told of the handle. And
+// so that a Reclaim names the handle whose open has been answered just before the stream was lost.
 Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
   NACRE_ENTER(pass);
   co_return co_await OpenInside(caller, fid, flags);
@@ -80,25 +81,52 @@ Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int fl
   InodePtr inode = inodes_->Get(fid);
   HandlePtr handle = NewHandle(caller, inode, flags);
   bool untold = false;
+  uint64_t named = 0;
   {
     std::lock_guard lock(inode->mutex);
     untold = cached() && inode->removing == 0;
-    if (untold) CountHandle(*handle, false);
-    if (!untold) ++inode->counting;
+    named = inode->named;
+    CountHandle(*handle, !untold);
   }
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
   request.mutable_open()->set_untold(untold);
   Status opened = co_await OpenAtMds(caller, inode, std::move(request));
-  if (untold && !opened.ok()) DropHandle(handle);
-  if (!untold) {
-    std::lock_guard lock(inode->mutex);
-    --inode->counting;
-    if (opened.ok()) CountHandle(*handle, true);
+  if (!untold) NoteAnswer(*handle, named, opened.ok());
+  if (!opened.ok()) {
+    DropHandle(handle);
+    co_return opened;
   }
-  CO_RETURN_IF_ERROR(std::move(opened));
   co_return handle;
+}
+
+// The MDS has answered an open of which it was to be told. If a Reclaim has named the handle meanwhile, the
+// repeat of the open may have counted it once more.
+void Core::NoteAnswer(FileHandle& handle, uint64_t named, bool opened) {
+  Inode& inode = *handle.inode;
+  std::lock_guard lock(inode.mutex);
+  if (inode.named != named) {
+    inode.overtold = true;
+  } else if (!opened) {
+    --inode.told;
+  }
+}
+
+// A create was answered, and a Reclaim has gone to the MDS before its handle counted here: the MDS is told
+// again, and until the last close too much rather than too little. If the stream is lost again, the next
+// Reclaim does it.
+Task<void> Core::NameHandle(InodePtr inode) {
+  proto::MetadataRequest request;
+  proto::OpenFile* open = request.mutable_reclaim()->add_opens();
+  *open->mutable_fid() = ToProto(inode->fid);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->overtold = true;
+    open->set_count(inode->told);
+    open->set_write(inode->write_opens > 0);
+  }
+  (void)co_await session_->CallOnce(epoch_, std::move(request));
 }
 
 Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
@@ -124,7 +152,7 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
   std::lock_guard lock(inode->mutex);
   inode->rewritten = cached();
-  inode->mutation = session_->mutations() + 1;  // an open has no number: no sync so far has seen it
+  inode->mutation = session_->mutations();
   co_return OkStatus();
 }
 
@@ -169,7 +197,7 @@ Task<Status> Core::Release(HandlePtr handle) {
 
 void Core::DropHandle(const HandlePtr& handle) {
   InodePtr inode = handle->inode;
-  bool told = false, last = false, kept = false;
+  bool told = false, last = false, all = false;
   uint64_t pages_lease = 0;
   {
     std::lock_guard lock(inode->mutex);
@@ -180,24 +208,26 @@ void Core::DropHandle(const HandlePtr& handle) {
     told = inode->told > inode->opens;
     if (told) --inode->told;
     last = inode->opens == 0;
-    kept = last && inode->kept_open;
+    const bool kept = last && inode->kept_open;
     if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
-    if (last) inode->kept_open = false;
+    all = kept || (last && inode->overtold);
+    if (last) inode->kept_open = inode->overtold = false;
     if (last) pages_lease = ForgetPages(*inode);
     last = inode->gone;
-    if (kept || told) ++inode->closing;
+    if (all || told) ++inode->closing;
   }
   if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
   if (last) DiscardData(*inode);
-  if (kept) {
+  if (all) {
     Background(CloseAtMds(inode, 0, handle->writable(), epoch_));
   } else if (told) {
     Background(CloseAtMds(inode, 1, handle->writable(), epoch_));
   }
 }
 
-// Waits until the MDS does not count these handles any more: by this Close, or by what it is told of all
-// handles after a lost stream (Held, times_held_), which names the file as long as `counting` says so.
+// Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
+// counts are right, but for a file that is not open here any more, which a Reclaim does not name. Count 0,
+// all handles, is not sent once there are new ones: then it is up to the last of these.
 Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch) {
   const Fid fid = inode->fid;
   // What is on its way to the objects must not come after their destruction: it would bring them back. Until
@@ -208,22 +238,26 @@ Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t
     std::lock_guard lock(inode->mutex);
     held = times_held_;
     --inode->closing;
-    ++inode->counting;
   }
-  for (bool told = false; !told;) {
+  for (;;) {
     proto::MetadataRequest request;
     *request.mutable_close()->mutable_fid() = ToProto(fid);
     request.mutable_close()->set_count(count);
     request.mutable_close()->set_write(write);
     co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
-    auto reply = co_await session_->CallOnce(epoch, std::move(request), [this, held, &told] {
-      told = times_held_ != held;
-      return !told;
-    });
-    told = told || reply.ok() || !IsRetryable(reply.status());
+    std::function<bool()> still = [this, held, of = inode.get(), count] {
+      std::lock_guard lock(of->mutex);
+      if (count != 0 || of->told == 0) return times_held_ == held;
+      of->overtold = true;
+      return false;
+    };
+    auto reply = co_await session_->CallOnce(epoch, std::move(request), std::move(still));
+    if (reply.ok() || !IsRetryable(reply.status())) co_return;
+    held = times_held_;
+    std::lock_guard lock(inode->mutex);
+    if (inode->told > 0 || inode->kept_open) co_return;
+    count = 0;
   }
-  std::lock_guard lock(inode->mutex);
-  --inode->counting;
 }
 
 }  // namespace nacre::client

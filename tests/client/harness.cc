@@ -3,39 +3,48 @@
 namespace nacre::client {
 namespace {
 
-// Passes everything on and counts.
+// Passes everything on, counts, and lets the test have its way with the replies.
 class CountingChannel : public MetadataChannel {
  public:
-  CountingChannel(std::shared_ptr<MetadataChannel> next, std::map<std::string, int>* counts)
-      : next_(std::move(next)), counts_(counts) {}
+  CountingChannel(std::shared_ptr<MetadataChannel> next, Mounted* mounted)
+      : next_(std::move(next)), mounted_(mounted) {}
 
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) override {
     const auto* field = request.GetDescriptor()->FindFieldByNumber(request.op_case());
-    ++(*counts_)[field->name()];
-    return next_->Call(std::move(request));
+    ++mounted_->requests[field->name()];
+    if (mounted_->before_reply == nullptr) return next_->Call(std::move(request));
+    return CallAndWait(next_, mounted_, std::move(request));
   }
   void Close() override { next_->Close(); }
 
  private:
+  static Task<StatusOr<proto::MetadataReply>> CallAndWait(std::shared_ptr<MetadataChannel> next,
+                                                          Mounted* mounted, proto::MetadataRequest request) {
+    auto reply = co_await next->Call(request);
+    Status fault = co_await mounted->before_reply(request);
+    if (!fault.ok()) co_return fault;
+    co_return reply;
+  }
+
   std::shared_ptr<MetadataChannel> next_;
-  std::map<std::string, int>* counts_;
+  Mounted* mounted_;
 };
 
 class CountingConnector : public MetadataConnector {
  public:
-  CountingConnector(std::shared_ptr<MetadataConnector> next, std::map<std::string, int>* counts)
-      : next_(std::move(next)), counts_(counts) {}
+  CountingConnector(std::shared_ptr<MetadataConnector> next, Mounted* mounted)
+      : next_(std::move(next)), mounted_(mounted) {}
 
   Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events,
                                                            Duration timeout) override {
     CO_ASSIGN_OR_RETURN(auto channel, co_await next_->Connect(std::move(events), timeout));
-    co_return std::make_shared<CountingChannel>(std::move(channel), counts_);
+    co_return std::make_shared<CountingChannel>(std::move(channel), mounted_);
   }
   std::string address() const override { return next_->address(); }
 
  private:
   std::shared_ptr<MetadataConnector> next_;
-  std::map<std::string, int>* counts_;
+  Mounted* mounted_;
 };
 
 sim::ClusterOptions ClusterFor(const HarnessOptions& options) {
@@ -87,7 +96,7 @@ Mounted::Mounted(Harness& harness, int node, Options options) : harness_(harness
   process_->Own(transport);
   Environment environment{process_->executor(), harness.world.clock(), process_->random(), *transport,
                           std::make_shared<CountingConnector>(
-                              sim::NewMetadataConnector(harness.network, process_, "sim:mds"), &requests)};
+                              sim::NewMetadataConnector(harness.network, process_, "sim:mds"), this)};
   options.name = process_->name();
   auto mounted = Await(FileSystem::Mount(environment, options));
   EXPECT_TRUE(mounted.ok()) << mounted.status();
@@ -100,6 +109,13 @@ int Mounted::total() const {
   int sum = 0;
   for (const auto& [kind, count] : requests) sum += kind == "keep_alive" ? 0 : count;
   return sum;
+}
+
+Task<void> Mounted::LoseStream() {
+  const int before = requests["reclaim"];
+  harness_.network.Break(process_->node(), harness_.cluster.mds());
+  while (requests["reclaim"] == before) co_await harness_.world.clock().Sleep(100ms);
+  co_await harness_.world.clock().Sleep(100ms);
 }
 
 Status Mounted::Unmount() { return Await(fs_->Unmount()); }

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,11 @@ class Mounted {
   // How many requests of each kind have gone to the MDS, by proto field name; `total` but keep-alives.
   std::map<std::string, int> requests;
   int total() const;
+
+  // Awaited when a reply has come, before the client gets it: or this error in its place.
+  std::function<Task<Status>(const proto::MetadataRequest&)> before_reply;
+  // The stream to the MDS breaks, and the next one is there.
+  Task<void> LoseStream();
 
   template <typename T>
   T Await(Task<T> task);
