@@ -29,8 +29,8 @@ const std::vector<EventKind>& EventKinds() {
       {"mds_power_loss", 1, false, &Scenario::MdsLosesPower},
       {"long_partition", 1, false, &Scenario::LongPartition},
       {"dead_oss", 1, false, &Scenario::DeadOss},
-      {"failed_flush", 1, false, &Scenario::FailedFlush},
-      {"evict_without_oss", 1, false, &Scenario::EvictWithoutOss},
+      {"failed_flush", 1, true, &Scenario::FailedFlush},
+      {"evict_without_oss", 1, true, &Scenario::EvictWithoutOss},
   };
   return kinds;
 }
