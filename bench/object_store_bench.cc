@@ -64,6 +64,24 @@ class BufferSink : public DataSink {
   std::string* data_;
 };
 
+// A session that waits for each answer before it asks again: one slot.
+class OneAfterTheOther : public Originator {
+ public:
+  explicit OneAfterTheOther(uint32_t slot) { answering_.slot = {1, slot}; }
+  void Next() {
+    ++answering_.record.sequence;
+    answering_.record.low_water = answering_.record.sequence;
+    answering_.record.delta = 0;
+  }
+  SessionId session() const override { return 1; }
+  Status BeginCommit() override { return OkStatus(); }
+  void EndCommit() override {}
+  Answering* answering() override { return &answering_; }
+
+ private:
+  Answering answering_;
+};
+
 struct Usage {
   uint64_t read_bytes = 0;
   uint64_t write_bytes = 0;
@@ -171,6 +189,7 @@ class Bench {
     Crc32cBlocks(0, {reinterpret_cast<const std::byte*>(data.data()), data.size()}, crc.data());
     BufferSource source(&data);
     BufferSink sink(&data);
+    OneAfterTheOther session(static_cast<uint32_t>(seed));
     uint64_t places = bench->object_bytes_ / workload.size;
     while (result.status.ok()) {
       Duration begin = RealClock().Now();
@@ -180,6 +199,9 @@ class Bench {
           co_await bench->store_->Admit(1, ObjectStore::CountBlocks(place * workload.size, workload.size));
       if (workload.write) {
         WriteArgs args{kObject, {{place * workload.size, workload.size}}, Fid{1, 1, 0}, crc, nullptr};
+        session.Next();
+        args.by = &session;
+        args.ends_request = true;
         result.status = (co_await bench->store_->Write(std::move(args), &source, &memory)).status();
       } else {
         result.status =

@@ -46,6 +46,7 @@ void Targets::Reset(SessionId session, uint64_t epoch) {
   {
     std::lock_guard lock(mutex_);
     if (epoch < epoch_ || (epoch == epoch_ && (session == 0 || session == session_))) return;
+    if (session != session_) sequences_ = std::make_shared<ObjectSequences>(1);
     session_ = session;
     epoch_ = epoch;
     old.swap(stubs_);
@@ -66,7 +67,7 @@ std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
     std::string old = std::exchange(target.address, ost.address());
     auto stub = stubs_.find(old);
     if (stub == stubs_.end() || stubs_.contains(target.address)) continue;
-    // The OSS has moved: its stub and its sequences go with it.
+    // The OSS has moved: its stub goes with it.
     auto peer = transport_.Connect(target.address);
     if (!peer.ok()) continue;
     stub->second->SetPeer(*std::move(peer));
@@ -100,7 +101,7 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t epo
   if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
   if (auto it = stubs_.find(target->second.address); it != stubs_.end()) return it->second;
   ASSIGN_OR_RETURN(auto peer, transport_.Connect(target->second.address));
-  auto stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, 1, policy_);
+  auto stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, sequences_, policy_);
   stubs_[target->second.address] = stub;
   return stub;
 }

@@ -90,6 +90,7 @@ class Targets {
   SessionId session_ = 0;  // 0: none just now
   uint64_t epoch_ = 0;     // of that session, or of the one to come
   bool closed_ = false;
+  std::shared_ptr<ObjectSequences> sequences_;                // of that session
   std::map<std::string, std::shared_ptr<ObjectStub>> stubs_;  // by address
   std::map<OstIndex, Target> targets_;
 };

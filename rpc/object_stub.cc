@@ -11,13 +11,31 @@
 
 namespace nacre {
 
-ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, uint64_t first_sequence,
-                       RetryPolicy policy)
+uint64_t ObjectSequences::Begin(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  Sequencer& sequencer = sequencers_.try_emplace(ost, Sequencer{first_, {}}).first->second;
+  sequencer.unanswered.insert(sequencer.next);
+  return sequencer.next++;
+}
+
+void ObjectSequences::End(OstIndex ost, uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  sequencers_.at(ost).unanswered.erase(sequence);
+}
+
+uint64_t ObjectSequences::LowWater(OstIndex ost) const {
+  std::lock_guard lock(mutex_);
+  const Sequencer& sequencer = sequencers_.at(ost);
+  return sequencer.unanswered.empty() ? sequencer.next : *sequencer.unanswered.begin();
+}
+
+ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session,
+                       std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy)
     : clock_(clock),
       session_(session),
       policy_(policy),
       peer_(std::move(peer)),
-      first_sequence_(first_sequence) {}
+      sequences_(std::move(sequences)) {}
 
 void ObjectStub::SetPeer(std::shared_ptr<Peer> peer) {
   std::lock_guard lock(mutex_);
@@ -44,24 +62,6 @@ bool ObjectStub::closed() const {
   return closed_;
 }
 
-uint64_t ObjectStub::Begin(OstIndex ost) {
-  std::lock_guard lock(mutex_);
-  Sequencer& sequencer = sequencers_.try_emplace(ost, Sequencer{first_sequence_, {}}).first->second;
-  sequencer.unanswered.insert(sequencer.next);
-  return sequencer.next++;
-}
-
-uint64_t ObjectStub::LowWater(OstIndex ost) {
-  std::lock_guard lock(mutex_);
-  const Sequencer& sequencer = sequencers_.at(ost);
-  return sequencer.unanswered.empty() ? sequencer.next : *sequencer.unanswered.begin();
-}
-
-void ObjectStub::End(OstIndex ost, uint64_t sequence) {
-  std::lock_guard lock(mutex_);
-  sequencers_.at(ost).unanswered.erase(sequence);
-}
-
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request, CallMemory kind,
                                                     std::vector<MemorySpan> memory,
                                                     CancellationPtr cancellation) {
@@ -70,10 +70,10 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request
     co_return co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
   }
   OstIndex ost = request.ost();
-  uint64_t sequence = Begin(ost);
+  uint64_t sequence = sequences_->Begin(ost);
   request.set_sequence(sequence);
   auto reply = co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
-  End(ost, sequence);
+  sequences_->End(ost, sequence);
   co_return reply;
 }
 
@@ -90,7 +90,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
       CO_RETURN_IF_ERROR(cancellation->status());
       timeout = std::clamp<Duration>(cancellation->deadline() - clock_.Now(), 1ms, timeout);
     }
-    if (request.sequence() != 0) request.set_low_water(LowWater(request.ost()));
+    if (request.sequence() != 0) request.set_low_water(sequences_->LowWater(request.ost()));
     auto reply = co_await Attempt(request, kind, memory, timeout);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
     if (closed())

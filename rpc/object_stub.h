@@ -2,8 +2,9 @@
 // after a lost connection until they are answered (the OSS does each once, see proto/object.proto), and turns
 // replies into Status. Used by the client and by the MDS. Thread-safe; must outlive its calls.
 //
-// Sequences of a client's session begin at 1: a session has one stub per OSS for its whole life. The MDS is
-// session 0 for ever, so each of its processes begins above all that an earlier one has used.
+// Sequences of a client's session begin at 1 and are the session's: its stubs share them, for an OST may come
+// to be reached by another stub, and what it has stored of the session goes with it. The MDS is session 0 for
+// ever, so each of its processes begins above all that an earlier one has used.
 #pragma once
 
 #include <map>
@@ -30,10 +31,34 @@ struct RetryPolicy {
   Duration max_pause = std::chrono::seconds(1);
 };
 
+// The numbers of a session's mutations, for each OST. Thread-safe.
+class ObjectSequences {
+ public:
+  explicit ObjectSequences(uint64_t first) : first_(first) {}
+
+  uint64_t Begin(OstIndex ost);  // a new one, unanswered
+  void End(OstIndex ost, uint64_t sequence);
+  uint64_t LowWater(OstIndex ost) const;  // of an OST that has had one
+
+ private:
+  struct Sequencer {  // of one OST
+    uint64_t next;
+    std::set<uint64_t> unanswered;
+  };
+
+  const uint64_t first_;
+  mutable std::mutex mutex_;
+  std::map<OstIndex, Sequencer> sequencers_;
+};
+
 class ObjectStub {
  public:
   ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, uint64_t first_sequence,
-             RetryPolicy policy);
+             RetryPolicy policy)
+      : ObjectStub(std::move(peer), clock, session, std::make_shared<ObjectSequences>(first_sequence),
+                   policy) {}
+  ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session,
+             std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy);
 
   // The server moved (a new cluster map): later attempts go there.
   void SetPeer(std::shared_ptr<Peer> peer);
@@ -52,18 +77,10 @@ class ObjectStub {
                                           CancellationPtr cancellation = nullptr);
 
  private:
-  struct Sequencer {  // of one OST
-    uint64_t next;
-    std::set<uint64_t> unanswered;
-  };
-
   Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,
                                             std::vector<MemorySpan> memory, CancellationPtr cancellation);
   Task<StatusOr<proto::ObjectReply>> Attempt(proto::ObjectRequest request, CallMemory kind,
                                              std::vector<MemorySpan> memory, Duration timeout);
-  uint64_t Begin(OstIndex ost);
-  uint64_t LowWater(OstIndex ost);
-  void End(OstIndex ost, uint64_t sequence);
   bool closed() const;
 
   Clock& clock_;
@@ -72,8 +89,7 @@ class ObjectStub {
   mutable std::mutex mutex_;
   std::shared_ptr<Peer> peer_;
   bool closed_ = false;
-  const uint64_t first_sequence_;
-  std::map<OstIndex, Sequencer> sequencers_;
+  const std::shared_ptr<ObjectSequences> sequences_;
 };
 
 }  // namespace nacre

@@ -56,6 +56,13 @@ std::string GrowthKey(SessionId session, const ObjectId& id) {
   return key;
 }
 
+std::string AnswerKey(SessionId session, uint32_t slot) {
+  std::string key = "A";
+  PutBig(&key, session);
+  PutBig(&key, slot);
+  return key;
+}
+
 StatusOr<ObjectId> ParseObjectKey(std::string_view key) {
   ByteReader in = KeyReader(key, 'O');
   ObjectId id = in.ReadObjectId();
@@ -98,6 +105,16 @@ StatusOr<Growth> ParseGrowthKey(std::string_view key) {
   return growth;
 }
 
+StatusOr<AnswerSlot> ParseAnswerKey(std::string_view key) {
+  ByteReader in = KeyReader(key, 'A');
+  AnswerSlot place;
+  place.session = in.Big<uint64_t>();
+  place.slot = in.Big<uint32_t>();
+  if (!in.ok() || !in.empty()) return Malformed("answer key", absl::StrCat(key.size(), " bytes"));
+  if (place.slot >= kMaxAnswerSlots) return Malformed("answer key", absl::StrCat("slot ", place.slot));
+  return place;
+}
+
 std::string Encode(const Superblock& superblock) {
   std::string out(kMagic);
   PutLittle(&out, superblock.version);
@@ -112,7 +129,8 @@ StatusOr<Superblock> ParseSuperblock(std::string_view value) {
   if (in.Take(kMagic.size()) != kMagic) return Malformed("OST superblock", "it does not begin with NACREOST");
   Superblock superblock;
   superblock.version = in.Little<uint32_t>();
-  if (in.ok() && superblock.version != kFormatVersion) {
+  const bool known = superblock.version == kFormatVersion || superblock.version == kFormatWithoutAnswers;
+  if (in.ok() && !known) {
     return absl::FailedPreconditionError(absl::StrCat("the OST has format version ", superblock.version,
                                                       "; this server knows version ", kFormatVersion,
                                                       ": start the version of Nacre that made it"));
@@ -218,6 +236,29 @@ Status ParseChunk(std::string_view value, Chunk* chunk) {
   return OkStatus();
 }
 
+std::string Encode(const AnswerRecord& record) {
+  std::string out;
+  out.reserve(24);
+  PutLittle(&out, record.sequence);
+  PutLittle(&out, record.low_water);
+  PutLittle(&out, static_cast<uint64_t>(record.delta));
+  return out;
+}
+
+StatusOr<AnswerRecord> ParseAnswerRecord(std::string_view value) {
+  ByteReader in(value);
+  AnswerRecord record;
+  record.sequence = in.Little<uint64_t>();
+  record.low_water = in.Little<uint64_t>();
+  record.delta = static_cast<int64_t>(in.Little<uint64_t>());
+  if (!in.ok() || !in.empty()) return Malformed("answer record", absl::StrCat(value.size(), " bytes"));
+  if (record.low_water > record.sequence) {
+    return Malformed("answer record",
+                     absl::StrCat("low water ", record.low_water, " above sequence ", record.sequence));
+  }
+  return record;
+}
+
 std::string Encode(const UndoRecord& undo) {
   std::string out;
   PutObjectId(&out, undo.object);
@@ -228,6 +269,11 @@ std::string Encode(const UndoRecord& undo) {
     PutLittle(&out, chunk.changed);
     PutText<uint16_t>(&out, EncodeChunk(chunk.before, chunk.changed));
     PutText<uint16_t>(&out, EncodeChunk(chunk.after, chunk.changed));
+  }
+  if (undo.answer) {
+    PutLittle(&out, undo.answer->session);
+    PutLittle(&out, undo.answer->slot);
+    PutLittle(&out, undo.answered);
   }
   return out;
 }
@@ -251,6 +297,12 @@ StatusOr<UndoRecord> ParseUndoRecord(std::string_view value) {
       return Malformed("undo record", absl::StrCat("chunk ", chunk.chunk));
     RETURN_IF_ERROR(ParseChunk(before, &chunk.before));
     RETURN_IF_ERROR(ParseChunk(after, &chunk.after));
+  }
+  if (in.ok() && !in.empty()) {
+    undo.answer.emplace();
+    undo.answer->session = in.Little<uint64_t>();
+    undo.answer->slot = in.Little<uint32_t>();
+    undo.answered = in.Little<uint64_t>();
   }
   if (!in.ok() || !in.empty())
     return Malformed("undo record", absl::StrCat(value.size(), " bytes, ", count, " chunks"));

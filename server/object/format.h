@@ -15,7 +15,8 @@
 
 namespace nacre::ost {
 
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
+inline constexpr uint32_t kFormatWithoutAnswers = 1;  // is read; a start makes it version 2
 inline constexpr uint32_t kChunkBlocks =
     64;  // blocks under one extent record (docs/performance.md, "Amplification")
 inline constexpr uint64_t kMaxObjectBlocks = uint64_t{1} << 50;
@@ -31,6 +32,7 @@ std::string UndoKey(uint64_t sequence);                        // 'U' sequence
 std::string FenceKey(SessionId session);                       // 'F' session
 std::string GrowthKey(SessionId session, const ObjectId& id);  // 'W' session id
 std::string GrowthPrefix(SessionId session);                   // 0: of all sessions
+std::string AnswerKey(SessionId session, uint32_t slot);       // 'A' session slot
 
 StatusOr<ObjectId> ParseObjectKey(std::string_view key);
 struct ExtentPlace {
@@ -45,6 +47,12 @@ struct Growth {
   ObjectId object;
 };
 StatusOr<Growth> ParseGrowthKey(std::string_view key);
+inline constexpr uint32_t kMaxAnswerSlots = 65536;  // of a session
+struct AnswerSlot {
+  SessionId session = 0;
+  uint32_t slot = 0;
+};
+StatusOr<AnswerSlot> ParseAnswerKey(std::string_view key);
 
 // --- superblock ---
 
@@ -109,6 +117,20 @@ static_assert(kChunkBlocks <= 64);
 std::string EncodeChunk(const Chunk& chunk, uint64_t mask = ~uint64_t{0});
 Status ParseChunk(std::string_view value, Chunk* chunk);
 
+// --- answers ---
+
+// States that a mutation of a session has been carried out, so that a repeat after a restart is not. A
+// session has as many slots as it has had mutations unanswered at a time; a slot is used again once the
+// session has acknowledged the answer.
+struct AnswerRecord {
+  uint64_t sequence = 0;
+  uint64_t low_water = 0;  // of the session, as the mutation said
+  int64_t delta = 0;       // of allocated blocks
+  bool operator==(const AnswerRecord&) const = default;
+};
+std::string Encode(const AnswerRecord& record);
+StatusOr<AnswerRecord> ParseAnswerRecord(std::string_view value);
+
 // --- undo ---
 
 // What one batch has done to one object, so that it can be verified and taken back after a loss of power.
@@ -122,6 +144,11 @@ struct UndoRecord {
   ObjectId object;
   std::optional<ObjectRecord> before;  // none: the batch made the object
   std::vector<UndoChunk> chunks;
+  std::optional<AnswerSlot> answer{};  // that the batch has recorded: it is taken back with the change
+  uint64_t answered = 0;               // its sequence
+
+  // A batch may have recorded nothing but an answer.
+  bool changes_object() const { return before.has_value() || !chunks.empty(); }
 };
 std::string Encode(const UndoRecord& undo);
 StatusOr<UndoRecord> ParseUndoRecord(std::string_view value);

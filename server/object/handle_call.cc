@@ -50,6 +50,22 @@ Task<Status> Dispatch(OpContext context) {
                        "the request names no operation that this server knows; is the client newer?");
 }
 
+// The sender says itself who it is (there is no authentication): this stops errors, not an attacker.
+// Destroying is not among these: a client destroys objects that its own late write has made anew behind a
+// truncation.
+bool IsForMdsAlone(const proto::ObjectRequest& request) {
+  switch (request.op_case()) {
+    case proto::ObjectRequest::kTruncate:
+    case proto::ObjectRequest::kFence:
+    case proto::ObjectRequest::kList:
+    case proto::ObjectRequest::kListGrown:
+    case proto::ObjectRequest::kSettleGrown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Status CheckHeader(ServerCore& core, const proto::ObjectRequest& request) {
   if (core.stopping()) return ErrnoError(ECONNRESET, "the server is stopping");
   if (request.instance() != 0 && request.instance() != core.instance) {
@@ -59,7 +75,17 @@ Status CheckHeader(ServerCore& core, const proto::ObjectRequest& request) {
   if (core.Find(request.ost()) == nullptr) {
     return ErrnoError(ENODEV, absl::StrCat("no OST ", request.ost(), " at ", core.options.listen));
   }
+  if (request.session() != 0 && IsForMdsAlone(request)) {
+    return ErrnoError(EPERM,
+                      absl::StrCat("session ", request.session(), " may not ask for this; the MDS does"));
+  }
   return OkStatus();
+}
+
+// Whether a repeat after a restart must not be carried out again. A grant is in memory only and ends with the
+// process. An object that is destroyed again is not there any more, since no object ever has the same id.
+bool AnswerMustLast(const proto::ObjectRequest& request) {
+  return request.sequence() != 0 && !request.has_grant() && !request.has_destroy();
 }
 
 // The encoded reply. `recorded` answers stand for repeats of the request; others leave it undone.
@@ -81,8 +107,17 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     co_return reply.SerializeAsString();
   }
   reply.set_losses(target->store->losses());
+  if (admission.recorded) {
+    reply.mutable_write()->set_blocks_delta(*admission.recorded * static_cast<int64_t>(kBlockSize / 512));
+    reply.set_grant(target->sessions->GrantOf(request->session()));
+    co_return reply.SerializeAsString();
+  }
+  if (AnswerMustLast(*request)) admission.ticket.RecordAnswer();
   OpContext context{target, call, request, &reply, &admission.ticket};
   Status status = co_await Dispatch(context);
+  const Answering* answering = admission.ticket.answering();
+  if (status.ok() && answering != nullptr && !answering->stored)
+    status = co_await target->store->Record(&admission.ticket);
   if (ToErrno(status) == ESHUTDOWN) status = ErrnoError(ECONNRESET, "the server is stopping");
   *reply.mutable_status() = ToProto(status);
   reply.set_grant(target->sessions->GrantOf(request->session()));

@@ -68,6 +68,10 @@ SessionId NextGrower(ObjectState& object, const ObjectChange& change,
   return by;
 }
 
+Answering* AnsweringOf(const ObjectChange& change) {
+  return change.by == nullptr ? nullptr : change.by->answering();
+}
+
 uint64_t CountBlocks(const std::vector<BlockRun>& runs) {
   uint64_t count = 0;
   for (const BlockRun& run : runs) count += run.count;
@@ -131,8 +135,18 @@ StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectCh
     prepared.record = record;
   }
   prepared.grower = NextGrower(*object, change, undo.before, record, &batch);
+  if (Answering* answering = AnsweringOf(change); answering != nullptr && change.ends_request)
+    AddAnswer(*answering, &prepared);
   if (change.frees_space) batch.UseReserve();
   return prepared;
+}
+
+void Journal::AddAnswer(const Answering& answering, Prepared* prepared) {
+  AnswerRecord record = answering.record;
+  record.delta += prepared->result.delta;
+  prepared->batch.Put(AnswerKey(answering.slot.session, answering.slot.slot), Encode(record));
+  prepared->undo.answer = answering.slot;
+  prepared->undo.answered = record.sequence;
 }
 
 AsyncMutex& Journal::OrderOf(const ObjectId& id) {
@@ -159,15 +173,34 @@ Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const Ob
   if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
   CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(change.by));
   CO_ASSIGN_OR_RETURN(Prepared prepared, Prepare(object, change));
-  const uint64_t sequence = Begin();
-  prepared.batch.Put(UndoKey(sequence), Encode(prepared.undo));
-  Status status = co_await store_->Commit(std::move(prepared.batch));
-  if (!status.ok()) prepared.freed.clear();  // they are in use as before
-  End(sequence, std::move(prepared.freed));
-  if (!status.ok()) co_return status;
+  CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
   object->SetRecord(prepared.record);
   object->SetGrower(prepared.grower);
+  if (Answering* answering = AnsweringOf(change); answering != nullptr) {
+    answering->record.delta += prepared.result.delta;
+    answering->stored = change.ends_request;
+  }
   co_return prepared.result;
+}
+
+Task<Status> Journal::CommitPrepared(Prepared* prepared) {
+  const uint64_t sequence = Begin();
+  prepared->batch.Put(UndoKey(sequence), Encode(prepared->undo));
+  Status status = co_await store_->Commit(std::move(prepared->batch));
+  if (!status.ok()) prepared->freed.clear();  // they are in use as before
+  End(sequence, std::move(prepared->freed));
+  co_return status;
+}
+
+Task<Status> Journal::Record(Originator* by) {
+  if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+  CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(by));
+  Prepared prepared;
+  AddAnswer(*by->answering(), &prepared);
+  prepared.batch.UseReserve();
+  CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
+  by->answering()->stored = true;
+  co_return OkStatus();
 }
 
 Task<Status> Journal::Settle(ObjectState* object, SessionId session, uint64_t version) {

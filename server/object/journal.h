@@ -40,6 +40,13 @@ struct ExtentEdit {
   const uint32_t* crc = nullptr;       // null, with physical: unwritten
 };
 
+// The answer to a request, which the request's last change takes along into the store.
+struct Answering {
+  AnswerSlot slot;
+  AnswerRecord record;  // delta: of the changes committed so far
+  bool stored = false;
+};
+
 // Whose request a change is part of. Asked right before the commit, when everything that a request may have
 // to wait for lies behind it, and told when the commit is over.
 class Originator {
@@ -48,11 +55,13 @@ class Originator {
   virtual SessionId session() const = 0;  // 0: the MDS
   virtual Status BeginCommit() = 0;       // not OK: the change must not be made
   virtual void EndCommit() = 0;
+  virtual Answering* answering() = 0;  // null: this request's answer is not recorded
 };
 
 // One atomic change of one object.
 struct ObjectChange {
   Originator* by = nullptr;         // null: this server itself
+  bool ends_request = false;        // the last change of `by`'s request: records its answer
   std::vector<ExtentEdit> edits;    // disjoint, ascending
   std::optional<uint64_t> grow_to;  // the size becomes at least this
   std::optional<uint64_t> cut_to;   // the size becomes at most this
@@ -79,6 +88,10 @@ class Journal {
   // Blocks that the change unmaps become free by later syncs. The caller holds the object's lock on the
   // blocks it edits, and keeps object and change alive.
   Task<StatusOr<Committed>> Commit(ObjectState* object, const ObjectChange& change);
+
+  // Records the answer of a request that ends without a change. A loss of power that takes back what was
+  // committed before it takes back the answer, too.
+  Task<Status> Record(Originator* by);
 
   // The MDT knows how far the object reached at this version: the session's growth record goes, unless the
   // object has changed since.
@@ -120,6 +133,8 @@ class Journal {
   };
 
   StatusOr<Prepared> Prepare(ObjectState* object, const ObjectChange& change);
+  static void AddAnswer(const Answering& answering, Prepared* prepared);
+  Task<Status> CommitPrepared(Prepared* prepared);
   AsyncMutex& OrderOf(const ObjectId& id);
   uint64_t Begin();  // a sequence number
   void End(uint64_t sequence, std::vector<BlockRun> freed);

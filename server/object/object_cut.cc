@@ -89,6 +89,7 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
       std::sort(change.edits.begin(), change.edits.end(), [](auto& a, auto& b) { return a.first < b.first; });
       change.cut_to = last.cut_to;
       change.destroy = last.destroy;
+      change.ends_request = last.ends_request;
     } else if (last.cut_to || last.destroy) {
       change.cut_to = chunks.front() * kChunkBlocks * kBlockSize;
     }
@@ -114,6 +115,7 @@ Task<StatusOr<int64_t>> ObjectStore::Truncate(ObjectId id, uint64_t size, Origin
   ObjectChange last;
   last.cut_to = size;
   last.by = by;
+  last.ends_request = true;
   std::optional<Rewritten> tail;
   if (size % kBlockSize != 0 && size < record->size) {
     StatusOr<std::optional<Rewritten>> zeroed = co_await ZeroPart(
@@ -160,6 +162,7 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
   }
   ObjectChange last;
   last.by = by;
+  last.ends_request = true;
   for (Rewritten& part : parts) last.edits.push_back({part.block, 1, &part.physical, &part.crc});
   StatusOr<int64_t> delta = 0;
   if (!status.ok()) {
@@ -200,7 +203,7 @@ Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64
   int64_t delta = 0;
   for (uint64_t at = first; at < end;) {
     uint64_t stop = std::min(end, (at / kChunkBlocks + kChunksAtOnce) * kChunkBlocks);
-    StatusOr<int64_t> added = co_await PreallocatePart(object.get(), parent, at, stop, by);
+    StatusOr<int64_t> added = co_await PreallocatePart(object.get(), parent, at, stop, by, stop == end);
     if (!added.ok()) co_return added;
     delta += *added;
     at = stop;
@@ -209,7 +212,7 @@ Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64
 }
 
 Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid parent, uint64_t first,
-                                                     uint64_t end, Originator* by) {
+                                                     uint64_t end, Originator* by, bool is_last) {
   std::vector<BlockRun> holes;  // of the object
   Chunk chunk;
   for (uint64_t block = first; block < end; ++block) {
@@ -236,6 +239,7 @@ Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid pa
   ObjectChange change;
   change.parent = parent;
   change.by = by;
+  change.ends_request = is_last;
   const uint64_t* next = physical.data();
   for (const BlockRun& hole : holes) {
     change.edits.push_back({hole.first, hole.count, next});

@@ -62,7 +62,14 @@ Task<Status> ObjectStore::LoadSuperblock(Random* random) {
                        absl::StrCat(devices_.directory, ": ", parsed.status().message()));
     }
     superblock_ = *parsed;
-    if (superblock_.index == devices_.index) co_return OkStatus();
+    if (superblock_.index == devices_.index) {
+      if (superblock_.version == kFormatVersion) co_return OkStatus();
+      superblock_.version = kFormatVersion;  // what it has is as it was; answers come to it
+      KvBatch batch;
+      batch.UseReserve();
+      batch.Put(std::string(kSuperblockKey), Encode(superblock_));
+      co_return co_await devices_.store->Commit(std::move(batch));
+    }
     co_return absl::FailedPreconditionError(absl::StrCat(devices_.directory, " holds OST ", superblock_.index,
                                                          ", not OST ", devices_.index,
                                                          ": correct the index in the configuration"));

@@ -82,6 +82,7 @@ struct WriteArgs {
   std::vector<uint32_t> crc;  // one per block touched, cut at the ends
   GrantUse* grant = nullptr;
   Originator* by = nullptr;  // as in ObjectChange; outlives the write
+  bool ends_request = false;
 };
 
 struct StoreSpace {
@@ -111,13 +112,16 @@ class ObjectStore {
 
   Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink, Allotment* memory);
 
-  // These return the change of allocated space in blocks. `by` as in ObjectChange; it outlives the call.
+  // These return the change of allocated space in blocks. `by` as in ObjectChange; it outlives the call. All
+  // but Write and Destroy are all that their request does: the last change records its answer.
   Task<StatusOr<int64_t>> Write(WriteArgs args, DataSource* source, Allotment* memory);
   Task<StatusOr<int64_t>> Truncate(ObjectId id, uint64_t size, Originator* by = nullptr);
   Task<StatusOr<int64_t>> Punch(ObjectId id, uint64_t offset, uint64_t length, Originator* by = nullptr);
   Task<StatusOr<int64_t>> Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length,
                                       Originator* by = nullptr);
   Task<StatusOr<int64_t>> Destroy(ObjectId id, Originator* by = nullptr);
+  // Records the answer of a request whose end has changed nothing.
+  Task<Status> Record(Originator* by) { return journal_.Record(by); }
 
   // None: there is no such object.
   StatusOr<std::optional<ObjectRecord>> Stat(ObjectId id);
@@ -187,7 +191,7 @@ class ObjectStore {
   // changes.
   Task<StatusOr<int64_t>> Unmap(ObjectState* object, uint64_t first, uint64_t end, ObjectChange last);
   Task<StatusOr<int64_t>> PreallocatePart(ObjectState* object, Fid parent, uint64_t first, uint64_t end,
-                                          Originator* by);
+                                          Originator* by, bool is_last);
   StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
   Task<Status> LimitWaiting();
 

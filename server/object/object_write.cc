@@ -257,6 +257,7 @@ class RangeWriter {
     change.grow_to = args_->ranges.back().end();
     change.parent = args_->parent;
     change.by = args_->by;
+    change.ends_request = args_->ends_request;
     StatusOr<Journal::Committed> committed = co_await store_->journal_.Commit(object_, change);
     if (!committed.ok()) co_return GiveUp(committed.status());
     if (committed->made) ++store_->object_count_;

@@ -13,6 +13,18 @@ namespace {
 
 constexpr size_t kUndoAtOnce = 256;
 
+// Erases the answer that a batch has recorded. If the slot has been used again since, then that was taken
+// back before, and nothing is there.
+Status TakeBackAnswer(KvStore* store, const UndoRecord& undo, KvBatch* batch) {
+  std::string key = AnswerKey(undo.answer->session, undo.answer->slot);
+  StatusOr<std::string> stored = store->Get(key);
+  if (absl::IsNotFound(stored.status())) return OkStatus();
+  if (!stored.ok()) return stored.status();
+  ASSIGN_OR_RETURN(AnswerRecord answer, ParseAnswerRecord(*stored));
+  if (answer.sequence == undo.answered) batch->Erase(std::move(key));
+  return OkStatus();
+}
+
 }  // namespace
 
 Task<StatusOr<Journal::Recovered>> Journal::Recover() {
@@ -112,9 +124,10 @@ Task<Status> Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
   }
   if (undo.before) {
     batch.Put(ObjectKey(undo.object), Encode(*undo.before));
-  } else {
+  } else if (undo.changes_object()) {
     batch.Erase(ObjectKey(undo.object));
   }
+  if (undo.answer) CO_RETURN_IF_ERROR(TakeBackAnswer(store_, undo, &batch));
   batch.Erase(UndoKey(sequence));
   co_return co_await store_->Commit(std::move(batch));
 }

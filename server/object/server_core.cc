@@ -8,6 +8,8 @@ namespace nacre::ost {
 namespace {
 
 constexpr Duration kGrantSilence = std::chrono::seconds(60);
+constexpr Duration kSessionSilence = std::chrono::hours(24);
+constexpr size_t kManySessions = 65536;  // beyond, those are forgotten sooner that have been silent
 
 }  // namespace
 
@@ -73,7 +75,9 @@ Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
     co_await core->Pause(core->options.sync_interval);
     if (core->stopping()) break;
     target.sessions->DropSilentGrants(kGrantSilence);
-    Status status = co_await target.store->Maintain();
+    const bool many = target.sessions->size() > kManySessions;
+    Status status = co_await target.sessions->ForgetSilent(many ? kGrantSilence : kSessionSilence);
+    status.Update(co_await target.store->Maintain());
     if (core->stopping()) break;
     if (status.ok() == !failing) continue;
     failing = !status.ok();

@@ -9,7 +9,7 @@
 namespace nacre::ost {
 namespace {
 
-constexpr size_t kFencesAtOnce = 1000;
+constexpr size_t kKeysAtOnce = 1000;
 
 }  // namespace
 
@@ -17,19 +17,20 @@ Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
   Release();
   sessions_ = std::exchange(other.sessions_, nullptr);
   session_ = other.session_;
-  sequence_ = other.sequence_;
+  answering_ = other.answering_;
+  recorded_ = other.recorded_;
   return *this;
 }
 
 void Sessions::Ticket::Release() {
-  if (sessions_ != nullptr) std::exchange(sessions_, nullptr)->End(session_, sequence_);
+  if (sessions_ != nullptr) std::exchange(sessions_, nullptr)->End(session_, answering_.record.sequence);
 }
 
 void Sessions::Ticket::Finish(std::string reply) {
-  if (sequence_ == 0) return;
+  if (answering_.record.sequence == 0) return;
   std::lock_guard lock(sessions_->mutex_);
   Session& session = *sessions_->sessions_.at(session_);
-  auto it = session.requests.find(sequence_);
+  auto it = session.requests.find(answering_.record.sequence);
   if (it != session.requests.end()) it->second.answer = std::move(reply);
 }
 
@@ -40,14 +41,65 @@ void Sessions::Ticket::EndCommit() { sessions_->EndCommit(session_); }
 Status Sessions::Load() {
   std::string from = "F", end = PrefixEnd("F");
   while (true) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kFencesAtOnce));
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kKeysAtOnce));
     for (const KvEntry& entry : entries) {
       ASSIGN_OR_RETURN(SessionId session, ParseFenceKey(entry.key));
       fenced_.insert(session);
     }
-    if (entries.size() < kFencesAtOnce) return OkStatus();
+    if (entries.size() < kKeysAtOnce) return LoadAnswers();
     from = entries.back().key + '\0';
   }
+}
+
+Status Sessions::LoadAnswers() {
+  std::string from = "A", end = PrefixEnd("A");
+  while (true) {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kKeysAtOnce));
+    for (const KvEntry& entry : entries) {
+      ASSIGN_OR_RETURN(AnswerSlot place, ParseAnswerKey(entry.key));
+      ASSIGN_OR_RETURN(AnswerRecord record, ParseAnswerRecord(entry.value));
+      std::unique_ptr<Session>& known = sessions_[place.session];
+      if (known == nullptr) known = std::make_unique<Session>();
+      Session& session = *known;
+      session.last_seen = clock_->Now();
+      session.low_water = std::max(session.low_water, record.low_water);
+      while (session.slots < place.slot) session.free_slots.push_back(session.slots++);
+      session.slots = place.slot + 1;  // they come in order
+      auto [request, fresh] = session.requests.try_emplace(record.sequence);
+      if (!fresh) {
+        session.free_slots.push_back(place.slot);
+        continue;
+      }
+      request->second.slot = place.slot;
+      request->second.recorded = record.delta;
+    }
+    if (entries.size() < kKeysAtOnce) break;
+    from = entries.back().key + '\0';
+  }
+  for (auto& [id, session] : sessions_) {
+    while (!session->requests.empty() && session->requests.begin()->first < session->low_water)
+      Forget(session.get(), session->requests.begin());
+  }
+  return OkStatus();
+}
+
+// A slot is free again when the session has acknowledged the answer in it, which a crash does not need any
+// more then.
+std::map<uint64_t, Sessions::Request>::iterator Sessions::Forget(
+    Session* session, std::map<uint64_t, Request>::iterator request) {
+  session->free_slots.push_back(request->second.slot);
+  return session->requests.erase(request);
+}
+
+Sessions::Request Sessions::MakeRequest(Session* session) {
+  Request request;
+  if (session->free_slots.empty()) {
+    request.slot = session->slots++;
+  } else {
+    request.slot = session->free_slots.back();
+    session->free_slots.pop_back();
+  }
+  return request;
 }
 
 Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water) {
@@ -70,8 +122,8 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
       session.last_seen = clock_->Now();
       if (sequence != 0) session.low_water = std::max(session.low_water, low_water);
       while (!session.requests.empty() && session.requests.begin()->first < session.low_water &&
-             session.requests.begin()->second.answer) {
-        session.requests.erase(session.requests.begin());
+             session.requests.begin()->second.done()) {
+        Forget(&session, session.requests.begin());
       }
       if (sequence != 0 && sequence < session.low_water) {
         admission.status = ErrnoError(ESTALE, absl::StrCat("request ", sequence, " of session ", id,
@@ -80,13 +132,25 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
       }
       auto it = sequence == 0 ? session.requests.end() : session.requests.find(sequence);
       if (it == session.requests.end()) {
-        if (sequence != 0) session.requests.emplace(sequence, Request{});
+        Answering answering;
+        if (sequence != 0) {
+          if (session.free_slots.empty() && session.slots >= kMaxAnswerSlots) {
+            admission.status =
+                ErrnoError(ENOTCONN, absl::StrCat("session ", id, " has ", session.requests.size(),
+                                                  " answers here that it has not acknowledged"));
+            co_return admission;
+          }
+          it = session.requests.emplace(sequence, MakeRequest(&session)).first;
+          answering.slot = {id, it->second.slot};
+          answering.record = {sequence, session.low_water, 0};
+        }
         ++session.in_progress;
-        admission.ticket = Ticket(this, id, sequence);
+        admission.ticket = Ticket(this, id, answering);
         co_return admission;
       }
-      if (it->second.answer) {
-        admission.answer = *it->second.answer;
+      if (it->second.done()) {
+        admission.answer = it->second.answer;
+        admission.recorded = it->second.recorded;
         co_return admission;
       }
       it->second.waiting.push_back(other_done);
@@ -129,11 +193,49 @@ void Sessions::End(SessionId id, uint64_t sequence) {
     if (auto it = session.requests.find(sequence); sequence != 0 && it != session.requests.end()) {
       wake = std::move(it->second.waiting);
       it->second.waiting.clear();
-      if (!it->second.answer) session.requests.erase(it);
+      if (!it->second.done()) Forget(&session, it);
     }
-    if (--session.in_progress == 0 && fenced_.contains(id)) sessions_.erase(id);
+    const bool only_reads = session.slots == 0 && session.low_water == 0 && session.grant_blocks == 0;
+    if (--session.in_progress == 0 && (only_reads || fenced_.contains(id))) sessions_.erase(id);
   }
   for (const OneShot<Unit>& waiter : wake) waiter.Set({});
+}
+
+Task<Status> Sessions::EraseAnswers(SessionId id, uint32_t slots) {
+  if (slots == 0) co_return OkStatus();
+  KvBatch batch;
+  batch.UseReserve();
+  for (uint32_t slot = 0; slot < slots; ++slot) batch.Erase(AnswerKey(id, slot));
+  co_return co_await store_->Commit(std::move(batch));
+}
+
+Task<Status> Sessions::ForgetSilent(Duration silence) {
+  std::map<SessionId, uint32_t> silent;  // and their slots
+  {
+    std::lock_guard lock(mutex_);
+    const Duration now = clock_->Now();
+    for (const auto& [id, session] : sessions_) {
+      const bool busy = id == 0 || session->grant_blocks > 0 || session->in_progress > 0;
+      if (busy || now - session->last_seen < silence) continue;
+      silent[id] = session->slots;
+      session->requests.clear();
+      session->free_slots.clear();  // should the session come back meanwhile, it uses others
+    }
+  }
+  for (const auto& [id, slots] : silent) {
+    CO_RETURN_IF_ERROR(co_await EraseAnswers(id, slots));
+    std::lock_guard lock(mutex_);
+    auto it = sessions_.find(id);
+    if (it == sessions_.end()) continue;
+    Session& session = *it->second;
+    const bool idle = session.in_progress == 0 && session.requests.empty() && session.grant_blocks == 0;
+    if (idle && session.slots == slots) {
+      sessions_.erase(it);
+    } else {
+      for (uint32_t slot = 0; slot < slots; ++slot) session.free_slots.push_back(slot);
+    }
+  }
+  co_return OkStatus();
 }
 
 Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
@@ -143,12 +245,14 @@ Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
     if (id == 0) co_return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
     batch.Put(FenceKey(id), "");
   }
+  std::map<SessionId, uint32_t> slots;
   {
     std::lock_guard lock(mutex_);
     for (SessionId id : sessions) {
       fenced_.insert(id);
       auto it = sessions_.find(id);
       if (it == sessions_.end()) continue;
+      slots[id] = it->second->slots;
       ReleaseGrant(it->second.get());
       if (it->second->in_progress == 0) sessions_.erase(it);
     }
@@ -156,6 +260,8 @@ Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
   CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
   CO_RETURN_IF_ERROR(co_await store_->Sync());
   for (SessionId id : sessions) co_await AwaitCommits(id);
+  // Should the erasure fail, a later start finds the answers, and ForgetSilent erases them.
+  for (const auto& [id, count] : slots) (co_await EraseAnswers(id, count)).IgnoreError();
   co_return OkStatus();
 }
 

@@ -8,9 +8,11 @@
 // begun, never for a request that waits for its client (whose process may be frozen), for memory or for a
 // lock.
 //
-// The answers are in memory only: after a restart of the OSS a repeated request is carried out again, which
-// gives the same result, because connections and with them late copies of older requests died with the old
-// process.
+// That a mutation has been carried out is also in the store, committed with its last change (AnswerRecord):
+// after a restart of the OSS a repeat is answered, and does not undo what others have written since. Of a
+// request with several changes that the end of the process cuts short, those that were made are made again:
+// nobody has been told yet that it is done. Failures are in memory only. A session that has been silent for
+// long is forgotten, but for the MDS's.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -39,36 +41,43 @@ class Sessions {
   Sessions(KvStore* store, Space* space, Clock* clock, const ServiceLease* lease)
       : store_(store), space_(space), clock_(clock), lease_(lease) {}
 
-  Status Load();  // the fenced ones
+  Status Load();  // the fenced ones, and the answers; before anything else
 
   // A request under way. Ends at destruction. A mutation that ends without Finish is forgotten: a repeat does
   // it.
   class Ticket : public Originator {
    public:
     Ticket() = default;
-    Ticket(Sessions* sessions, SessionId session, uint64_t sequence)
-        : sessions_(sessions), session_(session), sequence_(sequence) {}
+    // `answering`: to be recorded if RecordAnswer is called.
+    Ticket(Sessions* sessions, SessionId session, Answering answering)
+        : sessions_(sessions), session_(session), answering_(std::move(answering)) {}
     Ticket(Ticket&& other) noexcept { *this = std::move(other); }
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket() override { Release(); }
+    // From here on the request's last change takes its answer along. Only of a mutation.
+    void RecordAnswer() { recorded_ = true; }
     // The answer of this request for good.
     void Finish(std::string reply);
 
     SessionId session() const override { return session_; }
     Status BeginCommit() override;
     void EndCommit() override;
+    Answering* answering() override { return recorded_ ? &answering_ : nullptr; }
 
    private:
     void Release();
     Sessions* sessions_ = nullptr;
     SessionId session_ = 0;
-    uint64_t sequence_ = 0;
+    Answering answering_;  // record.sequence 0: no mutation
+    bool recorded_ = false;
   };
 
   struct Admission {
-    // ESTALE: fenced, or a late copy. ECONNRESET (ask again): this server's lease has run out.
+    // ESTALE: fenced, or a late copy. ENOTCONN and ECONNRESET (ask again): the session leaves too many
+    // answers unacknowledged; this server's lease has run out.
     Status status;
     std::optional<std::string> answer;  // it was done before
+    std::optional<int64_t> recorded;    // by an earlier process, and lasts: the change of blocks
     Ticket ticket;
   };
   // sequence 0: no mutation. Waits if the same request is in progress.
@@ -84,17 +93,24 @@ class Sessions {
   uint64_t GrantOf(SessionId session) const;
   // Sessions silent for so long lose their grants.
   void DropSilentGrants(Duration silence);
+  // Forgets sessions that have been silent for so long and hold no space, with their answers.
+  Task<Status> ForgetSilent(Duration silence);
 
   size_t size() const;
 
  private:
   struct Request {
+    uint32_t slot = 0;
     std::optional<std::string> answer;
+    std::optional<int64_t> recorded;
+    bool done() const { return answer.has_value() || recorded.has_value(); }
     std::vector<OneShot<Unit>> waiting;
   };
   struct Session {
     uint64_t low_water = 0;
     std::map<uint64_t, Request> requests;  // by sequence
+    uint32_t slots = 0;                    // for answers in the store: [0, slots) have been used
+    std::vector<uint32_t> free_slots;      // of these
     uint64_t in_progress = 0;
     uint64_t committing = 0;               // of these, beyond BeginCommit
     std::vector<OneShot<Unit>> committed;  // when there is none
@@ -105,6 +121,11 @@ class Sessions {
   Status CheckServed(SessionId session) const;  // mutex_ held
   Status BeginCommit(SessionId session);
   void EndCommit(SessionId session);
+  static Request MakeRequest(Session* session);
+  static std::map<uint64_t, Request>::iterator Forget(Session* session,
+                                                      std::map<uint64_t, Request>::iterator request);
+  Status LoadAnswers();
+  Task<Status> EraseAnswers(SessionId session, uint32_t slots);
   void End(SessionId session, uint64_t sequence);
   void ReleaseGrant(Session* session);
   Task<void> AwaitCommits(SessionId session);

@@ -93,7 +93,7 @@ class FuzzedOst : Simulated {
 
   void Ask(proto::ObjectRequest request, CallMemory kind) {
     CallRequest call;
-    request.set_session(1);
+    request.set_session(request.has_truncate() ? 0 : 1);  // only the MDS truncates
     if (IsMutation(request)) request.set_sequence(++sequence_);
     call.body = request.SerializeAsString();
     call.kind = kind;

@@ -223,6 +223,17 @@ TEST_F(ObjectStubTest, AMovedServerIsFoundByTheNextAttempt) {
   EXPECT_EQ(moved->seen.back().sequence(), 1);
 }
 
+// An OST that has moved to a server that another stub speaks to knows the session's numbers.
+TEST_F(ObjectStubTest, StubsOfASessionShareItsSequences) {
+  auto sequences = std::make_shared<ObjectSequences>(1);
+  ObjectStub first(peer_, RealClock(), 7, sequences, Quick());
+  ObjectStub second(peer_, RealClock(), 7, sequences, Quick());
+  ASSERT_TRUE(Run(first, Punch()).ok());
+  ASSERT_TRUE(Run(second, Punch()).ok());
+  EXPECT_EQ(peer_->seen.back().sequence(), 2);
+  EXPECT_EQ(peer_->seen.back().low_water(), 2);
+}
+
 // The MDS numbers its changes from where no earlier run of it has come, and says so with each.
 TEST_F(ObjectStubTest, BeginsWhereItIsToldTo) {
   ObjectStub stub(peer_, RealClock(), 0, uint64_t{7} << 32, Quick());

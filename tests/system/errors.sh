@@ -137,22 +137,22 @@ truncated_database() {
   damaged "$(find "$dir/ost.0/meta" -name 'MANIFEST-*' | sort | tail -n 1)" 'ost\.0'
 }
 
-# other_version DIRECTORY KEY PATTERN…: with this superblock's version (bytes 8 to 11) raised the start fails and names both versions; afterwards nothing is lost.
+# other_version DIRECTORY KEY KNOWN PATTERN…: with this superblock's version (bytes 8 to 11) raised the start fails and names both versions; afterwards nothing is lost.
 other_version() {
-  local database=$1 key=$2 now other
+  local database=$1 key=$2 known=$3 now other
   down
   now=$(ldb --db="$database" get --hex "$key")
   other=${now:0:18}63${now:20}
   ldb --db="$database" put --hex "$key" "$other"
-  refuses 'version 99' 'version 1' "${@:3}" -- "$bin/nacre" local --dir "$dir" --mount "$mnt" --osts 2
+  refuses 'version 99' "version $known" "${@:4}" -- "$bin/nacre" local --dir "$dir" --mount "$mnt" --osts 2
   ldb --db="$database" put --hex "$key" "$now"
   up
   nothing_lost
 }
 
 another_version() {
-  other_version "$dir/mdt" 0x01 mdt
-  other_version "$dir/ost.1/meta" 0x53 'ost\.1'
+  other_version "$dir/mdt" 0x01 1 mdt
+  other_version "$dir/ost.1/meta" 0x53 2 'ost\.1'
 }
 
 wrong_commands() {

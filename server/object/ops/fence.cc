@@ -6,10 +6,6 @@
 namespace nacre::ost {
 
 Task<Status> FenceOp(OpContext context) {
-  if (context.request->session() != 0) {
-    co_return ErrnoError(
-        EPERM, absl::StrCat("session ", context.request->session(), " may not fence another; the MDS does"));
-  }
   const proto::FenceSession& request = context.request->fence();
   std::vector<SessionId> sessions(request.more().begin(), request.more().end());
   sessions.push_back(request.session());

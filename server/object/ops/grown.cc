@@ -1,4 +1,4 @@
-// ListGrown and SettleGrown: for the MDS alone.
+// ListGrown and SettleGrown.
 #include <algorithm>
 #include <cerrno>
 
@@ -10,16 +10,9 @@ namespace {
 
 constexpr uint32_t kMaxGrownListed = 4096;
 
-Status CheckMds(const OpContext& context) {
-  if (context.by->session() == 0) return OkStatus();
-  return ErrnoError(EPERM, absl::StrCat("session ", context.by->session(),
-                                        " may not ask which objects have grown; the MDS does"));
-}
-
 }  // namespace
 
 Task<Status> ListGrownOp(OpContext context) {
-  CO_RETURN_IF_ERROR(CheckMds(context));
   const proto::ListGrown& request = context.request->list_grown();
   const uint32_t limit = std::clamp<uint32_t>(request.limit(), 1, kMaxGrownListed);
   std::optional<Growth> after;
@@ -42,7 +35,6 @@ Task<Status> ListGrownOp(OpContext context) {
 }
 
 Task<Status> SettleGrownOp(OpContext context) {
-  CO_RETURN_IF_ERROR(CheckMds(context));
   for (const proto::GrownObject& object : context.request->settle_grown().objects()) {
     Growth growth{object.session(), FromProto(object.object())};
     CO_RETURN_IF_ERROR(co_await context.target->store->Settle(growth, object.version()));

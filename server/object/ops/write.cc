@@ -74,6 +74,7 @@ Task<Status> WriteOp(OpContext context) {
     WriteArgs args = MakeWrite(request.ranges(), at, &next);
     args.grant = &grant;
     args.by = context.by;
+    args.ends_request = next == request.ranges_size();
     for (const ByteRange& range : args.ranges) bytes.Add(static_cast<int64_t>(range.length));
     StatusOr<int64_t> changed = co_await store.Write(std::move(args), &source, &memory);
     if (!changed.ok()) co_return changed.status();

@@ -73,17 +73,28 @@ TEST(Format, UndoRecordsGoThereAndBack) {
     for (uint64_t n = random.Below(4); n > 0; --n) {
       undo.chunks.push_back({random.Below(1000), random.Next(), RandomChunk(&random), RandomChunk(&random)});
     }
+    if (random.OneIn(2)) {
+      undo.answer = AnswerSlot{random.Next(), 3};
+      undo.answered = random.Next();
+    }
     std::string encoded = Encode(undo);
     auto parsed = ParseUndoRecord(encoded);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(parsed->object, undo.object);
     EXPECT_EQ(parsed->before, undo.before);
+    EXPECT_EQ(parsed->answer.has_value(), undo.answer.has_value());
+    EXPECT_EQ(parsed->answered, undo.answered);
+    if (undo.answer && parsed->answer) {
+      EXPECT_EQ(parsed->answer->session, undo.answer->session);
+      EXPECT_EQ(parsed->answer->slot, undo.answer->slot);
+    }
     ASSERT_EQ(parsed->chunks.size(), undo.chunks.size());
     for (size_t c = 0; c < undo.chunks.size(); ++c) {
       ExpectEqual(undo.chunks[c].before, parsed->chunks[c].before, undo.chunks[c].changed);
       ExpectEqual(undo.chunks[c].after, parsed->chunks[c].after, undo.chunks[c].changed);
     }
-    EXPECT_FALSE(ParseUndoRecord(encoded.substr(0, random.Below(encoded.size()))).ok());
+    const size_t without_answer = encoded.size() - (undo.answer ? 20 : 0);
+    EXPECT_FALSE(ParseUndoRecord(encoded.substr(0, random.Below(without_answer))).ok());
   }
 }
 
@@ -101,8 +112,21 @@ TEST(Format, ObjectRecordsAndSuperblocks) {
   EXPECT_EQ(parsed->uuid, "uuid");
   EXPECT_EQ(parsed->cluster_uuid, "cluster");
   EXPECT_TRUE(absl::IsDataLoss(ParseSuperblock("something else").status()));
-  superblock.version = 2;
+  superblock.version = kFormatWithoutAnswers;
+  EXPECT_EQ(ParseSuperblock(Encode(superblock))->version, kFormatWithoutAnswers);
+  superblock.version = kFormatVersion + 1;
   EXPECT_TRUE(absl::IsFailedPrecondition(ParseSuperblock(Encode(superblock)).status()));
+}
+
+TEST(Format, AnswerRecordsGoThereAndBack) {
+  const AnswerRecord record{9, 7, -5};
+  EXPECT_EQ(*ParseAnswerRecord(Encode(record)), record);
+  EXPECT_FALSE(ParseAnswerRecord(Encode(record).substr(1)).ok());
+  EXPECT_FALSE(ParseAnswerRecord(Encode(AnswerRecord{7, 9, 0})).ok()) << "a low water above its request";
+  EXPECT_EQ(ParseAnswerKey(AnswerKey(5, 6))->session, 5u);
+  EXPECT_EQ(ParseAnswerKey(AnswerKey(5, 6))->slot, 6u);
+  EXPECT_FALSE(ParseAnswerKey("A123").ok());
+  EXPECT_FALSE(ParseAnswerKey(AnswerKey(5, kMaxAnswerSlots)).ok());
 }
 
 TEST(Format, KeysAreInOrderAndParse) {

@@ -82,12 +82,12 @@ TEST(ObjectServer, ManyRangesInOneWrite) {
 
 TEST(ObjectServer, TheOtherOperations) {
   ServerFixture f;
-  auto client = f.Client(1);
+  auto client = f.Client(1), mds = f.Client(0);
   ASSERT_TRUE(f.Write(client.get(), 0, kId, 0, std::string(20000, 'x')).ok());
   proto::ObjectRequest request;
   *request.mutable_truncate()->mutable_object() = ToProto(kId);
   request.mutable_truncate()->set_size(10000);
-  EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), -16);
+  EXPECT_EQ(f.Call(mds.get(), request)->write().blocks_delta(), -16);
   *request.mutable_punch()->mutable_object() = ToProto(kId);
   request.mutable_punch()->set_length(4096);
   EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), -8);
@@ -98,7 +98,7 @@ TEST(ObjectServer, TheOtherOperations) {
   *request.mutable_seek()->mutable_object() = ToProto(kId);
   EXPECT_EQ(f.Call(client.get(), request)->seek().offset(), 4096u);
   request.mutable_list()->set_limit(5);
-  auto listed = f.Call(client.get(), request);
+  auto listed = f.Call(mds.get(), request);
   ASSERT_EQ(listed->list().objects_size(), 1);
   EXPECT_EQ(listed->list().objects(0).size(), 10000u);
   EXPECT_TRUE(listed->list().end());
@@ -113,6 +113,25 @@ TEST(ObjectServer, TheOtherOperations) {
   *request.mutable_destroy()->add_objects() = ToProto(kId);
   EXPECT_EQ(f.Call(client.get(), request)->write().blocks_delta(), -32);
   EXPECT_TRUE(f.Call(client.get(), request).ok()) << "destroying again is no error";
+}
+
+// A client that asks for these is in error.
+TEST(ObjectServer, SomeRequestsAreTheMdsAlone) {
+  ServerFixture f;
+  auto client = f.Client(1);
+  ASSERT_TRUE(f.Write(client.get(), 0, kId, 0, "hello").ok());
+  proto::ObjectRequest request;
+  *request.mutable_truncate()->mutable_object() = ToProto(kId);
+  EXPECT_EQ(ToErrno(f.Call(client.get(), request).status()), EPERM);
+  request.mutable_fence()->set_session(2);
+  EXPECT_EQ(ToErrno(f.Call(client.get(), request).status()), EPERM);
+  request.mutable_list();
+  EXPECT_EQ(ToErrno(f.Call(client.get(), request).status()), EPERM);
+  request.mutable_list_grown();
+  EXPECT_EQ(ToErrno(f.Call(client.get(), request).status()), EPERM);
+  request.mutable_settle_grown();
+  EXPECT_EQ(ToErrno(f.Call(client.get(), request).status()), EPERM);
+  EXPECT_EQ(f.Read(client.get(), 0, kId, 0, 10).value(), "hello");
 }
 
 TEST(ObjectServer, RefusesNonsenseWithAMessage) {
@@ -195,6 +214,88 @@ TEST(ObjectServer, ARepeatedMutationIsAnsweredAndNotDone) {
   EXPECT_EQ(f.Read(client.get(), 0, kId, 0, 4).value(), "cccc");
 }
 
+// Its answer was lost, another has written since, the OSS is started again: the repeat must not undo that.
+TEST(ObjectServer, ARepeatedMutationIsNotDoneAfterARestartEither) {
+  ServerFixture f;
+  proto::ObjectRequest first = f.WriteRequest(0, kId, 0, "first");
+  first.set_session(1);
+  first.set_sequence(1);
+  first.set_low_water(1);
+  auto answered = Raw(&f, first, "first");
+  ASSERT_TRUE(answered.ok()) << answered.status();
+  auto other = f.Client(2);
+  ASSERT_TRUE(f.Write(other.get(), 0, kId, 0, "other").ok());
+  ASSERT_TRUE(f.Restart().ok());
+  auto repeated = Raw(&f, first, "first");
+  ASSERT_TRUE(repeated.ok()) << repeated.status();
+  EXPECT_EQ(repeated->write().blocks_delta(), answered->write().blocks_delta());
+  EXPECT_EQ(f.Read(other.get(), 0, kId, 0, 10).value(), "other");
+}
+
+// The truncation found nothing to cut; done again it would cut what another has written since.
+TEST(ObjectServer, ARepeatOfWhatChangedNothingChangesNothingAfterARestart) {
+  ServerFixture f;
+  auto other = f.Client(2);
+  ASSERT_TRUE(f.Write(other.get(), 0, kId, 0, "short").ok());
+  proto::ObjectRequest truncate;
+  *truncate.mutable_truncate()->mutable_object() = ToProto(kId);
+  truncate.mutable_truncate()->set_size(5);
+  truncate.set_sequence(1);
+  truncate.set_low_water(1);
+  ASSERT_TRUE(Raw(&f, truncate).ok());
+  ASSERT_TRUE(f.Write(other.get(), 0, kId, 5, "er now").ok());
+  ASSERT_TRUE(f.Restart().ok());
+  ASSERT_TRUE(Raw(&f, truncate).ok());
+  EXPECT_EQ(f.Read(other.get(), 0, kId, 0, 20).value(), "shorter now");
+}
+
+// The change of blocks is that of the whole request, of which only the last change records the answer.
+TEST(ObjectServer, TheAnswerAfterARestartIsThatOfAllRanges) {
+  ServerFixture f;
+  ClientMemory memory(f.transport.get(), 3 * kBlockSize);
+  proto::ObjectRequest request;
+  request.set_session(1);
+  request.set_sequence(1);
+  request.set_low_water(1);
+  const std::string block(kBlockSize, 'b');
+  for (uint32_t i = 0; i < 3; ++i) {
+    proto::ObjectRequest one = f.WriteRequest(0, {9, i}, 0, block);
+    one.mutable_write()->mutable_ranges(0)->mutable_range()->set_memory_offset(i * kBlockSize);
+    *request.mutable_write()->add_ranges() = one.write().ranges(0);
+  }
+  const std::string data = block + block + block;
+  EXPECT_EQ(Raw(&f, request, data)->write().blocks_delta(), 24);
+  EXPECT_EQ(f.kv[0].Scan("A", PrefixEnd("A"), 9)->size(), 1u);
+  ASSERT_TRUE(f.Restart().ok());
+  EXPECT_EQ(Raw(&f, request, data)->write().blocks_delta(), 24);
+}
+
+// What a loss of power has taken back was not done, so its answer must be gone, too: the repeat does it
+// again.
+TEST(ObjectServer, ARepeatIsDoneAgainIfPowerWasLostBetween) {
+  ServerFixture f;
+  proto::ObjectRequest first = f.WriteRequest(0, kId, 0, "first");
+  first.set_session(1);
+  first.set_sequence(1);
+  first.set_low_water(1);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    ASSERT_TRUE(Raw(&f, first, "first").ok());
+    f.server.reset();
+    f.kv[0].LosePower(f.random);
+    f.disk[0].LosePower(f.random);
+    ASSERT_TRUE(f.Start().ok());
+    ASSERT_TRUE(Raw(&f, first, "first").ok());
+    auto client = f.Client(2);
+    EXPECT_EQ(f.Read(client.get(), 0, kId, 0, 10).value(), "first");
+    // Takes it all back for the next attempt.
+    proto::ObjectRequest destroy;
+    *destroy.mutable_destroy()->add_objects() = ToProto(kId);
+    ASSERT_TRUE(f.Call(client.get(), destroy).ok());
+    first.set_sequence(first.sequence() + 1);
+    first.set_low_water(first.sequence());
+  }
+}
+
 TEST(ObjectServer, FailuresAreAnswersToo) {
   ServerFixture f;
   proto::ObjectRequest request = f.WriteRequest(0, kId, 0, "aaaa");
@@ -218,11 +319,12 @@ TEST(ObjectServer, AFencedSessionStaysOutAcrossRestarts) {
   fence.mutable_fence()->set_session(4);
   EXPECT_EQ(ToErrno(f.Call(other.get(), fence).status()), EPERM);
   ASSERT_TRUE(f.Call(mds.get(), fence).ok());
-  EXPECT_EQ(f.kv[0].unsynced_batches(), 0u) << "a fence is on stable storage";
   EXPECT_EQ(ToErrno(f.Write(client.get(), 0, kId, 0, "bbbb").status()), ESTALE);
   EXPECT_EQ(ToErrno(f.Read(client.get(), 0, kId, 0, 4).status()), ESTALE);
   EXPECT_TRUE(f.Write(client.get(), 5, kId, 0, "bbbb").ok()) << "another OST";
-  ASSERT_TRUE(f.Restart().ok());
+  f.server.reset();
+  f.kv[0].LosePower(f.random);  // a fence is on stable storage
+  ASSERT_TRUE(f.Start().ok());
   EXPECT_EQ(ToErrno(f.Write(client.get(), 0, kId, 0, "bbbb").status()), ESTALE);
   EXPECT_EQ(f.Read(other.get(), 0, kId, 0, 4).value(), "aaaa");
 }

@@ -258,6 +258,22 @@ TEST(ObjectStore, AnotherVersionOrIndexIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(f.Reopen()));
 }
 
+// One that knows no answers; what it has is as it was.
+TEST(ObjectStore, Version1BecomesVersion2AtAStart) {
+  StoreFixture f;
+  ASSERT_TRUE(f.Write(kObject, 0, "hello").ok());
+  Superblock superblock = f.store->superblock();
+  EXPECT_EQ(superblock.version, kFormatVersion);
+  f.store->Close();
+  superblock.version = kFormatWithoutAnswers;
+  KvBatch batch;
+  batch.Put(std::string(kSuperblockKey), Encode(superblock));
+  ASSERT_TRUE(Await(f.kv.Commit(std::move(batch))).ok());
+  ASSERT_TRUE(f.Reopen().ok());
+  EXPECT_EQ(ParseSuperblock(*f.kv.Get(kSuperblockKey))->version, kFormatVersion);
+  EXPECT_EQ(f.Read(kObject, 0, 10).value(), "hello");
+}
+
 TEST(ObjectStore, DestroyOfALargeObjectGoesInSteps) {
   StoreFixture f(40000);
   for (uint64_t i = 0; i < 600; ++i) ASSERT_TRUE(f.Write(kObject, i * kChunkBlocks * kBlockSize, "x").ok());

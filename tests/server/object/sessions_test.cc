@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <set>
 
 #include "server/kv/mem_kv.h"
 #include "server/object/mem_block_store.h"
@@ -26,9 +27,20 @@ class SessionsTest : public testing::Test {
     admission.ticket.Finish(absl::StrCat("answer ", sequence));
   }
 
+  // As the last change of the request, or the end of one that changes nothing, does it.
+  void Record(Sessions::Admission* admission, int64_t delta = 0) {
+    ASSERT_TRUE(admission->status.ok()) << admission->status;
+    admission->ticket.RecordAnswer();
+    admission->ticket.answering()->record.delta = delta;
+    ASSERT_TRUE(Await(journal.Record(&admission->ticket)).ok());
+    EXPECT_TRUE(admission->ticket.answering()->stored);
+  }
+  size_t Stored() { return kv.Scan("A", PrefixEnd("A"), 1000)->size(); }
+
   MemKv kv;
   MemBlockStore disk{4096};
   Space space{&disk, "memory"};
+  Journal journal{&kv, &disk, &space};
   ServiceLease lease;
   Sessions sessions{&kv, &space, &RealClock(), &lease};
 };
@@ -46,6 +58,77 @@ TEST_F(SessionsTest, ALowWaterAboveItsOwnRequestIsRefused) {
   EXPECT_EQ(ToErrno(Admit(5, 1, ~uint64_t{0}).status), EPROTO);
   EXPECT_TRUE(Admit(5, 0, ~uint64_t{0}).status.ok());  // not a mutation: it has none
   Do(5, 1, 1);
+}
+
+// The repeat would undo what others have written since.
+TEST_F(SessionsTest, AnAnswerSurvivesARestart) {
+  Sessions::Admission admission = Admit(5, 3, 2);
+  Record(&admission, -4);
+  Sessions next(&kv, &space, &RealClock(), &lease);
+  ASSERT_TRUE(next.Load().ok());
+  EXPECT_EQ(Await(next.Admit(5, 3, 2)).recorded, -4);
+  EXPECT_EQ(ToErrno(Await(next.Admit(5, 1, 1)).status), ESTALE);
+  EXPECT_TRUE(Await(next.Admit(5, 4, 4)).status.ok());
+  EXPECT_EQ(ToErrno(Await(next.Admit(5, 3, 2)).status), ESTALE);  // acknowledged by then
+}
+
+// As many as were under way at a time, not as many as there were.
+TEST_F(SessionsTest, AFewRecordsForEachSession) {
+  for (uint64_t sequence = 1; sequence <= 100; ++sequence) {
+    Sessions::Admission admission = Admit(5, sequence, sequence < 3 ? 1 : sequence - 2);
+    Record(&admission);
+    admission.ticket.Finish("done");
+  }
+  EXPECT_LE(Stored(), 4u);
+  std::vector<SessionId> fenced(1, 5);
+  ASSERT_TRUE(Await(sessions.Fence(std::move(fenced))).ok());
+  EXPECT_EQ(Stored(), 0u);
+}
+
+TEST_F(SessionsTest, NobodyIsLeftOutWhenSlotsAreFoundAgain) {
+  std::vector<Sessions::Admission> under_way;
+  for (uint64_t sequence = 1; sequence <= 5; ++sequence) under_way.push_back(Admit(5, sequence, 1));
+  Record(&under_way[1]);
+  Record(&under_way[3]);
+  Sessions next(&kv, &space, &RealClock(), &lease);
+  ASSERT_TRUE(next.Load().ok());
+  std::vector<Sessions::Admission> repeated;
+  for (uint64_t sequence = 1; sequence <= 6; ++sequence)
+    repeated.push_back(Await(next.Admit(5, sequence, 1)));
+  std::set<uint32_t> slots;
+  for (size_t i : {0, 2, 4, 5}) {
+    ASSERT_FALSE(repeated[i].recorded.has_value()) << i;
+    repeated[i].ticket.RecordAnswer();
+    slots.insert(repeated[i].ticket.answering()->slot.slot);
+  }
+  EXPECT_TRUE(repeated[1].recorded.has_value() && repeated[3].recorded.has_value());
+  EXPECT_EQ(slots, (std::set<uint32_t>{0, 2, 4, 5})) << "beside those of the answers that are there";
+}
+
+// Whoever never acknowledges anything must not fill the server.
+TEST_F(SessionsTest, TheAnswersOfASessionAreBounded) {
+  for (uint64_t sequence = 1; sequence <= kMaxAnswerSlots; ++sequence) Do(5, sequence, 1);
+  Sessions::Admission more = Admit(5, kMaxAnswerSlots + 1, 1);
+  EXPECT_TRUE(IsRetryable(more.status)) << more.status;
+  EXPECT_EQ(Admit(5, 7, 1).answer, "answer 7");
+  Do(5, kMaxAnswerSlots + 1, 2);
+  Do(6, 1, 1);
+}
+
+TEST_F(SessionsTest, SilentSessionsAreForgottenAndReadersAreNotKept) {
+  (void)Admit(8, 0, 0);
+  EXPECT_EQ(sessions.size(), 0u);
+  {
+    Sessions::Admission admission = Admit(5, 1, 1);
+    Record(&admission);
+    admission.ticket.Finish("done");
+  }
+  Do(0, 1, 1);  // the MDS, which is never forgotten
+  ASSERT_TRUE(Await(sessions.ForgetSilent(std::chrono::hours(1))).ok());
+  EXPECT_EQ(sessions.size(), 2u);
+  ASSERT_TRUE(Await(sessions.ForgetSilent(Duration(0))).ok());
+  EXPECT_EQ(sessions.size(), 1u);
+  EXPECT_EQ(Stored(), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,138 @@
+// What a commit puts into the store, and when blocks that it has unmapped become free.
+#include "server/object/journal.h"
+
+#include <cerrno>
+
+#include "tests/server/object/journal_fixture.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr ObjectId kJournaled{9, 0};
+
+TEST_F(JournalTest, AChangeIsOneBatchWithItsUndoRecord) {
+  ObjectState object(kJournaled);
+  auto committed = Put(&object, 3, 100, 'a');
+  ASSERT_TRUE(committed.ok()) << committed.status();
+  EXPECT_TRUE(committed->made);
+  EXPECT_EQ(committed->delta, 1);
+  EXPECT_EQ(kv_.unsynced_batches(), 1u);
+  EXPECT_EQ(Mapped(kJournaled, 3), 100u);
+  EXPECT_EQ(object.Record()->size, 4 * kBlockSize);
+  EXPECT_EQ(LoadObject(&kv_, kJournaled).value(), object.Record());
+  EXPECT_EQ(journal_->waiting_records(), 1u);
+  committed = Put(&object, 3, 101, 'b');
+  EXPECT_FALSE(committed->made);
+  EXPECT_EQ(committed->delta, 0);
+  EXPECT_EQ(object.Record()->version, 2u);
+  EXPECT_EQ(Count("U"), 2u);
+}
+
+// Until the erasure of an undo record is itself on stable storage, a recovery may need the block that it
+// names.
+TEST_F(JournalTest, AFreedBlockIsFreeAfterTheSecondSync) {
+  ObjectState object(kJournaled);
+  ASSERT_TRUE(space_->allocator().MarkUsed(100) && space_->allocator().MarkUsed(101));
+  ASSERT_TRUE(Put(&object, 0, 100, 'a').ok());
+  ASSERT_TRUE(Put(&object, 0, 101, 'b').ok());
+  EXPECT_EQ(journal_->waiting_blocks(), 1u);
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_EQ(Count("U"), 0u);
+  EXPECT_TRUE(space_->allocator().IsUsed(100));
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_FALSE(space_->allocator().IsUsed(100));
+  EXPECT_TRUE(space_->allocator().IsUsed(101));
+  EXPECT_EQ(journal_->waiting_blocks(), 0u);
+  EXPECT_FALSE(Await(journal_->Reclaim()).value());
+}
+
+TEST_F(JournalTest, ASyncThatFailsRetiresNothing) {
+  ObjectState object(kJournaled);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a').ok());
+  disk_.SetFaultHook([](MemBlockStore::Operation operation, uint64_t, uint64_t) {
+    return operation == MemBlockStore::Operation::kFlush ? ErrnoError(EIO, "no flush") : OkStatus();
+  });
+  EXPECT_EQ(ToErrno(Await(journal_->Sync())), EIO);
+  EXPECT_EQ(Count("U"), 1u);
+  disk_.SetFaultHook(nullptr);
+  EXPECT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_EQ(Count("U"), 0u);
+}
+
+TEST_F(JournalTest, ACommitThatFailsHasChangedNothing) {
+  ObjectState object(kJournaled);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a').ok());
+  TestRequest request(5, 0, 1);
+  kv_.SetCommitHook([](const KvBatch&) { return ErrnoError(ENOSPC, "full"); });
+  EXPECT_EQ(ToErrno(Put(&object, 0, 101, 'b', &request, true).status()), ENOSPC);
+  kv_.SetCommitHook(nullptr);
+  EXPECT_EQ(object.Record()->version, 1u);
+  EXPECT_EQ(Mapped(kJournaled, 0), 100u);
+  EXPECT_EQ(journal_->waiting_blocks(), 0u) << "the old block is in use as before";
+  EXPECT_FALSE(request.answer.stored);
+  EXPECT_FALSE(Answer(5, 0).has_value());
+  EXPECT_EQ(request.committing, 0);
+  EXPECT_TRUE(Put(&object, 0, 101, 'b', &request, true).ok());
+  EXPECT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_EQ(Count("U"), 0u) << "the failed one holds nothing up";
+}
+
+TEST_F(JournalTest, TheLastChangeOfARequestTakesItsAnswerAlong) {
+  ObjectState object(kJournaled), another({9, 1});
+  TestRequest request(5, 2, 7);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a', &request).ok());
+  ASSERT_TRUE(Put(&object, 1, 101, 'b', &request).ok());
+  EXPECT_FALSE(Answer(5, 2).has_value()) << "it is not done yet";
+  ASSERT_TRUE(Put(&another, 0, 102, 'c', &request, true).ok());
+  EXPECT_EQ(Answer(5, 2), (AnswerRecord{7, 1, 3}));
+  EXPECT_TRUE(request.answer.stored);
+  EXPECT_EQ(kv_.unsynced_batches(), 3u) << "the answer costs no batch of its own";
+}
+
+TEST_F(JournalTest, AnAnswerWithoutAChangeIsRecordedByItself) {
+  TestRequest request(5, 2, 7);
+  ASSERT_TRUE(Await(journal_->Record(&request)).ok());
+  EXPECT_EQ(Answer(5, 2), (AnswerRecord{7, 1, 0}));
+  EXPECT_EQ(Count("O"), 0u);
+  TestRequest fenced(6, 0, 1);
+  fenced.refusal = ErrnoError(ESTALE, "fenced");
+  EXPECT_EQ(ToErrno(Await(journal_->Record(&fenced))), ESTALE);
+  EXPECT_FALSE(Answer(6, 0).has_value());
+}
+
+TEST_F(JournalTest, TheOriginatorHasTheLastWord) {
+  ObjectState object(kJournaled);
+  TestRequest request(5, 0, 1);
+  request.refusal = ErrnoError(ESTALE, "fenced meanwhile");
+  EXPECT_EQ(ToErrno(Put(&object, 0, 100, 'a', &request, true).status()), ESTALE);
+  EXPECT_EQ(kv_.unsynced_batches(), 0u);
+  EXPECT_EQ(journal_->waiting_records(), 0u);
+  EXPECT_FALSE(object.Record().has_value());
+}
+
+TEST_F(JournalTest, AGrowthRecordGoesWhenTheMdtKnowsTheEnd) {
+  ObjectState object(kJournaled);
+  TestRequest request(5, 0, 1);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a', &request).ok());
+  EXPECT_EQ(Count("W"), 1u);
+  ASSERT_TRUE(Put(&object, 1, 101, 'b', &request).ok());
+  EXPECT_EQ(Count("W"), 1u);
+  ASSERT_TRUE(Await(journal_->Settle(&object, 5, 1)).ok());
+  EXPECT_EQ(Count("W"), 1u) << "the object has changed since version 1";
+  ASSERT_TRUE(Await(journal_->Settle(&object, 5, 2)).ok());
+  EXPECT_EQ(Count("W"), 0u);
+  ASSERT_TRUE(Put(&object, 2, 102, 'c', &request).ok());
+  EXPECT_EQ(Count("W"), 1u);
+}
+
+TEST_F(JournalTest, AClosedJournalChangesNothing) {
+  ObjectState object(kJournaled);
+  TestRequest request(5, 0, 1);
+  journal_->Close();
+  EXPECT_EQ(ToErrno(Put(&object, 0, 100, 'a').status()), ESHUTDOWN);
+  EXPECT_EQ(ToErrno(Await(journal_->Record(&request))), ESHUTDOWN);
+  EXPECT_EQ(kv_.unsynced_batches(), 0u);
+}
+
+}  // namespace
+}  // namespace nacre::ost
