@@ -33,11 +33,11 @@ namespace nacre::client {
 inline constexpr uint64_t kRecordRoom = 1024;
 inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
 
-// Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
-#define NACRE_ENTER(pass)                                  \
-  Gate::Pass pass = gate_.TryEnter();                      \
-  if (!pass) pass = co_await gate_.EnterUnlessCancelled(); \
-  if (!pass) co_return GivenUp()
+// Passes the gate, without a coroutine where it is open and the leases are good. Who is cancelled before
+// gives up.
+#define NACRE_ENTER(pass)       \
+  Gate::Pass pass = TryEnter(); \
+  if (!pass) CO_RETURN_IF_ERROR(co_await Enter(&pass))
 inline Status GivenUp() { return ErrnoError(EINTR, "nobody waits for this operation any more"); }
 
 // In whose name the MDS is to do it.
@@ -119,8 +119,23 @@ class Core final : public FileSystem {
   void OnPush(proto::Push push);
   void OnEvicted(uint64_t epoch);
   Task<void> StartAnew(uint64_t epoch);
+  // --- the end (unmount.cc) ---
+  Task<void> LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended);
+  Status TellLoss();
+  std::vector<std::string> PathsOf(const std::vector<Fid>& files);
+  // --- the time for which leases are good (expiry.cc) ---
+  bool LeasesGood() const;
+  bool MayEnter() const;
+  Gate::Pass TryEnter();
+  Task<Status> Enter(Gate::Pass* pass);
+  Task<Status> AwaitChange(OneShot<Unit> change, Duration begin);
+  Task<Status> AwaitStillGood(HandlePtr handle);
+  void OnLeasesConfirmed();
+  void WakeEntering();
+  void OnRunOut();
   void TakeMap(const proto::ClusterMap& map);
-  proto::Reclaim Held();
+  Task<void> SendRest(std::shared_ptr<Status> sent, OneShot<Unit> ended);
+  std::vector<proto::Reclaim> Held();
   void BeginLease(const proto::Lease& lease, uint64_t epoch);
   Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
@@ -211,11 +226,13 @@ class Core final : public FileSystem {
   Task<Status> SendClosed(InodePtr inode, bool last);
   Task<Status> SendUnsent(InodePtr inode);
   Task<Status> SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename);
+  bool MayAnswerEarly() const { return names_behind_ && LeasesGood(); }
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
   void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   void Distrust(const BehindChange& change, const Status& why);
 
   // --- what is known (lookup.cc) ---
+  Duration PromiseNow() const;
   Known MakeKnown(Inode& inode);
   Known Learn(const proto::Attr& attr);            // under the lease: keeps it
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
@@ -402,6 +419,8 @@ class Core final : public FileSystem {
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;
+  std::vector<OneShot<Unit>> entering_;  // wait for leases that are good again, or for a new session
+  std::unique_ptr<TimerHandle> run_out_timer_;
   bool stopping_ = false;
 };
 

@@ -19,6 +19,7 @@ void Core::OnEvicted(uint64_t epoch) {
     std::lock_guard order(behind_mutex_);
     if (own_fid_epoch_ < epoch) own_fid_ = {};
   }
+  WakeEntering();  // who waits for good leases inside the gate
   Background(StartAnew(epoch));
 }
 
@@ -45,6 +46,7 @@ Task<void> Core::StartAnew(uint64_t epoch) {
     lease_id = lease_epoch_ == epoch ? lease_id_ : 0;
   }
   gate_.Open();
+  WakeEntering();
   if (lease_id != 0) co_await TakeLease(lease_id);  // granted by the new session meanwhile
   co_await InvalidateKernel(std::move(paged));
 }

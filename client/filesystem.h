@@ -42,7 +42,11 @@ struct Options {
   Duration write_behind =
       std::chrono::seconds(5);  // dirty data and sizes are sent after so long at the latest
   Duration kernel_cache =
-      std::chrono::seconds(1);     // how long the kernel may trust an answer given under the filesystem lease
+      std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
+  // At the unmount: how long it is tried to write back what is held back, while a server is away.
+  Duration unmount_patience = std::chrono::seconds(30);
+  // A bug planted for the simulation: what is cached is used for as long as the MDS does not object.
+  bool plant_no_expiry = false;
   bool caching = true;             // false: ask for no leases, cache nothing
   bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there
   bool verify = true;              // check arriving data against its checksums
@@ -131,6 +135,7 @@ struct Seen {  // for nacre status and bench
   std::vector<std::string> paths;
   uint64_t cached_bytes = 0, dirty_bytes = 0, inodes = 0;
   bool filesystem_lease = false;
+  bool connected = false;  // to the MDS
   // Changes on their way to the MDS are counted in their order: the newest one whose caller has been answered
   // already, and the newest one that the MDS has done.
   uint64_t early_answered = 0;

@@ -1,8 +1,21 @@
 #include "client/gate.h"
 
+#include <algorithm>
+
+#include "client/within.h"
 #include "common/cancellation.h"
 
 namespace nacre::client {
+namespace {
+
+// How long it stays closed with somebody inside: doubles, so that slow operations come to their end.
+constexpr Duration kFirstClosedFor = 250ms;
+constexpr Duration kMostClosedFor = 4s;
+constexpr Duration kOpenFor = 1s;  // before the next try
+
+Task<void> Until(OneShot<Unit> event) { co_await event.Wait(); }
+
+}  // namespace
 
 Gate::Pass Gate::TryEnter() {
   std::lock_guard lock(mutex_);
@@ -41,18 +54,32 @@ Task<Gate::Pass> Gate::EnterUnlessCancelled() {
   }
 }
 
-Task<void> Gate::Close() {
+Task<bool> Gate::Shut(OneShot<Unit> empty) {
   AsyncMutex::Guard turn = co_await closer_.Lock();
+  std::lock_guard lock(mutex_);
+  closed_by_ = std::move(turn);
+  closed_ = true;
+  if (inside_ == 0) co_return true;
+  empty_.push_back(empty);
+  co_return false;
+}
+
+Task<void> Gate::Close() {
   OneShot<Unit> empty;
-  bool wait;
-  {
-    std::lock_guard lock(mutex_);
-    closed_by_ = std::move(turn);
-    closed_ = true;
-    wait = inside_ > 0;
-    if (wait) empty_.push_back(empty);
+  const bool nobody = co_await Shut(empty);
+  if (!nobody) co_await empty.Wait();
+}
+
+Task<void> Gate::CloseBetween(Clock& clock) {
+  for (Duration closed_for = kFirstClosedFor;; closed_for = std::min(2 * closed_for, kMostClosedFor)) {
+    OneShot<Unit> empty;
+    const bool nobody = co_await Shut(empty);
+    if (nobody) co_return;
+    const bool left = co_await EndsWithin(clock, closed_for, Until(empty));
+    if (left) co_return;
+    Open();
+    co_await clock.Sleep(kOpenFor);
   }
-  if (wait) co_await empty.Wait();
 }
 
 void Gate::Open() {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/task.h"
 
 namespace nacre::client {
@@ -41,11 +42,17 @@ class Gate {
 
   // One closer at a time: the others wait for their turn.
   Task<void> Close();
+  // As Close, for those who do not know that everybody inside comes out soon (one may be waiting for a server
+  // that is dead): keeps others out for moments only, and opens for longer in between, until nobody is
+  // inside.
+  Task<void> CloseBetween(Clock& clock);
   void Open();
 
  private:
   Pass EnterOrQueue(const OneShot<Unit>& opened);
   void Out();
+  // Closes it in its turn. True: nobody is inside; else `empty` is set when that is so.
+  Task<bool> Shut(OneShot<Unit> empty);
 
   AsyncMutex closer_;
   AsyncMutex::Guard closed_by_;

@@ -5,10 +5,16 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/within.h"
 #include "common/log.h"
 
 namespace nacre::client {
 namespace {
+
+// Of what is still to be sent when the gate has been closed.
+constexpr Duration kFlushPatience = 5s;
+
+constexpr int kEntriesOfReclaim = 4000;  // some hundred KiB
 
 void AddReadLease(const Inode& inode, uint64_t id, proto::Reclaim* held) {
   proto::Lease* lease = held->add_leases();
@@ -44,7 +50,7 @@ void Core::BeginLease(const proto::Lease& lease, uint64_t epoch) {
 // Nothing is done if the lease was lost or revoked before its turn came; nor if what is here is still of an
 // earlier session: StartAnew takes it then.
 Task<void> Core::TakeLease(uint64_t lease_id) {
-  co_await gate_.Close();
+  co_await gate_.CloseBetween(environment_.clock);
   bool mine;
   {
     std::lock_guard lock(mutex_);
@@ -58,11 +64,27 @@ Task<void> Core::TakeLease(uint64_t lease_id) {
   gate_.Open();
 }
 
-// Everything held back is sent and every open file reported before anything else is let in; only then the
-// kernel is made to forget, with operations going on (its pages may be waiting for them), and the lease
-// released. Pages that come meanwhile have leases of their own (HoldPages).
+// Most of what is held back is sent while operations go on, so that one whose server is away keeps nobody but
+// the MDS waiting; the rest with the gate closed, which is soon over, or tried again. Then every open file is
+// reported before anything else is let in; only then the kernel is made to forget, with operations going on
+// (its pages may be waiting for them), and the lease released. Pages that come meanwhile have leases of their
+// own (HoldPages).
 Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
-  co_await gate_.Close();
+  Duration promised{0};
+  for (;;) {
+    if (cached()) (void)co_await SendEverything();
+    co_await gate_.CloseBetween(environment_.clock);
+    promised = environment_.clock.Now();
+    if (!cached()) break;
+    auto sent = std::make_shared<Status>();
+    OneShot<Unit> ended;
+    const bool all = co_await EndsWithin(environment_.clock, kFlushPatience, SendRest(sent, ended));
+    if (all && !sent->ok())
+      LogError("giving the lease up: not everything could be written back: %s", std::string(sent->message()));
+    if (all) break;
+    gate_.Open();
+    co_await ended.Wait();
+  }
   const uint64_t epoch = session_->epoch();
   bool mine;
   {
@@ -75,21 +97,17 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
     co_return co_await ReleaseLease(epoch, lease_id);
   }
   const bool was_cached = cached_.load();
-  const Duration promised = environment_.clock.Now();
-  if (was_cached) {
-    Status sent = co_await SendEverything();
-    if (!sent.ok())
-      LogError("giving the lease up: not everything could be written back: %s", std::string(sent.message()));
-  }
   for (const InodePtr& inode : inodes_->All()) {
     std::lock_guard lock(inode->mutex);
     inode->told = inode->opens;
   }
-  proto::MetadataRequest reclaim;
-  *reclaim.mutable_reclaim() = Held();
-  reclaim.mutable_reclaim()->clear_leases();
-  auto reclaimed = co_await AskAsSystem(std::move(reclaim));
-  if (!reclaimed.ok()) LogError("giving the lease up: %s", std::string(reclaimed.status().message()));
+  for (proto::Reclaim& part : Held()) {
+    proto::MetadataRequest reclaim;
+    *reclaim.mutable_reclaim() = std::move(part);
+    reclaim.mutable_reclaim()->clear_leases();
+    auto reclaimed = co_await AskAsSystem(std::move(reclaim));
+    if (!reclaimed.ok()) LogError("giving the lease up: %s", std::string(reclaimed.status().message()));
+  }
   if (was_cached) {
     for (const InodePtr& inode : inodes_->All()) cache_->Drop(inode->data, 0, UINT64_MAX, nullptr);
     inodes_->Forget();
@@ -97,18 +115,24 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   cached_.store(false, std::memory_order_release);
   std::vector<Fid> paged = WithPages();
   gate_.Open();
+  WakeEntering();
 
   if (was_cached) {
     co_await InvalidateKernel(std::move(paged));
     Duration left = promised + options_.kernel_cache - environment_.clock.Now();
     if (left > 0ns) co_await environment_.clock.Sleep(left);
-    co_await targets_->ReturnGrants(epoch);
   }
   {
     std::lock_guard lock(mutex_);
     if (lease_id_ == lease_id) lease_id_ = 0;
   }
   co_await ReleaseLease(epoch, lease_id);
+  if (was_cached) co_await targets_->ReturnGrants(epoch);
+}
+
+Task<void> Core::SendRest(std::shared_ptr<Status> sent, OneShot<Unit> ended) {
+  *sent = co_await SendEverything();
+  ended.Set({});
 }
 
 Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
@@ -118,10 +142,20 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
-// What this client holds: for the MDS after a lost stream, and when the lease goes.
-proto::Reclaim Core::Held() {
+// What this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a bounded
+// size.
+std::vector<proto::Reclaim> Core::Held() {
   ++times_held_;  // before anything is counted: a close that comes later is not in it
-  proto::Reclaim held;
+  std::vector<proto::Reclaim> parts(1);
+  proto::Reclaim leases;  // all in the last message: the MDS ends those that it does not name
+  int entries = 0;
+  auto part = [&]() -> proto::Reclaim* {
+    if (entries++ == kEntriesOfReclaim) {
+      parts.emplace_back();
+      entries = 1;
+    }
+    return &parts.back();
+  };
   std::vector<InodePtr> inodes;  // none: what is still here has gone with an earlier session
   if (epoch_ == session_->epoch()) inodes = inodes_->All();
   for (const InodePtr& inode : inodes) {
@@ -130,23 +164,24 @@ proto::Reclaim Core::Held() {
     if (inode->kept_open) count = std::max(count, 1u);
     if (count > 0) {
       ++inode->named;
-      proto::OpenFile* open = held.add_opens();
+      proto::OpenFile* open = part()->add_opens();
       *open->mutable_fid() = ToProto(inode->fid);
       open->set_count(count);
       open->set_write(inode->write_opens > 0);
     }
-    for (const proto::LockRange& lock_range : inode->locks) *held.add_locks() = lock_range;
-    if (inode->pages.lease != 0) AddReadLease(*inode, inode->pages.lease, &held);
-    for (uint64_t lease : inode->pages.leaving) AddReadLease(*inode, lease, &held);
+    for (const proto::LockRange& lock_range : inode->locks) *part()->add_locks() = lock_range;
+    if (inode->pages.lease != 0) AddReadLease(*inode, inode->pages.lease, &leases);
+    for (uint64_t lease : inode->pages.leaving) AddReadLease(*inode, lease, &leases);
   }
+  if (leases.leases_size() > 0) parts.push_back(std::move(leases));
   std::lock_guard lock(mutex_);
   if (lease_id_ != 0) {
-    proto::Lease* lease = held.add_leases();
+    proto::Lease* lease = parts.back().add_leases();
     *lease->mutable_resource() = ToProto(kFilesystemFid);
     lease->set_mode(proto::LEASE_WRITE);
     lease->set_id(lease_id_);
   }
-  return held;
+  return parts;
 }
 
 }  // namespace nacre::client

@@ -1,6 +1,7 @@
 // Lookup, getattr, readlink, statfs, and what is learned from the MDS's answers.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "client/core.h"
@@ -8,12 +9,20 @@
 #include "common/limits.h"
 
 namespace nacre::client {
+
+// How long the kernel may trust what it is told now. Not beyond the end of the leases by the clock.
+Duration Core::PromiseNow() const {
+  if (!cached()) return Duration(0);
+  const Duration left = session_->leases_end() - environment_.clock.Coarse();
+  return std::clamp<Duration>(left, 0ns, options_.kernel_cache);
+}
+
 // The kernel runs a file with the setuid and setgid bits that it knows, and does not know that a write takes
 // them.
 Known Core::MakeKnown(Inode& inode) {
   std::lock_guard lock(inode.mutex);
   const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
-  return {inode.Effective(), cached() && !gives_rights ? options_.kernel_cache : Duration(0)};
+  return {inode.Effective(), gives_rights ? Duration(0) : PromiseNow()};
 }
 
 Known Core::Learn(const proto::Attr& attr) {
@@ -47,7 +56,7 @@ InodePtr Core::LearnEntry(const proto::Entry& entry) {
 Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string name,
                                    Duration* negative_valid) {
   NACRE_ENTER(pass);
-  *negative_valid = cached() ? options_.kernel_cache : Duration(0);
+  *negative_valid = PromiseNow();
   if (name.size() > kMaxName) {
     co_return ErrnoError(ENAMETOOLONG,
                          absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));

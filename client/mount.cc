@@ -1,4 +1,4 @@
-// Mounting, unmounting, and what the session tells: the hooks.
+// Mounting, and what the session tells: the hooks. Unmounting: unmount.cc.
 #include <algorithm>
 #include <cerrno>
 
@@ -38,6 +38,7 @@ Core::Core(Environment environment, Options options)
 Core::~Core() {
   std::lock_guard lock(mutex_);
   write_behind_timer_.reset();
+  run_out_timer_.reset();
 }
 
 Task<Status> Core::Start() {
@@ -66,6 +67,7 @@ Task<Status> Core::Start() {
     for (proto::PathState& state : targets_->PathStates()) *keep_alive->add_path_states() = std::move(state);
     keep_alive->set_resident_bytes(ResidentBytes());
   };
+  hooks.leases_confirmed = [this] { OnLeasesConfirmed(); };
   hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { names_behind_ = reply.names_behind(); };
   session_ = std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
                                        environment_.metadata, options_.retry, options_.name,
@@ -114,24 +116,6 @@ Task<void> Core::Abandon() {
   co_await session_->End(false);
   co_await DrainBackground();
   targets_->Close();
-}
-
-Task<Status> Core::Unmount() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-    write_behind_timer_.reset();
-  }
-  co_await gate_.Close();
-  gate_.Open();
-  Status sent = co_await SendEverything();
-  co_await queue_->Drain();
-  co_await DrainBackground();
-  co_await targets_->ReturnGrants(session_->epoch());
-  co_await session_->End(true);
-  co_await DrainBackground();  // what came before the end
-  targets_->Close();
-  co_return sent;
 }
 
 void Core::SetInvalidation(Invalidation invalidation) {
@@ -210,6 +194,7 @@ Seen Core::Look() {
   seen.dirty_bytes = cache_->dirty_bytes();
   seen.inodes = inodes_->count();
   seen.filesystem_lease = cached();
+  seen.connected = session_->connected();
   seen.early_answered = early_answered_;
   seen.early_done = queue_->answered();
   return seen;

@@ -195,7 +195,7 @@ void Core::DistrustName(Inode& directory, const std::string& name) {
 InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
                              proto::MetadataRequest request) {
   proto::Mknod& mknod = *request.mutable_mknod();
-  if (!names_behind_ || !PlainName(name) || !PlainType(caller, mknod)) return nullptr;
+  if (!MayAnswerEarly() || !PlainName(name) || !PlainType(caller, mknod)) return nullptr;
   std::lock_guard order(behind_mutex_);
   std::optional<NameLock> lock = NameLock::TryTake(directory, name);
   if (!lock || own_fid_.sequence == 0 || own_fid_.object == UINT32_MAX) return nullptr;
@@ -239,7 +239,7 @@ bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
 
 bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
                            proto::MetadataRequest request) {
-  if (!names_behind_ || !PlainName(name)) return false;
+  if (!MayAnswerEarly() || !PlainName(name)) return false;
   const bool is_directory = request.unlink().directory();
   NameKnown known = FindName(*directory, name);
   InodePtr victim = known.fid ? inodes_->Find(known.fid) : nullptr;
@@ -346,7 +346,7 @@ bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool*
 bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
                            proto::MetadataRequest request) {
   const uint32_t flags = request.rename().flags();
-  if (!names_behind_ || (flags & ~static_cast<uint32_t>(RENAME_NOREPLACE)) != 0) return false;
+  if (!MayAnswerEarly() || (flags & ~static_cast<uint32_t>(RENAME_NOREPLACE)) != 0) return false;
   if (!PlainName(request.rename().name()) || !PlainName(request.rename().new_name())) return false;
   std::optional<BehindRename> rename = FindRename(from, to, request.rename());
   if (!rename) return false;
@@ -379,7 +379,7 @@ bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const Ino
 
 bool Core::TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
                             proto::MetadataRequest request) {
-  if (!names_behind_) return false;
+  if (!MayAnswerEarly()) return false;
   std::lock_guard order(behind_mutex_);
   *request.mutable_time() = ToProto(environment_.clock.Wall());
   BehindChange change{inode, 0, nullptr, {}};

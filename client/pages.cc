@@ -27,6 +27,7 @@ KernelPages Core::PagesFor(const HandlePtr& handle) {
 Task<Status> Core::HoldPages(HandlePtr handle) {
   Inode& inode = *handle->inode;
   for (;;) {
+    if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
     CO_RETURN_IF_ERROR(CheckHandle(*handle));
     uint64_t recalls = 0, held = 0;
     {

@@ -35,19 +35,22 @@ Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t 
   if (size > std::min<uint64_t>(kMostPinned, cache_->max_allocation() * kChunkSize / 2)) {
     co_return co_await ReadLarge(handle, offset, size);
   }
-  if (cached()) co_return co_await ReadCached(handle, offset, size);
-  co_return co_await ReadThrough(handle, offset, size);
+  if (!cached()) co_return co_await ReadThrough(handle, offset, size);
+  auto read = co_await ReadCached(handle, offset, size);
+  if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));  // they ran out while it waited
+  co_return read;
 }
 
 // More than the cache should hold in place for one reader: gathered in memory of its own.
 Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, size_t size) {
   auto buffer = std::make_shared<std::string>();
   const uint64_t most = std::min<uint64_t>(kMostPinned, cache_->max_allocation() * kChunkSize / 2);
+  const bool cached = this->cached();
   while (buffer->size() < size) {
     size_t want = std::min<uint64_t>(most, size - buffer->size());
     uint64_t at = offset + buffer->size();
     StatusOr<ReadResult> part = ErrnoError(EIO, "nothing read");
-    if (cached()) {
+    if (cached) {
       part = co_await ReadCached(handle, at, want);
     } else {
       part = co_await ReadThrough(handle, at, want);
@@ -58,6 +61,7 @@ Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, si
     }
     if (part->size < want) break;
   }
+  if (cached && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   co_return Slice(std::move(buffer), 0, size);
 }
 
@@ -171,7 +175,7 @@ void Core::ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint
   }
   while (begin < end) {
     uint64_t next = std::min((begin / kPiece + 1) * kPiece, end);
-    Gate::Pass pass = gate_.TryEnter();
+    Gate::Pass pass = TryEnter();
     if (!pass) return;
     Background(FetchAhead(handle->inode, begin, next, std::move(pass)));
     begin = next;

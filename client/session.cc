@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "client/within.h"
 #include "common/cancellation.h"
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
 
 namespace nacre::client {
+namespace {
+
+constexpr Duration kGoodbyePatience = 5s;
+
+}  // namespace
 
 Session::Session(Executor executor, Clock& clock, Random& random,
                  std::shared_ptr<MetadataConnector> connector, RetryPolicy policy, std::string name,
@@ -26,11 +32,6 @@ Session::Session(Executor executor, Clock& clock, Random& random,
 SessionId Session::id() const {
   std::lock_guard lock(mutex_);
   return id_;
-}
-
-uint64_t Session::epoch() const {
-  std::lock_guard lock(mutex_);
-  return epoch_;
 }
 
 uint64_t Session::mutations() const {
@@ -122,6 +123,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     connect->set_cluster_uuid(cluster_uuid_);
     request.set_low_water(LowWater());
   }
+  const Duration sent = clock_.Now();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
   Status status = FromProto(reply.status());
   if (!status.ok()) {
@@ -138,19 +140,34 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
       co_return reclaimed;
     }
   }
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   CO_RETURN_IF_ERROR(CheckConnectingLocked(connection, epoch));
   id_ = connected.session();
   cluster_uuid_ = connected.cluster_uuid();
-  keep_alive_ = std::max<Duration>(std::chrono::milliseconds(connected.lease_ms()) / 3, 100ms);
+  lease_ = std::chrono::milliseconds(connected.lease_ms());
+  keep_alive_ = std::max<Duration>(lease_ / 3, 100ms);
+  ConfirmLocked(sent);
   channel_ = std::move(channel);
   state_ = State::kConnected;
   Wake();
-  std::weak_ptr<Session> self = weak_from_this();
-  keep_alive_timer_ = clock_.After(executor_, keep_alive_, [self] {
-    if (auto session = self.lock()) Spawn(session->executor_, session->KeepAlive());
-  });
+  ArmKeepAliveLocked(sent);
+  lock.unlock();
+  hooks_.leases_confirmed();
   co_return connected;
+}
+
+void Session::ConfirmLocked(Duration sent) {
+  leases_end_ = std::max(leases_end_.load(), (sent + lease_).count());
+}
+
+// The next one goes out in time for the one sent then, however long its answer took.
+void Session::ArmKeepAliveLocked(Duration sent) {
+  constexpr Duration kLeast = 100ms;
+  const Duration pause = std::max<Duration>(sent + keep_alive_ - clock_.Now(), kLeast);
+  std::weak_ptr<Session> weak = weak_from_this();
+  keep_alive_timer_ = clock_.After(executor_, pause, [weak] {
+    if (auto self = weak.lock()) Spawn(self->executor_, self->KeepAlive());
+  });
 }
 
 // Whether the connection that is being made is still the one that is wanted.
@@ -167,14 +184,19 @@ Status Session::CheckConnectingLocked(uint64_t connection, uint64_t epoch) const
 }
 
 Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel) {
-  proto::MetadataRequest request;
-  *request.mutable_reclaim() = hooks_.held();
-  request.mutable_reclaim()->set_last(true);
-  request.set_session(id());
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
-  CO_RETURN_IF_ERROR(FromProto(reply.status()));
-  for (const proto::Fid& fid : reply.reclaim().lost()) {
-    LogWarning("file %s is gone although it was open here: the MDS lost it", FromProto(fid).ToString());
+  std::vector<proto::Reclaim> parts = hooks_.held();
+  if (parts.empty()) parts.emplace_back();
+  parts.back().set_last(true);
+  const SessionId session = id();
+  for (proto::Reclaim& part : parts) {
+    proto::MetadataRequest request;
+    *request.mutable_reclaim() = std::move(part);
+    request.set_session(session);
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
+    CO_RETURN_IF_ERROR(FromProto(reply.status()));
+    for (const proto::Fid& fid : reply.reclaim().lost()) {
+      LogWarning("file %s is gone although it was open here: the MDS lost it", FromProto(fid).ToString());
+    }
   }
   co_return OkStatus();
 }
@@ -249,6 +271,7 @@ void Session::Evict(std::string reason) {
     std::lock_guard lock(mutex_);
     if (state_ == State::kEnded || id_ == 0) return;
     epoch = ++epoch_;
+    leases_end_ = 0;
     id_ = 0;
     nonce_ = random_.Next();
     next_sequence_ = 1;
@@ -361,25 +384,37 @@ Task<void> Session::KeepAlive() {
   std::shared_ptr<Session> self = shared_from_this();
   proto::MetadataRequest request;
   hooks_.report(request.mutable_keep_alive());
-  auto reply = co_await CallOnce(epoch(), std::move(request));
+  const uint64_t epoch = this->epoch();
+  const Duration sent = clock_.Now();
+  auto reply = co_await CallOnce(epoch, std::move(request));
   if (!reply.ok()) LogDebug("keep-alive: %s", std::string(reply.status().message()));
-  if (reply.ok()) hooks_.kept_alive(reply->keep_alive());
+  if (reply.ok()) {
+    {
+      std::lock_guard lock(mutex_);
+      if (epoch == epoch_) ConfirmLocked(sent);
+    }
+    hooks_.kept_alive(reply->keep_alive());
+    hooks_.leases_confirmed();
+  }
   std::lock_guard lock(mutex_);
-  if (state_ != State::kConnected) co_return;
-  std::weak_ptr<Session> weak = self;
-  keep_alive_timer_ = clock_.After(executor_, keep_alive_, [weak] {
-    if (auto session = weak.lock()) Spawn(session->executor_, session->KeepAlive());
-  });
+  if (state_ == State::kConnected) ArmKeepAliveLocked(sent);
+}
+
+Task<void> Session::SayGoodbye() {
+  std::shared_ptr<Session> self = shared_from_this();
+  proto::MetadataRequest request;
+  request.mutable_disconnect();
+  auto reply = co_await CallOnce(epoch(), std::move(request));
+  if (!reply.ok())
+    LogWarning("the MDS was not told of the unmount: %s", std::string(reply.status().message()));
 }
 
 Task<void> Session::End(bool clean) {
-  if (clean) {
-    proto::MetadataRequest request;
-    request.mutable_disconnect();
-    auto reply = co_await CallOnce(epoch(), std::move(request));
-    if (!reply.ok())
-      LogWarning("the MDS was not told of the unmount: %s", std::string(reply.status().message()));
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::kConnected) clean = false;
   }
+  if (clean) (void)co_await EndsWithin(clock_, kGoodbyePatience, SayGoodbye());
   std::shared_ptr<MetadataChannel> channel;
   {
     std::lock_guard lock(mutex_);

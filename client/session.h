@@ -8,6 +8,7 @@
 
 #include <absl/functional/any_invocable.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,8 +30,8 @@ namespace nacre::client {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Hooks {
-    std::function<void(proto::Push)> push;  // revocations, grants, maps
-    std::function<proto::Reclaim()> held;   // what this client holds, for Reclaim
+    std::function<void(proto::Push)> push;              // revocations, grants, maps
+    std::function<std::vector<proto::Reclaim>()> held;  // what this client holds, in messages of any number
     // `fresh`: a new session, in this epoch. Called before calls go on; may be called again for the same
     // session and epoch if the stream was lost before they did.
     std::function<void(const proto::ConnectReply&, bool fresh, uint64_t epoch)> connected;
@@ -38,6 +39,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::function<void(uint64_t epoch)> evicted;
     std::function<void(proto::KeepAlive*)> report;  // fills in what nacre status shows
     std::function<void(const proto::KeepAliveReply&)> kept_alive;
+    std::function<void()> leases_confirmed;  // leases_end() has moved
   };
 
   Session(Executor executor, Clock& clock, Random& random, std::shared_ptr<MetadataConnector> connector,
@@ -67,12 +69,17 @@ class Session : public std::enable_shared_from_this<Session> {
   // number give up in the same way while there is none; a mutation once begun does not.
   Task<Status> WaitForStream();
 
-  // Says goodbye (`clean`: with Disconnect) and stops.
+  // Says goodbye (`clean`: with Disconnect, if there is a stream and for some seconds: the MDS notices by
+  // itself otherwise) and stops.
   Task<void> End(bool clean);
 
   SessionId id() const;
   // Rises with each eviction: what was got under an older one is gone.
-  uint64_t epoch() const;
+  uint64_t epoch() const { return epoch_; }
+  // Clock::Now until which this client may rely on what it holds (leases, opens, locks): so long after it has
+  // sent what the MDS has answered last as the MDS has said it would keep it for us (common/lease_time.h).
+  // Zero: nothing is held.
+  Duration leases_end() const { return Duration(leases_end_.load()); }
   // Rises with each mutation that is begun.
   uint64_t mutations() const;
   // Every mutation with a lower number has been answered.
@@ -95,6 +102,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void Lost(uint64_t connection, Status why);
   void Push(proto::Push push);
   void Evict(std::string reason);
+  // What was sent then has been answered. With the mutex held, as the next.
+  void ConfirmLocked(Duration sent);
+  void ArmKeepAliveLocked(Duration sent);
+  Task<void> SayGoodbye();
   Task<void> Reconnect(uint64_t connection);
   Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
   Status CheckConnecting(uint64_t connection, uint64_t epoch) const;
@@ -116,7 +127,9 @@ class Session : public std::enable_shared_from_this<Session> {
   State state_ = State::kConnecting;
   SessionId id_ = 0;
   uint64_t nonce_ = 0;
-  uint64_t epoch_ = 1;
+  std::atomic<uint64_t> epoch_{1};  // changed with the mutex held
+  Duration lease_{0};               // ConnectReply.lease_ms
+  std::atomic<Duration::rep> leases_end_{0};
   uint64_t connection_ = 0;  // number of the connection that is up or being made
   bool lost_ = false;        // that connection is lost already
   std::string cluster_uuid_;

@@ -114,7 +114,7 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
 // The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is
 // remembered from before is certain.
 Task<void> Core::ForgetLostChanges(uint64_t synced) {
-  co_await gate_.Close();
+  co_await gate_.CloseBetween(environment_.clock);
   for (const InodePtr& inode : inodes_->All()) {
     {
       std::lock_guard lock(inode->mutex);

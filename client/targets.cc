@@ -10,6 +10,7 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kGrantAhead = 16 << 20;  // asked for beyond the need, so that few writes have to ask
+constexpr Duration kReturnPatience = 2s;
 
 Status Evicted() {
   return ErrnoError(EIO, "this client's session was evicted while the request was under way");
@@ -164,13 +165,13 @@ bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {
   return false;
 }
 
-Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want) {
+Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation) {
   proto::ObjectRequest request;
   request.set_ost(ost);
   request.mutable_grant()->set_want(want);
   std::vector<MemorySpan> none;
-  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
-                      co_await Call(epoch, std::move(request), CallMemory::kNone, std::move(none)));
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(epoch, std::move(request), CallMemory::kNone,
+                                                              std::move(none), std::move(cancellation)));
   std::lock_guard lock(mutex_);
   if (epoch != epoch_) co_return Evicted();
   targets_[ost].granted = reply.grant();
@@ -180,14 +181,24 @@ Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want) {
 Task<bool> Targets::Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes) {
   uint64_t want = 0;
   if (TryReserve(ost, bytes, &want)) co_return true;
-  std::shared_ptr<AsyncMutex> asking;
-  {
-    std::lock_guard lock(mutex_);
-    asking = targets_[ost].asking;
-  }
+  const bool reserved = co_await AskAndReserve(epoch, ost, bytes, BeginAsking(ost));
+  std::lock_guard lock(mutex_);
+  --targets_[ost].asking_now;
+  co_return reserved;
+}
+
+std::shared_ptr<AsyncMutex> Targets::BeginAsking(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  ++targets_[ost].asking_now;
+  return targets_[ost].asking;
+}
+
+Task<bool> Targets::AskAndReserve(uint64_t epoch, OstIndex ost, uint64_t bytes,
+                                  std::shared_ptr<AsyncMutex> asking) {
+  uint64_t want = 0;
   AsyncMutex::Guard turn = co_await asking->Lock();
   if (TryReserve(ost, bytes, &want)) co_return true;  // who was before us asked for enough
-  Status asked = co_await Ask(epoch, ost, want + kGrantAhead);
+  Status asked = co_await Ask(epoch, ost, want + kGrantAhead, nullptr);
   if (!asked.ok()) {
     LogDebug("OST %d grants no space: %s", ost, std::string(asked.message()));
     co_return false;
@@ -208,27 +219,41 @@ void Targets::Used(OstIndex ost, uint64_t bytes) {
   target.granted -= std::min(target.granted, bytes);
 }
 
+// Where somebody is asking for more nothing is given back, so the turn is there at once; whoever asks
+// meanwhile waits for no longer than this does.
 Task<void> Targets::ReturnGrants(uint64_t epoch) {
   std::vector<OstIndex> osts;
   {
     std::lock_guard lock(mutex_);
     for (auto& [index, target] : targets_) {
-      if (target.granted > 0 && target.reserved == 0) osts.push_back(index);
-    }
-  }
-  for (OstIndex ost : osts) {
-    std::shared_ptr<AsyncMutex> asking;
-    {
-      std::lock_guard lock(mutex_);
-      Target& target = targets_[ost];
-      if (target.reserved > 0) continue;
+      if (target.granted == 0 || target.reserved > 0 || target.asking_now > 0) continue;
       target.granted = 0;  // nobody may count on it from here on
-      asking = target.asking;
+      ++target.asking_now;
+      osts.push_back(index);
     }
-    AsyncMutex::Guard turn = co_await asking->Lock();
-    Status asked = co_await Ask(epoch, ost, 0);
-    if (!asked.ok()) LogDebug("OST %d took no grant back: %s", ost, std::string(asked.message()));
   }
+  auto cancellation = std::make_shared<Cancellation>(clock_.Now() + kReturnPatience);
+  const Executor executor = co_await CurrentExecutor();
+  auto timer = clock_.After(executor, kReturnPatience, [cancellation] {
+    cancellation->Cancel(ErrnoError(ETIMEDOUT, "no answer in time"));
+  });
+  std::vector<Task<Unit>> returns;
+  for (OstIndex ost : osts) returns.push_back(ReturnGrant(epoch, ost, cancellation));
+  (void)co_await WhenAll(std::move(returns));
+}
+
+Task<Unit> Targets::ReturnGrant(uint64_t epoch, OstIndex ost, CancellationPtr cancellation) {
+  std::shared_ptr<AsyncMutex> asking;
+  {
+    std::lock_guard lock(mutex_);
+    asking = targets_[ost].asking;
+  }
+  AsyncMutex::Guard turn = co_await asking->Lock();
+  Status asked = co_await Ask(epoch, ost, 0, cancellation);
+  if (!asked.ok()) LogDebug("OST %d took no grant back: %s", ost, std::string(asked.message()));
+  std::lock_guard lock(mutex_);
+  --targets_[ost].asking_now;
+  co_return Unit{};
 }
 
 // --- looking ---

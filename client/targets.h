@@ -52,7 +52,8 @@ class Targets {
   void Unreserve(OstIndex ost, uint64_t bytes);
   // What was set aside has gone with a write that the OST has answered.
   void Used(OstIndex ost, uint64_t bytes);
-  // Gives grants that are not in use back to the OSTs.
+  // Gives grants that are not in use back to the OSTs: best effort, for a moment, for they go with the
+  // session anyway.
   Task<void> ReturnGrants(uint64_t epoch);
 
   // How often the OST has lost power, as it last said; nothing: it has not said yet.
@@ -73,12 +74,16 @@ class Targets {
     uint64_t losses = 0;    // as it last said
     uint64_t granted = 0;
     uint64_t reserved = 0;  // of these
+    int asking_now = 0;     // who asks for more or gives back, or waits for the turn to (`asking`)
     std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
   };
 
   StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t epoch);
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
-  Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want);
+  Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation);
+  std::shared_ptr<AsyncMutex> BeginAsking(OstIndex ost);
+  Task<bool> AskAndReserve(uint64_t epoch, OstIndex ost, uint64_t bytes, std::shared_ptr<AsyncMutex> asking);
+  Task<Unit> ReturnGrant(uint64_t epoch, OstIndex ost, CancellationPtr cancellation);
   bool Current(uint64_t epoch) const;
   void NoteInstance(OstIndex ost, const proto::ObjectReply& reply);
 

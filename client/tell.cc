@@ -57,7 +57,7 @@ Task<Core::Reply> Core::Tell(InodePtr inode, proto::MetadataRequest request) {
 
 bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
                          const OneShot<Reply>& answer) {
-  if (!cached() || !names_behind_) return false;
+  if (!cached() || !MayAnswerEarly()) return false;
   std::lock_guard order(behind_mutex_);
   uint64_t number = 0;
   {
@@ -106,7 +106,7 @@ proto::MetadataRequest Core::TakeInline(Inode& inode) {
 // Pushes all that is dirty of an inline file, and the truncation before it, behind what was answered early
 // before. `answer` is set when the MDS has come to it.
 Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
-  const bool may_push = cached() && names_behind_;
+  const bool may_push = cached() && MayAnswerEarly();
   std::lock_guard order(behind_mutex_);
   proto::MetadataRequest request;
   uint64_t number = 0;

@@ -63,7 +63,9 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   } else {
     written = co_await WriteThrough(handle, offset, pieces, size);
   }
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));  // what went into the cache of a session that is gone is lost
+  // What went into the cache is acknowledged only while it is certain that it can be sent.
+  if (cached() && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  CO_RETURN_IF_ERROR(CheckHandle(*handle));
   // Without the lease another client may have given it one since this one last heard of the file.
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
@@ -86,8 +88,10 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
   // Whose page it is the kernel does not say: root's, who loses no setuid bit.
   auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
   plain->writeback = true;
-  if (cached()) co_return co_await WriteCached(plain, offset, pieces, size);
-  co_return co_await WriteThrough(plain, offset, pieces, size);
+  if (!cached()) co_return co_await WriteThrough(plain, offset, pieces, size);
+  auto written = co_await WriteCached(plain, offset, pieces, size);
+  if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  co_return written;
 }
 
 // Size and times as they are from now on. The setuid bit does not survive a write by others than root.

@@ -27,6 +27,7 @@ namespace {
 
 constexpr int kEndSeconds = 120;
 constexpr int kSilentSeconds = 2;
+constexpr int kExitWithLoss = 3;  // systemd does not start it again: nacre-client@.service
 
 Status MakeParent(const std::string& file) {
   return MakeDirectories(std::filesystem::path(file).parent_path());
@@ -94,8 +95,11 @@ int Serve(const ClientDaemonOptions& options, Background& background) {
   NotifySystemd("STOPPING=1");
   Status stopped = (*role)->Stop();
   if (!stopped.ok()) {
-    LogError("not everything could be written back: %s", std::string(stopped.message()));
-    std::_Exit(1);  // requests may still be waiting in what the destructors would take apart
+    std::string why(stopped.message());
+    if (ToErrno(stopped) != EBUSY) why = "not everything could be written back: " + why;
+    LogError("%s", why);
+    LeaveLastWords(options.config.mount, why);
+    std::_Exit(kExitWithLoss);  // requests may still be waiting in what the destructors would take apart
   }
   LogInfo("%s: unmounted; everything is with the servers", options.config.mount);
   role->reset();
@@ -148,7 +152,10 @@ int UnmountClient(const std::string& mountpoint, bool lazy) {
     SayWhatIsWaitedFor(mountpoint, *client, entry);
     status = WaitForProcess(place, *client, kEndSeconds - kSilentSeconds);
   }
-  return status.ok() ? 0 : Complain(status);
+  if (!status.ok()) return Complain(status);
+  const std::string last_words = TakeLastWords(mountpoint, *client);
+  if (last_words.empty()) return 0;
+  return Complain(ErrnoError(EIO, absl::StrFormat("%s: unmounted, but %s", mountpoint, last_words)));
 }
 
 }  // namespace nacre

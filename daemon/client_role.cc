@@ -50,9 +50,12 @@ StatusOr<std::unique_ptr<ClientRole>> ClientRole::Start(Runtime& runtime, Transp
   return role;
 }
 
+// Requests that keep the mount from ending wait for a server; others are sent to all the same, and the end of
+// the filesystem ends those requests, too.
 Status ClientRole::Stop() {
-  RETURN_IF_ERROR(mount_->Unmount());
-  return runtime_.Run(filesystem_->Unmount());
+  Status off = mount_->Unmount();
+  Status sent = runtime_.Run(filesystem_->Unmount());
+  return sent.ok() ? off : sent;
 }
 
 }  // namespace nacre

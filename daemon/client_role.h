@@ -30,8 +30,9 @@ class ClientRole {
 
   client::FileSystem& filesystem() { return *filesystem_; }
 
-  // Takes the mount off, sends everything, ends the session. Without it, the destructor drops what was not
-  // sent, as a crash would. EBUSY: requests still wait for a server; the process can only exit then.
+  // Takes the mount off, sends everything, ends the session: in bounded time, dead servers or not. An error
+  // says what could not be sent, or (EBUSY) that requests were waiting for a server until the end; the
+  // process can only exit then. Without it, the destructor drops what was not sent, as a crash would.
   Status Stop();
 
  private:

@@ -77,8 +77,7 @@ ConfigSection Describe(MdsConfig* config) {
   section.Time("sync_interval", &options.sync_interval, 10ms, minutes(1),
                "what a loss of power may take at most");
   section.Time("heartbeat", &options.heartbeat, 100ms, minutes(1), "between two signs of life of an OSS");
-  section.Time("kernel_cache", &options.kernel_cache, 0s, minutes(1),
-               "how long a lone client's kernel may trust its cache");
+  section.Removed("kernel_cache", "the key of the same name in [client] counts");
   section.Flag("leases", &options.leases, "let clients cache under leases");
   section.Choice("transport", &config->transport, TransportChoices(), "how the MDS reaches object servers");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
@@ -135,7 +134,7 @@ ConfigSection Describe(ClientConfig* config) {
   section.Choice("direct_writes", &config->direct_writes, {"behind", "through"},
                  "an O_DIRECT write returns when it is on its way, or when the OSTs have it");
   section.Time("kernel_cache", &options.kernel_cache, 0s, minutes(1),
-               "as in [mds]; must not be longer than there");
+               "how long a lone client's kernel may trust an answer");
   section.Flag("caching", &options.caching, "cache under leases; false: every operation goes to the servers");
   section.Flag("verify", &options.verify, "check what arrives against its checksums");
   section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");

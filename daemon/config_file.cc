@@ -13,6 +13,7 @@
 #include <map>
 #include <sstream>
 
+#include "common/log.h"
 #include "daemon/toml_guard.h"
 
 namespace nacre {
@@ -65,6 +66,9 @@ class Reader {
         ReadTables(node, section.name() + "." + key, *add);
       } else if (const ConfigKey* known = section.Find(key)) {
         ReadKey(node, section, *known);
+      } else if (const std::string* why = section.FindRemoved(key)) {
+        LogWarning("%s:%d: [%s] %s is not used any more and can be deleted: %s", file_,
+                   node.source().begin.line, section.name(), key, *why);
       } else {
         Wrong(node, std::string(section.Unknown(key).message()));
       }

@@ -176,6 +176,17 @@ void ConfigSection::Tables(const std::string& key, std::function<ConfigSection()
   tables_.emplace_back(key, std::move(add));
 }
 
+void ConfigSection::Removed(const std::string& key, const std::string& why) {
+  removed_.emplace_back(key, why);
+}
+
+const std::string* ConfigSection::FindRemoved(const std::string& key) const {
+  for (const auto& [name, why] : removed_) {
+    if (name == key) return &why;
+  }
+  return nullptr;
+}
+
 Status ConfigSection::Unknown(const std::string& key) const {
   std::vector<std::string> known;
   for (const ConfigKey& k : keys_) known.push_back(k.name);

@@ -55,6 +55,12 @@ class ConfigSection {
   void Tables(const std::string& key, std::function<ConfigSection()> add);
   const std::function<ConfigSection()>* FindTables(const std::string& key) const;
 
+  // A key that has been taken away. A file may still have it, with any value: that is said, and changes
+  // nothing.
+  void Removed(const std::string& key, const std::string& why);
+  // Null: it never was one.
+  const std::string* FindRemoved(const std::string& key) const;
+
   // "unknown key 'chache' in [client]; did you mean 'cache'? Known: …"
   Status Unknown(const std::string& key) const;
 
@@ -65,6 +71,7 @@ class ConfigSection {
   std::string name_;
   std::vector<ConfigKey> keys_;
   std::vector<std::pair<std::string, std::function<ConfigSection()>>> tables_;
+  std::vector<std::pair<std::string, std::string>> removed_;
 };
 
 // What to say after naming something unknown: ": did you mean 'memory'?; known are memory, threads", the

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "common/host.h"
 #include "common/log.h"
@@ -48,6 +49,10 @@ std::string FileName(const std::string& mountpoint) {
   return absl::StrReplaceAll(path.substr(1), {{"-", "--"}, {"/", "-"}});
 }
 
+std::string LastWordsFile(const std::string& mountpoint, pid_t client) {
+  return absl::StrCat(RuntimeDirectory(), "/client-", FileName(mountpoint), ".lost.", client);
+}
+
 }  // namespace
 
 std::string BootName() {
@@ -63,12 +68,30 @@ std::string PlaceFile(const std::string& mountpoint) {
   return absl::StrCat(RuntimeDirectory(), "/client-", FileName(mountpoint), ".pid");
 }
 
+void LeaveLastWords(const std::string& mountpoint, const std::string& message) {
+  const std::string path = LastWordsFile(mountpoint, ::getpid());
+  std::ofstream file(path, std::ios::trunc);
+  file << message << std::flush;
+  if (!file) LogWarning("cannot write %s: nacre umount will not tell of this", path);
+}
+
+std::string TakeLastWords(const std::string& mountpoint, pid_t client) {
+  const std::string path = LastWordsFile(mountpoint, client);
+  std::ifstream file(path);
+  std::string message((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ::unlink(path.c_str());
+  return message;
+}
+
 StatusOr<std::unique_ptr<PidFile>> HoldPlace(const std::string& mountpoint) {
   const std::string file = PlaceFile(mountpoint);
   Status status = MakeDirectories(std::filesystem::path(file).parent_path());
   for (int tenths = 0; status.ok(); ++tenths) {
     StatusOr<std::unique_ptr<PidFile>> held = PidFile::Hold(file);
-    if (held.ok()) return held;
+    if (held.ok()) {
+      ::unlink(LastWordsFile(mountpoint, ::getpid()).c_str());  // of an earlier process of this number
+      return held;
+    }
     status = held.status();
     if (ToErrno(status) != EBUSY) break;
     if (tenths == kPatienceTenths || fuse::FindMount(mountpoint).ok()) return status;

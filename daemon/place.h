@@ -3,6 +3,8 @@
 // root), by which `nacre umount` finds it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 
@@ -24,5 +26,10 @@ std::string PlaceFile(const std::string& mountpoint);
 // EBUSY if a living process has a mount there; the message names it. One that has been unmounted and is still
 // sending what was written is waited for. Null if no such file can be made here: then nobody can tell.
 StatusOr<std::unique_ptr<PidFile>> HoldPlace(const std::string& mountpoint);
+
+// What this process could not write back before it ends: kept beside the file of the place for nacre umount.
+void LeaveLastWords(const std::string& mountpoint, const std::string& message);
+// What that client of this place has left, and takes it away. Empty: nothing.
+std::string TakeLastWords(const std::string& mountpoint, pid_t client);
 
 }  // namespace nacre

@@ -37,8 +37,6 @@ struct MetadataOptions {
   Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
   // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
   Duration heartbeat = std::chrono::seconds(1);
-  Duration kernel_cache =
-      std::chrono::seconds(1);         // see client::Options: how long a second session is kept waiting
   uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files
   std::string boot;    // names this boot of the machine: after another one what was not synced may be gone
   bool leases = true;  // false: nobody gets the whole filesystem

@@ -23,9 +23,13 @@ void OpenTable::Hold(SessionId session, const Fid& fid) {
   CountFor(session, fid).held = true;
 }
 
-void OpenTable::Set(SessionId session, const Handles& handles) {
+void OpenTable::Set(SessionId session, const Handles& handles, uint64_t stream) {
   std::lock_guard lock(mutex_);
   SetLocked(session, handles);
+  Files& files = sessions_[session];
+  if (stream == files.replaced_by) return;  // no Replace will come
+  if (std::exchange(files.set_by, stream) != stream) files.set.clear();
+  files.set.insert(handles.fid);
 }
 
 void OpenTable::SetLocked(SessionId session, const Handles& handles) {
@@ -37,7 +41,11 @@ void OpenTable::SetLocked(SessionId session, const Handles& handles) {
 
 void OpenTable::Replace(SessionId session, const std::vector<Handles>& all, uint64_t stream) {
   std::lock_guard lock(mutex_);
+  absl::flat_hash_set<Fid> set = std::move(sessions_[session].set);
+  sessions_[session].set.clear();
+  if (sessions_[session].set_by != stream) set.clear();
   for (const Fid& fid : FilesLocked(session)) {
+    if (set.contains(fid)) continue;
     Count& count = files_[fid][session];
     count.handles = count.writers = 0;
     if (!count.held) Forget(session, fid);

@@ -29,9 +29,10 @@ class OpenTable {
   // The session keeps this file, which it has unlinked, until it closes all of it (count 0). Told again with
   // the repeat of the removal, so it survives Replace.
   void Hold(SessionId session, const Fid& fid);
-  // Replaces what was noted of this file; count 0: nothing any more.
-  void Set(SessionId session, const Handles& handles);
-  // Replaces the handles of all files of the session by these, which came over this stream.
+  // Replaces what was noted of this file by what came over this stream; count 0: nothing any more.
+  void Set(SessionId session, const Handles& handles, uint64_t stream);
+  // Replaces the handles of all files of the session by these, which came over this stream, and by those that
+  // were Set over it before: a session tells in several messages what it has open, if it is much.
   void Replace(SessionId session, const std::vector<Handles>& all, uint64_t stream);
   // 0: all of the session's handles.
   void Close(SessionId session, const Fid& fid, uint32_t count, bool write);
@@ -50,6 +51,8 @@ class OpenTable {
   struct Files {
     absl::flat_hash_set<Fid> fids;
     uint64_t replaced_by = 0;  // the last stream that Replace came by
+    absl::flat_hash_set<Fid> set;  // over `set_by`, since which no Replace came
+    uint64_t set_by = 0;
   };
   Count& CountFor(SessionId session, const Fid& fid);
   void SetLocked(SessionId session, const Handles& handles);

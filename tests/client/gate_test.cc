@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <optional>
 
 #include "common/cancellation.h"
+#include "tests/sim/world.h"
 
 namespace nacre::client {
 namespace {
@@ -39,6 +41,42 @@ TEST(Gate, CloserWaitsForThoseInsideAndKeepsOthersOut) {
   context.restart();
   context.poll();
   EXPECT_TRUE(entered);
+}
+
+// Somebody inside who does not come out keeps others out for moments only.
+TEST(Gate, ClosingBetweenOperationsLetsOthersIn) {
+  sim::World world(1);
+  sim::Process* process = world.Start(0, "client");
+  Gate gate;
+  Gate::Pass inside = gate.TryEnter();
+  bool closed = false;
+  auto close = [](Gate* door, Clock* clock, bool* done) -> Task<void> {
+    co_await door->CloseBetween(*clock);
+    *done = true;
+  };
+  Spawn(process->executor(), close(&gate, &world.clock(), &closed));
+  int entered = 0;
+  Duration longest{0};
+  for (int i = 0; i < 20; ++i) {
+    const Duration begin = world.clock().Now();
+    auto enter = [](Gate* door, int* count) -> Task<void> {
+      Gate::Pass pass = co_await door->Enter();
+      ++*count;
+    };
+    Spawn(process->executor(), enter(&gate, &entered));
+    world.RunUntil([&] { return entered > i; }, 1min);
+    ASSERT_EQ(entered, i + 1);
+    longest = std::max(longest, world.clock().Now() - begin);
+    world.RunFor(700ms);
+  }
+  EXPECT_FALSE(closed);
+  EXPECT_GT(longest, 0s);
+  EXPECT_LE(longest, 4s);
+  inside.Leave();
+  world.RunFor(5s);
+  EXPECT_TRUE(closed);
+  EXPECT_FALSE(gate.TryEnter());
+  world.KillAll();
 }
 
 TEST(Gate, WhoIsCancelledDoesNotWaitForItToOpen) {

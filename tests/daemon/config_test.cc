@@ -140,6 +140,17 @@ TEST(Config, EachMistakeNamesFileLineKeyAndWhatIsAllowed) {
   EXPECT_THAT(Why("[mds]\nthreads = 1\nthreads = 2"), HasSubstr("test.toml:3: not TOML:"));
 }
 
+// Files of before go on working.
+TEST(Config, AKeyThatWasTakenAwayIsNoMistake) {
+  MdsConfig mds;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Read(&mds, "[mds]\nthreads = 7\nkernel_cache = \"1s\""), OkStatus());
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("test.toml:3: [mds] kernel_cache is not used any more and can be deleted: the key of"));
+  EXPECT_EQ(mds.threads, 7u);
+}
+
 TEST(Config, AllMistakesOfAFileAreTold) {
   EXPECT_THAT(Why("[mds]\nthreads = 0\nlog = \"loud\""),
               AllOf(HasSubstr("test.toml:2:"), HasSubstr("\ntest.toml:3:")));

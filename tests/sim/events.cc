@@ -91,7 +91,21 @@ void Scenario::Partition() {
   network_.Heal();
   const NetworkFaults faults = std::exchange(network_.faults(), NetworkFaults{});
   Work(2s);
+  WaitConnected();
   network_.faults() = faults;
+}
+
+// Until every client has its stream to the MDS again: what one holds back while it has none is no older than
+// the fault lasts.
+void Scenario::WaitConnected() {
+  auto connected = [this] {
+    for (int i = 0; i < shape_.cluster.clients; ++i) {
+      if (cluster_.ready(cluster_.client(i)) && !cluster_.filesystem(i).Look().connected) return false;
+    }
+    return true;
+  };
+  if (!failed() && !world_.RunUntil([&] { return connected() || failed(); }, kPatience) && !failed())
+    world_.Fail("hang: a client does not find the MDS again");
 }
 
 // Its applications stop, and what its write-behind held is gone.
@@ -292,6 +306,7 @@ void Scenario::LongPartition() {
   network_.Heal();
   if (cut_client < 0) {
     WaitProgress("after a partition");
+    Work(kClientLoss);  // what had to wait for it is sent before the next fault
     return;
   }
   Work(UpTo(3s));

@@ -49,6 +49,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   object.plant_early_sync = plant == Plant::kEarlySync;
   object.plant_forget_losses = plant == Plant::kForgetLosses;
   object.plant_leak_page = plant == Plant::kLeakPage;
+  cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
 }
 
 }  // namespace
@@ -65,6 +66,7 @@ const std::map<std::string, Plant>& Plants() {
       {"no_reserve", Plant::kNoReserve},
       {"patient_fence", Plant::kPatientFence},
       {"leak_page", Plant::kLeakPage},
+      {"no_expiry", Plant::kNoExpiry},
   };
   return plants;
 }
@@ -80,7 +82,6 @@ Shape ChooseShape(Random& random, Plant plant) {
   cluster.metadata.session_timeout = 6s;
   cluster.metadata.recovery_window = 8s;
   cluster.metadata.revoke_timeout = 12s;  // an OSS that restarts and a partition together are less
-  cluster.metadata.kernel_cache = 200ms;
   cluster.object.pool_bytes = random.OneIn(2) ? 1 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
   cluster.client.retry.call_timeout = 2s;

@@ -24,6 +24,7 @@ enum class Plant {
   kNoReserve,
   kPatientFence,
   kLeakPage,
+  kNoExpiry,
 };
 const std::map<std::string, Plant>& Plants();
 
@@ -97,6 +98,7 @@ class Scenario {
   void FailedFlush();
   void BreakSome();
   void TakeAllErrors();
+  void WaitConnected();
   int PickClient();
   void EndClient(int index, Duration since);
   static Task<Status> Visit(client::FileSystem* filesystem);

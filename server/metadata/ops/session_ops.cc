@@ -150,7 +150,7 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     CO_RETURN_IF_ERROR(inode.status());
     opens.push_back({fid, open.count(), open.write()});
     if (request.last()) continue;
-    mds.opens.Set(op.session->id, opens.back());
+    mds.opens.Set(op.session->id, opens.back(), op.stream);
     if (open.count() == 0) CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(op.mds, fid));
   }
   for (const proto::LockRange& lock : request.locks()) {

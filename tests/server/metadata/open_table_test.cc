@@ -71,12 +71,23 @@ TEST_F(OpenTableTest, AnOpenOfAnEarlierStreamComesTooLate) {
 TEST_F(OpenTableTest, SetReplacesOneFile) {
   table.Open(1, kOpenA, false, 1);
   table.Open(1, kOpenB, false, 1);
-  table.Set(1, {kOpenA, 2, true});
+  table.Set(1, {kOpenA, 2, true}, 1);
   table.Close(1, kOpenA, 1, true);
   EXPECT_TRUE(table.IsOpen(kOpenA));
-  table.Set(1, {kOpenA, 0, false});
+  table.Set(1, {kOpenA, 0, false}, 1);
   EXPECT_FALSE(table.IsOpen(kOpenA));
   EXPECT_TRUE(table.IsOpen(kOpenB));
+}
+
+TEST_F(OpenTableTest, ReplaceKeepsWhatWasSetOverTheSameStream) {
+  table.Open(1, kOpenA, true, 1);
+  table.Open(1, kOpenB, true, 1);
+  table.Set(1, {kOpenA, 1, true}, 2);
+  table.Replace(1, {}, 2);
+  EXPECT_THAT(table.FilesOf(1), ElementsAre(kOpenA));
+  table.Set(1, {kOpenA, 1, true}, 3);
+  table.Replace(1, {}, 4);
+  EXPECT_THAT(table.FilesOf(1), ElementsAre());
 }
 
 TEST_F(OpenTableTest, ASessionEndsWithAllThatItHas) {

@@ -1,0 +1,260 @@
+// Leases run out by the client's clock: a client that is cut off stops answering from what it has cached
+// before anybody else can change it, and goes on when the MDS answers again.
+#include "client/inode.h"
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+constexpr Duration kLongAfter = 60s;  // any lease has run out, and the session been evicted if it was missed
+
+class Expiry : public testing::Test {
+ protected:
+  static HarnessOptions MakeOptions() {
+    HarnessOptions options;
+    options.client.retry.hard = Hard();
+    options.client.retry.soft_timeout = 200s;
+    return options;
+  }
+  static bool Hard() {
+    return testing::UnitTest::GetInstance()->current_test_info()->name() != std::string("SoftMountsFail");
+  }
+  Expiry() : harness_(MakeOptions()), a_(harness_.Mount()) {}
+
+  // Between the client and the MDS.
+  void CutOff() {
+    const int node = a_->process()->node();
+    harness_.network.Cut(node, harness_.cluster.mds());
+    harness_.network.Cut(harness_.cluster.mds(), node);
+  }
+  template <typename T>
+  std::shared_ptr<std::optional<T>> Begin(Task<T> task) {
+    auto result = std::make_shared<std::optional<T>>();
+    Spawn(a_->process()->executor(), std::move(task), [result](T value) { *result = std::move(value); });
+    return result;
+  }
+
+  Harness harness_;
+  std::unique_ptr<Mounted> a_;
+  bool looked_up_ = false;
+};
+
+TEST_F(Expiry, NothingStaleIsAnsweredWhileCutOff) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "old");
+  ASSERT_TRUE(a_->Fsync(file).ok());
+  std::vector<Fid> forgotten;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid fid) -> Task<void> {
+    forgotten.push_back(fid);
+    co_return;
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  ASSERT_EQ(a_->fs().PagesFor(file), KernelPages::kNew);
+  CutOff();
+  EXPECT_EQ(a_->Read(file, 0, 10), "old");  // good for a while
+  harness_.world.RunFor(kLongAfter);
+  EXPECT_THAT(forgotten, testing::Contains(file->inode->fid));
+  auto read = Begin(a_->fs().Read(file, 0, 10));
+  auto stat = Begin(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr));
+  auto made = Begin(a_->fs().Mknod(a_->caller, kRootFid, "made", S_IFREG | 0644, 0));
+  auto b = harness_.Mount();
+  HandlePtr of_b = b->OpenName("f");
+  b->Write(of_b, 0, "new");
+  harness_.world.RunFor(10s);
+  EXPECT_FALSE(read->has_value());
+  EXPECT_FALSE(stat->has_value());
+  EXPECT_FALSE(made->has_value());
+  harness_.network.Heal();
+  ASSERT_TRUE(harness_.RunUntil([&] { return read->has_value() && stat->has_value() && made->has_value(); }));
+  EXPECT_THAT((*read)->status(), HasErrno(EIO));  // its handle has gone with the session
+  EXPECT_TRUE((*stat)->ok());
+  EXPECT_TRUE((*made)->ok());
+  EXPECT_EQ(a_->Read(a_->OpenName("f"), 0, 10), "new");
+}
+
+// The MDS is away for longer than the lease is good, and comes back within its recovery window.
+TEST_F(Expiry, GoesOnWithTheSameSessionWhenTheMdsIsBack) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "held back");
+  harness_.cluster.Crash(harness_.cluster.mds(), sim::Loss::kProcess);
+  harness_.world.RunFor(kLongAfter);
+  auto read = Begin(a_->fs().Read(file, 0, 10));
+  harness_.world.RunFor(10s);
+  EXPECT_FALSE(read->has_value());
+  harness_.cluster.Boot(harness_.cluster.mds());
+  ASSERT_TRUE(harness_.RunUntil([&] { return read->has_value(); }));
+  EXPECT_TRUE((*read)->ok()) << (*read)->status();
+  EXPECT_EQ(a_->Read(file, 0, 10), "held back");
+  EXPECT_TRUE(a_->fs().Look().filesystem_lease);
+}
+
+// Nothing is promised to the kernel beyond the end of the leases.
+TEST_F(Expiry, TheKernelIsPromisedNoMoreThanTheLeasesAreGoodFor) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "old");
+  const Fid fid = file->inode->fid;
+  (void)a_->Lookup("none");  // that there is none is known now
+  harness_.world.RunFor(20s);
+  CutOff();
+  const Duration end = harness_.world.clock().Now() + harness_.options.metadata.lease;
+  Duration last{0};
+  int answers = 0;
+  auto negative = std::make_shared<Duration>(0);  // outlives what waits at the end
+  for (;;) {
+    auto known = Begin(a_->fs().Getattr(a_->caller, fid, nullptr));
+    auto absent = Begin(a_->fs().Lookup(a_->caller, kRootFid, "none", negative.get()));
+    const Duration asked = harness_.world.clock().Now();
+    harness_.world.RunFor(50ms);
+    if (!known->has_value() || !absent->has_value() || answers == 1000) break;
+    ASSERT_TRUE((*known)->ok());
+    last = std::max({last, asked + (**known)->valid, asked + *negative});
+    ++answers;
+  }
+  EXPECT_GT(answers, 20);
+  EXPECT_LE(last, end);
+}
+
+// Pages under the READ lease of a file, with two mounts.
+TEST_F(Expiry, PagesAreNotFilledWhileCutOff) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "old");
+  auto b = harness_.Mount();
+  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(file)).ok());
+  CutOff();
+  harness_.world.RunFor(kLongAfter);
+  auto held = Begin(a_->fs().HoldPages(file));
+  harness_.world.RunFor(10s);
+  EXPECT_FALSE(held->has_value());
+  harness_.network.Heal();
+  ASSERT_TRUE(harness_.RunUntil([&] { return held->has_value(); }));
+  EXPECT_THAT(**held, HasErrno(EIO));  // its handle has gone with the session
+}
+
+// What is under way when the leases run out is not acknowledged either, as long as it may be lost.
+TEST_F(Expiry, AWriteThatWaitedIsAnsweredWhenTheLeasesAreGoodAgain) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, Pattern(1, 4 * kMiB));
+  ASSERT_TRUE(a_->Fsync(file).ok());
+  for (int oss : {harness_.cluster.oss(0), harness_.cluster.oss(1)})
+    harness_.cluster.Crash(oss, sim::Loss::kProcess);
+  harness_.world.RunFor(1s);
+  CutOff();
+  const std::string data = Pattern(2, 64 * kMiB);  // more than space is granted for: it waits for the OSTs
+  const std::span<const std::byte> piece = std::as_bytes(std::span(data));
+  auto written = Begin(a_->fs().Write(file, 0, std::span(&piece, 1)));
+  harness_.world.RunFor(5s);
+  ASSERT_FALSE(written->has_value());
+  harness_.world.RunFor(kLongAfter);
+  for (int oss : {harness_.cluster.oss(0), harness_.cluster.oss(1)}) harness_.cluster.Boot(oss);
+  harness_.world.RunFor(kLongAfter);
+  EXPECT_FALSE(written->has_value());
+  harness_.network.Heal();
+  ASSERT_TRUE(harness_.RunUntil([&] { return written->has_value(); }));
+  EXPECT_THAT((*written)->status(), HasErrno(EIO));  // evicted meanwhile
+}
+
+TEST_F(Expiry, SoftMountsFail) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "old");
+  CutOff();
+  harness_.world.RunFor(kLongAfter);
+  auto read = Begin(a_->fs().Read(file, 0, 10));
+  harness_.world.RunFor(100s);
+  EXPECT_FALSE(read->has_value());
+  ASSERT_TRUE(harness_.RunUntil([&] { return read->has_value(); }));
+  EXPECT_THAT((*read)->status(), HasErrno(EIO));
+}
+
+// --- servers that do not come back ---
+
+// Nothing is held back for the dead OST, but space on it is granted.
+TEST_F(Expiry, ADeadOstKeepsNobodyFromMountingOrUnmounting) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, Pattern(1, 4 * kMiB));
+  ASSERT_TRUE(a_->Fsync(file).ok());
+  harness_.cluster.Crash(harness_.cluster.oss(0), sim::Loss::kProcess);
+  Duration begin = harness_.world.clock().Now();
+  auto b = harness_.Mount();
+  EXPECT_LT(harness_.world.clock().Now() - begin, 5s);
+  begin = harness_.world.clock().Now();
+  EXPECT_TRUE(a_->Unmount().ok());
+  EXPECT_TRUE(b->Unmount().ok());
+  EXPECT_LT(harness_.world.clock().Now() - begin, 10s);
+}
+
+TEST_F(Expiry, UnmountEndsAtOnceWithoutTheMdsIfNothingIsHeldBack) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "sent");
+  ASSERT_TRUE(a_->Fsync(file).ok());
+  harness_.cluster.Crash(harness_.cluster.mds(), sim::Loss::kProcess);
+  harness_.world.RunFor(1s);
+  const Duration begin = harness_.world.clock().Now();
+  EXPECT_TRUE(a_->Unmount().ok());
+  EXPECT_LT(harness_.world.clock().Now() - begin, 10s);
+}
+
+TEST_F(Expiry, UnmountSaysWhatIsLostWithADeadServer) {
+  HandlePtr file = a_->Create("f", O_RDWR, a_->Mkdir("dir"));
+  a_->Write(file, 0, Pattern(1, 4 * kMiB));
+  for (int oss : {harness_.cluster.oss(0), harness_.cluster.oss(1)})
+    harness_.cluster.Crash(oss, sim::Loss::kProcess);
+  const Duration begin = harness_.world.clock().Now();
+  const Status ended = a_->Unmount();
+  EXPECT_THAT(ended, HasErrno(EIO));
+  EXPECT_THAT(std::string(ended.message()), testing::HasSubstr("the last changes of 1 files"));
+  EXPECT_THAT(std::string(ended.message()), testing::HasSubstr("/dir/f"));
+  EXPECT_GE(harness_.world.clock().Now() - begin, harness_.options.client.unmount_patience);
+  EXPECT_LT(harness_.world.clock().Now() - begin, harness_.options.client.unmount_patience + 30s);
+}
+
+// What is held back for a dead OST keeps the lease here; who uses the cache of this mount is not kept waiting
+// by that.
+TEST_F(Expiry, OperationsGoOnWhileARevocationWaitsForADeadOst) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, Pattern(1, 4 * kMiB));
+  for (int oss : {harness_.cluster.oss(0), harness_.cluster.oss(1)})
+    harness_.cluster.Crash(oss, sim::Loss::kProcess);
+  bool mounted = false;
+  harness_.world.clock().At(20s, [&] {
+    mounted = true;
+    for (int oss : {harness_.cluster.oss(0), harness_.cluster.oss(1)}) harness_.cluster.Boot(oss);
+  });
+  harness_.world.clock().At(5s, [&] {
+    Begin([](Mounted* client, const bool* too_late, bool* done) -> Task<bool> {
+      Duration negative{};
+      auto found = co_await client->fs().Lookup(client->caller, kRootFid, "f", &negative);
+      EXPECT_TRUE(found.ok()) << found.status();
+      EXPECT_FALSE(*too_late);
+      *done = true;
+      co_return true;
+    }(a_.get(), &mounted, &looked_up_));
+  });
+  auto b = harness_.Mount();
+  EXPECT_TRUE(mounted);
+  EXPECT_TRUE(looked_up_);
+  EXPECT_TRUE(b->Read(b->OpenName("f"), 0, kMiB) == Pattern(1, 4 * kMiB).substr(0, kMiB));
+}
+
+// More than one message can say.
+TEST_F(Expiry, ManyOpenFilesAreReportedInParts) {
+  constexpr int kFiles = 9000;
+  std::vector<HandlePtr> files;
+  for (int i = 0; i < kFiles; ++i) files.push_back(a_->Create("f" + std::to_string(i)));
+  a_->Write(files.back(), 0, "alive");
+  auto b = harness_.Mount();
+  EXPECT_GE(a_->requests["reclaim"], 3);
+  for (int i : {0, kFiles / 2, kFiles - 1}) {
+    ASSERT_TRUE(b->Await(b->fs().Unlink(b->caller, kRootFid, "f" + std::to_string(i))).ok());
+  }
+  harness_.world.RunFor(10s);
+  EXPECT_EQ(a_->Read(files.back(), 0, 10), "alive");
+  const int before = a_->requests["reclaim"];
+  harness_.cluster.Crash(harness_.cluster.mds(), sim::Loss::kProcess);
+  harness_.cluster.Boot(harness_.cluster.mds());
+  EXPECT_EQ(a_->Read(files.back(), 0, 10), "alive");
+  EXPECT_GE(a_->requests["reclaim"], before + 3);
+}
+
+}  // namespace
+}  // namespace nacre::client
