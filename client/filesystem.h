@@ -45,9 +45,10 @@ struct Options {
       std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
   // At the unmount: how long it is tried to write back what is held back, while a server is away.
   Duration unmount_patience = std::chrono::seconds(30);
-  // A bug planted for the simulation: what is cached is used for as long as the MDS does not object.
-  bool plant_no_expiry = false;
-  bool caching = true;             // false: ask for no leases, cache nothing
+  // Bugs planted for the simulation (docs/testing.md): never on otherwise.
+  bool plant_no_expiry = false;     // what is cached is used for as long as the MDS does not object
+  bool plant_rename_first = false;  // a file takes another's place before its bytes are with the servers
+  bool caching = true;              // false: ask for no leases, cache nothing
   bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there
   bool verify = true;              // check arriving data against its checksums
   std::string transport = "auto";  // how Environment::transport was chosen; told to libnacre by nacre.place

@@ -97,6 +97,7 @@ Task<Status> Core::Rmdir(const Caller& caller, Fid parent, std::string name) {
 // Sends the source's bytes before a rename that replaces: a client that is killed between the two leaves the
 // old file.
 Task<Status> Core::SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename) {
+  if (options_.plant_rename_first) co_return OkStatus();
   const NameKnown source = FindName(*from, rename.name()), target = FindName(*to, rename.new_name());
   if (target.answer == NameKnown::Answer::kAbsent || (rename.flags() & RENAME_NOREPLACE) != 0)
     co_return OkStatus();

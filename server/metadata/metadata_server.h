@@ -41,11 +41,12 @@ struct MetadataOptions {
   std::string boot;    // names this boot of the machine: after another one what was not synced may be gone
   bool leases = true;  // false: nobody gets the whole filesystem
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
-  bool plant_repeat_twice = false;  // a repeated mutation is carried out again
-  bool plant_no_recall = false;     // a change of data is answered while others still have pages of it
-  bool plant_unlocked = false;      // an operation does not wait for others that change the same inodes
-  bool plant_no_reserve = false;    // the server's own records take nothing of a full MDT's reserve
-  bool plant_patient_fence = false; // an eviction waits for an OSS that is away
+  bool plant_repeat_twice = false;   // a repeated mutation is carried out again
+  bool plant_no_recall = false;      // a change of data is answered while others still have pages of it
+  bool plant_unlocked = false;       // an operation does not wait for others that change the same inodes
+  bool plant_no_reserve = false;     // the server's own records take nothing of a full MDT's reserve
+  bool plant_keep_intent = false;    // the intent of a move-out stays when it is done
+  bool plant_patient_fence = false;  // an eviction waits for an OSS that is away
 };
 
 class MetadataServer : public MetadataHandler, public ClusterHandler {

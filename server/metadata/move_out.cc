@@ -82,7 +82,8 @@ class MoveOutAttempt {
     inode->layout = layout_;
     ++inode->layout.generation;
     transaction.batch().Erase(FidKey(Table::kBody, fid_));
-    if (intended_) transaction.batch().Erase(NumberKey(Table::kMoveOut, layout_.object_sequence));
+    const bool ends = intended_ && !mds_->options.plant_keep_intent;
+    if (ends) transaction.batch().Erase(NumberKey(Table::kMoveOut, layout_.object_sequence));
     CO_RETURN_IF_ERROR(co_await mds_->tables->Commit(&transaction));
     intended_ = false;
     co_return Result::kDone;

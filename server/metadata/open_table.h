@@ -50,7 +50,7 @@ class OpenTable {
   };
   struct Files {
     absl::flat_hash_set<Fid> fids;
-    uint64_t replaced_by = 0;  // the last stream that Replace came by
+    uint64_t replaced_by = 0;      // the last stream that Replace came by
     absl::flat_hash_set<Fid> set;  // over `set_by`, since which no Replace came
     uint64_t set_by = 0;
   };

@@ -40,21 +40,40 @@ bool Model::IsWithin(InodeId below, InodeId above) const {
 
 void Model::Change(int client, uint64_t position, std::function<void()> change) {
   change();
-  if (position == 0) return OnSettled(change);
-  early_.push_back({client, position, std::move(change)});
+  if (position != 0) return early_.push_back({client, position, std::move(change)});
+  if (OnSettled(change)) return;
+  // The MDS has done it. If it builds on what was answered early, then the MDS has done that as well, and
+  // only the news of it is still on its way. Else it is about an inode that has lost its last name.
+  const Inodes before = settled_;
+  for (size_t done = 0; done < early_.size(); ++done) {
+    (void)OnSettled(early_[done].change);
+    if (!OnSettled(change)) continue;
+    early_.erase(early_.begin(), early_.begin() + static_cast<ptrdiff_t>(done) + 1);
+    return;
+  }
+  settled_ = before;
 }
 
 void Model::EarlyDone(int client, uint64_t position) {
   while (!early_.empty() && early_.front().client == client && early_.front().position <= position) {
-    OnSettled(early_.front().change);
+    (void)OnSettled(early_.front().change);
     early_.pop_front();
   }
 }
 
-void Model::OnSettled(const std::function<void()>& change) {
+// False: it needs an inode or a name that is not there, or not yet. Then nothing is changed.
+bool Model::OnSettled(const std::function<void()>& change) {
+  Inodes before = settled_;
   std::swap(inodes_, settled_);
-  change();
+  bool possible = true;
+  try {
+    change();
+  } catch (const std::out_of_range&) {
+    possible = false;
+  }
   std::swap(inodes_, settled_);
+  if (!possible) settled_ = std::move(before);
+  return possible;
 }
 
 void Model::Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid) {

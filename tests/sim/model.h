@@ -149,7 +149,7 @@ class Model {
   };
 
   void DropIfGone(InodeId id);
-  void OnSettled(const std::function<void()>& change);
+  bool OnSettled(const std::function<void()>& change);
   std::string CompareWith(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree);
   void GoBackTo(Inodes inodes);
   std::string CompareTree(const ObservedTree& tree) const;

@@ -49,7 +49,9 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   object.plant_early_sync = plant == Plant::kEarlySync;
   object.plant_forget_losses = plant == Plant::kForgetLosses;
   object.plant_leak_page = plant == Plant::kLeakPage;
+  metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
+  cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
 }
 
 }  // namespace
@@ -67,6 +69,8 @@ const std::map<std::string, Plant>& Plants() {
       {"patient_fence", Plant::kPatientFence},
       {"leak_page", Plant::kLeakPage},
       {"no_expiry", Plant::kNoExpiry},
+      {"keep_intent", Plant::kKeepIntent},
+      {"rename_first", Plant::kRenameFirst},
   };
   return plants;
 }

@@ -25,6 +25,8 @@ enum class Plant {
   kPatientFence,
   kLeakPage,
   kNoExpiry,
+  kKeepIntent,
+  kRenameFirst,
 };
 const std::map<std::string, Plant>& Plants();
 

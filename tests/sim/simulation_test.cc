@@ -76,7 +76,7 @@ TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) {
 
 TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
   // Recovery takes most such writes back with their undo record before anybody can read them.
-  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 300, 300), 0u);
+  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 60, 300), 0u);
 }
 
 TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall, 1, 150), 0u); }
@@ -88,6 +88,12 @@ TEST_F(Simulation, FindsALossThatFsyncDoesNotTell) {
 TEST_F(Simulation, FindsAnFsyncAcknowledgedEarly) { EXPECT_NE(FirstToFind(Plant::kEarlySync, 1, 150), 0u); }
 
 TEST_F(Simulation, FindsChangesThatMeetWithoutALock) { EXPECT_NE(FirstToFind(Plant::kUnlocked, 1, 40), 0u); }
+
+TEST_F(Simulation, FindsAnIntentThatIsNotDropped) { EXPECT_NE(FirstToFind(Plant::kKeepIntent, 1, 100), 0u); }
+
+TEST_F(Simulation, FindsAFileThatTakesAnothersPlaceWithoutItsBytes) {
+  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 350, 100), 0u);
+}
 
 TEST_F(Simulation, FindsAFullMdtThatDoesNotStart) { EXPECT_NE(FirstToFind(Plant::kNoReserve, 1, 40), 0u); }
 

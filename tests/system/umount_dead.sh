@@ -9,14 +9,14 @@ most=100 # seconds for any other
 cluster=$work/cluster mount=$work/mnt
 "$loopback" up "$cluster" "$mount" --oss 1 --osts 1 --mounts 1 >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
 
-client_pid() { "$loopback" status "$cluster" | awk '$1 == "client.1" { print $2 }'; }
+pid_of() { "$loopback" status "$cluster" | awk -v name="$1" '$1 == name { print $2 }'; }
 
 is_gone() { ! kill -0 "$1" 2>/dev/null; }
 
 # $1: seconds it may take; leaves its exit status in $status, its words in $work/said.
 unmount_within() {
   local pid begun
-  pid=$(client_pid)
+  pid=$(pid_of client.1)
   begun=$SECONDS status=0
   timeout --kill-after=1 "$1" "$bin/nacre" umount "$mount" 2>"$work/said" || status=$?
   echo "exit status $status after $((SECONDS - begun)) s: $(<"$work/said")"
@@ -46,31 +46,33 @@ dead_mds_nothing_held() {
   [[ $(<"$mount/small") == small ]]
 }
 
-# Held back for some seconds; space is granted already, or the write itself would wait for the OST.
-hold_back() {
+# The bytes of a closed file leave at once, so the OSS stands still from before they are written until it is killed. Space is granted already,
+# or the write itself would wait for the OST.
+hold_back() { # $1: a new file; one that replaces another is closed only when its bytes have arrived
   head -c 1M /dev/urandom >"$mount/granted" && sync "$mount/granted"
   mkdir -p "$mount/dir"
-  timeout 20 head -c 512K /dev/urandom >"$mount/dir/lost.file"
+  kill -STOP "$(pid_of oss.1)"
+  timeout 20 head -c 512K /dev/urandom >"$mount/dir/$1"
 }
 
-lost_is_said() {
+lost_is_said() { # $1: the file
   ((status == 1)) || { echo "data is lost, and the exit status is $status"; return 1; }
-  grep -q "unmounted, but not everything could be written back: .*lost are the last changes of .*/dir/lost.file" "$work/said"
+  grep -q "unmounted, but not everything could be written back: .*lost are the last changes of .*/dir/$1" "$work/said"
 }
 
 dead_oss_data_lost() {
-  hold_back
+  hold_back lost.first
   "$loopback" kill "$cluster" oss.1
-  unmount_within "$most" && lost_is_said || return 1
+  unmount_within "$most" && lost_is_said lost.first || return 1
   back oss.1
 }
 
 every_server_dead() {
   echo before >"$mount/before" && sync "$mount/before"
-  hold_back
+  hold_back lost.second
   "$loopback" kill "$cluster" oss.1
   "$loopback" kill "$cluster" mds
-  unmount_within "$most" && lost_is_said || return 1
+  unmount_within "$most" && lost_is_said lost.second || return 1
   back mds oss.1
   [[ $(<"$mount/before") == before ]]
 }

@@ -80,7 +80,7 @@ class Model {
   }
 
   void Open() {
-    pool_ = *BufferPool::Create(BufferPool::kMinBytes, nullptr);
+    pool_ = *BufferPool::Create(4 << 20, nullptr);
     process_ = world_.Start(0, "oss");
     store_ = nullptr;
     auto open = [](Model* model, OstDevices devices) -> Task<void> {

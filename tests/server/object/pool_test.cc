@@ -10,7 +10,7 @@ namespace {
 
 class PoolTest : public testing::Test {
  protected:
-  std::shared_ptr<BufferPool> pool_ = *BufferPool::Create(BufferPool::kMinBytes, nullptr);
+  std::shared_ptr<BufferPool> pool_ = *BufferPool::Create(4 << 20, nullptr);
   asio::io_context context_;
 
   template <typename T>
