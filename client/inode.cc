@@ -60,7 +60,8 @@ void Inode::Forget() {
   ++drops;
   attr_known = false;
   unsynced_whole = false;  // others may write
-  // What is held back still has to be sent to these objects; the MDS refuses it if they are not the file's.
+  // Data that is held back still has to be sent to these objects; the MDS refuses it if they are not the
+  // file's.
   if (dirty_blocks == 0 && !pending.any()) layout.reset();
   if (!inline_unsent()) inline_bytes.reset();
 }

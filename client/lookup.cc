@@ -39,7 +39,7 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
   if (layout != nullptr && layout->components_size() > 0) inode.ApplyLayout(*layout);
   if (inode.pending.cut) return;  // what is here is newer
   if (!attr.inline_data()) {
-    // What is still held back of them is taken by the MoveOut that this answer has overtaken.
+    // Dirty inline bytes stay for the MoveOut that this answer has overtaken: it takes them.
     if (!inode.inline_dirty()) inode.inline_bytes.reset();
   } else if (data != nullptr && data->size() == attr.size() && (inode.inline_bytes == nullptr || !cached())) {
     // Under the lease what is here is at least as new: the answer may have met a write of ours on its way.

@@ -230,8 +230,8 @@ void Core::DropHandle(const HandlePtr& handle) {
 // all handles, is not sent once there are new ones: then it is up to the last of these.
 Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch) {
   const Fid fid = inode->fid;
-  // What is on its way to the objects must not come after their destruction: it would bring them back. Until
-  // it has arrived the file counts as open (`closing`), also for an MDS that asks.
+  // Bytes on their way to the objects must not arrive after their destruction: they would bring them back.
+  // Until they have arrived the file counts as open (`closing`), also for an MDS that asks.
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   uint64_t held = 0;
   {

@@ -102,7 +102,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Lost(uint64_t connection, Status why);
   void Push(proto::Push push);
   void Evict(std::string reason);
-  // What was sent then has been answered. With the mutex held, as the next.
+  // Notes that a keep-alive sent at this moment was answered. With the mutex held, as the next.
   void ConfirmLocked(Duration sent);
   void ArmKeepAliveLocked(Duration sent);
   Task<void> SayGoodbye();

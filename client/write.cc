@@ -63,7 +63,7 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   } else {
     written = co_await WriteThrough(handle, offset, pieces, size);
   }
-  // What went into the cache is acknowledged only while it is certain that it can be sent.
+  // Bytes in the cache are acknowledged only while it is certain that they can be sent.
   if (cached() && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   CO_RETURN_IF_ERROR(CheckHandle(*handle));
   // Without the lease another client may have given it one since this one last heard of the file.

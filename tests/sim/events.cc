@@ -13,6 +13,12 @@ constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, a
 constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
 constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
 
+// Whether a loss of power of a server, at `lost`, may take this change.
+bool MayGoWithPower(const FileChange& change, Duration lost) {
+  if (!change.acknowledged) return true;
+  return !change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s);
+}
+
 }  // namespace
 
 const std::vector<EventKind>& EventKinds() {
@@ -166,14 +172,15 @@ void Scenario::FreezeClient() {
   EndClient(index, world_.clock().Now() - kClientLoss - frozen - 10s);
 }
 
-// What nobody has been told of is told to the next handle of the file, whatever it does: taken here.
-void Scenario::TakeAllErrors() {
+void Scenario::OnEachClient(Task<Status> (*todo)(Workload*, ClientState*), const char* what) {
   for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
     ClientState* client = workload_.client(i);
-    if (client != nullptr)
-      (void)Await(client->process, TakeErrors(&workload_, client), "fsync of what was lost");
+    if (client != nullptr) (void)Await(client->process, todo(&workload_, client), what);
   }
 }
+
+// Errors that nobody has been told of are told to the next handle of the file, whatever it does: taken here.
+void Scenario::TakeAllErrors() { OnEachClient(TakeErrors, "fsync of what was lost"); }
 
 int Scenario::PickClient() {
   return static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.clients)));
@@ -219,10 +226,7 @@ void Scenario::PowerLoss() {
   if (!Quiesce() || !WaitReady("after a loss of power")) return;
   WaitEvicted(shape_.cluster.clients);
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) {
-    if (!change.acknowledged) return true;
-    return !change.durable && change.at >= lost - (change.lazy ? kClientLoss + kServerLoss : kServerLoss);
-  };
+  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
   losses.early = true;
   if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
   Settle(losses);
@@ -242,17 +246,10 @@ void Scenario::OssLosesPower() {
   cluster_.Boot(node);
   if (!WaitReady("after an OSS has lost power")) return;
   Work(5s);  // the clients hear of it
-  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
-    ClientState* client = workload_.client(i);
-    if (client != nullptr)
-      (void)Await(client->process, SyncAll(&workload_, client), "fsync after a loss of power");
-  }
+  OnEachClient(SyncAll, "fsync after a loss of power");
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) {
-    return !change.acknowledged ||
-           (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
-  };
+  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
   Settle(losses);
   TakeAllErrors();
   if (!failed()) ResumeClients();
@@ -269,17 +266,10 @@ void Scenario::MdsLosesPower() {
   cluster_.Boot(cluster_.mds());
   if (!WaitReady("after the MDS has lost power")) return;
   Work(5s);  // the clients hear of it
-  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
-    ClientState* client = workload_.client(i);
-    if (client != nullptr)
-      (void)Await(client->process, GiveUpHandles(&workload_, client), "closing after a loss of power");
-  }
+  OnEachClient(GiveUpHandles, "closing after a loss of power");
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) {
-    return !change.acknowledged ||
-           (!change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s));
-  };
+  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
   losses.early = true;
   losses.names_after = lost - kServerLoss - kEarlyLag;
   Settle(losses);

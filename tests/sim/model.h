@@ -43,8 +43,7 @@ struct ModelInode {
   std::map<std::string, InodeId> children;
   InodeId parent = 0;   // of a directory
   bool synced = false;  // an fsync was answered: no loss of power takes it away
-  // What was written before this moment belongs to the name: the file has taken another one's place by a
-  // rename that began then.
+  // When a rename began by which the file took another one's place: bytes written before belong to the name.
   std::optional<Duration> replaced_at;
   int open = 0;  // handles: an unlinked inode lives until the last one goes
 

@@ -254,7 +254,7 @@ void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation
   World& world = workload.world();
   FileModel& content = workload.model().file(inode);
   content.Acknowledge(operation.id(), world.clock().Now());
-  // What is as old as this has been written back; but a client that was frozen has come to nothing meanwhile.
+  // Older writes have been sent by write-behind; but a client that was frozen has sent nothing meanwhile.
   const Duration old = client.failing ? Duration::min() : world.clock().Now() - 12s;
   content.MakeDurable([old](const FileChange& change) { return change.at < old; });
   TimeBounds& mtime = workload.model().inode(inode).mtime;

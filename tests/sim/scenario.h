@@ -99,6 +99,8 @@ class Scenario {
   void FullMdt();
   void FailedFlush();
   void BreakSome();
+  // One client after the other.
+  void OnEachClient(Task<Status> (*todo)(Workload*, ClientState*), const char* what);
   void TakeAllErrors();
   void WaitConnected();
   int PickClient();

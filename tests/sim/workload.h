@@ -43,7 +43,7 @@ struct ClientState {
   uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
   bool failing =
       false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened.
-              // What it counts as done of its early answers counts no more, for refused ones are among them
+              // Its count of early answers that are done is not believed: it includes refused ones
 };
 
 // One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
