@@ -132,21 +132,29 @@ void Allocator::SetBacked(const BlockRun& group) {
   backed_free_ += g.free;
 }
 
-std::vector<BlockRun> Allocator::TakeEmptyGroups(size_t keep, size_t limit) {
+std::vector<BlockRun> Allocator::TakeEmptyGroups(uint64_t keep, size_t limit) {
   std::lock_guard lock(mutex_);
   std::vector<BlockRun> taken;
-  for (size_t g = 0; g < groups_.size() && taken.size() < limit; ++g) {
+  for (size_t g = groups_.size(); g-- > 0 && taken.size() < limit;) {
     const uint64_t size = GroupEnd(g) - g * kGroupBlocks;
-    if (!groups_[g].backed || groups_[g].free != size) continue;
-    if (keep > 0) {
-      --keep;
-      continue;
-    }
+    if (!groups_[g].backed || groups_[g].free != size || backed_free_ < keep + size) continue;
     groups_[g].backed = false;
     backed_free_ -= size;
     taken.push_back({g * kGroupBlocks, size});
   }
   return taken;
+}
+
+std::vector<BlockRun> Allocator::Unbacked() const {
+  std::lock_guard lock(mutex_);
+  std::vector<BlockRun> runs;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].backed) continue;
+    const uint64_t first = g * kGroupBlocks;
+    if (runs.empty() || runs.back().first + runs.back().count != first) runs.push_back({first, 0});
+    runs.back().count += GroupEnd(g) - first;
+  }
+  return runs;
 }
 
 uint64_t Allocator::free_blocks() const {

@@ -35,9 +35,11 @@ class Allocator {
   // A group to back next, and that it has been; none: all are.
   std::optional<BlockRun> UnbackedGroup();
   void SetBacked(const BlockRun& group);
-  // Backed groups without a used block, at most `limit`, beyond the `keep` of them that stay for what comes;
-  // they count as unbacked from now on.
-  std::vector<BlockRun> TakeEmptyGroups(size_t keep, size_t limit);
+  // Backed groups without a used block, the last ones first and at most `limit`, as long as `keep` backed free
+  // blocks remain; they count as unbacked from now on.
+  std::vector<BlockRun> TakeEmptyGroups(uint64_t keep, size_t limit);
+  // All that is not backed, neighbours in one run.
+  std::vector<BlockRun> Unbacked() const;
 
   uint64_t block_count() const { return block_count_; }
   uint64_t free_blocks() const;  // all that are not used

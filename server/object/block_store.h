@@ -38,6 +38,9 @@ class BlockStore {
   // How many blocks Preallocate may still get, besides those it has got.
   virtual uint64_t available_blocks() const = 0;
 
+  // Whether others use the disk that Preallocate takes from, so that what is not needed should go back to it.
+  virtual bool shares_disk() const = 0;
+
   // The blocks' content does not matter any more; space goes back to the filesystem below where it can.
   virtual Task<Status> Discard(uint64_t block, uint64_t count) = 0;
 };

@@ -112,21 +112,28 @@ Task<Status> MemBlockStore::Preallocate(uint64_t block, uint64_t count) {
   std::lock_guard lock(mutex_);
   if (block + count > block_count_)
     co_return ErrnoError(EINVAL, absl::StrCat("no block ", block + count - 1));
-  if (preallocated_ + count > options_.available_blocks) {
+  if (preallocated_.contains(block)) co_return OkStatus();
+  if (AvailableLocked() < count) {
     co_return ErrnoError(ENOSPC, absl::StrCat("the disk in memory has no ", count, " blocks left"));
   }
-  preallocated_ += count;
+  preallocated_[block] = count;
   co_return OkStatus();
 }
 
 uint64_t MemBlockStore::available_blocks() const {
   std::lock_guard lock(mutex_);
-  return options_.available_blocks - std::min(preallocated_, options_.available_blocks);
+  return AvailableLocked();
+}
+
+uint64_t MemBlockStore::AvailableLocked() const {
+  uint64_t left = options_.available_blocks;
+  for (const auto& [first, count] : preallocated_) left -= std::min(left, count);
+  return left;
 }
 
 Task<Status> MemBlockStore::Discard(uint64_t block, uint64_t count) {
   std::lock_guard lock(mutex_);
-  preallocated_ -= std::min(preallocated_, count);
+  preallocated_.erase(preallocated_.lower_bound(block), preallocated_.lower_bound(block + count));
   for (uint64_t i = 0; i < count; ++i) {
     blocks_.erase(block + i);
     unflushed_.erase(block + i);

@@ -5,6 +5,7 @@
 // Data outlives crashes: a "restarted server" opens the same store again. Thread-safe.
 #pragma once
 
+#include <absl/container/btree_map.h>
 #include <absl/container/btree_set.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/functional/any_invocable.h>
@@ -44,6 +45,7 @@ class MemBlockStore : public BlockStore {
   Task<Status> Flush() override;
   Task<Status> Preallocate(uint64_t block, uint64_t count) override;
   uint64_t available_blocks() const override;
+  bool shares_disk() const override { return true; }
   Task<Status> Discard(uint64_t block, uint64_t count) override;
 
   // The process ends: of each write under way a random part of the blocks arrives. Its caller gets ESHUTDOWN.
@@ -73,6 +75,7 @@ class MemBlockStore : public BlockStore {
   };
 
   Task<Status> Begin(Operation operation, uint64_t block, uint64_t count);
+  uint64_t AvailableLocked() const;
   void Apply(uint64_t block, ContentPtr content);
   ContentPtr Newest(uint64_t block) const;
 
@@ -84,7 +87,7 @@ class MemBlockStore : public BlockStore {
   std::list<Pending> pending_;
   uint64_t sequence_ = 0;
   uint64_t incarnation_ = 0;
-  uint64_t preallocated_ = 0;
+  absl::btree_map<uint64_t, uint64_t> preallocated_;  // first block and count of each run that was asked for
   FaultHook fault_hook_;
 };
 

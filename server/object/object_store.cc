@@ -50,6 +50,7 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
   std::string losses_key(kLossesKey);
   CO_ASSIGN_OR_RETURN(store->losses_, co_await CountLosses(store->devices_.store, losses_key, options.boot));
   CO_RETURN_IF_ERROR(store->ScanExtents());
+  CO_RETURN_IF_ERROR(co_await store->space_.DiscardUnbacked());
   co_return store;
 }
 

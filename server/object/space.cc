@@ -7,7 +7,10 @@ namespace nacre::ost {
 namespace {
 
 constexpr int kReclaimTries = 4;  // blocks become free in the second sync after their end
+constexpr size_t kTrimAtOnce = 16;
 constexpr uint64_t kMaxReserve = (64 << 20) / kBlockSize;
+constexpr uint64_t kSpareGroups = 2;    // stay backed for what comes, unless
+constexpr uint64_t kScarceGroups = 16;  // the disk below has less than this left
 
 }  // namespace
 
@@ -112,11 +115,22 @@ Task<Status> Space::Trim() {
   std::vector<BlockRun> groups;
   {
     std::lock_guard lock(mutex_);
-    size_t keep = 2 + (promised_ + reserve_) / kGroupBlocks;
-    groups = allocator_.TakeEmptyGroups(keep, 16);
+    bool scarce = blocks_->available_blocks() < kScarceGroups * kGroupBlocks;
+    uint64_t spare = scarce ? 0 : kSpareGroups * kGroupBlocks;
+    groups = allocator_.TakeEmptyGroups(promised_ + reserve_ + spare, kTrimAtOnce);
   }
-  for (const BlockRun& group : groups) {
-    Status status = co_await blocks_->Discard(group.first, group.count);
+  co_return co_await Discard(groups);
+}
+
+Task<Status> Space::DiscardUnbacked() {
+  if (!blocks_->shares_disk()) co_return OkStatus();
+  AsyncMutex::Guard guard = co_await backing_.Lock();
+  co_return co_await Discard(allocator_.Unbacked());
+}
+
+Task<Status> Space::Discard(std::vector<BlockRun> runs) {
+  for (const BlockRun& run : runs) {
+    Status status = co_await blocks_->Discard(run.first, run.count);
     if (!status.ok()) co_return status;
   }
   co_return OkStatus();

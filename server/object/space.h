@@ -64,12 +64,16 @@ class Space {
   // What is free now or backable, promises and reserve not taken off.
   uint64_t free_blocks() const;
 
-  // Gives space of empty groups back to the disk below.
+  // Gives space of empty groups back to the disk below, which other OSTs or the MDT may share: all but two
+  // groups while it has room, and every group that no promise needs once it has little.
   Task<Status> Trim();
+  // Once, after the scan at the start: gives back what an earlier run had set aside and left empty.
+  Task<Status> DiscardUnbacked();
 
  private:
   std::optional<std::vector<BlockRun>> TryAllocate(const Request& request);
   Task<Status> BackMore();
+  Task<Status> Discard(std::vector<BlockRun> runs);
 
   BlockStore* const blocks_;
   const std::string place_;

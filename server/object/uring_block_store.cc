@@ -183,6 +183,8 @@ class UringBlockStore : public BlockStore {
     return free > layout_.reserve_bytes ? (free - layout_.reserve_bytes) / kBlockSize : 0;
   }
 
+  bool shares_disk() const override { return !layout_.device; }
+
   Task<Status> Discard(uint64_t block, uint64_t count) override {
     Status status = co_await Allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, block, count);
     co_return ToErrno(status) == EOPNOTSUPP ? OkStatus() : status;

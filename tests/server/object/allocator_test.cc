@@ -68,12 +68,13 @@ TEST(Allocator, EmptyGroupsCanBeGivenBack) {
   BackAll(&allocator);
   auto runs = allocator.Allocate(10, kGroupBlocks);
   ASSERT_TRUE(runs.has_value());
-  auto groups = allocator.TakeEmptyGroups(1, 2);
+  auto groups = allocator.TakeEmptyGroups(3 * kGroupBlocks - 10, 5);
   EXPECT_EQ(groups,
-            (std::vector<BlockRun>{{2 * kGroupBlocks, kGroupBlocks}, {3 * kGroupBlocks, kGroupBlocks}}));
+            (std::vector<BlockRun>{{4 * kGroupBlocks, kGroupBlocks}, {3 * kGroupBlocks, kGroupBlocks}}));
+  EXPECT_EQ(allocator.Unbacked(), (std::vector<BlockRun>{{3 * kGroupBlocks, 2 * kGroupBlocks}}));
   EXPECT_EQ(allocator.backed_free_blocks(), 3 * kGroupBlocks - 10);
   EXPECT_EQ(allocator.free_blocks(), 5 * kGroupBlocks - 10);
-  EXPECT_EQ(allocator.UnbackedGroup()->first, 2 * kGroupBlocks);
+  EXPECT_EQ(allocator.UnbackedGroup()->first, 3 * kGroupBlocks);
 }
 
 TEST(Allocator, AgreesWithASet) {

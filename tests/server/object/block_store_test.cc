@@ -18,6 +18,8 @@
 namespace nacre {
 namespace {
 
+using ost::RunTask;
+
 constexpr uint64_t kBytes = 128 << 20;
 
 struct AlignedBlocks {
@@ -32,20 +34,6 @@ struct AlignedBlocks {
   size_t size;
   std::byte* data;
 };
-
-// The context outlives the last post of a store's own threads.
-template <typename T>
-T RunTask(Task<T> task) {
-  static asio::io_context context;
-  context.restart();
-  std::optional<T> result;
-  Spawn(context.get_executor(), [](Task<T> task, std::optional<T>* result) -> Task<void> {
-    result->emplace(co_await std::move(task));
-  }(std::move(task), &result));
-  auto work = asio::make_work_guard(context);
-  while (!result) context.run_one();
-  return *std::move(result);
-}
 
 enum class Form { kMemory, kUring, kUringOnExecutor, kThreads, kPageCache };
 

@@ -17,6 +17,20 @@
 
 namespace nacre::ost {
 
+// The context outlives the last post of a store's own threads.
+template <typename T>
+T RunTask(Task<T> task) {
+  static asio::io_context context;
+  context.restart();
+  std::optional<T> result;
+  Spawn(context.get_executor(), [](Task<T> task, std::optional<T>* result) -> Task<void> {
+    result->emplace(co_await std::move(task));
+  }(std::move(task), &result));
+  auto work = asio::make_work_guard(context);
+  while (!result) context.run_one();
+  return *std::move(result);
+}
+
 inline std::span<const std::byte> AsBytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
