@@ -1,5 +1,6 @@
 #include "daemon/background.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -7,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -21,6 +23,8 @@
 
 namespace nacre {
 namespace {
+
+constexpr int kExitMilliseconds = 5000;  // between letting go of the pid file and the end of a process
 
 Status SystemError(const std::string& what) {
   int error = errno;
@@ -164,15 +168,23 @@ StatusOr<pid_t> FindProcess(const std::string& pid_file) {
   return pid;
 }
 
+// A process lets go of its pid file a moment before it ends, and only its end lets go of the rest: directories and the
+// disks that they are on.
 Status WaitForProcess(const std::string& pid_file, pid_t process, int seconds) {
+  pollfd end{static_cast<int>(::syscall(SYS_pidfd_open, process, 0)), POLLIN, 0};
+  absl::Cleanup close = [&] { ::close(end.fd); };
   for (int tenths = 0;; ++tenths) {
     StatusOr<pid_t> holder = FindProcess(pid_file);
     if (!holder.ok() && holder.status().code() != absl::StatusCode::kNotFound) return holder.status();
-    if (!holder.ok() || *holder != process) return OkStatus();
-    if (tenths == seconds * 10) break;
-    ::usleep(100000);
+    if (!holder.ok() || *holder != process) break;
+    if (tenths == seconds * 10) {
+      return ErrnoError(ETIMEDOUT,
+                        absl::StrFormat("process %d has not ended within %d s", process, seconds));
+    }
+    if (::poll(&end, 1, 100) == 1) break;  // without a descriptor it only waits
   }
-  return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", process, seconds));
+  if (end.fd >= 0) ::poll(&end, 1, kExitMilliseconds);
+  return OkStatus();
 }
 
 Status EndProcess(const std::string& pid_file, int seconds) {

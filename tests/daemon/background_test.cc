@@ -72,6 +72,29 @@ TEST_F(BackgroundTest, EndsAProcessAndWaits) {
   ::waitpid(child, nullptr, 0);
 }
 
+// What else it holds, a disk for one, is free only when it has ended.
+TEST_F(BackgroundTest, WaitsForTheEndOfAProcessThatHasLetGoOfItsPidFile) {
+  std::string path = directory_ + "/pid";
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGTERM, [](int) {});
+    auto held = PidFile::Hold(path);
+    if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+    ::pause();
+    held->reset();
+    ::usleep(500'000);
+    ::_exit(0);
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  Status status = EndProcess(path, 10);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(::waitpid(child, nullptr, WNOHANG), child);
+  ::waitpid(child, nullptr, 0);
+}
+
 // Runs Fork in a child of its own, which plays the command line; its exit status.
 template <typename Body>
 int RunInBackground(const std::string& log, Body body) {
