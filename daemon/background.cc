@@ -168,8 +168,8 @@ StatusOr<pid_t> FindProcess(const std::string& pid_file) {
   return pid;
 }
 
-// A process lets go of its pid file a moment before it ends, and only its end lets go of the rest: directories and the
-// disks that they are on.
+// A process lets go of its pid file a moment before it ends, and only its end lets go of the rest:
+// directories and the disks that they are on.
 Status WaitForProcess(const std::string& pid_file, pid_t process, int seconds) {
   pollfd end{static_cast<int>(::syscall(SYS_pidfd_open, process, 0)), POLLIN, 0};
   absl::Cleanup close = [&] { ::close(end.fd); };
@@ -178,8 +178,7 @@ Status WaitForProcess(const std::string& pid_file, pid_t process, int seconds) {
     if (!holder.ok() && holder.status().code() != absl::StatusCode::kNotFound) return holder.status();
     if (!holder.ok() || *holder != process) break;
     if (tenths == seconds * 10) {
-      return ErrnoError(ETIMEDOUT,
-                        absl::StrFormat("process %d has not ended within %d s", process, seconds));
+      return ErrnoError(ETIMEDOUT, absl::StrFormat("process %d has not ended within %d s", process, seconds));
     }
     if (::poll(&end, 1, 100) == 1) break;  // without a descriptor it only waits
   }

@@ -31,8 +31,8 @@ class PidFile {
 // The living process that holds the pid file. NOT_FOUND if there is none.
 StatusOr<pid_t> FindProcess(const std::string& pid_file);
 
-// Waits until this process does not hold the pid file any more (another one may) and has ended. ETIMEDOUT if it still
-// holds it after `seconds`.
+// Waits until this process does not hold the pid file any more (another one may) and has ended. ETIMEDOUT if
+// it still holds it after `seconds`.
 Status WaitForProcess(const std::string& pid_file, pid_t process, int seconds);
 
 // SIGTERM, then waits until the process is gone. ETIMEDOUT if it takes longer than `seconds`.

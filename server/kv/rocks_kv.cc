@@ -4,6 +4,7 @@
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
@@ -13,18 +14,25 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <mutex>
+#include <shared_mutex>
 #include <thread>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "server/kv/commit_queue.h"
 
 namespace nacre {
 namespace {
 
-constexpr uint64_t kSpaceCheckEvery =
-    1 << 20;  // bytes committed between two looks at the filesystem's free space
+// Between two looks at the filesystem's free space while there is plenty: others may fill the disk as well.
+constexpr std::chrono::milliseconds kSpaceCheckEvery{1};
+constexpr uint64_t kToldAtMost = 1 << 20;  // bytes of changes that clients may think are done
+constexpr std::chrono::seconds kReopenEvery{1};
+constexpr uint64_t kLowSpace = 4 << 20;  // beyond the reserve: from here on every commit looks
 
 rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -56,6 +64,14 @@ Status FromRocks(const rocksdb::Status& status, const std::string& directory) {
   return ErrnoError(EIO, absl::StrCat("database in ", directory, ": ", text));
 }
 
+// Else RocksDB would try to recover in a thread of its own (see RocksKv).
+class NoRecoveryByItself : public rocksdb::EventListener {
+ public:
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* recover) override {
+    *recover = false;
+  }
+};
+
 rocksdb::Options MakeOptions(const RocksKvOptions& options, std::shared_ptr<rocksdb::Cache> cache) {
   rocksdb::Options out;
   uint64_t memtable = std::clamp<uint64_t>(options.memory_bytes / 8, 1 << 20, 64 << 20);
@@ -81,6 +97,7 @@ rocksdb::Options MakeOptions(const RocksKvOptions& options, std::shared_ptr<rock
   out.max_manifest_file_size = 16 << 20;
   out.stats_dump_period_sec = 0;  // an idle store does nothing
   out.stats_persist_period_sec = 0;
+  out.listeners = {std::make_shared<NoRecoveryByItself>()};
   out.avoid_flush_during_shutdown = true;  // the log has it all
 
   rocksdb::BlockBasedTableOptions table;
@@ -139,20 +156,29 @@ class Flusher {
   std::thread thread_;  // last: starts when the rest stands
 };
 
+// RocksDB's own ways out of an error are not used: they may wait for ever for a flush that has failed, and
+// they may go on with a log that could not be written, which ends the process. After an error the database is
+// only read; once the disk has room it is closed and opened again.
 class RocksKv : public KvStore {
  public:
-  RocksKv(std::string directory, RocksKvOptions options, std::shared_ptr<rocksdb::Cache> cache,
-          std::unique_ptr<rocksdb::DB> db)
-      : directory_(std::move(directory)), options_(options), cache_(std::move(cache)), db_(std::move(db)) {
+  RocksKv(std::string directory, RocksKvOptions options)
+      : directory_(std::move(directory)), options_(options) {}
+
+  Status Open() {
+    std::unique_lock open(open_);
+    RETURN_IF_ERROR(OpenLocked());
     if (!options_.read_only) flusher_ = std::make_unique<Flusher>([this] { return SyncLog(); });
+    return OkStatus();
   }
 
   ~RocksKv() override {
     flusher_.reset();
-    rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
+    CloseLocked();
   }
 
   StatusOr<std::string> Get(std::string_view key) override {
+    std::shared_lock open(open_);
+    RETURN_IF_ERROR(CheckOpen());
     std::string value;
     rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), ToSlice(key), &value);
     if (!status.ok()) return FromRocks(status, directory_);
@@ -160,6 +186,8 @@ class RocksKv : public KvStore {
   }
 
   StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override {
+    std::shared_lock open(open_);
+    RETURN_IF_ERROR(CheckOpen());
     rocksdb::ReadOptions read;
     rocksdb::Slice end = ToSlice(to);
     if (!to.empty()) read.iterate_upper_bound = &end;
@@ -173,6 +201,8 @@ class RocksKv : public KvStore {
   }
 
   StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override {
+    std::shared_lock open(open_);
+    RETURN_IF_ERROR(CheckOpen());
     std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
     if (to.empty()) {
       it->SeekToLast();
@@ -206,6 +236,8 @@ class RocksKv : public KvStore {
       space.total_bytes = uint64_t{fs.f_blocks} * fs.f_frsize;
       space.free_bytes = free > options_.reserve_bytes ? free - options_.reserve_bytes : 0;
     }
+    std::shared_lock open(open_);
+    if (db_ == nullptr) return space;
     uint64_t tables = 0;
     db_->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &tables);
     space.memory_bytes = cache_->GetUsage() + tables;
@@ -257,9 +289,20 @@ class RocksKv : public KvStore {
   }
 
   Status Write(rocksdb::WriteBatch* batch) {
+    std::unique_lock log(log_, std::defer_lock);
+    if (low_ || failed_) log.lock();
+    Status status = TryWrite(batch);
+    if (status.ok() || !failed_) return status;
+    if (!log) log.lock();
+    return Reopen() ? TryWrite(batch) : status;
+  }
+
+  Status TryWrite(rocksdb::WriteBatch* batch) {
+    std::shared_lock open(open_);
+    RETURN_IF_ERROR(CheckOpen());
+    if (failed_) return Failure();
     rocksdb::Status status = db_->Write(rocksdb::WriteOptions(), batch);
-    if (!status.ok() && Resume()) status = db_->Write(rocksdb::WriteOptions(), batch);
-    if (!status.ok()) return FromRocks(status, directory_);
+    if (!status.ok()) return Fail(FromRocks(status, directory_));
     committed_.fetch_add(1, std::memory_order_release);
     return OkStatus();
   }
@@ -267,40 +310,114 @@ class RocksKv : public KvStore {
   Status SyncLog() {
     uint64_t upto = committed_.load(std::memory_order_acquire);
     if (upto == synced_) return OkStatus();
-    RETURN_IF_ERROR(FromRocks(db_->SyncWAL(), directory_));
+    std::unique_lock log(log_, std::defer_lock);
+    if (low_ || failed_) log.lock();
+    if (failed_) Reopen();
+    std::shared_lock open(open_);
+    RETURN_IF_ERROR(CheckOpen());
+    if (failed_) return Failure();
+    rocksdb::Status status = db_->SyncWAL();
+    if (!status.ok()) return Fail(FromRocks(status, directory_));
     synced_ = upto;
     return OkStatus();
   }
 
-  // Looks at the filesystem now and then while there is plenty, at every commit while there is not.
+  // From here on the database is only read. Called by whoever writes or syncs, with log_ or before failed_ is
+  // set.
+  Status Fail(Status status) {
+    std::lock_guard lock(failure_mutex_);
+    if (failed_) return failure_;
+    LogError("%s; it is only read until there is room and it has been opened again",
+             std::string(status.message()));
+    failure_ = std::move(status);
+    failed_ = true;
+    return failure_;
+  }
+
+  // Looks at the filesystem now and then while there is plenty, at every commit while there is not. When
+  // others have filled the disk all of a sudden, a little more is taken: clients have been told of changes
+  // that they are done, and the next reply tells them that there is no room.
   Status CheckSpace(uint64_t bytes, bool use_reserve) {
-    unchecked_ += bytes;
-    if (!low_ && unchecked_ < kSpaceCheckEvery) return OkStatus();
+    const Duration now = RealClock().Now();
+    if (!low_ && now - checked_ < kSpaceCheckEvery) return OkStatus();
     struct statvfs fs;
     if (statvfs(directory_.c_str(), &fs) != 0) return OkStatus();
     uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
-    low_ = free < options_.reserve_bytes + 4 * kSpaceCheckEvery;
-    unchecked_ = 0;
+    low_ = free < options_.reserve_bytes + kLowSpace;
+    checked_ = now;
+    if (!low_) told_ = kToldAtMost;
     if (free >= (use_reserve ? options_.reserve_bytes / 4 : options_.reserve_bytes)) return OkStatus();
+    if (bytes <= told_) {
+      told_ -= bytes;
+      return OkStatus();
+    }
     return ErrnoError(ENOSPC, absl::StrCat("the disk under ", directory_, " has ", free, " bytes left; ",
                                            options_.reserve_bytes, " are kept in reserve. Make room there"));
   }
 
-  // After a full disk RocksDB stays read-only until it is told that there is room again.
-  bool Resume() {
-    rocksdb::Status status = db_->Resume();
+  // The caller holds open_.
+  Status CheckOpen() const { return db_ == nullptr ? Failure() : OkStatus(); }
+
+  Status Failure() const {
+    std::lock_guard lock(failure_mutex_);
+    return failure_;
+  }
+
+  // The caller holds open_ alone, as for the next.
+  Status OpenLocked() {
+    uint64_t memtables = 3 * std::clamp<uint64_t>(options_.memory_bytes / 8, 1 << 20, 64 << 20);
+    uint64_t cache_bytes = options_.memory_bytes > memtables ? options_.memory_bytes - memtables : 1 << 20;
+    cache_ = rocksdb::NewLRUCache(cache_bytes, /*num_shard_bits=*/4);
+    rocksdb::Options rocks = MakeOptions(options_, cache_);
+    rocksdb::DB* db = nullptr;
+    rocksdb::Status status = options_.read_only ? rocksdb::DB::OpenForReadOnly(rocks, directory_, &db)
+                                                : rocksdb::DB::Open(rocks, directory_, &db);
+    db_.reset(db);
+    return FromRocks(status, directory_);
+  }
+
+  void CloseLocked() {
+    if (db_ != nullptr) rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
+    db_.reset();
+  }
+
+  // What was committed is in the log, and is there again; the record that could not be written is cut off.
+  // The caller holds log_. At most once a second, and not without some room: opening writes, too.
+  bool Reopen() {
+    const Duration now = RealClock().Now();
+    struct statvfs fs;
+    if (now - reopened_ < kReopenEvery || statvfs(directory_.c_str(), &fs) != 0) return false;
+    uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+    if (free < options_.reserve_bytes / 4 + kLowSpace) return false;
+    reopened_ = now;
+    std::unique_lock open(open_);
+    CloseLocked();
+    Status status = OpenLocked();
+    std::lock_guard lock(failure_mutex_);
+    failure_ = status;
+    failed_ = !status.ok();
     if (status.ok()) LogWarning("database in %s: writing again after an error", directory_);
+    if (!status.ok()) LogError("%s", std::string(status.message()));
     return status.ok();
   }
 
   const std::string directory_;
   const RocksKvOptions options_;
+  std::shared_mutex
+      open_;  // alone: while the database is closed and opened again. Taken last but for failure_mutex_
   std::shared_ptr<rocksdb::Cache> cache_;
-  std::unique_ptr<rocksdb::DB> db_;
-  std::atomic<uint64_t> committed_{1};     // the log of an earlier process may not be on the disk yet
-  uint64_t synced_ = 0;                    // flusher's thread only
-  uint64_t unchecked_ = kSpaceCheckEvery;  // these two: of who writes
-  bool low_ = false;
+  std::unique_ptr<rocksdb::DB> db_;     // null after it could not be opened again
+  std::atomic<uint64_t> committed_{1};  // the log of an earlier process may not be on the disk yet
+  uint64_t synced_ = 0;                 // flusher's thread only
+  Duration checked_{0};                 // these two: of who writes
+  uint64_t told_ = 0;
+  // RocksDB ends the process when a log is synced that could not be written. So nobody touches it once a
+  // write has failed, and while there is little room it is written or synced, not both at once.
+  std::mutex log_;
+  std::atomic<bool> low_ = true, failed_ = false;
+  Duration reopened_{0};
+  mutable std::mutex failure_mutex_;
+  Status failure_;  // while failed_
   CommitQueue commits_{[this](const CommitQueue::Group& group) { WriteGroup(group); }};
   std::unique_ptr<Flusher> flusher_;
 };
@@ -327,15 +444,9 @@ Status CheckDirectory(const std::string& directory) {
 
 StatusOr<std::unique_ptr<KvStore>> OpenRocksKv(const std::string& directory, RocksKvOptions options) {
   RETURN_IF_ERROR(CheckDirectory(directory));
-  uint64_t memtables = 3 * std::clamp<uint64_t>(options.memory_bytes / 8, 1 << 20, 64 << 20);
-  uint64_t cache_bytes = options.memory_bytes > memtables ? options.memory_bytes - memtables : 1 << 20;
-  std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(cache_bytes, /*num_shard_bits=*/4);
-  rocksdb::Options rocks = MakeOptions(options, cache);
-  rocksdb::DB* db = nullptr;
-  rocksdb::Status status = options.read_only ? rocksdb::DB::OpenForReadOnly(rocks, directory, &db)
-                                             : rocksdb::DB::Open(rocks, directory, &db);
-  if (!status.ok()) return FromRocks(status, directory);
-  return std::make_unique<RocksKv>(directory, options, std::move(cache), std::unique_ptr<rocksdb::DB>(db));
+  auto store = std::make_unique<RocksKv>(directory, options);
+  RETURN_IF_ERROR(store->Open());
+  return store;
 }
 
 }  // namespace nacre

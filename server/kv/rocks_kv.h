@@ -8,7 +8,9 @@
 // Errors of OpenRocksKv: EBUSY (another process has it open), DATA_LOSS (damaged; the message names the
 // file), EROFS, ENOSPC, EACCES. The directory is created if it is missing, its parent is not. A commit that
 // finds less than `reserve_bytes` free on the filesystem fails with ENOSPC before it changes anything; after
-// space has come back the store goes on by itself.
+// space has come back the store goes on by itself. A log or a table that could not be written (others filled
+// the disk) makes the store read-only until there is room and it has been opened anew, which it does itself
+// at a commit or a sync, at most once a second.
 #pragma once
 
 #include <memory>

@@ -35,8 +35,8 @@ class Allocator {
   // A group to back next, and that it has been; none: all are.
   std::optional<BlockRun> UnbackedGroup();
   void SetBacked(const BlockRun& group);
-  // Backed groups without a used block, the last ones first and at most `limit`, as long as `keep` backed free
-  // blocks remain; they count as unbacked from now on.
+  // Backed groups without a used block, the last ones first and at most `limit`, as long as `keep` backed
+  // free blocks remain; they count as unbacked from now on.
   std::vector<BlockRun> TakeEmptyGroups(uint64_t keep, size_t limit);
   // All that is not backed, neighbours in one run.
   std::vector<BlockRun> Unbacked() const;

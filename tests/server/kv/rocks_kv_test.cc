@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 
+#include "common/random.h"
 #include "tests/common/await.h"
 
 namespace nacre {
@@ -96,6 +99,93 @@ TEST_F(RocksKvTest, TheReserveIsKeptFree) {
   EXPECT_EQ(ToErrno(status), ENOSPC) << status;
   EXPECT_FALSE(store->Get("a").ok());
   EXPECT_EQ(store->GetSpace().free_bytes, 0u);
+}
+
+// A filesystem of a few MiB, with a file that fills it but for some bytes.
+class SmallDisk {
+ public:
+  explicit SmallDisk(std::string directory) : directory_(std::move(directory)) {
+    fs::create_directory(directory_);
+    mounted_ = ::mount("tmpfs", directory_.c_str(), "tmpfs", 0, "size=24M") == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(directory_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  void Fill(uint64_t left) {
+    const std::string name = directory_ + "/ballast";
+    std::ofstream file(name);
+    while (file << std::string(1 << 12, 'x') << std::flush) continue;
+    file.close();
+    fs::resize_file(name, fs::file_size(name) - left);
+  }
+  void MakeRoom() { fs::remove(directory_ + "/ballast"); }
+
+ private:
+  const std::string directory_;
+  bool mounted_ = false;
+};
+
+class RocksKvFullDiskTest : public RocksKvTest, public testing::WithParamInterface<uint64_t> {};
+
+// RocksDB itself would end the process at the first Sync, or wait for ever for a flush that failed.
+TEST_P(RocksKvFullDiskTest, IsAnErrorUntilThereIsRoomAgain) {
+  SmallDisk disk(root_ + "/disk");
+  if (!disk.mounted()) GTEST_SKIP() << "no right to mount a tmpfs";
+  directory_ = root_ + "/disk/db";
+  RocksKvOptions options;
+  options.reserve_bytes = 0;
+  options.memory_bytes = 1 << 20;
+  auto store = Open(options);
+  SeededRandom random(1);
+  int kept = 0;
+  for (int round = 0; round < 2; ++round) {
+    disk.Fill(GetParam());
+    Status status;
+    for (; kept < 30000; ++kept) {
+      std::string value(1000, '\0');  // that no compression makes shorter
+      for (char& byte : value) byte = static_cast<char>(random.Next());
+      status = Put(store.get(), absl::StrCat("key", kept), value);
+      if (!status.ok()) break;
+    }
+    EXPECT_EQ(ToErrno(status), ENOSPC) << status;
+    EXPECT_FALSE(Await(store->Sync()).ok());
+    EXPECT_EQ(ToErrno(Put(store.get(), "more", std::string(1000, 'v'))), ENOSPC);
+    EXPECT_FALSE(Await(store->Sync()).ok());
+    EXPECT_EQ(kept > 0, store->Get("key0").ok());
+    disk.MakeRoom();
+    for (int tries = 0; tries < 100 && !Put(store.get(), "again", "1").ok(); ++tries) ::usleep(100'000);
+    EXPECT_TRUE(Await(store->Sync()).ok());
+    EXPECT_TRUE(store->Get("again").ok());
+  }
+  store.reset();
+  store = Open(options);
+  EXPECT_FALSE(store->Get("more").ok());
+  for (int i = 0; i < kept; ++i) ASSERT_TRUE(store->Get(absl::StrCat("key", i)).ok()) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(BytesLeft, RocksKvFullDiskTest,
+                         testing::Values(0, 300 << 10, 1 << 20, 2 << 20, 5 << 20));
+
+// Clients have been answered some changes before the disk was full.
+TEST_F(RocksKvTest, ALittleMoreIsTakenWhenOthersHaveFilledTheDisk) {
+  SmallDisk disk(root_ + "/disk");
+  if (!disk.mounted()) GTEST_SKIP() << "no right to mount a tmpfs";
+  directory_ = root_ + "/disk/db";
+  RocksKvOptions options;
+  options.reserve_bytes = 8 << 20;
+  options.memory_bytes = 1 << 20;
+  auto store = Open(options);
+  ASSERT_TRUE(Put(store.get(), "before", "1").ok());
+  disk.Fill(4 << 20);
+  ::usleep(10'000);
+  int taken = 0;
+  while (taken < 5000 && Put(store.get(), absl::StrCat("key", taken), std::string(1000, 'v')).ok()) ++taken;
+  EXPECT_GE(taken, 900);
+  EXPECT_LE(taken, 1100);
+  store.reset();
+  store = Open(options);
+  EXPECT_EQ(ToErrno(Put(store.get(), "after", "1")), ENOSPC) << "nobody has been told anything";
 }
 
 TEST_F(RocksKvTest, FileInsteadOfDirectory) {
