@@ -208,7 +208,12 @@ StatusOr<Superblock> ParseSuperblock(std::string_view data) {
   if (in.Take(8) != "NACREMDT") return Damaged("superblock", "this is no MDT");
   Superblock superblock;
   superblock.version = in.Little<uint32_t>();
-  if (superblock.version != kFormatVersion) return superblock;  // the caller refuses it by its version
+  if (superblock.version != kFormatVersion && superblock.version != kFormatByFile) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the MDT has format version %d; this program knows version %d: use the release that "
+                        "wrote it, or upgrade",
+                        superblock.version, kFormatVersion));
+  }
   superblock.cluster_uuid = in.Text<uint32_t>();
   for (uint64_t& part : superblock.hash_key) part = in.Little<uint64_t>();
   RETURN_IF_ERROR(CheckEnd(in, "superblock"));

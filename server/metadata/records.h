@@ -81,7 +81,9 @@ struct Superblock {
   uint64_t hash_key[2] = {0, 0};  // of names in directories
   bool operator==(const Superblock&) const = default;
 };
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
+// Destroy records by file, and truncation records of a size alone. Is read; a start makes it version 2.
+inline constexpr uint32_t kFormatByFile = 1;
 
 struct SessionRecord {
   std::string name;
@@ -126,6 +128,7 @@ StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data);
 std::string EncodeBucket(const Bucket& bucket);
 StatusOr<Bucket> ParseBucket(std::string_view data);
 std::string EncodeSuperblock(const Superblock& superblock);
+// FAILED_PRECONDITION for another version.
 StatusOr<Superblock> ParseSuperblock(std::string_view data);
 std::string EncodeSession(const SessionRecord& session);
 StatusOr<SessionRecord> ParseSession(std::string_view data);

@@ -52,6 +52,7 @@ Task<StatusOr<std::unique_ptr<Tables>>> Tables::Open(KvStore& store, Random& ran
   CO_RETURN_IF_ERROR(first.status());
   if (first->empty()) CO_RETURN_IF_ERROR(co_await tables->Format(random, now));
   CO_RETURN_IF_ERROR(tables->Load());
+  CO_RETURN_IF_ERROR(co_await tables->Upgrade());
   co_return tables;
 }
 
@@ -81,13 +82,19 @@ Status Tables::Load() {
   }
   RETURN_IF_ERROR(superblock.status());
   ASSIGN_OR_RETURN(superblock_, ParseSuperblock(*superblock));
-  if (superblock_.version != kFormatVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("the MDT has format version %d; this program knows version %d: use the release that "
-                        "wrote it, or upgrade",
-                        superblock_.version, kFormatVersion));
-  }
   return inode_counter_.Load(store_);
+}
+
+// What an older version wrote is read as it is; a program that knows that version alone would not understand
+// what is written from now on, and has to refuse it.
+Task<Status> Tables::Upgrade() {
+  if (superblock_.version == kFormatVersion) co_return OkStatus();
+  superblock_.version = kFormatVersion;
+  KvBatch batch;
+  batch.UseReserve();
+  batch.Put(TableKey(Table::kSuperblock), EncodeSuperblock(superblock_));
+  CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(batch)));
+  co_return co_await store_.Sync();
 }
 
 Status Tables::CheckOpen() const {

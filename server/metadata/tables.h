@@ -32,7 +32,7 @@ struct Entry {
 // Opened once per process.
 class Tables {
  public:
-  // Formats an empty store.
+  // Formats an empty store; gives one of an older version the present one.
   static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now);
 
   StatusOr<InodePtr> GetInode(const Fid& fid);
@@ -69,6 +69,7 @@ class Tables {
   explicit Tables(KvStore& store) : store_(store), cache_(kCachedInodes) {}
   Task<Status> Format(Random& random, WallTime now);
   Status Load();
+  Task<Status> Upgrade();
   Status CheckOpen() const;
   Task<Status> CommitCounted(KvBatch batch, int64_t inode_delta);
   Task<Status> CommitToStore(KvBatch batch);

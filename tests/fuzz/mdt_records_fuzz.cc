@@ -28,9 +28,7 @@ void Try(std::string_view data) {
   RoundTrip(data, ParseTruncate, EncodeTruncate);
   RoundTrip(data, ParseMoveOut, EncodeMoveOut);
   RoundTrip(data, ParseNumber, EncodeNumber);
-  auto superblock = ParseSuperblock(data);
-  if (superblock.ok() && superblock->version == kFormatVersion)
-    RoundTrip(data, ParseSuperblock, EncodeSuperblock);
+  RoundTrip(data, ParseSuperblock, EncodeSuperblock);
   auto ost = cluster::ParseOst(data);
   if (ost.ok() && cluster::EncodeOst(*ost) != data) std::abort();
 }
