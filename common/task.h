@@ -24,8 +24,10 @@ namespace nacre {
 class SuspensionTracker {
  public:
   virtual ~SuspensionTracker() = default;
-  // Takes what resumes a waiter and returns what stands for it.
-  virtual absl::AnyInvocable<void()> Track(absl::AnyInvocable<void()> resume) = 0;
+  // Takes what resumes a waiter and returns what stands for it. `children` is held by the tasks that it waits
+  // for and that may use its frame: while it lives, the waiter must not be destroyed.
+  virtual absl::AnyInvocable<void()> Track(absl::AnyInvocable<void()> resume,
+                                           std::weak_ptr<void> children) = 0;
 };
 
 // Of this thread; null (in every real process): nobody keeps track.
@@ -57,8 +59,8 @@ class OneShot {
     return state_->done;
   }
 
-  // To be awaited. The one waiter gets the value.
-  auto Wait() const { return Arrival{state_}; }
+  // To be awaited. The one waiter gets the value. `children`: see SuspensionTracker.
+  auto Wait(std::weak_ptr<void> children = {}) const { return Arrival{state_, std::move(children)}; }
 
  private:
   struct State {
@@ -69,6 +71,7 @@ class OneShot {
   };
   struct Arrival {
     std::shared_ptr<State> state;
+    std::weak_ptr<void> children;
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
     bool await_suspend(std::coroutine_handle<Promise> task) const {
@@ -78,7 +81,7 @@ class OneShot {
       absl::AnyInvocable<void()> resume = [waiter = Suspended(task.promise().chain, task)]() mutable {
         std::move(waiter).Post();
       };
-      if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume));
+      if (suspension_tracker != nullptr) resume = suspension_tracker->Track(std::move(resume), children);
       if (kept->done) {
         resume();  // in a simulation others may come first
       } else {
@@ -136,13 +139,14 @@ Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
     OneShot<Unit> done;
   };
   auto shared = std::make_shared<Shared>();
+  auto child = std::make_shared<Unit>();
   shared->results.resize(tasks.size());
   shared->left = tasks.size();
   std::vector<T> results;
   if (tasks.empty()) co_return results;
   Executor executor = co_await CurrentExecutor();
   for (size_t i = 0; i < tasks.size(); ++i) {
-    Spawn(executor, std::move(tasks[i]), [shared, i](T result) {
+    Spawn(executor, std::move(tasks[i]), [shared, child, i](T result) {
       std::unique_lock lock(shared->mutex);
       shared->results[i] = std::move(result);
       if (--shared->left > 0) return;
@@ -150,7 +154,9 @@ Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
       shared->done.Set({});
     });
   }
-  co_await shared->done.Wait();
+  std::weak_ptr<void> children = child;
+  child.reset();
+  co_await shared->done.Wait(std::move(children));
   results.reserve(shared->results.size());
   for (auto& result : shared->results) results.push_back(*std::move(result));
   co_return results;

@@ -74,6 +74,7 @@ bool SimClock::Advance(Duration limit) {
 
 struct Process::Waiter {
   absl::AnyInvocable<void()> resume;
+  std::weak_ptr<void> children;
   std::list<std::shared_ptr<Waiter>>::iterator place;
   bool listed = true;
 };
@@ -91,9 +92,10 @@ void Process::Post(absl::AnyInvocable<void()> function) {
   queue_.push_back(std::move(function));  // of a dead process: destroyed with it
 }
 
-absl::AnyInvocable<void()> Process::Track(absl::AnyInvocable<void()> resume) {
+absl::AnyInvocable<void()> Process::Track(absl::AnyInvocable<void()> resume, std::weak_ptr<void> children) {
   auto waiter = std::make_shared<Waiter>();
   waiter->resume = std::move(resume);
+  waiter->children = std::move(children);
   waiter->place = waiters_.insert(waiters_.end(), waiter);
   return [this, waiter = std::move(waiter)] {
     if (!waiter->listed) return;
@@ -115,7 +117,7 @@ void Process::RunOne(bool shuffle) {
 }
 
 // Destroying a coroutine may post the next one's destruction, wake others, or cancel timers: until nothing is
-// left.
+// left. Whoever waits for tasks of its own goes after them.
 void Process::DropPending() {
   while (!queue_.empty() || !waiters_.empty()) {
     if (!queue_.empty()) {
@@ -123,8 +125,10 @@ void Process::DropPending() {
       queue_.pop_front();
       continue;
     }
-    auto waiter = waiters_.front();
-    waiters_.pop_front();
+    auto childless = std::find_if(waiters_.begin(), waiters_.end(),
+                                  [](const auto& waiter) { return waiter->children.expired(); });
+    auto waiter = childless == waiters_.end() ? waiters_.front() : *childless;
+    waiters_.erase(waiter->place);
     waiter->listed = false;
     auto dropped = std::move(waiter->resume);
   }

@@ -116,7 +116,7 @@ class Process : public SuspensionTracker {
   // Called at the very end, whatever ends it.
   void AtDeath(absl::AnyInvocable<void()> function) { at_death_.push_back(std::move(function)); }
 
-  absl::AnyInvocable<void()> Track(absl::AnyInvocable<void()> resume) override;
+  absl::AnyInvocable<void()> Track(absl::AnyInvocable<void()> resume, std::weak_ptr<void> children) override;
 
  private:
   friend class World;

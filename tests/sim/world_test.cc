@@ -66,6 +66,37 @@ TEST(World, KillDestroysWaitingCoroutinesBeforeTheirObjects) {
   world.RunFor(2h);
 }
 
+// They may use what lies in its frame: whichever began to wait first, before the tasks or after them.
+TEST(World, KillDestroysTasksBeforeWhoeverWaitsForThem) {
+  struct Log {
+    std::vector<std::string>* events;
+    std::string name;
+    ~Log() { events->push_back(name); }
+  };
+  std::vector<std::string> events;
+  World world(1);
+  {
+    auto process = world.Start(0, "p");
+    Clock* clock = &process->clock();
+    Spawn(process->executor(), [](std::vector<std::string>* events, Clock* clock) -> Task<void> {
+      Log log{events, "parent"};
+      auto child = [](std::vector<std::string>* events, Clock* clock, bool later) -> Task<bool> {
+        Log log{events, "child"};
+        if (later) co_await clock->Sleep(1s);
+        co_await OneShot<Unit>().Wait();
+        co_return true;
+      };
+      std::vector<Task<bool>> tasks;
+      tasks.push_back(child(events, clock, false));
+      tasks.push_back(child(events, clock, true));
+      co_await WhenAll(std::move(tasks));
+    }(&events, clock));
+    world.RunFor(10s);
+    world.Kill(process);
+  }
+  EXPECT_EQ(events, (std::vector<std::string>{"child", "child", "parent"}));
+}
+
 TEST(World, SameSeedSameTrace) {
   auto run = [](uint64_t seed) {
     World world(seed);
