@@ -25,6 +25,9 @@ int PostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
   constexpr uint64_t kLongestBinding = uint64_t{2} << 30;  // as mlx5
   if (request->opcode == IBV_WR_BIND_MW && request->bind_mw.bind_info.length > kLongestBinding)
     return EOPNOTSUPP;
+  if (request->opcode == IBV_WR_BIND_MW && device.binding_error != 0 &&
+      request->bind_mw.bind_info.length > device.longest_binding)
+    return device.binding_error;
   if (request->opcode == IBV_WR_BIND_MW) work.window_key = request->bind_mw.mw->rkey;
   work.pieces.assign(request->sg_list, request->sg_list + request->num_sge);
   if ((request->send_flags & IBV_SEND_INLINE) != 0) {
@@ -96,6 +99,11 @@ int FreeWindow(ibv_mw* mw) {
   FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* window = static_cast<Window*>(mw);
+  if (device.window_error != 0) {
+    window->left = true;
+    ++device.refusals;
+    return device.window_error;
+  }
   device.Unbind(window);
   device.windows.erase(window->key & ~0xffu);
   delete window;
@@ -141,6 +149,7 @@ int CloseDevice(ibv_context* ibv) {
   FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* context = static_cast<Context*>(ibv);
+  if (device.refusals > 0) device.CloseAllOf(context);
   device.devices[context->number].open.erase(context);
   ::close(context->async_fd);
   delete context;
@@ -183,12 +192,18 @@ ssize_t QueryGids(ibv_context* context, ibv_gid_entry* entries, size_t most, uin
 }
 
 ibv_pd* AllocateDomain(ibv_context* context) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
   auto* pd = new ibv_pd{};
   pd->context = context;
+  device.domains.insert(pd);
   return pd;
 }
 
 int FreeDomain(ibv_pd* pd) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
+  device.domains.erase(pd);
   delete pd;
   return 0;
 }
@@ -216,8 +231,17 @@ bool IsMapped(const void* address) {
   return errno != EFAULT;
 }
 
+void WaitIfHeld(FakeRdma::State& device, const void* data) {
+  std::unique_lock lock(device.join_mutex);
+  if (data != device.held_memory) return;
+  device.holding = true;
+  device.join_change.wait(lock, [&] { return data != device.held_memory; });
+  device.holding = false;
+}
+
 ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
   FakeRdma::State& device = Devices();
+  WaitIfHeld(device, data);
   std::lock_guard lock(device.mutex);
   const bool refused = device.refused_memory == nullptr || device.refused_memory == data;
   errno = refused ? device.memory_error : 0;
@@ -234,6 +258,7 @@ ibv_mr* Register(ibv_pd* pd, void* data, size_t size, int access) {
 // The kernel takes these flags and no others.
 ibv_mr* RegisterDmaBuf(ibv_pd* pd, uint64_t offset, size_t size, uint64_t address, int fd, int access) {
   FakeRdma::State& device = Devices();
+  WaitIfHeld(device, reinterpret_cast<const void*>(address));
   std::lock_guard lock(device.mutex);
   constexpr int kAllowed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                            IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
@@ -264,20 +289,29 @@ int Deregister(ibv_mr* mr) {
 }
 
 ibv_comp_channel* CreateChannel(ibv_context* context) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
   auto* channel = new Events{};
+  device.channels.insert(channel);
   channel->context = context;
   channel->fd = MakeEvents();
   return channel;
 }
 
 int DestroyChannel(ibv_comp_channel* channel) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
+  device.channels.erase(static_cast<Events*>(channel));
   ::close(channel->fd);
   delete static_cast<Events*>(channel);
   return 0;
 }
 
 ibv_cq* CreateCompletions(ibv_context* context, int size, void*, ibv_comp_channel* channel, int) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
   auto* queue = new Completions{};
+  device.completions.insert(queue);
   queue->context = context;
   queue->channel = channel;
   queue->cqe = size;
@@ -285,6 +319,9 @@ ibv_cq* CreateCompletions(ibv_context* context, int size, void*, ibv_comp_channe
 }
 
 int DestroyCompletions(ibv_cq* queue) {
+  FakeRdma::State& device = Devices();
+  std::lock_guard lock(device.mutex);
+  device.completions.erase(static_cast<Completions*>(queue));
   Require(static_cast<Completions*>(queue)->users == 0, "a completion queue goes before its queue pairs");
   delete static_cast<Completions*>(queue);
   return 0;
@@ -360,6 +397,7 @@ int ModifyPair(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   std::lock_guard lock(device.mutex);
   auto* pair = static_cast<QueuePair*>(qp);
   if (attr->qp_state == IBV_QPS_ERR) {
+    if (device.destroy_error != 0) return device.destroy_error;
     device.Fail(pair);
     return 0;
   }
@@ -375,15 +413,23 @@ int DestroyPair(ibv_qp* qp) {
   FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* pair = static_cast<QueuePair*>(qp);
-  Require(device.pairs.erase(pair->qp_num) == 1, "a queue pair is destroyed twice");
+  Require(device.pairs.contains(pair->qp_num), "a queue pair is destroyed twice");
+  for (const auto& [key, window] : device.windows) {
+    if (window->bound_by != pair || !window->left) continue;
+    pair->left = true;
+    return EBUSY;
+  }
+  if (device.destroy_error != 0) {
+    pair->left = true;
+    ++device.refusals;
+    return device.destroy_error;
+  }
   for (const auto& [key, window] : device.windows) {
     Require(window->bound_by != pair, "a queue pair goes before the windows that are bound through it");
   }
-  --static_cast<Completions*>(pair->send_cq)->users;
-  --static_cast<Receives*>(pair->srq)->users;
-  std::erase_if(static_cast<Context*>(pair->context)->events,
-                [&](const ibv_async_event& event) { return event.element.qp == qp; });
-  delete pair;
+  auto* receives = static_cast<Receives*>(pair->srq);
+  device.Forget(pair);
+  if (device.traits.loses_receives && !receives->posted.empty()) receives->posted.pop_front();
   return 0;
 }
 

@@ -154,6 +154,51 @@ void FakeRdma::State::Unbind(Window* window) {
   window->bound_by = nullptr;
 }
 
+void FakeRdma::State::Forget(QueuePair* pair) {
+  pairs.erase(pair->qp_num);
+  --static_cast<Completions*>(pair->send_cq)->users;
+  --static_cast<Receives*>(pair->srq)->users;
+  std::erase_if(static_cast<Context*>(pair->context)->events,
+                [&](const ibv_async_event& event) { return event.element.qp == pair; });
+  delete pair;
+}
+
+namespace {
+
+template <typename Objects>
+void DeleteAllOf(const Context* context, Objects* objects) {
+  std::erase_if(*objects, [&](auto* object) {
+    if (object->context != context) return false;
+    delete object;
+    return true;
+  });
+}
+
+}  // namespace
+
+// The order is that of what needs what.
+void FakeRdma::State::CloseAllOf(const Context* context) {
+  std::erase_if(windows, [&](const auto& known) {
+    if (known.second->context != context) return false;
+    Unbind(known.second);
+    delete known.second;
+    return true;
+  });
+  for (auto pair = pairs.begin(); pair != pairs.end();) {
+    QueuePair* const own = (pair++)->second;
+    if (own->context == context) Forget(own);
+  }
+  std::erase_if(regions, [&](const auto& known) {
+    if (known.second->context != context) return false;
+    delete known.second;
+    return true;
+  });
+  DeleteAllOf(context, &receives);
+  DeleteAllOf(context, &completions);
+  DeleteAllOf(context, &channels);
+  DeleteAllOf(context, &domains);
+}
+
 ibv_wc_status FakeRdma::State::Bind(QueuePair* pair, const Work& work) {
   const auto& bind = work.request.bind_mw;
   auto found = windows.find(bind.rkey & ~0xffu);
@@ -331,6 +376,45 @@ void FakeRdma::RefuseMemory(int error, const void* address) {
 void FakeRdma::UsePeerMemory(PeerMemory peer_memory) {
   std::lock_guard lock(state_->mutex);
   state_->peer_memory = std::move(peer_memory);
+}
+
+void FakeRdma::RefuseToDestroy(int error) {
+  std::lock_guard lock(state_->mutex);
+  state_->destroy_error = error;
+}
+
+void FakeRdma::RefuseToFreeWindows(int error) {
+  std::lock_guard lock(state_->mutex);
+  state_->window_error = error;
+}
+
+void FakeRdma::RefuseBindings(int error, uint64_t longest) {
+  std::lock_guard lock(state_->mutex);
+  state_->binding_error = error;
+  state_->longest_binding = longest;
+}
+
+void FakeRdma::HoldRegistration(const void* address) {
+  std::lock_guard lock(state_->join_mutex);
+  state_->held_memory = address;
+  state_->join_change.notify_all();
+}
+
+bool FakeRdma::holds() const {
+  std::lock_guard lock(state_->join_mutex);
+  return state_->holding;
+}
+
+int FakeRdma::refusals() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->refusals;
+}
+
+int FakeRdma::left() const {
+  std::lock_guard lock(state_->mutex);
+  const auto is_left = [](const auto& known) { return known.second->left; };
+  return static_cast<int>(std::count_if(state_->pairs.begin(), state_->pairs.end(), is_left) +
+                          std::count_if(state_->windows.begin(), state_->windows.end(), is_left));
 }
 
 int FakeRdma::regions() const {

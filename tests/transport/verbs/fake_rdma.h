@@ -25,6 +25,7 @@ class FakeRdma {
     bool windows = true;
     bool binds = true;                // the windows that it has
     bool last_receive_events = true;  // not every driver has them
+    bool loses_receives = false;      // each queue pair takes one along when it is destroyed
     int devices = 1;
     bool isolated = false;  // packets arrive on the device alone that they were sent from
     bool nodes = false;     // each device is near to a NUMA node of its own: 0, 1, …
@@ -65,6 +66,19 @@ class FakeRdma {
   void RefuseMemory(int error, const void* address = nullptr);
   // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
   void UsePeerMemory(PeerMemory peer_memory);
+
+  // The device does not answer any more when it is told to stop or destroy a queue pair, or to free a window:
+  // from now on they stay and work until their device is closed. 0: it answers again.
+  void RefuseToDestroy(int error);
+  void RefuseToFreeWindows(int error);
+  int refusals() const;  // that there have been
+  int left() const;      // queue pairs and windows that are there against the will of their makers
+
+  // Posting a binding of more than so many bytes says this from now on; 0: as mlx5, 2 GiB are the most.
+  void RefuseBindings(int error, uint64_t longest);
+  // Registering what begins there takes until this is called again with null.
+  void HoldRegistration(const void* address);
+  bool holds() const;  // somebody waits for that
 
   int regions() const;      // that are registered
   int queue_pairs() const;  // that exist

@@ -86,6 +86,7 @@ struct Window : ibv_mw {
   QueuePair* bound_by = nullptr;
   uint64_t address = 0, length = 0;
   unsigned access = 0;
+  bool left = false;  // it was to be freed
 };
 
 struct Work {
@@ -101,6 +102,7 @@ struct QueuePair : ibv_qp {
   ibv_gid peer_gid{};
   uint32_t pieces = 0, inline_bytes = 0;
   std::deque<Work> work;  // that cannot be done yet: the other side has no receive
+  bool left = false;      // it was to be destroyed
 };
 
 inline void Signal(int fd) {
@@ -163,11 +165,16 @@ class FakeRdma::State {
   bool LocalIsFine(const QueuePair& pair, const ibv_sge& piece, unsigned access);
   std::string Gather(const Work& work);
   void Unbind(Window* window);
+  void Forget(QueuePair* pair);
+  void CloseAllOf(const Context* context);  // as the kernel does with what its maker has left
 
   const Traits traits;
   std::string directory;  // of the devices' own
   mutable std::mutex mutex;
   std::vector<fake::Device> devices;
+  int destroy_error = 0, window_error = 0, refusals = 0;
+  int binding_error = 0;  // as RefuseBindings
+  uint64_t longest_binding = 0;
   int memory_error = 0;                        // as RefuseMemory
   const void* refused_memory = nullptr;        // null: all
   int dma_buf_error = 0, dma_buf_device = -1;  // as RefuseDmaBufs
@@ -177,6 +184,9 @@ class FakeRdma::State {
   std::map<uint32_t, Region*> regions;
   std::map<uint32_t, Window*> windows;  // by key without its low byte
   std::set<Receives*> receives;
+  std::set<fake::Completions*> completions;
+  std::set<fake::Events*> channels;
+  std::set<ibv_pd*> domains;
   std::set<uint32_t> deaf;
   uint64_t under_way = 0, most_under_way = 0;
 
@@ -185,6 +195,8 @@ class FakeRdma::State {
   std::condition_variable join_change;
   int waiting = 0;
   bool fail_joins = false;
+  const void* held_memory = nullptr;  // as HoldRegistration
+  bool holding = false;
 };
 
 namespace fake {
