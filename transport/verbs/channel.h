@@ -11,6 +11,8 @@
 //   Shutdown (from anywhere) -> the queue pair goes to its error state, and is destroyed when all that was
 //   posted has come back and the device has said that it takes no more receives for it (or after a while),
 //   the windows before it -> transfers fail -> OnClosed, once.
+// If the device refuses to destroy the queue pair or a window, the rail fails, and the transfers and OnClosed
+// wait until the device has been closed.
 // Thread-safe. Held in a shared_ptr.
 #pragma once
 
@@ -116,8 +118,9 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   // channel.
   virtual Status OnMessage(const FragmentHeader& header, std::string_view message) = 0;
   virtual void OnClosed(const Status& why) = 0;
-  // The queue pair is about to be destroyed: not before what is bound through it.
-  virtual void FreeWindows() {}
+  // The queue pair is about to be destroyed: not before what is bound through it. UNAVAILABLE: the device
+  // refuses.
+  virtual Status FreeWindows() { return OkStatus(); }
   void OnTick(Duration now) override;
 
   const Executor& executor() const { return executor_; }
@@ -180,6 +183,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   void FinishAfter(Duration delay);  // under mutex_
   void CameBack(bool* what);
   void Finish();
+  void EndAll();
 
   const std::shared_ptr<Rail> rail_;
   const Executor executor_;

@@ -58,18 +58,26 @@ void Channel::CameBack(bool* what) {
 }
 
 void Channel::Finish() {
-  std::vector<Transfer*> ended;
-  std::vector<Slot> slots;
-  uint64_t bytes = 0;
   std::unique_ptr<TimerHandle> timer;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(finished_, true)) return;
     timer = std::move(finish_timer_);
   }
-  FreeWindows();
-  qp_.reset();
+  const Status freed = FreeWindows();
+  if (!freed.ok()) rail_->Strand(freed);
+  const bool gone = qp_->Destroy().ok() && freed.ok();
+  // Before Leave, after which the device may be closed at any time.
+  if (!gone) rail_->domain()->AfterClose([self = shared_from_this()] { self->EndAll(); });
   rail_->Leave(number_, kCredits + kSpareReceives, kSends + 1);
+  if (gone) EndAll();
+}
+
+// Nobody touches the memory of the transfers and of the other end's calls any more.
+void Channel::EndAll() {
+  std::vector<Transfer*> ended;
+  std::vector<Slot> slots;
+  uint64_t bytes = 0;
   {
     std::lock_guard lock(mutex_);
     slots.swap(slots_);

@@ -384,11 +384,14 @@ OneShot<Unit> ClientLink::Closed() {
   return closed;
 }
 
-void ClientLink::FreeWindows() {
+Status ClientLink::FreeWindows() {
   std::unique_ptr<WindowPool> windows;
-  std::lock_guard lock(mutex_);
-  open_ = false;
-  windows = std::move(windows_);
+  {
+    std::lock_guard lock(mutex_);
+    open_ = false;
+    windows = std::move(windows_);
+  }
+  return windows == nullptr ? OkStatus() : windows->Free();
 }
 
 Status ClientLink::OnMessage(const FragmentHeader& header, std::string_view message) {

@@ -94,7 +94,7 @@ class ClientLink : public Channel {
   Status OnMessage(const FragmentHeader& header, std::string_view message) override;
   void OnClosed(const Status& why) override;
   void OnTick(Duration now) override;
-  void FreeWindows() override;
+  Status FreeWindows() override;
 
   Status MakeWindows();
   Status Prepare(LinkCall* call);

@@ -61,9 +61,8 @@ DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevic
     verdict.reason += absl::StrFormat("%s%s: %s", verdict.reason.empty() ? "" : "; ",
                                       AbslView(Name(mechanism)), tried.message());
   }
-  verdict.status =
-      ErrnoError(ENOTSUP, absl::StrFormat("RDMA device %s cannot write into %s: %s",
-                                          domain->context()->device->name, device.name(), verdict.reason));
+  verdict.status = ErrnoError(ENOTSUP, absl::StrFormat("RDMA device %s cannot write into %s: %s",
+                                                       domain->device(), device.name(), verdict.reason));
   return verdict;
 }
 

@@ -144,7 +144,7 @@ const DeviceVerdict& DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& dom
   if (!verdict.status.ok()) {
     LogWarning("data plane: %s; it is copied there from host memory instead", verdict.status.message());
   } else {
-    LogInfo("data plane: RDMA device %s writes into %s (%s)%s%s", domain->context()->device->name,
+    LogInfo("data plane: RDMA device %s writes into %s (%s)%s%s", domain->device(),
             device->device->name(), AbslView(Name(verdict.mechanism)), verdict.reason.empty() ? "" : ", not ",
             verdict.reason);
   }

@@ -1,11 +1,17 @@
 // A device that is open, its protection domain, and what is registered with it. A Domain closes when the last
-// thing that was made with it is gone. Thread-safe.
+// thing that was made with it is gone, or earlier if something of it cannot be destroyed. Thread-safe.
 #pragma once
+
+#include <absl/functional/any_invocable.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
 
 #include "common/metrics.h"
 #include "common/status.h"
@@ -19,11 +25,12 @@ class Domain {
  public:
   // UNAVAILABLE: the device is gone or refuses.
   static StatusOr<std::shared_ptr<Domain>> Open(const Ibverbs& ibverbs, const std::string& device);
-  ~Domain() { ibverbs_.dealloc_pd(pd_); }
+  ~Domain();
   Domain(const Domain&) = delete;
   Domain& operator=(const Domain&) = delete;
 
   const Ibverbs& ibverbs() const { return ibverbs_; }
+  const std::string& device() const { return device_; }  // its name
   ibv_context* context() const { return context_->get(); }
   ibv_pd* pd() const { return pd_; }
   const ibv_device_attr& limits() const { return limits_; }
@@ -37,16 +44,39 @@ class Domain {
   void Retire() { retired_.store(true); }
   bool retired() const { return retired_.load(); }
 
+  // The device has refused to destroy something that it reads or writes memory for, and may go on doing so
+  // until it is closed: the kernel then takes everything from it at once. Until then nothing is taken back
+  // singly, since memory that is no longer registered would be somebody else's.
+  // False: it was stranded before.
+  bool Strand() { return !stranded_.exchange(true); }
+  bool stranded() const { return stranded_.load(); }
+  // Calls the function, with nothing held, when a stranded device has been closed: then nobody touches any
+  // memory that it was told of.
+  void AfterClose(absl::AnyInvocable<void()> function);
+  // Closes a stranded device, while there still are things that were made with it. Nothing of it is polled,
+  // posted to or waited for any more. May take as long as the kernel waits for a device that does not answer.
+  // False: it was closed before.
+  bool Close();
+
+  // Whoever makes or destroys something with the device holds this meanwhile, so that it is not closed.
+  // False: it has been, and with it everything that was made.
+  std::shared_lock<std::shared_mutex> Use() const;
+
  private:
-  Domain(const Ibverbs& ibverbs, std::unique_ptr<DeviceContext> context, ibv_pd* pd)
-      : ibverbs_(ibverbs), context_(std::move(context)), pd_(pd) {}
+  Domain(const Ibverbs& ibverbs, std::string device, std::unique_ptr<DeviceContext> context, ibv_pd* pd)
+      : ibverbs_(ibverbs), device_(std::move(device)), context_(std::move(context)), pd_(pd) {}
 
   const Ibverbs& ibverbs_;
-  const std::unique_ptr<DeviceContext> context_;
+  const std::string device_;
+  mutable std::shared_mutex life_;  // guards context_
+  std::unique_ptr<DeviceContext> context_;
   ibv_pd* const pd_;
   ibv_device_attr limits_{};
   bool windows_ = false;
-  std::atomic<bool> retired_ = false;
+  std::atomic<bool> retired_ = false, stranded_ = false;
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::vector<absl::AnyInvocable<void()>> after_close_;
   const std::shared_ptr<Counter> registrations_ = std::make_shared<Counter>();
 };
 

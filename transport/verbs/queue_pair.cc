@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace nacre::verbs {
 namespace {
@@ -30,8 +31,16 @@ StatusOr<std::unique_ptr<QueuePair>> QueuePair::Make(Rail& rail, uint32_t sends,
   return made;
 }
 
-QueuePair::~QueuePair() {
-  if (qp_ != nullptr) rail_.domain()->ibverbs().destroy_qp(qp_);
+Status QueuePair::Destroy() {
+  ibv_qp* qp = std::exchange(qp_, nullptr);
+  int error = 0;
+  if (const auto use = rail_.domain()->Use(); qp != nullptr && use)
+    error = rail_.domain()->ibverbs().destroy_qp(qp);
+  if (error == 0) return OkStatus();
+  Status status =
+      absl::UnavailableError(absl::StrFormat("a queue pair cannot be destroyed: %s", std::strerror(error)));
+  rail_.Strand(status);
+  return status;
 }
 
 Status QueuePair::Create(uint32_t sends, uint32_t inline_bytes) {
@@ -47,6 +56,8 @@ Status QueuePair::Create(uint32_t sends, uint32_t inline_bytes) {
   attr.cap.max_inline_data = inline_bytes;
   max_pieces_ = attr.cap.max_send_sge;
   inline_bytes_ = inline_bytes;
+  const auto use = rail_.domain()->Use();
+  if (!use) return absl::UnavailableError("the RDMA device has failed");
   qp_ = rail_.domain()->ibverbs().create_qp(rail_.domain()->pd(), &attr);
   if (qp_ != nullptr) return OkStatus();
   return absl::UnavailableError(
@@ -74,7 +85,8 @@ Status QueuePair::Join(const Endpoint& remote) {
 bool QueuePair::Fail() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  return rail_.domain()->ibverbs().modify_qp(qp_, &attr, IBV_QP_STATE) == 0;
+  const auto use = rail_.domain()->Use();
+  return use && rail_.domain()->ibverbs().modify_qp(qp_, &attr, IBV_QP_STATE) == 0;
 }
 
 int QueuePair::Post(ibv_send_wr* request) {
@@ -83,7 +95,8 @@ int QueuePair::Post(ibv_send_wr* request) {
 }
 
 Status QueuePair::Modify(ibv_qp_attr* attr, int mask, const char* what) {
-  const int error = rail_.domain()->ibverbs().modify_qp(qp_, attr, mask);
+  const auto use = rail_.domain()->Use();
+  const int error = use ? rail_.domain()->ibverbs().modify_qp(qp_, attr, mask) : ENODEV;
   if (error == 0) return OkStatus();
   return absl::UnavailableError(absl::StrFormat("%s: the queue pair cannot be made %s: %s",
                                                 rail_.port().name(), what, std::strerror(error)));

@@ -18,7 +18,7 @@ class QueuePair {
   // ibv_access_flags.
   static StatusOr<std::unique_ptr<QueuePair>> Make(Rail& rail, uint32_t sends, uint32_t sequence,
                                                    int remote_access);
-  ~QueuePair();
+  ~QueuePair() { (void)Destroy(); }
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
@@ -40,6 +40,9 @@ class QueuePair {
   bool Fail();
   // errno; 0: done.
   int Post(ibv_send_wr* request);
+  // Last. UNAVAILABLE: the device refuses, and may still carry out what was posted or asked of it from afar.
+  // Then the rail's domain is stranded.
+  Status Destroy();
 
  private:
   QueuePair(Rail& rail, uint32_t sequence) : rail_(rail), sequence_(sequence) {}

@@ -58,6 +58,7 @@ Rail::Rail(std::shared_ptr<Domain> domain, const PortInfo& port, Executor execut
 
 Status Rail::Create() {
   const ibv_device_attr& limits = domain_->limits();
+  device_path_ = domain_->context()->device->dev_path;
   channel_ = ibverbs_.create_comp_channel(domain_->context());
   if (channel_ == nullptr) return Failure(port_, "completion channel");
   max_completions_ = static_cast<uint32_t>(std::min(limits.max_cqe, kMaxCompletions));
@@ -78,12 +79,30 @@ Status Rail::Create() {
 }
 
 Rail::~Rail() {
+  if (domain_->stranded()) {
+    Close();
+    return;
+  }
   // The descriptors belong to the library.
   if (completion_events_.is_open()) completion_events_.release();
   if (async_events_.is_open()) async_events_.release();
   if (srq_ != nullptr) ibverbs_.destroy_srq(srq_);
   if (cq_ != nullptr) ibverbs_.destroy_cq(cq_);
   if (channel_ != nullptr) ibverbs_.destroy_comp_channel(channel_);
+}
+
+// What the library still has of the completion queue and the receive queue goes with the process; the kernel
+// and the device forget them.
+void Rail::Close() {
+  if (!domain_->stranded()) return;
+  {
+    std::lock_guard lock(mutex_);
+    boost::system::error_code ignored;
+    if (completion_events_.is_open()) completion_events_.close(ignored);  // nobody else will
+    if (async_events_.is_open()) async_events_.release();
+  }
+  if (domain_->Close())
+    LogInfo("data plane: %s has been closed, and the memory of its calls is free", port_.name());
 }
 
 Status Rail::Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uint32_t receives,
@@ -129,7 +148,7 @@ void Rail::Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends) {
 }
 
 absl::AnyInvocable<void()> Rail::TakeOnFailure() {
-  if (failed_.ok() || !sinks_.empty()) return nullptr;
+  if (failed_.ok() || !sinks_.empty() || looping_ || awaiting_async_) return nullptr;
   return std::exchange(on_failure_, nullptr);
 }
 
@@ -142,7 +161,7 @@ void Rail::WatchDevice() {
 }
 
 void Rail::LookAtDevice() {
-  if (::access(domain_->context()->device->dev_path, F_OK) != 0) {
+  if (::access(device_path_.c_str(), F_OK) != 0) {
     Fail(absl::UnavailableError("the device has been removed"));
   }
   const Duration now = clock_.Now();
@@ -197,6 +216,15 @@ void Rail::Fail(const Status& why) {
   GetCounter("transport.verbs.rails_failed").Add();
   for (const auto& sink : Sinks()) sink->OnFailed(why);
   if (on_failure) on_failure();
+}
+
+void Rail::Strand(const Status& why) {
+  GetCounter("transport.verbs.refused_to_destroy").Add();
+  if (domain_->Strand()) {
+    LogWarning("data plane: %s: %s; the memory of the calls over it is kept until it has been closed",
+               port_.name(), why.message());
+  }
+  Fail(why);
 }
 
 bool Rail::failed() const {
@@ -294,18 +322,27 @@ bool Rail::Sleep() {
     came_ = true;
     return false;
   }
-  std::lock_guard lock(mutex_);
-  if (!after_poll_.empty()) return false;
-  if (sinks_.empty()) {
-    looping_ = false;
-    return true;
+  absl::AnyInvocable<void()> on_failure;
+  {
+    std::lock_guard lock(mutex_);
+    if (!after_poll_.empty()) return false;
+    looping_ = !sinks_.empty();
+    if (looping_) {
+      WaitForCompletion();
+      return true;
+    }
+    on_failure = TakeOnFailure();
   }
+  if (on_failure) on_failure();
+  return true;
+}
+
+void Rail::WaitForCompletion() {
   completion_events_.async_wait(asio::posix::stream_descriptor::wait_read,
                                 [self = shared_from_this()](const boost::system::error_code&) {
                                   self->ConsumeEvents();
                                   self->Poll();
                                 });
-  return true;
 }
 
 void Rail::ConsumeEvents() {
@@ -330,12 +367,14 @@ void Rail::OnAsyncEvents() {
     ibverbs_.ack_async_event(&event);
     if (!status.ok()) Fail(status);
   }
-  std::lock_guard lock(mutex_);
-  if (sinks_.empty()) {
-    awaiting_async_ = false;
-  } else {
-    WaitForAsyncEvent();
+  absl::AnyInvocable<void()> on_failure;
+  {
+    std::lock_guard lock(mutex_);
+    awaiting_async_ = !sinks_.empty();
+    if (awaiting_async_) return WaitForAsyncEvent();
+    on_failure = TakeOnFailure();
   }
+  if (on_failure) on_failure();
 }
 
 bool Rail::HasItsGid() const {

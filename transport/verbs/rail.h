@@ -4,6 +4,9 @@
 //
 // Thread-safe. Held in a shared_ptr by its connections. A rail fails once, when the port or the device goes:
 // all its connections end, and it is not used again (a new one is opened when the port is back).
+//
+// A rail is stranded when its device refuses to destroy something. Then it has failed too, and the memory of
+// its calls is kept until the device is closed, which is as soon as its connections have left.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -64,8 +67,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   const std::shared_ptr<PutBudget>& puts() { return puts_; }
   Turns& turns() { return turns_; }
 
-  // Before anything else: what is called once, with nothing held, when the rail has failed and its
-  // connections have left.
+  // Before anything else: what is called once, with nothing held, when the rail has failed, its connections
+  // have left, and nothing of it is polled or waited for any more. If it is stranded, Close has to follow.
   void OnFailure(absl::AnyInvocable<void()> failed) { on_failure_ = std::move(failed); }
 
   // Takes a queue pair in: `receives` more receives are posted for it, and `sends` of its completions have a
@@ -79,6 +82,11 @@ class Rail : public std::enable_shared_from_this<Rail> {
 
   void Fail(const Status& why);
   bool failed() const;
+
+  // The device has refused to destroy something of a connection's, which has yet to leave.
+  void Strand(const Status& why);
+  // Closes the device if the rail is stranded: see Domain::Close.
+  void Close();
 
   // From now on nothing is pending while there are no connections. Until then the rail looks after its
   // device.
@@ -99,7 +107,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   void PollFor(std::vector<absl::AnyInvocable<void()>> waiters);
   void Dispatch(const ibv_wc& completion);
   bool IsBusy();
-  bool Sleep();  // false: something came meanwhile
+  bool Sleep();              // false: something came meanwhile
+  void WaitForCompletion();  // under mutex_
   void ConsumeEvents();
   void WaitForAsyncEvent();  // under mutex_
   void WatchDevice();        // under mutex_
@@ -119,6 +128,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   const std::shared_ptr<PutBudget> puts_;
   Turns turns_;
   std::atomic<uint64_t> load_ = 0;
+  std::string device_path_;  // in sysfs
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;
   ibv_srq* srq_ = nullptr;

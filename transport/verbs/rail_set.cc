@@ -71,7 +71,8 @@ StatusOr<std::shared_ptr<Rail>> RailSet::Open(const PortInfo& port) {
   if (!opened.ok()) ports_.reset();
   ASSIGN_OR_RETURN(std::shared_ptr<Rail> rail, std::move(opened));
   rail->OnFailure([weak = weak_from_this(), raw = rail.get()] {
-    if (auto self = weak.lock()) self->Drop(raw);
+    auto self = weak.lock();
+    return self == nullptr ? raw->Close() : self->Drop(raw);
   });
   LogInfo("data plane: RDMA on %s", port.name());
   if (stopped_) rail->Rest();
@@ -88,15 +89,19 @@ Task<Status> RailSet::Join(std::shared_ptr<RailSet> self, std::shared_ptr<Channe
       GetCounter("transport.verbs.joins_refused").Add();
       co_return absl::UnavailableError("too many RDMA connections are being made at once");
     }
-    if (self->joiners_ == nullptr) self->joiners_ = std::make_unique<asio::thread_pool>(kJoiners);
     ++self->joining_;
-    asio::post(*self->joiners_, [&joining = self->joining_, channel = std::move(channel), remote, done] {
+    asio::post(self->Joiners(), [&joining = self->joining_, channel = std::move(channel), remote, done] {
       Status status = channel->Join(remote);
       --joining;
       done.Set(std::move(status));
     });
   }
   co_return co_await done.Wait();
+}
+
+asio::thread_pool& RailSet::Joiners() {
+  if (joiners_ == nullptr) joiners_ = std::make_unique<asio::thread_pool>(kJoiners);
+  return *joiners_;
 }
 
 void RailSet::Stop() {
@@ -121,6 +126,19 @@ void RailSet::Drop(const Rail* rail) {
     rails_.erase(found);
   }
   regions_->Forget(*dropped->domain());
+  if (dropped->domain()->stranded()) CloseBeside(std::move(dropped));
+}
+
+// The kernel may wait for the device for long.
+void RailSet::CloseBeside(std::shared_ptr<Rail> rail) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopped_) {
+      asio::post(Joiners(), [rail = std::move(rail)] { rail->Close(); });
+      return;
+    }
+  }
+  rail->Close();
 }
 
 }  // namespace nacre::verbs

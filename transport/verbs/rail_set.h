@@ -58,6 +58,8 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
         options_(options),
         regions_(std::make_shared<RegionTable>()) {}
   void Drop(const Rail* rail);
+  void CloseBeside(std::shared_ptr<Rail> rail);
+  asio::thread_pool& Joiners();  // under mutex_, unless it has been stopped
   // To look opens every device, which takes milliseconds each, and clients come in crowds: one looks at a
   // time, and the others take what was seen before. `doubt_none`: unless that was nothing.
   StatusOr<std::vector<PortInfo>> LookOrRecall(bool doubt_none);
@@ -72,7 +74,7 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   Duration ports_seen_{};                                 // when they were
   bool looking_ = false;
   std::condition_variable looked_;
-  std::unique_ptr<asio::thread_pool> joiners_;  // made when first needed
+  std::unique_ptr<asio::thread_pool> joiners_;  // for what may take seconds; made when first needed
   bool stopped_ = false;
   std::atomic<int> joining_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 namespace nacre::verbs {
 namespace {
@@ -54,21 +55,31 @@ WindowPlan PlanWindows(const std::vector<RegisteredPiece>& pieces, size_t most, 
 
 StatusOr<std::unique_ptr<WindowPool>> WindowPool::Make(std::shared_ptr<Domain> domain, size_t count) {
   std::unique_ptr<WindowPool> pool(new WindowPool(std::move(domain)));
-  for (size_t i = 0; i < count; ++i) {
+  const auto use = pool->domain_->Use();
+  for (size_t i = 0; use && i < count; ++i) {
     ibv_mw* window = ibv_alloc_mw(pool->domain_->pd(), IBV_MW_TYPE_2);
     if (window == nullptr) {
       return absl::UnavailableError(absl::StrFormat("RDMA device %s has no memory window left: %s",
-                                                    pool->domain_->context()->device->name,
-                                                    std::strerror(errno)));
+                                                    pool->domain_->device(), std::strerror(errno)));
     }
     pool->all_.push_back(window);
   }
+  if (!use) return absl::UnavailableError("the RDMA device has failed");
   pool->free_ = pool->all_;
   return pool;
 }
 
-WindowPool::~WindowPool() {
-  for (ibv_mw* window : all_) ibv_dealloc_mw(window);
+Status WindowPool::Free() {
+  const auto use = domain_->Use();
+  Status status;
+  for (ibv_mw* window : std::exchange(all_, {})) {
+    const int error = use ? ibv_dealloc_mw(window) : 0;
+    if (error != 0) {
+      status = absl::UnavailableError(
+          absl::StrFormat("a memory window cannot be taken back: %s", std::strerror(error)));
+    }
+  }
+  return status;
 }
 
 ibv_mw* WindowPool::Take() {

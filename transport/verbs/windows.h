@@ -39,12 +39,16 @@ class WindowPool {
  public:
   // UNAVAILABLE: the device has not so many left.
   static StatusOr<std::unique_ptr<WindowPool>> Make(std::shared_ptr<Domain> domain, size_t count);
-  // Unbinds them: before the queue pair goes (a device waits for them, or refuses) and the memory does.
-  ~WindowPool();
+  // Frees them; UNAVAILABLE is not told.
+  ~WindowPool() { (void)Free(); }
   WindowPool(const WindowPool&) = delete;
   WindowPool& operator=(const WindowPool&) = delete;
 
   size_t available() const { return free_.size(); }
+  // Unbinds and frees all: before the queue pair goes (a device waits for them, or refuses) and the memory
+  // does. Nothing else is called afterwards. UNAVAILABLE: the device refuses, and memory may still be open.
+  Status Free();
+
   // There must be one.
   ibv_mw* Take();
   void Return(ibv_mw* window) { free_.push_back(window); }
