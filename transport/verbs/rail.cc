@@ -109,8 +109,9 @@ Status Rail::Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uin
                   uint32_t sends) {
   std::lock_guard lock(mutex_);
   if (!failed_.ok()) return failed_;
-  if (wanted_receives_ + receives > max_receives_ ||
-      std::max(posted_receives_, wanted_receives_ + receives) + reserved_sends_ + sends > max_completions_) {
+  if (wanted_receives_ + receives > max_receives_ || std::max(posted_receives_, wanted_receives_ + receives) +
+                                                             receives_.given_up() + reserved_sends_ + sends >
+                                                         max_completions_) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("%s serves %d connections already, as many as it can", port_.name(), sinks_.size()));
   }
@@ -123,7 +124,7 @@ Status Rail::Join(uint32_t queue_pair, std::shared_ptr<CompletionSink> sink, uin
   }
   wanted_receives_ += receives;
   reserved_sends_ += sends;
-  sinks_[queue_pair] = std::move(sink);
+  sinks_[queue_pair] = {std::move(sink), receives_.Joined()};
   if (!std::exchange(looping_, true)) asio::post(executor_, [self = shared_from_this()] { self->Poll(); });
   if (!std::exchange(awaiting_async_, true)) WaitForAsyncEvent();
   if (device_timer_ == nullptr) WatchDevice();
@@ -136,7 +137,10 @@ void Rail::Leave(uint32_t queue_pair, uint32_t receives, uint32_t sends) {
     std::lock_guard lock(mutex_);
     wanted_receives_ -= receives;
     reserved_sends_ -= sends;
-    sinks_.erase(queue_pair);
+    if (auto left = sinks_.find(queue_pair); left != sinks_.end()) {
+      receives_.Left(left->second.number);
+      sinks_.erase(left);
+    }
     if (!sinks_.empty()) return;
     boost::system::error_code ignored;
     completion_events_.cancel(ignored);
@@ -166,9 +170,26 @@ void Rail::LookAtDevice() {
   }
   const Duration now = clock_.Now();
   for (const auto& sink : Sinks()) sink->OnTick(now);
+  ReplaceLostReceives();
   std::lock_guard lock(mutex_);
   if (sinks_.empty() && (resting_ || !failed_.ok())) return device_timer_.reset();
   WatchDevice();
+}
+
+void Rail::ReplaceLostReceives() {
+  ReceiveLedger::Losses losses = receives_.Look();
+  for (uint32_t buffer : losses.given_back) buffers_.Return(buffer);
+  if (losses.missing == 0 || failed()) return;
+  GetCounter("transport.verbs.receives_lost").Add(static_cast<int64_t>(losses.missing));
+  LogDebug("data plane: %s: connections have taken %d receives along", port_.name(), losses.missing);
+  for (size_t i = 0; i < losses.missing; ++i) {
+    const StatusOr<uint32_t> buffer = buffers_.Take();
+    if (!buffer.ok()) return Fail(buffer.status());
+    const auto use = domain_->Use();
+    if (use && PostReceive(*buffer).ok()) continue;
+    buffers_.Return(*buffer);  // some drivers go on counting those that are lost, and have no place for more
+    return;
+  }
 }
 
 void Rail::Rest() {
@@ -185,8 +206,10 @@ Status Rail::PostReceive(uint32_t buffer) {
   request.sg_list = &piece;
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
+  receives_.Posted(buffer);
   const int error = ibv_post_srq_recv(srq_, &request, &bad);
   if (error == 0) return OkStatus();
+  receives_.NotPosted(buffer);
   return ErrnoError(
       error, absl::StrFormat("%s: a receive cannot be posted: %s", port_.name(), std::strerror(error)));
 }
@@ -194,13 +217,13 @@ Status Rail::PostReceive(uint32_t buffer) {
 std::shared_ptr<CompletionSink> Rail::Find(uint32_t queue_pair) {
   std::lock_guard lock(mutex_);
   auto found = sinks_.find(queue_pair);
-  return found == sinks_.end() ? nullptr : found->second;
+  return found == sinks_.end() ? nullptr : found->second.sink;
 }
 
 std::vector<std::shared_ptr<CompletionSink>> Rail::Sinks() {
   std::vector<std::shared_ptr<CompletionSink>> sinks;
   std::lock_guard lock(mutex_);
-  for (const auto& [queue_pair, sink] : sinks_) sinks.push_back(sink);
+  for (const auto& [queue_pair, joined] : sinks_) sinks.push_back(joined.sink);
   return sinks;
 }
 
@@ -302,6 +325,7 @@ void Rail::Dispatch(const ibv_wc& completion) {
     return;
   }
   const auto buffer = static_cast<uint32_t>(completion.wr_id & ~kReceiveId);
+  const bool goes_on = receives_.CameBack(buffer);
   if (sink != nullptr && status.ok()) {
     // A write with immediate data takes a receive and leaves in it what somebody else has sent before.
     const uint32_t length =
@@ -310,6 +334,7 @@ void Rail::Dispatch(const ibv_wc& completion) {
   } else if (sink != nullptr) {
     sink->OnFailed(status);
   }
+  if (!goes_on) return buffers_.Return(buffer);
   Status posted = PostReceive(buffer);
   if (!posted.ok()) Fail(posted);
 }

@@ -25,6 +25,7 @@
 #include "transport/verbs/patience.h"
 #include "transport/verbs/put_budget.h"
 #include "transport/verbs/rail_options.h"
+#include "transport/verbs/receive_ledger.h"
 #include "transport/verbs/staging.h"
 #include "transport/verbs/turns.h"
 
@@ -97,6 +98,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
        const RailOptions& options);
   Status Create();
   Status PostReceive(uint32_t buffer);
+  void ReplaceLostReceives();
   std::shared_ptr<CompletionSink> Find(uint32_t queue_pair);
   std::vector<std::shared_ptr<CompletionSink>> Sinks();
 
@@ -125,6 +127,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   const Duration lost_after_;
   MessageBuffers buffers_;
   const std::shared_ptr<Staging> staging_;
+  ReceiveLedger receives_;
   const std::shared_ptr<PutBudget> puts_;
   Turns turns_;
   std::atomic<uint64_t> load_ = 0;
@@ -141,7 +144,11 @@ class Rail : public std::enable_shared_from_this<Rail> {
 
   mutable std::mutex mutex_;
   asio::posix::stream_descriptor completion_events_, async_events_;
-  absl::flat_hash_map<uint32_t, std::shared_ptr<CompletionSink>> sinks_;
+  struct Joined {
+    std::shared_ptr<CompletionSink> sink;
+    uint64_t number = 0;  // in receives_
+  };
+  absl::flat_hash_map<uint32_t, Joined> sinks_;
   absl::AnyInvocable<void()> on_failure_;
   std::vector<absl::AnyInvocable<void()>> after_poll_;
   std::atomic<bool> polled_for_ = false;  // after_poll_ is not empty
@@ -151,7 +158,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   std::unique_ptr<TimerHandle> device_timer_;
   Status failed_;
   uint32_t wanted_receives_ = 0;  // what the connections need
-  uint32_t posted_receives_ = 0;  // never taken back
+  uint32_t posted_receives_ = 0;  // never taken back; what is lost is replaced
   uint32_t reserved_sends_ = 0;
 };
 
