@@ -3,6 +3,8 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
 #include <cstring>
 
 #include "common/metrics.h"
@@ -190,7 +192,7 @@ bool Channel::HasWork() const { return !messages_.empty() || !transfers_.empty()
 Status Channel::SendOn(Outgoing* message) {
   while (!message->whole && ready_ && credits_ > 0 && !free_slots_.empty()) {
     if (message->bound < message->windows.size()) {
-      RETURN_IF_ERROR(PostBinding(message->windows[message->bound++]));
+      RETURN_IF_ERROR(PostBinding(message));
     } else {
       RETURN_IF_ERROR(SendFragment(message));
     }
@@ -209,15 +211,29 @@ Status Channel::SendFragment(Outgoing* outgoing) {
   return OkStatus();
 }
 
-// What is posted behind it does not begin before it is bound.
-Status Channel::PostBinding(const WindowBinding& binding) {
+// What is posted behind it does not begin before it is bound. A driver that cannot bind as it is asked to
+// says so at once, and has posted nothing: that is between it and this message.
+Status Channel::PostBinding(Outgoing* message) {
+  const WindowBinding& binding = message->windows[message->bound];
   ibv_send_wr request{};
   request.opcode = IBV_WR_BIND_MW;
   request.bind_mw.mw = binding.window;
   request.bind_mw.rkey = binding.key;
   request.bind_mw.bind_info = {binding.region, binding.address, binding.length, binding.access};
-  RETURN_IF_ERROR(Post(&request, Slot()));
+  const int error = TryPost(&request, Slot());
+  if (error == EOPNOTSUPP || error == EINVAL) {
+    const Status why =
+        ErrnoError(ENOTSUP, absl::StrFormat("%s binds no window to %d bytes of memory: %s",
+                                            rail_->port().name(), binding.length, std::strerror(error)));
+    message->whole = true;
+    asio::post(executor_, [self = shared_from_this(), header = message->header, bound = message->bound, why] {
+      self->OnRefused(header, bound, why);
+    });
+    return OkStatus();
+  }
+  if (error != 0) return TakesNoWork(error);
   binding.window->rkey = binding.key;
+  ++message->bound;
   return OkStatus();
 }
 
@@ -308,18 +324,25 @@ Status Channel::PostPart(Transfer* transfer) {
   return OkStatus();
 }
 
-Status Channel::Post(ibv_send_wr* request, Slot slot) {
+int Channel::TryPost(ibv_send_wr* request, Slot slot) {
   const uint32_t index = free_slots_.back();
   request->wr_id = WorkId(index);
   const int error = qp_->Post(request);
-  if (error != 0) {
-    return absl::UnavailableError(
-        absl::StrFormat("%s takes no work request: %s", rail_->port().name(), std::strerror(error)));
-  }
+  if (error != 0) return error;
   free_slots_.pop_back();
   slot.used = true;
   slots_[index] = std::move(slot);
-  return OkStatus();
+  return 0;
+}
+
+Status Channel::Post(ibv_send_wr* request, Slot slot) {
+  const int error = TryPost(request, std::move(slot));
+  return error == 0 ? OkStatus() : TakesNoWork(error);
+}
+
+Status Channel::TakesNoWork(int error) const {
+  return absl::UnavailableError(
+      absl::StrFormat("%s takes no work request: %s", rail_->port().name(), std::strerror(error)));
 }
 
 // Takes note that one of a transfer's parts has ended; the transfer if it was the last.

@@ -118,6 +118,10 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   // channel.
   virtual Status OnMessage(const FragmentHeader& header, std::string_view message) = 0;
   virtual void OnClosed(const Status& why) = 0;
+  // ENOTSUP: the device binds no window as this message needs it, so it is not sent, and the channel goes on.
+  // The first `bound` of its windows are bound.
+  virtual void OnRefused([[maybe_unused]] const FragmentHeader& header, [[maybe_unused]] size_t bound,
+                         [[maybe_unused]] const Status& why) {}
   // The queue pair is about to be destroyed: not before what is bound through it. UNAVAILABLE: the device
   // refuses.
   virtual Status FreeWindows() { return OkStatus(); }
@@ -134,7 +138,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
     Trailer trailer;
     uint32_t sent = 0;  // of the message
     size_t bound = 0;
-    bool whole = false;  // all of it has been posted
+    bool whole = false;  // all of it has been posted, or it was refused
   };
   // What a work request that is posted stands for.
   struct Slot {
@@ -163,13 +167,15 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   bool HasWork() const;  // for Pump, if it may
   Status SendOn(Outgoing* message);
   Status SendFragment(Outgoing* outgoing);
-  Status PostBinding(const WindowBinding& binding);
+  Status PostBinding(Outgoing* message);
   Status SendCredit();
   Status PostSend(FragmentHeader header, std::string_view payload, Trailer trailer = {});
   uint32_t most_payload() const;  // of a fragment to the other end that is built in one of our buffers
   bool TakeTurn(const Transfer& transfer);
   Status PostPart(Transfer* transfer);
+  int TryPost(ibv_send_wr* request, Slot slot);  // errno; 0: done
   Status Post(ibv_send_wr* request, Slot slot);
+  Status TakesNoWork(int error) const;
   Status CountReceived(const FragmentHeader& header);
   Status CheckOrder(const FragmentHeader& header) const;
   Status Assemble(const FragmentHeader& header, std::string_view payload, bool* whole);

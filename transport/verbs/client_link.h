@@ -51,6 +51,8 @@ struct LinkCall {
 
 class ClientLink : public Channel {
  public:
+  static constexpr size_t kWindowsOfLink = 64;
+
   ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnection> control,
              std::shared_ptr<RegionTable> regions, std::string address, Executor executor, Clock& clock,
              std::shared_ptr<PathMeter> meter);
@@ -93,6 +95,7 @@ class ClientLink : public Channel {
   static Task<Status> TryOut(std::shared_ptr<ClientLink> self);
   Status OnMessage(const FragmentHeader& header, std::string_view message) override;
   void OnClosed(const Status& why) override;
+  void OnRefused(const FragmentHeader& header, size_t bound, const Status& why) override;
   void OnTick(Duration now) override;
   Status FreeWindows() override;
 

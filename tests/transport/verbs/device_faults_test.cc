@@ -85,5 +85,94 @@ INSTANTIATE_TEST_SUITE_P(Device, LostReceivesTest,
                                                 {.last_receive_events = false, .loses_receives = true}, 3)),
                          NameOf);
 
+// --- windows that a driver refuses to bind ---
+
+class RefusedBindingTest : public TransportTest {
+ protected:
+  void SetUp() override {
+    TransportTest::SetUp();
+    Listen(Fill);
+    peer_ = Connect();
+    ASSERT_TRUE(Call(*peer_, "").ok());
+    small_ = Register(small_memory_);
+    large_ = Register(large_memory_);
+    connections_ = Connections();
+  }
+  void TearDown() override {
+    EXPECT_EQ(Connections(), connections_) << "the connection was lost";
+    EXPECT_EQ(FakeRdma::Current()->bound_windows(), 0);
+    small_.reset();
+    large_.reset();
+    peer_.reset();
+    TransportTest::TearDown();
+  }
+  static int64_t Connections() { return GetCounter("transport.verbs.client.connections").Get(); }
+
+  Status Small() { return Call(*peer_, "", CallMemory::kPutTarget, {{small_, 0, kSize / 4}}).status(); }
+  // The small one's window is bound before the large one's is refused, or not.
+  Status Both() {
+    return Call(*peer_, "", CallMemory::kPutTarget, {{small_, 0, kSize / 4}, {large_, 0, kSize}}).status();
+  }
+
+  Bytes small_memory_ = Bytes(kSize / 4), large_memory_ = Bytes(kSize);
+  std::shared_ptr<MemoryRegion> small_, large_;
+  std::shared_ptr<Peer> peer_;
+  int64_t connections_ = 0;
+};
+
+// More often than a link has windows.
+TEST_P(RefusedBindingTest, FailsTheCallAndNotTheConnection) {
+  for (int error : {EOPNOTSUPP, EINVAL}) {
+    FakeRdma::Current()->RefuseBindings(error, kSize / 2);
+    for (int i = 0; i < 100; ++i) {
+      const Status status = Both();
+      ASSERT_EQ(ToErrno(status), ENOTSUP) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("binds no window to 100000 bytes"));
+      ASSERT_EQ(Small(), OkStatus());
+    }
+    FakeRdma::Current()->RefuseBindings(0, 0);
+    EXPECT_EQ(Both(), OkStatus());
+  }
+}
+
+// Those that come together wait for each other's windows, and some for credits.
+TEST_P(RefusedBindingTest, HoldsUpNoneOfManyCalls) {
+  FakeRdma::Current()->RefuseBindings(EOPNOTSUPP, kSize / 2);
+  auto all = [](std::function<CallRequest(int)> request, std::shared_ptr<Peer> peer) -> Task<int> {
+    std::vector<Task<bool>> calls;
+    for (int i = 0; i < 200; ++i) {
+      calls.push_back([](CallRequest request, std::shared_ptr<Peer> peer, bool small) -> Task<bool> {
+        auto reply = co_await peer->Call(std::move(request), 20s);
+        co_return small ? reply.ok() : ToErrno(reply.status()) == ENOTSUP;
+      }(request(i), peer, i % 2 == 0));
+    }
+    std::vector<bool> done = co_await WhenAll(std::move(calls));
+    co_return static_cast<int>(std::count(done.begin(), done.end(), true));
+  };
+  auto request = [this](int i) {
+    CallRequest request{"", CallMemory::kPutTarget, {}};
+    request.memory.push_back({small_, 0, kSize / 4});
+    if (i % 2 != 0) request.memory.push_back({large_, 0, kSize});
+    return request;
+  };
+  EXPECT_EQ(Run(all(request, peer_)), 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, RefusedBindingTest,
+                         ::testing::Values(Kind("OneThread", {}, 1), Kind("Threads", {}, 3)), NameOf);
+
+class RefusedBindingPathTest : public RefusedBindingTest {};
+
+TEST_P(RefusedBindingPathTest, SendsTheCallAnotherWay) {
+  FakeRdma::Current()->RefuseBindings(EOPNOTSUPP, kSize / 2);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(Both(), OkStatus());
+  EXPECT_EQ(large_memory_.back(), std::byte{0x77});
+  EXPECT_EQ(peer_->path().path, "rdma");
+  EXPECT_THAT(peer_->path().reason, HasSubstr("binds no window"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, RefusedBindingPathTest, ::testing::Values(Kind("Path", {}, 3, true)),
+                         NameOf);
+
 }  // namespace
 }  // namespace nacre::verbs
