@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <optional>
 
 #include "common/log.h"
 #include "common/metrics.h"
@@ -50,18 +52,23 @@ class DeviceRegions::Region : public MemoryRegion {
   const Place place_;
 };
 
-// A registration, and the room that it takes until it is gone.
+// Room for a registration, and that; the room is taken until the registration is gone.
 struct DeviceRegions::Charged {
-  Charged(std::unique_ptr<Registration> made, std::shared_ptr<std::atomic<uint64_t>> registered,
-          uint64_t bytes)
-      : registration(std::move(made)), registered(std::move(registered)), bytes(bytes) {
+  Charged(std::shared_ptr<std::atomic<uint64_t>> registered, uint64_t bytes)
+      : registered(std::move(registered)), bytes(bytes) {
     *this->registered += bytes;
-    DeviceCount().cached.Add();
   }
   ~Charged() {
+    if (registration != nullptr) DeviceCount().cached.Add(-1);
     registration.reset();
     *registered -= bytes;
-    DeviceCount().cached.Add(-1);
+  }
+  Charged(const Charged&) = delete;
+  Charged& operator=(const Charged&) = delete;
+
+  void Set(std::unique_ptr<Registration> made) {
+    registration = std::move(made);
+    DeviceCount().cached.Add();
   }
 
   std::unique_ptr<Registration> registration;
@@ -83,75 +90,99 @@ StatusOr<std::shared_ptr<MemoryRegion>> DeviceRegions::Register(std::shared_ptr<
 }
 
 void DeviceRegions::Remove(const Place& place) {
-  std::lock_guard lock(mutex_);
-  auto found = entries_.find(place);
-  if (--found->second.regions == 0) entries_.erase(found);
+  Entries::node_type removed;  // what it has registered is taken back with nothing locked
+  Lock lock(mutex_);
+  --entries_.find(place)->second.regions;
+  auto unused = entries_.end();
+  not_busy_.wait(lock, [&] {
+    unused = entries_.find(place);
+    return unused == entries_.end() || !unused->second.busy;
+  });
+  if (unused != entries_.end() && unused->second.regions == 0) removed = entries_.extract(unused);
+  lock.unlock();
 }
 
 StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Find(const std::shared_ptr<Domain>& domain,
                                                                   const MemoryRegion& region) {
   const Place place{region.device().get(), region.data(), region.size()};
   ASSIGN_OR_RETURN(const uint64_t buffer_id, region.device()->BufferId(place.memory()));
-  std::lock_guard lock(mutex_);
-  auto entry = entries_.find(place);
-  if (entry == entries_.end()) return absl::NotFoundError("device memory that is not registered");
-  std::vector<Known>& known = entry->second.known;
-  const size_t before = known.size();
-  std::erase_if(known, [&](const Known& each) { return each.buffer_id != buffer_id; });
-  DeviceCount().stale.Add(static_cast<int64_t>(before - known.size()));
-  for (Known& each : known) {
-    if (each.domain != domain) continue;
-    each.used = ++finds_;
-    DeviceCount().hits.Add();
-    return each.registration;
+  std::vector<Known> stale;  // goes with nothing locked
+  Lock lock(mutex_);
+  for (;; not_busy_.wait(lock)) {
+    auto entry = entries_.find(place);
+    if (entry == entries_.end()) return absl::NotFoundError("device memory that is not registered");
+    std::vector<Known>& known = entry->second.known;
+    const auto old = std::stable_partition(known.begin(), known.end(),
+                                           [&](const Known& each) { return each.buffer_id == buffer_id; });
+    DeviceCount().stale.Add(known.end() - old);
+    std::move(old, known.end(), std::back_inserter(stale));
+    known.erase(old, known.end());
+    for (Known& each : known) {
+      if (each.domain != domain) continue;
+      each.used = ++finds_;
+      DeviceCount().hits.Add();
+      return each.registration;
+    }
+    if (entry->second.busy) continue;
+    entry->second.busy = true;
+    auto added = Add(domain, &*entry, buffer_id, &lock);
+    entry->second.busy = false;
+    not_busy_.notify_all();
+    lock.unlock();
+    if (!added.ok()) DeviceCount().refused.Add();
+    return added;
   }
-  auto added = Add(domain, &*entry, buffer_id);
-  if (!added.ok()) DeviceCount().refused.Add();
-  return added;
 }
 
 StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shared_ptr<Domain>& domain,
                                                                  Entries::value_type* entry,
-                                                                 uint64_t buffer_id) {
-  if (domain->retired()) return absl::UnavailableError("the RDMA device has failed");
+                                                                 uint64_t buffer_id, Lock* lock) {
+  const Status failed = absl::UnavailableError("the RDMA device has failed");
+  if (domain->retired()) return failed;
   const std::span<std::byte> memory = entry->first.memory();
-  Device& device = DeviceOf(*entry->first.device);
-  const DeviceVerdict& verdict = VerdictOf(domain, &device, memory);
+  Device& device = devices_[entry->first.device];  // stays
+  const DeviceVerdict verdict = VerdictOf(domain, &device, memory, lock);
   RETURN_IF_ERROR(verdict.status);
-  const uint64_t bytes = MappedBytes(memory);
-  RETURN_IF_ERROR(MakeRoom(device, bytes));
-  ASSIGN_OR_RETURN(std::unique_ptr<Registration> made,
-                   RegisterWith(domain, device, verdict.mechanism, memory));
-  auto charged = std::make_shared<const Charged>(std::move(made), device.registered, bytes);
+  ASSIGN_OR_RETURN(std::shared_ptr<Charged> charged, MakeRoom(device, MappedBytes(memory), lock));
+  StatusOr<std::unique_ptr<Registration>> made =
+      RegisterWith(domain, device, verdict.mechanism, memory, lock);
+  Status status = made.status();
+  if (status.ok()) charged->Set(*std::move(made));
+  if (status.ok() && domain->retired()) status = failed;
+  if (!status.ok()) {
+    lock->unlock();
+    charged.reset();
+    lock->lock();
+    return status;
+  }
   std::shared_ptr<const Registration> registration(charged, charged->registration.get());
   charged.reset();  // so that uses can be counted
   entry->second.known.push_back({domain, buffer_id, ++finds_, registration});
   return registration;
 }
 
-DeviceRegions::Device& DeviceRegions::DeviceOf(MemoryDevice& device) {
-  Device& known = devices_[&device];
-  if (known.budget == 0) known.budget = std::max<uint64_t>(device.RdmaBudget(), 1);
-  return known;
-}
-
-const DeviceVerdict& DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device,
-                                              std::span<std::byte> memory) {
+DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device,
+                                       std::span<std::byte> memory, Lock* lock) {
   auto found = device->verdicts.find(domain.get());
   if (found != device->verdicts.end()) return found->second;
-  const DeviceVerdict& verdict =
-      device->verdicts.emplace(domain.get(), TryDeviceMemory(domain, *device->device, memory)).first->second;
+  lock->unlock();
+  const uint64_t budget = std::max<uint64_t>(device->device->RdmaBudget(), 1);
+  DeviceVerdict verdict = TryDeviceMemory(domain, *device->device, memory);
+  lock->lock();
+  device->budget = budget;
+  if (domain->retired()) return verdict;
+  if (!device->verdicts.emplace(domain.get(), verdict).second) return verdict;
   if (!verdict.status.ok()) {
     LogWarning("data plane: %s; it is copied there from host memory instead", verdict.status.message());
   } else {
-    LogInfo("data plane: RDMA device %s writes into %s (%s)%s%s", domain->device(),
-            device->device->name(), AbslView(Name(verdict.mechanism)), verdict.reason.empty() ? "" : ", not ",
-            verdict.reason);
+    LogInfo("data plane: RDMA device %s writes into %s (%s)%s%s", domain->device(), device->device->name(),
+            AbslView(Name(verdict.mechanism)), verdict.reason.empty() ? "" : ", not ", verdict.reason);
   }
   return verdict;
 }
 
-Status DeviceRegions::MakeRoom(const Device& device, uint64_t bytes) {
+StatusOr<std::shared_ptr<DeviceRegions::Charged>> DeviceRegions::MakeRoom(const Device& device,
+                                                                          uint64_t bytes, Lock* lock) {
   if (bytes > device.budget) {
     return ErrnoError(ENOTSUP,
                       absl::StrFormat("a buffer of %d bytes of %s cannot be registered with an RDMA device: "
@@ -159,17 +190,17 @@ Status DeviceRegions::MakeRoom(const Device& device, uint64_t bytes) {
                                       bytes, device.device->name(), device.budget));
   }
   while (*device.registered + bytes > device.budget) {
-    if (EvictOne(*device.device)) continue;
+    if (EvictOne(*device.device, lock)) continue;
     return ErrnoError(
         ENOTSUP, absl::StrFormat("%d bytes of %s are registered with RDMA devices and in use just now; "
                                  "%d more are beyond the %d that may be (80 %% of its BAR1)",
                                  device.registered->load(), device.device->name(), bytes, device.budget));
   }
-  return OkStatus();
+  return std::make_shared<Charged>(device.registered, bytes);
 }
 
 // False: all are in use.
-bool DeviceRegions::EvictOne(const MemoryDevice& device) {
+bool DeviceRegions::EvictOne(const MemoryDevice& device, Lock* lock) {
   std::vector<Known>* where = nullptr;
   size_t oldest = 0;
   for (auto& [place, entry] : entries_) {
@@ -181,8 +212,12 @@ bool DeviceRegions::EvictOne(const MemoryDevice& device) {
     }
   }
   if (where == nullptr) return false;
+  std::optional<Known> evicted = std::move((*where)[oldest]);
   where->erase(where->begin() + static_cast<ptrdiff_t>(oldest));
   DeviceCount().evicted.Add();
+  lock->unlock();
+  evicted.reset();
+  lock->lock();
   return true;
 }
 
@@ -190,18 +225,26 @@ bool DeviceRegions::EvictOne(const MemoryDevice& device) {
 StatusOr<std::unique_ptr<Registration>> DeviceRegions::RegisterWith(const std::shared_ptr<Domain>& domain,
                                                                     const Device& device,
                                                                     DeviceMechanism mechanism,
-                                                                    std::span<std::byte> memory) {
-  auto made = RegisterBy(mechanism, domain, *device.device, memory);
-  while (ToErrno(made.status()) == ENOMEM && EvictOne(*device.device))
-    made = RegisterBy(mechanism, domain, *device.device, memory);
-  if (made.ok()) return made;
-  return ErrnoError(ENOTSUP, absl::StrFormat("%s: %s", AbslView(Name(mechanism)), made.status().message()));
+                                                                    std::span<std::byte> memory, Lock* lock) {
+  for (;;) {
+    lock->unlock();
+    auto made = RegisterBy(mechanism, domain, *device.device, memory);
+    lock->lock();
+    if (made.ok()) return made;
+    if (ToErrno(made.status()) == ENOMEM && EvictOne(*device.device, lock)) continue;
+    return ErrnoError(ENOTSUP, absl::StrFormat("%s: %s", AbslView(Name(mechanism)), made.status().message()));
+  }
 }
 
 void DeviceRegions::Forget(const Domain& domain) {
+  std::vector<Known> forgotten;  // goes with nothing locked
   std::lock_guard lock(mutex_);
   for (auto& [place, entry] : entries_) {
-    std::erase_if(entry.known, [&](const Known& known) { return known.domain.get() == &domain; });
+    std::erase_if(entry.known, [&](Known& known) {
+      if (known.domain.get() != &domain) return false;
+      forgotten.push_back(std::move(known));
+      return true;
+    });
   }
   for (auto& [raw, device] : devices_) device.verdicts.erase(&domain);
 }

@@ -4,10 +4,12 @@
 // freed and is there again is told by its identity (MemoryDevice::BufferId). Registrations cover a region's
 // bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h).
 //
-// Thread-safe. Registering holds up other calls with device memory. Counters: transport.verbs.device.*.
+// Thread-safe. Registering may take seconds: nothing is locked meanwhile, and only those wait who want the
+// same region. Counters: transport.verbs.device.*.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,12 +57,13 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
   };
   struct Entry {
     int regions = 0;
+    bool busy = false;  // being registered, with nothing locked: it stays where it is
     std::vector<Known> known;
   };
   // What is to be remembered of a device; kept from its first use on.
   struct Device {
     std::shared_ptr<MemoryDevice> device;
-    uint64_t budget = 0;
+    uint64_t budget = 0;  // 0: not asked yet
     std::shared_ptr<std::atomic<uint64_t>> registered = std::make_shared<std::atomic<uint64_t>>(0);  // bytes
     std::map<const Domain*, DeviceVerdict> verdicts;
   };
@@ -68,19 +71,21 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
   using Entries = std::map<Place, Entry>;
 
   void Remove(const Place& place);
-  // These under mutex_.
+  using Lock = std::unique_lock<std::mutex>;
+  // These under the lock, which most of them let go of meanwhile; the entry is busy.
   StatusOr<std::shared_ptr<const Registration>> Add(const std::shared_ptr<Domain>& domain,
-                                                    Entries::value_type* entry, uint64_t buffer_id);
-  Device& DeviceOf(MemoryDevice& device);
-  const DeviceVerdict& VerdictOf(const std::shared_ptr<Domain>& domain, Device* device,
-                                 std::span<std::byte> memory);
-  Status MakeRoom(const Device& device, uint64_t bytes);
-  bool EvictOne(const MemoryDevice& device);
+                                                    Entries::value_type* entry, uint64_t buffer_id,
+                                                    Lock* lock);
+  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, std::span<std::byte> memory,
+                          Lock* lock);
+  StatusOr<std::shared_ptr<Charged>> MakeRoom(const Device& device, uint64_t bytes, Lock* lock);
+  bool EvictOne(const MemoryDevice& device, Lock* lock);
   StatusOr<std::unique_ptr<Registration>> RegisterWith(const std::shared_ptr<Domain>& domain,
                                                        const Device& device, DeviceMechanism mechanism,
-                                                       std::span<std::byte> memory);
+                                                       std::span<std::byte> memory, Lock* lock);
 
   std::mutex mutex_;
+  std::condition_variable not_busy_;
   Entries entries_;
   std::map<MemoryDevice*, Device> devices_;
   uint64_t finds_ = 0;

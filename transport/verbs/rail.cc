@@ -192,6 +192,11 @@ void Rail::ReplaceLostReceives() {
   }
 }
 
+void Rail::Watch() {
+  std::lock_guard lock(mutex_);
+  if (device_timer_ == nullptr && !resting_ && failed_.ok()) WatchDevice();
+}
+
 void Rail::Rest() {
   std::lock_guard lock(mutex_);
   resting_ = true;

@@ -89,6 +89,8 @@ class Rail : public std::enable_shared_from_this<Rail> {
   // Closes the device if the rail is stranded: see Domain::Close.
   void Close();
 
+  // From now on it looks after its device, as it does from its first connection on.
+  void Watch();
   // From now on nothing is pending while there are no connections. Until then the rail looks after its
   // device.
   void Rest();

@@ -104,7 +104,40 @@ asio::thread_pool& RailSet::Joiners() {
   return *joiners_;
 }
 
+Task<Status> RailSet::RegisterOwn(std::shared_ptr<RailSet> self, std::shared_ptr<Rail> rail) {
+  if (std::optional<Status> known = self->regions_->FindOwn(*rail->domain())) co_return *std::move(known);
+  const OneShot<Status> done;
+  {
+    std::lock_guard lock(self->mutex_);
+    if (self->stopped_) co_return absl::UnavailableError("the transport has ended");
+    asio::post(self->Joiners(), [regions = self->regions_, rail = std::move(rail), done] {
+      done.Set(regions->RegisterOwn(rail->domain()));
+    });
+  }
+  co_return co_await done.Wait();
+}
+
+void RailSet::Prepare() {
+  if (!regions_->HasOwn()) return;
+  std::lock_guard lock(mutex_);
+  if (!stopped_) asio::post(Joiners(), [this] { PrepareAll(); });  // Stop waits for it
+}
+
+void RailSet::PrepareAll() {
+  const StatusOr<std::vector<PortInfo>> ports = Ports();
+  for (size_t i = 0; ports.ok() && i < ports->size() && !stopping_.load(); ++i) {
+    StatusOr<std::shared_ptr<Rail>> rail = Open((*ports)[i]);
+    Status status = rail.status();
+    if (rail.ok()) (*rail)->Watch();
+    if (rail.ok()) status = regions_->RegisterOwn((*rail)->domain());
+    if (status.ok()) continue;
+    LogWarning("data plane: RDMA on %s copies through other memory: %s", (*ports)[i].name(),
+               status.message());
+  }
+}
+
 void RailSet::Stop() {
+  stopping_ = true;
   std::unique_ptr<asio::thread_pool> joiners;
   {
     std::lock_guard lock(mutex_);

@@ -45,6 +45,13 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   // are being joined already.
   static Task<Status> Join(std::shared_ptr<RailSet> self, std::shared_ptr<Channel> channel, Endpoint remote);
 
+  // Registers the process's own memory with the rail's device likewise, which may take seconds.
+  static Task<Status> RegisterOwn(std::shared_ptr<RailSet> self, std::shared_ptr<Rail> rail);
+
+  // Registers the process's own memory, if it has any, with the devices of all ports that are there now,
+  // beside everything else: so that the first client need not wait for it.
+  void Prepare();
+
   // Waits for what is being joined; Join fails from now on, and nothing is pending once all connections have
   // ended. Before the executor goes.
   void Stop();
@@ -60,6 +67,7 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   void Drop(const Rail* rail);
   void CloseBeside(std::shared_ptr<Rail> rail);
   asio::thread_pool& Joiners();  // under mutex_, unless it has been stopped
+  void PrepareAll();
   // To look opens every device, which takes milliseconds each, and clients come in crowds: one looks at a
   // time, and the others take what was seen before. `doubt_none`: unless that was nothing.
   StatusOr<std::vector<PortInfo>> LookOrRecall(bool doubt_none);
@@ -77,6 +85,7 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   std::unique_ptr<asio::thread_pool> joiners_;  // for what may take seconds; made when first needed
   bool stopped_ = false;
   std::atomic<int> joining_ = 0;
+  std::atomic<bool> stopping_ = false;
 };
 
 }  // namespace nacre::verbs

@@ -119,9 +119,9 @@ Status RegionTable::RegisterOwn(const std::shared_ptr<Domain>& domain) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const Entry& region = entry->second;
     std::optional<StatusOr<MemoryKeys>> keys;
-    if (region.own && region.size > 0) keys = FindIn(region, *domain);
+    if (IsOwn(region)) keys = FindIn(region, *domain);
     if (keys) RETURN_IF_ERROR(keys->status());
-    if (!region.own || region.size == 0 || keys) {
+    if (!IsOwn(region) || keys) {
       ++entry;
       continue;
     }
@@ -133,6 +133,22 @@ Status RegionTable::RegisterOwn(const std::shared_ptr<Domain>& domain) {
     entry = entries_.begin();  // others may have come and gone
   }
   return OkStatus();
+}
+
+std::optional<Status> RegionTable::FindOwn(const Domain& domain) {
+  std::shared_lock lock(mutex_);
+  for (const auto& [data, entry] : entries_) {
+    if (!IsOwn(entry)) continue;
+    const auto found = FindIn(entry, domain);
+    if (!found) return std::nullopt;
+    if (!found->ok()) return found->status();
+  }
+  return OkStatus();
+}
+
+bool RegionTable::HasOwn() {
+  std::shared_lock lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [](const auto& known) { return IsOwn(known.second); });
 }
 
 void RegionTable::Forget(Domain& domain) {

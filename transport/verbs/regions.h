@@ -47,8 +47,11 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   StatusOr<MemoryKeys> FindSpan(const std::shared_ptr<Domain>& domain, const MemorySpan& span);
 
   // Registers the process's own memory with a device, before that is used for anything: if it cannot be,
-  // because memory may not be locked for instance, the device is of no use.
+  // because memory may not be locked for instance, the device is of no use to a client.
   Status RegisterOwn(const std::shared_ptr<Domain>& domain);
+  // What RegisterOwn would say; none: it would have to register something.
+  std::optional<Status> FindOwn(const Domain& domain);
+  bool HasOwn();
 
   // Retires the domain and takes its registrations back; transfers that use them fail.
   void Forget(Domain& domain);
@@ -74,6 +77,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   // Under the lock, which is free while the region is being registered. The entry must not be busy.
   StatusOr<MemoryKeys> Add(const std::shared_ptr<Domain>& domain, Entries::iterator entry,
                            std::unique_lock<std::shared_mutex>* lock);
+  static bool IsOwn(const Entry& entry) { return entry.own && entry.size > 0; }
   static std::optional<StatusOr<MemoryKeys>> FindIn(const Entry& entry, const Domain& domain);
 
   std::shared_mutex mutex_;

@@ -32,6 +32,8 @@ class Acceptor {
                         message.wanted ? self->rails_->Choose(remote.link, *message.wanted)
                                        : self->rails_->Choose(remote.link, request.local_ipv4));
     LogDebug("data plane: RDMA from %s on %s", request.client, rail->port().name());
+    // Here and not at the first call, which would hold up all others. What cannot be registered is copied.
+    (void)co_await RailSet::RegisterOwn(self->rails_, rail);
     auto link = std::make_shared<ServerLink>(std::move(rail), self->rails_->regions(), self->sink_,
                                              std::move(request), self->executor_, self->clock_, self->calls_);
     CO_RETURN_IF_ERROR(link->Open());
@@ -115,6 +117,7 @@ StatusOr<std::unique_ptr<Listener>> MakeVerbsListener(Executor executor, Clock& 
   };
   ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
                    MakeTcpListener(executor, clock, std::move(control), address, forward));
+  rails->Prepare();
   return std::make_unique<VerbsListener>(std::move(listener), std::move(acceptor));
 }
 

@@ -349,7 +349,7 @@ Task<Status> PeerCore::AddRail(std::shared_ptr<PeerCore> self, std::shared_ptr<C
   StatusOr<std::shared_ptr<Rail>> rail = self->rails_->Open(pair.local);
   Status status = rail.status();
   // Here and not at the first call, so that memory that may not be locked leads to another path.
-  if (status.ok()) status = self->rails_->regions()->RegisterOwn((*rail)->domain());
+  if (status.ok()) status = co_await RailSet::RegisterOwn(self->rails_, *rail);
   if (!status.ok()) {
     control->Shutdown(status);
     co_return status;

@@ -174,5 +174,51 @@ TEST_P(RefusedBindingPathTest, SendsTheCallAnotherWay) {
 INSTANTIATE_TEST_SUITE_P(Device, RefusedBindingPathTest, ::testing::Values(Kind("Path", {}, 3, true)),
                          NameOf);
 
+// --- memory that takes long to register ---
+
+class SlowRegistrationTest : public TransportTest {
+ protected:
+  bool ExecutorRuns() {
+    std::atomic<bool> ran = false;
+    asio::post(executor(), [&ran] { ran = true; });
+    return Eventually([&] { return ran.load(); });
+  }
+  std::shared_ptr<SharedMemory> shared_ = *SharedMemory::Create("slow", kSize);
+};
+
+TEST_P(SlowRegistrationTest, AServersPoolIsRegisteredBeforeTheFirstClientComes) {
+  const auto region = server().RegisterShared(shared_);
+  ASSERT_TRUE(region.ok());
+  FakeRdma::Current()->HoldRegistration(shared_->data());
+  Listen(Fill);
+  ASSERT_TRUE(Eventually([] { return FakeRdma::Current()->holds(); }));
+  EXPECT_TRUE(ExecutorRuns());
+  auto peer = Connect();
+  std::atomic<int> answered = 0;
+  Spawn(executor(), peer->Call(CallRequest{}, 20s),
+        [&](const StatusOr<std::string>& reply) { answered = reply.ok() ? 1 : -1; });
+  EXPECT_TRUE(ExecutorRuns());
+  EXPECT_EQ(answered, 0);  // it would find the pool not to be registered yet
+  FakeRdma::Current()->HoldRegistration(nullptr);
+  EXPECT_TRUE(Eventually([&] { return answered == 1; }));
+}
+
+TEST_P(SlowRegistrationTest, AClientsCacheHoldsUpNobodyElse) {
+  const auto region = client().RegisterShared(shared_);
+  ASSERT_TRUE(region.ok());
+  FakeRdma::Current()->HoldRegistration(shared_->data());
+  Listen(Fill);
+  auto peer = Connect();
+  std::atomic<int> answered = 0;
+  Spawn(executor(), peer->Call(CallRequest{}, 20s),
+        [&](const StatusOr<std::string>& reply) { answered = reply.ok() ? 1 : -1; });
+  ASSERT_TRUE(Eventually([] { return FakeRdma::Current()->holds(); }));
+  EXPECT_TRUE(ExecutorRuns());
+  FakeRdma::Current()->HoldRegistration(nullptr);
+  EXPECT_TRUE(Eventually([&] { return answered == 1; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, SlowRegistrationTest, ::testing::Values(Kind("OneThread", {}, 1)), NameOf);
+
 }  // namespace
 }  // namespace nacre::verbs

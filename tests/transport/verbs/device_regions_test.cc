@@ -4,8 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "common/metrics.h"
 #include "tests/transport/fake_device.h"
+#include "tests/transport/transport_fixture.h"
 #include "tests/transport/verbs/fake_rdma.h"
 
 namespace nacre::verbs {
@@ -50,6 +54,40 @@ class DeviceRegionsTest : public ::testing::Test {
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(kAll);
   const std::shared_ptr<DeviceRegions> regions_ = std::make_shared<DeviceRegions>();
 };
+
+// Registering gigabytes takes seconds.
+TEST_F(DeviceRegionsTest, WhatIsRegisteredHoldsUpNobodyElse) {
+  auto slow = Buffer(0), other = Buffer(1);
+  ASSERT_TRUE(Find(other).ok());
+  rdma_.HoldRegistration(slow->data());
+  std::atomic<int> found = 0;
+  auto find = [&] { found += Find(slow).ok() ? 1 : 0; };
+  std::thread first(find), second(find);
+  ASSERT_TRUE(Eventually([&] { return rdma_.holds(); }));
+  EXPECT_TRUE(Find(other).ok());      // is there
+  EXPECT_TRUE(Find(Buffer(2)).ok());  // is registered meanwhile, and goes
+  EXPECT_EQ(found, 0);
+  rdma_.HoldRegistration(nullptr);
+  first.join();
+  second.join();
+  EXPECT_EQ(found, 2);
+  EXPECT_EQ(rdma_.regions(), 2);
+}
+
+// What is being registered when the device fails does not stay with it.
+TEST_F(DeviceRegionsTest, ADeviceThatFailsMeanwhileKeepsNothing) {
+  auto slow = Buffer(0);
+  rdma_.HoldRegistration(slow->data());
+  StatusOr<Held> found = absl::UnknownError("");
+  std::thread finds([&] { found = Find(slow); });
+  ASSERT_TRUE(Eventually([&] { return rdma_.holds(); }));
+  domain_->Retire();
+  regions_->Forget(*domain_);
+  rdma_.HoldRegistration(nullptr);
+  finds.join();
+  EXPECT_TRUE(absl::IsUnavailable(found.status())) << found.status();
+  EXPECT_EQ(rdma_.regions(), 0);
+}
 
 TEST_F(DeviceRegionsTest, RegistersOnceWhatIsNamedTwice) {
   auto region = Register(1000, 5000);
