@@ -78,7 +78,10 @@ Status CheckSetup(const WireSetup& wire, const Received& received) {
     return ErrnoError(EPROTO, "the other side does not speak this version of shared memory");
   }
   if (wire.refused != 0) {
-    return ErrnoError(ENOTSUP, "it shows its memory only to processes of its own user and of root");
+    return ErrnoError(ENOTSUP,
+                      "it shows its memory only to processes of its own user and of root that could read it "
+                      "by themselves, as "
+                      "those in containers could not");
   }
   if (wire.regions > kMaxRegions || wire.regions != received.fds.size()) {
     return ErrnoError(EPROTO, absl::StrFormat("%d regions of memory announced, %d came", wire.regions,
@@ -116,18 +119,6 @@ StatusOr<Views> TryReceive(int socket, ShmMemory* memory) {
 }
 
 }  // namespace
-
-Status CheckUser(int socket) {
-  ucred other{};
-  socklen_t size = sizeof other;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0) {
-    return ErrnoError(EACCES, absl::StrFormat("the other side's user is unknown: %s", std::strerror(errno)));
-  }
-  if (other.uid == 0 || other.uid == ::geteuid()) return OkStatus();
-  return ErrnoError(EACCES,
-                    absl::StrFormat("process %d runs as user %d, neither root nor %d, whose memory this is",
-                                    other.pid, other.uid, ::geteuid()));
-}
 
 Status SendSetup(int socket, const Shown& shown) {
   WireSetup wire{};

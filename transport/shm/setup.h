@@ -1,5 +1,5 @@
 // What the two sides of a shared-memory connection send before their first frame: the memory that they show
-// (proto/FORMAT.md), and the rule of who may see it. Functions on a connected, non-blocking unix socket.
+// (proto/FORMAT.md). Who may see it: peer_process.h. Functions on a connected, non-blocking unix socket.
 #pragma once
 
 #include "common/status.h"
@@ -11,11 +11,6 @@
 namespace nacre::shm {
 
 inline constexpr size_t kMaxRegions = 16;
-
-// EACCES unless the process at the other end runs as the same user or as root. Whoever sees an object
-// server's pool can read whatever any file holds, so it is the right of those who could read the server's
-// disks and memory anyway (docs/decisions/0023-shared-memory.md).
-Status CheckUser(int socket);
 
 // UNAVAILABLE: the other side has gone.
 Status SendSetup(int socket, const Shown& shown);

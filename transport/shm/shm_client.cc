@@ -9,6 +9,7 @@
 
 #include "common/log.h"
 #include "transport/memory_device.h"
+#include "transport/shm/peer_process.h"
 #include "transport/shm/setup.h"
 #include "transport/shm/shm_counters.h"
 

@@ -5,9 +5,9 @@
 // and small transfers, go through the socket. docs/decisions/0023-shared-memory.md has the reasons, and what
 // keeps late and hostile other sides harmless.
 //
-// Only processes of the same user and of root are let in. A client that takes longer than `taking_timeout` to
-// copy what was put is cut off. Thread-safe. Counters: transport.shm.client.*, transport.shm.server.* and
-// transport.shm.protocol_errors.
+// Only processes of the same user and of root are let in, and none out of containers (peer_process.h). A
+// client that takes longer than `taking_timeout` to copy what was put is cut off. Thread-safe. Counters:
+// transport.shm.client.*, transport.shm.server.* and transport.shm.protocol_errors.
 #pragma once
 
 #include <memory>
