@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "server/kv/kv_pages.h"
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/keys.h"
 #include "server/metadata/name_hash.h"
@@ -20,18 +21,6 @@ void CheckReport::Add(std::string problem) {
 }
 
 namespace {
-
-Status ForEachEntry(KvStore& store, std::string prefix, const std::function<Status(const KvEntry&)>& visit) {
-  constexpr size_t kPage = 4096;
-  std::string from = prefix;
-  const std::string to = PrefixEnd(prefix);
-  while (true) {
-    ASSIGN_OR_RETURN(auto page, store.Scan(from, to, kPage));
-    for (const KvEntry& entry : page) RETURN_IF_ERROR(visit(entry));
-    if (page.size() < kPage) return OkStatus();
-    from = page.back().key + '\0';
-  }
-}
 
 Fid KeyFid(const KvEntry& entry) {
   ByteReader key(std::string_view(entry.key).substr(1));

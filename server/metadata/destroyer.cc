@@ -102,13 +102,10 @@ std::vector<ObjectId> Destroyer::ObjectsOf(const std::vector<KvEntry>& page, KvB
 }
 
 Task<Status> Destroyer::Pass(std::shared_ptr<Mds> mds, OstIndex ost) {
-  std::string from = DestroyAtPrefix(ost);
-  const std::string to = PrefixEnd(from);
+  KvPages<Tables> pages(*mds->tables, DestroyAtPrefix(ost), kDestroyRecordsAtOnce);
   Status failure;  // the first one; the pages behind it have their turn all the same
-  for (bool more = true; more && !mds->closed;) {
-    CO_ASSIGN_OR_RETURN(auto page, mds->tables->Scan(from, to, kDestroyRecordsAtOnce));
-    more = page.size() == kDestroyRecordsAtOnce;
-    if (more) from = page.back().key + '\0';
+  while (pages.more() && !mds->closed) {
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> page, pages.Next());
     KvBatch done;
     std::vector<ObjectId> objects = mds->destroyer.ObjectsOf(page, &done);
     if (done.empty()) continue;
@@ -122,45 +119,35 @@ Task<Status> Destroyer::Pass(std::shared_ptr<Mds> mds, OstIndex ost) {
   co_return failure;
 }
 
-Task<Status> Destroyer::TakeUpRecordsByFile(std::shared_ptr<Mds> mds) {
-  std::string from = TableKey(Table::kDestroyByFile);
-  const std::string to = PrefixEnd(from);
-  for (bool more = true; more;) {
-    CO_ASSIGN_OR_RETURN(auto page, mds->tables->Scan(from, to, kDestroyRecordsAtOnce));
-    more = page.size() == kDestroyRecordsAtOnce;
-    if (more) from = page.back().key + '\0';
-    KvBatch batch;
-    for (const KvEntry& entry : page) {
-      ByteReader key(std::string_view(entry.key).substr(1));
-      Layout layout;
-      layout.object_sequence = key.Big<uint64_t>();
-      auto record = ParseDestroy(entry.value);
-      if (!record.ok()) {
-        LogError("objects %x cannot be destroyed: %s; run nacre doctor", layout.object_sequence,
-                 std::string(record.status().message()));
-        continue;
-      }
-      layout.components.resize(1);
-      layout.components[0].groups = std::move(record->groups);
-      QueueDestroy(layout, &batch);
-      batch.Erase(entry.key);
-    }
-    if (!batch.empty()) CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
-  }
+namespace {
+
+Task<Status> TakeUp(const KvEntry& entry, KvBatch* batch) {
+  ByteReader key(std::string_view(entry.key).substr(1));
+  Layout layout;
+  layout.object_sequence = key.Big<uint64_t>();
+  CO_ASSIGN_OR_RETURN(DestroyRecord record, ParseDestroy(entry.value));
+  layout.components.resize(1);
+  layout.components[0].groups = std::move(record.groups);
+  QueueDestroy(layout, batch);
+  batch->Erase(entry.key);
   co_return OkStatus();
 }
 
+}  // namespace
+
+Task<Status> Destroyer::TakeUpRecordsByFile(std::shared_ptr<Mds> mds) {
+  std::string what = "the record of objects to be destroyed";
+  co_return co_await SettleRecords(*mds->tables, Table::kDestroyByFile, std::move(what), TakeUp);
+}
+
 uint64_t Destroyer::QueuedObjects(Mds& mds) {
-  constexpr size_t kPages = 256;
-  std::string from = TableKey(Table::kDestroyAt);
-  const std::string to = PrefixEnd(from);
+  constexpr size_t kMaxPages = 64;
+  KvPages<Tables> pages(*mds.tables, TableKey(Table::kDestroyAt));
   uint64_t count = 0;
-  for (size_t n = 0; n < kPages; ++n) {
-    auto page = mds.tables->Scan(from, to, kDestroyRecordsAtOnce);
+  for (size_t n = 0; n < kMaxPages && pages.more(); ++n) {
+    auto page = pages.Next();
     if (!page.ok()) return count;
     for (const KvEntry& entry : *page) count += entry.value.size() / sizeof(uint32_t);
-    if (page->size() < kDestroyRecordsAtOnce) return count;
-    from = page->back().key + '\0';
   }
   return count;
 }

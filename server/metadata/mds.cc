@@ -12,7 +12,7 @@
 namespace nacre::mds {
 namespace {
 
-constexpr size_t kXattrPage = 256;
+constexpr size_t kXattrsAtOnce = 256;
 constexpr uint64_t kAmpleBytes = 64 << 20;  // beyond the reserve; what clients hold behind is far less
 
 cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables) {
@@ -209,14 +209,12 @@ Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
     transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
   if (S_ISREG(inode->mode) && !inode->inline_data)
     transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
-  std::string from = FidKey(Table::kXattr, inode->fid);
-  const std::string to = PrefixEnd(from);
-  for (bool more = inode->xattrs > 0; more;) {
-    ASSIGN_OR_RETURN(auto xattrs, mds.tables->Scan(from, to, kXattrPage));
-    more = xattrs.size() == kXattrPage;
-    if (more) from = xattrs.back().key + '\0';
-    for (KvEntry& xattr : xattrs) transaction->batch().Erase(std::move(xattr.key));
-  }
+  auto erase = [transaction](KvEntry& xattr) -> Status {
+    transaction->batch().Erase(std::move(xattr.key));
+    return OkStatus();
+  };
+  if (inode->xattrs > 0)
+    RETURN_IF_ERROR(ForEachEntry(*mds.tables, FidKey(Table::kXattr, inode->fid), erase, kXattrsAtOnce));
   transaction->Erase(inode);
   return OkStatus();
 }
@@ -257,17 +255,13 @@ Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid) {
 }
 
 Task<void> SweepOrphans(MdsPtr mds) {
-  constexpr size_t kPage = 256;
-  std::string from = TableKey(Table::kOrphan);
-  const std::string to = PrefixEnd(from);
-  for (bool more = true; more && !mds->closed;) {
-    auto orphans = mds->tables->Scan(from, to, kPage);
+  KvPages<Tables> pages(*mds->tables, TableKey(Table::kOrphan));
+  while (pages.more() && !mds->closed) {
+    auto orphans = pages.Next();
     if (!orphans.ok()) {
       LogError("the orphans cannot be read: %s", std::string(orphans.status().message()));
       co_return;
     }
-    more = orphans->size() == kPage;
-    if (more) from = orphans->back().key + '\0';
     for (const KvEntry& orphan : *orphans) {
       ByteReader key(std::string_view(orphan.key).substr(1));
       const Fid fid = key.ReadFid();

@@ -125,30 +125,22 @@ Task<Status> MoveOutLocked(MdsPtr mds, SessionPtr session, Fid fid) {
   }
 }
 
-Task<Status> WithdrawMoveOuts(MdsPtr mds) {
-  constexpr size_t kPage = 1024;
-  std::string from = TableKey(Table::kMoveOut);
-  const std::string to = PrefixEnd(from);
-  for (bool more = true; more;) {
-    CO_ASSIGN_OR_RETURN(auto pending, mds->tables->Scan(from, to, kPage));
-    more = pending.size() == kPage;
-    if (more) from = pending.back().key + '\0';
-    KvBatch batch;
-    for (const KvEntry& entry : pending) {
-      ByteReader key(std::string_view(entry.key).substr(1));
-      const ObjectId object{key.Big<uint64_t>(), 0};
-      auto record = ParseMoveOut(entry.value);
-      if (!record.ok()) {
-        LogError("the objects %x of an interrupted move-out stay: %s", object.sequence,
-                 std::string(record.status().message()));
-        continue;
-      }
-      QueueDestroy(record->group, object, &batch);
-      batch.Erase(entry.key);
-    }
-    if (!batch.empty()) CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
-  }
+namespace {
+
+Task<Status> Withdraw(const KvEntry& record, KvBatch* batch) {
+  ByteReader key(std::string_view(record.key).substr(1));
+  const ObjectId object{key.Big<uint64_t>(), 0};
+  CO_ASSIGN_OR_RETURN(MoveOutRecord move_out, ParseMoveOut(record.value));
+  QueueDestroy(move_out.group, object, batch);
+  batch->Erase(record.key);
   co_return OkStatus();
+}
+
+}  // namespace
+
+Task<Status> WithdrawMoveOuts(MdsPtr mds) {
+  std::string what = "the interrupted move-out";
+  co_return co_await SettleRecords(*mds->tables, Table::kMoveOut, std::move(what), Withdraw);
 }
 
 }  // namespace nacre::mds

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/kv/kv_pages.h"
 #include "server/metadata/check.h"
 #include "server/metadata/keys.h"
 #include "server/metadata/layout.h"
@@ -59,27 +60,20 @@ Task<Status> ObjectCheck::QueueOrphans(bool repair) {
 }
 
 Task<StatusOr<CheckReport>> ObjectCheck::Finish(bool repair) {
-  constexpr size_t kPage = 4096;
-  std::string from = TableKey(Table::kInode);
-  const std::string to = PrefixEnd(from);
-  for (bool more = true; more;) {
-    CO_ASSIGN_OR_RETURN(auto page, store_.Scan(from, to, kPage));
-    more = page.size() == kPage;
-    if (more) from = page.back().key + '\0';
-    for (const KvEntry& entry : page) {
-      ByteReader key(std::string_view(entry.key).substr(1));
-      const Fid fid = key.ReadFid();
-      CO_ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, entry.value));
-      // Objects that name a wrong file but belong to this one, or lie on a wrong OST: nothing to destroy.
-      if (S_ISREG(inode.mode) && !inode.inline_data) orphans_.erase(inode.layout.object_sequence);
-      bool has_objects = S_ISREG(inode.mode) && !inode.inline_data && inode.blocks > 0;
-      if (has_objects && !seen_.contains(fid)) {
-        report_.Add(absl::StrFormat("file %s counts %d blocks but none of its objects exists", fid.ToString(),
-                                    inode.blocks));
-      }
-      ++report_.inodes;
+  CO_RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kInode), [this](const KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    const Fid fid = key.ReadFid();
+    ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, entry.value));
+    // Objects that name a wrong file but belong to this one, or lie on a wrong OST: nothing to destroy.
+    if (S_ISREG(inode.mode) && !inode.inline_data) orphans_.erase(inode.layout.object_sequence);
+    bool has_objects = S_ISREG(inode.mode) && !inode.inline_data && inode.blocks > 0;
+    if (has_objects && !seen_.contains(fid)) {
+      report_.Add(absl::StrFormat("file %s counts %d blocks but none of its objects exists", fid.ToString(),
+                                  inode.blocks));
     }
-  }
+    ++report_.inodes;
+    return OkStatus();
+  }));
   CO_RETURN_IF_ERROR(co_await QueueOrphans(repair));
   co_return std::move(report_);
 }

@@ -1,27 +1,8 @@
 #include "server/metadata/session_table.h"
 
 namespace nacre::mds {
-namespace {
-
-constexpr size_t kRecordsAtOnce = 1024;
-
-// Calls `visit` for every entry of the prefix, a page at a time.
-template <typename Visit>
-Status ForEach(Tables& tables, const std::string& prefix, Visit visit) {
-  std::string from = prefix;
-  const std::string to = PrefixEnd(prefix);
-  while (true) {
-    ASSIGN_OR_RETURN(auto entries, tables.Scan(from, to, kRecordsAtOnce));
-    for (KvEntry& entry : entries) RETURN_IF_ERROR(visit(entry));
-    if (entries.size() < kRecordsAtOnce) return OkStatus();
-    from = entries.back().key + '\0';
-  }
-}
-
-}  // namespace
-
 Task<Status> SessionTable::Load(Duration now) {
-  CO_RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kSession), [&](KvEntry& entry) -> Status {
+  CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kSession), [&](KvEntry& entry) -> Status {
     ByteReader key(std::string_view(entry.key).substr(1));
     SessionId id = key.Big<uint64_t>();
     ASSIGN_OR_RETURN(SessionRecord record, ParseSession(entry.value));
@@ -31,7 +12,7 @@ Task<Status> SessionTable::Load(Duration now) {
     return OkStatus();
   }));
   KvBatch leftovers;  // of a mutation that was committed while its session ended
-  CO_RETURN_IF_ERROR(ForEach(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
+  CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
     ByteReader key(std::string_view(entry.key).substr(1));
     SessionId id = key.Big<uint64_t>();
     uint64_t sequence = key.Big<uint64_t>();
@@ -85,10 +66,11 @@ SessionPtr SessionTable::FindByNonce(uint64_t nonce) const {
 Task<Status> SessionTable::Remove(SessionPtr session) {
   KvBatch batch;
   batch.Erase(NumberKey(Table::kSession, session->id));
-  CO_RETURN_IF_ERROR(ForEach(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
-    batch.Erase(std::move(entry.key));
-    return OkStatus();
-  }));
+  CO_RETURN_IF_ERROR(
+      ForEachEntry(tables_, NumberKey(Table::kReply, session->id), [&](KvEntry& entry) -> Status {
+        batch.Erase(std::move(entry.key));
+        return OkStatus();
+      }));
   CO_RETURN_IF_ERROR(co_await tables_.CommitBatch(std::move(batch)));
   std::vector<OneShot<Unit>> waiters;
   {

@@ -349,4 +349,22 @@ KvBatch Transaction::TakeBatch() {
   return batch;
 }
 
+Task<Status> SettleRecords(Tables& tables, Table table, std::string what, SettleRecord settle) {
+  for (KvPages<Tables> pages(tables, TableKey(table)); pages.more();) {
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> page, pages.Next());
+    KvBatch batch;
+    for (const KvEntry& record : page) {
+      KvBatch changes;
+      Status settled = co_await settle(record, &changes);
+      if (settled.ok())
+        batch.Append(std::move(changes));
+      else
+        LogError("%s %s stays: %s; run nacre doctor", what,
+                 absl::BytesToHexString(AbslView(record.key).substr(1)), std::string(settled.message()));
+    }
+    if (!batch.empty()) CO_RETURN_IF_ERROR(co_await tables.CommitBatch(std::move(batch)));
+  }
+  co_return OkStatus();
+}
+
 }  // namespace nacre::mds

@@ -5,6 +5,8 @@
 // what is not there, DATA_LOSS for damaged records, UNAVAILABLE after Close.
 #pragma once
 
+#include <absl/functional/any_invocable.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "common/random.h"
+#include "server/kv/kv_pages.h"
 #include "server/kv/kv_store.h"
 #include "server/metadata/inode_cache.h"
 #include "server/metadata/inode_counter.h"
@@ -127,5 +130,13 @@ class Transaction {
   int entries_added_ = 0, entries_removed_ = 0;
   KvBatch batch_;
 };
+
+// Works off the records that a crash, or an earlier version of this program, has left in a table. Of each one
+// `settle` decides what becomes of it, and adds the changes for that, its removal among them, to the batch;
+// those of a page are committed together. Where it returns an error, as for a record that cannot be read,
+// nothing of what it added is committed: the error is logged, the record stays, and the others have their
+// turn all the same. `what` names a record in the log. Fails with the store alone.
+using SettleRecord = absl::AnyInvocable<Task<Status>(const KvEntry& record, KvBatch* batch)>;
+Task<Status> SettleRecords(Tables& tables, Table table, std::string what, SettleRecord settle);
 
 }  // namespace nacre::mds

@@ -211,45 +211,29 @@ Task<void> Truncation::RecallPages(proto::MetadataReply reply) {
 
 namespace {
 
-// False: the record is void.
-Task<StatusOr<bool>> ResumeOne(MdsPtr mds, Fid fid, TruncateRecord record) {
-  auto inode = mds->tables->GetInode(fid);
-  if (absl::IsNotFound(inode.status())) co_return false;
-  CO_RETURN_IF_ERROR(inode.status());
-  if (!AppliesTo(record, **inode)) co_return false;
-  std::vector<Fid> fids(1, fid);
-  FidLocks::Guard data = co_await mds->data_locks.Lock(std::move(fids));
-  std::make_shared<Truncation>(mds, **inode, record, std::move(data))->CompleteAfterRestart();
-  co_return true;
-}
-
-Task<StatusOr<bool>> ResumeRecord(MdsPtr mds, KvEntry entry) {
+// Goes on with it in the background; the record of one that is void goes.
+Task<Status> Resume(MdsPtr mds, const KvEntry& entry, KvBatch* batch) {
   ByteReader key(std::string_view(entry.key).substr(1));
   const Fid fid = key.ReadFid();
   CO_ASSIGN_OR_RETURN(TruncateRecord record, ParseTruncate(entry.value));
-  co_return co_await ResumeOne(mds, fid, record);
+  auto inode = mds->tables->GetInode(fid);
+  if (!inode.ok() && !absl::IsNotFound(inode.status())) co_return inode.status();
+  if (!inode.ok() || !AppliesTo(record, **inode)) {
+    batch->Erase(entry.key);
+    co_return OkStatus();
+  }
+  std::vector<Fid> fids(1, fid);
+  FidLocks::Guard data = co_await mds->data_locks.Lock(std::move(fids));
+  std::make_shared<Truncation>(mds, **inode, record, std::move(data))->CompleteAfterRestart();
+  co_return OkStatus();
 }
 
 }  // namespace
 
 Task<Status> ResumeTruncations(MdsPtr mds) {
-  constexpr size_t kPage = 1024;
-  std::string from = TableKey(Table::kTruncate);
-  const std::string to = PrefixEnd(from);
-  for (bool more = true; more;) {
-    CO_ASSIGN_OR_RETURN(auto pending, mds->tables->Scan(from, to, kPage));
-    more = pending.size() == kPage;
-    if (more) from = pending.back().key + '\0';
-    KvBatch useless;
-    for (const KvEntry& entry : pending) {
-      auto resumed = co_await ResumeRecord(mds, entry);
-      if (!resumed.ok())
-        LogError("a truncation cannot be resumed: %s", std::string(resumed.status().message()));
-      if (resumed.ok() && !*resumed) useless.Erase(entry.key);
-    }
-    if (!useless.empty()) CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(useless)));
-  }
-  co_return OkStatus();
+  std::string what = "the interrupted truncation of";
+  SettleRecord resume = [mds](const KvEntry& entry, KvBatch* batch) { return Resume(mds, entry, batch); };
+  co_return co_await SettleRecords(*mds->tables, Table::kTruncate, std::move(what), std::move(resume));
 }
 
 }  // namespace nacre::mds

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "common/crc32c.h"
+#include "server/kv/kv_pages.h"
 #include "server/object/aligned_buffer.h"
 #include "server/object/journal.h"
 #include "server/object/object_table.h"
@@ -12,34 +13,27 @@
 namespace nacre::ost {
 namespace {
 
-constexpr size_t kRecordsAtOnce = 500;
 constexpr uint64_t kBatchOps = 200;
 
 // Walks over all records with one prefix, in order.
 class Cursor {
  public:
-  Cursor(KvStore* store, std::string_view prefix) : store_(store), from_(prefix), end_(PrefixEnd(prefix)) {}
+  Cursor(KvStore* store, std::string prefix) : pages_(*store, std::move(prefix)) {}
 
   // null: the end.
   StatusOr<const KvEntry*> Peek() {
     if (next_ < entries_.size()) return &entries_[next_];
-    if (finished_) return nullptr;
-    ASSIGN_OR_RETURN(entries_, store_->Scan(from_, end_, kRecordsAtOnce));
+    if (!pages_.more()) return nullptr;
+    ASSIGN_OR_RETURN(entries_, pages_.Next());
     next_ = 0;
-    finished_ = entries_.size() < kRecordsAtOnce;
-    if (entries_.empty()) return nullptr;
-    from_ = entries_.back().key + '\0';
-    return &entries_[0];
+    return entries_.empty() ? nullptr : &entries_[0];
   }
   void Next() { ++next_; }
 
  private:
-  KvStore* const store_;
-  std::string from_;
-  const std::string end_;
+  KvPages<KvStore> pages_;
   std::vector<KvEntry> entries_;
   size_t next_ = 0;
-  bool finished_ = false;
 };
 
 class Checker {

@@ -5,12 +5,11 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "server/kv/kv_pages.h"
 #include "server/kv/losses.h"
 
 namespace nacre::ost {
 namespace {
-
-constexpr size_t kScanAtOnce = 1000;
 
 std::string MakeUuid(Random* random) {
   uint64_t a = random->Next(), b = random->Next();
@@ -106,39 +105,33 @@ Task<Status> ObjectStore::JoinCluster(std::string cluster_uuid) {
 }
 
 Status ObjectStore::ScanExtents() {
-  std::string from = "E", end = PrefixEnd("E");
-  for (bool more = true; more;) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, devices_.store->Scan(from, end, kScanAtOnce));
-    more = entries.size() == kScanAtOnce;
-    if (more) from = entries.back().key + '\0';
-    for (const KvEntry& entry : entries) {
-      ASSIGN_OR_RETURN(ExtentPlace place, ParseExtentKey(entry.key));
-      Chunk chunk;
-      RETURN_IF_ERROR(ParseChunk(entry.value, &chunk));
-      for (uint32_t i = 0; i < kChunkBlocks; ++i) {
-        if (!chunk.is_mapped(i) || space_.allocator().MarkUsed(chunk.physical[i])) continue;
-        if (chunk.physical[i] >= devices_.blocks->block_count()) {
-          return absl::FailedPreconditionError(
-              absl::StrCat("object ", place.object.ToString(), " of ", devices_.directory, " uses block ",
-                           chunk.physical[i], ", the OST has only ", devices_.blocks->block_count(),
-                           ": raise its size limit"));
-        }
-        std::string text = absl::StrCat("block ", chunk.physical[i], " belongs to several objects, one is ",
-                                        place.object.ToString(), ": stop the OST and run `nacre doctor ",
-                                        devices_.directory, "`");
-        if (problems_.Add(text)) LogError("OST %d: %s", devices_.index, text);
-      }
-    }
-  }
+  RETURN_IF_ERROR(
+      ForEachEntry(*devices_.store, "E", [this](const KvEntry& entry) { return MarkChunkUsed(entry); }));
   space_.allocator().FinishScan();
-  from = "O";
-  end = PrefixEnd("O");
-  while (true) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, devices_.store->Scan(from, end, kScanAtOnce));
-    object_count_ += entries.size();
-    if (entries.size() < kScanAtOnce) return OkStatus();
-    from = entries.back().key + '\0';
+  for (KvPages<KvStore> pages(*devices_.store, "O"); pages.more();) {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> objects, pages.Next());
+    object_count_ += objects.size();
   }
+  return OkStatus();
+}
+
+Status ObjectStore::MarkChunkUsed(const KvEntry& entry) {
+  ASSIGN_OR_RETURN(ExtentPlace place, ParseExtentKey(entry.key));
+  Chunk chunk;
+  RETURN_IF_ERROR(ParseChunk(entry.value, &chunk));
+  for (uint32_t i = 0; i < kChunkBlocks; ++i) {
+    if (!chunk.is_mapped(i) || space_.allocator().MarkUsed(chunk.physical[i])) continue;
+    if (chunk.physical[i] >= devices_.blocks->block_count()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "object ", place.object.ToString(), " of ", devices_.directory, " uses block ", chunk.physical[i],
+          ", the OST has only ", devices_.blocks->block_count(), ": raise its size limit"));
+    }
+    std::string text = absl::StrCat("block ", chunk.physical[i], " belongs to several objects, one is ",
+                                    place.object.ToString(), ": stop the OST and run `nacre doctor ",
+                                    devices_.directory, "`");
+    if (problems_.Add(text)) LogError("OST %d: %s", devices_.index, text);
+  }
+  return OkStatus();
 }
 
 Status ObjectStore::CheckRange(uint64_t offset, uint64_t length) const {

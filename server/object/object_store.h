@@ -174,6 +174,7 @@ class ObjectStore {
 
   Task<Status> LoadSuperblock(Random* random);
   Status ScanExtents();
+  Status MarkChunkUsed(const KvEntry& entry);
   Status CheckRange(uint64_t offset, uint64_t length) const;
   Status CheckWrite(const WriteArgs& args) const;
 

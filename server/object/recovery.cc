@@ -5,6 +5,7 @@
 
 #include "common/crc32c.h"
 #include "common/log.h"
+#include "server/kv/kv_pages.h"
 #include "server/object/aligned_buffer.h"
 #include "server/object/journal.h"
 
@@ -47,9 +48,8 @@ Task<StatusOr<Journal::Recovered>> Journal::Recover() {
 
 // The sequence of the oldest batch whose data did not arrive; the largest number if all did.
 Task<StatusOr<uint64_t>> Journal::FirstBad(uint64_t* verified) {
-  std::string from = "U", end = PrefixEnd("U");
-  while (true) {
-    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kUndoAtOnce));
+  for (KvPages<KvStore> pages(*store_, "U", kUndoAtOnce); pages.more();) {
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, pages.Next());
     for (const KvEntry& entry : entries) {
       CO_ASSIGN_OR_RETURN(uint64_t sequence, ParseUndoKey(entry.key));
       StatusOr<UndoRecord> undo = ParseUndoRecord(entry.value);
@@ -59,9 +59,8 @@ Task<StatusOr<uint64_t>> Journal::FirstBad(uint64_t* verified) {
       if (!*arrived) co_return sequence;
       ++*verified;
     }
-    if (entries.size() < kUndoAtOnce) co_return ~uint64_t{0};
-    from = entries.back().key + '\0';
   }
+  co_return ~uint64_t{0};
 }
 
 // Whether every block that the batch has written matches its checksum.
@@ -137,13 +136,11 @@ Task<Status> Journal::DropUndoRecords() {
   Status status = co_await blocks_->Flush();
   if (status.ok()) status = co_await store_->Sync();
   if (!status.ok()) co_return status;
-  std::string from = "U", end = PrefixEnd("U");
-  while (true) {
-    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kUndoAtOnce));
+  for (KvPages<KvStore> pages(*store_, "U", kUndoAtOnce); pages.more();) {
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, pages.Next());
     if (entries.empty()) break;
     KvBatch batch;
     batch.UseReserve();
-    from = entries.back().key + '\0';
     for (KvEntry& entry : entries) batch.Erase(std::move(entry.key));
     CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
   }

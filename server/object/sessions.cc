@@ -4,14 +4,11 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "server/kv/kv_pages.h"
 #include "server/object/format.h"
 
 namespace nacre::ost {
-namespace {
-
-constexpr size_t kKeysAtOnce = 1000;
-
-}  // namespace
+namespace {}  // namespace
 
 Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
   Release();
@@ -39,43 +36,36 @@ Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_)
 void Sessions::Ticket::EndCommit() { sessions_->EndCommit(session_); }
 
 Status Sessions::Load() {
-  std::string from = "F", end = PrefixEnd("F");
-  while (true) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kKeysAtOnce));
-    for (const KvEntry& entry : entries) {
-      ASSIGN_OR_RETURN(SessionId session, ParseFenceKey(entry.key));
-      fenced_.insert(session);
-    }
-    if (entries.size() < kKeysAtOnce) return LoadAnswers();
-    from = entries.back().key + '\0';
+  RETURN_IF_ERROR(ForEachEntry(*store_, "F", [this](const KvEntry& entry) -> Status {
+    ASSIGN_OR_RETURN(SessionId session, ParseFenceKey(entry.key));
+    fenced_.insert(session);
+    return OkStatus();
+  }));
+  return LoadAnswers();
+}
+
+Status Sessions::LoadAnswer(const KvEntry& entry) {
+  ASSIGN_OR_RETURN(AnswerSlot place, ParseAnswerKey(entry.key));
+  ASSIGN_OR_RETURN(AnswerRecord record, ParseAnswerRecord(entry.value));
+  std::unique_ptr<Session>& known = sessions_[place.session];
+  if (known == nullptr) known = std::make_unique<Session>();
+  Session& session = *known;
+  session.last_seen = clock_->Now();
+  session.low_water = std::max(session.low_water, record.low_water);
+  while (session.slots < place.slot) session.free_slots.push_back(session.slots++);
+  session.slots = place.slot + 1;  // they come in order
+  auto [request, fresh] = session.requests.try_emplace(record.sequence);
+  if (!fresh) {
+    session.free_slots.push_back(place.slot);
+    return OkStatus();
   }
+  request->second.slot = place.slot;
+  request->second.recorded = record.delta;
+  return OkStatus();
 }
 
 Status Sessions::LoadAnswers() {
-  std::string from = "A", end = PrefixEnd("A");
-  while (true) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, store_->Scan(from, end, kKeysAtOnce));
-    for (const KvEntry& entry : entries) {
-      ASSIGN_OR_RETURN(AnswerSlot place, ParseAnswerKey(entry.key));
-      ASSIGN_OR_RETURN(AnswerRecord record, ParseAnswerRecord(entry.value));
-      std::unique_ptr<Session>& known = sessions_[place.session];
-      if (known == nullptr) known = std::make_unique<Session>();
-      Session& session = *known;
-      session.last_seen = clock_->Now();
-      session.low_water = std::max(session.low_water, record.low_water);
-      while (session.slots < place.slot) session.free_slots.push_back(session.slots++);
-      session.slots = place.slot + 1;  // they come in order
-      auto [request, fresh] = session.requests.try_emplace(record.sequence);
-      if (!fresh) {
-        session.free_slots.push_back(place.slot);
-        continue;
-      }
-      request->second.slot = place.slot;
-      request->second.recorded = record.delta;
-    }
-    if (entries.size() < kKeysAtOnce) break;
-    from = entries.back().key + '\0';
-  }
+  RETURN_IF_ERROR(ForEachEntry(*store_, "A", [this](const KvEntry& entry) { return LoadAnswer(entry); }));
   for (auto& [id, session] : sessions_) {
     while (!session->requests.empty() && session->requests.begin()->first < session->low_water)
       Forget(session.get(), session->requests.begin());

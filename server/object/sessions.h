@@ -125,6 +125,7 @@ class Sessions {
   static std::map<uint64_t, Request>::iterator Forget(Session* session,
                                                       std::map<uint64_t, Request>::iterator request);
   Status LoadAnswers();
+  Status LoadAnswer(const KvEntry& entry);
   Task<Status> EraseAnswers(SessionId session, uint32_t slots);
   void End(SessionId session, uint64_t sequence);
   void ReleaseGrant(Session* session);

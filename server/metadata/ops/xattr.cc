@@ -78,13 +78,12 @@ Status CheckExistence(const Inode& inode, const proto::SetXattr& request, bool e
 
 // Calls `each` with the names of the inode's attributes.
 Status ForEachXattr(Mds& mds, const Inode& inode, const std::function<void(std::string_view)>& each) {
-  const std::string prefix = FidKey(Table::kXattr, inode.fid), end = PrefixEnd(prefix);
-  for (std::string from = prefix;;) {
-    ASSIGN_OR_RETURN(std::vector<KvEntry> page, mds.tables->Scan(from, end, kNamesAtOnce));
-    for (const KvEntry& entry : page) each(std::string_view(entry.key).substr(prefix.size()));
-    if (page.size() < kNamesAtOnce) return OkStatus();
-    from = page.back().key + '\0';
-  }
+  const std::string prefix = FidKey(Table::kXattr, inode.fid);
+  auto visit = [&](const KvEntry& entry) -> Status {
+    each(std::string_view(entry.key).substr(prefix.size()));
+    return OkStatus();
+  };
+  return ForEachEntry(*mds.tables, prefix, visit, kNamesAtOnce);
 }
 
 // One more name must leave the list of them as long as a program can ask for.

@@ -122,6 +122,26 @@ TEST_F(EvictionTest, ManyFencesThatAnOstMissedAreCaughtUpTogether) {
   EXPECT_EQ(std::count(harness_.osts.calls.begin(), harness_.osts.calls.end(), "fence 3"), 1);
 }
 
+// Whom it meant is not known: the session is refused everywhere, once more, and every OST is admitted.
+TEST_F(EvictionTest, ADamagedFenceKeepsNoOstFromComingBack) {
+  harness_.osts.away = {3};
+  harness_.RunFor(20s);
+  KvBatch damage;
+  damage.Put(NumberKey(Table::kFence, 76), "abc");
+  damage.Put(NumberKey(Table::kFence, 77), EncodeDestroy({{3}}));
+  ASSERT_TRUE(harness_.Await(harness_.store.Commit(std::move(damage))).ok());
+  harness_.osts.away = {};
+  harness_.RunFor(3s);
+  EXPECT_EQ(harness_.osts.fenced[3], (std::set<SessionId>{76, 77}));
+  EXPECT_NE(FileOn(3), Fid()) << "it is not in use";
+  harness_.Restart();
+  harness_.RegisterOsts();
+  harness_.RunFor(3s);
+  for (OstIndex ost = 0; ost < 3; ++ost) EXPECT_EQ(harness_.osts.fenced[ost], std::set<SessionId>{76}) << ost;
+  for (SessionId session : {76, 77})
+    EXPECT_FALSE(harness_.store.Get(NumberKey(Table::kFence, session)).ok()) << session;
+}
+
 // A lookup or stat asks no OST, whatever is known of the file's size.
 TEST_F(EvictionTest, NobodyWaitsForTheOstsOfAFileToSeeIt) {
   Fid f = FileOn(2);

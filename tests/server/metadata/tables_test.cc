@@ -125,5 +125,53 @@ TEST_F(FullMdt, CanBeRestartedEnteredAndEmptied) {
   for (const proto::OstState& ost : status.map().osts()) EXPECT_TRUE(ost.up()) << ost.info().index();
 }
 
+// Pages enough that records which stay lie inside of one, end one and begin one.
+TEST(Tables, RecordsThatCannotBeSettledStayAndKeepNoOtherFromIt) {
+  SeededRandom random{1};
+  MemKv store;
+  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  constexpr uint64_t kPage = KvPages<Tables>::kEntries, kRecords = 2 * kPage + 10;
+  const std::set<uint64_t> damaged = {0, 7, kPage - 1, kPage, kRecords - 1};
+  KvBatch batch;
+  for (uint64_t i = 0; i < kRecords; ++i) batch.Put(NumberKey(Table::kMoveOut, i), EncodeNumber(i));
+  batch.Put(NumberKey(Table::kOrphan, 1), "another table's");
+  ASSERT_TRUE(Await(tables->CommitBatch(std::move(batch))).ok());
+  uint64_t seen = 0;
+  auto settle = [&](const KvEntry& record, KvBatch* changes) {
+    const uint64_t number = *ParseNumber(record.value);
+    EXPECT_EQ(number, seen++);
+    changes->Erase(record.key);
+    changes->Put(NumberKey(Table::kFence, number), "settled");
+    return [](bool fails) -> Task<Status> {
+      co_return fails ? absl::DataLossError("damaged") : OkStatus();
+    }(damaged.contains(number));
+  };
+  Status settled = Await(SettleRecords(*tables, Table::kMoveOut, "the record", settle));
+  EXPECT_TRUE(settled.ok()) << settled;
+  EXPECT_EQ(seen, kRecords);
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    EXPECT_EQ(store.Get(NumberKey(Table::kMoveOut, i)).ok(), damaged.contains(i)) << i;
+    EXPECT_EQ(store.Get(NumberKey(Table::kFence, i)).ok(), !damaged.contains(i)) << i;
+  }
+  EXPECT_TRUE(store.Get(NumberKey(Table::kOrphan, 1)).ok());
+}
+
+// A disk that refuses is no damaged record: it is not to be taken for the end.
+TEST(Tables, WhatTheStoreRefusesEndsTheSettling) {
+  SeededRandom random{1};
+  MemKv store;
+  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  KvBatch batch;
+  batch.Put(NumberKey(Table::kMoveOut, 1), "x");
+  ASSERT_TRUE(Await(tables->CommitBatch(std::move(batch))).ok());
+  store.SetCommitHook([](const KvBatch&) { return ErrnoError(EIO, "planted"); });
+  auto settle = [](const KvEntry& record, KvBatch* changes) -> Task<Status> {
+    changes->Erase(record.key);
+    co_return OkStatus();
+  };
+  EXPECT_EQ(ToErrno(Await(SettleRecords(*tables, Table::kMoveOut, "the record", settle))), EIO);
+  EXPECT_TRUE(store.Get(NumberKey(Table::kMoveOut, 1)).ok());
+}
+
 }  // namespace
 }  // namespace nacre::mds
