@@ -109,13 +109,27 @@ void LockTable::EndWaits(const Fid& fid, File* file, const Status& status, std::
   });
 }
 
-// In the order of their coming; one that must go on waiting does not hold up the others.
-void LockTable::Wake(const Fid& fid, File* file, std::vector<Answer>* answers) {
-  EndWaits(fid, file, OkStatus(), answers, [file](const Waiter& waiter) {
-    if (Conflict(*file, waiter.range) != nullptr) return false;
-    Insert(file, waiter.range);
-    return true;
+// Whether its owner has some of this range exclusively and is to have it shared.
+bool LockTable::Weakens(const File& file, const Range& range) {
+  return std::any_of(file.held.begin(), file.held.end(), [&](const Range& held) {
+    const bool same = held.flock == range.flock && held.owner == range.owner;
+    const bool overlaps = held.start <= range.end && range.start <= held.end;
+    return same && overlaps && held.exclusive && !range.exclusive;
   });
+}
+
+// In the order of their coming; one that must go on waiting does not hold up the others. Whoever gets a lock
+// in place of a stronger one of his own lets in those who were looked at before him, too.
+void LockTable::Wake(const Fid& fid, File* file, std::vector<Answer>* answers) {
+  for (bool weakened = true; weakened;) {
+    weakened = false;
+    EndWaits(fid, file, OkStatus(), answers, [&](const Waiter& waiter) {
+      if (Conflict(*file, waiter.range) != nullptr) return false;
+      weakened = weakened || Weakens(*file, waiter.range);
+      Insert(file, waiter.range);
+      return true;
+    });
+  }
 }
 
 void LockTable::Settle(const Fid& fid, SessionId session) {

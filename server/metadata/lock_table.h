@@ -75,6 +75,7 @@ class LockTable {
 
   static StatusOr<Range> Parse(SessionId session, const proto::LockRange& lock);
   static const Range* Conflict(const File& file, const Range& range);
+  static bool Weakens(const File& file, const Range& range);
   static void Remove(File* file, const Range& range);  // the owner's part of this range
   static void Insert(File* file, const Range& range);
   void Wake(const Fid& fid, File* file, std::vector<Answer>* answers);
