@@ -52,6 +52,16 @@ Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid) {
   }
 }
 
+Task<StatusOr<LockedFile>> LockFile(Mds& mds, Fid fid, bool may_empty, Transaction* transaction) {
+  LockedFile file;
+  if (may_empty) {
+    CO_ASSIGN_OR_RETURN(file.object_sequence, co_await mds.ids.NextObjectSequence());
+  }
+  file.guard = co_await LockOne(mds, fid);
+  CO_ASSIGN_OR_RETURN(file.inode, transaction->Load(fid));
+  co_return file;
+}
+
 void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint64_t object_sequence) {
   transaction->Dirty(inode);
   QueueDestroy(*inode, &transaction->batch());

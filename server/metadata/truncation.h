@@ -18,6 +18,17 @@ namespace nacre::mds {
 // Waits until no truncation or move-out of the file is under way, then takes its lock.
 Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid);
 
+// What an operation holds that may empty a file.
+struct LockedFile {
+  FidLocks::Guard guard;
+  Inode* inode = nullptr;        // the transaction's
+  uint64_t object_sequence = 0;  // for TruncateToZero; 0 unless it was asked for
+};
+
+// Takes the file's lock and loads its inode. The new object sequence that emptying it needs comes before the
+// lock: now and then one is had only by a commit, which nobody else shall wait for.
+Task<StatusOr<LockedFile>> LockFile(Mds& mds, Fid fid, bool may_empty, Transaction* transaction);
+
 // The file is empty afterwards, and inline again where files may be. Not committed.
 void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint64_t object_sequence);
 

@@ -61,16 +61,13 @@ void NoteOpen(const Op& op, const Fid& fid, OpenHow how) {
 }
 
 Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
-  uint64_t object_sequence = 0;
-  if ((how.flags & O_TRUNC) != 0) {
-    CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
-  }
-  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
+  const bool may_empty = (how.flags & O_TRUNC) != 0;
   Transaction transaction(*op.mds->tables);
-  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, may_empty, &transaction));
+  Inode* const inode = file.inode;
   CO_RETURN_IF_ERROR(CheckOpen(op, *inode, how.flags));
-  const bool truncate = (how.flags & O_TRUNC) != 0 && S_ISREG(inode->mode);
-  if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, object_sequence));
+  const bool truncate = may_empty && S_ISREG(inode->mode);
+  if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, file.object_sequence));
   proto::MetadataReply reply;
   proto::Entry* entry = reply.mutable_entry();
   if (S_ISREG(inode->mode)) {

@@ -122,17 +122,13 @@ Task<Reply> CommitAttributes(const Op& op, const proto::Setattr& request, Transa
 // Everything but a new size that is not zero: one commit, and no OST is asked.
 Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
   const Fid fid = FromProto(request.fid());
-  uint64_t object_sequence = 0;
-  if (request.set_size()) {
-    CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
-  }
-  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
   Transaction transaction(*op.mds->tables);
-  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, request.set_size(), &transaction));
+  Inode* const inode = file.inode;
   CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
   CO_RETURN_IF_ERROR(ApplyAttributes(op, request, &transaction, inode));
   if (request.set_size() && (inode->size > 0 || inode->blocks > 0))
-    TruncateToZero(*op.mds, &transaction, inode, object_sequence);
+    TruncateToZero(*op.mds, &transaction, inode, file.object_sequence);
   co_return co_await CommitAttributes(op, request, &transaction, inode);
 }
 

@@ -34,17 +34,13 @@ Status CheckTarget(const Op& op, const Inode& inode, const proto::WriteInline& r
 
 Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   const Fid fid = FromProto(request.fid());
-  uint64_t object_sequence = 0;
-  if (request.replace()) {
-    CO_ASSIGN_OR_RETURN(object_sequence, co_await op.mds->ids.NextObjectSequence());
-  }
-  FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
   Transaction transaction(*op.mds->tables);
-  CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid));
+  CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, request.replace(), &transaction));
+  Inode* const inode = file.inode;
   CO_RETURN_IF_ERROR(CheckTarget(op, *inode, request));
   // An empty file that has a layout for objects goes back into the MDT as well.
   if (request.replace() && (inode->size > 0 || inode->blocks > 0 || !inode->inline_data))
-    TruncateToZero(*op.mds, &transaction, inode, object_sequence);
+    TruncateToZero(*op.mds, &transaction, inode, file.object_sequence);
   auto before = std::make_shared<const Inode>(*inode);
   proto::Layout unused;
   std::string body;
