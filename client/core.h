@@ -215,6 +215,8 @@ class Core final : public FileSystem {
   // In its order among the changes that are answered early. Waits for the reply.
   Task<Reply> Tell(InodePtr inode, proto::MetadataRequest request);
   bool TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request, const OneShot<Reply>& answer);
+  void PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
+                MetadataQueue::Done then);  // behind_mutex_ held
   enum class Told { kNothing, kOnItsWay, kAsk };
   static proto::MetadataRequest TakeInline(Inode& inode);
   Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);

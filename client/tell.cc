@@ -67,18 +67,26 @@ bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
     ApplyTold(request, &inode->attr);
     number = inode->attr.change();
   }
+  PushTold(inode, number, std::move(request), [answer](const Reply& reply) { answer.Set(reply); });
+  return true;
+}
+
+// Appends what the inode has here already, with this change number. When the MDS has come to it: if it counts
+// differently, something is not known here, and it is asked for the attributes again; `then` has the reply.
+void Core::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
+                    MetadataQueue::Done then) {
   *request.mutable_time() = ToProto(environment_.clock.Wall());
-  queue_->Push(epoch_, std::move(request), [inode, number, answer](const Reply& reply) {
-    if (!reply.ok() || reply->attr().attr().change() != number) {
+  auto done = [inode, change, then = std::move(then)](const Reply& reply) mutable {
+    if (!reply.ok() || reply->attr().attr().change() != change) {
       std::lock_guard guard(inode->mutex);
       inode->attr_known = false;
     }
-    answer.Set(reply);
-  });
+    then(reply);
+  };
+  queue_->Push(epoch_, std::move(request), std::move(done));
   const uint64_t mutations = session_->mutations();
   std::lock_guard guard(inode->mutex);
   inode->mutation = mutations;
-  return true;
 }
 
 // --- inline bytes ---
@@ -121,12 +129,7 @@ Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
     number = inode->attr.change();
     ++inode->inline_flights;
   }
-  *request.mutable_time() = ToProto(environment_.clock.Wall());
-  queue_->Push(epoch_, std::move(request), [this, inode, number, answer](const Reply& reply) mutable {
-    if (!reply.ok() || reply->attr().attr().change() != number) {
-      std::lock_guard guard(inode->mutex);
-      inode->attr_known = false;
-    }
+  PushTold(inode, number, std::move(request), [this, inode, answer](const Reply& reply) {
     {
       std::lock_guard guard(inode->mutex);
       --inode->inline_flights;
@@ -135,9 +138,6 @@ Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
     LetGo(*inode);
     answer.Set(std::move(told));
   });
-  const uint64_t mutations = session_->mutations();
-  std::lock_guard guard(inode->mutex);
-  inode->mutation = mutations;
   return Told::kOnItsWay;
 }
 
