@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 
 #include "client/layout_text.h"
 #include "common/units.h"
@@ -17,7 +18,17 @@ constexpr char kGetstripeExamples[] =
     "  nacre getstripe /mnt/nacre/file       which OSTs hold it\n"
     "  nacre getstripe /mnt/nacre/dir        what is made there gets this layout\n"
     "  nacre getstripe --json /mnt/nacre/*\n"
+    "  nacre getstripe -r -q /mnt/nacre/dir  the objects of everything below it\n"
+    "  nacre getstripe -c /mnt/nacre/file    just the number of its stripes\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage.";
+
+struct Arguments {
+  std::vector<std::string> paths;
+  bool json = false, recursive = false, quiet = false;
+  bool count = false, size = false, first_ost = false;
+
+  bool values_only() const { return count || size || first_ost; }
+};
 
 StatusOr<Json> Read(const std::string& path) {
   ASSIGN_OR_RETURN(std::string text, ReadXattr(path, kStripesXattr));
@@ -62,34 +73,120 @@ void PrintGetstripe(const Json& stripes) {
   for (const Json& component : stripes["components"]) PrintComponent(number++, component);
 }
 
-int RunGetstripe(const std::vector<std::string>& paths, bool json) {
-  Json all = Json::array();
-  int exit = kOk;
-  for (const std::string& path : paths) {
-    auto stripes = Read(path);
-    if (!stripes.ok()) {
-      Fail(stripes.status());
-      exit = kFailure;
-    } else if (json) {
-      all.push_back(*stripes);
-    } else {
-      PrintGetstripe(*stripes);
-    }
+void PrintObjects(const Json& stripes) {
+  std::puts(stripes["path"].get<std::string>().c_str());
+  if (stripes.contains("layout") || stripes.value("inline", false)) return;
+  uint32_t number = 0;
+  for (const Json& component : stripes["components"]) {
+    for (const Json& ost : component["osts"])
+      std::printf("  ost %u object %s.%u\n", ost.get<uint32_t>(), stripes.value("objects", "").c_str(),
+                  number++);
   }
-  if (json) std::puts(all.dump(2).c_str());
-  return exit;
 }
+
+// What is asked for of one component, in the order of the options in the help.
+void PrintValues(const Arguments& arguments, int64_t count, uint64_t size, int64_t first_ost) {
+  std::string line;
+  auto add = [&line](auto value) { absl::StrAppend(&line, line.empty() ? "" : " ", value); };
+  if (arguments.count) add(count);
+  if (arguments.size) add(size);
+  if (arguments.first_ost) add(first_ost);
+  std::puts(line.c_str());
+}
+
+Status PrintValues(const Arguments& arguments, const Json& stripes) {
+  constexpr int64_t kAny = -1;  // of a directory: the MDS will choose
+  if (stripes.contains("layout")) {
+    ASSIGN_OR_RETURN(proto::LayoutTemplate layout, ParseLayout(stripes["layout"].get<std::string>()));
+    for (const auto& component : layout.components())
+      PrintValues(arguments, component.stripe_count(), component.stripe_size(), kAny);
+    return OkStatus();
+  }
+  for (const Json& component : stripes["components"]) {
+    const Json& osts = component["osts"];
+    PrintValues(arguments, static_cast<int64_t>(osts.size()), component["stripe_size"].get<uint64_t>(),
+                osts.empty() ? kAny : osts[0].get<int64_t>());
+  }
+  return OkStatus();
+}
+
+// Shows each path as the arguments say.
+class Shower {
+ public:
+  explicit Shower(const Arguments& arguments) : arguments_(arguments) {}
+
+  int Run() {
+    for (const std::string& path : arguments_.paths) {
+      Note(Show(path));
+      if (arguments_.recursive) ShowBelow(path);
+    }
+    if (arguments_.json) std::puts(all_.dump(2).c_str());
+    return exit_;
+  }
+
+ private:
+  void Note(const Status& status) {
+    if (status.ok()) return;
+    Fail(status);
+    exit_ = kFailure;
+  }
+
+  Status Show(const std::string& path) {
+    ASSIGN_OR_RETURN(Json stripes, Read(path));
+    if (arguments_.json)
+      all_.push_back(std::move(stripes));
+    else if (arguments_.values_only())
+      return PrintValues(arguments_, stripes);
+    else if (arguments_.quiet)
+      PrintObjects(stripes);
+    else
+      PrintGetstripe(stripes);
+    return OkStatus();
+  }
+
+  // The files and directories below one; nothing else has a layout. Symbolic links are not followed.
+  void ShowBelow(const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (fs::symlink_status(path, error).type() != fs::file_type::directory) return;
+    fs::directory_iterator entries(path, error);
+    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+      const fs::file_type type = entries->symlink_status(error).type();
+      if (type != fs::file_type::directory && type != fs::file_type::regular) continue;
+      Note(Show(entries->path()));
+      if (type == fs::file_type::directory) ShowBelow(entries->path());
+    }
+    if (error) Note(ErrnoError(error.value(), absl::StrFormat("%s: %s", path, error.message())));
+  }
+
+  const Arguments& arguments_;
+  Json all_ = Json::array();
+  int exit_ = kOk;
+};
 
 }  // namespace
 
 void AddGetstripe(CLI::App& app, int* exit) {
   CLI::App* command = app.add_subcommand("getstripe", "Show how files are spread over the OSTs");
-  auto paths = std::make_shared<std::vector<std::string>>();
-  auto json = std::make_shared<bool>(false);
-  command->add_option("path", *paths, "files and directories on a mount")->required()->type_name("PATH");
-  command->add_flag("--json", *json, "print JSON");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("path", arguments->paths, "files and directories on a mount")
+      ->required()
+      ->type_name("PATH");
+  command->add_flag("-r,--recursive", arguments->recursive, "everything below a directory too");
+  CLI::Option* quiet =
+      command->add_flag("-q,--quiet", arguments->quiet, "only the OST and object of each stripe");
+  auto value = [&](const char* names, bool& wanted, const char* help) {
+    return command->add_flag(names, wanted, help)->excludes(quiet);
+  };
+  CLI::Option* values[] = {
+      value("-c,--stripe-count", arguments->count, "only this number; a line for each component"),
+      value("-S,--stripe-size", arguments->size, "only this number of bytes, likewise"),
+      value("-i,--stripe-index", arguments->first_ost, "only the first stripe's OST, likewise; -1: any"),
+  };
+  CLI::Option* json = command->add_flag("--json", arguments->json, "print JSON")->excludes(quiet);
+  for (CLI::Option* option : values) json->excludes(option);
   command->footer(kGetstripeExamples);
-  command->callback([=] { *exit = RunGetstripe(*paths, *json); });
+  command->callback([=] { *exit = Shower(*arguments).Run(); });
 }
 
 }  // namespace nacre::cli

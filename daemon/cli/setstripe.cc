@@ -23,6 +23,9 @@ constexpr char kSetstripeHelp[] =
     "  -c, --stripe-count COUNT    stripes; -1: one on every OST\n"
     "  -S, --stripe-size SIZE      bytes of a stripe, a multiple of 64K\n"
     "  -d, --delete                directories: inherit again\n"
+    "The MDS chooses the OSTs, by their free space; there are no pools of them. So of Lustre's other options "
+    "-i is taken\n"
+    "as -i -1 only, and -o and -p not at all.\n"
     "\n"
     "On a directory the layout is the default for what is made in it from then on. A file takes one only as "
     "long as it\n"
@@ -44,12 +47,35 @@ struct Request {
   std::vector<std::string> paths;
 };
 
+bool IsOption(const std::string& word, const char* short_name, const char* long_name) {
+  return word == short_name || word == long_name;
+}
+
 // "-E", "-c" or "-S" for each spelling; "" for what is no option of a layout.
 std::string LayoutOption(const std::string& word) {
-  if (word == "-E" || word == "--component-end") return "-E";
-  if (word == "-c" || word == "--stripe-count") return "-c";
-  if (word == "-S" || word == "--stripe-size") return "-S";
+  if (IsOption(word, "-E", "--component-end")) return "-E";
+  if (IsOption(word, "-c", "--stripe-count")) return "-c";
+  if (IsOption(word, "-S", "--stripe-size")) return "-S";
   return "";
+}
+
+// Options of Lustre's that say which OSTs a file gets. Here nobody can: what a user asks for has counts
+// alone.
+Status CheckOstOption(const std::string& word, const std::string& value) {
+  if (IsOption(word, "-p", "--pool"))
+    return ErrnoError(EINVAL, absl::StrFormat("%s %s: there are no OST pools here; the MDS chooses among all "
+                                              "OSTs, by their free space",
+                                              word, value));
+  if (IsOption(word, "-i", "--stripe-index") && value == "-1") return OkStatus();
+  return ErrnoError(EINVAL,
+                    absl::StrFormat("%s %s: OSTs cannot be named; the MDS chooses them, by their free "
+                                    "space",
+                                    word, value));
+}
+
+bool IsOstOption(const std::string& word) {
+  return IsOption(word, "-i", "--stripe-index") || IsOption(word, "-o", "--ost") ||
+         IsOption(word, "-p", "--pool");
 }
 
 StatusOr<Request> Parse(const std::vector<std::string>& words) {
@@ -60,6 +86,9 @@ StatusOr<Request> Parse(const std::vector<std::string>& words) {
     if (!option.empty()) {
       if (++i == words.size()) return ErrnoError(EINVAL, absl::StrFormat("%s needs a value", word));
       absl::StrAppend(&request.layout, option, " ", words[i], " ");
+    } else if (IsOstOption(word)) {
+      if (++i == words.size()) return ErrnoError(EINVAL, absl::StrFormat("%s needs a value", word));
+      RETURN_IF_ERROR(CheckOstOption(word, words[i]));
     } else if (word == "-d" || word == "--delete") {
       request.remove = true;
     } else if (word.size() > 1 && word[0] == '-') {
