@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The systemd units and the package's scripts: systemd finds nothing wrong with the units; mounts are ordered behind all servers; servers keep
-# their files to themselves; a removal stops mounts before servers. (No systemd runs here: what it would do is read off the units.)
+# The systemd units and the Debian package: systemd finds nothing wrong with the units; mounts are ordered behind all servers; servers keep
+# their files to themselves; a removal stops mounts before servers; the package has what Debian wants and starts nothing. (No systemd runs here:
+# what it would do is read off the units. The package is made and looked at, not installed.)
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
-begin units 60 60 --bare -- "$@"
+begin units 300 300 --bare -- "$@"
 have systemd-analyze || skip "no systemd-analyze here"
 made=$(cd "$bin/.." && pwd)/deploy/systemd
 [[ -f $made/nacre-mds.service ]] || skip "no $made: NACRE_BIN is not a build's"
@@ -71,8 +72,40 @@ nacre-mds.service
 CALLS
 }
 
+# makes_package: with the programs of the build, as `cd build && cpack` does
+makes_package() {
+  local part
+  for part in nacre nacre-mds nacre-oss nacre-client; do [[ -x $bin/$part ]] || { echo "build $part first"; return 1; }; done
+  (cd "$bin/.." && cpack -B "$work/package") >"$work/cpack" 2>&1 || { cat "$work/cpack"; return 1; }
+  mv "$work"/package/nacre_*.deb "$work/nacre.deb"
+  dpkg-deb --contents "$work/nacre.deb" | awk '$1 !~ /^d/ {print $6}' | sed 's,^\.,,' >"$work/files"
+}
+
+# Its files below /etc are samples, which no unit reads, and dpkg keeps what an administrator makes of them.
+starts_nothing() {
+  grep '^/etc/' "$work/files" | sort >"$work/etc"
+  dpkg-deb --info "$work/nacre.deb" conffiles | sort | diff - "$work/etc"
+  [[ -z $(grep -v '\.toml\.sample$' "$work/etc") ]]
+  (($(wc -l <"$work/etc") == 3))
+  [[ -z $(dpkg-deb --info "$work/nacre.deb" postinst | grep -E 'systemctl.*(enable|start)') ]]
+}
+
+as_debian_wants() {
+  dpkg-deb --field "$work/nacre.deb" Maintainer | grep -qE '^[^<]+ <[^@>]+@[^>]+>$'
+  dpkg-deb --info "$work/nacre.deb" triggers | grep -qx 'activate-noawait ldconfig'
+  grep -qx /usr/share/doc/nacre/changelog.gz "$work/files"
+  [[ -z $(grep '^/usr/share/man/' "$work/files" | grep -v '\.gz$') ]]
+  (($(grep -c '^/usr/share/man/' "$work/files") == $(find "$repository/docs/man" -type f | wc -l)))
+  [[ $(dpkg-deb --field "$work/nacre.deb" Version) == "$(dpkg-parsechangelog -l "$repository/deploy/package/changelog" -S Version)" ]]
+  have lintian || { note "no lintian here"; return 0; }
+  lintian --allow-root --fail-on error,warning "$work/nacre.deb" || { lintian --allow-root --info "$work/nacre.deb"; return 1; }
+}
+
 step "systemd-analyze verify" nothing_wrong
 step "servers are started before mounts, and stopped after them" servers_before_mounts
 step "servers keep their files to themselves" closed_to_others
 step "clients: bounded stop, spared by the OOM killer, mountpoint made" client_is_kept
 step "the package's removal stops mounts before servers" removal_stops_mounts_first
+step "the package is made" makes_package
+step "the package starts nothing" starts_nothing
+step "the package is as Debian wants it" as_debian_wants
