@@ -141,6 +141,7 @@ struct Seen {  // for nacre status and bench
   // already, and the newest one that the MDS has done.
   uint64_t early_answered = 0;
   uint64_t early_done = 0;
+  uint64_t epoch = 0;  // of the session: rises with each eviction
 };
 
 class FileSystem {

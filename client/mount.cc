@@ -197,6 +197,7 @@ Seen Core::Look() {
   seen.connected = session_->connected();
   seen.early_answered = early_answered_;
   seen.early_done = queue_->answered();
+  seen.epoch = session_->epoch();
   return seen;
 }
 

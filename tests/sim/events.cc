@@ -164,7 +164,8 @@ void Scenario::FreezeClient() {
   Work(frozen);
   if (failed()) return;
   const bool others = shape_.cluster.clients > 1 && !shape_.workload.sequential;
-  if (others && frozen > 2 * shape_.cluster.metadata.session_timeout && workload_.done() == done)
+  const bool stuck = workload_.done() == done && workload_.OthersWork(index);
+  if (others && frozen > 2 * shape_.cluster.metadata.session_timeout && stuck)
     return world_.Fail(absl::StrFormat("hang: nobody goes on beside a client that is frozen for %d s",
                                        std::chrono::duration_cast<std::chrono::seconds>(frozen).count()));
   process->Freeze(false);

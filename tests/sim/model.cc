@@ -61,19 +61,28 @@ void Model::EarlyDone(int client, uint64_t position) {
   }
 }
 
-// False: it needs an inode or a name that is not there, or not yet. Then nothing is changed.
-bool Model::OnSettled(const std::function<void()>& change) {
-  Inodes before = settled_;
-  std::swap(inodes_, settled_);
-  bool possible = true;
+// False: it cannot be made to the tree as it is (not yet, or not any more). Then nothing is changed.
+bool Model::Try(const std::function<void()>& change) {
+  Inodes before = inodes_;
   try {
     change();
+    return true;
   } catch (const std::out_of_range&) {
-    possible = false;
+    inodes_ = std::move(before);
+    return false;
   }
+}
+
+bool Model::OnSettled(const std::function<void()>& change) {
   std::swap(inodes_, settled_);
-  if (!possible) settled_ = std::move(before);
+  const bool possible = Try(change);
+  std::swap(inodes_, settled_);
   return possible;
+}
+
+// The name must be free.
+void Model::SetEntry(InodeId parent, const std::string& name, InodeId child) {
+  if (!inode(parent).children.emplace(name, child).second) throw std::out_of_range("there is such an entry");
 }
 
 void Model::Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid) {
@@ -84,7 +93,7 @@ void Model::Add(InodeId id, InodeId parent, const std::string& name, uint32_t mo
   made.parent = parent;
   made.mtime.known = false;
   made.nlink = S_ISDIR(mode) ? 2 : 1;
-  inode(parent).children[name] = id;
+  SetEntry(parent, name, id);
   if (S_ISDIR(mode)) ++inode(parent).nlink;
 }
 
@@ -101,8 +110,8 @@ void Model::Remove(InodeId parent, const std::string& name) {
 }
 
 void Model::Link(InodeId id, InodeId parent, const std::string& name) {
-  inode(parent).children[name] = id;
   ++inode(id).nlink;
+  SetEntry(parent, name, id);
 }
 
 void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
@@ -117,6 +126,7 @@ void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, 
     inode(what).parent = to;
   };
   if (exchange) {
+    if (!replaced) throw std::out_of_range("nothing to exchange it with");
     inode(parent).children[name] = *replaced;
     inode(new_parent).children[new_name] = id;
     move(id, parent, new_parent);
@@ -163,6 +173,12 @@ std::string Model::PathOf(InodeId id) const {
   return absl::StrFormat("(inode %d, unlinked)", id);
 }
 
+void Model::MayGoOnWithout(int client) {
+  for (auto& [operation, pending] : pending_) {
+    if (pending.client == client) pending.after = 0;
+  }
+}
+
 void Model::Remember(Duration now) {
   history_.emplace_back(now, inodes_);
   while (history_.size() > 2 && history_[1].first < now - 10s) history_.pop_front();
@@ -171,17 +187,18 @@ void Model::Remember(Duration now) {
 std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   claims_.clear();
   const std::map<uint64_t, Pending> pending = std::exchange(pending_, {});
-  std::string wrong = CompareWith(pending, tree);
+  std::string wrong = CompareWith(pending, std::nullopt, tree);
   for (const auto& [id, inode] : inodes_) {
     if (!inode.synced || inode.nlink == 0 || tree.contains(inode.fid)) continue;
     return absl::StrFormat("%s %s was fsynced and is gone", PathOf(id), inode.fid.ToString());
   }
   while (!wrong.empty() && losses.early && !early_.empty()) {  // one more of the newest is gone
+    const EarlyChange lost = std::move(early_.back());
     early_.pop_back();
     inodes_ = settled_;
-    for (const EarlyChange& early : early_) early.change();
+    for (const EarlyChange& early : early_) (void)Try(early.change);
     GoBackTo(std::exchange(inodes_, {}));
-    const std::string older = CompareWith(pending, tree);
+    const std::string older = CompareWith(pending, lost, tree);
     wrong = older.empty() ? "" : wrong + "; before that: " + older;
   }
   while (!wrong.empty() && losses.names_after && !history_.empty()) {
@@ -215,14 +232,15 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   return {};
 }
 
-// Decides for each change that was not answered whether it has happened, then compares.
-std::string Model::CompareWith(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree) {
-  try {
-    for (const auto& [operation, change] : pending) {
-      if (change.happened(tree)) change.apply(tree);
-    }
-  } catch (const std::out_of_range&) {
-    return "an unanswered change was made to what is not there";
+// Decides for each change that was not answered whether it has happened, then compares. It has not where that
+// is impossible, whatever it looks like: what was found at its name is of others, and the comparison judges
+// it. Nor if it came behind what is lost, which begins with `lost_from`.
+std::string Model::CompareWith(const std::map<uint64_t, Pending>& pending,
+                               const std::optional<EarlyChange>& lost_from, const ObservedTree& tree) {
+  for (const auto& [operation, one] : pending) {
+    if (lost_from && lost_from->client == one.client && lost_from->position <= one.after) continue;
+    const Unanswered& change = one.change;
+    if (change.happened(tree)) (void)Try([&change, &tree] { change.apply(tree); });
   }
   return CompareTree(tree);
 }

@@ -68,6 +68,13 @@ struct ObservedInode {
 };
 using ObservedTree = std::map<Fid, ObservedInode>;
 
+// A change of the tree whose answer has not come (tests/sim/unanswered.h). `happened` tells from what was
+// found afterwards whether it did; `apply` does it in the model.
+struct Unanswered {
+  std::function<bool(const ObservedTree&)> happened;
+  std::function<void(const ObservedTree&)> apply;
+};
+
 class Model {
  public:
   Model();
@@ -80,7 +87,8 @@ class Model {
   // Whether `below` is `above` or lies beneath it.
   bool IsWithin(InodeId below, InodeId above) const;
 
-  // Changes of the tree, inside of what Change is given.
+  // Changes of the tree, inside of what Change is given. std::out_of_range: what they need is not there, or
+  // the name that they make is.
   InodeId NewId() { return next_++; }
   void Add(InodeId id, InodeId parent, const std::string& name, uint32_t mode, Fid fid);
   // It was made by an operation that was answered, however much of that a crash takes back: no other has made
@@ -106,17 +114,16 @@ class Model {
   bool Take(uint64_t operation, std::vector<Claim> claims);
   void Release(uint64_t operation) { claims_.erase(operation); }
 
-  // A change of the namespace that has begun. `happened` tells from what was found afterwards whether it did;
-  // `apply` does it here.
-  struct Pending {
-    int client = 0;
-    std::string what;
-    std::function<bool(const ObservedTree&)> happened;
-    std::function<void(const ObservedTree&)> apply;
-  };
-  void Begin(uint64_t operation, Pending pending) { pending_.emplace(operation, std::move(pending)); }
+  // A change of the tree that has begun, when the client had been answered early up to its change `after`:
+  // the MDS does it behind those. Operations are numbered in the order in which they began.
+  void Begin(uint64_t operation, int client, uint64_t after, Unanswered change) {
+    pending_[operation] = {client, after, std::move(change)};
+  }
   void End(uint64_t operation) { pending_.erase(operation); }
-  const std::map<uint64_t, Pending>& pending() const { return pending_; }
+
+  // The client may lose its session and go on in another one: what it has begun may be done there although
+  // what was answered early before is lost.
+  void MayGoOnWithout(int client);
 
   // A change of the tree has been acknowledged (one operation at a time only): remembered, so that a loss of
   // power may go back to it.
@@ -147,9 +154,18 @@ class Model {
     std::function<void()> change;
   };
 
+  struct Pending {
+    int client = 0;
+    uint64_t after = 0;
+    Unanswered change;
+  };
+
+  void SetEntry(InodeId parent, const std::string& name, InodeId child);
   void DropIfGone(InodeId id);
+  bool Try(const std::function<void()>& change);
   bool OnSettled(const std::function<void()>& change);
-  std::string CompareWith(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree);
+  std::string CompareWith(const std::map<uint64_t, Pending>& pending,
+                          const std::optional<EarlyChange>& lost_from, const ObservedTree& tree);
   void GoBackTo(Inodes inodes);
   std::string CompareTree(const ObservedTree& tree) const;
   std::string CompareInode(const ModelInode& inode, const ObservedInode& found) const;

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "rpc/convert.h"
+#include "tests/sim/unanswered.h"
 #include "tests/sim/workload.h"
 
 namespace nacre::sim {
@@ -57,32 +58,6 @@ struct Context {
   bool Crowded() const { return model.inodes().size() >= kMaxInodes; }
 };
 
-// Whether the directory, as found, has this entry.
-std::optional<Fid> FoundEntry(const ObservedTree& tree, Fid directory, const std::string& name) {
-  auto found = tree.find(directory);
-  if (found == tree.end()) return std::nullopt;
-  auto entry = found->second.children.find(name);
-  if (entry == found->second.children.end()) return std::nullopt;
-  return entry->second;
-}
-
-// In case no answer comes: the entry is there afterwards and leads to something new, and then it is what was
-// asked for. (It may lead to what was removed there before, if the removal is lost.)
-void PendingMake(Operation& operation, Context& at, std::string what, InodeId directory, std::string name,
-                 uint32_t mode, std::string target) {
-  const Fid parent = at.FidOf(directory);
-  auto happened = [&model = at.model, parent, name](const ObservedTree& tree) {
-    const std::optional<Fid> found = FoundEntry(tree, parent, name);
-    return found && !model.WasMade(*found);
-  };
-  auto apply = [&model = at.model, parent, directory, name, mode, target](const ObservedTree& tree) {
-    const InodeId made = model.NewId();
-    model.Add(made, directory, name, mode, *FoundEntry(tree, parent, name));
-    model.inode(made).target = target;
-  };
-  operation.Pending(std::move(what), happened, apply);
-}
-
 Task<bool> Make(Context at, uint32_t type) {
   if (at.Crowded()) co_return false;
   const InodeId directory = at.PickDirectory();
@@ -100,7 +75,7 @@ Task<bool> Make(Context at, uint32_t type) {
   const uint32_t want_mode = type == S_IFLNK ? S_IFLNK | 0777 : mode;
   const int error = at.model.Child(directory, name) ? EEXIST : 0;
   const std::string what = absl::StrFormat("make 0%o %s/%s", want_mode, at.model.PathOf(directory), name);
-  if (error == 0) PendingMake(operation, at, what, directory, name, want_mode, target);
+  if (error == 0) operation.Pending(UnansweredMake(at.model, directory, name, want_mode, target));
   const Fid parent = at.FidOf(directory);
   Status status;
   Fid fid;
@@ -135,7 +110,7 @@ Task<bool> Create(Context at) {
   const int flags =
       O_RDWR | O_CREAT | O_EXCL | (at.random.OneIn(4) ? O_APPEND : 0) | (at.random.OneIn(6) ? O_DIRECT : 0);
   const std::string what = absl::StrFormat("create %s/%s", at.model.PathOf(directory), name);
-  if (error == 0) PendingMake(operation, at, what, directory, name, mode, "");
+  if (error == 0) operation.Pending(UnansweredMake(at.model, directory, name, mode, ""));
   const Fid parent = at.FidOf(directory);
   auto made = co_await at.filesystem.Create(Root(), parent, name, mode, flags);
   if (!operation.Expect(what, made.status(), error) || error != 0) co_return true;
@@ -173,11 +148,7 @@ Task<bool> Remove(Context at) {
   const std::string what =
       absl::StrFormat("%s %s/%s", as_directory ? "rmdir" : "unlink", at.model.PathOf(directory), name);
   const Fid parent = at.FidOf(directory);
-  if (error == 0) {
-    operation.Pending(
-        what, [parent, name](const ObservedTree& tree) { return !FoundEntry(tree, parent, name); },
-        [&model = at.model, directory, name](const ObservedTree&) { model.Remove(directory, name); });
-  }
+  if (error == 0) operation.Pending(UnansweredRemove(at.model, directory, name));
   Status status;
   if (as_directory) {
     status = co_await at.filesystem.Rmdir(Root(), parent, name);
@@ -233,17 +204,8 @@ Task<bool> Rename(Context at) {
   const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
   const bool nothing = error == 0 && source == target;
   const Duration began = at.workload->world().clock().Now();
-  if (error == 0 && !nothing) {
-    const Fid source_fid = at.FidOf(*source);
-    operation.Pending(
-        what,
-        [to_fid, new_name, source_fid](const ObservedTree& tree) {
-          return FoundEntry(tree, to_fid, new_name) == source_fid;
-        },
-        [&model = at.model, from, name, to, new_name, exchange, began](const ObservedTree&) {
-          model.Rename(from, name, to, new_name, exchange, began);
-        });
-  }
+  if (error == 0 && !nothing)
+    operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, began));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
   operation.Change([&model = at.model, from, name, to, new_name, exchange, began] {
@@ -265,13 +227,7 @@ Task<bool> MakeLink(Context at) {
   const std::string what =
       absl::StrFormat("link %s -> %s/%s", at.model.PathOf(*source), at.model.PathOf(directory), name);
   const Fid parent = at.FidOf(directory), fid = at.FidOf(*source);
-  if (error == 0) {
-    operation.Pending(
-        what, [parent, name](const ObservedTree& tree) { return FoundEntry(tree, parent, name).has_value(); },
-        [&model = at.model, id = *source, directory, name](const ObservedTree&) {
-          model.Link(id, directory, name);
-        });
-  }
+  if (error == 0) operation.Pending(UnansweredLink(at.model, *source, directory, name));
   auto linked = co_await at.filesystem.Link(Root(), fid, parent, name);
   if (operation.Expect(what, linked.status(), error) && error == 0) {
     operation.Change([&model = at.model, id = *source, directory, name] { model.Link(id, directory, name); });
@@ -292,23 +248,19 @@ Task<bool> SetMode(Context at) {
   set.mode = mode & 07777;
   set.uid = uid;
   const std::string what = absl::StrFormat("setattr %s 0%o uid %d", at.model.PathOf(*id), mode, uid);
-  operation.Pending(
-      what,
-      [fid, mode, uid](const ObservedTree& tree) {
-        auto found = tree.find(fid);
-        return found != tree.end() && found->second.attr.mode() == mode && found->second.attr.uid() == uid;
-      },
-      [&model = at.model, id = *id, mode, uid](const ObservedTree&) {
-        model.inode(id).mode = mode;
-        model.inode(id).uid = uid;
-      });
+  auto change = [&model = at.model, id = *id, mode, uid] {
+    model.inode(id).mode = mode;
+    model.inode(id).uid = uid;
+  };
+  auto happened = [fid, mode, uid](const ObservedTree& tree) {
+    auto found = tree.find(fid);
+    return found != tree.end() && found->second.attr.mode() == mode && found->second.attr.uid() == uid;
+  };
+  operation.Pending({happened, [change](const ObservedTree&) { change(); }});
   client::HandlePtr none;
   auto changed = co_await at.filesystem.Setattr(Root(), fid, set, none);
   if (!operation.Expect(what, changed.status(), 0)) co_return true;
-  operation.Change([&model = at.model, id = *id, mode, uid] {
-    model.inode(id).mode = mode;
-    model.inode(id).uid = uid;
-  });
+  operation.Change(change);
   if (changed->attr.mode() != mode || changed->attr.uid() != uid)
     operation.Wrong(what + " answers other attributes");
   co_return true;
@@ -341,17 +293,13 @@ Task<bool> Xattr(Context at) {
       model.inode(id).xattrs[name] = value;
     }
   };
-  if (error == 0) {
-    operation.Pending(
-        what,
-        [fid, name, value](const ObservedTree& tree) {
-          auto found = tree.find(fid);
-          if (found == tree.end()) return false;
-          auto place = found->second.xattrs.find(name);
-          return place == found->second.xattrs.end() ? value.empty() : place->second == value;
-        },
-        [change](const ObservedTree&) { change(); });
-  }
+  auto happened = [fid, name, value](const ObservedTree& tree) {
+    auto found = tree.find(fid);
+    if (found == tree.end()) return false;
+    auto place = found->second.xattrs.find(name);
+    return place == found->second.xattrs.end() ? value.empty() : place->second == value;
+  };
+  if (error == 0) operation.Pending({happened, [change](const ObservedTree&) { change(); }});
   Status status;
   if (choice == 1) {
     status = co_await at.filesystem.SetXattr(Root(), fid, name, value, 0);

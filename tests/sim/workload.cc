@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace nacre::sim {
@@ -15,10 +16,14 @@ const client::Caller& Root() {
 // --- one operation ---
 
 Operation::Operation(Workload& workload, ClientState& client)
-    : workload_(workload), client_(client), id_(workload.next_operation_++) {}
+    : workload_(workload),
+      client_(client),
+      id_(workload.next_operation_++),
+      began_(client.filesystem->Look()) {}
 
 // Runs after the coroutine has applied the change to the model.
 Operation::~Operation() {
+  client_.under_way -= taken_ ? 1 : 0;
   if (!over_ && taken_) return;  // unanswered: its claims and its change stay until Settle
   workload_.model().End(id_);
   workload_.model().Release(id_);
@@ -26,24 +31,22 @@ Operation::~Operation() {
 }
 
 bool Operation::Take(std::vector<Claim> claims) {
-  return taken_ = workload_.model().Take(id_, std::move(claims));
+  taken_ = workload_.model().Take(id_, std::move(claims));
+  client_.under_way += taken_ ? 1 : 0;
+  return taken_;
 }
 
-void Operation::Pending(std::string what, std::function<bool(const ObservedTree&)> happened,
-                        std::function<void(const ObservedTree&)> apply) {
-  Model::Pending pending;
-  pending.client = client_.index;
-  pending.what = std::move(what);
-  pending.happened = std::move(happened);
-  pending.apply = std::move(apply);
-  workload_.model().Begin(id_, std::move(pending));
+void Operation::Pending(Unanswered change) {
+  workload_.model().Begin(id_, client_.index, began_.early_answered, std::move(change));
   changes_ = true;
 }
 
+// What the MDS was asked for has come behind all that was answered early before.
 void Operation::Change(std::function<void()> change) {
   workload_.NoteDone();
   const uint64_t early = client_.filesystem->Look().early_answered;
   const bool is_early = std::exchange(client_.early_seen, early) != early;
+  if (!is_early) workload_.model().EarlyDone(client_.index, began_.early_answered);
   workload_.model().Change(client_.index, is_early ? early : 0, std::move(change));
 }
 
@@ -51,6 +54,7 @@ bool Operation::Expect(const std::string& what, const Status& status, int error)
   const int got = ToErrno(status);
   workload_.world().Trace("%s #%d %s: %s", client_.process->name(), id_, what,
                           got == 0 ? "ok" : ErrnoName(got));
+  if (client_.failing && client_.filesystem->Look().epoch != began_.epoch) return false;
   if (got == error) {
     over_ = true;
     ++workload_.done_;
@@ -125,8 +129,16 @@ void Workload::NoteDone() {
   }
 }
 
+bool Workload::OthersWork(int than) const {
+  return std::any_of(clients_.begin(), clients_.end(), [than](const std::weak_ptr<ClientState>& weak) {
+    auto client = weak.lock();
+    return client && client->index != than && client->under_way > 0;
+  });
+}
+
 void Workload::Failing(int index) {
   if (auto client = clients_[static_cast<size_t>(index)].lock()) client->failing = true;
+  model_.MayGoOnWithout(index);
 }
 
 void Workload::CloseAll(ClientState& client) {

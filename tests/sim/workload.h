@@ -41,9 +41,12 @@ struct ClientState {
   std::unique_ptr<Kernel> kernel;
   std::vector<OpenFile> files;
   uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
-  bool failing =
-      false;  // it is being evicted: errors are allowed, and leave it open whether the operation happened.
-              // Its count of early answers that are done is not believed: it includes refused ones
+  int under_way = 0;        // operations
+  // It is being evicted: errors are allowed, and leave it open whether the operation happened; so does any
+  // answer that comes in another session than that in which the operation began, since what was answered
+  // early before is lost by then. Its count of early answers that are done is not believed: it includes
+  // refused ones.
+  bool failing = false;
 };
 
 // One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
@@ -58,12 +61,11 @@ class Operation {
   uint64_t id() const { return id_; }
   bool Take(std::vector<Claim> claims);
   // A change of the tree, in case no answer comes.
-  void Pending(std::string what, std::function<bool(const ObservedTree&)> happened,
-               std::function<void(const ObservedTree&)> apply);
+  void Pending(Unanswered change);
   // A change of the tree has been acknowledged just now.
   void Change(std::function<void()> change);
   // Compares with the errno that must come. True: it came, and the operation is over (`error` 0: go on and
-  // apply it).
+  // apply it). False without a failure: it is left open what has happened.
   bool Expect(const std::string& what, const Status& status, int error);
   void Wrong(const std::string& what);
 
@@ -71,6 +73,7 @@ class Operation {
   Workload& workload_;
   ClientState& client_;
   const uint64_t id_;
+  const client::Seen began_;
   bool taken_ = false;
   bool over_ = false;
   bool changes_ = false;
@@ -96,6 +99,9 @@ class Workload {
   // Null: it is gone, or another one since.
   ClientState* client(int index) { return clients_[static_cast<size_t>(index)].lock().get(); }
   uint64_t done() const { return done_; }
+  // Whether any other client has something under way. (An operation that does not end keeps its claims: in a
+  // tree with little in it the others may find nothing to do.)
+  bool OthersWork(int than) const;
 
   World& world() { return world_; }
   Model& model() { return model_; }

@@ -1,0 +1,158 @@
+// What the model makes of a client's death: which of its changes may be missing, and that nothing else may.
+#include "tests/sim/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "rpc/convert.h"
+#include "tests/sim/unanswered.h"
+
+namespace nacre::sim {
+namespace {
+
+constexpr uint32_t kFile = S_IFREG | 0640;
+
+class ModelTest : public testing::Test {
+ protected:
+  // The MDS has made it.
+  InodeId Make(const std::string& name) {
+    const InodeId id = model.NewId();
+    const Fid fid{1, static_cast<uint32_t>(id), 0};
+    model.NoteMade(fid);
+    model.Change(0, 0, [this, id, name, fid] { model.Add(id, kRootInode, name, kFile, fid); });
+    return id;
+  }
+  void Link(InodeId id, const std::string& name) {
+    model.Change(0, 0, [this, id, name] { model.Link(id, kRootInode, name); });
+  }
+  // The client has answered it early.
+  void Early(std::function<void()> change) { model.Change(0, ++answered, std::move(change)); }
+  void EarlyRemove(const std::string& name) {
+    Early([this, name] { model.Remove(kRootInode, name); });
+  }
+  // It was asked for now, and the client dies before the answer.
+  void Unanswer(Unanswered change) { model.Begin(++operation, 0, answered, std::move(change)); }
+
+  // The tree that is found.
+  ObservedInode& Found(Fid fid, uint32_t mode, uint32_t links) {
+    ObservedInode& inode = tree[fid];
+    *inode.attr.mutable_fid() = ToProto(fid);
+    inode.attr.set_mode(mode);
+    inode.attr.set_nlink(links);
+    return inode;
+  }
+  void FindRoot(std::map<std::string, Fid> entries) {
+    ObservedInode& root = Found(kRootFid, S_IFDIR | 0755, 2);
+    root.attr.set_size(entries.size());
+    root.children = std::move(entries);
+  }
+  Fid FidOf(InodeId id) { return model.inode(id).fid; }
+
+  std::string Settle() {
+    Model::Losses losses;
+    losses.may_be_lost = [](const FileChange&) { return false; };
+    losses.early = true;
+    return model.Settle(tree, losses);
+  }
+
+  Model model;
+  uint64_t answered = 0, operation = 0;
+  ObservedTree tree;
+};
+
+TEST_F(ModelTest, OfWhatWasAnsweredEarlyTheNewestMayBeLost) {
+  Make("a");
+  const Fid b = FidOf(Make("b"));
+  EarlyRemove("a");
+  EarlyRemove("b");
+  FindRoot({{"b", b}});
+  Found(b, kFile, 1);
+  EXPECT_EQ(Settle(), "");
+}
+
+TEST_F(ModelTest, AnOlderOneMayNot) {
+  const Fid a = FidOf(Make("a"));
+  Make("b");
+  EarlyRemove("a");
+  EarlyRemove("b");
+  FindRoot({{"a", a}});
+  Found(a, kFile, 1);
+  EXPECT_NE(Settle(), "");
+}
+
+// Seed 12419: the name leads again to what had been removed there.
+TEST_F(ModelTest, AFileThatIsThereBecauseItsRemovalIsLostWasNotMadeAnew) {
+  const InodeId file = Make("a");
+  Link(file, "b");
+  const Fid fid = FidOf(file);
+  EarlyRemove("b");
+  Unanswer(UnansweredMake(model, kRootInode, "b", S_IFREG | 0644, ""));
+  FindRoot({{"a", fid}, {"b", fid}});
+  Found(fid, kFile, 2);
+  EXPECT_EQ(Settle(), "");
+}
+
+// Seed 4500736: the same of a link.
+TEST_F(ModelTest, AnEntryThatIsThereBecauseItsRenameIsLostIsNoLinkToAnother) {
+  const InodeId file = Make("a"), other = Make("z");
+  Link(file, "b");
+  const Fid fid = FidOf(file), other_fid = FidOf(other);
+  Early([this] { model.Rename(kRootInode, "b", kRootInode, "c", false, Duration{0}); });
+  Unanswer(UnansweredLink(model, other, kRootInode, "b"));
+  FindRoot({{"a", fid}, {"b", fid}, {"z", other_fid}});
+  Found(fid, kFile, 2);
+  Found(other_fid, kFile, 1);
+  EXPECT_EQ(Settle(), "");
+}
+
+// The name was never there, as far as the MDS knows; and something else is lost as well.
+TEST_F(ModelTest, ANameThatIsNotThereBecauseItsCreationIsLostWasNotRemoved) {
+  const Fid kept = FidOf(Make("kept"));
+  const InodeId made = model.NewId();
+  Early([this, made] { model.Add(made, kRootInode, "a", kFile, Fid{1, 77, 0}); });
+  EarlyRemove("kept");
+  Unanswer(UnansweredRemove(model, kRootInode, "a"));
+  FindRoot({{"kept", kept}});
+  Found(kept, kFile, 1);
+  EXPECT_EQ(Settle(), "");
+}
+
+TEST_F(ModelTest, AnUnansweredChangeMayHaveHappenedBehindAllThatWasAnsweredEarly) {
+  const InodeId file = Make("a");
+  Make("b");
+  const Fid fid = FidOf(file);
+  EarlyRemove("b");
+  Unanswer(UnansweredLink(model, file, kRootInode, "c"));
+  FindRoot({{"a", fid}, {"c", fid}});
+  Found(fid, kFile, 2);
+  EXPECT_EQ(Settle(), "");
+}
+
+// The client asks the MDS only when it has done what was answered early.
+TEST_F(ModelTest, AnUnansweredChangeIsNotDoneWithoutWhatWasAnsweredBefore) {
+  const InodeId file = Make("a");
+  const Fid fid = FidOf(file), b = FidOf(Make("b"));
+  EarlyRemove("b");
+  Unanswer(UnansweredLink(model, file, kRootInode, "c"));
+  FindRoot({{"a", fid}, {"b", b}, {"c", fid}});
+  Found(fid, kFile, 2);
+  Found(b, kFile, 1);
+  EXPECT_NE(Settle(), "");
+}
+
+// What waits while the client is evicted goes on in the session that follows.
+TEST_F(ModelTest, UnlessTheSessionOfThatHasEnded) {
+  const InodeId file = Make("a");
+  const Fid fid = FidOf(file), b = FidOf(Make("b"));
+  EarlyRemove("b");
+  Unanswer(UnansweredLink(model, file, kRootInode, "c"));
+  model.MayGoOnWithout(0);
+  FindRoot({{"a", fid}, {"b", b}, {"c", fid}});
+  Found(fid, kFile, 2);
+  Found(b, kFile, 1);
+  EXPECT_EQ(Settle(), "");
+}
+
+}  // namespace
+}  // namespace nacre::sim
