@@ -16,6 +16,14 @@ proto::MetadataReply Refusal(int error, std::string_view message) {
 
 }  // namespace
 
+Session::Session(SessionId id, SessionRecord record, Duration now)
+    : id(id),
+      record(std::move(record)),
+      heard_(now),
+      answers_(kMaxOutstanding, [this](uint64_t sequence, const Answer& answer) {
+        if (answer.stored) stale_.push_back(sequence);
+      }) {}
+
 void Session::Attach(std::shared_ptr<MetadataPeer> peer, Duration now) {
   std::lock_guard lock(mutex_);
   peer_ = std::move(peer);
@@ -86,65 +94,42 @@ proto::KeepAlive Session::report() const {
 }
 
 void Session::Acknowledge(const proto::MetadataRequest& request) {
-  std::lock_guard lock(mutex_);
-  if (request.answered_below() <= answered_below_) return;
-  answered_below_ = request.answered_below();
-  unanswered_.clear();
+  std::map<uint64_t, uint64_t> unanswered;
   for (const proto::SequenceRange& range : request.unanswered()) {
-    if (range.begin() < range.end()) unanswered_[range.begin()] = range.end();
+    if (range.begin() < range.end()) unanswered[range.begin()] = range.end();
   }
-  for (auto it = answers_.begin(); it != answers_.end() && it->first < answered_below_;) {
-    if (!it->second.done || !IsAnswered(it->first)) {
-      ++it;
-      continue;
-    }
-    if (it->second.stored) stale_.push_back(it->first);
-    it = answers_.erase(it);
-  }
-}
-
-bool Session::IsAnswered(uint64_t sequence) const {
-  if (sequence < low_water_) return true;
-  if (sequence >= answered_below_) return false;
-  auto behind = unanswered_.upper_bound(sequence);
-  return behind == unanswered_.begin() || std::prev(behind)->second <= sequence;
+  std::lock_guard lock(mutex_);
+  answers_.Acknowledge(request.answered_below(), std::move(unanswered));
 }
 
 Session::Begun Session::BeginMutation(uint64_t sequence, uint64_t low_water) {
+  using Turn = ReplyCache<Answer>::Turn;
   std::lock_guard lock(mutex_);
-  if (sequence == 0) return {Refusal(EPROTO, "a mutation came without a sequence number"), {}};
-  if (low_water > sequence) {
-    return {Refusal(EPROTO, absl::StrFormat("low water %d lies above sequence %d", low_water, sequence)), {}};
-  }
-  while (!answers_.empty() && answers_.begin()->first < low_water) {
-    auto oldest = answers_.begin();
-    if (!oldest->second.done) break;
-    if (oldest->second.stored) stale_.push_back(oldest->first);
-    answers_.erase(oldest);
-  }
-  low_water_ = std::max(low_water_, low_water);
-  auto it = answers_.find(sequence);
-  if (it == answers_.end()) {
-    if (IsAnswered(sequence)) {
+  auto begun = answers_.Begin(sequence, low_water);
+  switch (begun.turn) {
+    case Turn::kCarryOut:
+      return {};
+    case Turn::kUnderWay:
+      return {std::nullopt, std::move(begun.over)};
+    case Turn::kAnswered:
+      break;
+    case Turn::kStale:
       return {Refusal(ESTALE, absl::StrFormat("sequence %d has been answered (low water %d, all below %d)",
-                                              sequence, low_water_, answered_below_)),
+                                              sequence, answers_.low_water(), answers_.answered_below())),
               {}};
-    }
-    if (answers_.size() >= kMaxOutstanding) {
-      return {Refusal(EPROTO,
-                      absl::StrFormat("session %d has %d unacknowledged mutations: it must acknowledge some",
-                                      id, answers_.size())),
+    case Turn::kFull:
+      return {
+          Refusal(EPROTO, absl::StrFormat("session %d has %d unacknowledged mutations, whose answers take "
+                                          "%d bytes: it must acknowledge some",
+                                          id, answers_.size(), answers_.bytes())),
+          {}};
+    case Turn::kMalformed:
+      if (sequence == 0) return {Refusal(EPROTO, "a mutation came without a sequence number"), {}};
+      return {Refusal(EPROTO, absl::StrFormat("low water %d lies above sequence %d", low_water, sequence)),
               {}};
-    }
-    answers_.try_emplace(sequence);
-    return {};
-  }
-  if (!it->second.done) {
-    it->second.waiters.emplace_back();
-    return {std::nullopt, it->second.waiters.back()};
   }
   proto::MetadataReply reply;
-  if (!reply.ParseFromString(it->second.encoded)) {
+  if (!reply.ParseFromString(begun.kept->encoded)) {
     return {Refusal(EIO, absl::StrFormat("the recorded reply to sequence %d is damaged", sequence)), {}};
   }
   return {std::move(reply), {}};
@@ -154,12 +139,11 @@ void Session::EndMutation(uint64_t sequence, const proto::MetadataReply& reply) 
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
-    Answer& answer = answers_[sequence];
-    // Recorded already, unless the operation or its commit has failed.
-    if (answer.encoded.empty() || reply.status().error() != 0) reply.SerializeToString(&answer.encoded);
-    answer.done = true;
-    waiters = std::move(answer.waiters);
-    answer.waiters.clear();
+    if (Answer* answer = answers_.Find(sequence); answer != nullptr) {
+      // Recorded already, unless the operation or its commit has failed.
+      if (answer->encoded.empty() || reply.status().error() != 0) reply.SerializeToString(&answer->encoded);
+    }
+    waiters = answers_.End(sequence, /*done=*/true);
   }
   for (const auto& waiter : waiters) waiter.Set({});
 }
@@ -170,17 +154,16 @@ void Session::Record(uint64_t sequence, const proto::MetadataReply& reply, KvBat
   std::lock_guard lock(mutex_);
   for (uint64_t old : stale_) batch->Erase(ReplyKey(id, old));
   stale_.clear();
-  Answer& answer = answers_[sequence];
-  answer.encoded = encoded;
-  answer.stored = true;
+  if (Answer* answer = answers_.Find(sequence); answer != nullptr) {
+    answer->encoded = encoded;
+    answer->stored = true;
+  }
   batch->Put(ReplyKey(id, sequence), std::move(encoded));
 }
 
 void Session::Restore(uint64_t sequence, std::string encoded) {
   std::lock_guard lock(mutex_);
-  Answer& answer = answers_[sequence];
-  answer.encoded = std::move(encoded);
-  answer.done = answer.stored = true;
+  (void)answers_.Restore(sequence, {std::move(encoded), true});
 }
 
 }  // namespace nacre::mds

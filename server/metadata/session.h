@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,18 +15,18 @@
 #include "common/task.h"
 #include "proto/metadata.pb.h"
 #include "rpc/metadata_channel.h"
+#include "rpc/reply_cache.h"
 #include "server/kv/kv_store.h"
 #include "server/metadata/records.h"
 
 namespace nacre::mds {
 
-// How many answers a session may have outstanding before it must acknowledge some.
-inline constexpr size_t kMaxOutstanding = 65536;
+// What a session may have outstanding before it must acknowledge some.
+inline constexpr ReplyLimits kMaxOutstanding{65536, size_t{256} << 20};
 
 class Session {
  public:
-  Session(SessionId id, SessionRecord record, Duration now)
-      : id(id), record(std::move(record)), heard_(now) {}
+  Session(SessionId id, SessionRecord record, Duration now);
 
   const SessionId id;
   const SessionRecord record;
@@ -84,12 +83,10 @@ class Session {
   void Restore(uint64_t sequence, std::string encoded);
 
  private:
-  bool IsAnswered(uint64_t sequence) const;  // as far as the client has said; mutex held
   struct Answer {
     std::string encoded;
-    bool done = false;
     bool stored = false;
-    std::vector<OneShot<Unit>> waiters;
+    size_t bytes() const { return encoded.size(); }
   };
 
   std::atomic<int> waits_{0};
@@ -100,11 +97,8 @@ class Session {
   bool whole_ = true;
   bool ended_ = false;
   proto::KeepAlive report_;
-  uint64_t low_water_ = 0;
-  std::map<uint64_t, Answer> answers_;       // from low_water_ on
-  uint64_t answered_below_ = 0;              // as the client said last
-  std::map<uint64_t, uint64_t> unanswered_;  // ranges below that: begin to end
-  std::vector<uint64_t> stale_;              // forgotten here, still in the store
+  std::vector<uint64_t> stale_;  // forgotten here, still in the store
+  ReplyCache<Answer> answers_;
 };
 
 using SessionPtr = std::shared_ptr<Session>;

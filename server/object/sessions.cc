@@ -27,8 +27,8 @@ void Sessions::Ticket::Finish(std::string reply) {
   if (answering_.record.sequence == 0) return;
   std::lock_guard lock(sessions_->mutex_);
   Session& session = *sessions_->sessions_.at(session_);
-  auto it = session.requests.find(answering_.record.sequence);
-  if (it != session.requests.end()) it->second.answer = std::move(reply);
+  Kept* kept = session.requests.Find(answering_.record.sequence);
+  if (kept != nullptr) kept->answer = std::move(reply);
 }
 
 Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_); }
@@ -44,109 +44,96 @@ Status Sessions::Load() {
   return LoadAnswers();
 }
 
-Status Sessions::LoadAnswer(const KvEntry& entry) {
-  ASSIGN_OR_RETURN(AnswerSlot place, ParseAnswerKey(entry.key));
-  ASSIGN_OR_RETURN(AnswerRecord record, ParseAnswerRecord(entry.value));
-  std::unique_ptr<Session>& known = sessions_[place.session];
-  if (known == nullptr) known = std::make_unique<Session>();
-  Session& session = *known;
-  session.last_seen = clock_->Now();
-  session.low_water = std::max(session.low_water, record.low_water);
-  while (session.slots < place.slot) session.free_slots.push_back(session.slots++);
-  session.slots = place.slot + 1;  // they come in order
-  auto [request, fresh] = session.requests.try_emplace(record.sequence);
-  if (!fresh) {
-    session.free_slots.push_back(place.slot);
-    return OkStatus();
-  }
-  request->second.slot = place.slot;
-  request->second.recorded = record.delta;
-  return OkStatus();
-}
-
 Status Sessions::LoadAnswers() {
-  RETURN_IF_ERROR(ForEachEntry(*store_, "A", [this](const KvEntry& entry) { return LoadAnswer(entry); }));
-  for (auto& [id, session] : sessions_) {
-    while (!session->requests.empty() && session->requests.begin()->first < session->low_water)
-      Forget(session.get(), session->requests.begin());
-  }
+  std::map<SessionId, uint64_t> low_waters;
+  RETURN_IF_ERROR(ForEachEntry(*store_, "A", [&](const KvEntry& entry) -> Status {
+    ASSIGN_OR_RETURN(AnswerSlot place, ParseAnswerKey(entry.key));
+    ASSIGN_OR_RETURN(AnswerRecord record, ParseAnswerRecord(entry.value));
+    std::unique_ptr<Session>& known = sessions_[place.session];
+    if (known == nullptr) known = std::make_unique<Session>();
+    Session& session = *known;
+    session.last_seen = clock_->Now();
+    while (session.slots < place.slot) session.free_slots.push_back(session.slots++);
+    session.slots = place.slot + 1;  // they come in order
+    if (!session.requests.Restore(record.sequence, {place.slot, std::nullopt, record.delta}))
+      session.free_slots.push_back(place.slot);
+    uint64_t& low_water = low_waters[place.session];
+    low_water = std::max(low_water, record.low_water);
+    return OkStatus();
+  }));
+  for (const auto& [id, low_water] : low_waters) sessions_.at(id)->requests.RaiseLowWater(low_water);
   return OkStatus();
 }
 
-// A slot is free again when the session has acknowledged the answer in it, which a crash does not need any
-// more then.
-std::map<uint64_t, Sessions::Request>::iterator Sessions::Forget(
-    Session* session, std::map<uint64_t, Request>::iterator request) {
-  session->free_slots.push_back(request->second.slot);
-  return session->requests.erase(request);
-}
-
-Sessions::Request Sessions::MakeRequest(Session* session) {
-  Request request;
-  if (session->free_slots.empty()) {
-    request.slot = session->slots++;
-  } else {
-    request.slot = session->free_slots.back();
-    session->free_slots.pop_back();
-  }
-  return request;
+uint32_t Sessions::Session::TakeSlot() {
+  if (free_slots.empty()) return slots++;
+  const uint32_t slot = free_slots.back();
+  free_slots.pop_back();
+  return slot;
 }
 
 Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water) {
   Admission admission;
-  if (sequence != 0 && low_water > sequence) {
+  if (sequence != 0 && !ReplyCache<Kept>::WellFormed(sequence, low_water)) {
     admission.status =
         ErrnoError(EPROTO, absl::StrCat("request ", sequence, " of session ", id, " has the low water ",
                                         low_water, ", which lies above itself"));
     co_return admission;
   }
   while (true) {
-    OneShot<Unit> other_done;
+    std::optional<OneShot<Unit>> other_done;
     {
       std::lock_guard lock(mutex_);
       admission.status = CheckServed(id);
       if (!admission.status.ok()) co_return admission;
-      std::unique_ptr<Session>& slot = sessions_[id];
-      if (slot == nullptr) slot = std::make_unique<Session>();
-      Session& session = *slot;
-      session.last_seen = clock_->Now();
-      if (sequence != 0) session.low_water = std::max(session.low_water, low_water);
-      while (!session.requests.empty() && session.requests.begin()->first < session.low_water &&
-             session.requests.begin()->second.done()) {
-        Forget(&session, session.requests.begin());
-      }
-      if (sequence != 0 && sequence < session.low_water) {
-        admission.status = ErrnoError(ESTALE, absl::StrCat("request ", sequence, " of session ", id,
-                                                           " was answered long ago; this is a late copy"));
-        co_return admission;
-      }
-      auto it = sequence == 0 ? session.requests.end() : session.requests.find(sequence);
-      if (it == session.requests.end()) {
-        Answering answering;
-        if (sequence != 0) {
-          if (session.free_slots.empty() && session.slots >= kMaxAnswerSlots) {
-            admission.status =
-                ErrnoError(ENOTCONN, absl::StrCat("session ", id, " has ", session.requests.size(),
-                                                  " answers here that it has not acknowledged"));
-            co_return admission;
-          }
-          it = session.requests.emplace(sequence, MakeRequest(&session)).first;
-          answering.slot = {id, it->second.slot};
-          answering.record = {sequence, session.low_water, 0};
-        }
-        ++session.in_progress;
+      std::unique_ptr<Session>& known = sessions_[id];
+      if (known == nullptr) known = std::make_unique<Session>();
+      known->last_seen = clock_->Now();
+      Answering answering;
+      if (sequence != 0) other_done = Begin(id, known.get(), sequence, low_water, &admission, &answering);
+      const bool begins = admission.status.ok() && !admission.answer && !admission.recorded && !other_done;
+      if (begins) {
+        ++known->in_progress;
         admission.ticket = Ticket(this, id, answering);
-        co_return admission;
       }
-      if (it->second.done()) {
-        admission.answer = it->second.answer;
-        admission.recorded = it->second.recorded;
-        co_return admission;
-      }
-      it->second.waiting.push_back(other_done);
+      if (!other_done) co_return admission;
     }
-    co_await other_done.Wait();
+    co_await other_done->Wait();
   }
+}
+
+// A mutation: why it is refused, its answer, what to wait for, or none of these and where its answer goes.
+std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uint64_t sequence,
+                                             uint64_t low_water, Admission* admission, Answering* answering) {
+  using Turn = ReplyCache<Kept>::Turn;
+  auto begun = session->requests.Begin(sequence, low_water);
+  if (begun.turn == Turn::kCarryOut && !session->HasSlot()) {
+    (void)session->requests.End(sequence, /*done=*/false);
+    begun.turn = Turn::kFull;
+  }
+  switch (begun.turn) {
+    case Turn::kCarryOut:
+      begun.kept->slot = session->TakeSlot();
+      answering->slot = {id, *begun.kept->slot};
+      answering->record = {sequence, session->requests.low_water(), 0};
+      return std::nullopt;
+    case Turn::kUnderWay:
+      return begun.over;
+    case Turn::kAnswered:
+      admission->answer = begun.kept->answer;
+      admission->recorded = begun.kept->recorded;
+      return std::nullopt;
+    case Turn::kStale:
+    case Turn::kMalformed:  // looked at before
+      admission->status = ErrnoError(ESTALE, absl::StrCat("request ", sequence, " of session ", id,
+                                                          " was answered long ago; this is a late copy"));
+      return std::nullopt;
+    case Turn::kFull:
+      admission->status = ErrnoError(ENOTCONN, absl::StrCat("session ", id, " has ", session->requests.size(),
+                                                            " answers here that it has not acknowledged"));
+      return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 // The MDS is always served: it is what fences others, and its fences are what a registration waits for.
@@ -180,12 +167,10 @@ void Sessions::End(SessionId id, uint64_t sequence) {
   {
     std::lock_guard lock(mutex_);
     Session& session = *sessions_.at(id);
-    if (auto it = session.requests.find(sequence); sequence != 0 && it != session.requests.end()) {
-      wake = std::move(it->second.waiting);
-      it->second.waiting.clear();
-      if (!it->second.done()) Forget(&session, it);
-    }
-    const bool only_reads = session.slots == 0 && session.low_water == 0 && session.grant_blocks == 0;
+    if (const Kept* kept = session.requests.Find(sequence); kept != nullptr)
+      wake = session.requests.End(sequence, kept->done());
+    const bool only_reads =
+        session.slots == 0 && session.requests.low_water() == 0 && session.grant_blocks == 0;
     if (--session.in_progress == 0 && (only_reads || fenced_.contains(id))) sessions_.erase(id);
   }
   for (const OneShot<Unit>& waiter : wake) waiter.Set({});
@@ -208,7 +193,7 @@ Task<Status> Sessions::ForgetSilent(Duration silence) {
       const bool busy = id == 0 || session->grant_blocks > 0 || session->in_progress > 0;
       if (busy || now - session->last_seen < silence) continue;
       silent[id] = session->slots;
-      session->requests.clear();
+      session->requests.Clear();
       session->free_slots.clear();  // should the session come back meanwhile, it uses others
     }
   }

@@ -18,7 +18,6 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,12 +27,17 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/task.h"
+#include "rpc/reply_cache.h"
 #include "server/kv/kv_store.h"
+#include "server/object/format.h"
 #include "server/object/journal.h"
 #include "server/object/service_lease.h"
 #include "server/object/space.h"
 
 namespace nacre::ost {
+
+// What is kept of one session's mutations.
+inline constexpr ReplyLimits kMaxKept{kMaxAnswerSlots, size_t{64} << 20};
 
 class Sessions {
  public:
@@ -99,33 +103,41 @@ class Sessions {
   size_t size() const;
 
  private:
-  struct Request {
-    uint32_t slot = 0;
+  struct Kept {
+    std::optional<uint32_t> slot;
     std::optional<std::string> answer;
     std::optional<int64_t> recorded;
     bool done() const { return answer.has_value() || recorded.has_value(); }
-    std::vector<OneShot<Unit>> waiting;
+    size_t bytes() const { return answer.has_value() ? answer->size() : 0; }
   };
   struct Session {
-    uint64_t low_water = 0;
-    std::map<uint64_t, Request> requests;  // by sequence
-    uint32_t slots = 0;                    // for answers in the store: [0, slots) have been used
-    std::vector<uint32_t> free_slots;      // of these
+    // A slot is free again when the session has acknowledged the answer in it, which a crash does not need
+    // any more then.
+    Session()
+        : requests(kMaxKept, [this](uint64_t, const Kept& kept) {
+            if (kept.slot) free_slots.push_back(*kept.slot);
+          }) {}
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    bool HasSlot() const { return !free_slots.empty() || slots < kMaxAnswerSlots; }
+    uint32_t TakeSlot();
+
+    uint32_t slots = 0;                // for answers in the store: [0, slots) have been used
+    std::vector<uint32_t> free_slots;  // of these
     uint64_t in_progress = 0;
     uint64_t committing = 0;               // of these, beyond BeginCommit
     std::vector<OneShot<Unit>> committed;  // when there is none
     uint64_t grant_blocks = 0;
     Duration last_seen{0};
+    ReplyCache<Kept> requests;
   };
 
   Status CheckServed(SessionId session) const;  // mutex_ held
+  std::optional<OneShot<Unit>> Begin(SessionId id, Session* session, uint64_t sequence, uint64_t low_water,
+                                     Admission* admission, Answering* answering);  // mutex_ held
   Status BeginCommit(SessionId session);
   void EndCommit(SessionId session);
-  static Request MakeRequest(Session* session);
-  static std::map<uint64_t, Request>::iterator Forget(Session* session,
-                                                      std::map<uint64_t, Request>::iterator request);
   Status LoadAnswers();
-  Status LoadAnswer(const KvEntry& entry);
   Task<Status> EraseAnswers(SessionId session, uint32_t slots);
   void End(SessionId session, uint64_t sequence);
   void ReleaseGrant(Session* session);

@@ -40,7 +40,7 @@ class SessionAnswers : public testing::Test {
 // Mutation 1 waits for an OST that does not come back.
 TEST_F(SessionAnswers, OneThatWaitsForeverDoesNotStopTheOthers) {
   EXPECT_FALSE(session.BeginMutation(1, 1).answer.has_value());
-  for (uint64_t sequence = 2; sequence < 2 * kMaxOutstanding; ++sequence) {
+  for (uint64_t sequence = 2; sequence < 2 * kMaxOutstanding.count; ++sequence) {
     if (sequence % 1024 == 0) Acknowledge(sequence, {{1, 2}});
     ASSERT_EQ(Do(sequence, 1), 0) << sequence;
     ASSERT_LE(records, 2048);
