@@ -263,8 +263,8 @@ class Core final : public FileSystem {
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
                                  proto::MetadataRequest request);
-  std::shared_ptr<const std::vector<DirEntry>> ListKnown(Inode& directory);
-  std::vector<DirEntry> ListOn(Inode& directory, const std::vector<DirEntry>& listing, uint64_t cookie,
+  Listing ListKnown(Inode& directory);
+  std::vector<DirEntry> ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
                                size_t limit, bool plus);
   void NoteScan(FileHandle& directory, uint64_t cookie, const std::vector<DirEntry>& entries, bool kept,
                 bool end);

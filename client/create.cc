@@ -72,7 +72,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_untold(untold);
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
-    if (directory != nullptr && ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
+    if (directory != nullptr && ToErrno(reply.status()) == EIO) lock.SetUnknown();
     co_return reply.status();
   }
   if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply->entry().attr().fid())));
@@ -83,7 +83,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     if (inode->attr.size() == 0) inode->unsynced_whole = true;  // nothing of it has been written
   }
   if (directory != nullptr) {
-    lock.Set(*inodes_, inode->fid);
+    lock.Set(inode->fid);
     if (reply->entry().has_parent()) Learn(reply->entry().parent());
   }
   Created created;
@@ -110,16 +110,16 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
   bool made_directory = request.has_mknod() && S_ISDIR(request.mknod().mode());
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
-    if (ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
+    if (ToErrno(reply.status()) == EIO) lock.SetUnknown();
     co_return reply.status();
   }
   InodePtr inode = LearnEntry(reply->entry());
   {
     std::lock_guard guard(inode->mutex);
-    if (made_directory) inode->complete = true;  // nothing is in it but what we shall make
+    if (made_directory) inode->names.SetComplete();  // nothing is in it but what we shall make
     inode->mutation = session_->mutations();
   }
-  lock.Set(*inodes_, inode->fid);
+  lock.Set(inode->fid);
   if (reply->entry().has_parent()) Learn(reply->entry().parent());
   co_return MakeKnown(*inode);
 }

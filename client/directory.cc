@@ -10,7 +10,6 @@
 namespace nacre::client {
 namespace {
 
-constexpr size_t kKeptEntries = 100'000;              // of one directory
 constexpr uint64_t kMostCounted = uint64_t{1} << 32;  // the MDS's cookies are hashes: none is so small
 
 bool AttributesKnown(Inode& inode) {
@@ -29,7 +28,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   NACRE_ENTER(pass);
   CO_RETURN_IF_ERROR(CheckHandle(*directory));
   Inode& inode = *directory->inode;
-  std::shared_ptr<const std::vector<DirEntry>> listing;
+  Listing listing;
   if (cookie == 0 && cached()) listing = ListKnown(inode);
   {
     std::lock_guard lock(inode.mutex);
@@ -59,7 +58,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
       Known known = Learn(found.attr());
       if (plus) entry.known = std::move(known);
     }
-    if (kept) kept = FillName(*inodes_, inode, token, entry.name, entry.fid);
+    if (kept) kept = FillListed(inode, token, entry.name, entry.fid);
     entries.push_back(std::move(entry));
   }
   if (cached()) NoteScan(*directory, cookie, entries, kept, reply.readdir().end());
@@ -72,37 +71,35 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
 
 // A directory of which everything is known, as it is now. The handle keeps to this list whatever changes; its
 // cookies count the entries. Null: ask the MDS.
-std::shared_ptr<const std::vector<DirEntry>> Core::ListKnown(Inode& directory) {
-  auto listing = std::make_shared<std::vector<DirEntry>>();
+Listing Core::ListKnown(Inode& directory) {
+  auto listing = std::make_shared<std::vector<Listed>>();
   {
     std::lock_guard lock(directory.mutex);
-    if (!directory.complete || !directory.attr_known || directory.changing > 0) return nullptr;
+    if (!directory.names.complete() || !directory.attr_known || directory.changing > 0) return nullptr;
     listing->reserve(directory.attr.size());
-    for (const auto& [name, entry] : directory.entries) {
-      if (entry.fid) listing->push_back({name, entry.fid});
+    for (const auto& [name, fid] : directory.names) {
+      if (fid) listing->push_back({name, fid});
     }
     if (listing->size() != directory.attr.size()) return nullptr;
   }
-  std::sort(listing->begin(), listing->end(), [](auto& a, auto& b) { return a.name < b.name; });
-  uint64_t cookie = 0;
-  for (DirEntry& entry : *listing) {
+  for (Listed& entry : *listing) {
     InodePtr inode = inodes_->Find(entry.fid);
     if (inode == nullptr) return nullptr;
     std::lock_guard lock(inode->mutex);
     if (!inode->attr_known) return nullptr;
     entry.type = IFTODT(inode->attr.mode());
-    entry.cookie = ++cookie;
   }
+  std::sort(listing->begin(), listing->end(), [](auto& a, auto& b) { return a.name < b.name; });
   return listing;
 }
 
 // Names that have gone since are left out: with attributes the kernel would take them for present. Those of
 // which nothing is known any more (the lease was away meanwhile) come without attributes.
-std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<DirEntry>& listing, uint64_t cookie,
+std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
                                    size_t limit, bool plus) {
   std::vector<DirEntry> entries;
   for (uint64_t i = cookie; i < listing.size() && entries.size() < limit; ++i) {
-    DirEntry entry = listing[i];
+    DirEntry entry{listing[i].name, listing[i].fid, listing[i].type, i + 1, std::nullopt};
     const NameKnown found = cached() ? FindName(directory, entry.name) : NameKnown{};
     const bool present = found.answer == NameKnown::Answer::kPresent;
     if (found.answer == NameKnown::Answer::kAbsent || (present && found.fid != entry.fid)) continue;
@@ -120,15 +117,14 @@ void Core::NoteScan(FileHandle& directory, uint64_t cookie, const std::vector<Di
   std::lock_guard lock(inode.mutex);
   if (cookie == 0) {
     directory.scan_whole = true;
-    directory.scan_drops = inode.drops;
+    directory.scan_drops = inode.names.drops();
   } else if (cookie != directory.scan_cookie) {
     directory.scan_whole = false;
   }
   if (!kept && !entries.empty()) directory.scan_whole = false;
-  if (inode.drops != directory.scan_drops || inode.entries.size() > kKeptEntries)
-    directory.scan_whole = false;
+  if (inode.names.drops() != directory.scan_drops) directory.scan_whole = false;
   if (!entries.empty()) directory.scan_cookie = entries.back().cookie;
-  if (directory.scan_whole && (end || entries.empty())) inode.complete = true;
+  if (directory.scan_whole && (end || entries.empty())) inode.names.SetComplete();
 }
 
 }  // namespace nacre::client

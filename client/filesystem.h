@@ -36,8 +36,9 @@ struct Options {
   std::string name;       // host and mountpoint, for nacre status
   bool replaces = false;  // no other process of this name is alive: its session may be ended at once
   RetryPolicy retry;
-  uint64_t cache_bytes = 128 << 20;    // file data, clean and dirty
-  uint64_t dirty_bytes = 64 << 20;     // of these, not yet sent
+  uint64_t cache_bytes = 128 << 20;  // file data, clean and dirty
+  uint64_t known_bytes = 0;          // attributes, names and the bytes of small files; 0: as cache_bytes says
+  uint64_t dirty_bytes = 64 << 20;   // of these, not yet sent
   uint64_t readahead_bytes = 8 << 20;  // at most, per open file
   Duration write_behind =
       std::chrono::seconds(5);  // dirty data and sizes are sent after so long at the latest
@@ -135,6 +136,8 @@ enum class KernelPages {
 struct Seen {  // for nacre status and bench
   std::vector<std::string> paths;
   uint64_t cached_bytes = 0, dirty_bytes = 0, inodes = 0;
+  uint64_t known_bytes = 0;  // Options::known_bytes
+  uint64_t small_bytes = 0;  // of these, the bytes of small files
   bool filesystem_lease = false;
   bool connected = false;  // to the MDS
   // Changes on their way to the MDS are counted in their order: the newest one whose caller has been answered

@@ -6,7 +6,6 @@
 // `meta`.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
 #include <map>
@@ -18,10 +17,14 @@
 #include <vector>
 
 #include "client/data_cache.h"
+#include "client/directory_names.h"
 #include "client/error_sequence.h"
 #include "client/filesystem.h"
+#include "client/inline_bytes.h"
 #include "client/layout.h"
+#include "client/memory_budget.h"
 #include "client/object_io.h"
+#include "client/rare_mutex.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/range_lock.h"
@@ -57,26 +60,25 @@ struct FileContent {
 };
 
 struct Inode {
-  Inode(Fid id, std::shared_ptr<DataCache> cache) : fid(id), data_cache(std::move(cache)) {}
-  ~Inode() { data_cache->Drop(data, 0, UINT64_MAX, nullptr); }
+  Inode(Fid id, std::shared_ptr<DataCache> cache, std::shared_ptr<MemoryBudget> memory);
+  ~Inode();
   Inode(const Inode&) = delete;
   Inode& operator=(const Inode&) = delete;
 
   const Fid fid;
   const std::shared_ptr<DataCache> data_cache;  // may outlive the FileSystem, for handles that do
+  const std::shared_ptr<MemoryBudget> budget;   // the same
   FileCache data;                               // guarded by data_cache
   RangeLock range;                              // orders writes, truncations and reads that miss
-  AsyncMutex meta;                              // orders UpdateSize, WriteInline and MoveOut of this file
-  AsyncMutex sync;                              // one sync of its objects at a time (durability.h)
+  RareMutex meta{*budget};                      // orders UpdateSize, WriteInline and MoveOut of this file
+  RareMutex sync{*budget};                      // one sync of its objects at a time (durability.h)
 
   std::mutex mutex;
   proto::Attr attr;
   bool attr_known = false;
   LayoutPtr layout;
-  // The bytes of a file with attr.inline_data, as this client sees them; null: not known. Replaced, never
-  // changed, while shared.
-  std::shared_ptr<std::string> inline_bytes;
-  uint64_t inline_dirty_begin = 0;  // not sent yet: [begin, end)
+  InlineBytes inline_bytes{*budget};  // of a file with attr.inline_data, as this client sees them
+  uint64_t inline_dirty_begin = 0;    // not sent yet: [begin, end)
   uint64_t inline_dirty_end = 0;
   uint32_t inline_flights = 0;  // WriteInline pushed and not answered
   bool rewritten =
@@ -119,16 +121,15 @@ struct Inode {
   } pages;
 
   // Directories.
-  struct Entry {
-    Fid fid;  // none: there is no such name
-  };
-  absl::flat_hash_map<std::string, Entry> entries;
-  bool complete = false;  // a name that is not among the entries does not exist
+  DirectoryNames names{*budget};
   uint64_t version = 0;   // rises before and after each change made here
   uint32_t changing = 0;  // changes under way
-  uint64_t drops = 0;     // rises when entries are forgotten
   absl::flat_hash_set<std::string> locked_names;
   std::vector<OneShot<Unit>> name_waiters;
+
+  // InodeTable's place for it, guarded by its mutex.
+  Inode* older = nullptr;
+  Inode* newer = nullptr;
 
   // With the mutex held:
   bool inline_dirty() const { return inline_dirty_begin < inline_dirty_end; }
@@ -159,6 +160,14 @@ using InodePtr = std::shared_ptr<Inode>;
 // EIO: what was known of the file went while an operation waited (this client was evicted, or data could not
 // be written back).
 Status ContentLost(const Inode& inode);
+
+// An entry of a directory as it was when a handle began to list it.
+struct Listed {
+  std::string name;
+  Fid fid;
+  uint32_t type = 0;  // d_type
+};
+using Listing = std::shared_ptr<const std::vector<Listed>>;
 
 // What reading of a handle looks like, for readahead. Guarded by its own mutex.
 struct ReadPattern {
@@ -193,7 +202,7 @@ class FileHandle {
   ReadPattern reading;
 
   // Directories: the entries as they were when this handle began to list them here. Guarded by inode->mutex.
-  std::shared_ptr<const std::vector<DirEntry>> listing;
+  Listing listing;
   // Directories: whether this handle has read all entries up to `scan_cookie` with nothing missed. Guarded by
   // inode->mutex.
   bool scan_whole = false;

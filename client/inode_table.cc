@@ -3,9 +3,10 @@
 namespace nacre::client {
 namespace {
 
-constexpr size_t kTrimBatch = 64;
+constexpr int kTrimSteps = 16;  // inodes looked at for each one that is asked for
 
-// Whether the table's reference is the only one and nothing would be lost with the inode.
+// Whether the table's reference is the only one and nothing would be lost with the inode. Then nobody can get
+// another reference without the table's mutex.
 bool Disposable(const InodePtr& inode) {
   if (inode.use_count() > 1) return false;
   std::lock_guard lock(inode->mutex);
@@ -16,76 +17,117 @@ bool Disposable(const InodePtr& inode) {
 
 }  // namespace
 
+void InodeTable::Append(Inode* inode) {
+  inode->older = newest_;
+  (newest_ != nullptr ? newest_->newer : oldest_) = inode;
+  newest_ = inode;
+}
+
+void InodeTable::Remove(Inode* inode) {
+  if (contents_ == inode) contents_ = inode->newer;
+  (inode->older != nullptr ? inode->older->newer : oldest_) = inode->newer;
+  (inode->newer != nullptr ? inode->newer->older : newest_) = inode->older;
+  inode->older = inode->newer = nullptr;
+}
+
+void InodeTable::Touch(Inode* inode) {
+  if (inode == newest_) return;
+  Remove(inode);
+  Append(inode);
+}
+
 InodePtr InodeTable::Find(Fid fid) {
   std::lock_guard lock(mutex_);
-  auto it = slots_.find(fid);
-  if (it == slots_.end()) return nullptr;
-  order_.splice(order_.end(), order_, it->second.place);
-  return it->second.inode;
+  auto it = inodes_.find(fid);
+  if (it == inodes_.end()) return nullptr;
+  Touch(it->get());
+  return *it;
 }
 
 InodePtr InodeTable::Get(Fid fid) {
   std::vector<InodePtr> dropped;  // destroyed outside of the mutex
   std::lock_guard lock(mutex_);
-  auto it = slots_.find(fid);
-  if (it != slots_.end()) {
-    order_.splice(order_.end(), order_, it->second.place);
-    return it->second.inode;
-  }
+  auto it = inodes_.find(fid);
+  if (it != inodes_.end()) Touch(it->get());
+  InodePtr inode = it != inodes_.end() ? *it : nullptr;
   Trim(&dropped);
-  auto inode = std::make_shared<Inode>(fid, cache_);
-  slots_[fid] = {inode, order_.insert(order_.end(), fid)};
+  if (inode != nullptr) return inode;
+  inode = std::make_shared<Inode>(fid, cache_, budget_);
+  inodes_.insert(inode);
+  Append(inode.get());
   return inode;
 }
 
-// Looks at a few of the longest unused only, so that its cost does not grow with the table.
+// Looks at a few only, so that its cost does not grow with the table.
 void InodeTable::Trim(std::vector<InodePtr>* out) {
-  size_t tries = kTrimBatch;
-  while (slots_.size() + static_cast<size_t>(std::max<int64_t>(entries_, 0)) >= limit_ && !order_.empty() &&
-         tries-- > 0) {
-    Fid fid = order_.front();
-    auto it = slots_.find(fid);
-    if (!Disposable(it->second.inode)) {
-      order_.splice(order_.end(), order_, it->second.place);
-      continue;
-    }
-    entries_ -= static_cast<int64_t>(it->second.inode->entries.size());
-    out->push_back(std::move(it->second.inode));
-    order_.erase(it->second.place);
-    slots_.erase(it);
+  bool dropped = false;
+  for (int i = 0; i < kTrimSteps && budget_->Exceeded() && budget_->ContentsGoFirst(); ++i)
+    dropped = DropContents() || dropped;
+  if (dropped) return;
+  for (int i = 0; i < kTrimSteps && budget_->Exceeded(); ++i) {
+    if (InodePtr gone = DropOldest()) out->push_back(std::move(gone));
   }
+}
+
+// Looks at one inode, at the one behind it the next time. Whether it had bytes that could go. The
+// write-behind's list has a closed file for some seconds after its bytes were sent, and does not want them
+// any more.
+bool InodeTable::DropContents() {
+  Inode* at = contents_ != nullptr ? contents_ : oldest_;
+  if (at == nullptr) return false;
+  contents_ = at->newer;
+  const InodePtr& inode = *inodes_.find(at->fid);
+  std::lock_guard lock(at->mutex);
+  if (inode.use_count() > (at->listed_dirty ? 2 : 1)) return false;
+  if (at->inline_bytes == nullptr || at->inline_unsent()) return false;
+  at->inline_bytes.reset();
+  return true;
+}
+
+// Takes out the inode that has not been used for longest. One that has to stay loses the names in it, and
+// counts as used. Null: it stays.
+InodePtr InodeTable::DropOldest() {
+  Inode* oldest = oldest_;
+  if (oldest == nullptr) return nullptr;
+  auto it = inodes_.find(oldest->fid);
+  if (!Disposable(*it)) {
+    Touch(oldest);
+    std::lock_guard lock(oldest->mutex);
+    if (oldest->names.size() > 0) oldest->names.Forget();
+    return nullptr;
+  }
+  Remove(oldest);
+  InodePtr gone = *it;
+  inodes_.erase(it);
+  return gone;
 }
 
 std::vector<InodePtr> InodeTable::All() {
   std::vector<InodePtr> all;
   std::lock_guard lock(mutex_);
-  all.reserve(slots_.size());
-  for (const Fid& fid : order_) all.push_back(slots_[fid].inode);
+  all.reserve(inodes_.size());
+  for (Inode* inode = oldest_; inode != nullptr; inode = inode->newer)
+    all.push_back(*inodes_.find(inode->fid));
   return all;
 }
 
 size_t InodeTable::count() {
   std::lock_guard lock(mutex_);
-  return slots_.size();
+  return inodes_.size();
 }
-
-void InodeTable::CountEntries(int64_t change) { entries_ += change; }
 
 void InodeTable::Forget() {
   std::vector<InodePtr> dropped;
   {
     std::lock_guard lock(mutex_);
-    for (auto it = order_.begin(); it != order_.end();) {
-      auto slot = slots_.find(*it);
-      if (!Disposable(slot->second.inode)) {
-        ++it;
-        continue;
-      }
-      dropped.push_back(std::move(slot->second.inode));
-      slots_.erase(slot);
-      it = order_.erase(it);
+    for (Inode *inode = oldest_, *next = nullptr; inode != nullptr; inode = next) {
+      next = inode->newer;
+      auto it = inodes_.find(inode->fid);
+      if (!Disposable(*it)) continue;
+      Remove(inode);
+      dropped.push_back(*it);
+      inodes_.erase(it);
     }
-    entries_ = 0;
   }
   for (const InodePtr& inode : All()) {
     std::lock_guard lock(inode->mutex);
@@ -97,16 +139,7 @@ void InodeTable::Forget() {
 
 NameKnown FindName(Inode& directory, const std::string& name) {
   std::lock_guard lock(directory.mutex);
-  return FindNameLocked(directory, name);
-}
-
-NameKnown FindNameLocked(const Inode& directory, const std::string& name) {
-  auto it = directory.entries.find(name);
-  if (it != directory.entries.end()) {
-    if (!it->second.fid) return {NameKnown::Answer::kAbsent, {}};
-    return {NameKnown::Answer::kPresent, it->second.fid};
-  }
-  return {directory.complete ? NameKnown::Answer::kAbsent : NameKnown::Answer::kUnknown, {}};
+  return directory.names.Find(name);
 }
 
 FillToken BeginFill(Inode& directory) {
@@ -114,12 +147,14 @@ FillToken BeginFill(Inode& directory) {
   return {directory.version, directory.changing == 0};
 }
 
-bool FillName(InodeTable& table, Inode& directory, FillToken token, const std::string& name, Fid fid) {
+void FillName(Inode& directory, FillToken token, const std::string& name, Fid fid) {
   std::lock_guard lock(directory.mutex);
-  if (!token.quiet || directory.version != token.version) return false;
-  auto [it, fresh] = directory.entries.insert_or_assign(name, Inode::Entry{fid});
-  if (fresh) table.CountEntries(1);
-  return true;
+  if (token.quiet && directory.version == token.version) directory.names.Set(name, fid);
+}
+
+bool FillListed(Inode& directory, FillToken token, const std::string& name, Fid fid) {
+  std::lock_guard lock(directory.mutex);
+  return token.quiet && directory.version == token.version && directory.names.TryAdd(name, fid);
 }
 
 NameLock::NameLock(NameLock&& other) noexcept
@@ -171,20 +206,14 @@ NameLock::~NameLock() {
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
 }
 
-void NameLock::Set(InodeTable& table, Fid fid) {
+void NameLock::Set(Fid fid) {
   std::lock_guard lock(directory_->mutex);
-  if (!fid && directory_->complete) {
-    table.CountEntries(-static_cast<int64_t>(directory_->entries.erase(name_)));
-    return;
-  }
-  if (directory_->entries.insert_or_assign(name_, Inode::Entry{fid}).second) table.CountEntries(1);
+  directory_->names.Set(name_, fid);
 }
 
-void NameLock::SetUnknown(InodeTable& table) {
+void NameLock::SetUnknown() {
   std::lock_guard lock(directory_->mutex);
-  table.CountEntries(-static_cast<int64_t>(directory_->entries.erase(name_)));
-  directory_->complete = false;
-  ++directory_->drops;
+  directory_->names.Distrust(name_);
 }
 
 }  // namespace nacre::client

@@ -1,14 +1,13 @@
-// All inodes this client knows, bounded: those that nobody uses go in LRU order, directories' entries with
-// them.
+// All inodes this client knows, within a budget of memory: when it is exceeded, the bytes of small files, the
+// inodes that nobody uses and the names in directories go, those first that have not been used for longest.
 //
 // Thread-safe. Under the filesystem lease what is in here is true; without it nothing but what handles need
 // is kept (Forget).
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,7 +20,8 @@ namespace nacre::client {
 
 class InodeTable {
  public:
-  InodeTable(std::shared_ptr<DataCache> cache, size_t limit) : cache_(std::move(cache)), limit_(limit) {}
+  InodeTable(std::shared_ptr<DataCache> cache, uint64_t limit_bytes)
+      : cache_(std::move(cache)), budget_(std::make_shared<MemoryBudget>(limit_bytes)) {}
 
   InodePtr Get(Fid fid);   // made if need be
   InodePtr Find(Fid fid);  // null: not known
@@ -32,31 +32,36 @@ class InodeTable {
   // Drops every inode that is not in use, and all that the rest knows of attributes and entries.
   void Forget();
 
-  // Counts directory entries towards the limit.
-  void CountEntries(int64_t change);
+  const MemoryBudget& budget() const { return *budget_; }
 
  private:
-  struct Slot {
-    InodePtr inode;
-    std::list<Fid>::iterator place;
+  struct ByFid {
+    using is_transparent = void;
+    size_t operator()(const Fid& fid) const { return absl::Hash<Fid>()(fid); }
+    size_t operator()(const InodePtr& inode) const { return (*this)(inode->fid); }
+    static const Fid& Of(const Fid& fid) { return fid; }
+    static const Fid& Of(const InodePtr& inode) { return inode->fid; }
+    bool operator()(const auto& a, const auto& b) const { return Of(a) == Of(b); }
   };
+
+  // All with the mutex held.
+  void Append(Inode* inode);
+  void Remove(Inode* inode);
+  void Touch(Inode* inode);  // it is used just now
   void Trim(std::vector<InodePtr>* out);
+  bool DropContents();
+  InodePtr DropOldest();
 
   const std::shared_ptr<DataCache> cache_;
-  const size_t limit_;
+  const std::shared_ptr<MemoryBudget> budget_;
   std::mutex mutex_;
-  absl::flat_hash_map<Fid, Slot> slots_;
-  std::list<Fid> order_;  // longest unused first
-  std::atomic<int64_t> entries_{0};
+  absl::flat_hash_set<InodePtr, ByFid, ByFid> inodes_;
+  Inode* oldest_ = nullptr;  // longest unused
+  Inode* newest_ = nullptr;
+  Inode* contents_ = nullptr;  // where DropContents goes on; null: at the oldest
 };
 
-// What a directory's entries say about a name.
-struct NameKnown {
-  enum class Answer { kUnknown, kAbsent, kPresent } answer = Answer::kUnknown;
-  Fid fid;
-};
 NameKnown FindName(Inode& directory, const std::string& name);
-NameKnown FindNameLocked(const Inode& directory, const std::string& name);  // directory.mutex held
 
 // A remote answer about names may be kept if nothing was changed here since the request was sent.
 struct FillToken {
@@ -64,8 +69,11 @@ struct FillToken {
   bool quiet = false;
 };
 FillToken BeginFill(Inode& directory);
-// Null fid: the name does not exist. Returns whether it was kept.
-bool FillName(InodeTable& table, Inode& directory, FillToken token, const std::string& name, Fid fid);
+// Null fid: the name does not exist.
+void FillName(Inode& directory, FillToken token, const std::string& name, Fid fid);
+// The same of one name among those that a listing brings. Returns whether it was kept: names that there is no
+// room for do not drive others out.
+bool FillListed(Inode& directory, FillToken token, const std::string& name, Fid fid);
 
 // Held around a change of a name that this client asks for: others of the same name wait, and answers of the
 // MDS that were on their way are not kept. Then says what the name means now.
@@ -79,8 +87,8 @@ class NameLock {
   static Task<NameLock> Take(InodePtr directory, std::string name);
   static std::optional<NameLock> TryTake(const InodePtr& directory, const std::string& name);
 
-  void Set(InodeTable& table, Fid fid);  // no fid: the name is gone
-  void SetUnknown(InodeTable& table);    // the outcome is not known
+  void Set(Fid fid);  // no fid: the name is gone
+  void SetUnknown();  // the outcome is not known
 
  private:
   InodePtr directory_;

@@ -99,11 +99,11 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   request.mutable_lookup()->set_want_layout(true);
   auto reply = co_await Ask(caller, std::move(request));
   if (!reply.ok()) {
-    if (ToErrno(reply.status()) == ENOENT) FillName(*inodes_, *directory, token, name, Fid{});
+    if (ToErrno(reply.status()) == ENOENT) FillName(*directory, token, name, Fid{});
     co_return reply.status();
   }
   InodePtr inode = LearnEntry(reply->entry());
-  FillName(*inodes_, *directory, token, name, inode->fid);
+  FillName(*directory, token, name, inode->fid);
   co_return MakeKnown(*inode);
 }
 

@@ -10,7 +10,6 @@
 namespace nacre::client {
 namespace {
 
-constexpr size_t kInodeLimit = 200'000;   // inodes and directory entries kept
 constexpr Duration kMountPatience = 10s;  // for the first connection
 
 }  // namespace
@@ -54,7 +53,9 @@ Task<Status> Core::Start() {
       (void)co_await core->AskIn(epoch, std::move(report));
     }(this, session_->epoch(), std::move(request)));
   });
-  inodes_ = std::make_unique<InodeTable>(cache_, kInodeLimit);
+  const uint64_t known = options_.known_bytes;
+  inodes_ = std::make_unique<InodeTable>(
+      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes));
   Session::Hooks hooks;
   hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
   hooks.held = [this] { return Held(); };
@@ -193,6 +194,8 @@ Seen Core::Look() {
   seen.cached_bytes = cache_->cached_bytes();
   seen.dirty_bytes = cache_->dirty_bytes();
   seen.inodes = inodes_->count();
+  seen.known_bytes = inodes_->budget().bytes();
+  seen.small_bytes = inodes_->budget().contents();
   seen.filesystem_lease = cached();
   seen.connected = session_->connected();
   seen.early_answered = early_answered_;

@@ -184,10 +184,8 @@ void Core::Distrust(const BehindChange& change, const Status& why) {
 void Core::DistrustName(Inode& directory, const std::string& name) {
   std::lock_guard lock(directory.mutex);
   directory.attr_known = false;
-  inodes_->CountEntries(-static_cast<int64_t>(directory.entries.erase(name)));
-  directory.complete = false;
+  directory.names.Distrust(name);
   ++directory.version;
-  ++directory.drops;
 }
 
 // --- what is answered early ---
@@ -204,7 +202,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   {
     std::lock_guard guard(directory->mutex);
     if (!MayChangeEntry(*directory, caller)) return nullptr;
-    if (FindNameLocked(*directory, name).answer != NameKnown::Answer::kAbsent) return nullptr;
+    if (directory->names.Find(name).answer != NameKnown::Answer::kAbsent) return nullptr;
     if (S_ISDIR(mknod.mode()) && directory->attr.nlink() >= kMaxSubdirectories) return nullptr;
     ++own_fid_.object;
     *mknod.mutable_fid() = ToProto(own_fid_);
@@ -217,11 +215,11 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     inode->attr = std::move(attr);
     inode->attr_known = true;
     inode->unsynced_whole = true;  // nothing of it has been written
-    inode->complete = S_ISDIR(mknod.mode());
+    if (S_ISDIR(mknod.mode())) inode->names.SetComplete();
     if (inode->attr.inline_data()) inode->inline_bytes = std::make_shared<std::string>();
   }
   PushBehind(caller, std::move(request), {inode, 1, directory, name});
-  lock->Set(*inodes_, inode->fid);
+  lock->Set(inode->fid);
   return inode;
 }
 
@@ -254,7 +252,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
   {
     std::lock_guard guard(directory->mutex);
     if (!MayChangeEntry(*directory, caller)) return false;
-    if (FindNameLocked(*directory, name).fid != victim->fid) return false;
+    if (directory->names.Find(name).fid != victim->fid) return false;
     sticky = IsSticky(*directory, caller);
   }
   *request.mutable_time() = ToProto(environment_.clock.Wall());
@@ -273,7 +271,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
     TouchEntries(&directory->attr, request.time(), -1, is_directory);
   }
   PushBehind(caller, std::move(request), std::move(change));
-  lock->Set(*inodes_, Fid{});
+  lock->Set(Fid{});
   lock.reset();
   order.unlock();
   if (unused) DiscardData(*victim);
@@ -298,13 +296,13 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   {
     std::lock_guard lock(rename.from->mutex);
     if (!MayChangeEntry(*rename.from, caller)) return false;
-    if (FindNameLocked(*rename.from, rename.name).fid != rename.source->fid) return false;
+    if (rename.from->names.Find(rename.name).fid != rename.source->fid) return false;
     from_sticky = IsSticky(*rename.from, caller);
   }
   {
     std::lock_guard lock(rename.to->mutex);
     if (!MayChangeEntry(*rename.to, caller)) return false;
-    const NameKnown known = FindNameLocked(*rename.to, rename.new_name);
+    const NameKnown known = rename.to->names.Find(rename.new_name);
     if (known.fid != (rename.target != nullptr ? rename.target->fid : Fid{})) return false;
     if (known.answer == NameKnown::Answer::kUnknown) return false;
     to_sticky = IsSticky(*rename.to, caller);
@@ -368,8 +366,8 @@ bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const Ino
     change.number = rename->source->attr.change();
   }
   PushBehind(caller, std::move(request), std::move(change));
-  from_lock->Set(*inodes_, Fid{});
-  to_lock->Set(*inodes_, rename->source->fid);
+  from_lock->Set(Fid{});
+  to_lock->Set(rename->source->fid);
   from_lock.reset();
   to_lock.reset();
   order.unlock();

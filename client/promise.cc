@@ -53,10 +53,8 @@ Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, P
   CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size));
   std::lock_guard lock(inode->mutex);
   if (inode->inline_bytes == nullptr) co_return size;
-  auto bytes = std::make_shared<std::string>(*inode->inline_bytes);
-  bytes->resize(std::max<size_t>(bytes->size(), offset + size));
-  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes->data()) + offset, size);
-  inode->inline_bytes = std::move(bytes);
+  std::string& bytes = inode->inline_bytes.Grow(offset + size);
+  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
   co_return size;
 }
 

@@ -73,7 +73,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   {
     std::lock_guard lock(inode->mutex);
     if (!inode->Content()) co_return ContentLost(*inode);
-    if (inode->Inline()) co_return Slice(inode->inline_bytes, offset, size);
+    if (inode->Inline()) co_return Slice(inode->inline_bytes.get(), offset, size);
     layout = inode->layout;
     file_size = inode->Size();
   }
@@ -94,7 +94,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
       std::lock_guard lock(inode->mutex);  // it may have been cut while we waited
       end = std::min(end, inode->Size());
       if (inode->Inline() && inode->inline_bytes == nullptr) co_return ContentLost(*inode);
-      if (inode->Inline()) co_return Slice(inode->inline_bytes, offset, size);
+      if (inode->Inline()) co_return Slice(inode->inline_bytes.get(), offset, size);
     }
     if (offset >= end) co_return ReadResult{};
     do {

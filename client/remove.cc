@@ -77,10 +77,10 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   auto reply = co_await Ask(caller, std::move(request));
   if (!directory) EndRemoval(inode);
   if (!reply.ok()) {
-    if (ToErrno(reply.status()) == EIO) lock.SetUnknown(*inodes_);
+    if (ToErrno(reply.status()) == EIO) lock.SetUnknown();
     co_return reply.status();
   }
-  lock.Set(*inodes_, Fid{});
+  lock.Set(Fid{});
   if (reply->attr().has_parent()) Learn(reply->attr().parent());
   AfterRemoval(reply->attr().attr(), keep_open);
   co_return OkStatus();
@@ -158,8 +158,8 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   if (replaces) EndRemoval(replaced);
   if (!reply.ok()) {
     if (ToErrno(reply.status()) == EIO) {
-      from_lock.SetUnknown(*inodes_);
-      to_lock.SetUnknown(*inodes_);
+      from_lock.SetUnknown();
+      to_lock.SetUnknown();
     }
     co_return reply.status();
   }
@@ -167,19 +167,19 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   Learn(entry.attr());
   if (entry.has_parent()) Learn(entry.parent());
   if (entry.has_old_parent()) Learn(entry.old_parent());
-  to_lock.Set(*inodes_, FromProto(entry.attr().fid()));
+  to_lock.Set(FromProto(entry.attr().fid()));
   if ((flags & RENAME_EXCHANGE) != 0) {
     if (entry.has_replaced()) Learn(entry.replaced());
     if (entry.has_replaced()) {
-      from_lock.Set(*inodes_, FromProto(entry.replaced().fid()));
+      from_lock.Set(FromProto(entry.replaced().fid()));
     } else {
-      from_lock.SetUnknown(*inodes_);
+      from_lock.SetUnknown();
     }
     co_return OkStatus();
   }
   // Renaming one link of a file over another link of it leaves both.
   bool same = entry.has_replaced() && FromProto(entry.replaced().fid()) == FromProto(entry.attr().fid());
-  if (!same) from_lock.Set(*inodes_, Fid{});
+  if (!same) from_lock.Set(Fid{});
   if (entry.has_replaced() && !same) AfterRemoval(entry.replaced(), keep_open);
   co_return OkStatus();
 }

@@ -85,8 +85,8 @@ std::vector<std::string> Core::PathsOf(const std::vector<Fid>& files) {
   absl::flat_hash_map<Fid, Place> places;
   for (const InodePtr& inode : inodes_->All()) {
     std::lock_guard lock(inode->mutex);
-    for (const auto& [name, entry] : inode->entries) {
-      if (entry.fid) places.insert_or_assign(entry.fid, Place{inode->fid, name});
+    for (const auto& [name, fid] : inode->names) {
+      if (fid) places.insert_or_assign(fid, Place{inode->fid, name});
     }
   }
   std::vector<std::string> paths;

@@ -214,11 +214,9 @@ Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, Layou
 Status Core::WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size) {
   std::lock_guard lock(inode.mutex);
   if (inode.inline_bytes == nullptr) return ContentLost(inode);
-  if (inode.inline_bytes.use_count() > 1)
-    inode.inline_bytes = std::make_shared<std::string>(*inode.inline_bytes);
-  std::string& bytes = *inode.inline_bytes;
-  uint64_t begin = std::min<uint64_t>(offset, bytes.size());  // a gap is written as zeros
-  if (bytes.size() < offset + size) bytes.resize(offset + size);
+  const uint64_t old_size = inode.inline_bytes->size();
+  std::string& bytes = inode.inline_bytes.Grow(offset + size);
+  uint64_t begin = std::min<uint64_t>(offset, old_size);  // a gap is written as zeros
   CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
   if (inode.inline_dirty()) begin = std::min(begin, inode.inline_dirty_begin);
   inode.inline_dirty_end = std::max(inode.inline_dirty() ? inode.inline_dirty_end : 0, offset + size);
@@ -315,7 +313,7 @@ Task<Status> Core::MoveOut(InodePtr inode) {
   LayoutPtr layout;
   {
     std::lock_guard lock(inode->mutex);
-    bytes = std::move(inode->inline_bytes);
+    bytes = inode->inline_bytes.Take();
     dirty_begin = std::exchange(inode->inline_dirty_begin, 0);
     dirty_end = std::exchange(inode->inline_dirty_end, 0);
     inode->Apply(reply.moved_out().attr());

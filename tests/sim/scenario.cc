@@ -91,6 +91,8 @@ Shape ChooseShape(Random& random, Plant plant) {
   cluster.client.retry.call_timeout = 2s;
   cluster.client.caching = !random.OneIn(8);
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
+  // Then there is little for what is known, too: what is not in use goes all the time.
+  if (cluster.client.cache_bytes == 1 << 20) cluster.client.known_bytes = 64 << 10;
   cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
   SwitchOn(plant, &cluster);
   const char* layouts[] = {"", "-c -1 -S 64K", "-c 2 -S 64K",

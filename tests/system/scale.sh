@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Large things: a sparse file of 64 GiB, a file over all OSTs, a directory of very many entries, thousands of open files, a tree that moves
+# Large things: a sparse file of 64 GiB, a file over all OSTs, a directory of very many entries, very many small files, thousands of open files, a tree that moves
 # while others work in it. (Acceptance 6; the short form is smaller.)
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -30,8 +30,23 @@ many_entries() { "$programs/many_entries.py" "$here/entries" "$1"; }
 open_files() { "$programs/open_files.py" "$here/open" "$1"; }
 moving_tree() { "$programs/moving_tree.py" "$here/tree" --seconds "$(choose 5 60)"; }
 
+# Bytes of small files count in the budget of what a client knows, which is as large as its data cache.
+small_files() {
+  local count=$1 pid kilobytes
+  pid=$(cat "$cluster/run/client.1.pid")
+  "$programs/small_files.py" "$here/small" "$count" 16000
+  kilobytes=$(awk '/^RssAnon/ { print $2 }' "/proc/$pid/status")
+  ((kilobytes < 200 * 1024)) || { echo "the client has $kilobytes KiB for itself after $count files"; return 1; }
+  rm -r "$here/small"
+}
+
 step "a sparse file of 64 GiB" sparse_file
 step "a file of $(choose 256 10240) MiB over all OSTs" large_file "$(choose 256 10240)"
 step "a directory of $(choose 20000 1000000) entries made, listed, removed" many_entries "$(choose 20000 1000000)"
+if [[ -n $cluster ]]; then
+  step "$(choose 16000 100000) files of 16,000 bytes in bounded memory" small_files "$(choose 16000 100000)"
+else
+  note "memory of the client: only where the mount is our own"
+fi
 step "5,000 files open at once" open_files 5000
 step "a tree of three levels moved while others work in it" moving_tree

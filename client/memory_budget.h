@@ -1,0 +1,48 @@
+// How much memory goes into what a client knows of files — inodes, the names in directories, the bytes of
+// small files — and how much of it there may be. (File data in objects has an arena of its own, DataCache.)
+//
+// What takes memory counts itself here, whoever holds it; InodeTable lets something go when the limit is
+// passed. Thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace nacre::client {
+
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(uint64_t limit) : limit_(limit) {}
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  // As much as there is for file data. At least enough for a tree of usual size, and no more than can be
+  // looked through when a lease is given up.
+  static uint64_t LimitBeside(uint64_t cache_bytes) {
+    return std::clamp<uint64_t>(cache_bytes, 64 << 20, 512 << 20);
+  }
+
+  void CountInodes(int64_t bytes) { inodes_ += static_cast<uint64_t>(bytes); }
+  void CountNames(int64_t bytes) { names_ += static_cast<uint64_t>(bytes); }
+  void CountContents(int64_t bytes) { contents_ += static_cast<uint64_t>(bytes); }
+
+  uint64_t names() const { return names_; }
+  uint64_t contents() const { return contents_; }
+  uint64_t bytes() const { return inodes_ + names_ + contents_; }
+
+  bool Exceeded() const { return bytes() > limit_; }
+  // The bytes of small files give way before attributes and names do: one request brings them back when the
+  // file is opened. But a quarter of the budget is theirs.
+  bool ContentsGoFirst() const { return contents_ > limit_ / 4; }
+  // More names of one directory are not kept.
+  uint64_t most_names() const { return limit_ / 4; }
+
+ private:
+  const uint64_t limit_;
+  std::atomic<uint64_t> inodes_{0};
+  std::atomic<uint64_t> names_{0};
+  std::atomic<uint64_t> contents_{0};
+};
+
+}  // namespace nacre::client
