@@ -81,13 +81,13 @@ bool HasEnded(int pidfd) {
   return pidfd >= 0 && ::poll(&ended, 1, 0) != 0;
 }
 
-struct Peer {
+struct OtherEnd {
   ucred user{};
   ProcessTraits traits, own;
 };
 
-StatusOr<Peer> Look(int socket) {
-  Peer peer;
+StatusOr<OtherEnd> Look(int socket) {
+  OtherEnd peer;
   socklen_t size = sizeof peer.user;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer.user, &size) != 0)
     return Unknown("the other side's user", errno);
@@ -106,7 +106,7 @@ StatusOr<Peer> Look(int socket) {
   return peer;
 }
 
-Status OfProcess(const Peer& peer, Status status) {
+Status OfProcess(const OtherEnd& peer, Status status) {
   if (status.ok()) return status;
   return ErrnoError(EACCES, absl::StrFormat("process %d %s", peer.user.pid, status.message()));
 }
@@ -158,12 +158,12 @@ Status CheckCapabilities(const ProcessTraits& other, const ProcessTraits& own, b
 }
 
 Status CheckUser(int socket) {
-  ASSIGN_OR_RETURN(const Peer peer, Look(socket));
+  ASSIGN_OR_RETURN(const OtherEnd peer, Look(socket));
   return OfProcess(peer, CheckNamespaces(peer.traits, peer.own));
 }
 
 Status CheckMayTrace(int socket) {
-  ASSIGN_OR_RETURN(const Peer peer, Look(socket));
+  ASSIGN_OR_RETURN(const OtherEnd peer, Look(socket));
   RETURN_IF_ERROR(OfProcess(peer, CheckNamespaces(peer.traits, peer.own)));
   return OfProcess(peer, CheckCapabilities(peer.traits, peer.own, peer.user.uid == ::geteuid()));
 }

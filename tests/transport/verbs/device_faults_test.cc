@@ -20,7 +20,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 using ::testing::HasSubstr;
 
-constexpr size_t kSize = 100'000;
+constexpr size_t kFaultySize = 100'000;
 
 class FaultySetup : public TransportSetup {
  public:
@@ -38,18 +38,18 @@ class FaultySetup : public TransportSetup {
   const bool path_;
 };
 
-TransportKind Kind(const char* name, FakeRdma::Traits traits, int threads, bool path = false) {
+TransportKind FaultyKind(const char* name, FakeRdma::Traits traits, int threads, bool path = false) {
   return {name, [=] { return std::make_unique<FaultySetup>(traits, path); }, threads};
 }
 
-Task<void> Fill(CallPtr call) {
+Task<void> FillIfAsked(CallPtr call) {
   Bytes data(call->memory_size(), std::byte{0x77});
   const std::span<const std::byte> out(data);
   if (call->memory_kind() == CallMemory::kPutTarget) (void)co_await call->Put(0, std::span(&out, 1));
   (void)co_await call->Reply(std::string());
 }
 
-std::string NameOf(const ::testing::TestParamInfo<TransportKind>& info) { return info.param.name; }
+std::string NameOfKind(const ::testing::TestParamInfo<TransportKind>& info) { return info.param.name; }
 
 // --- receives that a queue pair takes along ---
 
@@ -60,7 +60,7 @@ TEST_P(LostReceivesTest, AreReplaced) {
   constexpr int kOfAConnection = 19, kRounds = 4, kConnections = 15;
   constexpr int kSlabs = 2;  // of 64 message buffers, one for the client and one for the server
   const FakeRdma& device = *FakeRdma::Current();
-  Listen(Fill);
+  Listen(FillIfAsked);
   const int64_t before = GetCounter("transport.verbs.receives_lost").Get();
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < kConnections; ++i) {
@@ -80,10 +80,10 @@ TEST_P(LostReceivesTest, AreReplaced) {
   EXPECT_EQ(device.regions(), kSlabs) << "the buffers that were lost are not used again";
 }
 
-INSTANTIATE_TEST_SUITE_P(Device, LostReceivesTest,
-                         ::testing::Values(Kind("Silent",
-                                                {.last_receive_events = false, .loses_receives = true}, 3)),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Device, LostReceivesTest,
+    ::testing::Values(FaultyKind("Silent", {.last_receive_events = false, .loses_receives = true}, 3)),
+    NameOfKind);
 
 // --- windows that a driver refuses to bind ---
 
@@ -91,7 +91,7 @@ class RefusedBindingTest : public TransportTest {
  protected:
   void SetUp() override {
     TransportTest::SetUp();
-    Listen(Fill);
+    Listen(FillIfAsked);
     peer_ = Connect();
     ASSERT_TRUE(Call(*peer_, "").ok());
     small_ = Register(small_memory_);
@@ -108,13 +108,14 @@ class RefusedBindingTest : public TransportTest {
   }
   static int64_t Connections() { return GetCounter("transport.verbs.client.connections").Get(); }
 
-  Status Small() { return Call(*peer_, "", CallMemory::kPutTarget, {{small_, 0, kSize / 4}}).status(); }
+  Status Small() { return Call(*peer_, "", CallMemory::kPutTarget, {{small_, 0, kFaultySize / 4}}).status(); }
   // The small one's window is bound before the large one's is refused, or not.
   Status Both() {
-    return Call(*peer_, "", CallMemory::kPutTarget, {{small_, 0, kSize / 4}, {large_, 0, kSize}}).status();
+    return Call(*peer_, "", CallMemory::kPutTarget, {{small_, 0, kFaultySize / 4}, {large_, 0, kFaultySize}})
+        .status();
   }
 
-  Bytes small_memory_ = Bytes(kSize / 4), large_memory_ = Bytes(kSize);
+  Bytes small_memory_ = Bytes(kFaultySize / 4), large_memory_ = Bytes(kFaultySize);
   std::shared_ptr<MemoryRegion> small_, large_;
   std::shared_ptr<Peer> peer_;
   int64_t connections_ = 0;
@@ -123,7 +124,7 @@ class RefusedBindingTest : public TransportTest {
 // More often than a link has windows.
 TEST_P(RefusedBindingTest, FailsTheCallAndNotTheConnection) {
   for (int error : {EOPNOTSUPP, EINVAL}) {
-    FakeRdma::Current()->RefuseBindings(error, kSize / 2);
+    FakeRdma::Current()->RefuseBindings(error, kFaultySize / 2);
     for (int i = 0; i < 100; ++i) {
       const Status status = Both();
       ASSERT_EQ(ToErrno(status), ENOTSUP) << status;
@@ -137,7 +138,7 @@ TEST_P(RefusedBindingTest, FailsTheCallAndNotTheConnection) {
 
 // Those that come together wait for each other's windows, and some for credits.
 TEST_P(RefusedBindingTest, HoldsUpNoneOfManyCalls) {
-  FakeRdma::Current()->RefuseBindings(EOPNOTSUPP, kSize / 2);
+  FakeRdma::Current()->RefuseBindings(EOPNOTSUPP, kFaultySize / 2);
   auto all = [](std::function<CallRequest(int)> request, std::shared_ptr<Peer> peer) -> Task<int> {
     std::vector<Task<bool>> calls;
     for (int i = 0; i < 200; ++i) {
@@ -151,28 +152,29 @@ TEST_P(RefusedBindingTest, HoldsUpNoneOfManyCalls) {
   };
   auto request = [this](int i) {
     CallRequest request{"", CallMemory::kPutTarget, {}};
-    request.memory.push_back({small_, 0, kSize / 4});
-    if (i % 2 != 0) request.memory.push_back({large_, 0, kSize});
+    request.memory.push_back({small_, 0, kFaultySize / 4});
+    if (i % 2 != 0) request.memory.push_back({large_, 0, kFaultySize});
     return request;
   };
   EXPECT_EQ(Run(all(request, peer_)), 200);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, RefusedBindingTest,
-                         ::testing::Values(Kind("OneThread", {}, 1), Kind("Threads", {}, 3)), NameOf);
+                         ::testing::Values(FaultyKind("OneThread", {}, 1), FaultyKind("Threads", {}, 3)),
+                         NameOfKind);
 
 class RefusedBindingPathTest : public RefusedBindingTest {};
 
 TEST_P(RefusedBindingPathTest, SendsTheCallAnotherWay) {
-  FakeRdma::Current()->RefuseBindings(EOPNOTSUPP, kSize / 2);
+  FakeRdma::Current()->RefuseBindings(EOPNOTSUPP, kFaultySize / 2);
   for (int i = 0; i < 10; ++i) ASSERT_EQ(Both(), OkStatus());
   EXPECT_EQ(large_memory_.back(), std::byte{0x77});
   EXPECT_EQ(peer_->path().path, "rdma");
   EXPECT_THAT(peer_->path().reason, HasSubstr("binds no window"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Device, RefusedBindingPathTest, ::testing::Values(Kind("Path", {}, 3, true)),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Device, RefusedBindingPathTest, ::testing::Values(FaultyKind("Path", {}, 3, true)),
+                         NameOfKind);
 
 // --- memory that takes long to register ---
 
@@ -183,14 +185,14 @@ class SlowRegistrationTest : public TransportTest {
     asio::post(executor(), [&ran] { ran = true; });
     return Eventually([&] { return ran.load(); });
   }
-  std::shared_ptr<SharedMemory> shared_ = *SharedMemory::Create("slow", kSize);
+  std::shared_ptr<SharedMemory> shared_ = *SharedMemory::Create("slow", kFaultySize);
 };
 
 TEST_P(SlowRegistrationTest, AServersPoolIsRegisteredBeforeTheFirstClientComes) {
   const auto region = server().RegisterShared(shared_);
   ASSERT_TRUE(region.ok());
   FakeRdma::Current()->HoldRegistration(shared_->data());
-  Listen(Fill);
+  Listen(FillIfAsked);
   ASSERT_TRUE(Eventually([] { return FakeRdma::Current()->holds(); }));
   EXPECT_TRUE(ExecutorRuns());
   auto peer = Connect();
@@ -207,7 +209,7 @@ TEST_P(SlowRegistrationTest, AClientsCacheHoldsUpNobodyElse) {
   const auto region = client().RegisterShared(shared_);
   ASSERT_TRUE(region.ok());
   FakeRdma::Current()->HoldRegistration(shared_->data());
-  Listen(Fill);
+  Listen(FillIfAsked);
   auto peer = Connect();
   std::atomic<int> answered = 0;
   Spawn(executor(), peer->Call(CallRequest{}, 20s),
@@ -218,7 +220,8 @@ TEST_P(SlowRegistrationTest, AClientsCacheHoldsUpNobodyElse) {
   EXPECT_TRUE(Eventually([&] { return answered == 1; }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Device, SlowRegistrationTest, ::testing::Values(Kind("OneThread", {}, 1)), NameOf);
+INSTANTIATE_TEST_SUITE_P(Device, SlowRegistrationTest, ::testing::Values(FaultyKind("OneThread", {}, 1)),
+                         NameOfKind);
 
 }  // namespace
 }  // namespace nacre::verbs

@@ -13,7 +13,7 @@ namespace nacre::verbs {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-constexpr size_t kSize = 100'000;
+constexpr size_t kStrandedSize = 100'000;
 
 class StrandedTest : public TransportTest {
  protected:
@@ -21,11 +21,11 @@ class StrandedTest : public TransportTest {
 
   // A call that the server goes on writing into until it cannot any more.
   Status CallThatTimesOut(Peer& peer, const std::shared_ptr<MemoryRegion>& region) {
-    return Call(peer, "", CallMemory::kPutTarget, {{region, 0, kSize}}, 50ms).status();
+    return Call(peer, "", CallMemory::kPutTarget, {{region, 0, kStrandedSize}}, 50ms).status();
   }
 };
 
-Task<void> WriteOnAndOn(CallPtr call) {
+Task<void> WriteUntilItFails(CallPtr call) {
   Bytes data(call->memory_size(), std::byte{0xbb});
   const std::span<const std::byte> out(data);
   while (!data.empty()) {
@@ -35,9 +35,9 @@ Task<void> WriteOnAndOn(CallPtr call) {
 }
 
 TEST_P(StrandedTest, AQueuePairThatStaysKeepsTheMemoryOfItsCallsUntilTheDeviceIsClosed) {
-  Listen(WriteOnAndOn);
+  Listen(WriteUntilItFails);
   auto peer = Connect();
-  Bytes memory(kSize);
+  Bytes memory(kStrandedSize);
   auto region = Register(memory);
   for (int round = 1; round <= 3; ++round) {
     ASSERT_TRUE(Eventually([&] { return Call(*peer, "connects").ok(); }));
@@ -54,15 +54,16 @@ TEST_P(StrandedTest, AQueuePairThatStaysKeepsTheMemoryOfItsCallsUntilTheDeviceIs
     // The server's ends after the client's, and its next one may end with it.
     ASSERT_TRUE(Eventually([] { return device().left() == 0 && device().queue_pairs() == 0; }));
     ASSERT_TRUE(Eventually([&] { return Call(*peer, "goes on").ok(); }));
-    EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{0x11}), static_cast<ptrdiff_t>(kSize));
+    EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{0x11}),
+              static_cast<ptrdiff_t>(kStrandedSize));
   }
   EXPECT_TRUE(Eventually([] { return device().open_contexts() == 2; })) << device().open_contexts();
 }
 
 TEST_P(StrandedTest, SoDoesAWindowThatStays) {
-  Listen(WriteOnAndOn);
+  Listen(WriteUntilItFails);
   auto peer = Connect();
-  Bytes memory(kSize);
+  Bytes memory(kStrandedSize);
   auto region = Register(memory);
   ASSERT_TRUE(Call(*peer, "connects").ok());
   device().RefuseToFreeWindows(EIO);
@@ -73,7 +74,7 @@ TEST_P(StrandedTest, SoDoesAWindowThatStays) {
   EXPECT_EQ(left, 0);
   device().RefuseToFreeWindows(0);
   ASSERT_TRUE(Eventually([&] { return Call(*peer, "goes on").ok(); }));
-  EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{0x11}), static_cast<ptrdiff_t>(kSize));
+  EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{0x11}), static_cast<ptrdiff_t>(kStrandedSize));
 }
 
 // What was posted for a server's handler is its memory too. Here a read waits behind a reply that the
@@ -106,7 +107,7 @@ TEST_P(StrandedTest, AServersTransferEndsWhenItsDeviceIsClosed) {
   });
   auto peer = Connect();
   ASSERT_TRUE(Call(*peer, "connects").ok());
-  Bytes memory(kSize);
+  Bytes memory(kStrandedSize);
   auto region = Register(memory);
   device().RefuseToDestroy(EIO);
   CallRequest waits;
@@ -114,7 +115,7 @@ TEST_P(StrandedTest, AServersTransferEndsWhenItsDeviceIsClosed) {
   std::atomic<bool> ended = false;
   Spawn(executor(), peer->Call(std::move(waits), 300ms), [&ended](const auto&) { ended = true; });
   ASSERT_TRUE(Eventually([&] { return state.waits.load(); }));
-  EXPECT_FALSE(Call(*peer, "", CallMemory::kGetSource, {{region, 0, kSize}}, 300ms).ok());
+  EXPECT_FALSE(Call(*peer, "", CallMemory::kGetSource, {{region, 0, kStrandedSize}}, 300ms).ok());
   ASSERT_TRUE(Eventually([&] { return state.left >= 0 && ended; }));
   EXPECT_EQ(state.left, 0);
   device().RefuseToDestroy(0);
