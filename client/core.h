@@ -266,8 +266,8 @@ class Core final : public FileSystem {
   Listing ListKnown(Inode& directory);
   std::vector<DirEntry> ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
                                size_t limit, bool plus);
-  void NoteScan(FileHandle& directory, uint64_t cookie, const std::vector<DirEntry>& entries, bool kept,
-                bool end);
+  void NoteScan(FileHandle& directory, FillToken token, uint64_t cookie, const std::vector<DirEntry>& entries,
+                bool kept, bool end);
   Task<Status> Remove(const Caller& caller, Fid parent, std::string name, bool directory);
   void BeginRemoval(const InodePtr& inode, bool* keep_open);
   void EndRemoval(const InodePtr& inode);

@@ -116,7 +116,9 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
   InodePtr inode = LearnEntry(reply->entry());
   {
     std::lock_guard guard(inode->mutex);
-    if (made_directory) inode->names.SetComplete();  // nothing is in it but what we shall make
+    // Nothing is in it but what we shall make. What another operation has made in it already may be
+    // forgotten.
+    if (made_directory && inode->attr.change() == reply->entry().attr().change()) inode->names.SetComplete();
     inode->mutation = session_->mutations();
   }
   lock.Set(inode->fid);

@@ -61,7 +61,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
     if (kept) kept = FillListed(inode, token, entry.name, entry.fid);
     entries.push_back(std::move(entry));
   }
-  if (cached()) NoteScan(*directory, cookie, entries, kept, reply.readdir().end());
+  if (cached()) NoteScan(*directory, token, cookie, entries, kept, reply.readdir().end());
   if (!cached()) {
     std::lock_guard lock(inode.mutex);
     directory->scan_whole = false;
@@ -111,13 +111,13 @@ std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<Listed>& 
 }
 
 // After the last batch of an unbroken scan all names are known.
-void Core::NoteScan(FileHandle& directory, uint64_t cookie, const std::vector<DirEntry>& entries, bool kept,
-                    bool end) {
+void Core::NoteScan(FileHandle& directory, FillToken token, uint64_t cookie,
+                    const std::vector<DirEntry>& entries, bool kept, bool end) {
   Inode& inode = *directory.inode;
   std::lock_guard lock(inode.mutex);
   if (cookie == 0) {
     directory.scan_whole = true;
-    directory.scan_drops = inode.names.drops();
+    directory.scan_drops = token.drops;  // names may have gone since: those of this batch, too
   } else if (cookie != directory.scan_cookie) {
     directory.scan_whole = false;
   }

@@ -144,7 +144,7 @@ NameKnown FindName(Inode& directory, const std::string& name) {
 
 FillToken BeginFill(Inode& directory) {
   std::lock_guard lock(directory.mutex);
-  return {directory.version, directory.changing == 0};
+  return {directory.version, directory.changing == 0, directory.names.drops()};
 }
 
 void FillName(Inode& directory, FillToken token, const std::string& name, Fid fid) {

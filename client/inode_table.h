@@ -67,6 +67,7 @@ NameKnown FindName(Inode& directory, const std::string& name);
 struct FillToken {
   uint64_t version = 0;
   bool quiet = false;
+  uint64_t drops = 0;  // DirectoryNames::drops then
 };
 FillToken BeginFill(Inode& directory);
 // Null fid: the name does not exist.

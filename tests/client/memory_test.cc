@@ -236,5 +236,23 @@ TEST_F(Memory, ADirectoryLargerThanTheLimitIsMadeListedAndRemoved) {
   EXPECT_TRUE(c().Await(c().fs().Rmdir(c().caller, kRootFid, "d")).ok());
 }
 
+// Room for fewer inodes than one answer brings: what is lost on the way was not read.
+TEST(LittleMemory, AListingThatDrivesItselfOutIsNotTakenForWhole) {
+  constexpr int kNames = 90;
+  HarnessOptions options;
+  options.client.known_bytes = 64 * kKiB;
+  Harness harness(options);
+  auto client = harness.Mount();
+  const Fid directory = client->Mkdir("d");
+  auto name = [](int i) { return "f" + std::to_string(i); };
+  for (int i = 0; i < kNames; ++i)
+    EXPECT_TRUE(
+        client->Await(client->fs().Mknod(client->caller, directory, name(i), S_IFREG | 0644, 0)).ok());
+  ASSERT_TRUE(client->Unmount().ok());
+  client = harness.Mount();
+  EXPECT_EQ(client->List(directory).size(), static_cast<size_t>(kNames));
+  for (int i = 0; i < kNames; ++i) EXPECT_TRUE(client->Lookup(name(i), directory).ok()) << i;
+}
+
 }  // namespace
 }  // namespace nacre::client
