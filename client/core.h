@@ -230,13 +230,16 @@ class Core final : public FileSystem {
   Task<Status> SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename);
   bool MayAnswerEarly() const { return names_behind_ && LeasesGood(); }
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
+  void RetireIfGone(Inode& inode);
   void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   void Distrust(const BehindChange& change, const Status& why);
 
   // --- what is known (lookup.cc) ---
   Duration PromiseNow() const;
   Known MakeKnown(Inode& inode);
-  Known Learn(const proto::Attr& attr);            // under the lease: keeps it
+  Known Learn(const proto::Attr& attr);  // under the lease: keeps it
+  // The same of one of many; there may be no room to keep it (InodeTable::GetListed).
+  Known LearnListed(const proto::Attr& attr, uint64_t began, bool* kept);
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
   Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);

@@ -29,10 +29,15 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   CO_RETURN_IF_ERROR(CheckHandle(*directory));
   Inode& inode = *directory->inode;
   Listing listing;
+  uint64_t began = 0;
   if (cookie == 0 && cached()) listing = ListKnown(inode);
   {
+    const uint64_t now = inodes_->Now();
+    (void)inodes_->Find(inode.fid);  // it is used
     std::lock_guard lock(inode.mutex);
     if (cookie == 0) directory->listing = listing;
+    if (cookie == 0) directory->scan_began = now;
+    began = directory->scan_began;
     if (cookie < kMostCounted) listing = directory->listing;
   }
   if (listing != nullptr) co_return ListOn(inode, *listing, cookie, limit, plus);
@@ -55,7 +60,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
     entry.cookie = found.cookie();
     entry.name = std::move(*found.mutable_name());
     if (found.has_attr()) {
-      Known known = Learn(found.attr());
+      Known known = LearnListed(found.attr(), began, &kept);
       if (plus) entry.known = std::move(known);
     }
     if (kept) kept = FillListed(inode, token, entry.name, entry.fid);

@@ -130,6 +130,7 @@ struct Inode {
   // InodeTable's place for it, guarded by its mutex.
   Inode* older = nullptr;
   Inode* newer = nullptr;
+  uint64_t used = 0;  // when, by the table's count of uses
 
   // With the mutex held:
   bool inline_dirty() const { return inline_dirty_begin < inline_dirty_end; }
@@ -203,6 +204,7 @@ class FileHandle {
 
   // Directories: the entries as they were when this handle began to list them here. Guarded by inode->mutex.
   Listing listing;
+  uint64_t scan_began = 0;  // InodeTable::Now; guarded by inode->mutex
   // Directories: whether this handle has read all entries up to `scan_cookie` with nothing missed. Guarded by
   // inode->mutex.
   bool scan_whole = false;

@@ -21,6 +21,7 @@ void InodeTable::Append(Inode* inode) {
   inode->older = newest_;
   (newest_ != nullptr ? newest_->newer : oldest_) = inode;
   newest_ = inode;
+  inode->used = ++uses_;
 }
 
 void InodeTable::Remove(Inode* inode) {
@@ -31,40 +32,69 @@ void InodeTable::Remove(Inode* inode) {
 }
 
 void InodeTable::Touch(Inode* inode) {
-  if (inode == newest_) return;
   Remove(inode);
   Append(inode);
 }
 
-InodePtr InodeTable::Find(Fid fid) {
-  std::lock_guard lock(mutex_);
+InodePtr InodeTable::FindLocked(Fid fid) {
   auto it = inodes_.find(fid);
   if (it == inodes_.end()) return nullptr;
   Touch(it->get());
   return *it;
 }
 
-InodePtr InodeTable::Get(Fid fid) {
-  std::vector<InodePtr> dropped;  // destroyed outside of the mutex
-  std::lock_guard lock(mutex_);
-  auto it = inodes_.find(fid);
-  if (it != inodes_.end()) Touch(it->get());
-  InodePtr inode = it != inodes_.end() ? *it : nullptr;
-  Trim(&dropped);
-  if (inode != nullptr) return inode;
-  inode = std::make_shared<Inode>(fid, cache_, budget_);
+InodePtr InodeTable::Make(Fid fid) {
+  auto inode = std::make_shared<Inode>(fid, cache_, budget_);
   inodes_.insert(inode);
   Append(inode.get());
   return inode;
 }
 
+InodePtr InodeTable::Find(Fid fid) {
+  std::lock_guard lock(mutex_);
+  return FindLocked(fid);
+}
+
+InodePtr InodeTable::Get(Fid fid) {
+  std::vector<InodePtr> dropped;  // destroyed outside of the mutex
+  std::lock_guard lock(mutex_);
+  InodePtr inode = FindLocked(fid);
+  Trim(UINT64_MAX, &dropped);
+  return inode != nullptr ? inode : Make(fid);
+}
+
+InodePtr InodeTable::GetListed(Fid fid, uint64_t began) {
+  std::vector<InodePtr> dropped;
+  std::lock_guard lock(mutex_);
+  InodePtr inode = FindLocked(fid);
+  if (inode != nullptr) return inode;
+  Trim(began, &dropped);
+  return budget_->Exceeded() ? nullptr : Make(fid);
+}
+
+uint64_t InodeTable::Now() {
+  std::lock_guard lock(mutex_);
+  return uses_;
+}
+
+void InodeTable::Retire(Inode& inode) {
+  std::lock_guard lock(mutex_);
+  auto it = inodes_.find(inode.fid);
+  if (it == inodes_.end() || it->get() != &inode || oldest_ == &inode) return;
+  Remove(&inode);
+  inode.newer = std::exchange(oldest_, &inode);
+  inode.newer->older = &inode;
+  inode.used = 0;
+}
+
 // Looks at a few only, so that its cost does not grow with the table.
-void InodeTable::Trim(std::vector<InodePtr>* out) {
+void InodeTable::Trim(uint64_t began, std::vector<InodePtr>* out) {
   bool dropped = false;
   for (int i = 0; i < kTrimSteps && budget_->Exceeded() && budget_->ContentsGoFirst(); ++i)
     dropped = DropContents() || dropped;
   if (dropped) return;
-  for (int i = 0; i < kTrimSteps && budget_->Exceeded(); ++i) {
+  for (int i = 0; i < kTrimSteps && budget_->Exceeded() && oldest_ != nullptr; ++i) {
+    if (oldest_->used > began) return;
     if (InodePtr gone = DropOldest()) out->push_back(std::move(gone));
   }
 }
@@ -88,7 +118,6 @@ bool InodeTable::DropContents() {
 // counts as used. Null: it stays.
 InodePtr InodeTable::DropOldest() {
   Inode* oldest = oldest_;
-  if (oldest == nullptr) return nullptr;
   auto it = inodes_.find(oldest->fid);
   if (!Disposable(*it)) {
     Touch(oldest);

@@ -25,6 +25,14 @@ class InodeTable {
 
   InodePtr Get(Fid fid);   // made if need be
   InodePtr Find(Fid fid);  // null: not known
+  // For one of many that a listing brings. Null: it is not known, and there would be room only in place of
+  // what has been used since the listing began (Now). Else who goes through a directory that does not fit
+  // would lose each inode before he comes to it.
+  InodePtr GetListed(Fid fid, uint64_t began);
+  uint64_t Now();
+
+  // Nobody will ask for it any more: it goes before all others.
+  void Retire(Inode& inode);
 
   std::vector<InodePtr> All();
   size_t count();
@@ -48,7 +56,10 @@ class InodeTable {
   void Append(Inode* inode);
   void Remove(Inode* inode);
   void Touch(Inode* inode);  // it is used just now
-  void Trim(std::vector<InodePtr>* out);
+  InodePtr FindLocked(Fid fid);
+  InodePtr Make(Fid fid);
+  // Lets go what has not been used since `began`, as long as the budget is exceeded.
+  void Trim(uint64_t began, std::vector<InodePtr>* out);
   bool DropContents();
   InodePtr DropOldest();
 
@@ -56,6 +67,7 @@ class InodeTable {
   const std::shared_ptr<MemoryBudget> budget_;
   std::mutex mutex_;
   absl::flat_hash_set<InodePtr, ByFid, ByFid> inodes_;
+  uint64_t uses_ = 0;
   Inode* oldest_ = nullptr;  // longest unused
   Inode* newest_ = nullptr;
   Inode* contents_ = nullptr;  // where DropContents goes on; null: at the oldest

@@ -32,6 +32,17 @@ Known Core::Learn(const proto::Attr& attr) {
   return MakeKnown(*inode);
 }
 
+Known Core::LearnListed(const proto::Attr& attr, uint64_t began, bool* kept) {
+  if (!cached()) return {attr, Duration(0)};
+  InodePtr inode = inodes_->GetListed(FromProto(attr.fid()), began);
+  if (inode == nullptr) {
+    *kept = false;
+    return {attr, Duration(0)};
+  }
+  LearnFile(*inode, attr, nullptr, nullptr);
+  return MakeKnown(*inode);
+}
+
 void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout,
                      const std::string* data) {
   std::lock_guard lock(inode.mutex);

@@ -133,7 +133,12 @@ Core::Settling::~Settling() {
 // behind_mutex_ is held.
 void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change) {
   SetCaller(caller, &request);
-  queue_->Push(epoch_, std::move(request), [this, change](const Reply& reply) { EndBehind(change, reply); });
+  queue_->Push(epoch_, std::move(request), [this, change](const Reply& reply) {
+    EndBehind(change, reply);
+    for (const InodePtr& inode : {change.inode, change.replaced}) {
+      if (inode != nullptr) RetireIfGone(*inode);
+    }
+  });
   early_answered_ = queue_->pushed();
   const uint64_t mutations = session_->mutations();
   for (const InodePtr& inode : {change.inode, change.directory, change.new_directory, change.replaced}) {
@@ -141,6 +146,14 @@ void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, Behi
     std::lock_guard lock(inode->mutex);
     inode->mutation = mutations;
   }
+}
+
+void Core::RetireIfGone(Inode& inode) {
+  {
+    std::lock_guard lock(inode.mutex);
+    if (!inode.gone) return;
+  }
+  inodes_->Retire(inode);
 }
 
 // The MDS has come to it. Its attributes are known here already; a file's layout is news.

@@ -45,6 +45,7 @@ void Core::AfterRemoval(const proto::Attr& attr, bool kept) {
   }
   if (!unused) return;
   DiscardData(*inode);
+  inodes_->Retire(*inode);
   if (kept) Background(CloseAtMds(std::move(inode), 0, false, epoch_));
 }
 

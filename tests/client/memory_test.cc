@@ -254,5 +254,28 @@ TEST(LittleMemory, AListingThatDrivesItselfOutIsNotTakenForWhole) {
   for (int i = 0; i < kNames; ++i) EXPECT_TRUE(client->Lookup(name(i), directory).ok()) << i;
 }
 
+// What a listing has brought is still there when whoever made it comes to it, as far as there was room.
+TEST_F(Memory, RemovingADirectoryThatDoesNotFitAsksForTheRestOnly) {
+  constexpr int kNames = 1500;
+  const Fid directory = c().Mkdir("d");
+  for (int i = 0; i < kNames; ++i)
+    EXPECT_TRUE(
+        c().Await(c().fs().Mknod(c().caller, directory, "f" + std::to_string(i), S_IFREG | 0644, 0)).ok());
+  MountAgain();
+  EXPECT_TRUE(c().Lookup("d").ok());
+  const std::vector<std::string> names = c().List(directory);
+  ASSERT_EQ(names.size(), static_cast<size_t>(kNames));
+  const auto fit = static_cast<int>(c().fs().Look().inodes);
+  EXPECT_GT(fit, 300);
+  EXPECT_LT(fit, 1000);
+  c().requests.clear();
+  for (int i = 0; i < kNames; ++i) {
+    const std::string name = "f" + std::to_string(i);
+    EXPECT_TRUE(c().Lookup(name, directory).ok());
+    EXPECT_TRUE(c().Await(c().fs().Unlink(c().caller, directory, name)).ok());
+  }
+  EXPECT_LE(c().requests["lookup"], kNames - fit + 20);
+}
+
 }  // namespace
 }  // namespace nacre::client
