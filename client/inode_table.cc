@@ -1,5 +1,7 @@
 #include "client/inode_table.h"
 
+#include <malloc.h>
+
 namespace nacre::client {
 namespace {
 
@@ -56,6 +58,7 @@ InodePtr InodeTable::Find(Fid fid) {
 }
 
 InodePtr InodeTable::Get(Fid fid) {
+  if (budget_->MuchWasLetGo()) malloc_trim(0);
   std::vector<InodePtr> dropped;  // destroyed outside of the mutex
   std::lock_guard lock(mutex_);
   InodePtr inode = FindLocked(fid);

@@ -23,9 +23,9 @@ class MemoryBudget {
     return std::clamp<uint64_t>(cache_bytes, 64 << 20, 512 << 20);
   }
 
-  void CountInodes(int64_t bytes) { inodes_ += static_cast<uint64_t>(bytes); }
-  void CountNames(int64_t bytes) { names_ += static_cast<uint64_t>(bytes); }
-  void CountContents(int64_t bytes) { contents_ += static_cast<uint64_t>(bytes); }
+  void CountInodes(int64_t bytes) { Count(inodes_, bytes); }
+  void CountNames(int64_t bytes) { Count(names_, bytes); }
+  void CountContents(int64_t bytes) { Count(contents_, bytes); }
 
   uint64_t names() const { return names_; }
   uint64_t contents() const { return contents_; }
@@ -35,14 +35,28 @@ class MemoryBudget {
   // The bytes of small files give way before attributes and names do: one request brings them back when the
   // file is opened. But a quarter of the budget is theirs.
   bool ContentsGoFirst() const { return contents_ > limit_ / 4; }
+  // Whether so much has been let go since this was true the last time that malloc should give back what it
+  // keeps of it. It keeps that in several arenas, each of them for some threads: memory that one thread lets
+  // go is not what another one gets, and each arena would grow to the whole budget.
+  bool MuchWasLetGo() {
+    constexpr uint64_t kWorthIt = 16 << 20;
+    uint64_t bytes = let_go_;
+    return bytes >= std::max(limit_ / 4, kWorthIt) && let_go_.compare_exchange_strong(bytes, 0);
+  }
   // More names of one directory are not kept.
   uint64_t most_names() const { return limit_ / 4; }
 
  private:
+  void Count(std::atomic<uint64_t>& kind, int64_t bytes) {
+    kind += static_cast<uint64_t>(bytes);
+    if (bytes < 0) let_go_ += static_cast<uint64_t>(-bytes);
+  }
+
   const uint64_t limit_;
   std::atomic<uint64_t> inodes_{0};
   std::atomic<uint64_t> names_{0};
   std::atomic<uint64_t> contents_{0};
+  std::atomic<uint64_t> let_go_{0};
 };
 
 }  // namespace nacre::client
