@@ -307,6 +307,7 @@ class Core final : public FileSystem {
   Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
                            uint64_t size);
   Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,

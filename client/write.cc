@@ -363,9 +363,14 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
 }
 
 Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
-  InodePtr inode = handle->inode;
-  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(offset, offset + size, true);
+  RangeLock::Guard range = co_await handle->inode->range.LockUnlessCancelled(offset, offset + size, true);
   if (!range) co_return GivenUp();
+  co_return co_await WriteLocked(handle, offset, pieces, size);
+}
+
+// The range is locked.
+Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+  InodePtr inode = handle->inode;
   LayoutPtr stale;
   for (int attempt = 0;; ++attempt) {
     LayoutPtr layout;
@@ -439,8 +444,9 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   co_return OkStatus();
 }
 
-// Inline, or at bytes at the end that the MDS gives out. EFBIG, ESTALE: the file has changed its form
-// meanwhile.
+// Inline, or at bytes at the end that the MDS gives out (docs/decisions/0060-appends.md). From then on they
+// read as zeros until they are written: so whoever has got them does not give up any more. EFBIG, ESTALE: the
+// file has changed its form meanwhile.
 Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
@@ -458,7 +464,9 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
   request.mutable_append()->set_length(size);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.append().attr(), nullptr, nullptr);
-  co_return co_await WriteThrough(handle, reply.append().offset(), pieces, size);
+  const uint64_t offset = reply.append().offset();
+  RangeLock::Guard range = co_await inode->range.Lock(offset, offset + size, true);
+  co_return co_await WriteLocked(handle, offset, pieces, size);
 }
 
 Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {
