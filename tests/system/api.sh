@@ -10,11 +10,13 @@ chmod 755 "$work" # others run what is installed here
 
 install_it() {
   cmake --install "$repository/build" --prefix "$prefix"
-  ! grep -rn "$repository" "$prefix"/lib*/pkgconfig "$prefix"/lib*/cmake "$prefix/include"
+  fails grep -rn "$repository" "$prefix"/lib*/pkgconfig "$prefix"/lib*/cmake "$prefix/include"
 }
 
 shows_only_its_own() {
-  ! nm -D --defined-only "$prefix"/lib*/libnacre.so.0 | grep -v ' nacre_.*@@NACRE_0$' | grep -v ' A NACRE_0$'
+  local foreign
+  foreign=$(nm -D --defined-only "$prefix"/lib*/libnacre.so.0 | grep -v " nacre_.*@@NACRE_0$" | grep -v " A NACRE_0$" || true)
+  [[ -z $foreign ]] || { echo "other symbols: $foreign"; return 1; }
 }
 
 build_c() {
@@ -44,7 +46,7 @@ reads() {
 }
 
 too_old() {
-  ! NACRE_FAKE_CUDA=driver=11000 "$work/reads_c" "$here/striped" "$work/out" --gpu 2>"$work/refused"
+  NACRE_FAKE_CUDA=driver=11000 fails "$work/reads_c" "$here/striped" "$work/out" --gpu 2>"$work/refused"
   grep -q 'Bad address.*driver is too old.*11.0' "$work/refused"
 }
 
@@ -126,7 +128,7 @@ rights() {
   echo "for all" >"$here/open" && chmod 644 "$here/open"
   echo "for root" >"$here/closed" && chmod 600 "$here/closed"
   [[ $(setpriv --reuid=65534 --regid=65534 --clear-groups "$work/examples/nacre_example_hello" "$here/open" 2>/dev/null) == "for all" ]]
-  ! setpriv --reuid=65534 --regid=65534 --clear-groups "$work/examples/nacre_example_hello" "$here/closed" 2>"$work/refused"
+  fails setpriv --reuid=65534 --regid=65534 --clear-groups "$work/examples/nacre_example_hello" "$here/closed" 2>"$work/refused"
   grep -qi 'permission\|denied\|may not' "$work/refused"
 }
 
@@ -136,7 +138,7 @@ beside_nacre_local() {
   "$bin/nacre" local --dir "$local_dir" --mount "$work/local.mnt" --osts 4 --daemon
   make_striped "$work/local.mnt/striped"
   reads "$work/reads_c" "$work/local.mnt/striped" "" 7654321
-  ! "$work/reads_c" / "$work/out" 2>"$work/refused"
+  fails "$work/reads_c" / "$work/out" 2>"$work/refused"
   grep -q 'not on a Nacre mount' "$work/refused"
   "$bin/nacre" stop --dir "$local_dir"
 }

@@ -28,7 +28,7 @@ PYTHON
 }
 
 df_right_after_enospc() {
-  ! dd if=/dev/zero of="$here/full" bs=1M count=2000 conv=fsync status=none
+  fails dd if=/dev/zero of="$here/full" bs=1M count=2000 conv=fsync status=none
   nacre df --mds "$mds" | tee "$work/df.text"
   grep -qE '^OST.* (9[0-9]|100)%' "$work/df.text"
   rm "$here/full"
@@ -43,9 +43,9 @@ paths_are_found() {
   fid=$(nacre getstripe "$here/a/b/file" | sed -n 's/^ *fid //p')
   nacre path "$fid" --mds "$mds" | sort >"$work/paths"
   diff "$work/paths" <(printf '%s\n' "/${here##*/}/a/b/file" "/${here##*/}/link" | sort)
-  ! nacre path '[0x77:0x1:0x0]' --mds "$mds" 2>"$work/said"
+  fails nacre path '[0x77:0x1:0x0]' --mds "$mds" 2>"$work/said"
   grep -q 'no file has the FID' "$work/said"
-  ! nacre path nonsense --mds "$mds" 2>"$work/said"
+  fails nacre path nonsense --mds "$mds" 2>"$work/said"
   grep -q "'nonsense' is no FID" "$work/said"
 }
 
@@ -63,11 +63,11 @@ a_flipped_byte() {
   printf X | dd of="${place%:*}" bs=1 seek=$((${place##*:} + 3)) conv=notrunc status=none
   "$loopback" up "$cluster" "$mount" >/dev/null
   nacre status --mds "$mds" >/dev/null
-  ! cat "$here/flipped" >/dev/null 2>&1
+  fails cat "$here/flipped" >/dev/null 2>&1
   wait_for 10 "the problem in nacre status" problem_shown
 }
 problem_shown() {
-  ! nacre status --mds "$mds" >"$work/status"
+  fails nacre status --mds "$mds" >"$work/status"
   grep -qE "problem: .*OST [0-9].* object [0-9a-f.]+ .*\(/${here##*/}/flipped\)" "$work/status"
 }
 
@@ -77,7 +77,7 @@ a_client_is_evicted() {
   [[ $name == *":$mount" ]]
   nacre evict "$name" --mds "$mds" | grep -q "evicted $name"
   grep -q 'an administrator asked for it' "$cluster/log/mds.log"
-  ! nacre evict nobody --mds "$mds" 2>"$work/said"
+  fails nacre evict nobody --mds "$mds" 2>"$work/said"
   grep -q "no client is called 'nobody'" "$work/said"
 }
 
@@ -95,7 +95,7 @@ a_damaged_table() {
   "$loopback" start "$cluster" mds
   "$loopback" start "$cluster" client.1 || true
   ls -lR "$mount" >/dev/null 2>&1 || true
-  ! nacre status --mds "$mds" >"$work/status"
+  fails nacre status --mds "$mds" >"$work/status"
   grep -q 'problem: .*mdt is damaged' "$work/status"
   grep -q ' E mds .*mdt is damaged' "$cluster/log/mds.log"
 }

@@ -165,6 +165,11 @@ step() {
   echo "  ok  $text ($((SECONDS - start)) s)"
 }
 
+# fails COMMAND…: the command has to end with an error. (`set -e` does not look at `! COMMAND`.)
+fails() {
+  ! "$@" || { echo "no error from: $*"; return 1; }
+}
+
 # note TEXT: what was left out and why; shown, but neither a success nor a failure.
 note() { echo "  --  $*"; }
 

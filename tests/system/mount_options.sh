@@ -29,14 +29,14 @@ nosuid_and_nodev() {
   mounted_with nosuid,nodev
   has_flag "$other" nosuid
   has_flag "$other" nodev
-  ! as_nobody "$other/${here##*/}/id" | grep -q euid=0
-  ! cat "$other/${here##*/}/null"
+  fails grep -q euid=0 <<<"$(as_nobody "$other/${here##*/}/id")"
+  fails cat "$other/${here##*/}/null"
   umount.fuse.nacre "$other"
 }
 
 noexec() {
   mounted_with noexec
-  ! "$other/${here##*/}/id"
+  fails "$other/${here##*/}/id"
   umount.fuse.nacre "$other"
 }
 
@@ -51,7 +51,7 @@ remounts() {
   "$helper" "$address" "$other" -o remount,ro,nosuid
   has_flag "$other" ro
   has_flag "$other" nosuid
-  ! touch "$other/${here##*/}/file"
+  fails touch "$other/${here##*/}/file"
   "$helper" "$address" "$other" -o rw,remount,suid
   touch "$other/${here##*/}/file"
   as_nobody "$other/${here##*/}/id" | grep -q euid=0
@@ -61,18 +61,18 @@ remounts() {
 refusals() {
   local option
   for option in strictatime lazytime sync dirsync remount,strictatime; do
-    ! mounted_with "$option" >"$work/said" 2>&1
+    fails mounted_with "$option" >"$work/said" 2>&1
     grep -q "option '${option#remount,}' is not supported: ." "$work/said"
   done
-  ! mounted_with nosiud >"$work/said" 2>&1
+  fails mounted_with nosiud >"$work/said" 2>&1
   grep -q "unknown option 'nosiud'" "$work/said"
-  ! mountpoint -q "$other"
+  fails mountpoint -q "$other"
 }
 
 silent() {
   mounted_with ro >"$work/said" 2>&1
   [[ ! -s $work/said ]] || { cat "$work/said"; return 1; }
-  ! touch "$other/file"
+  fails touch "$other/file"
   umount.fuse.nacre "$other"
 }
 

@@ -38,7 +38,7 @@ killed_in_between() {
 }
 
 fails_clearly() {
-  ! timeout 60 dd if="$here/large" of=/dev/null bs=64k count=16 2>"$work/dd.log"
+  fails timeout 60 dd if="$here/large" of=/dev/null bs=64k count=16 2>"$work/dd.log"
   grep -qi 'not supported\|Input/output error' "$work/dd.log"
 }
 

@@ -30,8 +30,8 @@ loopback_parts() {
 
 gpu_sizes() {
   says 2 "--size '3X': a whole number with M or G" "$repository/bench/gpu" --size 3X
-  ! NACRE_BIN=$work/none "$repository/bench/gpu" --quick >"$work/said" 2>&1 # there are no programs, but its arithmetic is right
-  ! grep -qiE 'syntax|unbound|arithmetic' "$work/said"
+  NACRE_BIN=$work/none fails "$repository/bench/gpu" --quick >"$work/said" 2>&1 # there are no programs, but its arithmetic is right
+  fails grep -qiE 'syntax|unbound|arithmetic' "$work/said"
 }
 
 step "deploy/loopback: help, and mistakes" loopback_alone

@@ -27,7 +27,7 @@ unmount_and_look() {
   write_much
   "$@" "$mount"
   is_gone "$pid" || { echo "the client (process $pid) is still at work after: $*"; return 1; }
-  ! mountpoint -q "$mount"
+  fails mountpoint -q "$mount"
   "$loopback" kill "$cluster" mds # whatever was on its way after the answer is lost
   "$loopback" start "$cluster" mds
   "$loopback" start "$cluster" client.1
@@ -73,7 +73,7 @@ while_writing() {
   echo "$pid" >>"$work/pids"
   wait_for 10 "the first line" test -s "$here/log"
   timeout 100 "$repository/deploy/umount.fuse.nacre" -l "$mount"
-  ! mountpoint -q "$mount"
+  fails mountpoint -q "$mount"
   "$loopback" start "$cluster" client.1
   kill "$pid" 2>/dev/null || true
   rm -f "$here/log"
@@ -91,7 +91,7 @@ with_helper_installed() {
 
 busy_is_said() {
   exec 7>"$here/open"
-  ! "$repository/deploy/umount.fuse.nacre" "$mount" 2>"$work/said"
+  fails "$repository/deploy/umount.fuse.nacre" "$mount" 2>"$work/said"
   grep -q "using it" "$work/said"
   exec 7>&-
   mountpoint -q "$mount"
@@ -114,7 +114,7 @@ step "a lazy unmount while a program writes" while_writing
 if unshare --mount true 2>/dev/null; then
   step "a copy in another namespace is named" copy_elsewhere
 fi
-export -f with_helper_installed unmount_and_look write_much check_all client_pid is_gone
+export -f fails with_helper_installed unmount_and_look write_much check_all client_pid is_gone
 export loopback cluster repository work mount here
 "$loopback" stop "$cluster" client.1 # or its mount would live on in the namespace
 if unshare --mount true 2>/dev/null; then
