@@ -36,6 +36,8 @@ constexpr uint64_t kLowSpace = 4 << 20;  // beyond the reserve: from here on eve
 
 rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
 
+uint64_t FreeBytes(const struct statvfs& fs) { return uint64_t{fs.f_bavail} * fs.f_frsize; }
+
 bool Mentions(const std::string& text, std::string_view what) { return text.find(what) != std::string::npos; }
 
 // RocksDB reports errno only inside its messages.
@@ -232,7 +234,7 @@ class RocksKv : public KvStore {
     Space space;
     struct statvfs fs;
     if (statvfs(directory_.c_str(), &fs) == 0) {
-      uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+      const uint64_t free = FreeBytes(fs);
       space.total_bytes = uint64_t{fs.f_blocks} * fs.f_frsize;
       space.free_bytes = free > options_.reserve_bytes ? free - options_.reserve_bytes : 0;
     }
@@ -294,7 +296,7 @@ class RocksKv : public KvStore {
     Status status = TryWrite(batch);
     if (status.ok() || !failed_) return status;
     if (!log) log.lock();
-    return Reopen() ? TryWrite(batch) : status;
+    return !failed_ || Reopen() ? TryWrite(batch) : status;  // a sync may have opened it again meanwhile
   }
 
   Status TryWrite(rocksdb::WriteBatch* batch) {
@@ -312,7 +314,7 @@ class RocksKv : public KvStore {
     if (upto == synced_) return OkStatus();
     std::unique_lock log(log_, std::defer_lock);
     if (low_ || failed_) log.lock();
-    if (failed_) Reopen();
+    if (failed_ && log) Reopen();
     std::shared_lock open(open_);
     RETURN_IF_ERROR(CheckOpen());
     if (failed_) return Failure();
@@ -342,7 +344,7 @@ class RocksKv : public KvStore {
     if (!low_ && now - checked_ < kSpaceCheckEvery) return OkStatus();
     struct statvfs fs;
     if (statvfs(directory_.c_str(), &fs) != 0) return OkStatus();
-    uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+    const uint64_t free = FreeBytes(fs);
     low_ = free < options_.reserve_bytes + kLowSpace;
     checked_ = now;
     if (!low_) told_ = kToldAtMost;
@@ -381,14 +383,13 @@ class RocksKv : public KvStore {
     db_.reset();
   }
 
-  // What was committed is in the log, and is there again; the record that could not be written is cut off.
-  // The caller holds log_. At most once a second, and not without some room: opening writes, too.
+  // Opens the database anew: the log has all that was committed, and loses the record that could not be
+  // written. The caller holds log_. At most once a second, and not without some room: opening writes, too.
   bool Reopen() {
     const Duration now = RealClock().Now();
     struct statvfs fs;
     if (now - reopened_ < kReopenEvery || statvfs(directory_.c_str(), &fs) != 0) return false;
-    uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
-    if (free < options_.reserve_bytes / 4 + kLowSpace) return false;
+    if (FreeBytes(fs) < options_.reserve_bytes / 4 + kLowSpace) return false;
     reopened_ = now;
     std::unique_lock open(open_);
     CloseLocked();
