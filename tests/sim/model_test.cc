@@ -129,28 +129,27 @@ TEST_F(ModelTest, AnUnansweredChangeMayHaveHappenedBehindAllThatWasAnsweredEarly
   EXPECT_EQ(Settle(), "");
 }
 
+class ModelOrderTest : public ModelTest {
+ protected:
+  // b, which was removed early, is found to be there again; so is a link that its client asked for behind
+  // that.
+  ModelOrderTest() {
+    const InodeId file = Make("a");
+    const Fid fid = FidOf(file), b = FidOf(Make("b"));
+    EarlyRemove("b");
+    Unanswer(UnansweredLink(model, file, kRootInode, "c"));
+    FindRoot({{"a", fid}, {"b", b}, {"c", fid}});
+    Found(fid, kFile, 2);
+    Found(b, kFile, 1);
+  }
+};
+
 // The client asks the MDS only when it has done what was answered early.
-TEST_F(ModelTest, AnUnansweredChangeIsNotDoneWithoutWhatWasAnsweredBefore) {
-  const InodeId file = Make("a");
-  const Fid fid = FidOf(file), b = FidOf(Make("b"));
-  EarlyRemove("b");
-  Unanswer(UnansweredLink(model, file, kRootInode, "c"));
-  FindRoot({{"a", fid}, {"b", b}, {"c", fid}});
-  Found(fid, kFile, 2);
-  Found(b, kFile, 1);
-  EXPECT_NE(Settle(), "");
-}
+TEST_F(ModelOrderTest, AnUnansweredChangeIsNotDoneWithoutWhatWasAnsweredBefore) { EXPECT_NE(Settle(), ""); }
 
 // What waits while the client is evicted goes on in the session that follows.
-TEST_F(ModelTest, UnlessTheSessionOfThatHasEnded) {
-  const InodeId file = Make("a");
-  const Fid fid = FidOf(file), b = FidOf(Make("b"));
-  EarlyRemove("b");
-  Unanswer(UnansweredLink(model, file, kRootInode, "c"));
+TEST_F(ModelOrderTest, UnlessTheSessionOfThatHasEnded) {
   model.MayGoOnWithout(0);
-  FindRoot({{"a", fid}, {"b", b}, {"c", fid}});
-  Found(fid, kFile, 2);
-  Found(b, kFile, 1);
   EXPECT_EQ(Settle(), "");
 }
 

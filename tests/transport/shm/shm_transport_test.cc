@@ -16,6 +16,7 @@
 
 #include "common/host.h"
 #include "common/metrics.h"
+#include "tests/transport/shm/asking.h"
 #include "tests/transport/shm/raw_server.h"
 #include "tests/transport/tcp/raw_socket.h"
 #include "tests/transport/transport_fixture.h"
@@ -421,31 +422,8 @@ TEST_P(ShmTransportTest, AnotherUserIsNotLetIn) {
   Listen(PutFromPool(pool_));
   const std::string where = address();
   const int64_t refused = Count("server.connections_refused");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // Nothing but system calls: the other threads are not here.
-    if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(3);
-    sockaddr_un at{AF_UNIX};
-    std::memcpy(at.sun_path + 1, where.data() + 6, where.size() - 6);
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + where.size() - 6);
-    if (::connect(fd, reinterpret_cast<sockaddr*>(&at), size) != 0) ::_exit(4);
-    char text[kSetupSize];
-    char control[512];
-    iovec piece{text, sizeof text};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t got = ::recvmsg(fd, &message, 0);
-    const bool said_so = got == sizeof text && text[8] == 1;
-    ::_exit(said_so && message.msg_controllen == 0 && ::recv(fd, text, 1, 0) == 0 ? 0 : 5);
-  }
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  auto another_user = [] { return ::setgid(65534) == 0 && ::setuid(65534) == 0; };
+  EXPECT_EQ(AskAs(where, another_user), Outcome::kRefused);
   EXPECT_EQ(Count("server.connections_refused"), refused + 1);
 }
 
