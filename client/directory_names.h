@@ -32,7 +32,7 @@ class DirectoryNames {
   void Set(const std::string& name, Fid fid);
   // False: it is not kept, there are too many already.
   bool TryAdd(const std::string& name, Fid fid);
-  // What the name means is not known any more.
+  // Forgets what the name means, and that all other names are known.
   void Distrust(const std::string& name);
   void Forget();
 

@@ -48,7 +48,7 @@ ShmServerConnection::ShmServerConnection(StreamSocket socket, std::string name,
       shm_options_(shm_options) {}
 
 Task<Status> ShmServerConnection::Prepare() {
-  // Whoever sees an object server's pool can read what any file holds.
+  // A client that sees an object server's pool can read what any file holds.
   if (Status user = CheckMayTrace(fd()); !user.ok()) {
     LogWarning("data plane: refused to show memory: %s", user.message());
     count().server_refused.Add();

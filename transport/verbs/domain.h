@@ -58,8 +58,8 @@ class Domain {
   // False: it was closed before.
   bool Close();
 
-  // Whoever makes or destroys something with the device holds this meanwhile, so that it is not closed.
-  // False: it has been, and with it everything that was made.
+  // Keeps the device open while the caller makes or destroys something with it. Not to be held when a rail
+  // fails. False: it has been, and with it everything that was made.
   std::shared_lock<std::shared_mutex> Use() const;
 
  private:

@@ -36,7 +36,7 @@ class ReceiveLedger {
     size_t missing = 0;                // others are to be posted in their place
     std::vector<uint32_t> given_back;  // nobody writes into these any more
   };
-  // What has been lost since the call before. Call it about once a second.
+  // Returns what has been lost since the call before. Call it about once a second.
   Losses Look();
 
   // How many may come back although others were posted in their place.

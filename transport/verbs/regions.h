@@ -49,7 +49,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   // Registers the process's own memory with a device, before that is used for anything: if it cannot be,
   // because memory may not be locked for instance, the device is of no use to a client.
   Status RegisterOwn(const std::shared_ptr<Domain>& domain);
-  // What RegisterOwn would say; none: it would have to register something.
+  // Returns what RegisterOwn would, if that need not register anything first; else none.
   std::optional<Status> FindOwn(const Domain& domain);
   bool HasOwn();
 

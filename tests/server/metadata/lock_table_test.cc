@@ -168,8 +168,8 @@ class LockModel {
     Wake(file, ended);
   }
 
-  // Whoever waits for nothing any more has what he waits for. They are looked at in the order of their
-  // coming, until none is left that may go on: one may let in others by what he has now in a weaker way.
+  // Gives each waiter his lock once nothing is in its way. They are looked at in the order of their coming,
+  // until none is left that may go on: one may let in others by what he has now in a weaker way.
   void Wake(uint32_t file, Ended* ended) {
     for (bool some = true; some;) {
       some = false;
@@ -296,7 +296,8 @@ class LockTableModel : public testing::Test {
     Compare();
   }
 
-  // Which waits have ended, how and in which order; how many locks there are; and what is in somebody's way.
+  // The table agrees with the model on the waits that have ended, how and in which order, on the number of
+  // locks and on what is in somebody's way.
   void Compare() {
     context_.restart();
     context_.poll();
