@@ -79,10 +79,14 @@ TEST_F(BackgroundTest, WaitsForTheEndOfAProcessThatHasLetGoOfItsPidFile) {
   ASSERT_EQ(::pipe(ready), 0);
   pid_t child = ::fork();
   if (child == 0) {
-    ::signal(SIGTERM, [](int) {});
+    sigset_t term;  // blocked, so that a signal before sigwait is kept for it
+    ::sigemptyset(&term);
+    ::sigaddset(&term, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &term, nullptr);
     auto held = PidFile::Hold(path);
     if (::write(ready[1], "x", 1) != 1) ::_exit(1);
-    ::pause();
+    int signal;
+    ::sigwait(&term, &signal);
     held->reset();
     ::usleep(500'000);
     ::_exit(0);
@@ -91,7 +95,10 @@ TEST_F(BackgroundTest, WaitsForTheEndOfAProcessThatHasLetGoOfItsPidFile) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   Status status = EndProcess(path, 10);
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(::waitpid(child, nullptr, WNOHANG), child);
+  pid_t ended = ::waitpid(child, nullptr, WNOHANG);
+  EXPECT_EQ(ended, child);
+  if (ended == child) return;
+  ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
 
