@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::string_view kMagic = "NACREOST";
 constexpr uint8_t kRunUnwritten = 1;
+constexpr size_t kAnswerRecordBytes = 24;
 
 Status Malformed(std::string_view what, std::string_view why) {
   return absl::DataLossError(absl::StrCat("malformed ", AbslView(what), ": ", AbslView(why)));
@@ -238,7 +239,7 @@ Status ParseChunk(std::string_view value, Chunk* chunk) {
 
 std::string Encode(const AnswerRecord& record) {
   std::string out;
-  out.reserve(24);
+  out.reserve(kAnswerRecordBytes);
   PutLittle(&out, record.sequence);
   PutLittle(&out, record.low_water);
   PutLittle(&out, static_cast<uint64_t>(record.delta));
@@ -271,9 +272,9 @@ std::string Encode(const UndoRecord& undo) {
     PutText<uint16_t>(&out, EncodeChunk(chunk.after, chunk.changed));
   }
   if (undo.answer) {
-    PutLittle(&out, undo.answer->session);
-    PutLittle(&out, undo.answer->slot);
-    PutLittle(&out, undo.answered);
+    PutLittle(&out, undo.answer->slot.session);
+    PutLittle(&out, undo.answer->slot.slot);
+    out += Encode(undo.answer->record);
   }
   return out;
 }
@@ -299,10 +300,12 @@ StatusOr<UndoRecord> ParseUndoRecord(std::string_view value) {
     RETURN_IF_ERROR(ParseChunk(after, &chunk.after));
   }
   if (in.ok() && !in.empty()) {
-    undo.answer.emplace();
-    undo.answer->session = in.Little<uint64_t>();
-    undo.answer->slot = in.Little<uint32_t>();
-    undo.answered = in.Little<uint64_t>();
+    SlotAnswer& answer = undo.answer.emplace();
+    answer.slot.session = in.Little<uint64_t>();
+    answer.slot.slot = in.Little<uint32_t>();
+    if (in.ok() && answer.slot.slot >= kMaxAnswerSlots)
+      return Malformed("undo record", absl::StrCat("answer slot ", answer.slot.slot));
+    ASSIGN_OR_RETURN(answer.record, ParseAnswerRecord(in.Take(kAnswerRecordBytes)));
   }
   if (!in.ok() || !in.empty())
     return Malformed("undo record", absl::StrCat(value.size(), " bytes, ", count, " chunks"));

@@ -131,6 +131,11 @@ struct AnswerRecord {
 std::string Encode(const AnswerRecord& record);
 StatusOr<AnswerRecord> ParseAnswerRecord(std::string_view value);
 
+struct SlotAnswer {
+  AnswerSlot slot;
+  AnswerRecord record;
+};
+
 // --- undo ---
 
 // What one batch has done to one object, so that it can be verified and taken back after a loss of power.
@@ -144,8 +149,7 @@ struct UndoRecord {
   ObjectId object;
   std::optional<ObjectRecord> before;  // none: the batch made the object
   std::vector<UndoChunk> chunks;
-  std::optional<AnswerSlot> answer{};  // that the batch has recorded: it is taken back with the change
-  uint64_t answered = 0;               // its sequence
+  std::optional<SlotAnswer> answer{};  // that the batch has recorded
 
   // A batch may have recorded nothing but an answer.
   bool changes_object() const { return before.has_value() || !chunks.empty(); }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "server/object/retirement.h"
+
 namespace nacre::ost {
 namespace {
 
@@ -72,6 +74,15 @@ Answering* AnsweringOf(const ObjectChange& change) {
   return change.by == nullptr ? nullptr : change.by->answering();
 }
 
+// Adds sessions and how many of their slots are to be emptied.
+void AddSlots(const absl::flat_hash_map<SessionId, uint32_t>& slots,
+              absl::flat_hash_map<SessionId, uint32_t>* all) {
+  for (const auto& [session, count] : slots) {
+    uint32_t& known = (*all)[session];
+    known = std::max(known, count);
+  }
+}
+
 uint64_t CountBlocks(const std::vector<BlockRun>& runs) {
   uint64_t count = 0;
   for (const BlockRun& run : runs) count += run.count;
@@ -135,18 +146,12 @@ StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectCh
     prepared.record = record;
   }
   prepared.grower = NextGrower(*object, change, undo.before, record, &batch);
-  if (Answering* answering = AnsweringOf(change); answering != nullptr && change.ends_request)
-    AddAnswer(*answering, &prepared);
+  if (Answering* answering = AnsweringOf(change); answering != nullptr && change.ends_request) {
+    undo.answer = answering->answer;
+    undo.answer->record.delta += delta;
+  }
   if (change.frees_space) batch.UseReserve();
   return prepared;
-}
-
-void Journal::AddAnswer(const Answering& answering, Prepared* prepared) {
-  AnswerRecord record = answering.record;
-  record.delta += prepared->result.delta;
-  prepared->batch.Put(AnswerKey(answering.slot.session, answering.slot.slot), Encode(record));
-  prepared->undo.answer = answering.slot;
-  prepared->undo.answered = record.sequence;
 }
 
 AsyncMutex& Journal::OrderOf(const ObjectId& id) {
@@ -160,12 +165,14 @@ uint64_t Journal::Begin() {
   return begun_;
 }
 
-void Journal::End(uint64_t sequence, std::vector<BlockRun> freed) {
+void Journal::End(uint64_t sequence, std::vector<BlockRun> freed, std::optional<SlotAnswer> answer) {
   std::lock_guard lock(mutex_);
   ++ended_;
   under_way_.erase(sequence);
   waiting_blocks_ += CountBlocks(freed);
-  unsynced_[sequence - unsynced_.front().sequence].freed = std::move(freed);
+  Retiring& retiring = unsynced_[sequence - unsynced_.front().sequence];
+  retiring.freed = std::move(freed);
+  retiring.answer = answer;
 }
 
 Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const ObjectChange& change) {
@@ -177,7 +184,7 @@ Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const Ob
   object->SetRecord(prepared.record);
   object->SetGrower(prepared.grower);
   if (Answering* answering = AnsweringOf(change); answering != nullptr) {
-    answering->record.delta += prepared.result.delta;
+    answering->answer.record.delta += prepared.result.delta;
     answering->stored = change.ends_request;
   }
   co_return prepared.result;
@@ -187,8 +194,11 @@ Task<Status> Journal::CommitPrepared(Prepared* prepared) {
   const uint64_t sequence = Begin();
   prepared->batch.Put(UndoKey(sequence), Encode(prepared->undo));
   Status status = co_await store_->Commit(std::move(prepared->batch));
-  if (!status.ok()) prepared->freed.clear();  // they are in use as before
-  End(sequence, std::move(prepared->freed));
+  if (!status.ok()) {
+    prepared->freed.clear();  // they are in use as before
+    prepared->undo.answer.reset();
+  }
+  End(sequence, std::move(prepared->freed), prepared->undo.answer);
   co_return status;
 }
 
@@ -196,11 +206,19 @@ Task<Status> Journal::Record(Originator* by) {
   if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
   CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(by));
   Prepared prepared;
-  AddAnswer(*by->answering(), &prepared);
+  prepared.undo.answer = by->answering()->answer;
   prepared.batch.UseReserve();
   CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
   by->answering()->stored = true;
   co_return OkStatus();
+}
+
+void Journal::ForgetAnswers(const absl::flat_hash_map<SessionId, uint32_t>& slots) {
+  std::lock_guard lock(mutex_);
+  for (Retiring& retiring : unsynced_) {
+    if (retiring.answer && slots.contains(retiring.answer->slot.session)) retiring.answer.reset();
+  }
+  AddSlots(slots, &forgotten_);
 }
 
 Task<Status> Journal::Settle(ObjectState* object, SessionId session, uint64_t version) {
@@ -225,7 +243,7 @@ Task<Status> Journal::Sync() {
   AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
   {
     std::lock_guard lock(mutex_);
-    if (synced_ >= ended && erased_.empty()) co_return OkStatus();
+    if (synced_ >= ended && erased_.empty() && forgotten_.empty()) co_return OkStatus();
   }
   co_return co_await SyncLocked();
 }
@@ -281,18 +299,23 @@ Task<Status> Journal::FlushBoth(bool data) {
 
 Task<Status> Journal::EraseUndo(uint64_t upto) {
   while (true) {
-    KvBatch batch;
-    batch.UseReserve();
+    Retirement retirement;
+    absl::flat_hash_map<SessionId, uint32_t> forgetting;
     size_t count = 0;
     {
       std::lock_guard lock(mutex_);
-      while (count < unsynced_.size() && count < kEraseAtOnce && unsynced_[count].sequence <= upto) {
-        batch.Erase(UndoKey(unsynced_[count++].sequence));
-      }
+      forgetting.swap(forgotten_);
+      for (const auto& [session, slots] : forgetting) retirement.Forget(session, slots);
+      for (; count < unsynced_.size() && count < kEraseAtOnce && unsynced_[count].sequence <= upto; ++count)
+        retirement.Add(unsynced_[count].sequence, unsynced_[count].answer);
     }
-    if (count == 0) co_return OkStatus();
-    CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+    if (retirement.empty()) co_return OkStatus();
+    Status status = co_await store_->Commit(std::move(retirement).Take());
     std::lock_guard lock(mutex_);
+    if (!status.ok()) {
+      AddSlots(forgetting, &forgotten_);
+      co_return status;
+    }
     for (; count > 0; --count) {
       std::vector<BlockRun>& freed = unsynced_.front().freed;
       erased_.insert(erased_.end(), freed.begin(), freed.end());

@@ -11,8 +11,14 @@
 // synced.
 //
 // A block that a change has freed may still be named by undo records: it becomes free for good only after the
-// erasure of its undo record is itself on stable storage, that is with the second sync. Thread-safe.
+// erasure of its undo record is itself on stable storage, that is with the second sync.
+//
+// The answer to a request lies in the undo record of its last change, which a loss of power takes back as a
+// whole. As the undo record goes, the answer moves to a key of its own (Retirement): so many answers that
+// were acknowledged meanwhile cost no key at all. Thread-safe.
 #pragma once
+
+#include <absl/container/flat_hash_map.h>
 
 #include <array>
 #include <atomic>
@@ -42,8 +48,7 @@ struct ExtentEdit {
 
 // The answer to a request, which the request's last change takes along into the store.
 struct Answering {
-  AnswerSlot slot;
-  AnswerRecord record;  // delta: of the changes committed so far
+  SlotAnswer answer;  // its delta: of the changes committed so far
   bool stored = false;
 };
 
@@ -93,6 +98,10 @@ class Journal {
   // committed before it takes back the answer, too.
   Task<Status> Record(Originator* by);
 
+  // The answers of these sessions, in the first so many slots of each, go with the next sync. No commit of
+  // theirs is under way. Their later commits may use the slots at once.
+  void ForgetAnswers(const absl::flat_hash_map<SessionId, uint32_t>& slots);
+
   // The MDT knows how far the object reached at this version: the session's growth record goes, unless the
   // object has changed since.
   Task<Status> Settle(ObjectState* object, SessionId session, uint64_t version);
@@ -114,6 +123,7 @@ class Journal {
   struct Retiring {
     uint64_t sequence;
     std::vector<BlockRun> freed;
+    std::optional<SlotAnswer> answer;
   };
   struct Edited {
     uint64_t index;
@@ -133,11 +143,10 @@ class Journal {
   };
 
   StatusOr<Prepared> Prepare(ObjectState* object, const ObjectChange& change);
-  static void AddAnswer(const Answering& answering, Prepared* prepared);
   Task<Status> CommitPrepared(Prepared* prepared);
   AsyncMutex& OrderOf(const ObjectId& id);
   uint64_t Begin();  // a sequence number
-  void End(uint64_t sequence, std::vector<BlockRun> freed);
+  void End(uint64_t sequence, std::vector<BlockRun> freed, std::optional<SlotAnswer> answer);
   StatusOr<std::vector<Edited>> ApplyEdits(const ObjectId& id, const std::vector<ExtentEdit>& edits);
   Task<Status> SyncLocked();
   Task<Status> FlushBoth(bool data);
@@ -162,6 +171,7 @@ class Journal {
   std::set<uint64_t> under_way_;   // their sequence numbers
   std::deque<Retiring> unsynced_;  // oldest first, without gaps up to begun_
   std::vector<BlockRun> erased_;   // their undo records are erased, which the next sync makes last
+  absl::flat_hash_map<SessionId, uint32_t> forgotten_;  // slots whose answers the next sync erases
   uint64_t waiting_blocks_ = 0;
 
   AsyncMutex sync_mutex_;

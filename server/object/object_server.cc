@@ -64,9 +64,9 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
     if (!store.ok()) co_return store.status();
     ost::Target target;
     target.store = *std::move(store);
-    target.sessions =
-        std::make_unique<ost::Sessions>(devices.store, &target.store->space(), &core->environment.clock,
-                                        core->environment.cluster != nullptr ? &core->lease : nullptr);
+    target.sessions = std::make_unique<ost::Sessions>(
+        devices.store, &target.store->journal(), &target.store->space(), &core->environment.clock,
+        core->environment.cluster != nullptr ? &core->lease : nullptr);
     CO_RETURN_IF_ERROR(target.sessions->Load());
     const std::string& uuid = target.store->superblock().cluster_uuid;
     if (!cluster.empty() && !uuid.empty() && uuid != cluster) {

@@ -155,6 +155,7 @@ class ObjectStore {
 
   StoreSpace GetSpace() const;
   Space& space() { return space_; }
+  Journal& journal() { return journal_; }
   const Superblock& superblock() const { return superblock_; }
   // EINVAL if it belongs to another cluster already.
   Task<Status> JoinCluster(std::string cluster_uuid);

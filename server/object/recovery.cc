@@ -8,23 +8,12 @@
 #include "server/kv/kv_pages.h"
 #include "server/object/aligned_buffer.h"
 #include "server/object/journal.h"
+#include "server/object/retirement.h"
 
 namespace nacre::ost {
 namespace {
 
 constexpr size_t kUndoAtOnce = 256;
-
-// Erases the answer that a batch has recorded. If the slot has been used again since, then that was taken
-// back before, and nothing is there.
-Status TakeBackAnswer(KvStore* store, const UndoRecord& undo, KvBatch* batch) {
-  std::string key = AnswerKey(undo.answer->session, undo.answer->slot);
-  StatusOr<std::string> stored = store->Get(key);
-  if (absl::IsNotFound(stored.status())) return OkStatus();
-  if (!stored.ok()) return stored.status();
-  ASSIGN_OR_RETURN(AnswerRecord answer, ParseAnswerRecord(*stored));
-  if (answer.sequence == undo.answered) batch->Erase(std::move(key));
-  return OkStatus();
-}
 
 }  // namespace
 
@@ -126,12 +115,12 @@ Task<Status> Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
   } else if (undo.changes_object()) {
     batch.Erase(ObjectKey(undo.object));
   }
-  if (undo.answer) CO_RETURN_IF_ERROR(TakeBackAnswer(store_, undo, &batch));
   batch.Erase(UndoKey(sequence));
   co_return co_await store_->Commit(std::move(batch));
 }
 
-// What is left has arrived; it is made to last before anything that it names is used again.
+// What is left has arrived; it is made to last before anything that it names is used again. The answers are
+// kept.
 Task<Status> Journal::DropUndoRecords() {
   Status status = co_await blocks_->Flush();
   if (status.ok()) status = co_await store_->Sync();
@@ -139,10 +128,13 @@ Task<Status> Journal::DropUndoRecords() {
   for (KvPages<KvStore> pages(*store_, "U", kUndoAtOnce); pages.more();) {
     CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, pages.Next());
     if (entries.empty()) break;
-    KvBatch batch;
-    batch.UseReserve();
-    for (KvEntry& entry : entries) batch.Erase(std::move(entry.key));
-    CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+    Retirement retirement;
+    for (const KvEntry& entry : entries) {
+      CO_ASSIGN_OR_RETURN(uint64_t sequence, ParseUndoKey(entry.key));
+      CO_ASSIGN_OR_RETURN(UndoRecord undo, ParseUndoRecord(entry.value));
+      retirement.Add(sequence, undo.answer);
+    }
+    CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(retirement).Take()));
   }
   co_return co_await store_->Sync();
 }

@@ -76,8 +76,8 @@ Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
     if (core->stopping()) break;
     target.sessions->DropSilentGrants(kGrantSilence);
     const bool many = target.sessions->size() > kManySessions;
-    Status status = co_await target.sessions->ForgetSilent(many ? kGrantSilence : kSessionSilence);
-    status.Update(co_await target.store->Maintain());
+    target.sessions->ForgetSilent(many ? kGrantSilence : kSessionSilence);
+    Status status = co_await target.store->Maintain();
     if (core->stopping()) break;
     if (status.ok() == !failing) continue;
     failing = !status.ok();

@@ -8,7 +8,6 @@
 #include "server/object/format.h"
 
 namespace nacre::ost {
-namespace {}  // namespace
 
 Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
   Release();
@@ -20,14 +19,15 @@ Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
 }
 
 void Sessions::Ticket::Release() {
-  if (sessions_ != nullptr) std::exchange(sessions_, nullptr)->End(session_, answering_.record.sequence);
+  if (sessions_ != nullptr)
+    std::exchange(sessions_, nullptr)->End(session_, answering_.answer.record.sequence);
 }
 
 void Sessions::Ticket::Finish(std::string reply) {
-  if (answering_.record.sequence == 0) return;
+  if (answering_.answer.record.sequence == 0) return;
   std::lock_guard lock(sessions_->mutex_);
   Session& session = *sessions_->sessions_.at(session_);
-  Kept* kept = session.requests.Find(answering_.record.sequence);
+  Kept* kept = session.requests.Find(answering_.answer.record.sequence);
   if (kept != nullptr) kept->answer = std::move(reply);
 }
 
@@ -114,8 +114,7 @@ std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uin
   switch (begun.turn) {
     case Turn::kCarryOut:
       begun.kept->slot = session->TakeSlot();
-      answering->slot = {id, *begun.kept->slot};
-      answering->record = {sequence, session->requests.low_water(), 0};
+      answering->answer = {{id, *begun.kept->slot}, {sequence, session->requests.low_water(), 0}};
       return std::nullopt;
     case Turn::kUnderWay:
       return begun.over;
@@ -176,41 +175,17 @@ void Sessions::End(SessionId id, uint64_t sequence) {
   for (const OneShot<Unit>& waiter : wake) waiter.Set({});
 }
 
-Task<Status> Sessions::EraseAnswers(SessionId id, uint32_t slots) {
-  if (slots == 0) co_return OkStatus();
-  KvBatch batch;
-  batch.UseReserve();
-  for (uint32_t slot = 0; slot < slots; ++slot) batch.Erase(AnswerKey(id, slot));
-  co_return co_await store_->Commit(std::move(batch));
-}
-
-Task<Status> Sessions::ForgetSilent(Duration silence) {
-  std::map<SessionId, uint32_t> silent;  // and their slots
-  {
-    std::lock_guard lock(mutex_);
-    const Duration now = clock_->Now();
-    for (const auto& [id, session] : sessions_) {
-      const bool busy = id == 0 || session->grant_blocks > 0 || session->in_progress > 0;
-      if (busy || now - session->last_seen < silence) continue;
-      silent[id] = session->slots;
-      session->requests.Clear();
-      session->free_slots.clear();  // should the session come back meanwhile, it uses others
-    }
+void Sessions::ForgetSilent(Duration silence) {
+  std::lock_guard lock(mutex_);
+  absl::flat_hash_map<SessionId, uint32_t> slots;
+  const Duration now = clock_->Now();
+  for (const auto& [id, session] : sessions_) {
+    const bool busy = id == 0 || session->grant_blocks > 0 || session->in_progress > 0;
+    if (!busy && now - session->last_seen >= silence) slots[id] = session->slots;
   }
-  for (const auto& [id, slots] : silent) {
-    CO_RETURN_IF_ERROR(co_await EraseAnswers(id, slots));
-    std::lock_guard lock(mutex_);
-    auto it = sessions_.find(id);
-    if (it == sessions_.end()) continue;
-    Session& session = *it->second;
-    const bool idle = session.in_progress == 0 && session.requests.empty() && session.grant_blocks == 0;
-    if (idle && session.slots == slots) {
-      sessions_.erase(it);
-    } else {
-      for (uint32_t slot = 0; slot < slots; ++slot) session.free_slots.push_back(slot);
-    }
-  }
-  co_return OkStatus();
+  if (slots.empty()) return;
+  for (const auto& [id, count] : slots) sessions_.erase(id);
+  journal_->ForgetAnswers(slots);
 }
 
 Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
@@ -220,7 +195,7 @@ Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
     if (id == 0) co_return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
     batch.Put(FenceKey(id), "");
   }
-  std::map<SessionId, uint32_t> slots;
+  absl::flat_hash_map<SessionId, uint32_t> slots;
   {
     std::lock_guard lock(mutex_);
     for (SessionId id : sessions) {
@@ -235,8 +210,9 @@ Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
   CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
   CO_RETURN_IF_ERROR(co_await store_->Sync());
   for (SessionId id : sessions) co_await AwaitCommits(id);
-  // Should the erasure fail, a later start finds the answers, and ForgetSilent erases them.
-  for (const auto& [id, count] : slots) (co_await EraseAnswers(id, count)).IgnoreError();
+  // Should the process end before the next sync, a later start finds the answers, and ForgetSilent forgets
+  // them.
+  journal_->ForgetAnswers(slots);
   co_return OkStatus();
 }
 

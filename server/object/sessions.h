@@ -8,7 +8,7 @@
 // begun, never for a request that waits for its client (whose process may be frozen), for memory or for a
 // lock.
 //
-// That a mutation has been carried out is also in the store, committed with its last change (AnswerRecord):
+// That a mutation has been carried out is also in the store, committed with its last change (journal.h):
 // after a restart of the OSS a repeat is answered, and does not undo what others have written since. Of a
 // request with several changes that the end of the process cuts short, those that were made are made again:
 // nobody has been told yet that it is done. Failures are in memory only. A session that has been silent for
@@ -42,8 +42,8 @@ inline constexpr ReplyLimits kMaxKept{kMaxAnswerSlots, size_t{64} << 20};
 class Sessions {
  public:
   // `lease` (null: none is needed) and the others outlive this object.
-  Sessions(KvStore* store, Space* space, Clock* clock, const ServiceLease* lease)
-      : store_(store), space_(space), clock_(clock), lease_(lease) {}
+  Sessions(KvStore* store, Journal* journal, Space* space, Clock* clock, const ServiceLease* lease)
+      : store_(store), journal_(journal), space_(space), clock_(clock), lease_(lease) {}
 
   Status Load();  // the fenced ones, and the answers; before anything else
 
@@ -72,7 +72,7 @@ class Sessions {
     void Release();
     Sessions* sessions_ = nullptr;
     SessionId session_ = 0;
-    Answering answering_;  // record.sequence 0: no mutation
+    Answering answering_;  // its answer's sequence 0: no mutation
     bool recorded_ = false;
   };
 
@@ -98,7 +98,7 @@ class Sessions {
   // Sessions silent for so long lose their grants.
   void DropSilentGrants(Duration silence);
   // Forgets sessions that have been silent for so long and hold no space, with their answers.
-  Task<Status> ForgetSilent(Duration silence);
+  void ForgetSilent(Duration silence);
 
   size_t size() const;
 
@@ -138,12 +138,12 @@ class Sessions {
   Status BeginCommit(SessionId session);
   void EndCommit(SessionId session);
   Status LoadAnswers();
-  Task<Status> EraseAnswers(SessionId session, uint32_t slots);
   void End(SessionId session, uint64_t sequence);
   void ReleaseGrant(Session* session);
   Task<void> AwaitCommits(SessionId session);
 
   KvStore* const store_;
+  Journal* const journal_;
   Space* const space_;
   Clock* const clock_;
   const ServiceLease* const lease_;

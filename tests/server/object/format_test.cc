@@ -74,8 +74,7 @@ TEST(Format, UndoRecordsGoThereAndBack) {
       undo.chunks.push_back({random.Below(1000), random.Next(), RandomChunk(&random), RandomChunk(&random)});
     }
     if (random.OneIn(2)) {
-      undo.answer = AnswerSlot{random.Next(), 3};
-      undo.answered = random.Next();
+      undo.answer = SlotAnswer{{random.Next(), 3}, {random.Next(), 0, 7}};
     }
     std::string encoded = Encode(undo);
     auto parsed = ParseUndoRecord(encoded);
@@ -83,17 +82,17 @@ TEST(Format, UndoRecordsGoThereAndBack) {
     EXPECT_EQ(parsed->object, undo.object);
     EXPECT_EQ(parsed->before, undo.before);
     EXPECT_EQ(parsed->answer.has_value(), undo.answer.has_value());
-    EXPECT_EQ(parsed->answered, undo.answered);
     if (undo.answer && parsed->answer) {
-      EXPECT_EQ(parsed->answer->session, undo.answer->session);
-      EXPECT_EQ(parsed->answer->slot, undo.answer->slot);
+      EXPECT_EQ(parsed->answer->slot.session, undo.answer->slot.session);
+      EXPECT_EQ(parsed->answer->slot.slot, undo.answer->slot.slot);
+      EXPECT_EQ(parsed->answer->record, undo.answer->record);
     }
     ASSERT_EQ(parsed->chunks.size(), undo.chunks.size());
     for (size_t c = 0; c < undo.chunks.size(); ++c) {
       ExpectEqual(undo.chunks[c].before, parsed->chunks[c].before, undo.chunks[c].changed);
       ExpectEqual(undo.chunks[c].after, parsed->chunks[c].after, undo.chunks[c].changed);
     }
-    const size_t without_answer = encoded.size() - (undo.answer ? 20 : 0);
+    const size_t without_answer = encoded.size() - (undo.answer ? 36 : 0);
     EXPECT_FALSE(ParseUndoRecord(encoded.substr(0, random.Below(without_answer))).ok());
   }
 }

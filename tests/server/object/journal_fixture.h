@@ -19,20 +19,22 @@ namespace nacre::ost {
 class TestRequest : public Originator {
  public:
   TestRequest(SessionId session, uint32_t slot, uint64_t sequence) {
-    answer.slot = {session, slot};
-    answer.record = {sequence, 1, 0};
+    answering_.answer = {{session, slot}, {sequence, 1, 0}};
   }
-  SessionId session() const override { return answer.slot.session; }
+  SessionId session() const override { return answering_.answer.slot.session; }
   Status BeginCommit() override {
     if (refusal.ok()) ++committing;
     return refusal;
   }
   void EndCommit() override { --committing; }
-  Answering* answering() override { return &answer; }
+  Answering* answering() override { return &answering_; }
+  bool stored() const { return answering_.stored; }
 
-  Answering answer;
   Status refusal = OkStatus();
   int committing = 0;
+
+ private:
+  Answering answering_;
 };
 
 class JournalTest : public testing::Test {
@@ -69,7 +71,8 @@ class JournalTest : public testing::Test {
     return chunk.physical[block];
   }
 
-  std::optional<AnswerRecord> Answer(SessionId session, uint32_t slot) {
+  // That has a key of its own, its undo record being gone.
+  std::optional<AnswerRecord> KeptAnswer(SessionId session, uint32_t slot) {
     StatusOr<std::string> stored = kv_.Get(AnswerKey(session, slot));
     if (!stored.ok()) return std::nullopt;
     return ParseAnswerRecord(*stored).value();

@@ -69,12 +69,14 @@ TEST_F(JournalTest, ACommitThatFailsHasChangedNothing) {
   EXPECT_EQ(object.Record()->version, 1u);
   EXPECT_EQ(Mapped(kJournaled, 0), 100u);
   EXPECT_EQ(journal_->waiting_blocks(), 0u) << "the old block is in use as before";
-  EXPECT_FALSE(request.answer.stored);
-  EXPECT_FALSE(Answer(5, 0).has_value());
+  EXPECT_FALSE(request.stored());
   EXPECT_EQ(request.committing, 0);
+  EXPECT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_FALSE(KeptAnswer(5, 0).has_value());
   EXPECT_TRUE(Put(&object, 0, 101, 'b', &request, true).ok());
   EXPECT_TRUE(Await(journal_->Sync()).ok());
   EXPECT_EQ(Count("U"), 0u) << "the failed one holds nothing up";
+  EXPECT_TRUE(KeptAnswer(5, 0).has_value());
 }
 
 TEST_F(JournalTest, TheLastChangeOfARequestTakesItsAnswerAlong) {
@@ -82,22 +84,68 @@ TEST_F(JournalTest, TheLastChangeOfARequestTakesItsAnswerAlong) {
   TestRequest request(5, 2, 7);
   ASSERT_TRUE(Put(&object, 0, 100, 'a', &request).ok());
   ASSERT_TRUE(Put(&object, 1, 101, 'b', &request).ok());
-  EXPECT_FALSE(Answer(5, 2).has_value()) << "it is not done yet";
   ASSERT_TRUE(Put(&another, 0, 102, 'c', &request, true).ok());
-  EXPECT_EQ(Answer(5, 2), (AnswerRecord{7, 1, 3}));
-  EXPECT_TRUE(request.answer.stored);
+  EXPECT_TRUE(request.stored());
+  EXPECT_EQ(Count("A"), 0u) << "the undo record has it";
   EXPECT_EQ(kv_.unsynced_batches(), 3u) << "the answer costs no batch of its own";
+  ASSERT_TRUE(Recover().ok());
+  EXPECT_EQ(KeptAnswer(5, 2), (AnswerRecord{7, 1, 3}));
+}
+
+TEST_F(JournalTest, ARequestThatIsNotDoneHasNoAnswer) {
+  ObjectState object(kJournaled);
+  TestRequest request(5, 2, 7);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a', &request).ok());
+  EXPECT_FALSE(request.stored());
+  ASSERT_TRUE(Recover().ok());
+  EXPECT_EQ(Count("A"), 0u);
+}
+
+TEST_F(JournalTest, OfASlotTheNewestAnswerIsKept) {
+  ObjectState object(kJournaled);
+  for (uint64_t sequence = 1; sequence <= 9; ++sequence) {
+    TestRequest request(5, sequence % 2, sequence);
+    ASSERT_TRUE(Put(&object, 0, 100 + sequence, 'a', &request, true).ok());
+  }
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_EQ(Count("U"), 0u);
+  EXPECT_EQ(Count("A"), 2u);
+  EXPECT_EQ(KeptAnswer(5, 0)->sequence, 8u);
+  EXPECT_EQ(KeptAnswer(5, 1)->sequence, 9u);
+}
+
+TEST_F(JournalTest, ForgottenAnswersGoWhereverTheyAre) {
+  ObjectState object(kJournaled);
+  TestRequest kept(5, 0, 1), undo(5, 1, 2), other(6, 0, 1), again(5, 1, 3);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a', &kept, true).ok());
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  ASSERT_TRUE(Put(&object, 0, 101, 'b', &undo, true).ok());
+  ASSERT_TRUE(Put(&object, 0, 102, 'c', &other, true).ok());
+  journal_->ForgetAnswers({{5, 2}});
+  ASSERT_TRUE(Put(&object, 0, 103, 'd', &again, true).ok()) << "the session has come back";
+  kv_.SetCommitHook([](const KvBatch&) { return ErrnoError(ENOSPC, "full"); });
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_TRUE(KeptAnswer(5, 0).has_value()) << "the next sync tries it again";
+  kv_.SetCommitHook(nullptr);
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_FALSE(KeptAnswer(5, 0).has_value());
+  EXPECT_EQ(KeptAnswer(5, 1)->sequence, 3u);
+  EXPECT_EQ(Count("A"), 2u);
+  journal_->ForgetAnswers({{6, 1}});
+  ASSERT_TRUE(Await(journal_->Sync()).ok()) << "with nothing else to do";
+  EXPECT_FALSE(KeptAnswer(6, 0).has_value());
 }
 
 TEST_F(JournalTest, AnAnswerWithoutAChangeIsRecordedByItself) {
   TestRequest request(5, 2, 7);
   ASSERT_TRUE(Await(journal_->Record(&request)).ok());
-  EXPECT_EQ(Answer(5, 2), (AnswerRecord{7, 1, 0}));
-  EXPECT_EQ(Count("O"), 0u);
   TestRequest fenced(6, 0, 1);
   fenced.refusal = ErrnoError(ESTALE, "fenced");
   EXPECT_EQ(ToErrno(Await(journal_->Record(&fenced))), ESTALE);
-  EXPECT_FALSE(Answer(6, 0).has_value());
+  ASSERT_TRUE(Await(journal_->Sync()).ok());
+  EXPECT_EQ(KeptAnswer(5, 2), (AnswerRecord{7, 1, 0}));
+  EXPECT_EQ(Count("O"), 0u);
+  EXPECT_FALSE(KeptAnswer(6, 0).has_value());
 }
 
 TEST_F(JournalTest, TheOriginatorHasTheLastWord) {

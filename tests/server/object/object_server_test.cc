@@ -265,8 +265,8 @@ TEST(ObjectServer, TheAnswerAfterARestartIsThatOfAllRanges) {
   }
   const std::string data = block + block + block;
   EXPECT_EQ(Raw(&f, request, data)->write().blocks_delta(), 24);
-  EXPECT_EQ(f.kv[0].Scan("A", PrefixEnd("A"), 9)->size(), 1u);
   ASSERT_TRUE(f.Restart().ok());
+  EXPECT_EQ(f.kv[0].Scan("A", PrefixEnd("A"), 9)->size(), 1u);
   EXPECT_EQ(Raw(&f, request, data)->write().blocks_delta(), 24);
 }
 
