@@ -155,6 +155,14 @@ void DataCache::Uncount(Chunk* chunk) {
 }
 
 void DataCache::Count(Chunk* chunk) {
+  if (chunk->file != nullptr) {
+    auto& dirty = chunk->file->dirty_;
+    if (!chunk->dirty.empty()) {
+      dirty.try_emplace(chunk->index, chunk);
+    } else if (!dirty.empty()) {
+      dirty.erase(chunk->index);
+    }
+  }
   if (chunk->dirty.empty() && chunk->sending.empty()) return;
   ++dirty_chunks_;
   if (chunk->file == nullptr) return;
@@ -326,14 +334,14 @@ DataCache::Flight DataCache::TakeDirty(FileCache& file, uint64_t begin, uint64_t
                                        bool only_full, uint64_t until) {
   Flight flight;
   std::lock_guard lock(mutex_);
-  if (file.dirty_chunks_ == 0) return flight;
   bool busy = false;
-  for (auto it = file.chunks_.lower_bound(begin / kChunkSize);
-       it != file.chunks_.end() && flight.bytes < max_bytes; ++it) {
+  for (auto it = file.dirty_.lower_bound(begin / kChunkSize);
+       it != file.dirty_.end() && flight.bytes < max_bytes;) {
     Chunk* chunk = it->second;
     uint64_t start = it->first * kChunkSize;
+    ++it;
     if (start >= end) break;
-    if (chunk->dirty.empty() || chunk->dirty_since > until) continue;
+    if (chunk->dirty_since > until) continue;
     if (only_full && !chunk->dirty.Covers(0, kChunkSize)) continue;
     if (chunk->writers > 0 || !chunk->sending.empty() || file.frozen_ > 0) {
       busy = true;
@@ -341,7 +349,8 @@ DataCache::Flight DataCache::TakeDirty(FileCache& file, uint64_t begin, uint64_t
     }
     Uncount(chunk);
     std::swap(chunk->sending, chunk->dirty);
-    Count(chunk);
+    Count(chunk);  // takes it out of dirty_
+    it = file.dirty_.upper_bound(chunk->index);
     chunk->sending_since = chunk->dirty_since;
     for (const Interval& i : chunk->sending.intervals()) {
       flight.pieces.push_back({chunk, i, start});

@@ -73,11 +73,12 @@ class FileCache {
  private:
   friend class DataCache;
   absl::btree_map<uint64_t, Chunk*> chunks_;
-  uint64_t dirty_chunks_ = 0;           // with dirty or sending bytes
-  uint32_t frozen_ = 0;                 // no new flights
-  uint64_t full_chunks_ = 0;            // dirty from end to end
-  uint64_t flights_ = 0;                // chunks with sending bytes
-  std::vector<OneShot<Unit>> waiters_;  // for a fetch or a flight of this file to end
+  absl::btree_map<uint64_t, Chunk*> dirty_;  // of these: with dirty bytes
+  uint64_t dirty_chunks_ = 0;                // with dirty or sending bytes
+  uint32_t frozen_ = 0;                      // no new flights
+  uint64_t full_chunks_ = 0;                 // dirty from end to end
+  uint64_t flights_ = 0;                     // chunks with sending bytes
+  std::vector<OneShot<Unit>> waiters_;       // for a fetch or a flight of this file to end
 };
 
 // Bytes of a chunk, for a fetch, a write or a flight.
