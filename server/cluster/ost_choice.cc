@@ -1,6 +1,7 @@
 #include "server/cluster/ost_choice.h"
 
 #include <algorithm>
+#include <set>
 
 namespace nacre::cluster {
 
@@ -12,15 +13,24 @@ bool SpaceIsAlike(const std::vector<OstSpace>& osts) {
   return difference <= 0.17 * static_cast<double>(most->available_bytes);
 }
 
-std::vector<OstIndex> OstChooser::Choose(std::vector<OstSpace> osts, size_t count) {
-  std::lock_guard lock(mutex_);
-  std::sort(osts.begin(), osts.end(), [](auto& a, auto& b) { return a.index < b.index; });
-  count = std::min(count, osts.size());
-  if (SpaceIsAlike(osts)) return RoundRobin(osts, count);
-  return Weighted(std::move(osts), count);
+UsableOsts::UsableOsts(std::vector<OstSpace> osts) : osts_(std::move(osts)), alike_(SpaceIsAlike(osts_)) {
+  std::sort(osts_.begin(), osts_.end(), [](auto& a, auto& b) { return a.index < b.index; });
+  ends_.reserve(osts_.size());
+  for (const OstSpace& ost : osts_)
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + (ost.available_bytes >> 20));
 }
 
-std::vector<OstIndex> OstChooser::RoundRobin(const std::vector<OstSpace>& osts, size_t count) {
+size_t UsableOsts::At(uint64_t mebibyte) const {
+  return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), mebibyte) - ends_.begin());
+}
+
+std::vector<OstIndex> OstChooser::Choose(const UsableOsts& osts, size_t count) {
+  std::lock_guard lock(mutex_);
+  count = std::min(count, osts.size());
+  return osts.alike() ? RoundRobin(osts, count) : Weighted(osts, count);
+}
+
+std::vector<OstIndex> OstChooser::RoundRobin(const UsableOsts& osts, size_t count) {
   std::vector<OstIndex> chosen;
   uint64_t first = next_;
   for (size_t i = 0; i < count; ++i) chosen.push_back(osts[(first + i) % osts.size()].index);
@@ -28,17 +38,26 @@ std::vector<OstIndex> OstChooser::RoundRobin(const std::vector<OstSpace>& osts, 
   return chosen;
 }
 
-std::vector<OstIndex> OstChooser::Weighted(std::vector<OstSpace> osts, size_t count) {
+std::vector<OstIndex> OstChooser::Weighted(const UsableOsts& osts, size_t count) {
   std::vector<OstIndex> chosen;
-  while (chosen.size() < count) {
-    // In units of a MiB; when nobody has one left, in the order of their numbers.
-    uint64_t sum = 0;
-    for (const OstSpace& ost : osts) sum += ost.available_bytes >> 20;
-    uint64_t at = sum == 0 ? 0 : random_.Below(sum);
-    size_t taken = 0;
-    while (sum != 0 && at >= osts[taken].available_bytes >> 20) at -= osts[taken++].available_bytes >> 20;
-    chosen.push_back(osts[taken].index);
-    osts.erase(osts.begin() + static_cast<ptrdiff_t>(taken));
+  std::set<size_t> taken;
+  auto take = [&](size_t i) {
+    taken.insert(i);
+    chosen.push_back(osts[i].index);
+  };
+  // In units of a MiB, past those of the OSTs that are taken.
+  for (uint64_t left = osts.total(); left > 0 && chosen.size() < count;) {
+    uint64_t at = random_.Below(left);
+    for (size_t i : taken) {
+      if (at >= osts.BeginOf(i)) at += osts.EndOf(i) - osts.BeginOf(i);
+    }
+    const size_t i = osts.At(at);
+    left -= osts.EndOf(i) - osts.BeginOf(i);
+    take(i);
+  }
+  // Nobody has a MiB left: in the order of their numbers.
+  for (size_t i = 0; chosen.size() < count; ++i) {
+    if (!taken.contains(i)) take(i);
   }
   return chosen;
 }

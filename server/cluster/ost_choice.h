@@ -1,6 +1,7 @@
 // Which OSTs a new file's stripes go to: round robin while the free space of all is alike, by free space at
 // random otherwise (Lustre's rule: unlike means that the emptiest and the fullest differ by more than 17 %).
-// Thread-safe. Deterministic under a seeded Random.
+// Deterministic under a seeded Random. A choice costs what its stripes do, not what the cluster's OSTs do:
+// what depends on all of them is worked out once for each change of them (UsableOsts).
 #pragma once
 
 #include <cstdint>
@@ -21,17 +22,40 @@ struct OstSpace {
 // Whether round robin is still fair: (most - least) / most <= 17 %.
 bool SpaceIsAlike(const std::vector<OstSpace>& osts);
 
+// The OSTs that new files may go to, as they were at one moment. Immutable.
+class UsableOsts {
+ public:
+  explicit UsableOsts(std::vector<OstSpace> osts);
+
+  bool empty() const { return osts_.empty(); }
+  size_t size() const { return osts_.size(); }
+  const OstSpace& operator[](size_t i) const { return osts_[i]; }
+  bool alike() const { return alike_; }
+
+  // Where an OST's free MiB begin and end among those of all, one after the other.
+  uint64_t BeginOf(size_t i) const { return i == 0 ? 0 : ends_[i - 1]; }
+  uint64_t EndOf(size_t i) const { return ends_[i]; }
+  uint64_t total() const { return empty() ? 0 : ends_.back(); }
+  size_t At(uint64_t mebibyte) const;  // below total(): whose that is
+
+ private:
+  std::vector<OstSpace> osts_;  // in the order of their indices
+  bool alike_;
+  std::vector<uint64_t> ends_;
+};
+
+// Thread-safe.
 class OstChooser {
  public:
   explicit OstChooser(Random& random) : random_(random) {}
 
   // `count` different ones out of `osts` (all of them if there are fewer), in stripe order. Those without any
   // space come last: they are taken only when the others do not suffice.
-  std::vector<OstIndex> Choose(std::vector<OstSpace> osts, size_t count);
+  std::vector<OstIndex> Choose(const UsableOsts& osts, size_t count);
 
  private:
-  std::vector<OstIndex> RoundRobin(const std::vector<OstSpace>& osts, size_t count);
-  std::vector<OstIndex> Weighted(std::vector<OstSpace> osts, size_t count);
+  std::vector<OstIndex> RoundRobin(const UsableOsts& osts, size_t count);
+  std::vector<OstIndex> Weighted(const UsableOsts& osts, size_t count);
 
   std::mutex mutex_;
   Random& random_;

@@ -196,6 +196,7 @@ Task<void> OstRegistry::RefreshSpace(OstIndex index) {
   ost.info.set_total_bytes(reply->statfs().total_bytes());
   ost.info.set_available_bytes(reply->statfs().available_bytes());
   ost.info.set_objects(reply->statfs().objects());
+  usable_.reset();
 }
 
 Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {
@@ -252,6 +253,7 @@ Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
   }
   CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(batch)));
   std::lock_guard lock(mutex_);
+  usable_.reset();
   for (const proto::OstInfo& info : request.osts()) {
     Ost& ost = osts_[info.index()];
     ost.record = {info.uuid(), request.address(), info.total_bytes()};
@@ -291,6 +293,7 @@ bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fenc
   {
     std::lock_guard lock(mutex_);
     if (fences != fences_) return false;
+    usable_.reset();
     for (const proto::OstInfo& info : request.osts()) {
       Ost& ost = osts_[info.index()];
       ost.up = !info.failing();
@@ -311,6 +314,7 @@ void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
     auto it = osts_.find(index);
     if (it == osts_.end() || !it->second.up) return;
     it->second.up = false;
+    usable_.reset();
     ++version_;
     LogWarning("OST %d at %s is taken out of service: %s", index, it->second.record.address, why);
   }
@@ -342,6 +346,7 @@ proto::HeartbeatReply OstRegistry::TakeHeartbeat(const proto::HeartbeatRequest& 
                                                    info.index(), request.address())));
     return reply;
   }
+  usable_.reset();
   for (const proto::OstInfo& info : request.osts()) {
     Ost& ost = osts_.at(info.index());
     ost.info = info;
@@ -364,9 +369,11 @@ void OstRegistry::CheckHeartbeats() {
       LogWarning("OST %d at %s is down: no heartbeat for %d s", index, ost.record.address,
                  std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard).count());
     }
-    if (changed) ++version_;
+    if (!changed) return;
+    usable_.reset();
+    ++version_;
   }
-  if (changed) Announce();
+  Announce();
 }
 
 proto::ClusterMap OstRegistry::MapLocked() const {
@@ -396,15 +403,17 @@ void OstRegistry::Announce() {
   on_change_(map);
 }
 
-std::vector<OstSpace> OstRegistry::Usable() const {
+std::shared_ptr<const UsableOsts> OstRegistry::Usable() const {
   std::lock_guard lock(mutex_);
+  if (usable_ != nullptr) return usable_;
   std::vector<OstSpace> up, all;
   for (const auto& [index, ost] : osts_) {
     OstSpace space{index, ost.info.total_bytes(), ost.info.available_bytes()};
     all.push_back(space);
     if (ost.up) up.push_back(space);
   }
-  return up.empty() ? all : up;
+  usable_ = std::make_shared<const UsableOsts>(up.empty() ? std::move(all) : std::move(up));
+  return usable_;
 }
 
 std::vector<OstIndex> OstRegistry::Known() const {

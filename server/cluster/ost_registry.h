@@ -74,7 +74,8 @@ class OstRegistry {
   void CheckHeartbeats();
 
   proto::ClusterMap Map() const;
-  std::vector<OstSpace> Usable() const;  // up ones; all known ones when none is up
+  // Up ones; all known ones when none is up. The same object until something changes.
+  std::shared_ptr<const UsableOsts> Usable() const;
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
   uint64_t version() const;  // of the map: rises when an OSS registers or goes down
@@ -137,7 +138,8 @@ class OstRegistry {
   uint64_t version_ = 1;
   uint64_t fences_ = 0;  // rises with NoteFences
   bool closed_ = false;
-  std::map<OstIndex, Ost> osts_;
+  std::map<OstIndex, Ost> osts_;                      // whoever changes it resets usable_
+  mutable std::shared_ptr<const UsableOsts> usable_;  // null: to be made when it is asked for
   std::map<std::string, std::shared_ptr<Peer>> peers_;
 };
 

@@ -71,7 +71,7 @@ StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted) {
   return checked;
 }
 
-StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const std::vector<cluster::OstSpace>& osts,
+StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const cluster::UsableOsts& osts,
                              cluster::OstChooser* chooser, uint64_t object_sequence) {
   if (osts.empty()) return ErrnoError(ENODEV, "no OST has registered yet: start an OSS, then try again");
   Layout layout;

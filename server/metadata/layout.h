@@ -23,7 +23,7 @@ LayoutTemplate DefaultTemplate();
 StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted);
 
 // ENODEV when the cluster has no OST yet.
-StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const std::vector<cluster::OstSpace>& osts,
+StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const cluster::UsableOsts& osts,
                              cluster::OstChooser* chooser, uint64_t object_sequence);
 
 // Where the object of stripe n of this layout ends if the file ends at `size`: the object's size at the most.

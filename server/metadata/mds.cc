@@ -73,7 +73,7 @@ void Mds::NoteDamage(const Status& status) {
 
 bool Mds::AllowsNamesBehind(const Session& session) {
   return !session.record.read_only && env.store.GetSpace().free_bytes >= kAmpleBytes &&
-         !osts.Usable().empty();
+         !osts.Usable()->empty();
 }
 
 // Asked with each answer to a write-back, so the store is not.

@@ -35,7 +35,7 @@ Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64
   QueueDestroy(*file, batch);
   uint32_t generation = file->layout.generation + 1;
   ASSIGN_OR_RETURN(file->layout,
-                   Instantiate(wanted, op.mds->osts.Usable(), &op.mds->chooser, object_sequence));
+                   Instantiate(wanted, *op.mds->osts.Usable(), &op.mds->chooser, object_sequence));
   file->layout.generation = generation;
   return OkStatus();
 }

@@ -27,18 +27,19 @@ TEST(OstChoice, AlikeUpToSeventeenPercent) {
 TEST(OstChoice, RoundRobinWhileSpaceIsAlike) {
   SeededRandom random(1);
   OstChooser chooser(random);
-  auto osts = Osts({kGiB, kGiB, kGiB, kGiB});
+  const UsableOsts osts(Osts({kGiB, kGiB, kGiB, kGiB}));
   EXPECT_THAT(chooser.Choose(osts, 1), testing::ElementsAre(0));
   EXPECT_THAT(chooser.Choose(osts, 2), testing::ElementsAre(1, 2));
   EXPECT_THAT(chooser.Choose(osts, 9), testing::ElementsAre(3, 0, 1, 2));
-  EXPECT_THAT(chooser.Choose({}, 3), testing::IsEmpty());
+  EXPECT_THAT(chooser.Choose(UsableOsts({}), 3), testing::IsEmpty());
 }
 
 TEST(OstChoice, WeightedByFreeSpaceOtherwise) {
   SeededRandom random(1);
   OstChooser chooser(random);
+  const UsableOsts osts(Osts({30 * kGiB, 10 * kGiB, 0}));
   std::map<OstIndex, int> count;
-  for (int i = 0; i < 4000; ++i) ++count[chooser.Choose(Osts({30 * kGiB, 10 * kGiB, 0}), 1)[0]];
+  for (int i = 0; i < 4000; ++i) ++count[chooser.Choose(osts, 1)[0]];
   EXPECT_NEAR(count[0], 3000, 150);
   EXPECT_NEAR(count[1], 1000, 150);
   EXPECT_EQ(count[2], 0);
@@ -47,10 +48,17 @@ TEST(OstChoice, WeightedByFreeSpaceOtherwise) {
 TEST(OstChoice, StripesOfOneFileAreOnDifferentOsts) {
   SeededRandom random(1);
   OstChooser chooser(random);
-  for (int i = 0; i < 100; ++i) {
-    auto chosen = chooser.Choose(Osts({90 * kGiB, kGiB, 0, 20 * kGiB}), 4);
-    EXPECT_EQ(std::set<OstIndex>(chosen.begin(), chosen.end()).size(), 4u);
+  const UsableOsts osts(Osts({90 * kGiB, 0, kGiB, 0, 20 * kGiB}));
+  std::map<OstIndex, int> second;
+  for (int i = 0; i < 4000; ++i) {
+    auto chosen = chooser.Choose(osts, 5);
+    EXPECT_EQ(std::set<OstIndex>(chosen.begin(), chosen.end()).size(), 5u);
+    EXPECT_EQ(chosen[3], 1u) << "those without any space come last";
+    EXPECT_EQ(chosen[4], 3u);
+    if (chosen[0] == 0) ++second[chosen[1]];
   }
+  EXPECT_NEAR(second[4] / double(second[2] + second[4]), 20.0 / 21, 0.02) << "by what is left";
+  EXPECT_THAT(chooser.Choose(osts, 2).size(), 2u);
 }
 
 }  // namespace

@@ -180,7 +180,7 @@ TEST_F(OstRegistryTest, WhoIsSilentGoesDownAndRegistersAgain) {
 }
 
 TEST_F(OstRegistryTest, WithoutAnyUpAllKnownOnesAreUsable) {
-  EXPECT_THAT(registry->Usable(), IsEmpty());
+  EXPECT_TRUE(registry->Usable()->empty());
   EXPECT_EQ(registry->Stub(0).status().code(), absl::StatusCode::kNotFound);
   ASSERT_THAT(Register(Oss(0, "uuid-0")), IsTaken());
   ASSERT_THAT(Register(Oss(1, "uuid-1")), IsTaken());
@@ -188,11 +188,11 @@ TEST_F(OstRegistryTest, WithoutAnyUpAllKnownOnesAreUsable) {
   EXPECT_THAT(Beat(Oss(1, "uuid-1")), IsTaken());
   clock.now += 3s;
   registry->CheckHeartbeats();
-  ASSERT_EQ(registry->Usable().size(), 1u);
-  EXPECT_EQ(registry->Usable()[0].index, 1u);
+  ASSERT_EQ(registry->Usable()->size(), 1u);
+  EXPECT_EQ((*registry->Usable())[0].index, 1u);
   clock.now += 10s;
   registry->CheckHeartbeats();
-  EXPECT_EQ(registry->Usable().size(), 2u);
+  EXPECT_EQ(registry->Usable()->size(), 2u);
 }
 
 TEST_F(OstRegistryTest, DamagedRecordsAreReported) {
