@@ -26,9 +26,10 @@ enum class Table : uint8_t {
   kDestroyAt = 0x18,
   kMoveOut = 0x19,
   kSession = 0x20,
-  kReply = 0x21,
+  kReplyBySequence = 0x21,  // of an earlier version
   kFence = 0x22,
   // 0x23: of earlier versions
+  kReply = 0x24,
   // 0x40 and above: server/cluster/
 };
 
@@ -95,9 +96,9 @@ inline std::string DestroyAtKeyOf(OstIndex ost, uint64_t object_sequence) {
   return key;
 }
 
-inline std::string ReplyKey(SessionId session, uint64_t sequence) {
+inline std::string ReplyKey(SessionId session, uint32_t slot) {
   std::string key = NumberKey(Table::kReply, session);
-  PutBig(&key, sequence);
+  PutBig(&key, slot);
   return key;
 }
 

@@ -238,6 +238,24 @@ StatusOr<SessionRecord> ParseSession(std::string_view data) {
   return session;
 }
 
+std::string EncodeReply(const ReplyRecord& record) {
+  std::string out;
+  out.reserve(sizeof record.sequence + record.encoded.size());
+  PutLittle(&out, record.sequence);
+  out += record.encoded;
+  return out;
+}
+
+StatusOr<ReplyRecord> ParseReply(std::string_view data) {
+  ByteReader in(data);
+  ReplyRecord record;
+  record.sequence = in.Little<uint64_t>();
+  if (!in.ok() || record.sequence == 0)
+    return absl::DataLossError(absl::StrFormat("damaged reply record: %d bytes", data.size()));
+  record.encoded = std::string(data.substr(sizeof record.sequence));
+  return record;
+}
+
 std::string EncodeDestroyAt(const DestroyAtRecord& record) { return EncodeNumbers(record.stripes); }
 
 StatusOr<DestroyAtRecord> ParseDestroyAt(std::string_view data) {

@@ -92,6 +92,12 @@ struct SessionRecord {
   bool operator==(const SessionRecord&) const = default;
 };
 
+// The answer to a mutation of a session.
+struct ReplyRecord {
+  uint64_t sequence = 0;
+  std::string encoded;  // proto::MetadataReply
+};
+
 // Objects that are to be destroyed at one OST: stripes of the sequence in the key.
 struct DestroyAtRecord {
   std::vector<uint32_t> stripes;
@@ -132,6 +138,8 @@ std::string EncodeSuperblock(const Superblock& superblock);
 StatusOr<Superblock> ParseSuperblock(std::string_view data);
 std::string EncodeSession(const SessionRecord& session);
 StatusOr<SessionRecord> ParseSession(std::string_view data);
+std::string EncodeReply(const ReplyRecord& record);
+StatusOr<ReplyRecord> ParseReply(std::string_view data);
 std::string EncodeDestroy(const DestroyRecord& record);
 StatusOr<DestroyRecord> ParseDestroy(std::string_view data);
 std::string EncodeDestroyAt(const DestroyAtRecord& record);

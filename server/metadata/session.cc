@@ -20,8 +20,8 @@ Session::Session(SessionId id, SessionRecord record, Duration now)
     : id(id),
       record(std::move(record)),
       heard_(now),
-      answers_(kMaxOutstanding, [this](uint64_t sequence, const Answer& answer) {
-        if (answer.stored) stale_.push_back(sequence);
+      answers_(kMaxOutstanding, [this](uint64_t, const Answer& answer) {
+        if (answer.slot) slots_.Free(*answer.slot);
       }) {}
 
 void Session::Attach(std::shared_ptr<MetadataPeer> peer, Duration now) {
@@ -149,21 +149,27 @@ void Session::EndMutation(uint64_t sequence, const proto::MetadataReply& reply) 
 }
 
 void Session::Record(uint64_t sequence, const proto::MetadataReply& reply, KvBatch* batch) {
-  std::string encoded;
-  reply.SerializeToString(&encoded);
+  ReplyRecord record{sequence, {}};
+  reply.SerializeToString(&record.encoded);
   std::lock_guard lock(mutex_);
-  for (uint64_t old : stale_) batch->Erase(ReplyKey(id, old));
-  stale_.clear();
-  if (Answer* answer = answers_.Find(sequence); answer != nullptr) {
-    answer->encoded = encoded;
-    answer->stored = true;
-  }
-  batch->Put(ReplyKey(id, sequence), std::move(encoded));
+  Answer* answer = answers_.Find(sequence);
+  if (answer == nullptr) return;
+  if (!answer->slot) answer->slot = slots_.Take();
+  batch->Put(ReplyKey(id, *answer->slot), EncodeReply(record));
+  answer->encoded = std::move(record.encoded);
 }
 
-void Session::Restore(uint64_t sequence, std::string encoded) {
+void Session::Restore(uint32_t slot, ReplyRecord record) {
   std::lock_guard lock(mutex_);
-  (void)answers_.Restore(sequence, {std::move(encoded), true});
+  slots_.Restore(slot);
+  if (!answers_.Restore(record.sequence, {std::move(record.encoded), slot})) slots_.Free(slot);
+}
+
+uint32_t Session::Adopt(uint64_t sequence, const std::string& encoded) {
+  std::lock_guard lock(mutex_);
+  const uint32_t slot = slots_.Take();
+  if (!answers_.Restore(sequence, {encoded, slot})) slots_.Free(slot);
+  return slot;
 }
 
 }  // namespace nacre::mds

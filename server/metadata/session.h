@@ -14,6 +14,7 @@
 #include "common/ids.h"
 #include "common/task.h"
 #include "proto/metadata.pb.h"
+#include "rpc/answer_slots.h"
 #include "rpc/metadata_channel.h"
 #include "rpc/reply_cache.h"
 #include "server/kv/kv_store.h"
@@ -77,15 +78,17 @@ class Session {
   Begun BeginMutation(uint64_t sequence, uint64_t low_water);
   // Remembers the answer, and lets the repeats go on that came meanwhile.
   void EndMutation(uint64_t sequence, const proto::MetadataReply& reply);
-  // Adds the answer to the batch of its mutation, with the removal of what lies below the low water.
+  // Adds the answer to the batch of its mutation.
   void Record(uint64_t sequence, const proto::MetadataReply& reply, KvBatch* batch);
-  // At the start: an answer that the store remembers.
-  void Restore(uint64_t sequence, std::string encoded);
+  // At the start, in the order of the slots: an answer that the store remembers.
+  void Restore(uint32_t slot, ReplyRecord record);
+  // The same of one that an earlier version has stored. Returns its slot.
+  uint32_t Adopt(uint64_t sequence, const std::string& encoded);
 
  private:
   struct Answer {
     std::string encoded;
-    bool stored = false;
+    std::optional<uint32_t> slot;  // in the store
     size_t bytes() const { return encoded.size(); }
   };
 
@@ -97,7 +100,7 @@ class Session {
   bool whole_ = true;
   bool ended_ = false;
   proto::KeepAlive report_;
-  std::vector<uint64_t> stale_;  // forgotten here, still in the store
+  AnswerSlots slots_;
   ReplyCache<Answer> answers_;
 };
 

@@ -11,21 +11,42 @@ Task<Status> SessionTable::Load(Duration now) {
     sessions_[id] = std::move(session);
     return OkStatus();
   }));
-  KvBatch leftovers;  // of a mutation that was committed while its session ended
-  CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
-    ByteReader key(std::string_view(entry.key).substr(1));
-    SessionId id = key.Big<uint64_t>();
-    uint64_t sequence = key.Big<uint64_t>();
-    auto it = sessions_.find(id);
-    if (it == sessions_.end())
-      leftovers.Erase(std::move(entry.key));
-    else
-      it->second->Restore(sequence, std::move(entry.value));
-    return OkStatus();
-  }));
-  if (!leftovers.empty()) CO_RETURN_IF_ERROR(co_await tables_.CommitBatch(std::move(leftovers)));
+  CO_RETURN_IF_ERROR(co_await LoadReplies());
   recovering_ = !sessions_.empty();
   co_return OkStatus();
+}
+
+// Those of a mutation that was committed while its session ended go, and those that an earlier version has
+// stored by their sequences get slots.
+Task<Status> SessionTable::LoadReplies() {
+  KvBatch changes;
+  changes.UseReserve();
+  CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kReply), [&](KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    const SessionId id = key.Big<uint64_t>();
+    const uint32_t slot = key.Big<uint32_t>();
+    auto it = sessions_.find(id);
+    if (it == sessions_.end()) {
+      changes.Erase(std::move(entry.key));
+      return OkStatus();
+    }
+    ASSIGN_OR_RETURN(ReplyRecord record, ParseReply(entry.value));
+    it->second->Restore(slot, std::move(record));
+    return OkStatus();
+  }));
+  CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kReplyBySequence), [&](KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    const SessionId id = key.Big<uint64_t>();
+    const uint64_t sequence = key.Big<uint64_t>();
+    if (auto it = sessions_.find(id); it != sessions_.end()) {
+      const uint32_t slot = it->second->Adopt(sequence, entry.value);
+      changes.Put(ReplyKey(id, slot), EncodeReply({sequence, std::move(entry.value)}));
+    }
+    changes.Erase(std::move(entry.key));
+    return OkStatus();
+  }));
+  if (changes.empty()) co_return OkStatus();
+  co_return co_await tables_.CommitBatch(std::move(changes));
 }
 
 SessionPtr SessionTable::Find(SessionId id) const {

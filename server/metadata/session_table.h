@@ -42,6 +42,8 @@ class SessionTable {
   void Broadcast(const proto::Push& push) const;
 
  private:
+  Task<Status> LoadReplies();
+
   Tables& tables_;
   mutable std::mutex mutex_;
   std::map<SessionId, SessionPtr> sessions_;

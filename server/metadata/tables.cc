@@ -321,8 +321,7 @@ bool Transaction::FreesSpace() const {
   for (const KvBatch::Op& op : batch_.ops()) {
     const Table table = static_cast<Table>(op.key[0]);
     if (!op.erase && (table == Table::kXattr || table == Table::kBody)) return false;
-    // The removal of old replies comes with every change.
-    frees = frees || (op.erase && table != Table::kReply) || table == Table::kDestroyAt;
+    frees = frees || op.erase || table == Table::kDestroyAt;
   }
   return frees;
 }

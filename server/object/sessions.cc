@@ -53,23 +53,15 @@ Status Sessions::LoadAnswers() {
     if (known == nullptr) known = std::make_unique<Session>();
     Session& session = *known;
     session.last_seen = clock_->Now();
-    while (session.slots < place.slot) session.free_slots.push_back(session.slots++);
-    session.slots = place.slot + 1;  // they come in order
+    session.slots.Restore(place.slot);
     if (!session.requests.Restore(record.sequence, {place.slot, std::nullopt, record.delta}))
-      session.free_slots.push_back(place.slot);
+      session.slots.Free(place.slot);
     uint64_t& low_water = low_waters[place.session];
     low_water = std::max(low_water, record.low_water);
     return OkStatus();
   }));
   for (const auto& [id, low_water] : low_waters) sessions_.at(id)->requests.RaiseLowWater(low_water);
   return OkStatus();
-}
-
-uint32_t Sessions::Session::TakeSlot() {
-  if (free_slots.empty()) return slots++;
-  const uint32_t slot = free_slots.back();
-  free_slots.pop_back();
-  return slot;
 }
 
 Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water) {
@@ -113,7 +105,7 @@ std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uin
   }
   switch (begun.turn) {
     case Turn::kCarryOut:
-      begun.kept->slot = session->TakeSlot();
+      begun.kept->slot = session->slots.Take();
       answering->answer = {{id, *begun.kept->slot}, {sequence, session->requests.low_water(), 0}};
       return std::nullopt;
     case Turn::kUnderWay:
@@ -169,7 +161,7 @@ void Sessions::End(SessionId id, uint64_t sequence) {
     if (const Kept* kept = session.requests.Find(sequence); kept != nullptr)
       wake = session.requests.End(sequence, kept->done());
     const bool only_reads =
-        session.slots == 0 && session.requests.low_water() == 0 && session.grant_blocks == 0;
+        session.slots.count() == 0 && session.requests.low_water() == 0 && session.grant_blocks == 0;
     if (--session.in_progress == 0 && (only_reads || fenced_.contains(id))) sessions_.erase(id);
   }
   for (const OneShot<Unit>& waiter : wake) waiter.Set({});
@@ -181,7 +173,7 @@ void Sessions::ForgetSilent(Duration silence) {
   const Duration now = clock_->Now();
   for (const auto& [id, session] : sessions_) {
     const bool busy = id == 0 || session->grant_blocks > 0 || session->in_progress > 0;
-    if (!busy && now - session->last_seen >= silence) slots[id] = session->slots;
+    if (!busy && now - session->last_seen >= silence) slots[id] = session->slots.count();
   }
   if (slots.empty()) return;
   for (const auto& [id, count] : slots) sessions_.erase(id);
@@ -202,7 +194,7 @@ Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
       fenced_.insert(id);
       auto it = sessions_.find(id);
       if (it == sessions_.end()) continue;
-      slots[id] = it->second->slots;
+      slots[id] = it->second->slots.count();
       ReleaseGrant(it->second.get());
       if (it->second->in_progress == 0) sessions_.erase(it);
     }

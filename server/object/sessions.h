@@ -27,6 +27,7 @@
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/task.h"
+#include "rpc/answer_slots.h"
 #include "rpc/reply_cache.h"
 #include "server/kv/kv_store.h"
 #include "server/object/format.h"
@@ -111,19 +112,15 @@ class Sessions {
     size_t bytes() const { return answer.has_value() ? answer->size() : 0; }
   };
   struct Session {
-    // A slot is free again when the session has acknowledged the answer in it, which a crash does not need
-    // any more then.
     Session()
         : requests(kMaxKept, [this](uint64_t, const Kept& kept) {
-            if (kept.slot) free_slots.push_back(*kept.slot);
+            if (kept.slot) slots.Free(*kept.slot);
           }) {}
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
-    bool HasSlot() const { return !free_slots.empty() || slots < kMaxAnswerSlots; }
-    uint32_t TakeSlot();
+    bool HasSlot() const { return slots.any_free() || slots.count() < kMaxAnswerSlots; }
 
-    uint32_t slots = 0;                // for answers in the store: [0, slots) have been used
-    std::vector<uint32_t> free_slots;  // of these
+    AnswerSlots slots;
     uint64_t in_progress = 0;
     uint64_t committing = 0;               // of these, beyond BeginCommit
     std::vector<OneShot<Unit>> committed;  // when there is none

@@ -84,6 +84,11 @@ TEST(Records, TheOthersReadBackAndAreRefusedWhenCut) {
   const SessionRecord session{"host:/mnt", 4711, true};
   EXPECT_EQ(*ParseSession(EncodeSession(session)), session);
   EXPECT_FALSE(ParseSession("short").ok());
+  const ReplyRecord reply{4711, "encoded"};
+  EXPECT_EQ(ParseReply(EncodeReply(reply))->sequence, reply.sequence);
+  EXPECT_EQ(ParseReply(EncodeReply(reply))->encoded, reply.encoded);
+  EXPECT_FALSE(ParseReply("short").ok());
+  EXPECT_FALSE(ParseReply(EncodeReply({0, "encoded"})).ok());
   const DestroyRecord destroy{{1, 2, 3}};
   EXPECT_EQ(*ParseDestroy(EncodeDestroy(destroy)), destroy);
   EXPECT_FALSE(ParseDestroy("abc").ok());

@@ -3,6 +3,8 @@
 
 #include "common/status.h"
 #include "rpc/convert.h"
+#include "server/metadata/keys.h"
+#include "server/metadata/records.h"
 #include "server/metadata/session.h"
 #include "tests/server/metadata/harness.h"
 
@@ -19,7 +21,10 @@ class SessionAnswers : public testing::Test {
     proto::MetadataReply reply;
     KvBatch batch;
     session.Record(sequence, reply, &batch);
-    for (const KvBatch::Op& op : batch.ops()) records += op.erase ? -1 : 1;
+    for (const KvBatch::Op& op : batch.ops()) {
+      EXPECT_FALSE(op.erase);
+      records.insert(op.key);
+    }
     session.EndMutation(sequence, reply);
     return 0;
   }
@@ -34,7 +39,7 @@ class SessionAnswers : public testing::Test {
   }
 
   Session session{7, SessionRecord{"client", 1, false}, Duration(0)};
-  int records = 0;  // replies in the store
+  std::set<std::string> records;  // keys of replies in the store
 };
 
 // Mutation 1 waits for an OST that does not come back.
@@ -43,7 +48,7 @@ TEST_F(SessionAnswers, OneThatWaitsForeverDoesNotStopTheOthers) {
   for (uint64_t sequence = 2; sequence < 2 * kMaxOutstanding.count; ++sequence) {
     if (sequence % 1024 == 0) Acknowledge(sequence, {{1, 2}});
     ASSERT_EQ(Do(sequence, 1), 0) << sequence;
-    ASSERT_LE(records, 2048);
+    ASSERT_LE(records.size(), 2048u);
   }
   EXPECT_TRUE(session.BeginMutation(1, 1).wait.has_value());  // it is still under way
 }
@@ -59,6 +64,51 @@ TEST_F(SessionAnswers, WhatIsAcknowledgedIsRefusedAndTheRestIsAnswered) {
   }
   Acknowledge(5, {});  // came late: it says less than what is known
   EXPECT_TRUE(session.BeginMutation(3, 1).answer.has_value());
+}
+
+TEST(StoredAnswers, AreInFewSlots) {
+  Harness harness;
+  TestClient client(harness);
+  for (int i = 0; i < 50; ++i) ASSERT_THAT(client.Mkdir(kRootFid, absl::StrCat("d", i)), IsOk());
+  const std::string prefix = TableKey(Table::kReply);
+  EXPECT_LE(harness.store.Scan(prefix, PrefixEnd(prefix), 100)->size(), 2u);
+}
+
+// As an MDS of format version 1 has left them.
+TEST(StoredAnswers, ThoseBySequenceGetSlots) {
+  Harness harness;
+  TestClient client(harness);
+  ASSERT_THAT(client.Mkdir(kRootFid, "first"), IsOk());
+  proto::MetadataRequest request;
+  *request.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+  request.mutable_mknod()->set_name("d");
+  request.mutable_mknod()->set_mode(S_IFDIR | 0755);
+  request = client.Prepare(request);
+  const proto::MetadataReply answer = harness.Await(harness.server->Handle(client.peer, request));
+  ASSERT_THAT(answer, IsOk());
+  KvBatch older;
+  const std::string prefix = TableKey(Table::kReply);
+  const auto recorded = harness.store.Scan(prefix, PrefixEnd(prefix), 9);
+  for (const KvEntry& entry : *recorded) {
+    const ReplyRecord record = *ParseReply(entry.value);
+    std::string key = NumberKey(Table::kReplyBySequence, client.session);
+    PutBig(&key, record.sequence);
+    older.Erase(entry.key);
+    older.Put(std::move(key), record.encoded);
+  }
+  std::string orphan = NumberKey(Table::kReplyBySequence, client.session + 1);
+  PutBig(&orphan, uint64_t{1});
+  older.Put(std::move(orphan), "of a session that is gone");
+  ASSERT_TRUE(harness.Await(harness.store.Commit(std::move(older))).ok());
+  for (int start = 0; start < 2; ++start) {
+    harness.Restart();
+    const std::string by_sequence = TableKey(Table::kReplyBySequence);
+    EXPECT_TRUE(harness.store.Scan(by_sequence, PrefixEnd(by_sequence), 9)->empty());
+    client.Reconnect({});
+    EXPECT_EQ(harness.Await(harness.server->Handle(client.peer, request)).SerializeAsString(),
+              answer.SerializeAsString());
+  }
+  EXPECT_EQ(client.Getattr(kRootFid).attr().attr().nlink(), 4u);
 }
 
 }  // namespace

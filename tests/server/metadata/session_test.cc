@@ -147,14 +147,6 @@ TEST(Session, ARepeatWaitsForTheFirst) {
   EXPECT_EQ(client.Getattr(kRootFid).attr().attr().nlink(), 3u);
 }
 
-TEST(Session, RecordedRepliesAreTrimmed) {
-  Harness harness;
-  TestClient client(harness);
-  for (int i = 0; i < 50; ++i) ASSERT_THAT(client.Mkdir(kRootFid, absl::StrCat("d", i)), IsOk());
-  std::string prefix(1, 0x21);
-  EXPECT_LE(harness.store.Scan(prefix, PrefixEnd(prefix), 100)->size(), 2u);
-}
-
 TEST(Session, AFailedCommitIsNotRecordedAsDone) {
   Harness harness;
   TestClient client(harness);
