@@ -96,6 +96,7 @@ struct SessionRecord {
 struct ReplyRecord {
   uint64_t sequence = 0;
   std::string encoded;  // proto::MetadataReply
+  bool operator==(const ReplyRecord&) const = default;
 };
 
 // Objects that are to be destroyed at one OST: stripes of the sequence in the key.

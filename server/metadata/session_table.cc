@@ -1,5 +1,7 @@
 #include "server/metadata/session_table.h"
 
+#include "common/log.h"
+
 namespace nacre::mds {
 Task<Status> SessionTable::Load(Duration now) {
   CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kSession), [&](KvEntry& entry) -> Status {
@@ -30,8 +32,13 @@ Task<Status> SessionTable::LoadReplies() {
       changes.Erase(std::move(entry.key));
       return OkStatus();
     }
-    ASSIGN_OR_RETURN(ReplyRecord record, ParseReply(entry.value));
-    it->second->Restore(slot, std::move(record));
+    StatusOr<ReplyRecord> record = ParseReply(entry.value);
+    if (record.ok()) {
+      it->second->Restore(slot, *std::move(record));
+    } else {  // whoever uses the slot next overwrites it
+      LogError("session %d: %s; if the client repeats that request, it is carried out again", id,
+               std::string(record.status().message()));
+    }
     return OkStatus();
   }));
   CO_RETURN_IF_ERROR(ForEachEntry(tables_, TableKey(Table::kReplyBySequence), [&](KvEntry& entry) -> Status {

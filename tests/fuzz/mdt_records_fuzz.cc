@@ -23,6 +23,7 @@ void Try(std::string_view data) {
       data, [&](std::string_view in) { return ParseInode(fid, in); }, EncodeInode);
   RoundTrip(data, ParseBucket, EncodeBucket);
   RoundTrip(data, ParseSession, EncodeSession);
+  RoundTrip(data, ParseReply, EncodeReply);
   RoundTrip(data, ParseDestroy, EncodeDestroy);
   RoundTrip(data, ParseDestroyAt, EncodeDestroyAt);
   RoundTrip(data, ParseTruncate, EncodeTruncate);

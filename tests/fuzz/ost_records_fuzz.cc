@@ -39,6 +39,11 @@ void TryObject(std::string_view bytes) {
   if (record.ok()) Require(Encode(*record) == bytes);
 }
 
+void TryAnswer(std::string_view bytes) {
+  StatusOr<AnswerRecord> record = ParseAnswerRecord(bytes);
+  if (record.ok()) Require(Encode(*record) == bytes);
+}
+
 void TrySuperblock(std::string_view bytes) {
   StatusOr<Superblock> superblock = ParseSuperblock(bytes);
   if (superblock.ok()) Require(Encode(*superblock) == bytes);
@@ -52,6 +57,8 @@ void TryKeys(std::string_view bytes) {
   if (auto session = ParseFenceKey(bytes); session.ok()) Require(FenceKey(*session) == bytes);
   if (auto growth = ParseGrowthKey(bytes); growth.ok())
     Require(GrowthKey(growth->session, growth->object) == bytes);
+  if (auto place = ParseAnswerKey(bytes); place.ok())
+    Require(AnswerKey(place->session, place->slot) == bytes);
 }
 
 }  // namespace
@@ -60,7 +67,7 @@ void TryKeys(std::string_view bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
       nacre::ost::TryChunk(bytes);
       break;
@@ -72,6 +79,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 3:
       nacre::ost::TrySuperblock(bytes);
+      break;
+    case 4:
+      nacre::ost::TryAnswer(bytes);
       break;
     default:
       nacre::ost::TryKeys(bytes);

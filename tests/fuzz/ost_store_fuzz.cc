@@ -35,7 +35,7 @@ class FuzzedOst : Simulated {
 
   void Damage(FuzzedDataProvider& input) {
     auto key_beginning = [](FuzzedDataProvider& input) {
-      static constexpr char kTables[] = {'S', 'O', 'E', 'U', 'F'};
+      static constexpr char kTables[] = {'S', 'O', 'E', 'U', 'F', 'W', 'A', 'L'};
       std::string key(1, input.PickValueInArray(kTables));
       PutObjectId(&key, {1, 0});
       return key;

@@ -111,5 +111,21 @@ TEST(StoredAnswers, ThoseBySequenceGetSlots) {
   EXPECT_EQ(client.Getattr(kRootFid).attr().attr().nlink(), 4u);
 }
 
+TEST(StoredAnswers, ADamagedOneStopsNobody) {
+  Harness harness;
+  TestClient client(harness);
+  ASSERT_THAT(client.Mkdir(kRootFid, "a"), IsOk());
+  KvBatch damage;
+  damage.Put(ReplyKey(client.session, 0), "short");
+  damage.Put(ReplyKey(client.session, 1), EncodeReply({0, "of no sequence"}));
+  ASSERT_TRUE(harness.Await(harness.store.Commit(std::move(damage))).ok());
+  harness.Restart();
+  client.Reconnect({});
+  for (int i = 0; i < 4; ++i) EXPECT_THAT(client.Mkdir(kRootFid, absl::StrCat("b", i)), IsOk());
+  harness.Restart();
+  client.Reconnect({});
+  EXPECT_THAT(client.Mkdir(kRootFid, "c"), IsOk());
+}
+
 }  // namespace
 }  // namespace nacre::mds
