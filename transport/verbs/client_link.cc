@@ -74,7 +74,7 @@ ClientLink::ClientLink(std::shared_ptr<Rail> rail, std::shared_ptr<ClientConnect
       meter_(std::move(meter)) {}
 
 // Finds out how the device calls the memory, and through which windows it is to be shown.
-Status ClientLink::Prepare(LinkCall* call) {
+std::optional<Status> ClientLink::Prepare(LinkCall* call) {
   std::vector<RegisteredPiece> pieces;
   call->spans.clear();
   call->held.clear();
@@ -91,7 +91,9 @@ Status ClientLink::Prepare(LinkCall* call) {
       call->spans.push_back({address, span.length, call->spans.back().key});
       continue;
     }
-    ASSIGN_OR_RETURN(MemoryKeys keys, regions_->FindSpan(rail().domain(), span));
+    std::optional<StatusOr<MemoryKeys>> known = regions_->FindKnownSpan(*rail().domain(), span);
+    if (!known) return std::nullopt;
+    ASSIGN_OR_RETURN(MemoryKeys keys, *std::move(known));
     call->spans.push_back({address, span.length, keys.remote});
     if (keys.held == nullptr) {
       pieces.push_back({keys.region, address, span.length});
@@ -135,15 +137,17 @@ Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink>
   co_return PutBudget::Share(std::move(puts), call->bytes, self.get());
 }
 
-bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
-  if (Status status = Prepare(call.get()); !status.ok()) {
-    call->result.Set(std::move(status));
-    return true;
+ClientLink::Beginning ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
+  std::optional<Status> prepared = Prepare(call.get());
+  if (!prepared) return Beginning::kUnregistered;
+  if (!prepared->ok()) {
+    call->result.Set(*std::move(prepared));
+    return Beginning::kBegun;
   }
   uint64_t id = 0;
   {
     std::lock_guard lock(mutex_);
-    if (!open_) return false;
+    if (!open_) return Beginning::kEnding;
     Queue& waiting = call->small() ? small_waiting_ : large_waiting_;
     if (waiting.empty()) id = Admit(call);
     if (id == 0) waiting.push_back(call);
@@ -152,7 +156,7 @@ bool ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
   Count().calls.Add();
   watchdog_->Arm(call->deadline);
   if (id != 0) Start(id, call);
-  return true;
+  return Beginning::kBegun;
 }
 
 bool ClientLink::HasRoom(const LinkCall& call) const {

@@ -78,9 +78,11 @@ class ClientLink : public Channel {
   // ending.
   static Task<StatusOr<PutBudget::Share>> Reserve(std::shared_ptr<ClientLink> self,
                                                   std::shared_ptr<LinkCall> call);
-  // False: the link is ending and nothing was done. Otherwise the call will have a result, with UNAVAILABLE
-  // too if it was never sent when the link ends: see LinkCall::sent.
-  bool Begin(const std::shared_ptr<LinkCall>& call);
+  // Begun: the call will have a result, with UNAVAILABLE too if it was never sent when the link ends (see
+  // LinkCall::sent). Else nothing was done: the link is ending, or memory of the call is not registered with
+  // the device yet, which the caller has to see to first (RailSet::RegisterMemory).
+  enum class Beginning { kBegun, kEnding, kUnregistered };
+  Beginning Begin(const std::shared_ptr<LinkCall>& call);
   // Then, if it holds memory: returns once nobody can touch that any more. The error is one of the result's.
   static Task<Status> TakeMemoryBack(std::shared_ptr<ClientLink> self, std::shared_ptr<LinkCall> call,
                                      bool succeeded);
@@ -100,7 +102,7 @@ class ClientLink : public Channel {
   Status FreeWindows() override;
 
   Status MakeWindows();
-  Status Prepare(LinkCall* call);
+  std::optional<Status> Prepare(LinkCall* call);          // none: memory of the call is not registered yet
   bool HasRoom(const LinkCall& call) const;               // under mutex_
   uint64_t Admit(const std::shared_ptr<LinkCall>& call);  // under mutex_; 0: there is no room yet
   Started AdmitWaiting();                                 // under mutex_

@@ -117,12 +117,7 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Find(const std::sha
     DeviceCount().stale.Add(known.end() - old);
     std::move(old, known.end(), std::back_inserter(stale));
     known.erase(old, known.end());
-    for (Known& each : known) {
-      if (each.domain != domain) continue;
-      each.used = ++finds_;
-      DeviceCount().hits.Add();
-      return each.registration;
-    }
+    if (auto registration = Use(&entry->second, *domain, buffer_id)) return registration;
     if (entry->second.busy) continue;
     entry->second.busy = true;
     auto added = Add(domain, &*entry, buffer_id, &lock);
@@ -132,6 +127,27 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Find(const std::sha
     if (!added.ok()) DeviceCount().refused.Add();
     return added;
   }
+}
+
+std::shared_ptr<const Registration> DeviceRegions::FindKnown(const Domain& domain,
+                                                             const MemoryRegion& region) {
+  const Place place{region.device().get(), region.data(), region.size()};
+  const StatusOr<uint64_t> buffer_id = region.device()->BufferId(place.memory());
+  if (!buffer_id.ok()) return nullptr;
+  Lock lock(mutex_);
+  auto entry = entries_.find(place);
+  return entry == entries_.end() ? nullptr : Use(&entry->second, domain, *buffer_id);
+}
+
+std::shared_ptr<const Registration> DeviceRegions::Use(Entry* entry, const Domain& domain,
+                                                       uint64_t buffer_id) {
+  for (Known& each : entry->known) {
+    if (each.domain.get() != &domain || each.buffer_id != buffer_id) continue;
+    each.used = ++finds_;
+    DeviceCount().hits.Add();
+    return each.registration;
+  }
+  return nullptr;
 }
 
 StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shared_ptr<Domain>& domain,

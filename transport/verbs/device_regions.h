@@ -5,7 +5,7 @@
 // bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h).
 //
 // Thread-safe. Registering may take seconds: nothing is locked meanwhile, and only those wait who want the
-// same region. Counters: transport.verbs.device.*.
+// same region; whoever must not wait asks FindKnown first. Counters: transport.verbs.device.*.
 #pragma once
 
 #include <atomic>
@@ -33,6 +33,9 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
   // was freed. NOT_FOUND: another transport's. UNAVAILABLE: the RDMA device has failed.
   StatusOr<std::shared_ptr<const Registration>> Find(const std::shared_ptr<Domain>& domain,
                                                      const MemoryRegion& region);
+
+  // The same if it is registered already, so that nothing takes long; else null.
+  std::shared_ptr<const Registration> FindKnown(const Domain& domain, const MemoryRegion& region);
 
   // Takes back what is registered with a domain, when it is not in use any more.
   void Forget(const Domain& domain);
@@ -70,6 +73,8 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
   struct Charged;
   using Entries = std::map<Place, Entry>;
 
+  // What is registered with the domain of memory with this identity; null: nothing is.
+  std::shared_ptr<const Registration> Use(Entry* entry, const Domain& domain, uint64_t buffer_id);
   void Remove(const Place& place);
   using Lock = std::unique_lock<std::mutex>;
   // These under the lock, which most of them let go of meanwhile; the entry is busy.

@@ -117,6 +117,33 @@ Task<Status> RailSet::RegisterOwn(std::shared_ptr<RailSet> self, std::shared_ptr
   co_return co_await done.Wait();
 }
 
+Task<StatusOr<std::vector<MemoryKeys>>> RailSet::RegisterMemory(std::shared_ptr<RailSet> self,
+                                                                std::shared_ptr<Domain> domain,
+                                                                std::vector<MemorySpan> memory,
+                                                                Duration deadline) {
+  const OneShot<StatusOr<std::vector<MemoryKeys>>> done;
+  auto work = [regions = self->regions_, domain = std::move(domain), memory = std::move(memory),
+               done]() -> StatusOr<std::vector<MemoryKeys>> {
+    std::vector<MemoryKeys> all;
+    for (const MemorySpan& span : memory) {
+      if (span.length == 0) continue;
+      ASSIGN_OR_RETURN(MemoryKeys keys, regions->FindSpan(domain, span));
+      all.push_back(std::move(keys));
+    }
+    return all;
+  };
+  {
+    std::lock_guard lock(self->mutex_);
+    if (self->stopped_) co_return absl::UnavailableError("the transport has ended");
+    asio::post(self->Joiners(), [work = std::move(work), done] { done.Set(work()); });
+  }
+  auto expire = [done] {
+    done.Set(ErrnoError(ETIMEDOUT, "the memory of a call was not registered with the RDMA device in time"));
+  };
+  auto timer = self->clock_.After(self->executor_, deadline - self->clock_.Now(), std::move(expire));
+  co_return co_await done.Wait();
+}
+
 void RailSet::Prepare() {
   if (!regions_->HasOwn()) return;
   std::lock_guard lock(mutex_);

@@ -48,6 +48,13 @@ class RailSet : public std::enable_shared_from_this<RailSet> {
   // Registers the process's own memory with the rail's device likewise, which may take seconds.
   static Task<Status> RegisterOwn(std::shared_ptr<RailSet> self, std::shared_ptr<Rail> rail);
 
+  // Registers the memory of a call with a device likewise, which stays registered at least as long as what is
+  // returned. Errors as RegionTable::FindSpan; DEADLINE_EXCEEDED: it is not done in time, and goes on.
+  static Task<StatusOr<std::vector<MemoryKeys>>> RegisterMemory(std::shared_ptr<RailSet> self,
+                                                                std::shared_ptr<Domain> domain,
+                                                                std::vector<MemorySpan> memory,
+                                                                Duration deadline);
+
   // Registers the process's own memory, if it has any, with the devices of all ports that are there now,
   // beside everything else: so that the first client need not wait for it.
   void Prepare();

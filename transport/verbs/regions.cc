@@ -8,6 +8,13 @@
 #include "transport/shared_memory.h"
 
 namespace nacre::verbs {
+namespace {
+
+MemoryKeys KeysOf(std::shared_ptr<const Registration> held) {
+  return {held->local_key(), held->remote_key(), held->region(), std::move(held)};
+}
+
+}  // namespace
 
 class RegionTable::Region : public MemoryRegion {
  public:
@@ -68,14 +75,18 @@ std::optional<StatusOr<MemoryKeys>> RegionTable::FindIn(const Entry& entry, cons
   return std::nullopt;
 }
 
+// None: it has to be registered first.
+std::optional<StatusOr<MemoryKeys>> RegionTable::FindKnown(const Domain& domain, const std::byte* data,
+                                                           size_t size) {
+  std::shared_lock lock(mutex_);
+  auto entry = Locate(data, size);
+  if (entry == entries_.end()) return absl::NotFoundError("memory that is not registered");
+  return FindIn(entry->second, domain);
+}
+
 StatusOr<MemoryKeys> RegionTable::Find(const std::shared_ptr<Domain>& domain, const std::byte* data,
                                        size_t size) {
-  {
-    std::shared_lock lock(mutex_);
-    auto entry = Locate(data, size);
-    if (entry == entries_.end()) return absl::NotFoundError("memory that is not registered");
-    if (auto found = FindIn(entry->second, *domain)) return *std::move(found);
-  }
+  if (auto known = FindKnown(*domain, data, size)) return *std::move(known);
   std::unique_lock lock(mutex_);
   for (;; not_busy_.wait(lock)) {
     auto entry = Locate(data, size);
@@ -88,7 +99,14 @@ StatusOr<MemoryKeys> RegionTable::Find(const std::shared_ptr<Domain>& domain, co
 StatusOr<MemoryKeys> RegionTable::FindSpan(const std::shared_ptr<Domain>& domain, const MemorySpan& span) {
   if (span.region->device() == nullptr) return Find(domain, span.data(), span.length);
   ASSIGN_OR_RETURN(std::shared_ptr<const Registration> held, devices_->Find(domain, *span.region));
-  return MemoryKeys{held->local_key(), held->remote_key(), held->region(), std::move(held)};
+  return KeysOf(std::move(held));
+}
+
+std::optional<StatusOr<MemoryKeys>> RegionTable::FindKnownSpan(const Domain& domain, const MemorySpan& span) {
+  if (span.region->device() == nullptr) return FindKnown(domain, span.data(), span.length);
+  std::shared_ptr<const Registration> held = devices_->FindKnown(domain, *span.region);
+  if (held == nullptr) return std::nullopt;
+  return KeysOf(std::move(held));
 }
 
 StatusOr<MemoryKeys> RegionTable::Add(const std::shared_ptr<Domain>& domain, Entries::iterator entry,

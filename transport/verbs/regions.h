@@ -45,6 +45,8 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
 
   // The same of a call's memory, which may be a device's: then the errors are those of DeviceRegions::Find.
   StatusOr<MemoryKeys> FindSpan(const std::shared_ptr<Domain>& domain, const MemorySpan& span);
+  // The same without registering anything, which may take seconds; none: it would have to be.
+  std::optional<StatusOr<MemoryKeys>> FindKnownSpan(const Domain& domain, const MemorySpan& span);
 
   // Registers the process's own memory with a device, before that is used for anything: if it cannot be,
   // because memory may not be locked for instance, the device is of no use to a client.
@@ -79,6 +81,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
                            std::unique_lock<std::shared_mutex>* lock);
   static bool IsOwn(const Entry& entry) { return entry.own && entry.size > 0; }
   static std::optional<StatusOr<MemoryKeys>> FindIn(const Entry& entry, const Domain& domain);
+  std::optional<StatusOr<MemoryKeys>> FindKnown(const Domain& domain, const std::byte* data, size_t size);
 
   std::shared_mutex mutex_;
   std::condition_variable_any not_busy_;

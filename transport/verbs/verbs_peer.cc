@@ -79,7 +79,8 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
  private:
   using Links = absl::InlinedVector<std::shared_ptr<ClientLink>, kMaxRails>;
 
-  static Task<StatusOr<std::string>> Carry(std::shared_ptr<ClientLink> link, std::shared_ptr<LinkCall> call);
+  static Task<StatusOr<std::string>> Carry(std::shared_ptr<PeerCore> self, std::shared_ptr<ClientLink> link,
+                                           std::shared_ptr<LinkCall> call);
   std::shared_ptr<ClientLink> Choose(const LinkCall& call, const Links& refused);
   void LookIfDue(Duration now);
   static Task<void> Look(std::shared_ptr<PeerCore> self);
@@ -187,7 +188,7 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
       self->LookIfDue(begin);
     }
     if (link == nullptr) continue;
-    StatusOr<std::string> reply = co_await Carry(link, call);
+    StatusOr<std::string> reply = co_await Carry(self, link, call);
     const bool unreachable = !call->sent && ToErrno(reply.status()) == ENOTSUP;
     const bool moves = unreachable || (!call->sent && absl::IsUnavailable(reply.status()));
     if (!moves) {
@@ -203,15 +204,27 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
                        absl::StrFormat("%s ends each connection as soon as it is made", self->address_));
 }
 
-Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<ClientLink> link,
+Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<PeerCore> self, std::shared_ptr<ClientLink> link,
                                             std::shared_ptr<LinkCall> call) {
   const LoadOf load(*link, call->bytes);
+  std::vector<MemoryKeys> keys;
   std::optional<PutBudget::Share> share;
-  if (call->reserves()) {
-    CO_ASSIGN_OR_RETURN(PutBudget::Share granted, co_await ClientLink::Reserve(link, call));
-    share.emplace(std::move(granted));
+  auto beginning = ClientLink::Beginning::kUnregistered;
+  for (int attempt = 0; attempt < 2 && beginning == ClientLink::Beginning::kUnregistered; ++attempt) {
+    if (attempt > 0) {
+      share.reset();  // others may have it meanwhile
+      std::vector<MemorySpan> memory = call->request.memory;
+      CO_ASSIGN_OR_RETURN(keys, co_await RailSet::RegisterMemory(self->rails_, link->rail().domain(),
+                                                                 std::move(memory), call->deadline));
+    }
+    if (call->reserves()) {
+      CO_ASSIGN_OR_RETURN(PutBudget::Share granted, co_await ClientLink::Reserve(link, call));
+      share.emplace(std::move(granted));
+    }
+    beginning = link->Begin(call);
   }
-  if (!link->Begin(call)) co_return absl::UnavailableError("the RDMA connection has ended");
+  if (beginning != ClientLink::Beginning::kBegun)
+    co_return absl::UnavailableError("the RDMA connection has ended");
   StatusOr<std::string> result = co_await call->result.Wait();
   if (call->holds_memory()) {
     CO_RETURN_IF_ERROR(co_await ClientLink::TakeMemoryBack(link, call, result.ok()));

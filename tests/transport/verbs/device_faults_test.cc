@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "common/metrics.h"
+#include "tests/transport/fake_device.h"
 #include "tests/transport/transport_fixture.h"
 #include "tests/transport/verbs/fake_rdma.h"
 #include "transport/select/select_transport.h"
@@ -220,6 +221,46 @@ TEST_P(SlowRegistrationTest, AClientsCacheHoldsUpNobodyElse) {
   EXPECT_TRUE(Eventually([&] { return answered == 1; }));
 }
 
+// A call whose memory has yet to be registered waits for that alone: neither its thread nor the rail's budget
+// does.
+class SlowMemoryTest : public SlowRegistrationTest {
+ protected:
+  void WaitBehind(std::shared_ptr<MemoryRegion> region, const void* held) {
+    Listen(FillIfAsked);
+    auto peer = Connect();
+    ASSERT_TRUE(Call(*peer, "connects").ok());
+    FakeRdma::Current()->HoldRegistration(held);
+    std::atomic<int> answered = 0;
+    CallRequest request{"", CallMemory::kPutTarget, {}};
+    request.memory.push_back({region, 0, region->size()});
+    Spawn(executor(), peer->Call(request, 20s),
+          [&](const StatusOr<std::string>& reply) { answered = reply.ok() ? 1 : -1; });
+    ASSERT_TRUE(Eventually([] { return FakeRdma::Current()->holds(); }));
+    EXPECT_TRUE(Call(*peer, "goes on").ok());
+    EXPECT_TRUE(
+        absl::IsDeadlineExceeded(Call(*peer, "", CallMemory::kPutTarget, request.memory, 50ms).status()));
+    EXPECT_TRUE(Call(*peer, "goes on").ok());
+    EXPECT_EQ(answered, 0);
+    FakeRdma::Current()->HoldRegistration(nullptr);
+    EXPECT_TRUE(Eventually([&] { return answered == 1; }));
+  }
+};
+
+TEST_P(SlowMemoryTest, OfAnApplication) {
+  const auto region = client().Register(shared_->data(), kFaultySize);
+  ASSERT_TRUE(region.ok());
+  WaitBehind(*region, shared_->data());
+}
+
+TEST_P(SlowMemoryTest, OfADevice) {
+  const auto device = std::make_shared<FakeDevice>(kFaultySize);
+  const auto region = client().RegisterDevice(device, device->data(), kFaultySize);
+  ASSERT_TRUE(region.ok());
+  WaitBehind(*region, device->data());
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, SlowMemoryTest, ::testing::Values(FaultyKind("OneThread", {}, 1)),
+                         NameOfKind);
 INSTANTIATE_TEST_SUITE_P(Device, SlowRegistrationTest, ::testing::Values(FaultyKind("OneThread", {}, 1)),
                          NameOfKind);
 
