@@ -67,11 +67,10 @@ class BufferSink : public DataSink {
 // A session that waits for each answer before it asks again: one slot.
 class OneAfterTheOther : public Originator {
  public:
-  explicit OneAfterTheOther(uint32_t slot) { answering_.slot = {1, slot}; }
+  explicit OneAfterTheOther(uint32_t slot) { answering_.answer.slot = {1, slot}; }
   void Next() {
-    ++answering_.record.sequence;
-    answering_.record.low_water = answering_.record.sequence;
-    answering_.record.delta = 0;
+    AnswerRecord& record = answering_.answer.record;
+    record = {record.sequence + 1, record.sequence + 1, 0};
   }
   SessionId session() const override { return 1; }
   Status BeginCommit() override { return OkStatus(); }
