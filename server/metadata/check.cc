@@ -254,6 +254,7 @@ class MdtChecker {
     inode.parent = kRootFid;
     inode.parent_cookie = hash | index;
     inode.nlink = S_ISDIR(lost.mode) ? 2 + seen->subdirectories : 1;
+    if (S_ISDIR(lost.mode)) inode.size = seen->entries;
     KvBatch fix;
     fix.Put(EntryKey(kRootFid, hash), EncodeBucket(bucket));
     fix.Put(FidKey(Table::kInode, lost.fid), EncodeInode(inode));
@@ -369,9 +370,9 @@ class MdtChecker {
       return CheckUnused(entry.key, key.Big<uint64_t>(), ParseMoveOut(entry.value).status());
     }));
     return ForEachEntry(store_, TableKey(Table::kDestroyAt), [&](const KvEntry& entry) -> Status {
-      ByteReader key(std::string_view(entry.key).substr(1));
-      key.Big<uint32_t>();  // the OST
-      return CheckUnused(entry.key, key.Big<uint64_t>(), ParseDestroyAt(entry.value).status());
+      const auto key = ParseDestroyAtKey(entry.key);
+      if (!key.ok()) return FoundUseless(std::string(key.status().message()), entry.key);
+      return CheckUnused(entry.key, key->sequence, ParseDestroyAt(entry.value).status());
     });
   }
 

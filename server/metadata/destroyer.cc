@@ -1,5 +1,7 @@
 #include "server/metadata/destroyer.h"
 
+#include <absl/strings/escaping.h>
+
 #include "common/log.h"
 #include "server/metadata/object_io.h"
 
@@ -9,19 +11,6 @@ namespace {
 constexpr size_t kDestroyRecordsAtOnce = 256;
 constexpr Duration kPauseAfterFailure = std::chrono::seconds(10);
 
-struct DestroyAtKey {
-  OstIndex ost = 0;
-  uint64_t sequence = 0;
-};
-
-DestroyAtKey ParseKey(std::string_view key) {
-  ByteReader in(key.substr(1));
-  DestroyAtKey parsed;
-  parsed.ost = in.Big<uint32_t>();
-  parsed.sequence = in.Big<uint64_t>();
-  return parsed;
-}
-
 // OSTs that have records, found by as many look-ups as there are.
 StatusOr<std::vector<OstIndex>> OstsWithRecords(Mds& mds) {
   std::vector<OstIndex> osts;
@@ -30,8 +19,9 @@ StatusOr<std::vector<OstIndex>> OstsWithRecords(Mds& mds) {
   while (true) {
     ASSIGN_OR_RETURN(auto first, mds.tables->Scan(from, to, 1));
     if (first.empty()) return osts;
-    osts.push_back(ParseKey(first[0].key).ost);
-    from = PrefixEnd(DestroyAtPrefix(osts.back()));
+    const auto key = ParseDestroyAtKey(first[0].key);
+    if (key.ok()) osts.push_back(key->ost);
+    from = key.ok() ? PrefixEnd(DestroyAtPrefix(key->ost)) : first[0].key + '\0';
   }
 }
 
@@ -85,17 +75,18 @@ Task<void> Destroyer::RunPass(std::shared_ptr<Mds> mds, OstIndex ost) {
 std::vector<ObjectId> Destroyer::ObjectsOf(const std::vector<KvEntry>& page, KvBatch* done) {
   std::vector<ObjectId> objects;
   for (const KvEntry& entry : page) {
-    const DestroyAtKey key = ParseKey(entry.key);
+    const auto key = ParseDestroyAtKey(entry.key);
     auto record = ParseDestroyAt(entry.value);
-    if (!record.ok()) {
+    if (!key.ok() || !record.ok()) {
+      const Status why = key.ok() ? record.status() : key.status();
       std::lock_guard lock(mutex_);
       if (reported_.insert(entry.key).second) {
-        LogError("objects %x of OST %d cannot be destroyed: %s; run nacre doctor", key.sequence, key.ost,
-                 std::string(record.status().message()));
+        LogError("objects of the destroy record %s cannot be destroyed: %s; run nacre doctor",
+                 absl::BytesToHexString(entry.key), std::string(why.message()));
       }
       continue;
     }
-    for (uint32_t stripe : record->stripes) objects.push_back({key.sequence, stripe});
+    for (uint32_t stripe : record->stripes) objects.push_back({key->sequence, stripe});
     done->Erase(entry.key);
   }
   return objects;

@@ -7,6 +7,7 @@
 
 #include "common/bytes.h"
 #include "common/ids.h"
+#include "common/status.h"
 
 namespace nacre::mds {
 
@@ -94,6 +95,21 @@ inline std::string DestroyAtKeyOf(OstIndex ost, uint64_t object_sequence) {
   std::string key = DestroyAtPrefix(ost);
   PutBig(&key, object_sequence);
   return key;
+}
+
+struct DestroyAtKeyParts {
+  OstIndex ost = 0;
+  uint64_t sequence = 0;
+};
+
+// DATA_LOSS: it has another length.
+inline StatusOr<DestroyAtKeyParts> ParseDestroyAtKey(std::string_view key) {
+  ByteReader in(key.substr(1));
+  DestroyAtKeyParts parts;
+  parts.ost = in.Big<uint32_t>();
+  parts.sequence = in.Big<uint64_t>();
+  if (in.ok() && in.empty()) return parts;
+  return absl::DataLossError(absl::StrFormat("damaged key of a destroy record: %d bytes", key.size()));
 }
 
 inline std::string ReplyKey(SessionId session, uint32_t slot) {

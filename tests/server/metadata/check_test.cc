@@ -141,6 +141,20 @@ TEST_F(CheckTest, ObjectsInUseAreTakenFromTheDestroyQueue) {
   Expect("belong to a file");
 }
 
+TEST_F(CheckTest, ADirectoryThatIsAdoptedCountsWhatItStillHas) {
+  Erase(KeyOf(kRootFid, "d"));
+  Erase(KeyOf(d, "s"));
+  ASSERT_TRUE(Await(CheckMdt(harness.store, true)).ok());
+  auto after = Await(CheckMdt(harness.store, false));
+  EXPECT_TRUE(after->clean()) << after->problems[0];
+  EXPECT_EQ(Read(d).size, 1u);
+}
+
+TEST_F(CheckTest, DamagedKeysOfTheDestroyQueue) {
+  Put(TableKey(Table::kDestroyAt) + "\xff", EncodeDestroyAt({{0}}));
+  Expect("damaged key of a destroy record");
+}
+
 TEST_F(CheckTest, NoMdtAtAll) {
   MemKv other;
   EXPECT_FALSE(Await(CheckMdt(other, true)).ok());

@@ -89,6 +89,16 @@ TEST_F(DestroyerTest, ADamagedRecordKeepsNoOtherFromItsEnd) {
   EXPECT_EQ(QueuedRecords(), 1u);
 }
 
+// Its keys are walked by OSTs: one that names none must not be found again and again.
+TEST_F(DestroyerTest, ADamagedKeyKeepsNoOtherFromItsEnd) {
+  Put(TableKey(Table::kDestroyAt) + "\xff", "abc");
+  Put(DestroyAtPrefix(0) + "short", EncodeDestroyAt({{0}}));
+  Queue(7, {0, 1});
+  harness.RunFor(std::chrono::seconds(3));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_EQ(QueuedRecords(), 2u);
+}
+
 TEST_F(DestroyerTest, NothingIsDestroyedBeforeItsRecordIsDurable) {
   harness.store.SetSyncHook([]() -> Task<Status> { co_return absl::UnavailableError("the disk is slow"); });
   Queue(7, {0});
