@@ -205,16 +205,14 @@ class RocksKv : public KvStore {
   StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override {
     std::shared_lock open(open_);
     RETURN_IF_ERROR(CheckOpen());
-    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
-    if (to.empty()) {
-      it->SeekToLast();
-    } else {
-      it->SeekForPrev(ToSlice(to));
-      if (it->Valid() && it->key() == ToSlice(to)) it->Prev();
-    }
+    rocksdb::ReadOptions read;
+    const rocksdb::Slice begin = ToSlice(from), end = ToSlice(to);
+    read.iterate_lower_bound = &begin;  // else it would wade through the traces of what was removed before it
+    if (!to.empty()) read.iterate_upper_bound = &end;
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
+    it->SeekToLast();
     RETURN_IF_ERROR(FromRocks(it->status(), directory_));
-    if (!it->Valid() || it->key().compare(ToSlice(from)) < 0)
-      return ErrnoError(ENOENT, "no key in this range");
+    if (!it->Valid()) return ErrnoError(ENOENT, "no key in this range");
     return KvEntry{it->key().ToString(), it->value().ToString()};
   }
 

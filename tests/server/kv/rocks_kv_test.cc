@@ -1,6 +1,9 @@
 #include "server/kv/rocks_kv.h"
 
+#include <absl/strings/str_format.h>
 #include <gtest/gtest.h>
+#include <rocksdb/perf_context.h>
+#include <rocksdb/perf_level.h>
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -55,6 +58,32 @@ class RocksKvTest : public testing::Test {
 TEST_F(RocksKvTest, KeepsWhatWasCommittedWithoutSync) {
   ASSERT_TRUE(Put(Open().get(), "a", "1").ok());
   EXPECT_EQ(*Open()->Get("a"), "1");
+}
+
+// Whoever removes one range of keys after the other asks each time for the last key of a range that follows a
+// long one which has just been removed.
+TEST_F(RocksKvTest, LastDoesNotLookAtWhatWasRemovedBeforeItsRange) {
+  constexpr int kRemoved = 500;
+  auto store = Open();
+  KvBatch put, erase;
+  for (int i = 0; i < kRemoved; ++i) {
+    const std::string key = absl::StrFormat("a%03d", i);
+    put.Put(key, "1");
+    erase.Erase(key);
+  }
+  put.Put("b1", "2");
+  ASSERT_TRUE(Await(store->Commit(std::move(put))).ok());
+  ASSERT_TRUE(Await(store->Commit(std::move(erase))).ok());
+
+  rocksdb::SetPerfLevel(rocksdb::PerfLevel::kEnableCount);
+  rocksdb::get_perf_context()->Reset();
+  EXPECT_EQ(store->Last("b", "c")->key, "b1");
+  EXPECT_TRUE(absl::IsNotFound(store->Last("b", "b1").status()));
+  EXPECT_EQ(store->Last("b", "")->key, "b1");
+  const uint64_t skipped = rocksdb::get_perf_context()->internal_delete_skipped_count;
+  rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
+  EXPECT_LT(skipped, 10);
+  EXPECT_TRUE(absl::IsNotFound(store->Last("a", "b").status()));
 }
 
 TEST_F(RocksKvTest, SecondOpenIsRefused) {
