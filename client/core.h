@@ -237,7 +237,8 @@ class Core final : public FileSystem {
   // --- what is known (lookup.cc) ---
   Duration PromiseNow() const;
   Known MakeKnown(Inode& inode);
-  Known Learn(const proto::Attr& attr);  // under the lease: keeps it
+  Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
+  Known Learn(const proto::Attr& attr);       // under the lease: keeps it
   // The same of one of many; there may be no room to keep it (InodeTable::GetListed).
   Known LearnListed(const proto::Attr& attr, uint64_t began, bool* kept);
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode

@@ -18,21 +18,19 @@ Task<void> Until(OneShot<Unit> event) { co_await event.Wait(); }
 }  // namespace
 
 Gate::Pass Gate::TryEnter() {
-  std::lock_guard lock(mutex_);
-  if (closed_) return {};
-  ++inside_;
+  uint64_t state = state_.load(std::memory_order_relaxed);
+  do {
+    if ((state & kClosed) != 0) return {};
+  } while (!state_.compare_exchange_weak(state, state + kOne));
   return Pass(this);
 }
 
 // Inside, or set when it is worth another try.
 Gate::Pass Gate::EnterOrQueue(const OneShot<Unit>& opened) {
   std::lock_guard lock(mutex_);
-  if (closed_) {
-    outside_.push_back(opened);
-    return {};
-  }
-  ++inside_;
-  return Pass(this);
+  Pass pass = TryEnter();
+  if (!pass) outside_.push_back(opened);
+  return pass;
 }
 
 Task<Gate::Pass> Gate::Enter() {
@@ -58,8 +56,7 @@ Task<bool> Gate::Shut(OneShot<Unit> empty) {
   AsyncMutex::Guard turn = co_await closer_.Lock();
   std::lock_guard lock(mutex_);
   closed_by_ = std::move(turn);
-  closed_ = true;
-  if (inside_ == 0) co_return true;
+  if ((state_ |= kClosed) == kClosed) co_return true;
   empty_.push_back(empty);
   co_return false;
 }
@@ -83,22 +80,25 @@ Task<void> Gate::CloseBetween(Clock& clock) {
 }
 
 void Gate::Open() {
-  std::vector<OneShot<Unit>> waiters;
+  std::vector<OneShot<Unit>> waiters, given_up;
   AsyncMutex::Guard turn;
   {
     std::lock_guard lock(mutex_);
-    closed_ = false;
+    state_ &= ~kClosed;
     waiters.swap(outside_);
+    given_up.swap(empty_);
     turn = std::move(closed_by_);
   }
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
+  for (OneShot<Unit>& waiter : given_up) waiter.Set({});
 }
 
 void Gate::Out() {
+  if ((state_ -= kOne) != kClosed) return;
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
-    if (--inside_ == 0) waiters.swap(empty_);
+    if (state_ == kClosed) waiters.swap(empty_);
   }
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
 }

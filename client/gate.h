@@ -3,6 +3,7 @@
 // its passes.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -54,11 +55,14 @@ class Gate {
   // Closes it in its turn. True: nobody is inside; else `empty` is set when that is so.
   Task<bool> Shut(OneShot<Unit> empty);
 
+  static constexpr uint64_t kClosed = 1, kOne = 2;
+
   AsyncMutex closer_;
   AsyncMutex::Guard closed_by_;
+  // Each operation passes twice: kOne for each that is inside, and kClosed, which changes with the mutex
+  // held.
+  std::atomic<uint64_t> state_{0};
   std::mutex mutex_;
-  bool closed_ = false;
-  uint64_t inside_ = 0;
   std::vector<OneShot<Unit>> outside_;
   std::vector<OneShot<Unit>> empty_;
 };

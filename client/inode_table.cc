@@ -62,8 +62,9 @@ InodePtr InodeTable::Get(Fid fid) {
   std::vector<InodePtr> dropped;  // destroyed outside of the mutex
   std::lock_guard lock(mutex_);
   InodePtr inode = FindLocked(fid);
-  Trim(UINT64_MAX, &dropped);
-  return inode != nullptr ? inode : Make(fid);
+  if (budget_->Exceeded()) Trim(UINT64_MAX, &dropped);
+  if (inode == nullptr) inode = Make(fid);
+  return inode;
 }
 
 InodePtr InodeTable::GetListed(Fid fid, uint64_t began) {

@@ -9,6 +9,15 @@
 #include "common/limits.h"
 
 namespace nacre::client {
+namespace {
+
+// With the directory's mutex held: whether what is known of its names is an answer for this caller.
+bool MaySearch(const Inode& directory, const Caller& caller) {
+  return directory.attr_known && S_ISDIR(directory.attr.mode()) &&
+         MayAccess(directory.attr, caller, kMayExecute);
+}
+
+}  // namespace
 
 // How long the kernel may trust what it is told now. Not beyond the end of the leases by the clock.
 Duration Core::PromiseNow() const {
@@ -21,6 +30,10 @@ Duration Core::PromiseNow() const {
 // them.
 Known Core::MakeKnown(Inode& inode) {
   std::lock_guard lock(inode.mutex);
+  return MakeKnownLocked(inode);
+}
+
+Known Core::MakeKnownLocked(Inode& inode) const {
   const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
   return {inode.Effective(), gives_rights ? Duration(0) : PromiseNow()};
 }
@@ -66,8 +79,8 @@ InodePtr Core::LearnEntry(const proto::Entry& entry) {
 
 Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string name,
                                    Duration* negative_valid) {
+  *negative_valid = Duration(0);
   NACRE_ENTER(pass);
-  *negative_valid = PromiseNow();
   if (name.size() > kMaxName) {
     co_return ErrnoError(ENAMETOOLONG,
                          absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
@@ -81,24 +94,18 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   }
 
   InodePtr directory = inodes_->Get(parent);
-  bool may_search = false;
+  NameKnown known;
   {
     std::lock_guard lock(directory->mutex);
-    may_search = directory->attr_known && S_ISDIR(directory->attr.mode()) &&
-                 MayAccess(directory->attr, caller, kMayExecute);
+    if (MaySearch(*directory, caller)) known = directory->names.Find(name);
   }
-  if (may_search) {
-    NameKnown known = FindName(*directory, name);
-    if (known.answer == NameKnown::Answer::kAbsent)
-      co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
-    InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr;
-    bool fresh = false;
-    if (inode != nullptr) {
-      std::lock_guard lock(inode->mutex);
-      fresh = inode->attr_known;
-    }
-    if (fresh) co_return MakeKnown(*inode);
+  if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
+    std::lock_guard lock(inode->mutex);
+    if (inode->attr_known) co_return MakeKnownLocked(*inode);
   }
+  *negative_valid = PromiseNow();
+  if (known.answer == NameKnown::Answer::kAbsent)
+    co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
   co_return co_await LookUpAtMds(caller, directory, name);
 }
 
@@ -142,13 +149,10 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
   NACRE_ENTER(pass);
   if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
   if (cached()) {
-    InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid);
-    bool known = false;
-    if (inode != nullptr) {
+    if (InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid)) {
       std::lock_guard lock(inode->mutex);
-      known = inode->attr_known;
+      if (inode->attr_known) co_return MakeKnownLocked(*inode);
     }
-    if (known) co_return MakeKnown(*inode);
   }
   co_return co_await Refresh(caller, fid, false);
 }

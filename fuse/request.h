@@ -57,7 +57,7 @@ class Request {
   client::Caller caller_;
 };
 
-// Starts the operation on this thread. Arguments are copied into its frame.
+// Starts the operation on this thread, which reads requests. Arguments are copied into its frame.
 template <typename... Parameters, typename... Arguments>
 void StartWith(Patience patience, fuse_req_t raw, Task<void> (*operation)(Request, Parameters...),
                Arguments&&... arguments) {
@@ -65,9 +65,10 @@ void StartWith(Patience patience, fuse_req_t raw, Task<void> (*operation)(Reques
   Session& session = request.session();
   std::shared_ptr<Answer> answer = request.answer();
   session.Started(answer);
-  Spawn(
-      session.executor(), operation(std::move(request), std::forward<Arguments>(arguments)...), [] {},
-      Answer::CancellationOf(answer));
+  // Not Spawn: an executor that is none of Asio's takes a piece of memory to find out that it is here.
+  coroutine::RunToEnd(operation(std::move(request), std::forward<Arguments>(arguments)...), [] {})
+      .Begin(session.executor(), Answer::CancellationOf(answer))
+      .Resume();
 }
 template <typename... Parameters, typename... Arguments>
 void Start(fuse_req_t raw, Task<void> (*operation)(Request, Parameters...), Arguments&&... arguments) {

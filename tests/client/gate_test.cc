@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "common/cancellation.h"
 #include "tests/sim/world.h"
@@ -41,6 +44,40 @@ TEST(Gate, CloserWaitsForThoseInsideAndKeepsOthersOut) {
   context.restart();
   context.poll();
   EXPECT_TRUE(entered);
+}
+
+// From several threads: nobody is inside while it is closed, and no closer waits for ever.
+TEST(Gate, IsEmptyWhileItIsClosed) {
+  constexpr int kThreads = 3, kClosings = 200;
+  Gate gate;
+  std::atomic<int> inside = 0;
+  std::atomic<bool> over = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      while (!over) {
+        Gate::Pass pass = gate.TryEnter();
+        if (!pass) continue;
+        ++inside;
+        --inside;
+      }
+    });
+  }
+  asio::io_context context;
+  auto close = [](Gate* door, std::atomic<int>* inside, std::atomic<bool>* over) -> Task<void> {
+    for (int i = 0; i < kClosings; ++i) {
+      co_await door->Close();
+      EXPECT_EQ(*inside, 0);
+      EXPECT_FALSE(door->TryEnter());
+      door->Open();
+      co_await Yield();
+    }
+    *over = true;
+  };
+  Spawn(context.get_executor(), close(&gate, &inside, &over));
+  context.run();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(gate.TryEnter());
 }
 
 // Somebody inside who does not come out keeps others out for moments only.
