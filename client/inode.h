@@ -139,6 +139,9 @@ struct Inode {
     return pending.cut && write_opens > 0 && (inline_bytes == nullptr || inline_bytes->empty());
   }
   bool inline_unsent() const { return pending.cut || inline_dirty(); }
+  bool holds_back() const {
+    return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
+  }
   // Whether the content is in inline_bytes, not in objects.
   bool Inline() const { return pending.cut || attr.inline_data(); }
   uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }

@@ -67,6 +67,7 @@ void Core::RelievePressure() {
 void Core::SendSoon(const InodePtr& inode) {
   {
     std::lock_guard lock(mutex_);
+    if (!closed_.empty() && closed_.back() == inode) return;  // its descriptor was closed, and now its handle
     closed_.push_back(inode);
     if (closed_.size() > 1) return;
   }
@@ -94,7 +95,12 @@ Task<void> Core::SendOld(Duration age) {
     due.assign(std::make_move_iterator(dirty_.begin()), std::make_move_iterator(young));
     dirty_.erase(dirty_.begin(), young);
     std::erase_if(due, [&](const InodePtr& inode) {
+      const bool dirty = cache_->IsDirty(inode->data);
       std::lock_guard inode_lock(inode->mutex);
+      if (!dirty && !inode->holds_back()) {  // it was sent when it was closed; a writer lists it anew
+        inode->listed_dirty = false;
+        return true;
+      }
       if (!inode->awaits_bytes()) return false;
       inode->dirty_since = now;
       dirty_.push_back(inode);
