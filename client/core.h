@@ -315,13 +315,14 @@ class Core final : public FileSystem {
                                    uint64_t skip, uint64_t size, Pending* sent);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size);
-  Task<void> DestroyObjects(LayoutPtr layout);
+  Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
   Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteSent(Inode& inode, const Pending& sent);
   Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent);
+  void ForgetLayout(Inode& inode, const LayoutPtr& layout);
   Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                          bool open_for_writing);
   Task<StatusOr<Known>> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
@@ -357,7 +358,7 @@ class Core final : public FileSystem {
   void NoteMountError(Status status);
   Status TakeMountError(FileHandle& handle);
   Status NoteLost(const InodePtr& inode, OstIndex ost);
-  Task<void> DropLost(InodePtr inode);
+  Task<void> DropLost(InodePtr inode, bool of_mdt);
   void OnLoss(OstIndex ost, uint64_t losses);
   Task<void> ForgetLostChanges(uint64_t synced);
 

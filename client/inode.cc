@@ -57,6 +57,11 @@ bool Inode::Apply(const proto::Attr& newer) {
   if (attr_known && newer.change() < attr.change()) return false;
   attr = newer;
   attr_known = true;
+  if (attr.nlink() > 0) {  // also of a file that a loss of power of the MDT has given its name back
+    gone = false;
+    overtold = overtold || kept_open;
+    kept_open = false;
+  }
   if (layout != nullptr && layout->generation() < attr.layout_generation()) layout.reset();
   return true;
 }

@@ -90,17 +90,25 @@ Status Core::NoteLost(const InodePtr& inode, OstIndex ost) {
                inode->fid.ToString(), ost));
   LogError("%s", std::string(lost.message()));
   NoteError(*inode, lost);
-  Background(DropLost(inode));
+  Background(DropLost(inode, false));
   return lost;
 }
 
-// What the cache has of it may be newer than what there is; others read that.
-Task<void> Core::DropLost(InodePtr inode) {
+// What the cache has of it may be newer than what there is; others read that. `of_mdt`: the MDS is told
+// first, and refuses what was written to objects that the file has no more.
+Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
   {
     Gate::Pass pass = co_await gate_.Enter();
     RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
-    (void)co_await SendData(inode, 0, UINT64_MAX);  // errors are noted in the inode
+    if (of_mdt)
+      (void)co_await SendAll(inode);  // errors are noted in the inode
+    else
+      (void)co_await SendData(inode, 0, UINT64_MAX);
     DropData(*inode, 0, UINT64_MAX);
+    if (of_mdt) {
+      std::lock_guard lock(inode->mutex);
+      inode->Forget();  // what it took to send that, too
+    }
   }
   std::vector<Fid> fids(1, inode->fid);
   co_await InvalidateKernel(std::move(fids));
@@ -112,10 +120,17 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
 }
 
 // The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is
-// remembered from before is certain.
+// remembered from before is certain, nor what the cache and the kernel have of a file: it may have other
+// objects.
 Task<void> Core::ForgetLostChanges(uint64_t synced) {
   co_await gate_.CloseBetween(environment_.clock);
+  std::vector<Fid> paged = WithPages();
+  std::vector<InodePtr> unsent;
   for (const InodePtr& inode : inodes_->All()) {
+    if (HoldsBack(*inode) || cache_->InFlight(inode->data))
+      unsent.push_back(inode);
+    else
+      DropData(*inode, 0, UINT64_MAX);
     {
       std::lock_guard lock(inode->mutex);
       if (inode->mutation <= synced) continue;
@@ -130,6 +145,8 @@ Task<void> Core::ForgetLostChanges(uint64_t synced) {
   }
   inodes_->Forget();
   gate_.Open();
+  for (const InodePtr& inode : unsent) Background(DropLost(inode, true));
+  co_await InvalidateKernel(std::move(paged));
 }
 
 }  // namespace nacre::client

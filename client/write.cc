@@ -379,11 +379,12 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
       if (!inode->attr.inline_data()) layout = inode->layout;
     }
     if (layout == nullptr || attempt > 0) {
+      const uint64_t losses = mdt_losses_;
       CO_RETURN_IF_ERROR(co_await LoadFile(inode));
       std::lock_guard lock(inode->mutex);
       bool replaced = stale != nullptr && (inode->layout == nullptr ||
                                            inode->layout->object_sequence() != stale->object_sequence());
-      if (replaced) Background(DestroyObjects(stale));
+      if (replaced) Background(DestroyObjects(stale, losses));
       layout = inode->attr.inline_data() ? nullptr : inode->layout;
     }
     Status status;
@@ -401,6 +402,8 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
     if (status.ok()) co_return size;
     bool raced = ToErrno(status) == ESTALE || (layout == nullptr && ToErrno(status) == EFBIG);
     if (!raced || attempt >= kRaces) co_return status;
+    if (layout != nullptr)
+      ForgetLayout(*inode, layout);  // newer or, after a loss of power, older ones follow
   }
 }
 
@@ -477,8 +480,13 @@ Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size
   }
 }
 
-// Objects that a write made anew after another client's truncation had given them up.
-Task<void> Core::DestroyObjects(LayoutPtr layout) {
+// Objects that a write made anew after another client's truncation had given them up. That is on the MDT's
+// stable storage first: else a loss of power could bring the file back to them.
+Task<void> Core::DestroyObjects(LayoutPtr layout, uint64_t mdt_losses) {
+  proto::MetadataRequest sync;
+  sync.mutable_sync();
+  auto synced = co_await AskIn(epoch_, std::move(sync));
+  if (!synced.ok() || mdt_losses_ != mdt_losses) co_return;
   for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) {
     proto::ObjectRequest request;
     request.set_ost(layout->Ost(stripe));

@@ -289,6 +289,14 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   co_return OkStatus();
 }
 
+// The MDS does not know the file by these objects any more.
+void Core::ForgetLayout(Inode& inode, const LayoutPtr& layout) {
+  std::lock_guard lock(inode.mutex);
+  if (inode.layout != layout) return;
+  inode.layout.reset();
+  inode.attr_known = false;
+}
+
 // Size, times and blocks of what objects have by now.
 Task<Status> Core::SendPending(InodePtr inode) {
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
@@ -318,6 +326,10 @@ Task<Status> Core::SendPending(InodePtr inode) {
     if (sent.kill_suid) pending.kill_suid = false;
   }
   if (told.ok() || gone) co_return OkStatus();
+  if (ToErrno(told) == ESTALE) {  // the MDT has lost power, and with it the change that gave the file these
+    ForgetLayout(*inode, layout);
+    told = ErrnoError(EIO, absl::StrFormat("what was written there is lost: %s", told.message()));
+  }
   LogError("file %s: the MDS did not take its new size: %s", inode->fid.ToString(),
            std::string(told.message()));
   NoteError(*inode, told);
