@@ -199,6 +199,12 @@ StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inh
   return DefaultTemplate();
 }
 
+void RaiseGeneration(const Mds& mds, Layout* layout) {
+  constexpr int kBitsWithin = 20;  // raises of one file between two losses that are told apart for sure
+  const uint32_t first = static_cast<uint32_t>(mds.losses) << kBitsWithin;
+  layout->generation = std::max(layout->generation + 1, first);
+}
+
 void QueueDestroy(const Inode& inode, KvBatch* batch) {
   if (S_ISREG(inode.mode) && !inode.inline_data) QueueDestroy(inode.layout, batch);
 }

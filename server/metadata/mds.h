@@ -131,6 +131,9 @@ uint8_t DirType(uint32_t mode);
 Status FillLayout(Mds& mds, const InodePtr& inode, proto::Layout* layout, std::string* data);
 // The template for what is made in this directory: its own, its ancestors', the filesystem's.
 StatusOr<LayoutTemplate> TemplateFor(Mds& mds, const Inode& directory, bool* inherited);
+// Gives the layout a generation that the file has never had: one that a loss of power has taken is none of
+// those that follow, for clients may still write by it.
+void RaiseGeneration(const Mds& mds, Layout* layout);
 // Queues a file's objects for destruction.
 void QueueDestroy(const Inode& inode, KvBatch* batch);
 // Takes one link away: the inode goes, becomes an orphan, or stays with its other links. `parent` and

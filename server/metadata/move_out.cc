@@ -80,7 +80,7 @@ class MoveOutAttempt {
     inode->inline_data = false;
     inode->blocks = blocks;
     inode->layout = layout_;
-    ++inode->layout.generation;
+    RaiseGeneration(*mds_, &inode->layout);
     transaction.batch().Erase(FidKey(Table::kBody, fid_));
     const bool ends = intended_ && !mds_->options.plant_keep_intent;
     if (ends) transaction.batch().Erase(NumberKey(Table::kMoveOut, layout_.object_sequence));

@@ -70,7 +70,7 @@ void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint
   inode->size = inode->blocks = 0;
   inode->inline_data = mds.options.inline_limit > 0;
   inode->layout.object_sequence = object_sequence;
-  ++inode->layout.generation;
+  RaiseGeneration(mds, &inode->layout);
 }
 
 bool NeedsCut(const Inode& inode, uint64_t size) {
@@ -174,7 +174,7 @@ Task<Status> Truncation::Commit(uint64_t blocks, proto::MetadataReply* reply) {
     transaction.Dirty(inode);
     inode->size = record_.size;
     inode->blocks = blocks;
-    ++inode->layout.generation;
+    RaiseGeneration(*mds_, &inode->layout);
     transaction.batch().Erase(FidKey(Table::kTruncate, fid_));
   }
   *reply->mutable_attr()->mutable_attr() = ToProto(*inode);
@@ -191,6 +191,7 @@ Task<void> Truncation::Finish(uint64_t blocks) {
   for (Duration pause = kFirstPause; !mds_->closed;) {
     reply.Clear();
     done = co_await Commit(blocks, &reply);
+    if (done.ok()) done = co_await mds_->tables->Sync();
     if (done.ok() || absl::IsNotFound(done)) break;
     co_await WaitAfter(done, &pause);
   }

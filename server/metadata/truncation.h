@@ -42,7 +42,9 @@ bool NeedsCut(const Inode& inode, uint64_t size);
 //             that asked for it. The record is durable before anything is cut: else a loss of power could
 //             bring back the old size without the old data.
 //   cut       each object by a coroutine of its own, which tries again for as long as its OST cannot do it.
-//   finished  one commit takes the record away and has the new size and the reply.
+//   finished  one commit takes the record away and has the new size and the reply. It is durable before
+//   anybody
+//             is told: else a loss of power could bring the record back, and cut off what was written since.
 //
 // A restart finds the record: if the file has the layout that it names, the rest is done, and the reply
 // recorded, for which a repeat of the request waits; else the file was emptied or got another layout since,

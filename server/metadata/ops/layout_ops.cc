@@ -33,10 +33,11 @@ Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64
     return ErrnoError(EINVAL, absl::StrCat("no layout was given for file ", file->fid.ToString()));
   RETURN_IF_ERROR(CheckEmpty(*file));
   QueueDestroy(*file, batch);
-  uint32_t generation = file->layout.generation + 1;
+  const uint32_t generation = file->layout.generation;
   ASSIGN_OR_RETURN(file->layout,
                    Instantiate(wanted, *op.mds->osts.Usable(), &op.mds->chooser, object_sequence));
   file->layout.generation = generation;
+  RaiseGeneration(*op.mds, &file->layout);
   return OkStatus();
 }
 

@@ -72,6 +72,13 @@ TEST_F(TruncateTest, CutsTheObjects) {
   EXPECT_GT(Attr(f).layout_generation(), generation);
 }
 
+// Else a loss of power could bring it back, and cut off what was written since.
+TEST_F(TruncateTest, IsDurableWhenItIsAnswered) {
+  Fid f = Striped(kBigFile);
+  ASSERT_THAT(client.Truncate(f, 1000), IsOk());
+  EXPECT_EQ(harness.store.unsynced_batches(), 0u);
+}
+
 TEST_F(TruncateTest, CutsAgainWhatALossOfPowerHasTakenBack) {
   Fid f = Striped(kBigFile);
   ASSERT_THAT(client.Truncate(f, (kBigFile)-1), IsOk());  // and syncs
