@@ -127,6 +127,7 @@ void StartBackground(const MdsPtr& mds) {
   Spawn(mds->env.executor, DestroyLoop(mds));
   Spawn(mds->env.executor, SessionLoop(mds));
   Spawn(mds->env.executor, mds->writer_recovery.Run(mds));
+  Spawn(mds->env.executor, mds->writer_recovery.RunAfterLoss(mds));
 }
 
 }  // namespace nacre::mds

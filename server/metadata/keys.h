@@ -26,6 +26,7 @@ enum class Table : uint8_t {
   kTruncate = 0x17,
   kDestroyAt = 0x18,
   kMoveOut = 0x19,
+  kSizesKnown = 0x1a,
   kSession = 0x20,
   kReplyBySequence = 0x21,  // of an earlier version
   kFence = 0x22,
@@ -110,6 +111,12 @@ inline StatusOr<DestroyAtKeyParts> ParseDestroyAtKey(std::string_view key) {
   parts.sequence = in.Big<uint64_t>();
   if (in.ok() && in.empty()) return parts;
   return absl::DataLossError(absl::StrFormat("damaged key of a destroy record: %d bytes", key.size()));
+}
+
+inline std::string SizesKnownKey(OstIndex ost) {
+  std::string key = TableKey(Table::kSizesKnown);
+  PutBig(&key, ost);
+  return key;
 }
 
 inline std::string ReplyKey(SessionId session, uint32_t slot) {

@@ -103,6 +103,20 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
   co_return reply;
 }
 
+// What a session needs so that it goes on, and what has nothing to do with a file's bytes.
+bool NeedsSizes(const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kDisconnect:
+    case proto::MetadataRequest::kKeepAlive:
+    case proto::MetadataRequest::kReclaim:
+    case proto::MetadataRequest::kReleaseLease:
+    case proto::MetadataRequest::kReportProblem:
+      return false;
+    default:
+      return true;
+  }
+}
+
 Status CheckRequest(const proto::MetadataRequest& request) {
   if (request.time().nanos() < 1'000'000'000) return OkStatus();
   return ErrnoError(EINVAL, absl::StrFormat("a time with %d nanoseconds", request.time().nanos()));
@@ -148,6 +162,7 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   Status valid = CheckRequest(request);
   if (!valid.ok()) co_return ToReply(*mds, valid);
   if (request.answered_below() != 0) sender->session->Acknowledge(request);
+  if (NeedsSizes(request)) co_await mds->writer_recovery.AwaitSizes();
   if (request.has_batch()) co_return co_await HandleBatch(mds, *sender, std::move(request));
   proto::MetadataReply reply = co_await Answer(mds, *sender, request);
   // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.
@@ -221,6 +236,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_ASSIGN_OR_RETURN(mds->losses, co_await CountLosses(&environment.store, losses_key, options.boot));
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load(mds->ids.FirstObjectRequest()));
+  CO_RETURN_IF_ERROR(mds->writer_recovery.Load(*mds));
   CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
   CO_RETURN_IF_ERROR(co_await mds::Destroyer::TakeUpRecordsByFile(mds));
   CO_RETURN_IF_ERROR(co_await mds::WithdrawMoveOuts(mds));

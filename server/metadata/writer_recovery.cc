@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/layout.h"
@@ -13,10 +15,12 @@ namespace {
 constexpr Duration kPause = std::chrono::seconds(5);
 constexpr Duration kPatience = std::chrono::seconds(5);  // of whoever waits for a pass
 constexpr uint32_t kNotesAtOnce = 1024;
+constexpr Duration kLossPatience = std::chrono::seconds(10);  // of everybody, after a loss of power
+constexpr Duration kLossPause = std::chrono::milliseconds(100);
 
 enum class Verdict {
   kSettled,  // the MDT knows it, or there is nothing to know
-  kExtend,   // the session has ended, and the file is shorter than this object says
+  kExtend,   // nobody will tell it any more, and the file is shorter than this object says
   kWait,     // the session's client may still tell it
 };
 
@@ -26,7 +30,8 @@ struct Judged {
   uint64_t end = 0;
 };
 
-StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note) {
+// `after_loss`: the client may have told it already.
+StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note, bool after_loss) {
   Judged judged;
   judged.fid = FromProto(note.parent());
   if (!note.exists()) return judged;
@@ -47,7 +52,7 @@ StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note) {
     return judged;
   }
   judged.end = FileSizeFor((*inode)->layout, object.stripe, note.size());
-  if (judged.end > (*inode)->size) judged.verdict = ended ? Verdict::kExtend : Verdict::kWait;
+  if (judged.end > (*inode)->size) judged.verdict = ended || after_loss ? Verdict::kExtend : Verdict::kWait;
   return judged;
 }
 
@@ -91,8 +96,8 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint6
 }
 
 // Whether the note may go.
-Task<StatusOr<bool>> Handle(MdsPtr mds, proto::GrownObject note) {
-  CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note));
+Task<StatusOr<bool>> Handle(MdsPtr mds, proto::GrownObject note, bool after_loss) {
+  CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note, after_loss));
   if (judged.verdict != Verdict::kExtend) co_return judged.verdict == Verdict::kSettled;
   co_return co_await Extend(mds, judged.fid, FromProto(note.object()).sequence, judged.end);
 }
@@ -113,6 +118,9 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
   request.set_ost(ost);
   request.mutable_list_grown()->set_session(session);
   request.mutable_list_grown()->set_limit(kNotesAtOnce);
+  // Not before it is up: else the blocks of its files could not be counted.
+  const bool after_loss = session == 0 && mds->osts.IsUp(ost) && mds->writer_recovery.Unasked().contains(ost);
+  bool whole = true;
   for (bool end = false; !end && !mds->closed;) {
     CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await mds->osts.CallShortly(request));
     const proto::ListGrownReply& notes = reply.list_grown();
@@ -122,21 +130,97 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
     for (const proto::GrownObject& note : notes.objects()) {
       if (mds->closed || mds->env.clock.Now() - begin > kPatience) {
         end = true;  // the next pass begins with what is left
+        whole = false;
         break;
       }
       *request.mutable_list_grown()->mutable_after() = note;
-      auto handled = co_await Handle(mds, note);
+      auto handled = co_await Handle(mds, note, after_loss);
       if (!handled.ok()) {  // must not keep the others waiting
         LogWarning("the size of %s could not be looked at: %s", FromProto(note.parent()).ToString(),
                    std::string(handled.status().message()));
+        whole = whole && absl::IsDataLoss(handled.status());  // which no later pass can mend
         continue;
       }
       if (*handled) *settle.mutable_settle_grown()->add_objects() = note;
     }
     CO_RETURN_IF_ERROR(co_await Settle(mds, std::move(settle)));
   }
+  if (after_loss && whole && !mds->closed)
+    CO_RETURN_IF_ERROR(co_await mds->writer_recovery.NoteAsked(mds, ost));
   co_return OkStatus();
 }
+
+// --- after a loss of power ---
+
+Status WriterRecovery::Load(Mds& mds) {
+  std::lock_guard lock(mutex_);
+  for (OstIndex ost : mds.osts.Known()) {
+    uint64_t asked = 0;
+    auto stored = mds.tables->Get(SizesKnownKey(ost));
+    if (!stored.ok() && !absl::IsNotFound(stored.status())) return stored.status();
+    if (stored.ok()) asked = ParseNumber(*stored).value_or(0);
+    if (asked != mds.losses) unasked_.insert(ost);
+  }
+  holds_up_ = !unasked_.empty();
+  return OkStatus();
+}
+
+std::set<OstIndex> WriterRecovery::Unasked() {
+  std::lock_guard lock(mutex_);
+  return unasked_;
+}
+
+// In the store this is behind the sizes, so that no loss of power leaves it without them.
+Task<Status> WriterRecovery::NoteAsked(MdsPtr mds, OstIndex ost) {
+  KvBatch batch;
+  batch.Put(SizesKnownKey(ost), EncodeNumber(mds->losses));
+  CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(batch)));
+  std::lock_guard lock(mutex_);
+  unasked_.erase(ost);
+  co_return OkStatus();
+}
+
+Task<void> WriterRecovery::AwaitSizes() {
+  OneShot<Unit> over;
+  {
+    std::lock_guard lock(mutex_);
+    if (!holds_up_) co_return;
+    waiters_.push_back(over);
+  }
+  co_await over.Wait();
+}
+
+void WriterRecovery::LetGoOn() {
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    holds_up_ = false;
+    waiters.swap(waiters_);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
+}
+
+Task<void> WriterRecovery::RunAfterLoss(MdsPtr mds) {
+  for (Duration pause = kLossPause; !mds->closed;) {
+    const std::set<OstIndex> unasked = Unasked();
+    if (unasked.empty()) break;
+    const Duration waited = mds->env.clock.Now() - mds->started;
+    const bool all_up =
+        std::all_of(unasked.begin(), unasked.end(), [&](OstIndex ost) { return mds->osts.IsUp(ost); });
+    if (all_up ||
+        waited >= kLossPatience / 2) {  // all of them: they count the blocks of their files together
+      for (OstIndex ost : unasked) StartPass(mds, ost);
+    }
+    if (waited >= kLossPatience) {
+      LetGoOn();
+      pause = kPause;
+    }
+    co_await mds->env.clock.Sleep(pause);
+  }
+  LetGoOn();
+}
+
+// --- in the background ---
 
 bool WriterRecovery::Begin(OstIndex ost) {
   std::lock_guard lock(mutex_);
@@ -152,16 +236,19 @@ Task<void> WriterRecovery::Run(std::shared_ptr<Mds> mds) {
   while (!mds->closed) {
     co_await mds->env.clock.Sleep(kPause);
     if (mds->closed) co_return;
-    for (OstIndex ost : mds->osts.Known()) {
-      if (!mds->osts.IsUp(ost) || !Begin(ost)) continue;
-      Spawn(mds->env.executor, [](std::shared_ptr<Mds> mds, OstIndex ost) -> Task<void> {
-        Status status = co_await mds->writer_recovery.Recover(mds, ost, 0);
-        if (!status.ok() && !mds->closed)
-          LogWarning("sizes of files on OST %d: %s", ost, std::string(status.message()));
-        mds->writer_recovery.End(ost);
-      }(mds, ost));
-    }
+    for (OstIndex ost : mds->osts.Known()) StartPass(mds, ost);
   }
+}
+
+// Unless the OST is not up, or has one.
+void WriterRecovery::StartPass(const MdsPtr& mds, OstIndex ost) {
+  if (!mds->osts.IsUp(ost) || !Begin(ost)) return;
+  Spawn(mds->env.executor, [](MdsPtr mds, OstIndex ost) -> Task<void> {
+    Status status = co_await mds->writer_recovery.Recover(mds, ost, 0);
+    if (!status.ok() && !mds->closed)
+      LogWarning("sizes of files on OST %d: %s", ost, std::string(status.message()));
+    mds->writer_recovery.End(ost);
+  }(mds, ost));
 }
 
 }  // namespace nacre::mds

@@ -1,4 +1,5 @@
-// The sizes of files whose writers have gone without saying how far they came.
+// The sizes of files whose writers have gone without saying how far they came, or have said it to an MDT that
+// has lost it since.
 //
 // A client writes to the objects first and tells the MDS the file's new size after it. When its session ends
 // in between, bytes lie behind the end of the file, and would appear in it when somebody lets it grow. So the
@@ -15,11 +16,18 @@
 // Nobody waits for this, but an eviction, and an OST that comes back, for a few seconds. Until an OST that
 // was away at the eviction is back, a file may be shorter than it will be then.
 //
+// A loss of power takes sizes from the MDT that clients were told it has, and whose notes are still there: a
+// note goes only after a sync. Then a pass over all notes of each OST makes the files as long as they were,
+// whether the sessions live or not, and a record says that it is done, so that a restart before that does not
+// forget it. Until then nobody is let see or change a file, or it would be emptied or grown by its wrong size
+// and show old bytes later; but only for some seconds, since an OST may be away for long.
+//
 // Thread-safe. Errors: UNAVAILABLE, EIO when the OST does not answer; the store's.
 #pragma once
 
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "common/ids.h"
 #include "common/status.h"
@@ -31,19 +39,34 @@ struct Mds;
 
 class WriterRecovery {
  public:
+  // At the start, once the OSTs and the MDT's losses are known.
+  Status Load(Mds& mds);
+  // Returns when the sizes that the last loss of power has taken are there again, or some seconds after the
+  // start.
+  Task<void> AwaitSizes();
+
   // One pass over the notes of one OST: those of this session, or all (0). Ends after a few seconds, also if
   // it is not through, or the OST does not answer.
   Task<Status> Recover(std::shared_ptr<Mds> mds, OstIndex ost, SessionId session);
 
   // In the background, as long as the MDS runs: every OST that is up, side by side.
   Task<void> Run(std::shared_ptr<Mds> mds);
+  // Likewise, until every OST has been asked since the last loss of power.
+  Task<void> RunAfterLoss(std::shared_ptr<Mds> mds);
 
  private:
   bool Begin(OstIndex ost);
   void End(OstIndex ost);
+  void StartPass(const std::shared_ptr<Mds>& mds, OstIndex ost);
+  std::set<OstIndex> Unasked();
+  Task<Status> NoteAsked(std::shared_ptr<Mds> mds, OstIndex ost);
+  void LetGoOn();
 
   std::mutex mutex_;
-  std::set<OstIndex> busy_;  // with a pass of Run
+  std::set<OstIndex> busy_;     // with a pass of Run or RunAfterLoss
+  std::set<OstIndex> unasked_;  // since the last loss of power
+  bool holds_up_ = false;       // somebody has to wait for these
+  std::vector<OneShot<Unit>> waiters_;
 };
 
 }  // namespace nacre::mds

@@ -264,6 +264,16 @@ void Harness::Crash() {
   store.CrashProcess();
 }
 
+void Harness::LosePower() {
+  struct Most : public Random {
+    uint64_t Next() override { return ~uint64_t{0}; }
+  } most;
+  Crash();
+  store.LosePower(most);
+  options.boot += "+";
+  Start();
+}
+
 void Harness::RegisterOsts() {
   for (int i = 0; i < ost_count; ++i) {
     Status status = Await(BeatHeart(static_cast<OstIndex>(i)));

@@ -108,6 +108,8 @@ class Harness {
     Crash();
     Start();
   }
+  // As Restart, of the machine: everything is gone that was not synced.
+  void LosePower();
   void RegisterOsts();  // what the heartbeats of those that are not away do by themselves within a second
 
   // Runs until `done`; false if the limit of time passes before.
