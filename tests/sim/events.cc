@@ -32,7 +32,7 @@ const std::vector<EventKind>& EventKinds() {
       {"full_mdt", 1, true, &Scenario::FullMdt},
       {"break", 4, true, &Scenario::BreakSome},
       {"freeze_client", 2, true, &Scenario::FreezeClient},
-      {"mds_power_loss", 1, false, &Scenario::MdsLosesPower},
+      {"mds_power_loss", 1, true, &Scenario::MdsLosesPower},
       {"long_partition", 1, true, &Scenario::LongPartition},
       {"dead_oss", 1, false, &Scenario::DeadOss},
       {"failed_flush", 1, true, &Scenario::FailedFlush},
@@ -262,6 +262,7 @@ void Scenario::MdsLosesPower() {
   if (!shape_.workload.sequential || !Quiesce()) return;
   const Duration lost = world_.clock().Now();
   orphans_allowed_ = true;
+  workload_.NoteDone();
   cluster_.Crash(cluster_.mds(), Loss::kPower);
   Work(UpTo(2s));
   cluster_.Boot(cluster_.mds());
@@ -273,6 +274,7 @@ void Scenario::MdsLosesPower() {
   losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
   losses.early = true;
   losses.names_after = lost - kServerLoss - kEarlyLag;
+  losses.repeated = true;
   Settle(losses);
   TakeAllErrors();
   if (!failed()) ResumeClients();

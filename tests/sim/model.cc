@@ -45,6 +45,7 @@ void Model::Change(int client, uint64_t position, std::function<void()> change) 
   // The MDS has done it. If it builds on what was answered early, then the MDS has done that as well, and
   // only the news of it is still on its way. Else it is about an inode that has lost its last name.
   const Inodes before = settled_;
+  const size_t steps = steps_.size();
   for (size_t done = 0; done < early_.size(); ++done) {
     (void)OnSettled(early_[done].change);
     if (!OnSettled(change)) continue;
@@ -52,6 +53,7 @@ void Model::Change(int client, uint64_t position, std::function<void()> change) 
     return;
   }
   settled_ = before;
+  steps_.resize(steps);
 }
 
 void Model::EarlyDone(int client, uint64_t position) {
@@ -77,6 +79,7 @@ bool Model::OnSettled(const std::function<void()>& change) {
   std::swap(inodes_, settled_);
   const bool possible = Try(change);
   std::swap(inodes_, settled_);
+  if (possible && remembers_steps_) steps_.emplace_back(std::nullopt, settled_);
   return possible;
 }
 
@@ -182,6 +185,10 @@ void Model::MayGoOnWithout(int client) {
 void Model::Remember(Duration now) {
   history_.emplace_back(now, inodes_);
   while (history_.size() > 2 && history_[1].first < now - 10s) history_.pop_front();
+  if (!remembers_steps_) return;
+  if (steps_.empty()) steps_.emplace_back(now, settled_);
+  for (auto step = steps_.rbegin(); step != steps_.rend() && !step->first; ++step) step->first = now;
+  while (steps_.size() > 2 && *steps_[1].first < now - 10s) steps_.pop_front();
 }
 
 std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
@@ -192,6 +199,7 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     if (!inode.synced || inode.nlink == 0 || tree.contains(inode.fid)) continue;
     return absl::StrFormat("%s %s was fsynced and is gone", PathOf(id), inode.fid.ToString());
   }
+  if (!wrong.empty() && losses.repeated && GoesBackAndRepeats(tree, *losses.names_after)) wrong.clear();
   while (!wrong.empty() && losses.early && !early_.empty()) {  // one more of the newest is gone
     const EarlyChange lost = std::move(early_.back());
     early_.pop_back();
@@ -214,6 +222,7 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     if (durable) break;
   }
   history_.clear();
+  steps_.clear();
   early_.clear();
   if (!wrong.empty()) return wrong;
   settled_ = inodes_;
@@ -243,6 +252,20 @@ std::string Model::CompareWith(const std::map<uint64_t, Pending>& pending,
     if (change.happened(tree)) (void)Try([&change, &tree] { change.apply(tree); });
   }
   return CompareTree(tree);
+}
+
+// True: the tree is one of the last that the MDS was in, with everything done to it that is early_ and
+// possible there.
+bool Model::GoesBackAndRepeats(const ObservedTree& tree, Duration durable) {
+  Inodes before = inodes_;
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    GoBackTo(step->second);
+    for (const EarlyChange& early : early_) (void)Try(early.change);
+    if (CompareTree(tree).empty()) return true;
+    if (step->first && *step->first <= durable) break;
+  }
+  inodes_ = std::move(before);
+  return false;
 }
 
 // Nobody has anything open then: a loss of power ends the clients too.

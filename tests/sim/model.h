@@ -128,6 +128,8 @@ class Model {
   // A change of the tree has been acknowledged (one operation at a time only): remembered, so that a loss of
   // power may go back to it.
   void Remember(Duration now);
+  // From now on every state of the tree that the MDS was in is remembered, too, for Losses::repeated.
+  void RememberSteps() { remembers_steps_ = true; }
 
   struct Losses {
     std::function<bool(const FileChange&)> may_be_lost;
@@ -138,6 +140,11 @@ class Model {
     // Changes of the tree acknowledged later than this may be gone, the newest first. Only if Remember was
     // told of all.
     std::optional<Duration> names_after;
+    // The MDS alone has lost power, and its clients have repeated what it had not answered: what it had
+    // answered later than `names_after` may be gone, the newest first, while what a client had answered early
+    // and had no answer for is there if it is possible without
+    // (docs/decisions/0022-metadata-write-behind.md).
+    bool repeated = false;
   };
   // After a crash, with nothing running: decides each pending operation, then compares. The first difference,
   // or empty.
@@ -167,6 +174,7 @@ class Model {
   std::string CompareWith(const std::map<uint64_t, Pending>& pending,
                           const std::optional<EarlyChange>& lost_from, const ObservedTree& tree);
   void GoBackTo(Inodes inodes);
+  bool GoesBackAndRepeats(const ObservedTree& tree, Duration durable);
   std::string CompareTree(const ObservedTree& tree) const;
   std::string CompareInode(const ModelInode& inode, const ObservedInode& found) const;
 
@@ -175,6 +183,9 @@ class Model {
   std::deque<EarlyChange> early_;       // in the order in which the MDS will do them
   std::map<InodeId, FileModel> files_;  // of unlinked ones too: a loss of power may bring them back
   std::deque<std::pair<Duration, Inodes>> history_;  // the tree from then on, until the next
+  bool remembers_steps_ = false;
+  // settled_ from then on, until the next; no time: since the last Remember.
+  std::deque<std::pair<std::optional<Duration>, Inodes>> steps_;
   std::map<uint64_t, std::vector<Claim>> claims_;
   std::map<uint64_t, Pending> pending_;
   std::set<Fid> made_;

@@ -147,6 +147,7 @@ void Scenario::Start() {
     Task<Status> set = cluster_.filesystem(0).SetXattr(Root(), kRootFid, kLayoutXattr, layout, 0);
     if (!Await(cluster_.process(cluster_.client(0)), std::move(set), "setting the layout").ok()) return;
   }
+  if (shape_.workload.sequential) model_.RememberSteps();
   model_.Remember(world_.clock().Now());
   network_.faults() = shape_.faults;
   ResumeClients();

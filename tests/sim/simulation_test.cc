@@ -92,7 +92,7 @@ TEST_F(Simulation, FindsChangesThatMeetWithoutALock) { EXPECT_NE(FirstToFind(Pla
 TEST_F(Simulation, FindsAnIntentThatIsNotDropped) { EXPECT_NE(FirstToFind(Plant::kKeepIntent, 1, 100), 0u); }
 
 TEST_F(Simulation, FindsAFileThatTakesAnothersPlaceWithoutItsBytes) {
-  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 350, 100), 0u);
+  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 500, 100), 0u);
 }
 
 TEST_F(Simulation, FindsAFullMdtThatDoesNotStart) { EXPECT_NE(FirstToFind(Plant::kNoReserve, 1, 40), 0u); }

@@ -96,6 +96,8 @@ class Workload {
   void Pause() { paused_ = true; }
   void Resume() { paused_ = false; }
   bool Idle() const { return running_ == 0; }
+  // Tells the model how far the MDS has come with what clients have answered early.
+  void NoteDone();
   // Null: it is gone, or another one since.
   ClientState* client(int index) { return clients_[static_cast<size_t>(index)].lock().get(); }
   uint64_t done() const { return done_; }
@@ -114,7 +116,6 @@ class Workload {
 
   static Task<void> Worker(Workload* workload, ClientState* client);
   void CloseAll(ClientState& client);
-  void NoteDone();  // how far the MDS has come with what clients have answered early
 
   World& world_;
   Cluster& cluster_;
