@@ -77,7 +77,9 @@ Space OstSpace(const proto::ClusterStatus& status) {
 
 Json StatusToJson(const proto::ClusterStatus& status) {
   Json osts = Json::array(), sessions = Json::array();
+  Json requests = Json::object();
   for (const proto::OstState& ost : status.map().osts()) osts.push_back(OstToJson(ost));
+  for (const auto& [operation, count] : status.requests()) requests[operation] = count;
   for (const proto::SessionState& session : status.sessions()) sessions.push_back(SessionToJson(session));
   return {{"cluster_uuid", status.map().cluster_uuid()},
           {"version", status.version()},
@@ -89,7 +91,9 @@ Json StatusToJson(const proto::ClusterStatus& status) {
             {"total_bytes", status.mdt_total_bytes()},
             {"used_bytes", status.mdt_used_bytes()},
             {"free_bytes", status.mdt_free_bytes()},
-            {"destroy_queue", status.destroy_queue()}}},
+            {"destroy_queue", status.destroy_queue()},
+            {"requests", requests},
+            {"revocations", status.revocations()}}},
           {"osts", osts},
           {"sessions", sessions},
           {"problems", Texts(status.problems())}};

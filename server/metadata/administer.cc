@@ -127,6 +127,7 @@ Task<proto::ClusterStatus> MakeStatus(MdsPtr mds) {
   status.set_mdt_total_bytes(space.total_bytes);
   status.set_mdt_free_bytes(space.free_bytes);
   status.set_mdt_used_bytes(mds->env.store.UsedBytes());
+  mds->messages.Show(&status);
   status.set_mds_resident_bytes(ResidentBytes());
   status.set_mds_uptime_seconds(static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::seconds>(mds->env.clock.Now() - mds->started).count()));

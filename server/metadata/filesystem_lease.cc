@@ -57,12 +57,7 @@ void FilesystemLease::Restore(Mds& mds, const SessionPtr& session, const proto::
   if (!restored || revoking || !alone) {
     LogInfo("session %d is asked for the filesystem lease again", session->id);
     AskBack(mds, {lease.id(), kFilesystemFid, session->id, lease.mode(), true});
-    if (!restored) {
-      proto::Push push;
-      push.mutable_revoke()->set_id(lease.id());
-      *push.mutable_revoke()->mutable_resource() = lease.resource();
-      session->Push(std::move(push));
-    }
+    if (!restored) PushRevoke(mds, *session, lease.id(), kFilesystemFid);
   }
 }
 

@@ -22,6 +22,7 @@
 #include "server/metadata/layout.h"
 #include "server/metadata/lease_table.h"
 #include "server/metadata/lock_table.h"
+#include "server/metadata/message_counts.h"
 #include "server/metadata/metadata_server.h"
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
@@ -55,6 +56,7 @@ struct Mds {
   cluster::OstChooser chooser;
   Destroyer destroyer;
   WriterRecovery writer_recovery;
+  MessageCounts messages;
   std::atomic<bool> closed{false};
 
   // What the holder of the filesystem lease may hold back: room for it is left within the store's reserve. 0

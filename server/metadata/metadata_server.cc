@@ -153,6 +153,7 @@ Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::Metada
 Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,
                                          proto::MetadataRequest request) {
   if (mds->closed) co_return ToReply(*mds, absl::UnavailableError("the metadata server is stopping"));
+  mds->messages.CountRequest(request);
   if (request.op_case() == proto::MetadataRequest::kConnect) {
     co_return ToReply(*mds,
                       co_await mds::Connect(mds, std::move(peer), std::move(*request.mutable_connect())));

@@ -18,14 +18,6 @@ namespace {
 // How often a holder is looked at.
 constexpr Duration kStep = std::chrono::seconds(1);
 
-void PushRevoke(Session& holder, uint64_t id, const Fid& resource) {
-  proto::Push push;
-  push.mutable_revoke()->set_id(id);
-  *push.mutable_revoke()->mutable_resource() = ToProto(resource);
-  push.mutable_revoke()->set_keep(proto::LEASE_NONE);
-  holder.Push(std::move(push));
-}
-
 // Waits for a release, a while at a time.
 class ReleaseWatch {
  public:
@@ -134,9 +126,19 @@ Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
 
 }  // namespace
 
+void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource) {
+  proto::Push push;
+  push.mutable_revoke()->set_id(id);
+  *push.mutable_revoke()->mutable_resource() = ToProto(resource);
+  push.mutable_revoke()->set_keep(proto::LEASE_NONE);
+  mds.messages.CountRevocation();
+  holder.Push(std::move(push));
+}
+
 void AskBack(Mds& mds, const LeaseGrant& grant) {
   if (!mds.leases.BeginRevoke(grant.id)) return;
-  if (SessionPtr holder = mds.sessions.Find(grant.session)) PushRevoke(*holder, grant.id, grant.resource);
+  if (SessionPtr holder = mds.sessions.Find(grant.session))
+    PushRevoke(mds, *holder, grant.id, grant.resource);
 }
 
 Task<Status> Recall(MdsPtr mds, LeaseGrant grant) {
@@ -158,7 +160,7 @@ void RestoreRead(Mds& mds, const SessionPtr& session, const proto::Lease& lease)
   for (const LeaseGrant& grant : mds.leases.HoldersOf(fid)) {
     if (grant.id == lease.id() && grant.revoking) good = false;  // what said so may be lost with the stream
   }
-  if (!good) PushRevoke(*session, lease.id(), fid);
+  if (!good) PushRevoke(mds, *session, lease.id(), fid);
 }
 
 bool NeedsRecall(const Mds& mds, SessionId changer, const proto::MetadataRequest& request,

@@ -7,6 +7,9 @@
 
 namespace nacre::mds {
 
+// Tells the holder of the lease `id` to give it back.
+void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource);
+
 // Only says so to the holder. Nothing happens if there is no such lease any more.
 void AskBack(Mds& mds, const LeaseGrant& grant);
 

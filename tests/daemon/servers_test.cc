@@ -33,6 +33,8 @@ TEST_F(ServersTest, AClusterShowsItsStateAndEndsWhenAsked) {
   EXPECT_EQ(shown["osts"][1]["up"], true);
   EXPECT_GT(shown["osts"][1]["total_bytes"], 0);
   EXPECT_GT(shown["mds"]["resident_bytes"], 0);
+  EXPECT_TRUE(shown["mds"]["requests"].is_object());  // nobody has asked for anything
+  EXPECT_EQ(shown["mds"]["revocations"], 0);
 
   status = RunProgram({"nacre", "status", "--mds", mds_});
   EXPECT_THAT(status.output, AllOf(HasSubstr("OST 0"), HasSubstr("OST 1"), HasSubstr("0 clients")));

@@ -51,6 +51,22 @@ TEST(Administer, EvictsAClientByNumberOrName) {
   for (OstIndex ost = 0; ost < 4; ++ost) EXPECT_TRUE(harness.osts.fenced[ost].count(first.session)) << ost;
 }
 
+TEST(Administer, CountsWhatClientsAskForAndWhatTheyAreAskedFor) {
+  Harness harness;
+  TestClient first(harness), second(harness);
+  Fid file = FidOf(first.Create(kRootFid, "file"));
+  EXPECT_THAT(second.Getattr(file), IsOk());
+  proto::ClusterStatus before = harness.Await(harness.server->GetStatus());
+  EXPECT_THAT(second.Getattr(file), IsOk());
+  EXPECT_THAT(second.Getattr(Fid{77, 7, 0}), Fails(ENOENT));
+  EXPECT_THAT(first.Mkdir(kRootFid, "directory"), IsOk());
+  proto::ClusterStatus after = harness.Await(harness.server->GetStatus());
+  EXPECT_EQ(after.requests().at("getattr") - before.requests().at("getattr"), 2);
+  EXPECT_EQ(after.requests().at("connect"), 2);
+  EXPECT_EQ(after.requests().at("mknod"), 1);
+  EXPECT_FALSE(after.requests().contains("link"));
+}
+
 TEST(Administer, DamageIsAProblemOnce) {
   Harness harness;
   TestClient client(harness);

@@ -96,6 +96,7 @@ TEST_F(RecallTest, AChangeIsAnsweredWhenTheOthersHaveReleased) {
   EXPECT_TRUE(a_.peer->pushes.empty()) << "its own lease is not in its way";
   ASSERT_EQ(b_.peer->pushes.size(), 1u);
   EXPECT_EQ(b_.peer->pushes[0].revoke().id(), theirs);
+  EXPECT_EQ(harness_.Await(harness_.server->GetStatus()).revocations(), 1);
   Release(b_, theirs);
   ASSERT_TRUE(Answered(changed, 1s));
   EXPECT_THAT(**changed, IsOk());
