@@ -120,7 +120,7 @@ void Scenario::CrashClient() { EndClient(PickClient(), world_.clock().Now() - kC
 // A client is cut off from the MDS and from some of the OSSes.
 void Scenario::CutOff(int index) {
   const int node = cluster_.client(index);
-  workload_.Failing(index);
+  workload_.CutOff(index);
   for (int server = 0; server < cluster_.client(0); ++server) {
     if (server != cluster_.mds() && world_.random().OneIn(2)) continue;  // it still reaches this OSS
     network_.Cut(node, server);
@@ -128,12 +128,43 @@ void Scenario::CutOff(int index) {
   }
 }
 
-// A client is cut off until it is evicted, and only then ends.
+// A client is cut off until it is evicted, and only then ends. One that was alone until then, and answered
+// from what it knew, must know nothing any more when the others come and change it.
 void Scenario::EvictClient() {
   const int index = PickClient();
+  const bool alone = shape_.cluster.clients > 1 && world_.random().OneIn(2);
+  if (alone) EndOthers(index);
+  if (failed()) return;
   CutOff(index);
+  if (alone) {
+    BootDown();
+    if (!WaitReady("beside a client that is cut off")) return;
+    workload_.Resume();
+    for (int i = 0; i < shape_.cluster.clients; ++i) {
+      if (i != index) workload_.Start(i);
+    }
+  }
   Work(shape_.cluster.metadata.session_timeout + 5s);
   EndClient(index, world_.clock().Now() - kClientLoss - 20s);
+}
+
+// The others leave, and this client works alone until it has nothing left that the servers do not know.
+void Scenario::EndOthers(int index) {
+  if (!Quiesce()) return;
+  for (int i = 0; i < shape_.cluster.clients && !failed(); ++i) {
+    if (i == index) continue;
+    workload_.Dies(i);
+    cluster_.Shutdown(cluster_.client(i), kPatience);
+  }
+  if (failed()) return;
+  workload_.Resume();
+  workload_.Start(index);
+  Work(1s + UpTo(2s));
+  if (!Quiesce()) return;
+  Work(kClientLoss);
+  // A truncation is held back for as long as the file is open and empty.
+  if (ClientState* client = workload_.client(index); client != nullptr && !failed())
+    (void)Await(client->process, TakeErrors(&workload_, client), "fsync of everything");
 }
 
 // The same while an OSS is away: that must not keep the eviction from its end.
@@ -291,7 +322,7 @@ void Scenario::LongPartition() {
   const int cut_client = std::max(one, other) >= first_client && std::min(one, other) < first_client
                              ? std::max(one, other) - first_client
                              : -1;
-  if (cut_client >= 0) workload_.Failing(cut_client);
+  if (cut_client >= 0) workload_.CutOff(cut_client);
   network_.Cut(one, other);
   if (!world_.random().OneIn(3)) network_.Cut(other, one);
   const Duration length = shape_.cluster.metadata.session_timeout + UpTo(30s);

@@ -102,6 +102,16 @@ Task<StatusOr<Bytes>> Kernel::Read(client::HandlePtr handle, Fid fid, uint64_t o
   co_return got;
 }
 
+std::map<uint64_t, Bytes> Kernel::Resident(Fid fid) const {
+  std::map<uint64_t, Bytes> resident;
+  auto file = pages_.find(fid);
+  if (file == pages_.end()) return resident;
+  for (const auto& [index, page] : file->second) {
+    if (page->good && !page->locked) resident[index] = page->data;
+  }
+  return resident;
+}
+
 // --- changes ---
 
 Task<StatusOr<size_t>> Kernel::Write(client::HandlePtr handle, Fid fid, uint64_t offset,

@@ -29,6 +29,9 @@ class Kernel {
                              bool mapped);
   Task<StatusOr<size_t>> Write(client::HandlePtr handle, Fid fid, uint64_t offset,
                                std::vector<std::span<const std::byte>> pieces);
+  // What loads from a mapping get without a request to anybody: pages that are there and not locked, by their
+  // index.
+  std::map<uint64_t, Bytes> Resident(Fid fid) const;
   Task<StatusOr<proto::Attr>> Stat(client::HandlePtr handle, Fid fid);
   // The file has been truncated or punched through this mount.
   Task<void> Changed(Fid fid);

@@ -240,7 +240,32 @@ Task<bool> Close(FileContext at) {
   co_return true;
 }
 
+void Load(FileContext at) {
+  Operation operation(*at.workload, *at.client);
+  std::vector<Claim> claims = {at.Bytes(false)};
+  if (!operation.Take(std::move(claims))) return;
+  const std::string what = "load " + at.model.PathOf(at.file.inode);
+  if (!operation.Expect(what, OkStatus(), 0)) return;
+  const uint64_t size = at.content().size();
+  auto resident = at.client->kernel->Resident(at.inode().fid);
+  for (auto& [index, page] : resident) {
+    const uint64_t offset = index * kBlockSize;
+    page.resize(std::min(kBlockSize, size - std::min(size, offset)));
+    const std::string wrong = at.content().CheckRead(offset, kBlockSize, page);
+    if (!wrong.empty()) operation.Wrong(what + ": " + wrong);
+  }
+}
+
 }  // namespace
+
+void LoadResident(Workload* workload, ClientState* client) {
+  for (const OpenFile& file : client->files) Load(FileContext(workload, client, file));
+}
+
+Task<bool> ReadData(Workload* workload, ClientState* client) {
+  FileContext at(workload, client, client->files[workload->random().Below(client->files.size())]);
+  return at.random.OneIn(2) ? Read(at) : FileGetattr(at);
+}
 
 void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation,
                  FileChange change) {

@@ -418,6 +418,11 @@ Task<bool> Open(Context at) {
 
 }  // namespace
 
+Task<bool> ReadNames(Workload* workload, ClientState* client) {
+  Context at(workload, client);
+  return at.random.OneIn(2) ? Lookup(at) : at.random.OneIn(3) ? Readdir(at) : Getattr(at);
+}
+
 Task<bool> NamespaceOperation(Workload* workload, ClientState* client) {
   Context at(workload, client);
   switch (at.random.Below(20)) {

@@ -89,6 +89,7 @@ class Scenario {
   void EvictClient();
   void EvictWithoutOss();
   void CutOff(int index);
+  void EndOthers(int index);
   void FreezeClient();
   void PowerLoss();
   void OssLosesPower();

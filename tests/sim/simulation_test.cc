@@ -81,6 +81,11 @@ TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
 
 TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall, 1, 150), 0u); }
 
+// A stale page of a mapping, and (of a client that was alone) a stale name or attribute.
+TEST_F(Simulation, FindsWhatIsAnsweredFromCachesWhenTheLeasesHaveRunOut) {
+  EXPECT_NE(FirstToFind(Plant::kNoExpiry, 1, 100), 0u);
+}
+
 TEST_F(Simulation, FindsALossThatFsyncDoesNotTell) {
   EXPECT_NE(FirstToFind(Plant::kForgetLosses, 1, 150), 0u);
 }

@@ -7,6 +7,11 @@
 #include <cerrno>
 
 namespace nacre::sim {
+namespace {
+
+constexpr int kOnlookers = 3;
+
+}  // namespace
 
 const client::Caller& Root() {
   static const client::Caller root;
@@ -69,7 +74,7 @@ bool Operation::Expect(const std::string& what, const Status& status, int error)
 }
 
 void Operation::Wrong(const std::string& what) {
-  if (client_.failing) return;
+  if (!client_.Compared()) return;
   workload_.world().Fail(absl::StrFormat("%s #%d %s", client_.process->name(), id_, what));
 }
 
@@ -113,6 +118,24 @@ Task<void> Workload::Worker(Workload* workload, ClientState* client) {
   }
 }
 
+// Without the filesystem lease (`asks` is false) the client asks the servers before it answers: that would
+// only wait, and keep others from changing what it has claimed.
+Task<void> Workload::Onlooker(Workload* workload, ClientState* client, bool asks) {
+  Running running(*workload);
+  Random& random = workload->random();
+  while (workload->world_.failure().empty() && client->Compared()) {
+    co_await workload->world_.clock().Sleep(std::chrono::milliseconds(1 + random.Below(100)));
+    if (!client->Compared()) co_return;
+    LoadResident(workload, client);
+    if (!asks) continue;
+    if (client->files.empty() || random.OneIn(2)) {
+      (void)co_await ReadNames(workload, client);
+    } else {
+      (void)co_await ReadData(workload, client);
+    }
+  }
+}
+
 void Workload::Dies(int index) {
   auto client = clients_[static_cast<size_t>(index)].lock();
   clients_[static_cast<size_t>(index)].reset();
@@ -139,6 +162,16 @@ bool Workload::OthersWork(int than) const {
 void Workload::Failing(int index) {
   if (auto client = clients_[static_cast<size_t>(index)].lock()) client->failing = true;
   model_.MayGoOnWithout(index);
+}
+
+void Workload::CutOff(int index) {
+  Failing(index);
+  auto client = clients_[static_cast<size_t>(index)].lock();
+  if (!client) return;
+  const client::Seen now = client->filesystem->Look();
+  client->cut_epoch = now.epoch;
+  for (int i = 0; i < kOnlookers; ++i)
+    Spawn(client->process->executor(), Onlooker(this, client.get(), now.filesystem_lease));
 }
 
 void Workload::CloseAll(ClientState& client) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,10 @@ struct ClientState {
   // early before is lost by then. Its count of early answers that are done is not believed: it includes
   // refused ones.
   bool failing = false;
+  // The session in which it was cut off from servers: what is read in that one is compared all the same.
+  std::optional<uint64_t> cut_epoch;
+
+  bool Compared() const { return !failing || cut_epoch == filesystem->Look().epoch; }
 };
 
 // One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
@@ -89,6 +94,9 @@ class Workload {
   // The client's process is about to end.
   void Dies(int client);
   void Failing(int client);
+  // Failing, because it cannot reach the MDS or an OSS: its applications change nothing any more, and read
+  // on.
+  void CutOff(int client);
   // A disk fails now and then: an operation may answer EIO, and has made nothing durable then.
   void set_flush_may_fail(bool may) { flush_may_fail_ = may; }
   bool flush_may_fail() const { return flush_may_fail_; }
@@ -115,6 +123,7 @@ class Workload {
   struct Running;  // counts a worker for as long as its coroutine lives
 
   static Task<void> Worker(Workload* workload, ClientState* client);
+  static Task<void> Onlooker(Workload* workload, ClientState* client, bool asks);
   void CloseAll(ClientState& client);
 
   World& world_;
@@ -153,6 +162,11 @@ void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation
 // One random operation. False: nothing suitable could be claimed.
 Task<bool> NamespaceOperation(Workload* workload, ClientState* client);
 Task<bool> DataOperation(Workload* workload, ClientState* client);
+// The same of those that change nothing.
+Task<bool> ReadNames(Workload* workload, ClientState* client);
+Task<bool> ReadData(Workload* workload, ClientState* client);
+// Reads, of every open file, what a mapping shows without asking anybody.
+void LoadResident(Workload* workload, ClientState* client);
 
 // Reads everything there is, through this mount.
 Task<Status> Walk(client::FileSystem* filesystem, ObservedTree* tree);
