@@ -1,17 +1,11 @@
 """Starts the filesystems that bench/compare --peers measures, all on one fresh disk image, and takes them down again.
 
-Every process is a child of this one (daemons that fork away come back to it as their subreaper), so the end is simple: whatever is
-still running below us is killed by its id, then mounts, loop device and image go. The servers of MooseFS and GlusterFS refuse 127.0.0.1:
-they run in a network namespace of their own, with an address on its loopback.
+The servers of MooseFS and GlusterFS refuse 127.0.0.1: they run in a network namespace of their own, with an address on its loopback.
 """
-import ctypes
 import os
-import pathlib
-import shutil
-import signal
 import subprocess
-import tempfile
-import time
+
+from processes import Processes, retry, sh, wait_until
 
 ALL = ["ext4", "passthrough", "nacre", "moosefs", "glusterfs"]
 PACKAGES = {
@@ -19,67 +13,29 @@ PACKAGES = {
     "glusterfs": ["glusterfs-server", "glusterfs-client"],
 }
 ADDRESS = "10.77.0.1"
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-PR_SET_CHILD_SUBREAPER = 36
 
 
-def sh(*words, **options):
-    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
-    if done.returncode != 0:
-        raise SystemExit(f"bench/compare: {' '.join(map(str, words))}: exit {done.returncode}\n{done.stdout.strip()}")
-    return done.stdout.strip()
-
-
-def wait_until(condition, what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"bench/compare: {what} did not happen within {seconds} s")
-        time.sleep(0.1)
-
-
-def children():
-    return [int(pid) for pid in pathlib.Path("/proc/thread-self/children").read_text().split()]
-
-
-class Peers:
-    """A context manager; `mounts` is a list of (label, path) in the order asked for."""
+class Peers(Processes):
+    """`mounts` is a list of (label, path) in the order asked for."""
 
     def __init__(self, wanted, image_dir, image_size):
-        self.wanted, self.image_dir, self.image_size = wanted, pathlib.Path(image_dir), image_size
-        self.mounts, self.undo, self.namespace = [], [], None
+        super().__init__(image_dir)
+        self.wanted, self.image_size = wanted, image_size
+        self.mounts, self.namespace = [], None
 
     def __enter__(self):
-        if not self.wanted:
-            return self
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        return super().__enter__() if self.wanted else self
+
+    def start(self):
         install(self.wanted)
-        self.before = set(children())
-        try:
-            self.make_disk()
-            for name in self.wanted:
-                mountpoint = self.top / "mnt" / name
-                mountpoint.mkdir(parents=True)
-                getattr(self, f"start_{name}")(self.disk / name, mountpoint)
-                self.mounts.append((name, mountpoint if name != "ext4" else self.disk / name))
-        except BaseException:
-            self.take_down()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        self.take_down()
-
-    def take_down(self):
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, signal.SIG_IGN)  # half of a clean-up helps nobody
-        for action in reversed(self.undo):
-            action()
-        self.undo = []
+        self.make_disk()
+        for name in self.wanted:
+            mountpoint = self.top / "mnt" / name
+            mountpoint.mkdir(parents=True)
+            getattr(self, f"start_{name}")(self.disk / name, mountpoint)
+            self.mounts.append((name, mountpoint if name != "ext4" else self.disk / name))
 
     def make_disk(self):
-        self.top = pathlib.Path(tempfile.mkdtemp(prefix="nacre-bench-", dir=self.image_dir))
-        self.undo.append(lambda: shutil.rmtree(self.top))
         image, self.disk = self.top / "disk.img", self.top / "disk"
         self.disk.mkdir()
         sh("fallocate", "-l", self.image_size, image)
@@ -89,25 +45,6 @@ class Peers:
         sh("mount", device, self.disk)
         self.undo.append(lambda: retry(lambda: subprocess.run(["umount", self.disk]).returncode == 0))
         self.undo.append(self.kill_all)
-
-    def kill_all(self):
-        """Ends everything that was started here; what it leaves behind becomes our child and goes in the next turn."""
-        def none_left():
-            left = set(children()) - self.before
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            return not left
-        retry(none_left)
-
-    def spawn(self, *words, log):
-        with open(log, "ab") as out:
-            return subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                    start_new_session=True)  # Ctrl-C is for us; we end them in order
-
-    def fuse_mounted(self, mountpoint):
-        wait_until(lambda: os.path.ismount(mountpoint), f"mount of {mountpoint}")
-        self.undo.append(lambda: subprocess.run(["umount", "--lazy", mountpoint]))
 
     def in_namespace(self):
         """The command prefix that enters the servers' network."""
@@ -122,17 +59,6 @@ class Peers:
 
     def start_ext4(self, store, _mountpoint):
         store.mkdir()
-
-    def start_passthrough(self, store, mountpoint):
-        store.mkdir()
-        self.spawn(REPOSITORY / "build/bin/nacre-passthrough", store, mountpoint, log=self.top / "passthrough.log")
-        self.fuse_mounted(mountpoint)
-
-    def start_nacre(self, store, mountpoint):
-        loopback = REPOSITORY / "deploy/loopback"
-        self.undo.append(lambda: subprocess.run([loopback, "down", store], stdout=subprocess.DEVNULL))
-        sh(loopback, "up", store, mountpoint, "--oss", "2", "--osts", "2")
-        wait_until(lambda: os.path.ismount(mountpoint), f"mount of {mountpoint}")
 
     def start_moosefs(self, store, mountpoint):
         """One master, two chunkservers, goal 1: as many copies as the others keep."""
@@ -154,7 +80,7 @@ class Peers:
             self.spawn(*enter, "mfschunkserver", "-c", server / "server.cfg", "-f", "start", log=log)
         mount = [*enter, "mfsmount", "-H", ADDRESS, mountpoint]
         wait_until(lambda: subprocess.run(mount, capture_output=True).returncode == 0, "mfsmount")
-        self.fuse_mounted(mountpoint)
+        wait_until(lambda: os.path.ismount(mountpoint), f"mount of {mountpoint}")
         sh(*enter, "mfssetgoal", "-r", "1", mountpoint)
         wait_until(lambda: can_write(mountpoint), "a chunkserver of MooseFS taking data")
 
@@ -176,13 +102,7 @@ class Peers:
         sh(*gluster, "volume", "create", "bench", *bricks, "force")
         sh(*gluster, "volume", "start", "bench")
         sh(*enter, "glusterfs", f"--volfile-server={ADDRESS}", "--volfile-id=bench", f"--log-file={work}/mount.log", mountpoint)
-        self.fuse_mounted(mountpoint)
-
-
-def retry(action, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not action() and time.monotonic() < deadline:
-        time.sleep(0.2)
+        wait_until(lambda: os.path.ismount(mountpoint), f"mount of {mountpoint}")
 
 
 def can_write(directory):

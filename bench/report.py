@@ -1,7 +1,10 @@
-"""Turns the samples of bench/compare into medians, ratios and a table."""
+"""Turns the samples of bench/compare and bench/mounts into medians, ratios and a table."""
 import os
 import platform
 import statistics
+import sys
+
+from processes import PROGRAM
 
 NOT_PEERS = ("ext4", "passthrough", "nacre")
 
@@ -64,7 +67,7 @@ def cell(figures, is_first):
     return f"{number(figures['median'])} (×{figures['ratio']:.2f})"
 
 
-def table(summary, arguments):
+def table(summary):
     labels = list(summary["rows"][0]["filesystems"])
     compared = any(row["nacre_to_best_peer"] for row in summary["rows"])
     lines = [["test", *labels] + (["nacre ÷ best peer"] if compared else [])]
@@ -75,9 +78,13 @@ def table(summary, arguments):
             ratio = row["nacre_to_best_peer"]
             line.append(f"×{ratio:.2f}" if ratio else "–")
         lines.append(line)
+    problems = "".join(f"\n{test} on {label}: {why}" for test, label, why in failures(summary))
+    head = f"{' '.join([PROGRAM, *sys.argv[1:]])}\n{summary['machine']}; medians, (×) relative to {summary['first']}, higher is better\n\n"
+    return head + aligned(lines) + problems
+
+
+def aligned(lines):
+    """The first line is the head of the table."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     lines.insert(1, ["-" * width for width in widths])
-    text = "\n".join("| " + " | ".join(item.ljust(width) for item, width in zip(line, widths)) + " |" for line in lines)
-    problems = "".join(f"\n{test} on {label}: {why}" for test, label, why in failures(summary))
-    head = f"bench/compare {' '.join(arguments)}\n{summary['machine']}; medians, (×) relative to {summary['first']}, higher is better\n\n"
-    return head + text + problems
+    return "\n".join("| " + " | ".join(item.ljust(width) for item, width in zip(line, widths)) + " |" for line in lines)

@@ -1,24 +1,28 @@
-"""The workloads of bench/compare: each one runs on a mounted filesystem and returns one number.
+"""The workloads of bench/compare and of bench/mounts: each one runs in a directory of a mounted filesystem and returns one number.
 
 Everything happens below MOUNTPOINT/.nacre-bench, which prepare() makes and cleanup() removes. Tests of one group build on each other in
-the order of TESTS (a file is read after it was written, names are unlinked after they were created); a test that is chosen alone
-makes what it needs first, outside of the measured time.
+the order of TESTS (a file is read after it was written, names are unlinked after they were created); what a test that is chosen alone
+needs is made first by its `prepare`, and what nobody needs any more goes in its `finish`, both outside of what is measured.
 """
+import contextlib
 import dataclasses
 import io
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import tarfile
 import time
 from typing import Callable
 
+from processes import BIN, fail
+
 DIRECTORY = ".nacre-bench"
 KERNEL_CACHE_SECONDS = 1.5  # most FUSE mounts let the kernel answer for a second: what is measured is the filesystem behind it
-METADATA_OPS = pathlib.Path(__file__).resolve().parent.parent / "build/bin/metadata_ops"
+METADATA_OPS = BIN / "metadata_ops"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +41,23 @@ class Test:
     unit: str
     more_is_better: bool
     run: Callable[[pathlib.Path, Context], float]
+    prepare: Callable[[pathlib.Path, Context], None] = lambda directory, context: None
+    finish: Callable[[pathlib.Path, Context], None] = lambda directory, context: None
+    # How many operations a run has done, from its number, and what one is called: bench/mounts counts messages for each.
+    operations: Callable[[float, Context], float] = lambda number, context: context.files
+    operation: str = "file"
 
 
 class Failed(Exception):
     pass
+
+
+def size_of(text):
+    """Bytes of a size such as 64M."""
+    parts = re.fullmatch(r"([1-9][0-9]*)([KMG]?)", text)
+    if not parts:
+        raise ValueError(f"'{text}' is no size such as 512K, 64M or 1G")
+    return int(parts[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[parts[2]]
 
 
 def prepare(mountpoint):
@@ -52,10 +69,15 @@ def cleanup(mountpoint):
     shutil.rmtree(mountpoint / DIRECTORY, ignore_errors=True)
 
 
-def run(test, mountpoint, context):
-    """The number, or the reason for which there is none."""
+def run(test, where, context, measured=contextlib.nullcontext):
+    """The number, or the reason for which there is none. `where` is what the test takes; `measured` is entered around its run alone."""
     try:
-        return test.run(mountpoint / DIRECTORY, context)
+        test.prepare(where, context)
+        try:
+            with measured():
+                return test.run(where, context)
+        finally:
+            test.finish(where, context)
     except (Failed, OSError, subprocess.SubprocessError) as error:
         return f"failed: {str(error).strip().splitlines()[-1]}"
 
@@ -91,21 +113,25 @@ def lay_out(directory, context):
         fio(directory, context, "--rw=write", "--bs=1M", "--end_fsync=1")
 
 
-def sequential_write(directory, context):
+def cold_file(directory, context):
+    lay_out(directory, context)
+    drop_caches()
+
+
+def remove_file(directory, _context):
     (directory / "fio.data").unlink(missing_ok=True)
+
+
+def sequential_write(directory, context):
     return fio(directory, context, "--rw=write", "--bs=1M", "--end_fsync=1")["write"]["bw_bytes"] / 1e6
 
 
 def sequential_read(directory, context):
-    lay_out(directory, context)
-    drop_caches()
     return fio(directory, context, "--rw=read", "--bs=1M")["read"]["bw_bytes"] / 1e6
 
 
 def random_io(direction, jobs):
     def measure(directory, context):
-        lay_out(directory, context)
-        drop_caches()
         result = fio(directory, context, f"--rw=rand{direction}", "--bs=4k", "--direct=1", f"--numjobs={jobs}",
                      "--time_based", f"--runtime={context.seconds}")
         return result[direction]["iops"]
@@ -115,23 +141,35 @@ def random_io(direction, jobs):
 # Metadata: bench/metadata_ops.
 
 def metadata(operation, processes):
-    def measure(directory, context):
-        top = directory / f"{'write4k' if operation == 'write4k' else 'names'}-{processes}"
-        if operation in ("stat", "unlink") and not (top / "0" / "0").exists():
-            metadata_ops("create", top, context, processes)
+    """The test of one operation in one directory for each process."""
+    kind = "write4k" if operation == "write4k" else "names"
+
+    def tops(directory):
+        return [directory / f"{kind}-{processes}" / str(number) for number in range(processes)]
+
+    return metadata_test(f"{operation}_{processes}", operation, tops)
+
+
+def metadata_test(name, operation, tops):
+    """`tops` says in which directories one process each works, of what the test is given."""
+    def prepare(where, context):
+        for top in tops(where):
+            top.parent.mkdir(exist_ok=True)
+        if operation in ("stat", "unlink") and not (tops(where)[0] / "0").exists():
+            metadata_ops("create", tops(where), context)
         if operation == "stat":
             time.sleep(KERNEL_CACHE_SECONDS)
-        try:
-            return metadata_ops(operation, top, context, processes)
-        finally:
-            if operation == "write4k":  # nobody looks at these again, and the passthrough keeps a descriptor for each
+
+    def finish(where, _context):
+        if operation == "write4k":  # nobody looks at these again, and the passthrough keeps a descriptor for each
+            for top in tops(where):
                 shutil.rmtree(top, ignore_errors=True)
-    return measure
+
+    return rate(name, lambda where, context: metadata_ops(operation, tops(where), context), prepare=prepare, finish=finish)
 
 
-def metadata_ops(operation, top, context, processes):
-    top.mkdir(exist_ok=True)
-    return float(command(context, METADATA_OPS, operation, top, context.files, processes))
+def metadata_ops(operation, tops, context, files=None):
+    return float(command(context, METADATA_OPS, operation, files or context.files, *tops))
 
 
 # A source tree: tar, git, rm.
@@ -167,70 +205,91 @@ def plain_tree(files):
     return data.getvalue()
 
 
+def empty_tree(directory, context):
+    source_tree(context)
+    shutil.rmtree(directory / "tree", ignore_errors=True)
+    (directory / "tree").mkdir()
+
+
 def unpack(directory, context):
-    archive, tree = source_tree(context), directory / "tree"
-    shutil.rmtree(tree, ignore_errors=True)
-    tree.mkdir()
-    return seconds_of(lambda: command(context, "tar", "-C", tree, "--no-same-owner", "-xf", archive))
+    return seconds_of(lambda: command(context, "tar", "-C", directory / "tree", "--no-same-owner", "-xf", source_tree(context)))
 
 
 def unpacked(directory, context):
     if not (directory / "tree").exists():
+        empty_tree(directory, context)
         unpack(directory, context)
-    return directory / "tree"
 
 
-def git_status(tree, context):
-    changed = command(context, "git", "-c", "safe.directory=*", "-C", tree, "status", "--porcelain")
+def unpacked_cold(directory, context):
+    unpacked(directory, context)
+    drop_caches()
+
+
+def unpacked_warm(directory, context):
+    unpacked(directory, context)
+    git_status(directory, context)
+
+
+def git_status(directory, context):
+    changed = command(context, "git", "-c", "safe.directory=*", "-C", directory / "tree", "status", "--porcelain")
     if changed:
         raise Failed(f"git status finds changes in a fresh tree: {changed.splitlines()[0]}")
 
 
-def git_status_cold(directory, context):
-    tree = unpacked(directory, context)
-    drop_caches()
-    return seconds_of(lambda: git_status(tree, context))
-
-
-def git_status_warm(directory, context):
-    tree = unpacked(directory, context)
-    git_status(tree, context)
-    return seconds_of(lambda: git_status(tree, context))
+def timed_git_status(directory, context):
+    return seconds_of(lambda: git_status(directory, context))
 
 
 def delete_tree(directory, context):
-    tree = unpacked(directory, context)
-    return seconds_of(lambda: command(context, "rm", "-rf", tree))
+    return seconds_of(lambda: command(context, "rm", "-rf", directory / "tree"))
 
 
-def rate(name, run_test, unit="/s"):
-    return Test(name, unit, True, run_test)
+def rate(name, run_test, unit="/s", **more):
+    return Test(name, unit, True, run_test, **more)
 
 
-def duration(name, run_test):
-    return Test(name, "s", False, run_test)
+def duration(name, run_test, unit="s", **more):
+    return Test(name, unit, False, run_test, **more)
+
+
+def tree_test(name, run_test, prepare):
+    return duration(name, run_test, prepare=prepare, operations=lambda _, context: context.tree_files)
+
+
+def sequential(name, run_test, prepare):
+    return rate(name, run_test, "MB/s", prepare=prepare, operation="MiB", operations=lambda _, context: size_of(context.file_size) >> 20)
+
+
+def random_test(direction, jobs):
+    return rate(f"rand_{direction}_{jobs}", random_io(direction, jobs), "IOPS", prepare=cold_file, operation="4 KiB",
+                operations=lambda iops, context: iops * context.seconds)
 
 
 METADATA_TESTS = [f"{operation}_{processes}" for processes in (1, 2) for operation in ("create", "stat", "unlink", "write4k")]
 
 TESTS = [
-    rate("seq_write", sequential_write, "MB/s"),
-    rate("seq_read", sequential_read, "MB/s"),
-    rate("rand_read_1", random_io("read", 1), "IOPS"),
-    rate("rand_read_4", random_io("read", 4), "IOPS"),
-    rate("rand_write_1", random_io("write", 1), "IOPS"),
-    rate("rand_write_4", random_io("write", 4), "IOPS"),
-    *(rate(name, metadata(name[:-2], int(name[-1]))) for name in METADATA_TESTS),
-    duration("tree_unpack", unpack),
-    duration("git_status_cold", git_status_cold),
-    duration("git_status_warm", git_status_warm),
-    duration("tree_delete", delete_tree),
+    sequential("seq_write", sequential_write, remove_file),
+    sequential("seq_read", sequential_read, cold_file),
+    *(random_test(direction, jobs) for direction in ("read", "write") for jobs in (1, 4)),
+    *(metadata(name[:-2], int(name[-1])) for name in METADATA_TESTS),
+    tree_test("tree_unpack", unpack, empty_tree),
+    tree_test("git_status_cold", timed_git_status, unpacked_cold),
+    tree_test("git_status_warm", timed_git_status, unpacked_warm),
+    tree_test("tree_delete", delete_tree, unpacked),
 ]
 
 
-def names():
-    return [test.name for test in TESTS]
+def chosen(text, known, what):
+    """The names in a list with commas."""
+    names = text.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        fail(f"unknown {what} {', '.join(unknown)}; known are {', '.join(known)}")
+    return names
 
 
-def select(wanted):
-    return [test for test in TESTS if test.name in wanted]
+def select(tests, text):
+    """Those that the text names; all of them when there is none."""
+    wanted = chosen(text, [test.name for test in tests], "test") if text else None
+    return [test for test in tests if wanted is None or test.name in wanted]
