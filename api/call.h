@@ -1,5 +1,5 @@
-// What every function of nacre.h does around its work: the check that this process may call at all, the
-// thread's last error, and the caller's structures, whose size says how much of them there is.
+// The frame of every function of nacre.h: the check that this process may call at all, the thread's last
+// error, and the caller's structures, whose size says how much of them there is.
 #pragma once
 
 #include <absl/strings/str_format.h>

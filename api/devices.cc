@@ -48,7 +48,8 @@ StatusOr<std::shared_ptr<gpu::Gpus>> FindGpus() {
   return found;
 }
 
-// What CUDA knows of it. Without CUDA it is host memory or none at all, and `no_gpus` says why there is none.
+// Asks CUDA about an address. Without CUDA it is host memory or none at all, and `no_gpus` says why there is
+// none.
 StatusOr<gpu::MemoryInfo> LookAtMemory(void* address, size_t size, Status* no_gpus) {
   if (!MayHaveDeviceMemory()) {
     *no_gpus = ErrnoError(ENOENT, "this process has not loaded CUDA's driver");

@@ -1,5 +1,5 @@
-// What the numbers of nacre.h stand for. A number is never given twice, so one that was closed is not found,
-// whatever has been opened since. Thread-safe.
+// The objects that the numbers of nacre.h stand for. A number is never given twice, so one that was closed is
+// not found, whatever has been opened since. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>

@@ -1,4 +1,4 @@
-// What a range of this process's address space is to the CPU. Stateless, thread-safe.
+// Classifies a range of this process's address space as the CPU sees it. Stateless, thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What a path of this process says about the filesystem that it lies on, asked of the mount's daemon by
-// extended attributes: no configuration is needed beside the mount. Stateless. Errors name the path.
+// Finds the filesystem that a path of this process lies on, by asking the mount's daemon for extended
+// attributes: no configuration is needed beside the mount. Stateless. Errors name the path.
 #pragma once
 
 #include <string>

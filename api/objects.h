@@ -1,5 +1,5 @@
-// What is behind the handles of nacre.h: clients, files, buffers. Each lives as long as its handle, or as an
-// operation that uses it. Thread-safe.
+// The objects behind the handles of nacre.h: clients, files, buffers. Each lives as long as its handle, or as
+// an operation that uses it. Thread-safe.
 #pragma once
 
 #include <nacre/nacre.h>

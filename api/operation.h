@@ -46,7 +46,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool Wait(Duration timeout);
   void Cancel(const Status& why);  // begun
 
-  // What the caller gets; it is done. The first error, in full: results have room for its beginning.
+  // Fills in the caller's results; the operation is done. Returns the first error, in full: results have room
+  // for its beginning.
   Status Results(nacre_result* results, size_t count);
 
   // Null: it is being destroyed, hence done.

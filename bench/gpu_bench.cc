@@ -202,7 +202,7 @@ void Bench::Bare(size_t size) {
   cuda()->StreamDestroy(stream);
 }
 
-// What a program does by itself for small pieces: a copy, a wait.
+// Does what a program does by itself for small pieces: a copy, a wait.
 void Bench::Naive(size_t size) {
   UseContext use(*context_);
   CudaStream stream = nullptr;

@@ -354,7 +354,7 @@ class Bench {
     }
   }
 
-  // What checking costs: the same reads with and without it, in turns.
+  // Measures the cost of checking: the same reads with and without it, in turns.
   void Unverified() {
     constexpr int kTurns = 3;
     for (const auto& [size, depth] : {std::pair(1 << 20, 64), std::pair(16 << 20, 16)}) {

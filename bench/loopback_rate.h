@@ -1,6 +1,6 @@
-// What TCP over loopback gives by itself between two processes: bare sockets, one thread for each connection
-// on each side, large buffers, received straight into pinned memory. What reads over TCP into a GPU's memory
-// are to be compared with. Not thread-safe.
+// The rate of TCP over loopback by itself between two processes: bare sockets, one thread for each connection
+// on each side, large buffers, received straight into pinned memory. Reads over TCP into a GPU's memory are
+// compared with it. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// What an MDS costs, without network and client: creates, lookups, stats and unlinks a second of
+// The cost of an MDS, without network and client: creates, lookups, stats and unlinks a second of
 // MetadataServer::Handle on a real RocksDB.
 //
 //   metadata_bench DIRECTORY [FILES [IN_FLIGHT]]

@@ -1,4 +1,4 @@
-// What an OST costs, without network and client: operations per second, latency, CPU time and disk bytes per
+// The cost of an OST, without network and client: operations per second, latency, CPU time and disk bytes per
 // user byte of an ObjectStore on a real directory.
 //
 //   object_store_bench DIRECTORY [MEBIBYTES [SECONDS]]

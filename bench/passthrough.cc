@@ -103,7 +103,7 @@ void ReplyEntry(fuse_req_t req, fuse_ino_t parent, const char* name) {
   }
 }
 
-// What was just made belongs to the caller, not to this process.
+// Gives what was just made to the caller: it belonged to this process.
 void Own(fuse_req_t req, fuse_ino_t parent, const char* name) {
   const fuse_ctx* caller = fuse_req_ctx(req);
   if (caller->uid == 0 && caller->gid == 0) return;

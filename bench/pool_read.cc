@@ -25,7 +25,7 @@ constexpr uint64_t kReaders = 64, kOfEach = 64 * kMiB, kStep = 64 * kMiB;
   std::exit(1);
 }
 
-// What the file has at an offset: no two blocks of it are the same.
+// The bytes of the file at an offset: no two blocks of it are the same.
 uint64_t Word(uint64_t offset) { return (offset + 1) * 0x9e3779b97f4a7c15u; }
 
 void Fill(std::vector<uint64_t>* words, uint64_t offset) {

@@ -158,7 +158,7 @@ class Core final : public FileSystem {
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
   Task<Reply> AskWhenConnected(proto::MetadataRequest request);
-  // What follows from an open handle; with the rights of root.
+  // Asks for what follows from an open handle, with the rights of root.
   Task<Reply> AskAsSystem(proto::MetadataRequest request);
   // For those who do not pass the gate: in the epoch in which they began.
   Task<Reply> AskIn(uint64_t epoch, proto::MetadataRequest request);

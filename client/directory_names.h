@@ -1,4 +1,4 @@
-// What is known of the names in one directory: each means an inode, or does not exist.
+// The names that are known in one directory: each means an inode, or does not exist.
 //
 // Counted in a budget, which has to live longer. One directory keeps no more than MemoryBudget::most_names
 // allows: then it begins anew with nothing (Set), or takes no more (TryAdd). Guarded by its owner.
@@ -13,7 +13,7 @@
 
 namespace nacre::client {
 
-// What a directory's entries say about a name.
+// The meaning of a name, as a directory's entries say.
 struct NameKnown {
   enum class Answer { kUnknown, kAbsent, kPresent } answer = Answer::kUnknown;
   Fid fid;

@@ -1,5 +1,5 @@
-// What is on stable storage: which OSTs hold bytes of a file that were not synced, how far the MDT is synced,
-// and the two waits of which fsync, fdatasync and O_DSYNC are made.
+// Knows what is on stable storage: which OSTs hold bytes of a file that were not synced, how far the MDT is
+// synced; and makes the two waits of which fsync, fdatasync and O_DSYNC consist.
 //
 // The state of a file's objects is in its Inode (`unsynced`, `unsynced_whole`, guarded by Inode::mutex); the
 // MDT's is here. Thread-safe. `epoch`: Session::epoch. SyncObjects and SyncMutations wait for their servers

@@ -23,8 +23,8 @@ void Core::OnEvicted(uint64_t epoch) {
   Background(StartAnew(epoch));
 }
 
-// What was held back is sent in vain, so that each file has its error: first for those inside the gate who
-// wait for room in the cache, then for what they have left there.
+// Data that was held back is sent in vain, so that each file has its error: first for those inside the gate
+// who wait for room in the cache, then for what they have left there.
 Task<void> Core::StartAnew(uint64_t epoch) {
   (void)co_await SendEverything();
   co_await gate_.Close();

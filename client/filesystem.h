@@ -70,8 +70,8 @@ struct Caller {
   uint32_t pid = 0;
 };
 
-// What the filesystem wants from the layer above when a lease goes: the kernel must forget. Called outside of
-// all locks.
+// Callbacks into the layer above for when a lease goes and the kernel must forget. Called outside of all
+// locks.
 struct Invalidation {
   std::function<Task<void>(Fid)>
       data_and_attributes;  // pages and attributes of an inode; returns when no page is left

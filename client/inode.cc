@@ -13,7 +13,7 @@ namespace nacre::client {
 
 namespace {
 
-// What an inode takes with what usually hangs on it: attributes, the layout, a place in the table. The test
+// Bytes of an inode with what usually hangs on it: attributes, the layout, a place in the table. The test
 // InodeTable.CountsWhatItTakes compares it with what malloc says.
 constexpr int64_t kInodeBytes = sizeof(Inode) + 480;
 

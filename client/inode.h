@@ -1,4 +1,4 @@
-// What this client knows of one inode: attributes, layout, inline data, directory entries, changes not sent
+// One inode as this client knows it: attributes, layout, inline data, directory entries, changes not sent
 // yet, open handles. Shared by all handles of the file and by the inode table.
 //
 // Fields are guarded by `mutex` unless they say otherwise; it is held for moments only, never across a
@@ -111,7 +111,7 @@ struct Inode {
   ErrorSequence errors;                 // of write-behind
   std::vector<proto::LockRange> locks;  // held through this client, for Reclaim
 
-  // What the kernel may have of the file's data (pages.cc).
+  // The file's pages that the kernel may have (pages.cc).
   struct Pages {
     bool some = false;              // there may be some, and a handle through which they are used
     uint64_t since = 0;             // Core::leases_taken_ when they were last good from end to end
@@ -173,7 +173,7 @@ struct Listed {
 };
 using Listing = std::shared_ptr<const std::vector<Listed>>;
 
-// What reading of a handle looks like, for readahead. Guarded by its own mutex.
+// The pattern of a handle's reads, for readahead. Guarded by its own mutex.
 struct ReadPattern {
   std::mutex mutex;
   uint64_t next = 0;    // where a sequential reader goes on

@@ -142,8 +142,8 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
-// What this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a bounded
-// size.
+// Lists what this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a
+// bounded size.
 std::vector<proto::Reclaim> Core::Held() {
   ++times_held_;  // before anything is counted: a close that comes later is not in it
   std::vector<proto::Reclaim> parts(1);

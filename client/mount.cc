@@ -111,7 +111,7 @@ void Core::TakeMap(const proto::ClusterMap& map) {
   }
 }
 
-// What the MDS has asked for meanwhile may be under way.
+// A revocation that the MDS has asked for meanwhile may be under way.
 Task<void> Core::Abandon() {
   if (session_ == nullptr) co_return;
   co_await session_->End(false);
@@ -160,7 +160,7 @@ Task<Core::Reply> Core::Ask(const Caller& caller, proto::MetadataRequest request
   return AskAsSystem(std::move(request));
 }
 
-// Whoever waits for it may give up as long as nothing has been sent.
+// The caller may give up as long as nothing has been sent.
 Task<Core::Reply> Core::AskWhenConnected(proto::MetadataRequest request) {
   CO_RETURN_IF_ERROR(co_await session_->WaitForStream());
   co_return co_await AskAsSystem(std::move(request));

@@ -52,7 +52,7 @@ void TouchEntries(proto::Attr* directory, const proto::Time& now, int by, bool s
   directory->set_change(directory->change() + 1);
 }
 
-// What the MDS will make of it (server/metadata/ops/create_common.cc).
+// The attributes that the MDS will give it (server/metadata/ops/create_common.cc).
 proto::Attr NewAttr(const Caller& caller, const proto::Attr& directory, const proto::MetadataRequest& request,
                     bool inline_data) {
   const proto::Mknod& mknod = request.mknod();
@@ -83,8 +83,8 @@ bool Removable(const Inode& victim, const Caller& caller, bool sticky, bool dire
   return !sticky || caller.uid == attr.uid();
 }
 
-// Who owns the file may set its mode and times, root its owner as well; what setuid and setgid bits make of
-// it is for the MDS to judge.
+// The owner of a file may set its mode and times, root its owner as well; the MDS judges what setuid and
+// setgid bits make of it.
 bool PlainSetattr(const Inode& inode, const Caller& caller, const SetAttributes& set) {
   const proto::Attr& attr = inode.attr;
   constexpr uint32_t kSet = S_ISUID | S_ISGID;
@@ -331,7 +331,8 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   return !from_sticky || caller.uid == attr.uid();
 }
 
-// What is known after it, but for the names. Whether nobody needs the inode any more that was replaced.
+// Changes what is known, but for the names. Returns whether nobody needs the inode any more that was
+// replaced.
 bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open) {
   {
     std::lock_guard lock(rename.source->mutex);

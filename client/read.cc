@@ -190,8 +190,8 @@ Task<void> Core::FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, [[mayb
     end = std::min(end, inode->Size());
     if (inode->Inline() || inode->layout == nullptr || begin >= end) co_return;
   }
-  // Who reads it meets the error again, and may wait for the server. This must not: it would keep memory of
-  // the cache, and whoever it is for may be gone.
+  // A reader of this range meets the error again, and may wait for the server. Readahead must not: it would
+  // keep memory of the cache, and its reader may be gone.
   auto patience = std::make_shared<Cancellation>(environment_.clock.Now() + kAheadPatience);
   const std::unique_ptr<TimerHandle> timer = environment_.clock.After(
       environment_.executor, kAheadPatience,

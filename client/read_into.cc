@@ -64,7 +64,7 @@ void Core::ReadIntoJob::Cut(const std::vector<ReadPiece>& pieces) {
   sizes.resize(parts.size());
 }
 
-// What lies behind a part that is short does not count: the file may have grown meanwhile.
+// Bytes behind a part that is short do not count: the file may have grown meanwhile.
 PiecesRead Core::ReadIntoJob::Result(size_t pieces, bool verify) {
   PiecesRead result;
   result.sizes.resize(pieces);

@@ -46,7 +46,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     co_return co_await Truncate(caller, inode, std::move(request));
   }
 
-  // What is pending and would undo this later: times, and a setuid bit to be taken.
+  // Sends what is pending and would undo this later: times, and a setuid bit to be taken.
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   bool kill_suid;
   {

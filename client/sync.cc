@@ -94,8 +94,7 @@ Status Core::NoteLost(const InodePtr& inode, OstIndex ost) {
   return lost;
 }
 
-// What the cache has of it may be newer than what there is; others read that. `of_mdt`: the MDS is told
-// first, and refuses what was written to objects that the file has no more.
+// The cache may have newer bytes than the objects; other clients read those of the objects.
 Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
   {
     Gate::Pass pass = co_await gate_.Enter();

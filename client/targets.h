@@ -50,7 +50,7 @@ class Targets {
   Task<bool> Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes);
   // Gives back what Reserve set aside and was not used.
   void Unreserve(OstIndex ost, uint64_t bytes);
-  // What was set aside has gone with a write that the OST has answered.
+  // A write that the OST has answered has used up so much of what was set aside.
   void Used(OstIndex ost, uint64_t bytes);
   // Gives grants that are not in use back to the OSTs: best effort, for a moment, for they go with the
   // session anyway.
@@ -64,7 +64,7 @@ class Targets {
   std::string PathTo(OstIndex ost, const MemoryRegion& memory) const;
   // To each OSS: "address path (reason)".
   std::vector<std::string> Paths() const;
-  // What calls have done over each way to each OSS.
+  // Counts of the calls over each way to each OSS.
   std::vector<proto::PathState> PathStates() const;
 
  private:

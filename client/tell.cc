@@ -189,9 +189,10 @@ Task<Status> Core::SendInline(InodePtr inode) {
 
 // --- truncations held back ---
 
-// Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, or after the time
-// of write-behind. So whoever rewrites a file has the old or the new bytes, whenever this client is killed.
-// False: the MDS has to be asked.
+// Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, at an fsync, or
+// when nobody has the file open for writing any more. Until then it has the old bytes, so that a program
+// which rewrites a file has the old or the new ones, whenever this client is killed. False: the MDS has to be
+// asked.
 Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
   if (!cached() || inline_limit_ == 0) co_return false;
   {

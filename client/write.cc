@@ -70,7 +70,7 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
-    // What this write has left may have been lost with another's, whose sync has found it out.
+    // The bytes of this write may have been lost with those of another, whose sync has found it out.
     std::lock_guard lock(handle->inode->mutex);
     if (handle->inode->errors.count() != errors) co_return handle->inode->errors.last();
   }
@@ -85,7 +85,7 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
   if (size == 0) co_return size_t{0};
   if (offset > INT64_MAX || size > INT64_MAX - offset)
     co_return ErrnoError(EFBIG, absl::StrFormat("write at %d: too far", offset));
-  // Whose page it is the kernel does not say: root's, who loses no setuid bit.
+  // The kernel does not say which user wrote the page: it counts as root's, who loses no setuid bit.
   auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
   plain->writeback = true;
   if (!cached()) co_return co_await WriteThrough(plain, offset, pieces, size);
@@ -102,7 +102,7 @@ void Core::NoteWrite(Inode& inode, const Caller& caller, uint64_t end) {
   if (caller.uid != 0 && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0) inode.pending.kill_suid = true;
 }
 
-// What objects have been given already.
+// Notes what objects have been given already.
 void Core::NoteSent(Inode& inode, const Pending& sent) {
   std::lock_guard lock(inode.mutex);
   inode.pending.blocks_delta += sent.blocks_delta;

@@ -227,8 +227,8 @@ Task<void> Core::SendFull(InodePtr inode) {
   (void)co_await WhenAll(std::move(flights));  // errors are noted in the inode
 }
 
-// What an O_DIRECT write has left in the cache goes out at once, by a few tasks. While all are busy more
-// comes together, and goes in fewer requests.
+// Sends what an O_DIRECT write has left in the cache at once, by a few tasks. While all are busy more comes
+// together, and goes in fewer requests.
 void Core::StartSendDirect(const InodePtr& inode) {
   {
     std::lock_guard lock(inode->mutex);

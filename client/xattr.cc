@@ -105,8 +105,8 @@ bool Core::MayHaveCapability(Inode& inode) {
   return !cached() || inode.capability_taken != leases_taken_.load();
 }
 
-// What gives rights to whoever runs a file does not outlive a write to it, whoever writes. Once under a
-// lease: only this client can give the file another one.
+// A file's capability does not outlive a write to it, whoever writes. It is taken once under a lease: only
+// this client can give the file another one.
 Task<Status> Core::TakeCapability(InodePtr inode) {
   const uint64_t lease = cached() ? leases_taken_.load() : 0;
   proto::MetadataRequest request;

@@ -34,7 +34,7 @@ inline const asio::io_context::executor_type* ContextOf(const Executor& executor
   return executor.target<asio::io_context::executor_type>();
 }
 
-// What the coroutines of a chain have in common. It is the first one's, and goes with it.
+// State that the coroutines of a chain share. It is the first one's, and goes with it.
 struct Chain {
   Executor executor;
   std::shared_ptr<Cancellation> cancellation;  // null: nobody gives up waiting for it
@@ -85,7 +85,7 @@ class ResumeAtEnd {
 
 namespace coroutine {
 
-// What is to run on this thread when the coroutine that runs now has given way. Out of line: a compiler may
+// Sets what runs on this thread when the coroutine that runs now has given way. Out of line: a compiler may
 // keep the address of a thread's variable across the point where a coroutine moves to another.
 void RunNext(std::coroutine_handle<> next) noexcept;
 

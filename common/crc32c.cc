@@ -46,7 +46,7 @@ uint64_t Load(const std::byte* p) {
   return word;
 }
 
-// What the eight bytes of `word` do when `behind` bytes follow them. No loop: compilers would keep it one.
+// Effect of the eight bytes of `word` when `behind` bytes follow them. No loop: compilers would keep it one.
 template <size_t behind, size_t... i>
 uint32_t LookUp(uint64_t word, std::index_sequence<i...>) {
   return (kTables[behind + 7 - i][word >> (8 * i) & 0xff] ^ ...);

@@ -1,4 +1,4 @@
-// What this machine calls itself. Thread-safe.
+// The name of this machine. Thread-safe.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ namespace nacre {
 class Runtime {
  public:
   explicit Runtime(int threads);
-  // What still waits then is destroyed, not resumed; whatever it names must live until here.
+  // Tasks that still wait then are destroyed, not resumed; whatever they name must live until here.
   ~Runtime() { Stop(); }
 
   Runtime(const Runtime&) = delete;

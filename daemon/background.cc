@@ -64,7 +64,7 @@ void WriteAll(int file, const std::string& text) {
   }
 }
 
-// What the child says to its parent: a kind, a text, kEndOfMessage. The last one is kReady or kFailed.
+// The messages of the child to its parent: a kind, a text, kEndOfMessage. The last one is kReady or kFailed.
 constexpr char kNote = 'N', kReady = 'R', kFailed = 'F', kEndOfMessage = '\0';
 
 // Prints a message of the child; the exit status if it is the last one.

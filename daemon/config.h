@@ -1,6 +1,6 @@
-// What the daemons can be told: by a TOML file, by flags of the same names, or by the program that embeds
-// them. Plain values with their defaults; the Describe functions declare the keys (docs/man/nacre.toml.5
-// explains them).
+// The configuration of the daemons: from a TOML file, from flags of the same names, or from the program that
+// embeds them. Plain values with their defaults; the Describe functions declare the keys
+// (docs/man/nacre.toml.5 explains them).
 #pragma once
 
 #include <cstdint>
@@ -71,8 +71,8 @@ ConfigSection Describe(ClientConfig* config);
 // The value of --ost: "3=/var/lib/nacre/ost3" or "3=/var/lib/nacre/ost3,100GiB".
 StatusOr<OstConfig> ParseOstFlag(const std::string& text);
 
-// What one key alone does not show, and what follows from several keys (options.*) is filled in. Errors say
-// which keys.
+// Checks what one key alone does not show, and fills in what follows from several keys (options.*). Errors
+// say which keys.
 Status Finish(MdsConfig* config);
 Status Finish(OssConfig* config);
 Status Finish(ClientConfig* config);

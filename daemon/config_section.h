@@ -74,7 +74,7 @@ class ConfigSection {
   std::vector<std::pair<std::string, std::string>> removed_;
 };
 
-// What to say after naming something unknown: ": did you mean 'memory'?; known are memory, threads", the
+// The text behind the name of something unknown: ": did you mean 'memory'?; known are memory, threads", the
 // first part only if one of the known names is close enough to be meant.
 std::string KnownNames(const std::string& name, const std::vector<std::string>& known);
 

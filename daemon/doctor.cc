@@ -97,7 +97,7 @@ std::string ClusterOfOst(const std::string& directory) {
   return superblock.ok() ? superblock->cluster_uuid : "";
 }
 
-// What belongs to different clusters must not be compared, and even less repaired by each other.
+// Targets of different clusters must not be compared, and even less repaired by each other.
 Status CheckOneCluster(const Targets& targets) {
   if (targets.mdt.empty()) return OkStatus();
   const std::string cluster = ClusterOfMdt(targets.mdt);

@@ -17,8 +17,8 @@ namespace nacre {
 // is the careful answer.
 std::string BootName();
 
-// What the MDS calls a client at this mountpoint: host, mountpoint, boot, and what tells containers of one
-// host apart.
+// The name by which the MDS knows a client at this mountpoint: host, mountpoint, boot, and what tells
+// containers of one host apart.
 std::string PlaceName(const std::string& mountpoint);
 
 std::string PlaceFile(const std::string& mountpoint);
@@ -27,9 +27,9 @@ std::string PlaceFile(const std::string& mountpoint);
 // sending what was written is waited for. Null if no such file can be made here: then nobody can tell.
 StatusOr<std::unique_ptr<PidFile>> HoldPlace(const std::string& mountpoint);
 
-// What this process could not write back before it ends: kept beside the file of the place for nacre umount.
+// Keeps what this process could not write back before it ends beside the file of the place, for nacre umount.
 void LeaveLastWords(const std::string& mountpoint, const std::string& message);
-// What that client of this place has left, and takes it away. Empty: nothing.
+// Returns what that client of this place has left, and takes it away. Empty: nothing.
 std::string TakeLastWords(const std::string& mountpoint, pid_t client);
 
 }  // namespace nacre

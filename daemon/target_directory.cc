@@ -25,7 +25,7 @@ Status SystemError(const std::string& what, const std::string& path) {
   return ErrnoError(error, absl::StrFormat("%s %s: %s", what, path, std::strerror(error)));
 }
 
-// What a file system or an earlier start leaves in a directory without a target.
+// Names that a filesystem or an earlier start leaves in a directory without a target.
 bool IsNothing(const std::string& name) { return name == "lost+found" || absl::EndsWith(name, ".pid"); }
 
 bool IsEmpty(const fs::path& directory) {

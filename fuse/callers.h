@@ -1,5 +1,5 @@
-// Who makes a request: ids from the request itself, supplementary groups from /proc, kept per process for a
-// moment because reading them costs more than many a request. Thread-safe.
+// The caller of a request: ids from the request itself, supplementary groups from /proc, kept per process for
+// a moment because reading them costs more than many a request. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>

@@ -15,7 +15,7 @@ constexpr uint64_t kBehindDots = 2;
 constexpr size_t kEntryBytes = 48;  // of a usual name, as the kernel packs it
 constexpr size_t kEntryPlusBytes = 48 + sizeof(fuse_entry_param);
 
-// What fits into the kernel's buffer.
+// The entries that fit into the kernel's buffer.
 class EntryBuffer {
  public:
   explicit EntryBuffer(size_t size) : data_(size) {}

@@ -1,5 +1,6 @@
-// What this libfuse has no name for in the kernel's first exchange (INIT): asked for by adding it to
-// libfuse's answer on its way out. Internal to fuse/. Works between fuse_session_mount and the first request.
+// Asks for capabilities in the kernel's first exchange (INIT) that this libfuse has no names for, by adding
+// them to libfuse's answer on its way out. Internal to fuse/. Works between fuse_session_mount and the first
+// request.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What is mounted where, and taking it off. Never touches the mountpoint itself: a dead or hanging mount
+// Finds what is mounted where, and unmounts it. Never touches the mountpoint itself: a dead or hanging mount
 // would answer with an error or not at all.
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -99,8 +99,8 @@ void ForEachProcess(Function each) {
   }
 }
 
-// What the process has open, runs or works in below the mountpoint; empty: nothing. Reading such a link does
-// not ask the filesystem that it leads to.
+// A path that the process has open, runs or works in below the mountpoint; empty: none. Reading such a link
+// does not ask the filesystem that it leads to.
 std::string UsedPath(int pid, const std::string& mountpoint) {
   const std::string process = absl::StrCat("/proc/", pid);
   auto below = [&](const std::filesystem::path& link) {

@@ -1,4 +1,4 @@
-// What all requests of one mount share. Internal to fuse/.
+// State that all requests of one mount share. Internal to fuse/.
 //
 // Kept alive by the Mount, its threads and every request in progress. Thread-safe.
 #pragma once

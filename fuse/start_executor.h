@@ -17,7 +17,7 @@ namespace nacre::fuse {
 
 class StartExecutor {
  public:
-  // What has been posted on this thread. One per reading thread, for as long as it reads.
+  // The work that has been posted on this thread. One per reading thread, for as long as it reads.
   class Queue {
    public:
     Queue() { current_ = this; }

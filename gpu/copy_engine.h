@@ -37,7 +37,7 @@ class CopyEngine {
   CopyEngine(std::shared_ptr<Context> context, int numa_node)
       : context_(std::move(context)), numa_node_(numa_node) {}
   void Loop();
-  // What is queued; waits for it if nothing is under way. Empty and idle: the end.
+  // Takes the queued jobs; waits for one if nothing is under way. Empty and idle: the end.
   std::vector<JobPtr> Take();
   void Pause();
 

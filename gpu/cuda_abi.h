@@ -1,5 +1,5 @@
-// What we use of the CUDA driver's binary interface, declared by ourselves: a build needs no CUDA. Where
-// there is a cuda.h, tests/gpu/cuda_abi_test.cc checks that both agree. Types and constants only.
+// The part of the CUDA driver's binary interface that we use, declared by ourselves: a build needs no CUDA.
+// Where there is a cuda.h, tests/gpu/cuda_abi_test.cc checks that both agree. Types and constants only.
 #pragma once
 
 #include <cstddef>

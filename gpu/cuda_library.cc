@@ -121,7 +121,7 @@ Status CudaLibrary::Check(CudaResult result, std::string_view what) const {
                     absl::StrFormat("%s: %s (%d): %s", what, name, result, text));
 }
 
-// What stands in for the driver stands in for all of it.
+// A library that stands in for the driver stands in for all of it.
 std::string CudaLibrary::nvml_path() const { return path_ == kDefaultLibrary ? "libnvidia-ml.so.1" : path_; }
 
 Status CudaLibrary::CheckProcess() const {

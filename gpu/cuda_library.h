@@ -13,7 +13,7 @@
 
 namespace nacre::gpu {
 
-// What a driver must be to serve us at all: CUDA 11.3 has the look-up of functions by version.
+// The oldest driver that can serve us: CUDA 11.3 has the look-up of functions by version.
 constexpr int kOldestDriver = 11030;
 
 class CudaLibrary {

@@ -1,4 +1,4 @@
-// What NICs need of a GPU: memory they can register, and order between their accesses and the GPU's.
+// Services that NICs need of a GPU: memory they can register, and order between their accesses and the GPU's.
 #include <absl/strings/str_format.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ uint64_t AddressOfSpan(std::span<const std::byte> memory) {
   return reinterpret_cast<uint64_t>(memory.data());
 }
 
-// What the modules leave in sysfs that let NICs register a GPU's addresses, the older ones included.
+// Files in sysfs of the modules that let NICs register a GPU's addresses, the older modules included.
 constexpr const char* kPeerMemorySigns[] = {
     "module/nvidia_peermem/version", "kernel/mm/memory_peers/nv_mem/version",
     "kernel/mm/memory_peers/nv_mem_nc/version", "module/nv_peer_mem/version"};

@@ -1,5 +1,5 @@
-// What a Device has once it is in use: context, kernels, copy engine, staging. Made and unmade in this order.
-// Immutable, hence thread-safe.
+// The state of a Device once it is in use: context, kernels, copy engine, staging. Made and unmade in this
+// order. Immutable, hence thread-safe.
 #pragma once
 
 #include <memory>

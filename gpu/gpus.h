@@ -49,8 +49,8 @@ class Gpus {
   const std::vector<std::shared_ptr<Device>>& devices() const { return devices_; }
   int driver_version() const;  // 13000 for 13.0
 
-  // What the `size` bytes (at least one) at an address are. They may span several adjacent allocations of one
-  // GPU; `allocation` is then all of them. EFAULT: nobody's memory, that of a buffer that was freed for
+  // Classifies the `size` bytes (at least one) at an address. They may span several adjacent allocations of
+  // one GPU; `allocation` is then all of them. EFAULT: nobody's memory, that of a buffer that was freed for
   // instance, or a span that leaves its allocation.
   StatusOr<MemoryInfo> Classify(const void* address, size_t size = 1) const;
 

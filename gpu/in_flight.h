@@ -12,7 +12,7 @@
 
 namespace nacre::gpu {
 
-// What copies have been achieving lately.
+// The rate that copies have been achieving lately.
 class Rate {
  public:
   EngineClock::duration TimeFor(uint64_t bytes) const;

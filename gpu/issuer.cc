@@ -207,7 +207,7 @@ bool Issuer::Reap() {
 
 bool Issuer::ReapWatches() {
   if (watches_.empty()) return false;
-  // What a broken device would have done never comes. An idle stream tells at once.
+  // Work that a broken device still had to do never ends. An idle stream tells at once.
   Status device;
   if (++looks_ % 64 == 0 && work_->empty())
     device = context_->cuda().Check(context_->cuda()->StreamSynchronize(work_->stream()), "the GPU");

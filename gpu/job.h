@@ -1,5 +1,5 @@
-// What the copy engine is asked to do. Made by whoever asks, then only touched by the engine's thread, until
-// `done` is set.
+// A request to the copy engine. Made by whoever asks, then only touched by the engine's thread, until `done`
+// is set.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -1,4 +1,4 @@
-// What one lane of a warp does with a piece: the kernels' arithmetic, which the CPU can run too (its tests
+// The work of one lane of a warp on a piece: the kernels' arithmetic, which the CPU can run too (its tests
 // do, and so need no GPU). Pure functions. A piece is at most kKernelPieceSize bytes at any address.
 //
 // The checksum: imagine the piece at the end of 4 KiB of zeros, which change nothing. Each lane takes 128 of
@@ -59,7 +59,7 @@ NACRE_LANE constexpr uint32_t CrcMultiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// What is computed before: by the compiler.
+// Constants that the compiler computes.
 struct CrcConstants {
   uint32_t table[256] = {};             // of a byte
   uint32_t lane_shift[kWarpSize] = {};  // x^(8 * the bytes that follow those of a lane)

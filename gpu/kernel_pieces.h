@@ -1,4 +1,4 @@
-// What host code and kernels agree on. Plain data; included by kernels.cu too.
+// Types that host code and kernels agree on. Plain data; included by kernels.cu too.
 #pragma once
 
 #include <cstdint>

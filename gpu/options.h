@@ -1,4 +1,4 @@
-// What can be chosen about the use of GPUs. Plain data.
+// Options of the use of GPUs. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address) {
                               &info.start,       &info.size, &info.buffer_id, &info.on_device};
   CudaResult result =
       cuda->PointerGetAttributes(attributes.size(), attributes.data(), values.data(), address);
-  // What a context without unified addressing says of memory that is not CUDA's.
+  // A context without unified addressing answers so for memory that is not CUDA's.
   if (result == kCudaInvalidContext || result == kCudaInvalidValue) return PointerInfo{};
   RETURN_IF_ERROR(cuda.Check(result, absl::StrFormat("cuPointerGetAttributes(0x%x)", address)));
   info.managed = managed != 0;

@@ -1,4 +1,4 @@
-// What CUDA knows of an address. Stateless; thread-safe.
+// Asks CUDA about an address. Stateless; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class SpanChecker {
   SpanChecker(const CudaLibrary& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {}
 
   Status Check(uint64_t address, uint64_t size);
-  // What the last Check that was OK has found.
+  // The result of the last Check that was OK.
   const PointerInfo& last() const { return last_; }
 
  private:

@@ -1,5 +1,5 @@
-// What this machine can do for GPU memory, tried out rather than believed: for `nacre gpu`. Thread-safe.
-// Takes some memory (64 MiB, pinned, and as much of each GPU) and a second for each GPU.
+// Reports what this machine can do for GPU memory, tried out rather than believed: for `nacre gpu`.
+// Thread-safe. Takes some memory (64 MiB, pinned, and as much of each GPU) and a second for each GPU.
 #pragma once
 
 #include <string>

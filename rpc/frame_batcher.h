@@ -1,5 +1,5 @@
-// What waits to be sent on a metadata stream, already in frames: whatever is queued while a write is under
-// way leaves with the next one, up to a size that keeps one frame from holding up the rest. Not thread-safe.
+// Queues messages for a metadata stream, already in frames: those that come while a write is under way leave
+// with the next one, up to a size that keeps one frame from holding up the rest. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -237,7 +237,7 @@ class GrpcClusterChannel : public ClusterChannel {
   using Method = void (proto::Cluster::Stub::async_interface::*)(grpc::ClientContext*, const Request*, Reply*,
                                                                  std::function<void(grpc::Status)>);
 
-  // What gRPC writes to while the call lasts, whether or not somebody still waits.
+  // Memory that gRPC writes to while the call lasts, whether or not somebody still waits.
   template <typename Request, typename Reply>
   struct Pending {
     grpc::ClientContext context;

@@ -1,4 +1,4 @@
-// What both ends of the gRPC form agree on. Included by rpc/grpc_*.cc only.
+// Constants that both ends of the gRPC form agree on. Included by rpc/grpc_*.cc only.
 #pragma once
 
 #include <string>

@@ -50,7 +50,7 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     Write(std::move(lock));
   }
 
-  // What was sent before still goes out.
+  // Messages that were sent before still go out.
   void Close() override { End(false); }
 
   void OnReadDone(bool ok) override {

@@ -55,7 +55,7 @@ class MetadataPeer {
   virtual std::string name() const = 0;  // where it comes from, for logs
 };
 
-// What an MDS offers to whatever carries the stream.
+// The interface that an MDS offers to whatever carries the stream.
 class MetadataHandler {
  public:
   virtual ~MetadataHandler() = default;

@@ -11,8 +11,8 @@
 
 namespace nacre {
 
-// What the key `transport` may be: "auto" is the best path that works with each server, "tcp" is TCP alone,
-// the others are the only path besides the greeting over TCP.
+// The values that the key `transport` may have: "auto" is the best path that works with each server, "tcp" is
+// TCP alone, the others are the only path besides the greeting over TCP.
 const std::vector<std::string>& TransportChoices();
 
 // ENOTSUP: this machine has no such path; "auto" and "tcp" always work. The clock must outlive the transport

@@ -1,5 +1,5 @@
-// What the transports share about memory: regions of host and device memory, the flat view of a call's spans
-// (in which puts and gets name their place), and the check of a CallRequest. FlatMemory is immutable after
+// Memory as all transports see it: regions of host and device memory, the flat view of a call's spans (in
+// which puts and gets name their place), and the check of a CallRequest. FlatMemory is immutable after
 // construction, hence thread-safe.
 #pragma once
 

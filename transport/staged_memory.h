@@ -39,7 +39,7 @@ class StagingRegions {
   std::map<std::byte*, Slot> slots_;
 };
 
-// What stands for one call's memory. For one coroutine. The buffers are in use while it lives.
+// Buffers that stand for one call's memory. For one coroutine. The buffers are in use while it lives.
 class StagedMemory {
  public:
   // Waits for buffers. ENOTSUP: there are not so many. `regions` must outlive what it returns.

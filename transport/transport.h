@@ -53,9 +53,8 @@ struct MemorySpan {
   std::byte* data() const { return region->data() + offset; }
 };
 
-// What a peer's calls have done over one path, or over one rail of it, since the first of them. Bytes are
-// those of the memory that answered calls named: how many of them an RDMA device has moved only the server
-// knows.
+// Counts of a peer's calls over one path, or over one rail of it, since the first of them. Bytes are those of
+// the memory that answered calls named: only the server knows how many of them an RDMA device has moved.
 struct PathStats {
   std::string path;                         // as PathInfo's
   std::string rail;                         // device and port: "mlx5_0 port 1"; empty: the path has no rails

@@ -1,4 +1,4 @@
-// What one phase of `nacre bench` came to. Plain data.
+// The figures of one phase of `nacre bench`. Plain data.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What `nacre bench` measures, by layer: the same operations through the mount, through the client library
+// The layers that `nacre bench` measures: the same operations through the mount, through the client library
 // alone, and on a bare disk. One thread uses a target.
 #pragma once
 

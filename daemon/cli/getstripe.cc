@@ -84,7 +84,7 @@ void PrintObjects(const Json& stripes) {
   }
 }
 
-// What is asked for of one component, in the order of the options in the help.
+// Prints the values asked for of one component, in the order of the options in the help.
 void PrintValues(const Arguments& arguments, int64_t count, uint64_t size, int64_t first_ost) {
   std::string line;
   auto add = [&line](auto value) { absl::StrAppend(&line, line.empty() ? "" : " ", value); };

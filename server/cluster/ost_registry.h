@@ -39,7 +39,7 @@ struct RegistryOptions {
   Duration lease() const { return 10 * heartbeat; }
 };
 
-// What is stored of an OST, under (table kOstTable, index).
+// The stored record of an OST, under (table kOstTable, index).
 struct OstRecord {
   std::string uuid;
   std::string address;  // where it was last

@@ -81,7 +81,7 @@ class KvStore {
   };
   virtual Space GetSpace() = 0;
 
-  // What it takes up on the disk; looks at every file.
+  // Bytes that the store takes on the disk; looks at every file.
   virtual uint64_t UsedBytes() { return 0; }
 };
 

@@ -50,7 +50,7 @@ class MemKv : public KvStore {
   size_t unsynced_batches() const;
 
  private:
-  // What a batch has replaced, so that it can be taken back: key -> value before (erase: there was none).
+  // Takes a batch back: key -> value before (erase: there was none).
   using Undo = std::vector<KvBatch::Op>;
 
   Status CommitNow(const KvBatch& batch);

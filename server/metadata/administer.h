@@ -1,5 +1,5 @@
-// What administrators ask an MDS: its state (nacre status, nacre df), the paths of a file, the eviction of a
-// client. Nothing here waits for an OST without a bound. Thread-safe.
+// Answers administrators: the state of the MDS (nacre status, nacre df), the paths of a file, the eviction of
+// a client. Nothing here waits for an OST without a bound. Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"

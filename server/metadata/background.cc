@@ -70,8 +70,8 @@ Task<void> SessionLoop(MdsPtr mds) {
   }
 }
 
-// What an OST has to hear before it serves clients. Then, as far as it goes in a few seconds, what it alone
-// knows: how far files reach whose writers were evicted while it was away.
+// Tells an OST what it must know before it serves clients (evictions that it has missed). Then asks it, for a
+// few seconds at most, how far files reach whose writers were evicted while it was away.
 Task<Status> Admit(MdsPtr mds, OstIndex ost) {
   CO_RETURN_IF_ERROR(co_await CatchUpFences(mds, ost));
   Status sizes = co_await mds->writer_recovery.Recover(mds, ost, 0);

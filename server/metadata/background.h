@@ -1,4 +1,4 @@
-// What the MDS does without being asked: syncing, watching heartbeats and sessions, ending the recovery
+// The tasks that the MDS runs by itself: syncing, watching heartbeats and sessions, ending the recovery
 // window, destroying objects. Every task ends soon after Mds::closed is set.
 #pragma once
 

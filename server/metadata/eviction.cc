@@ -15,8 +15,8 @@ std::string EncodePending(const std::vector<OstIndex>& osts) {
   return EncodeDestroy(record);
 }
 
-// Whom a record that cannot be read meant is not known: then everybody is told, once more perhaps, which does
-// no harm. To give up here would keep every OST from counting as up, for one record.
+// A record that cannot be read does not say which OSTs it meant, so all of them are told, some once more,
+// which does no harm. Giving up here would keep every OST from counting as up, for one record.
 std::vector<OstIndex> ParsePending(Mds& mds, SessionId session, const std::string& value) {
   auto record = ParseDestroy(value);
   if (record.ok()) return std::move(record->groups);

@@ -1,5 +1,5 @@
-// Who holds which lease, and which are being revoked. Knows resources and modes, no policy
-// (filesystem_lease.h decides). In memory: a client that comes back after a restart says what it held.
+// The leases that are held and those that are being revoked. The table knows resources and modes, and no
+// policy (filesystem_lease.h decides). In memory: a client that comes back after a restart says what it held.
 // Thread-safe.
 #pragma once
 
@@ -35,7 +35,7 @@ class LeaseTable {
   // The grant of this session on the resource is made, or changed to this mode; one that is being given back
   // does not count. The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  // What a client says it held before a restart. False: another session's grant conflicts.
+  // Enters a lease that a client says it held before a restart. False: another session's grant conflicts.
   bool Restore(SessionId session, const proto::Lease& lease);
 
   // Grants of other sessions that conflict with `mode`: two conflict unless both are READ.

@@ -38,7 +38,7 @@ class LockTable {
   // The first lock that is in the way; type F_UNLCK if there is none.
   StatusOr<proto::LockRange> Get(SessionId session, const proto::LockRange& lock);
 
-  // What a client held before a restart. EAGAIN if somebody else has it.
+  // Enters a lock that a client held before a restart. EAGAIN if somebody else has it.
   Status Reclaim(SessionId session, const proto::LockRange& lock);
 
   void DropSession(SessionId session);
@@ -79,7 +79,7 @@ class LockTable {
   static void Remove(File* file, const Range& range);  // the owner's part of this range
   static void Insert(File* file, const Range& range);
   void Wake(const Fid& fid, File* file, std::vector<Answer>* answers);
-  // What a session has or waits for, so that nothing has to be looked for among the files of all.
+  // The locks that a session has and waits for, so that they need not be searched for among the files of all.
   struct Client {
     std::set<Fid> files;
     size_t waiting = 0;

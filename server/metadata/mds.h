@@ -59,7 +59,7 @@ struct Mds {
   MessageCounts messages;
   std::atomic<bool> closed{false};
 
-  // What the holder of the filesystem lease may hold back: room for it is left within the store's reserve. 0
+  // How many bytes the holder of the filesystem lease may hold back: the store's reserve has room for them. 0
   // when the MDT is nearly full.
   uint64_t PromisedBytes();
 

@@ -16,7 +16,7 @@ bool ObjectCheck::IsLeaving(OstIndex ost, const ObjectId& id) {
          store_.Get(NumberKey(Table::kMoveOut, id.sequence)).ok();
 }
 
-// What is wrong with this object; empty if nothing is.
+// Says what is wrong with this object; empty if nothing is.
 StatusOr<std::string> ObjectCheck::Judge(OstIndex ost, const proto::ListedObject& listed) {
   const ObjectId id = FromProto(listed.object());
   const Fid parent = FromProto(listed.parent());

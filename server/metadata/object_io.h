@@ -1,4 +1,4 @@
-// What the MDS does to objects: cut, write, destroy, over the OSTs' stubs. Thread-safe.
+// Changes of objects by the MDS (cut, write, destroy) over the OSTs' stubs. Thread-safe.
 //
 // UNAVAILABLE when the MDS stops. How long a call waits for an OST that does not answer is said at each: only
 // those may wait without a bound whose caller is a queue for that OST alone.

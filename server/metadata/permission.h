@@ -1,5 +1,5 @@
-// Who may do what, as Linux decides it. User 0 has the rights of CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN and
-// CAP_FSETID. Pure functions over an inode and the caller; errors are EACCES and EPERM.
+// Permission checks, as Linux makes them. User 0 has the rights of CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN
+// and CAP_FSETID. Pure functions over an inode and the caller; errors are EACCES and EPERM.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// What gives rights to whoever runs a file does not outlive a change of what is in it, or of whose it is:
-// setuid and setgid bits (permission.h), and the file's capability, an extended attribute that the kernel
-// reads at exec.
+// Takes away privileges that a file gives to whoever runs it, when its content or owner changes: setuid and
+// setgid bits (permission.h), and the file's capability, an extended attribute that the kernel reads at exec.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// What the MDT stores, as values and as bytes (proto/FORMAT.md, "The MDT", describes every byte). Parsers
+// The records of the MDT, as values and as bytes (proto/FORMAT.md, "The MDT", describes every byte). Parsers
 // check their whole input and return DATA_LOSS with the reason for anything damaged. Plain values; not
 // thread-safe by themselves.
 #pragma once

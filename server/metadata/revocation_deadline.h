@@ -25,7 +25,7 @@ namespace nacre::mds {
 
 class RevocationDeadline {
  public:
-  // What is so at a moment, and has been since the last Look.
+  // The state at a moment, which has lasted since the last Look.
   struct View {
     Duration now{0};
     Duration leases_end{0};  // by the clock, if nothing more is heard

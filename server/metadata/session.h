@@ -22,7 +22,7 @@
 
 namespace nacre::mds {
 
-// What a session may have outstanding before it must acknowledge some.
+// Limits of the answers that a session leaves unacknowledged.
 inline constexpr ReplyLimits kMaxOutstanding{65536, size_t{256} << 20};
 
 class Session {
@@ -66,8 +66,8 @@ class Session {
   void Report(proto::KeepAlive report);
   proto::KeepAlive report() const;
 
-  // What the client says of the answers that it has: they are forgotten, although low_water stays behind a
-  // mutation that is still under way.
+  // Forgets answers that the client says it has, although low_water stays behind a mutation that is still
+  // under way.
   void Acknowledge(const proto::MetadataRequest& request);
 
   // Mutations. Exactly one of the fields is set, or none: carry it out, then call EndMutation.

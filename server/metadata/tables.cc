@@ -85,8 +85,8 @@ Status Tables::Load() {
   return inode_counter_.Load(store_);
 }
 
-// What an older version wrote is read as it is; a program that knows that version alone would not understand
-// what is written from now on, and has to refuse it.
+// Records of an older version are read as they are. A program that knows that version alone would not
+// understand what is written from now on, so the superblock makes it refuse the MDT.
 Task<Status> Tables::Upgrade() {
   if (superblock_.version == kFormatVersion) co_return OkStatus();
   superblock_.version = kFormatVersion;

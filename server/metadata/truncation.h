@@ -18,7 +18,7 @@ namespace nacre::mds {
 // Waits until no truncation or move-out of the file is under way, then takes its lock.
 Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid);
 
-// What an operation holds that may empty a file.
+// The lock and the inode of an operation that may empty a file.
 struct LockedFile {
   FidLocks::Guard guard;
   Inode* inode = nullptr;        // the transaction's
@@ -43,8 +43,8 @@ bool NeedsCut(const Inode& inode, uint64_t size);
 //             bring back the old size without the old data.
 //   cut       each object by a coroutine of its own, which tries again for as long as its OST cannot do it.
 //   finished  one commit takes the record away and has the new size and the reply. It is durable before
-//   anybody
-//             is told: else a loss of power could bring the record back, and cut off what was written since.
+//             anybody is told: else a loss of power could bring the record back, and cut off what was written
+//             since.
 //
 // A restart finds the record: if the file has the layout that it names, the rest is done, and the reply
 // recorded, for which a repeat of the request waits; else the file was emptied or got another layout since,

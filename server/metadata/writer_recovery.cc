@@ -56,7 +56,7 @@ StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note, bool after_loss
   return judged;
 }
 
-// What the objects take by now, if every OST of the file says so at once.
+// Counts the blocks of the objects, if every OST of the file answers at once.
 Task<StatusOr<uint64_t>> CountBlocks(MdsPtr mds, Layout layout) {
   uint64_t blocks = 0;
   uint32_t stripe = 0;
@@ -118,7 +118,7 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
   request.set_ost(ost);
   request.mutable_list_grown()->set_session(session);
   request.mutable_list_grown()->set_limit(kNotesAtOnce);
-  // Not before it is up: else the blocks of its files could not be counted.
+  // Only of an OST that is up: else the blocks of its files could not be counted.
   const bool after_loss = session == 0 && mds->osts.IsUp(ost) && mds->writer_recovery.Unasked().contains(ost);
   bool whole = true;
   for (bool end = false; !end && !mds->closed;) {
@@ -207,8 +207,8 @@ Task<void> WriterRecovery::RunAfterLoss(MdsPtr mds) {
     const Duration waited = mds->env.clock.Now() - mds->started;
     const bool all_up =
         std::all_of(unasked.begin(), unasked.end(), [&](OstIndex ost) { return mds->osts.IsUp(ost); });
-    if (all_up ||
-        waited >= kLossPatience / 2) {  // all of them: they count the blocks of their files together
+    // Together if possible: a file's blocks are counted at all of its OSTs.
+    if (all_up || waited >= kLossPatience / 2) {
       for (OstIndex ost : unasked) StartPass(mds, ost);
     }
     if (waited >= kLossPatience) {

@@ -4,7 +4,7 @@
 
 namespace nacre::ost {
 
-// What an allotment has, shared by the call and its uses of pages.
+// The pages of an allotment, shared by the call and those who use them.
 struct AllotmentState {
   AllotmentState(std::shared_ptr<Admission> admission, Admission::Flow flow, uint64_t needs, uint64_t pages)
       : admission(std::move(admission)), flow(flow), whole(needs <= pages), free(pages), untaken(needs) {}

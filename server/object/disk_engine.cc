@@ -71,7 +71,7 @@ bool DiskOperation::Advance(int64_t result) {
 
 namespace {
 
-// Whoever submits enters the ring under a mutex; one at a time reaps.
+// Submitters enter the ring under a mutex; one thread at a time reaps.
 class Ring {
  public:
   Ring() = default;

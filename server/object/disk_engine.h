@@ -1,6 +1,5 @@
-// Who carries out disk operations: io_uring, or threads where that is not to be had. Thread-safe. An
-// operation's buffers and its file stay valid until it is done; the engine is destroyed when nothing is in
-// flight.
+// Carries out disk operations: by io_uring, or by threads where that is missing. Thread-safe. An operation's
+// buffers and its file stay valid until it is done; the engine is destroyed when nothing is in flight.
 #pragma once
 
 #include <sys/uio.h>

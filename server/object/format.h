@@ -1,5 +1,5 @@
-// What an OST keeps in its KvStore (proto/FORMAT.md, "OST"): keys, records, and their parsers. Pure
-// functions; the parsers take any bytes and answer malformed ones with DATA_LOSS that says what is wrong.
+// The records of an OST's KvStore (proto/FORMAT.md, "OST"): keys, records, and their parsers. Pure functions;
+// the parsers take any bytes and answer malformed ones with DATA_LOSS that says what is wrong.
 #pragma once
 
 #include <array>
@@ -138,7 +138,7 @@ struct SlotAnswer {
 
 // --- undo ---
 
-// What one batch has done to one object, so that it can be verified and taken back after a loss of power.
+// The effect of one batch on one object, so that it can be verified and taken back after a loss of power.
 struct UndoChunk {
   uint64_t chunk = 0;
   uint64_t changed = 0;  // which blocks

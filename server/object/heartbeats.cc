@@ -38,7 +38,7 @@ std::string ClusterUuid(const ServerCore& core) {
   return "";
 }
 
-// What the MGS wants of this server.
+// The intervals that the MGS has set for this server.
 struct Terms {
   Duration interval{0};  // between heartbeats
   Duration lease{0};     // how long an answered one is good for

@@ -279,7 +279,7 @@ Task<Status> Journal::SyncLocked() {
     std::lock_guard lock(mutex_);
     waiting_blocks_ -= CountBlocks(freeing);
   }
-  // What was asked for is done; if the erasure fails (a full disk), the next sync tries it again.
+  // The sync has succeeded; if the erasure fails (a full disk), the next sync tries it again.
   Status erased = co_await EraseUndo(upto);
   erased.IgnoreError();
   co_return OkStatus();

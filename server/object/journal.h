@@ -52,8 +52,8 @@ struct Answering {
   bool stored = false;
 };
 
-// Whose request a change is part of. Asked right before the commit, when everything that a request may have
-// to wait for lies behind it, and told when the commit is over.
+// The request that a change is part of. The journal asks it right before the commit, when everything that a
+// request may have to wait for lies behind it, and tells it when the commit is over.
 class Originator {
  public:
   virtual ~Originator() = default;

@@ -86,8 +86,8 @@ class RangeWriter {
     return blocks;
   }
 
-  // What the ranges map to now. Preallocated blocks are written in place: nothing of them is visible before
-  // the commit.
+  // Finds out what the ranges map to now. Preallocated blocks are written in place: nothing of them is
+  // visible before the commit.
   Status LookUp() {
     Chunk chunk;
     for (uint64_t n = 0; n < count_; ++n) {

@@ -1,4 +1,4 @@
-// What is wrong with an OST and should be shown to people: a bounded list without repetitions. Thread-safe.
+// Problems of an OST that people should be shown: a bounded list without repetitions. Thread-safe.
 #pragma once
 
 #include <mutex>

@@ -1,4 +1,4 @@
-// What a start does with the undo records that the last process has left.
+// Treats the undo records that the last process has left, when an OST starts.
 #include <algorithm>
 #include <cerrno>
 #include <memory>
@@ -119,8 +119,8 @@ Task<Status> Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
   co_return co_await store_->Commit(std::move(batch));
 }
 
-// What is left has arrived; it is made to last before anything that it names is used again. The answers are
-// kept.
+// The data of the remaining records has arrived; it is made to last before anything that they name is used
+// again. Their answers are kept.
 Task<Status> Journal::DropUndoRecords() {
   Status status = co_await blocks_->Flush();
   if (status.ok()) status = co_await store_->Sync();

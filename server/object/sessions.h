@@ -1,6 +1,5 @@
-// What one OST knows of the sessions: which are fenced (kept in the store), what each has asked for (so that
-// a repeated request is answered, not done again), what is in progress, and the space promised to it.
-// Thread-safe.
+// The sessions of one OST: which are fenced (kept in the store), what each has asked for (so that a repeated
+// request is answered, not done again), what is in progress, and the space promised to it. Thread-safe.
 //
 // A fence always ends. A request is asked twice whether it may go on: when it comes (Admit), and right before
 // its change is committed (Ticket::BeginCommit), where it is refused if its session has been fenced or this
@@ -37,7 +36,7 @@
 
 namespace nacre::ost {
 
-// What is kept of one session's mutations.
+// Limits of the answers that are kept for one session.
 inline constexpr ReplyLimits kMaxKept{kMaxAnswerSlots, size_t{64} << 20};
 
 class Sessions {

@@ -1,6 +1,6 @@
-// Who may have how much of an OST's space: the allocator, the promises made to sessions (grants), and the
-// small reserve that keeps overwriting, which takes new blocks before the old ones are free, possible on a
-// full OST. Thread-safe.
+// Divides an OST's space: the allocator, the promises made to sessions (grants), and the small reserve that
+// keeps overwriting, which takes new blocks before the old ones are free, possible on a full OST.
+// Thread-safe.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -61,7 +61,7 @@ class Space {
 
   uint64_t promised() const;
   uint64_t reserve() const { return reserve_; }
-  // What is free now or backable, promises and reserve not taken off.
+  // Blocks that are free or can be backed; promises and reserve are not taken off.
   uint64_t free_blocks() const;
 
   // Gives space of empty groups back to the disk below, which other OSTs or the MDT may share: all but two

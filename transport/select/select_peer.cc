@@ -26,7 +26,7 @@ struct Way {
   size_t rank = 0;
 };
 
-// What one look at the candidates has found.
+// The result of one look at the candidates.
 struct Choice {
   Status status = OkStatus();  // not OK: there is no way
   Way way;

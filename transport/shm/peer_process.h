@@ -1,6 +1,7 @@
-// Who is at the other end of a unix socket, and whether memory may be shown to him. What a process may see of
-// this one's memory it could have read by itself: the rules are those by which the kernel lets a process
-// trace another (docs/decisions/0023-shared-memory.md). Functions on a connected socket; thread-safe.
+// Finds the process at the other end of a unix socket, and judges whether memory may be shown to it. It may
+// see of this process's memory what it could have read by itself: the rules are those by which the kernel
+// lets a process trace another (docs/decisions/0023-shared-memory.md). Functions on a connected socket;
+// thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +22,7 @@ Status CheckUser(int socket);
 // root of a container that shares the machine's namespaces has been deprived.
 Status CheckMayTrace(int socket);
 
-// What /proc says of a process.
+// The traits of a process that /proc gives.
 struct ProcessTraits {
   bool same_pid_namespace = false;  // as that of who looks
   uint64_t capabilities = 0;        // permitted

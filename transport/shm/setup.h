@@ -1,5 +1,6 @@
-// What the two sides of a shared-memory connection send before their first frame: the memory that they show
-// (proto/FORMAT.md). Who may see it: peer_process.h. Functions on a connected, non-blocking unix socket.
+// The exchange of the two sides of a shared-memory connection before their first frame: each sends the memory
+// that it shows (proto/FORMAT.md); peer_process.h says who may see it. Functions on a connected, non-blocking
+// unix socket.
 #pragma once
 
 #include "common/status.h"
@@ -18,7 +19,7 @@ Status SendSetup(int socket, const Shown& shown);
 // Tells the other side that it is no user to show memory to.
 Status SendRefusal(int socket);
 
-// What the other side shows. EPROTO: malformed; ENOTSUP: it has refused; UNAVAILABLE: it has gone.
+// Receives what the other side shows. EPROTO: malformed; ENOTSUP: it has refused; UNAVAILABLE: it has gone.
 Task<StatusOr<Views>> ReceiveSetup(StreamSocket& socket, ShmMemory* memory);
 
 }  // namespace nacre::shm

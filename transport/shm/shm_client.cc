@@ -134,8 +134,8 @@ Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection
   call->result.EndCopy(copied);
 }
 
-// What the server puts stays in place until it hangs up. If it has not done so after a copy, the bytes are
-// good.
+// Bytes that the server puts stay in place until it hangs up. If it has not done so after a copy, the bytes
+// are good.
 Status ShmClientConnection::StillLent() const {
   return HasHungUp() ? ErrnoError(ECONNRESET, "the server has hung up") : OkStatus();
 }

@@ -1,4 +1,4 @@
-// What shared-memory connections count, and from which size on bytes are shown rather than sent.
+// Counters of shared-memory connections, and the size from which on bytes are shown rather than sent.
 #pragma once
 
 #include "transport/tcp/stream_counters.h"

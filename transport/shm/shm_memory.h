@@ -31,7 +31,7 @@ class ShmMemory {
   // ENOTSUP where the memory may not be shown to others.
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::shared_ptr<SharedMemory> memory);
 
-  // What is registered now, the latest kMaxRegions of it.
+  // The regions that are registered now, the latest kMaxRegions of them.
   Shown Snapshot();
 
   // See SharedView::Map.

@@ -68,7 +68,7 @@ Task<Status> ShmServerConnection::Prepare() {
 }
 
 Task<Status> ShmServerConnection::OnFrame(FrameHeader header) {
-  // What is answered at once to calls that came together is told together: each message may wake the client.
+  // Answers to calls that came together are told together: each message may wake the client.
   const size_t rest = header.body_length + (header.type == FrameType::kTaken ? 0 : header.payload_length);
   if (reader().buffered().size() > rest) writer().Gather(kMaxGathered);
   switch (header.type) {

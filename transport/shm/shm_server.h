@@ -32,7 +32,7 @@ class ShmServerConnection : public ServerConnection {
   // Pieces of what this side shows, as they travel; false: not all of the buffers lie there.
   bool Locate(std::span<const std::span<const std::byte>> buffers, std::string* pieces) const;
 
-  // What is shown to the client and not taken yet.
+  // Memory that is shown to the client and not taken yet.
   struct Lent {
     uint32_t length = 0;
     Duration deadline = kNoDeadline;
@@ -44,7 +44,7 @@ class ShmServerConnection : public ServerConnection {
   // gone.
   // The client's time begins with Told.
   StatusOr<std::string> Announce(uint64_t id, uint64_t offset, Lent lent, std::string pieces);
-  // What was announced for this call is about to be sent.
+  // The bytes that were announced for this call are about to be sent.
   void Told(uint64_t id);
   void SendNow(std::string frame) { SendBytes(std::move(frame)); }
 

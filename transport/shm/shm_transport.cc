@@ -92,7 +92,7 @@ class ShmCandidate : public PathCandidate {
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override {
     return transport_.Register(data, size);
   }
-  // What the kernel does not let be shown takes the way through the socket.
+  // Memory that the kernel does not let us show takes the way through the socket.
   StatusOr<std::shared_ptr<MemoryRegion>> RegisterShared(std::shared_ptr<SharedMemory> memory) override {
     if (memory->shareable().ok()) return transport_.RegisterShared(std::move(memory));
     return transport_.Register(memory->data(), memory->size());

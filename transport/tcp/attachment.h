@@ -1,6 +1,6 @@
-// What may live on a connection besides calls: a better path between the two sides, set up and watched over
-// it (queue pairs of RDMA, say). The client sends an opaque request, the server's AttachHandler answers it,
-// and what it made is told when the connection ends. Thread-safe unless said otherwise.
+// Something that lives on a connection besides calls: a better path between the two sides, set up and watched
+// over it (queue pairs of RDMA, say). The client sends an opaque request, the server's AttachHandler answers
+// it, and what it made is told when the connection ends. Thread-safe unless said otherwise.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

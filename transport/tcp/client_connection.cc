@@ -15,7 +15,7 @@ constexpr int kSlotBits = 16;
 constexpr uint64_t kMaxSlots = 1 << kSlotBits;
 constexpr int kMaxDataWrites = 16;  // of one call at once
 
-// What has been received for a call goes on to its device while the connection receives more.
+// Copies what has been received for a call to its device while the connection receives more.
 Task<void> CopyToDevice(std::shared_ptr<ClientCall> call, std::vector<iovec> to, StagingBuffer received) {
   std::vector<iovec> from = {ToIovec(received.bytes)};
   const Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));

@@ -58,7 +58,7 @@ class ClientConnection : public Connection {
   // After Start: agrees on the version with the server.
   Task<Status> Greet(std::string identity, Duration timeout);
 
-  // What it said; after Greet has returned OK.
+  // The server's hello; after Greet has returned OK.
   const Hello& server() const { return server_; }
 
   // After Greet, once: hands the server's AttachHandler a request. `closed` is called once, when the

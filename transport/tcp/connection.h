@@ -40,7 +40,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  protected:
   Connection(StreamSocket socket, FrameReceiver receiver, StreamCounters& counters);
 
-  // What comes before the first frame. An error ends the connection.
+  // Exchanges what comes before the first frame. An error ends the connection.
   virtual Task<Status> Prepare() { co_return OkStatus(); }
 
   // One frame: its header has been read and checked, its body and payload have not been read yet. An error

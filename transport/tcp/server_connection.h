@@ -46,7 +46,7 @@ class ServerConnection : public Connection {
   void Serve();
 
  protected:
-  // What a handler waits for, in its own frame.
+  // A transfer that a handler waits for, in its own frame.
   struct PendingTransfer {
     uint64_t offset = 0;
     uint32_t length = 0;
@@ -83,7 +83,7 @@ class ServerConnection : public Connection {
   Task<Status> Send(AwaitedWrite& write);
   void CountUnsentReply(int change);
 
-  // What a handler waits for: that the client sends what it was asked for, or takes what it is sent.
+  // The side that a handler waits for: the client sends what it was asked for, or takes what it is sent.
   enum Direction { kFromClient, kToClient };
   struct Waiting {
     int64_t count = 0;   // for a moment it may be below what is true

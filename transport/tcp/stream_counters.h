@@ -1,4 +1,4 @@
-// What the connections of one kind of stream count together: "transport.tcp.…", "transport.shm.…".
+// Counters that the connections of one kind of stream share: "transport.tcp.…", "transport.shm.…".
 // Thread-safe.
 #pragma once
 

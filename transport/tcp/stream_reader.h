@@ -20,7 +20,7 @@ class StreamReader {
   // While `stopped` is set nothing more is received.
   StreamReader(StreamSocket& socket, const std::atomic<bool>& stopped);
 
-  // What is buffered and not consumed.
+  // Bytes that are buffered and not consumed.
   std::span<const std::byte> buffered() const { return {buffer_.get() + begin_, end_ - begin_}; }
   void Consume(size_t n) { begin_ += n; }
 

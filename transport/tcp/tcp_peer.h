@@ -16,7 +16,7 @@ namespace nacre {
 
 class ClientConnection;
 
-// What tells one kind of stream from another.
+// The differences between kinds of streams.
 struct StreamKind {
   std::string path;            // see PathInfo
   bool devices_fetch = false;  // a device takes the bytes from where they lie by itself
@@ -41,7 +41,7 @@ StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, Tcp
                                             std::string address,
                                             std::shared_ptr<PathMeters> meters = nullptr);
 
-// What the server says of itself, over a connection of its own. UNAVAILABLE: no such server answers.
+// Asks the server for its hello, over a connection of its own. UNAVAILABLE: no such server answers.
 Task<StatusOr<Hello>> AskForHello(Executor executor, Clock& clock, TcpOptions options, std::string address);
 
 }  // namespace nacre

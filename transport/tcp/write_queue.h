@@ -59,14 +59,15 @@ class WriteQueue {
   // True: finished by now, with *status. False: Done will be (or has been) called.
   bool Start(WriteOp* op, Status* status);
 
-  // What is started from now on until the executor has done what is queued there already leaves together: one
-  // system call, and one waking of the other side, instead of several. `most` writes together leave at once.
+  // Writes that are started from now on until the executor has done what is queued there already leave
+  // together: one system call, and one waking of the other side, instead of several. `most` writes together
+  // leave at once.
   void Gather(size_t most);
 
   // Bytes that the socket has taken so far. From any thread.
   uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
 
-  // What is queued and what comes later fails with `why`. The socket has been shut down before.
+  // Writes that are queued and those that come later fail with `why`. The socket has been shut down before.
   void Close(Status why);
 
  private:

@@ -211,8 +211,8 @@ Status Channel::SendFragment(Outgoing* outgoing) {
   return OkStatus();
 }
 
-// What is posted behind it does not begin before it is bound. A driver that cannot bind as it is asked to
-// says so at once, and has posted nothing: that is between it and this message.
+// Work requests that are posted behind it do not begin before it is bound. A driver that cannot bind as it is
+// asked to says so at once, and has posted nothing: that is between it and this message.
 Status Channel::PostBinding(Outgoing* message) {
   const WindowBinding& binding = message->windows[message->bound];
   ibv_send_wr request{};
@@ -239,7 +239,7 @@ Status Channel::PostBinding(Outgoing* message) {
 
 Status Channel::SendCredit() { return PostSend(FragmentHeader{}, {}); }
 
-// What is small the device takes out of our hands; the rest is built where it can read it.
+// The device copies small messages as they are posted; the others are built where it can read them.
 Status Channel::PostSend(FragmentHeader header, std::string_view payload, Trailer trailer) {
   MessageBuffers& buffers = rail_->buffers();
   const auto size = static_cast<uint32_t>(kFragmentHeaderSize + payload.size());
@@ -272,7 +272,7 @@ Status Channel::PostSend(FragmentHeader header, std::string_view payload, Traile
   return status;
 }
 
-// What moves nothing, as taking keys back does, waits for nobody.
+// A transfer that moves nothing, as taking keys back does, waits for nobody.
 bool Channel::TakeTurn(const Transfer& transfer) {
   const uint64_t bytes = transfer.parts[transfer.posted].bytes;
   if (bytes == 0) return true;
@@ -443,7 +443,7 @@ Status Channel::CountReceived(const FragmentHeader& header) {
   return OkStatus();
 }
 
-// What is said about a call comes after the call; and who takes no replies is not served on.
+// Messages about a call come after the call; and a client that takes no replies is not served on.
 Status Channel::CheckOrder(const FragmentHeader& header) const {
   if (messages_.empty()) return OkStatus();
   if (header.kind == FragmentKind::kCall && messages_.size() > calls_) {

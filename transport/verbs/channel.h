@@ -140,7 +140,7 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
     size_t bound = 0;
     bool whole = false;  // all of it has been posted, or it was refused
   };
-  // What a work request that is posted stands for.
+  // The meaning of a work request that is posted.
   struct Slot {
     Transfer* transfer = nullptr;
     uint32_t bytes = 0;  // of the transfer's part

@@ -127,7 +127,7 @@ Task<StatusOr<PutBudget::Share>> ClientLink::Reserve(std::shared_ptr<ClientLink>
   const OneShot<Status> granted;
   if (!puts->Take(call->bytes, self.get(), granted)) {
     self->meter_->Waits();
-    // Who ends after this has been asked for cancels it.
+    // A link that ends after this has been asked for cancels it.
     if (self->closing()) granted.Set(absl::UnavailableError("the RDMA connection has ended"));
     auto expire = [granted, late = self->TimedOut()] { granted.Set(late); };
     auto timer =

@@ -19,7 +19,7 @@ enum class DeviceMechanism { kDmaBuf, kPeerMemory };  // best first
 // "dma-buf", "peer memory".
 std::string_view Name(DeviceMechanism mechanism);
 
-// What a trial has shown of a pair of devices.
+// The result of a trial with a pair of devices.
 struct DeviceVerdict {
   // ENOTSUP: by no mechanism; says for each that was tried what is missing.
   Status status;

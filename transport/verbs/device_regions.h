@@ -63,7 +63,7 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     bool busy = false;  // being registered, with nothing locked: it stays where it is
     std::vector<Known> known;
   };
-  // What is to be remembered of a device; kept from its first use on.
+  // The state of a device; kept from its first use on.
   struct Device {
     std::shared_ptr<MemoryDevice> device;
     uint64_t budget = 0;  // 0: not asked yet
@@ -73,7 +73,7 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
   struct Charged;
   using Entries = std::map<Place, Entry>;
 
-  // What is registered with the domain of memory with this identity; null: nothing is.
+  // The registration with the domain of memory with this identity; null: there is none.
   std::shared_ptr<const Registration> Use(Entry* entry, const Domain& domain, uint64_t buffer_id);
   void Remove(const Place& place);
   using Lock = std::unique_lock<std::mutex>;

@@ -8,7 +8,7 @@
 namespace nacre::verbs {
 namespace {
 
-// What a device says of itself and what its driver does are two things.
+// A device may announce windows that its driver cannot make, so one is made.
 bool HasWindows(ibv_pd* pd, const ibv_device_attr& limits) {
   if ((limits.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) == 0) return false;
   ibv_mw* window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);

@@ -48,7 +48,7 @@ class VerbsIncomingCall : public IncomingCall {
   const RemoteMemory memory_;
   const std::string body_;
   std::vector<OneShot<Unit>> lent_;  // set when the reply cannot overtake it
-  // What goes with the reply.
+  // The data that goes with the reply.
   DataRanges ranges_;
   Trailer data_;
   bool copied_ = false;  // some of it is in memory that is not registered

@@ -1,7 +1,7 @@
-// What verbs endpoints tell each other, byte by byte (proto/FORMAT.md, "The data plane over verbs"): the
-// endpoint blobs that make a pair of queue pairs, the fragments that messages are cut into, calls, and
-// replies with data. Pure functions on bytes; everything that arrives is checked here before anybody acts on
-// it. Thread-safe.
+// The messages of verbs endpoints, byte by byte (proto/FORMAT.md, "The data plane over verbs"): the endpoint
+// blobs that make a pair of queue pairs, the fragments that messages are cut into, calls, and replies with
+// data. Pure functions on bytes; everything that arrives is checked here before anybody acts on it.
+// Thread-safe.
 #pragma once
 
 #include <absl/container/inlined_vector.h>
@@ -104,8 +104,9 @@ using RemoteSpans = absl::InlinedVector<RemoteSpan, 2>;
 
 struct CallMessage {
   CallMemory kind = CallMemory::kNone;
-  // What is put comes with the reply: the memory is one piece without address and key, of kMaxWithReply bytes
-  // at most. So the device has nothing to be told about the caller's memory, and reaches none of it.
+  // The bytes that are put come with the reply: the memory is one piece without address and key, of
+  // kMaxWithReply bytes at most. So the device need not be told about the caller's memory, and reaches none
+  // of it.
   bool with_reply = false;
   RemoteSpans memory;
   std::string body;
@@ -116,7 +117,7 @@ StatusOr<std::string> EncodeCall(CallMemory kind, std::span<const RemoteSpan> me
                                  bool with_reply = false);
 StatusOr<CallMessage> ParseCall(std::string_view bytes);
 
-// What a reply brings for [offset, offset + length) of the call's memory.
+// Says that a reply brings [offset, offset + length) of the call's memory.
 struct DataRange {
   uint32_t offset = 0;
   uint32_t length = 0;

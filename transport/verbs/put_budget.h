@@ -63,7 +63,7 @@ class PutBudget : public std::enable_shared_from_this<PutBudget> {
     uint64_t left() const { return limit - std::min(limit, taken); }
     bool Fits(uint64_t bytes) const { return taken == 0 || bytes <= left(); }
     bool HasItsShare(const void* owner) const;
-    // Who may go now: the first that has not its share yet, if there is room for it.
+    // The one who may go now: the first that has not its share yet, if there is room for it.
     std::deque<Waiter>::iterator Next();
     void Add(const Waiter& waiter);
 

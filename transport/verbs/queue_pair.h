@@ -22,7 +22,7 @@ class QueuePair {
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  // What is posted behind a write arrives behind it. Not every kind of queue pair does so.
+  // Messages that are posted behind a write arrive behind it. Not every kind of queue pair keeps this order.
   static constexpr bool kKeepsOrder = true;
 
   static constexpr uint32_t kMaxInline = 256;
@@ -32,7 +32,7 @@ class QueuePair {
   uint32_t inline_bytes() const { return inline_bytes_; }
   uint32_t max_pieces() const { return max_pieces_; }  // of local memory in a work request
 
-  // What the other end has to know, without the credits.
+  // The address that the other end has to know, without the credits.
   Endpoint local() const;
   // Once. May take a second if the kernel does not find the other end.
   Status Join(const Endpoint& remote);

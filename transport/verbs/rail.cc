@@ -91,8 +91,8 @@ Rail::~Rail() {
   if (channel_ != nullptr) ibverbs_.destroy_comp_channel(channel_);
 }
 
-// What the library still has of the completion queue and the receive queue goes with the process; the kernel
-// and the device forget them.
+// The memory that the library still has for the completion queue and the receive queue goes with the process;
+// the kernel and the device forget them.
 void Rail::Close() {
   if (!domain_->stranded()) return;
   {

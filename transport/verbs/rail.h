@@ -64,7 +64,7 @@ class Rail : public std::enable_shared_from_this<Rail> {
   Duration lost_after() const { return lost_after_; }  // see RailOptions
   MessageBuffers& buffers() { return buffers_; }
   Staging& staging() { return *staging_; }
-  // What its connections share: as clients and as servers.
+  // The budget that its connections share: as clients and as servers.
   const std::shared_ptr<PutBudget>& puts() { return puts_; }
   Turns& turns() { return turns_; }
 

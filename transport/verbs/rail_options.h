@@ -1,4 +1,4 @@
-// What may be chosen about each RDMA port in use.
+// Options of each RDMA port in use.
 #pragma once
 
 #include <cstdint>

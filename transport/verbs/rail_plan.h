@@ -32,7 +32,7 @@ struct RailPair {
 std::vector<RailPair> PlanRails(std::vector<PortInfo> local, std::vector<RemotePort> remote,
                                 uint32_t local_ipv4, uint32_t remote_ipv4);
 
-// What tells rails apart for a call.
+// The traits by which a call chooses a rail.
 struct RailLoad {
   uint64_t bytes = 0;  // of calls under way
   int numa_node = -1;  // of its device

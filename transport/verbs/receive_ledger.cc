@@ -39,7 +39,7 @@ void ReceiveLedger::Left(uint64_t number) {
   left_before_ = next_;
 }
 
-// What a queue pair had received when it left was in the completion queue, and has been polled since.
+// All that a queue pair had received when it left was in the completion queue, and has been polled since.
 ReceiveLedger::Losses ReceiveLedger::Look() {
   Losses losses;
   std::lock_guard lock(mutex_);

@@ -18,7 +18,7 @@
 
 namespace nacre::verbs {
 
-// What the device calls a region.
+// The keys by which the device knows a region.
 struct MemoryKeys {
   uint32_t local = 0;
   uint32_t remote = 0;       // opens nothing where the device has windows

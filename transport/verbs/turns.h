@@ -1,8 +1,7 @@
-// Whose turn it is on a rail: all its queue pairs together have a bounded number of bytes of transfers under
-// way, and those that want to post more take turns, one work request each, so that one with much to transfer
-// does not hold up the others. One that has kShare times what is left waits until it has less: the bytes of a
-// peer that has died come back only when the device gives up, and the others go on with what is left.
-// Thread-safe.
+// Gives turns on a rail: all its queue pairs together have a bounded number of bytes of transfers under way,
+// and those that want to post more take turns, one work request each, so that one with much to transfer does
+// not hold up the others. One that has kShare times what is left waits until it has less: the bytes of a peer
+// that has died come back only when the device gives up, and the others go on with what is left. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -45,7 +44,7 @@ class Turns {
   bool HasItsShare(const Taker* taker) const;
   void Add(const Taker* taker, uint64_t bytes);
   void Subtract(const Taker* taker, uint64_t bytes);
-  // Who may post now: the first that has not its share yet, if there is room for it.
+  // The one who may post now: the first that has not its share yet, if there is room for it.
   Waiting::iterator Next();
 
   const uint64_t limit_;

@@ -3,7 +3,7 @@
 namespace nacre::mds {
 namespace {
 
-// What an inode with its entry takes in the store, roughly: for how many more there is place.
+// Bytes that an inode and its entry take in the store, roughly: says how many more there is room for.
 constexpr uint64_t kBytesPerInode = 1024;
 // A file over all OSTs takes whole stripes of most of them: what an OST has beyond a multiple of the usual
 // stripe size could not be had by a file that is to take all that is available.

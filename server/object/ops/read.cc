@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kRangesAtOnce = 8;
 
-// What the ranges of a call share.
+// State that the ranges of a call share.
 struct ReadCall {
   AsyncMutex turn;  // to put: the puts go one after the other
   Allotment memory;
