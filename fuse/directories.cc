@@ -112,7 +112,7 @@ Task<void> Opendir(Request request, Fid fid, fuse_file_info info) {
   auto file = std::make_unique<OpenFile>(fid, *handle);
   info.fh = reinterpret_cast<uint64_t>(file.get());
   if (request.Reply(fuse_reply_open, &info)) {
-    file.release();  // the kernel's now, until releasedir
+    (void)file.release();  // the kernel's now, until releasedir
   } else {
     Status ignored = co_await request.filesystem().Release(file->handle);
     (void)ignored;

@@ -76,7 +76,7 @@ Task<StatusOr<std::string>> ClientConnection::Attach(std::string request, Durati
   {
     std::lock_guard lock(mutex_);
     ended = ended_;
-    if (ended.ok()) attachment_closed_ = std::move(closed);
+    if (ended.ok()) attachment_closed_ = std::exchange(closed, nullptr);
   }
   if (!ended.ok()) {
     closed(ended);
