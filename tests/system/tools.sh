@@ -19,7 +19,7 @@ build_inside() {
   else
     cmake --build "$here/build" --parallel 2 --target metadata_ops
     mkdir "$here/build/names"
-    "$here/build/bin/metadata_ops" create "$here/build/names" 100 2
+    "$here/build/bin/metadata_ops" create 100 "$here/build/names/0" "$here/build/names/1"
   fi
 }
 
