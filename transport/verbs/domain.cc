@@ -70,7 +70,8 @@ bool Domain::Close() {
   return true;
 }
 
-Registration::Registration(std::shared_ptr<Domain> domain, ibv_mr* mr) : domain_(std::move(domain)), mr_(mr) {
+Registration::Registration(std::shared_ptr<Domain> domain, ibv_mr* mr)
+    : domain_(std::move(domain)), mr_(mr), local_key_(mr->lkey), remote_key_(mr->rkey) {
   domain_->registrations()->Add();
 }
 

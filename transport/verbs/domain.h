@@ -95,8 +95,9 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  uint32_t local_key() const { return mr_->lkey; }
-  uint32_t remote_key() const { return mr_->rkey; }
+  // Stay what they were when the domain has been closed, by whoever is late; no work request can be posted.
+  uint32_t local_key() const { return local_key_; }
+  uint32_t remote_key() const { return remote_key_; }
   ibv_mr* region() const { return mr_; }
 
  private:
@@ -104,6 +105,7 @@ class Registration {
 
   const std::shared_ptr<Domain> domain_;
   ibv_mr* const mr_;
+  const uint32_t local_key_, remote_key_;
 };
 
 }  // namespace nacre::verbs
