@@ -22,6 +22,7 @@ from processes import BIN, fail
 
 DIRECTORY = ".nacre-bench"
 KERNEL_CACHE_SECONDS = 1.5  # most FUSE mounts let the kernel answer for a second: what is measured is the filesystem behind it
+QUIET_SECONDS, QUIET_SHARE, SETTLE_SECONDS = 0.3, 0.1, 10  # settle(): so long must the processors be so idle; it waits no longer than this
 METADATA_OPS = BIN / "metadata_ops"
 
 
@@ -63,6 +64,31 @@ def size_of(text):
 def prepare(mountpoint):
     cleanup(mountpoint)
     (mountpoint / DIRECTORY).mkdir()
+
+
+def settle(mountpoints):
+    """Waits until what earlier work left behind has been done: what the mounts hold back is sent, and the processors have nothing to do
+    for a moment (an unlinked file's objects go later, a filesystem's database is tidied later). At most SETTLE_SECONDS."""
+    for mountpoint in mountpoints:
+        directory = os.open(mountpoint / DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    end = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < end and busy_share(QUIET_SECONDS) > QUIET_SHARE:
+        pass
+
+
+def busy_share(seconds):
+    """The share of the processors' time that went into work during so many seconds from now."""
+    def times():
+        fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, idle and waiting for a disk
+    total, idle = times()
+    time.sleep(seconds)
+    total_now, idle_now = times()
+    return 1 - (idle_now - idle) / max(1, total_now - total)
 
 
 def cleanup(mountpoint):
