@@ -85,7 +85,7 @@ Task<void> RecoveryLoop(MdsPtr mds) {
     bool over = mds->env.clock.Now() - mds->started >= mds->options.recovery_window;
     if (over) co_await EvictMissing(mds);
     if (over || mds->sessions.AllWhole())
-      mds->sessions.EndRecovery();
+      mds->sessions.recovery().Open();
     else
       co_await mds->env.clock.Sleep(kStep);
   }

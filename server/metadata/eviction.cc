@@ -54,6 +54,7 @@ Task<Fenced> FenceAt(MdsPtr mds, OstIndex ost, SessionId session) {
 Task<StatusOr<std::vector<OstIndex>>> FenceEverywhere(MdsPtr mds, SessionId session) {
   std::vector<OstIndex> known = mds->osts.Known();
   CO_RETURN_IF_ERROR(co_await StorePending(mds, session, known));
+  CO_RETURN_IF_ERROR(co_await mds->tables->Sync());
   mds->osts.NoteFences();
   std::vector<Task<Fenced>> tasks;
   for (OstIndex ost : known) tasks.push_back(FenceAt(mds, ost, session));
@@ -91,6 +92,17 @@ Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   co_return co_await EndSession(mds, session);
 }
 
+// Others wait for the session to be gone, so a store that refuses for a while must not leave it half evicted.
+Task<Status> FinishEviction(MdsPtr mds, SessionPtr session, Client client) {
+  Status status = co_await EvictFirst(mds, session, client);
+  while (!status.ok() && !mds->closed) {
+    LogError("evicting session %d failed, trying again: %s", session->id, std::string(status.message()));
+    co_await mds->env.clock.Sleep(kStorePause);
+    status = co_await EvictFirst(mds, session, client);
+  }
+  co_return status;
+}
+
 }  // namespace
 
 Duration LeasesEnd(const Mds& mds, const Session& session) {
@@ -107,14 +119,22 @@ Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason, Client cl
   push.mutable_evicted()->set_reason(reason);
   session->Push(std::move(push));
   if (auto peer = session->peer()) peer->Close();
-  // Others wait for it to be gone, so a store that refuses for a while must not leave it half evicted.
-  Status status = co_await EvictFirst(mds, session, client);
-  while (!status.ok() && !mds->closed) {
-    LogError("evicting session %d failed, trying again: %s", session->id, std::string(status.message()));
-    co_await mds->env.clock.Sleep(kStorePause);
-    status = co_await EvictFirst(mds, session, client);
-  }
-  co_return status;
+  co_return co_await FinishEviction(mds, session, client);
+}
+
+Status ResumeEvictions(const MdsPtr& mds) {
+  return ForEachEntry(*mds->tables, TableKey(Table::kFence), [&](KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    SessionPtr session = mds->sessions.Find(key.Big<uint64_t>());
+    if (session == nullptr || !session->TryEnd()) return OkStatus();
+    LogWarning("session %d (%s): its eviction had begun before this start", session->id, session->record.name);
+    Spawn(mds->env.executor, [](MdsPtr mds, SessionPtr session) -> Task<void> {
+      Status status = co_await FinishEviction(mds, session, Client::kMayLive);
+      if (!status.ok() && !mds->closed)
+        LogError("evicting session %d failed: %s", session->id, std::string(status.message()));
+    }(mds, session));
+    return OkStatus();
+  });
 }
 
 Task<Status> EndSession(MdsPtr mds, SessionPtr session) {

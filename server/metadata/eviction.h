@@ -3,13 +3,13 @@
 // An eviction ends in bounded time, whoever is dead. Before what the session held is given to others, two
 // things must be so, and for each there is a bound in time:
 //  - nothing of the session is carried out at an OST any more: each OST is told to refuse it, or its own
-//  right
-//    to serve clients has run out (cluster::OstRegistry::FenceOrOutlive). It stands in the store which OSTs
-//    have yet to be told: they are before they count as up again (CatchUpFences);
+//    right to serve clients has run out (cluster::OstRegistry::FenceOrOutlive). A fence record in the store
+//    says which OSTs have yet to be told: they are before they count as up again (CatchUpFences);
 //  - its client does not answer out of caches any more: the client counts its leases from the moment at which
-//  it
-//    sent the last keep-alive that was answered; they are taken for ended WithDrift(lease) after the last
+//    it sent the last keep-alive that was answered; they are taken for ended WithDrift(lease) after the last
 //    message that has come of it (common/lease_time.h).
+// The fence record is durable before any OST is told. So a session with a fence record is being evicted, and
+// an MDS that restarts in between finishes that (ResumeEvictions): the OSTs refuse the session already.
 // How far its files reach is found out afterwards as far as the OSTs answer (writer_recovery.h).
 #pragma once
 
@@ -24,6 +24,10 @@ enum class Client {
 
 // Returns when the session is gone (also if somebody else is evicting it already).
 Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason, Client client = Client::kMayLive);
+
+// At the start, before requests are served: goes on, in the background, with the evictions that the last run
+// had begun.
+Status ResumeEvictions(const MdsPtr& mds);
 
 // When the leases of a session that is not heard of any more may be given to others.
 Duration LeasesEnd(const Mds& mds, const Session& session);

@@ -74,7 +74,7 @@ struct Mds {
   void NoteReclaim() { reclaimed_.store(env.clock.Now()); }
   bool MayBeRepeating() const;
 
-  bool Recovering() const { return sessions.Recovering(); }
+  bool Recovering() const { return sessions.recovery().closed(); }
   // Whether the session may answer changes of names before we do (proto/metadata.proto, BatchReply).
   bool AllowsNamesBehind(const Session& session);
   // Whether somebody may have it open: whom the MDS knows of, or who has not come back yet after a restart.

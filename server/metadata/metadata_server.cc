@@ -13,6 +13,7 @@
 #include "server/metadata/administer.h"
 #include "server/metadata/background.h"
 #include "server/metadata/dispatch.h"
+#include "server/metadata/eviction.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/move_out.h"
 #include "server/metadata/ops/open_common.h"
@@ -103,7 +104,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
   co_return reply;
 }
 
-// What a session needs so that it goes on, and what has nothing to do with a file's bytes.
+// False for the requests that keep a session alive and that have nothing to do with a file's bytes.
 bool NeedsSizes(const proto::MetadataRequest& request) {
   switch (request.op_case()) {
     case proto::MetadataRequest::kDisconnect:
@@ -163,7 +164,8 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   Status valid = CheckRequest(request);
   if (!valid.ok()) co_return ToReply(*mds, valid);
   if (request.answered_below() != 0) sender->session->Acknowledge(request);
-  if (NeedsSizes(request)) co_await mds->writer_recovery.AwaitSizes();
+  Latch& sizes = mds->writer_recovery.sizes();
+  if (sizes.closed() && NeedsSizes(request)) co_await sizes.Wait();
   if (request.has_batch()) co_return co_await HandleBatch(mds, *sender, std::move(request));
   proto::MetadataReply reply = co_await Answer(mds, *sender, request);
   // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.
@@ -242,6 +244,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(co_await mds::Destroyer::TakeUpRecordsByFile(mds));
   CO_RETURN_IF_ERROR(co_await mds::WithdrawMoveOuts(mds));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
+  CO_RETURN_IF_ERROR(mds::ResumeEvictions(mds));
   mds::StartBackground(mds);
   std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));
   co_return server;

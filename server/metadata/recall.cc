@@ -112,7 +112,7 @@ bool NobodyWaits(const proto::MetadataRequest& request) {
 Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
   std::optional<Session::Wait> wait;
   if (SessionPtr session = mds->sessions.Find(changer)) wait.emplace(std::move(session));
-  co_await mds->sessions.AwaitRecovery();  // whoever is not back yet may hold one
+  co_await mds->sessions.recovery().Wait();  // whoever is not back yet may hold one
   std::vector<LeaseGrant> grants = mds->leases.Conflicts(fid, changer, proto::LEASE_WRITE);
   for (const LeaseGrant& grant : grants) {
     if (!grant.revoking) AskBack(*mds, grant);

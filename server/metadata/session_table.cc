@@ -14,7 +14,7 @@ Task<Status> SessionTable::Load(Duration now) {
     return OkStatus();
   }));
   CO_RETURN_IF_ERROR(co_await LoadReplies());
-  recovering_ = !sessions_.empty();
+  if (!sessions_.empty()) recovery_.Close();
   co_return OkStatus();
 }
 
@@ -122,36 +122,11 @@ Task<void> SessionTable::AwaitGone(SessionId id) {
   co_await gone.Wait();
 }
 
-bool SessionTable::Recovering() const {
-  std::lock_guard lock(mutex_);
-  return recovering_;
-}
-
 bool SessionTable::AllWhole() const {
   for (const SessionPtr& session : All()) {
     if (!session->whole()) return false;
   }
   return true;
-}
-
-void SessionTable::EndRecovery() {
-  std::vector<OneShot<Unit>> waiters;
-  {
-    std::lock_guard lock(mutex_);
-    recovering_ = false;
-    waiters.swap(waiters_);
-  }
-  for (const auto& waiter : waiters) waiter.Set({});
-}
-
-Task<void> SessionTable::AwaitRecovery() {
-  OneShot<Unit> over;
-  {
-    std::lock_guard lock(mutex_);
-    if (!recovering_) co_return;
-    waiters_.push_back(over);
-  }
-  co_await over.Wait();
 }
 
 void SessionTable::Broadcast(const proto::Push& push) const {

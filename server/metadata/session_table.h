@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/latch.h"
 #include "server/metadata/session.h"
 #include "server/metadata/tables.h"
 
@@ -32,12 +33,10 @@ class SessionTable {
   // Returns when the session has been removed.
   Task<void> AwaitGone(SessionId id);
 
-  // Recovery: true between Load and EndRecovery, if there were sessions.
-  bool Recovering() const;
+  // Closed between Load and the end of recovery, if there were sessions.
+  Latch& recovery() { return recovery_; }
+  const Latch& recovery() const { return recovery_; }
   bool AllWhole() const;
-  void EndRecovery();
-  // Returns when recovery has ended.
-  Task<void> AwaitRecovery();
 
   void Broadcast(const proto::Push& push) const;
 
@@ -47,8 +46,7 @@ class SessionTable {
   Tables& tables_;
   mutable std::mutex mutex_;
   std::map<SessionId, SessionPtr> sessions_;
-  bool recovering_ = false;
-  std::vector<OneShot<Unit>> waiters_;
+  Latch recovery_;
   std::multimap<SessionId, OneShot<Unit>> gone_waiters_;
 };
 

@@ -161,7 +161,7 @@ Status WriterRecovery::Load(Mds& mds) {
     if (stored.ok()) asked = ParseNumber(*stored).value_or(0);
     if (asked != mds.losses) unasked_.insert(ost);
   }
-  holds_up_ = !unasked_.empty();
+  if (!unasked_.empty()) sizes_.Close();
   return OkStatus();
 }
 
@@ -180,26 +180,6 @@ Task<Status> WriterRecovery::NoteAsked(MdsPtr mds, OstIndex ost) {
   co_return OkStatus();
 }
 
-Task<void> WriterRecovery::AwaitSizes() {
-  OneShot<Unit> over;
-  {
-    std::lock_guard lock(mutex_);
-    if (!holds_up_) co_return;
-    waiters_.push_back(over);
-  }
-  co_await over.Wait();
-}
-
-void WriterRecovery::LetGoOn() {
-  std::vector<OneShot<Unit>> waiters;
-  {
-    std::lock_guard lock(mutex_);
-    holds_up_ = false;
-    waiters.swap(waiters_);
-  }
-  for (const auto& waiter : waiters) waiter.Set({});
-}
-
 Task<void> WriterRecovery::RunAfterLoss(MdsPtr mds) {
   for (Duration pause = kLossPause; !mds->closed;) {
     const std::set<OstIndex> unasked = Unasked();
@@ -212,12 +192,12 @@ Task<void> WriterRecovery::RunAfterLoss(MdsPtr mds) {
       for (OstIndex ost : unasked) StartPass(mds, ost);
     }
     if (waited >= kLossPatience) {
-      LetGoOn();
+      sizes_.Open();
       pause = kPause;
     }
     co_await mds->env.clock.Sleep(pause);
   }
-  LetGoOn();
+  sizes_.Open();
 }
 
 // --- in the background ---

@@ -27,9 +27,9 @@
 
 #include <mutex>
 #include <set>
-#include <vector>
 
 #include "common/ids.h"
+#include "common/latch.h"
 #include "common/status.h"
 #include "common/task.h"
 
@@ -41,9 +41,9 @@ class WriterRecovery {
  public:
   // At the start, once the OSTs and the MDT's losses are known.
   Status Load(Mds& mds);
-  // Returns when the sizes that the last loss of power has taken are there again, or some seconds after the
+  // Closed until the sizes that the last loss of power has taken are there again, or some seconds after the
   // start.
-  Task<void> AwaitSizes();
+  Latch& sizes() { return sizes_; }
 
   // One pass over the notes of one OST: those of this session, or all (0). Ends after a few seconds, also if
   // it is not through, or the OST does not answer.
@@ -60,13 +60,11 @@ class WriterRecovery {
   void StartPass(const std::shared_ptr<Mds>& mds, OstIndex ost);
   std::set<OstIndex> Unasked();
   Task<Status> NoteAsked(std::shared_ptr<Mds> mds, OstIndex ost);
-  void LetGoOn();
 
   std::mutex mutex_;
   std::set<OstIndex> busy_;     // with a pass of Run or RunAfterLoss
   std::set<OstIndex> unasked_;  // since the last loss of power
-  bool holds_up_ = false;       // somebody has to wait for these
-  std::vector<OneShot<Unit>> waiters_;
+  Latch sizes_;
 };
 
 }  // namespace nacre::mds

@@ -14,7 +14,7 @@ Task<Reply> SetLock(const Op& op, const proto::SetLock& request) {
     co_return proto::MetadataReply{};
   }
   if (request.lock().type() != F_UNLCK) {
-    co_await op.mds->sessions.AwaitRecovery();
+    co_await op.mds->sessions.recovery().Wait();
     CO_RETURN_IF_ERROR(op.mds->tables->GetInode(FromProto(request.lock().fid())).status());
   }
   LockTable::Outcome outcome = table.Set(op.session->id, request.lock(), request.wait(), request.wait_id());
@@ -26,7 +26,7 @@ Task<Reply> SetLock(const Op& op, const proto::SetLock& request) {
 }
 
 Task<Reply> GetLock(const Op& op, const proto::GetLock& request) {
-  co_await op.mds->sessions.AwaitRecovery();
+  co_await op.mds->sessions.recovery().Wait();
   proto::MetadataReply reply;
   CO_ASSIGN_OR_RETURN(*reply.mutable_lock()->mutable_conflict(),
                       op.mds->file_locks.Get(op.session->id, request.lock()));

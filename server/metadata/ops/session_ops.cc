@@ -60,7 +60,7 @@ Task<Status> TakeOver(MdsPtr mds, proto::Connect request) {
     }
     CO_RETURN_IF_ERROR(co_await Evict(mds, session, "its client has been started again", Client::kGone));
   }
-  if (mds->Recovering() && mds->sessions.AllWhole()) mds->sessions.EndRecovery();
+  if (mds->Recovering() && mds->sessions.AllWhole()) mds->sessions.recovery().Open();
   co_return OkStatus();
 }
 
@@ -75,7 +75,7 @@ proto::Lease LeaseFor(Mds& mds, const SessionPtr& session) {
 Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   if (mds->sessions.FindByNonce(request.nonce()) == nullptr)
     CO_RETURN_IF_ERROR(co_await TakeOver(mds, request));
-  co_await mds->sessions.AwaitRecovery();
+  co_await mds->sessions.recovery().Wait();
   AsyncMutex::Guard guard = co_await mds->filesystem_lease.LockAdmission();
   Admitted admitted;
   // The reply to an earlier attempt was lost: nobody else knows this nonce.
@@ -174,7 +174,7 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   for (const proto::Lease& lease : request.leases()) named.insert(lease.id());
   mds.leases.EndUnnamed(op.session->id, named);
   op.session->set_whole(true);
-  if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.EndRecovery();
+  if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.recovery().Open();
   Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {
     if (!mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
   }(op.mds));

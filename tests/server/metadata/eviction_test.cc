@@ -109,6 +109,16 @@ TEST_F(EvictionTest, AnOstThatCannotBeToldIsOutlived) {
   EXPECT_TRUE(harness_.osts.fenced[2].contains(client_.session));
 }
 
+// The OSTs refuse the session already, so it must not come back whole.
+TEST_F(EvictionTest, OneThatALossOfPowerInterruptsGoesOn) {
+  ASSERT_THAT(client_.Create(kRootFid, "f"), IsOk());
+  ASSERT_TRUE(harness_.RunUntil([&] { return harness_.osts.fenced[1].contains(client_.session); }));
+  harness_.LosePower();
+  harness_.RegisterOsts();
+  EXPECT_THAT(client_.Connect(), testing::Not(IsOk()));
+  EXPECT_TRUE(Gone(60s));
+}
+
 TEST_F(EvictionTest, ManyFencesThatAnOstMissedAreCaughtUpTogether) {
   harness_.osts.away = {3};
   harness_.RunFor(20s);
