@@ -139,6 +139,7 @@ struct Inode {
     return pending.cut && write_opens > 0 && (inline_bytes == nullptr || inline_bytes->empty());
   }
   bool inline_unsent() const { return pending.cut || inline_dirty(); }
+  // As far as the inode knows; the data cache knows the rest (Core::HoldsBack).
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }

@@ -94,19 +94,18 @@ Task<void> Core::SendOld(Duration age) {
     });
     due.assign(std::make_move_iterator(dirty_.begin()), std::make_move_iterator(young));
     dirty_.erase(dirty_.begin(), young);
-    std::erase_if(due, [&](const InodePtr& inode) {
-      const bool dirty = cache_->IsDirty(inode->data);
-      std::lock_guard inode_lock(inode->mutex);
-      if (!dirty && !inode->holds_back()) {  // it was sent when it was closed; a writer lists it anew
-        inode->listed_dirty = false;
-        return true;
-      }
-      if (!inode->awaits_bytes()) return false;
-      inode->dirty_since = now;
-      dirty_.push_back(inode);
-      return true;
-    });
   }
+  // Off the list before it is looked at: a writer that comes after the look lists it anew.
+  std::erase_if(due, [&](const InodePtr& inode) {
+    bool awaits_bytes;
+    {
+      std::lock_guard lock(inode->mutex);
+      awaits_bytes = inode->awaits_bytes();
+      inode->listed_dirty = false;
+    }
+    if (awaits_bytes) ListDirty(inode);
+    return awaits_bytes || !HoldsBack(*inode);  // it was sent when it was closed
+  });
   (void)co_await SendFiles(std::move(due));  // the next write, fsync or close has the error
 }
 
@@ -133,7 +132,7 @@ Task<Status> Core::SendFiles(std::vector<InodePtr> files) {
 bool Core::HoldsBack(Inode& inode) {
   if (cache_->IsDirty(inode.data)) return true;
   std::lock_guard lock(inode.mutex);
-  return inode.pending.any() || inode.inline_dirty() || inode.inline_flights > 0;
+  return inode.holds_back();
 }
 
 Task<Status> Core::SendEverything() {
