@@ -127,7 +127,8 @@ Status ResumeEvictions(const MdsPtr& mds) {
     ByteReader key(std::string_view(entry.key).substr(1));
     SessionPtr session = mds->sessions.Find(key.Big<uint64_t>());
     if (session == nullptr || !session->TryEnd()) return OkStatus();
-    LogWarning("session %d (%s): its eviction had begun before this start", session->id, session->record.name);
+    LogWarning("session %d (%s): its eviction had begun before this start", session->id,
+               session->record.name);
     Spawn(mds->env.executor, [](MdsPtr mds, SessionPtr session) -> Task<void> {
       Status status = co_await FinishEviction(mds, session, Client::kMayLive);
       if (!status.ok() && !mds->closed)
