@@ -2,7 +2,8 @@
 // one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc, write.cc, …).
 //
 // Two ways of working (docs/architecture.md, Leases). With the filesystem lease (`cached`): everything known
-// is true, changes may be held back. Without: every operation goes to the servers. Each operation passes the
+// is true, changes may be held back. Without: what READ leases of directories cover is true (scope.h), and
+// everything else goes to the servers, each change among it. Each operation passes the
 // gate and stays in one way, and in one epoch of the session, until it leaves; the gate is closed for the
 // change from one way to the other (lease.cc) and from one epoch to the next (eviction.cc). Thread-safe.
 #pragma once
@@ -140,17 +141,32 @@ class Core final : public FileSystem {
   Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
+  Task<void> GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id);
+  Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id);
   void Background(Task<void> task);
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
+
+  // --- READ leases of directories (scopes.cc) ---
+  class OwnChange;
+  // With the mutex of the inode held: whether its attributes, or the directory's names, are true.
+  bool Trusts(const Inode& inode) const;
+  bool TrustsNames(const Inode& directory) const;
+  bool WantsScopes() const;
+  Learning BeginLearning();
+  void EndLearning();
+  ScopePtr ScopeFor(const Learning& learning, const Fid& directory);
+  void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
+  void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
+  Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
+  void EndScopes();
+  void ReturnDroppedScopes();
 
   // --- locks (locks.cc) ---
   Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);
   Task<void> CancelWait(HandlePtr handle, uint64_t wait_id);
 
   // --- the kernel's pages (pages.cc) ---
-  Task<void> GivePagesUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   Task<void> InvalidateKernel(std::vector<Fid> fids);
@@ -240,7 +256,8 @@ class Core final : public FileSystem {
   Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
   Known Learn(const proto::Attr& attr);       // under the lease: keeps it
   // The same of one of many; there may be no room to keep it (InodeTable::GetListed).
-  Known LearnListed(const proto::Attr& attr, uint64_t began, bool* kept);
+  // `learning`: null under the filesystem lease, and where no leases of directories are wanted.
+  Known LearnListed(const Learning* learning, const proto::Attr& attr, uint64_t began, bool* kept);
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
   Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
@@ -268,6 +285,7 @@ class Core final : public FileSystem {
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
                                  proto::MetadataRequest request);
   Listing ListKnown(Inode& directory);
+  NameKnown FindTrusted(Inode& directory, const std::string& name);  // unknown: ask the MDS
   std::vector<DirEntry> ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
                                size_t limit, bool plus);
   void NoteScan(FileHandle& directory, FillToken token, uint64_t cookie, const std::vector<DirEntry>& entries,
@@ -404,6 +422,8 @@ class Core final : public FileSystem {
   std::atomic<uint64_t> epoch_{1};
   std::atomic<uint64_t> times_held_{0};    // how often Held has been called
   std::atomic<uint64_t> leases_taken_{0};  // how often cached_ has become true
+  std::atomic<uint64_t> events_{0};        // in whose order answers are learned (scope.h)
+  std::atomic<uint64_t> learners_{0};      // Learnings that have not ended
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
   std::atomic<uint64_t> promised_{0};      // proto::Lease
@@ -416,10 +436,12 @@ class Core final : public FileSystem {
   uint64_t own_fid_epoch_ = 0;  // in which they were given out
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
 
-  std::mutex mutex_;          // guards what follows
-  uint64_t lease_id_ = 0;     // 0: none
-  uint64_t lease_epoch_ = 0;  // in which it was granted
+  std::mutex mutex_;            // guards what follows
+  uint64_t lease_id_ = 0;       // 0: none
+  uint64_t lease_epoch_ = 0;    // in which it was granted
+  uint64_t revoked_lease_ = 0;  // the last filesystem lease that was asked back
   Invalidation invalidation_;
+  absl::flat_hash_set<uint64_t> given_up_;  // READ leases that are not held any more, and may come once more
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
   ErrorSequence mount_errors_;
   std::vector<InodePtr> dirty_;   // first come first

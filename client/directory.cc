@@ -12,9 +12,9 @@ namespace {
 
 constexpr uint64_t kMostCounted = uint64_t{1} << 32;  // the MDS's cookies are hashes: none is so small
 
-bool AttributesKnown(Inode& inode) {
-  std::lock_guard lock(inode.mutex);
-  return inode.attr_known;
+uint64_t DropsNow(Inode& directory) {
+  std::lock_guard lock(directory.mutex);
+  return directory.names.drops();
 }
 
 }  // namespace
@@ -30,7 +30,8 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   Inode& inode = *directory->inode;
   Listing listing;
   uint64_t began = 0;
-  if (cookie == 0 && cached()) listing = ListKnown(inode);
+  const bool learns = cached() || WantsScopes();
+  if (cookie == 0 && learns) listing = ListKnown(inode);
   {
     const uint64_t now = inodes_->Now();
     (void)inodes_->Find(inode.fid);  // it is used
@@ -42,17 +43,22 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   }
   if (listing != nullptr) co_return ListOn(inode, *listing, cookie, limit, plus);
   FillToken token = BeginFill(inode);
+  Learning learning = BeginLearning();
   proto::MetadataRequest request;
   proto::Readdir* readdir = request.mutable_readdir();
   *readdir->mutable_fid() = ToProto(inode.fid);
   readdir->set_cookie(cookie);
   readdir->set_limit(static_cast<uint32_t>(limit));
-  readdir->set_plus(plus || cached());
+  readdir->set_plus(plus || learns);
+  readdir->set_want_lease(WantsScopes());
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  TakeScopes(&learning, reply);
+  token.scope = ScopeFor(learning, inode.fid);
+  if (cookie == 0) token.drops = DropsNow(inode);  // nothing of this scan is among the names yet
 
   std::vector<DirEntry> entries;
   entries.reserve(static_cast<size_t>(reply.readdir().entries_size()));
-  bool kept = cached();
+  bool kept = cached() || token.scope != nullptr;
   for (proto::DirEntry& found : *reply.mutable_readdir()->mutable_entries()) {
     DirEntry entry;
     entry.fid = FromProto(found.fid());
@@ -60,17 +66,13 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
     entry.cookie = found.cookie();
     entry.name = std::move(*found.mutable_name());
     if (found.has_attr()) {
-      Known known = LearnListed(found.attr(), began, &kept);
+      Known known = LearnListed(WantsScopes() ? &learning : nullptr, found.attr(), began, &kept);
       if (plus) entry.known = std::move(known);
     }
     if (kept) kept = FillListed(inode, token, entry.name, entry.fid);
     entries.push_back(std::move(entry));
   }
-  if (cached()) NoteScan(*directory, token, cookie, entries, kept, reply.readdir().end());
-  if (!cached()) {
-    std::lock_guard lock(inode.mutex);
-    directory->scan_whole = false;
-  }
+  NoteScan(*directory, token, cookie, entries, kept, reply.readdir().end());
   co_return entries;
 }
 
@@ -80,7 +82,8 @@ Listing Core::ListKnown(Inode& directory) {
   auto listing = std::make_shared<std::vector<Listed>>();
   {
     std::lock_guard lock(directory.mutex);
-    if (!directory.names.complete() || !directory.attr_known || directory.changing > 0) return nullptr;
+    if (!Trusts(directory) || !TrustsNames(directory)) return nullptr;
+    if (!directory.names.complete() || directory.changing > 0) return nullptr;
     listing->reserve(directory.attr.size());
     for (const auto& [name, fid] : directory.names) {
       if (fid) listing->push_back({name, fid});
@@ -98,6 +101,11 @@ Listing Core::ListKnown(Inode& directory) {
   return listing;
 }
 
+NameKnown Core::FindTrusted(Inode& directory, const std::string& name) {
+  std::lock_guard lock(directory.mutex);
+  return TrustsNames(directory) ? directory.names.Find(name) : NameKnown{};
+}
+
 // Names that have gone since are left out: with attributes the kernel would take them for present. Those of
 // which nothing is known any more (the lease was away meanwhile) come without attributes.
 std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
@@ -105,11 +113,14 @@ std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<Listed>& 
   std::vector<DirEntry> entries;
   for (uint64_t i = cookie; i < listing.size() && entries.size() < limit; ++i) {
     DirEntry entry{listing[i].name, listing[i].fid, listing[i].type, i + 1, std::nullopt};
-    const NameKnown found = cached() ? FindName(directory, entry.name) : NameKnown{};
+    const NameKnown found = FindTrusted(directory, entry.name);
     const bool present = found.answer == NameKnown::Answer::kPresent;
     if (found.answer == NameKnown::Answer::kAbsent || (present && found.fid != entry.fid)) continue;
     InodePtr inode = plus && present ? inodes_->Find(entry.fid) : nullptr;
-    if (inode != nullptr && AttributesKnown(*inode)) entry.known = MakeKnown(*inode);
+    if (inode != nullptr) {
+      std::lock_guard lock(inode->mutex);
+      if (Trusts(*inode)) entry.known = MakeKnownLocked(*inode);
+    }
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -126,7 +137,8 @@ void Core::NoteScan(FileHandle& directory, FillToken token, uint64_t cookie,
   } else if (cookie != directory.scan_cookie) {
     directory.scan_whole = false;
   }
-  if (!kept && !entries.empty()) directory.scan_whole = false;
+  if (!kept) directory.scan_whole = false;
+  if (token.scope != nullptr && inode.scope != token.scope) directory.scan_whole = false;
   if (inode.names.drops() != directory.scan_drops) directory.scan_whole = false;
   if (!entries.empty()) directory.scan_cookie = entries.back().cookie;
   if (directory.scan_whole && (end || entries.empty())) inode.names.SetComplete();

@@ -80,6 +80,7 @@ void Inode::Forget() {
   names.Forget();
   ++version;
   attr_known = false;
+  covered.reset();
   unsynced_whole = false;  // others may write
   // Data that is held back still has to be sent to these objects; the MDS refuses it if they are not the
   // file's.
@@ -99,8 +100,9 @@ void Inode::Reset() {
   locks.clear();
   pages.some = false;
   pages.lease = 0;
-  pages.leaving.clear();
   ++pages.recalls;
+  if (scope != nullptr) std::exchange(scope, nullptr)->End();
+  leaving.clear();
   Forget();
 }
 

@@ -25,6 +25,7 @@
 #include "client/memory_budget.h"
 #include "client/object_io.h"
 #include "client/rare_mutex.h"
+#include "client/scope.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/range_lock.h"
@@ -77,6 +78,7 @@ struct Inode {
   proto::Attr attr;
   bool attr_known = false;
   LayoutPtr layout;
+  uint64_t content_change = 0;        // attr.change when layout and inline bytes last came from the MDS
   InlineBytes inline_bytes{*budget};  // of a file with attr.inline_data, as this client sees them
   uint64_t inline_dirty_begin = 0;    // not sent yet: [begin, end)
   uint64_t inline_dirty_end = 0;
@@ -113,14 +115,21 @@ struct Inode {
 
   // The file's pages that the kernel may have (pages.cc).
   struct Pages {
-    bool some = false;              // there may be some, and a handle through which they are used
-    uint64_t since = 0;             // Core::leases_taken_ when they were last good from end to end
-    uint64_t lease = 0;             // READ, to be relied on; 0: none
-    std::vector<uint64_t> leaving;  // READ leases that are being given back
-    uint64_t recalls = 0;           // rises when one begins to leave
+    bool some = false;     // there may be some, and a handle through which they are used
+    uint64_t since = 0;    // Core::leases_taken_ when they were last good from end to end
+    uint64_t lease = 0;    // READ, to be relied on; 0: none
+    uint64_t recalls = 0;  // rises when one begins to leave
   } pages;
 
+  std::vector<uint64_t> leaving;  // READ leases of it that are being given back
+
+  // READ leases of directories (scope.h).
+  ScopePtr covered;          // under which the attributes were learned; null: under none
+  uint32_t own_changes = 0;  // of the inode, asked for by this client and not answered yet
+  uint64_t changed = 0;      // Core::events_ when the last of these ended
+
   // Directories.
+  ScopePtr scope;  // the lease that is held of it; null: none
   DirectoryNames names{*budget};
   uint64_t version = 0;   // rises before and after each change made here
   uint32_t changing = 0;  // changes under way
@@ -143,6 +152,8 @@ struct Inode {
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
+  // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
+  bool IsCovered() const { return attr_known && covered != nullptr && covered->good(); }
   // Whether the content is in inline_bytes, not in objects.
   bool Inline() const { return pending.cut || attr.inline_data(); }
   uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }

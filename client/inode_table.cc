@@ -13,8 +13,8 @@ bool Disposable(const InodePtr& inode) {
   if (inode.use_count() > 1) return false;
   std::lock_guard lock(inode->mutex);
   return inode->opens == 0 && !inode->pending.any() && !inode->inline_dirty() && inode->inline_flights == 0 &&
-         !inode->listed_dirty && inode->dirty_blocks == 0 && inode->locks.empty() &&
-         inode->pages.leaving.empty() && inode->held == 0 && !inode->errors.unreported();
+         !inode->listed_dirty && inode->dirty_blocks == 0 && inode->locks.empty() && inode->leaving.empty() &&
+         inode->own_changes == 0 && inode->held == 0 && !inode->errors.unreported();
 }
 
 }  // namespace
@@ -47,6 +47,7 @@ InodePtr InodeTable::FindLocked(Fid fid) {
 
 InodePtr InodeTable::Make(Fid fid) {
   auto inode = std::make_shared<Inode>(fid, cache_, budget_);
+  inode->changed = dropped_changed_;
   inodes_.insert(inode);
   Append(inode.get());
   return inode;
@@ -129,10 +130,30 @@ InodePtr InodeTable::DropOldest() {
     if (oldest->names.size() > 0) oldest->names.Forget();
     return nullptr;
   }
-  Remove(oldest);
+  return Drop(oldest);
+}
+
+InodePtr InodeTable::Drop(Inode* inode) {
+  Remove(inode);
+  auto it = inodes_.find(inode->fid);
   InodePtr gone = *it;
   inodes_.erase(it);
+  dropped_changed_ = std::max(dropped_changed_, gone->changed);
+  if (gone->scope != nullptr) {
+    gone->scope->End();
+    dropped_scopes_.insert(gone->scope->lease);
+  }
   return gone;
+}
+
+std::set<uint64_t> InodeTable::TakeDroppedScopes() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(dropped_scopes_, {});
+}
+
+void InodeTable::KeepScope(uint64_t lease) {
+  std::lock_guard lock(mutex_);
+  dropped_scopes_.erase(lease);
 }
 
 std::vector<InodePtr> InodeTable::All() {
@@ -155,11 +176,7 @@ void InodeTable::Forget() {
     std::lock_guard lock(mutex_);
     for (Inode *inode = oldest_, *next = nullptr; inode != nullptr; inode = next) {
       next = inode->newer;
-      auto it = inodes_.find(inode->fid);
-      if (!Disposable(*it)) continue;
-      Remove(inode);
-      dropped.push_back(*it);
-      inodes_.erase(it);
+      if (Disposable(*inodes_.find(inode->fid))) dropped.push_back(Drop(inode));
     }
   }
   for (const InodePtr& inode : All()) {
@@ -177,17 +194,27 @@ NameKnown FindName(Inode& directory, const std::string& name) {
 
 FillToken BeginFill(Inode& directory) {
   std::lock_guard lock(directory.mutex);
-  return {directory.version, directory.changing == 0, directory.names.drops()};
+  return {directory.version, directory.changing == 0, directory.names.drops(), nullptr};
 }
+
+namespace {
+
+// With the directory's mutex held.
+bool MayFill(const Inode& directory, const FillToken& token) {
+  return token.quiet && directory.version == token.version &&
+         (token.scope == nullptr || directory.scope == token.scope);
+}
+
+}  // namespace
 
 void FillName(Inode& directory, FillToken token, const std::string& name, Fid fid) {
   std::lock_guard lock(directory.mutex);
-  if (token.quiet && directory.version == token.version) directory.names.Set(name, fid);
+  if (MayFill(directory, token)) directory.names.Set(name, fid);
 }
 
 bool FillListed(Inode& directory, FillToken token, const std::string& name, Fid fid) {
   std::lock_guard lock(directory.mutex);
-  return token.quiet && directory.version == token.version && directory.names.TryAdd(name, fid);
+  return MayFill(directory, token) && directory.names.TryAdd(name, fid);
 }
 
 NameLock::NameLock(NameLock&& other) noexcept

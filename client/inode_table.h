@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ class InodeTable {
   std::vector<InodePtr> All();
   size_t count();
 
+  // The leases of directories that went since the last call: to be given back.
+  std::set<uint64_t> TakeDroppedScopes();
+  // The lease is held by another inode of the directory now.
+  void KeepScope(uint64_t lease);
+
   // Drops every inode that is not in use, and all that the rest knows of attributes and entries.
   void Forget();
 
@@ -62,6 +68,7 @@ class InodeTable {
   void Trim(uint64_t began, std::vector<InodePtr>* out);
   bool DropContents();
   InodePtr DropOldest();
+  InodePtr Drop(Inode* inode);
 
   const std::shared_ptr<DataCache> cache_;
   const std::shared_ptr<MemoryBudget> budget_;
@@ -70,16 +77,20 @@ class InodeTable {
   uint64_t uses_ = 0;
   Inode* oldest_ = nullptr;  // longest unused
   Inode* newest_ = nullptr;
-  Inode* contents_ = nullptr;  // where DropContents goes on; null: at the oldest
+  std::set<uint64_t> dropped_scopes_;
+  uint64_t dropped_changed_ = 0;  // the highest Inode::changed of those that went
+  Inode* contents_ = nullptr;     // where DropContents goes on; null: at the oldest
 };
 
 NameKnown FindName(Inode& directory, const std::string& name);
 
-// A remote answer about names may be kept if nothing was changed here since the request was sent.
+// A remote answer about names may be kept if nothing was changed here since the request was sent, and the
+// names that are kept are of the same lease.
 struct FillToken {
   uint64_t version = 0;
   bool quiet = false;
   uint64_t drops = 0;  // DirectoryNames::drops then
+  ScopePtr scope;      // the lease under which the answer is learned; null: the filesystem's
 };
 FillToken BeginFill(Inode& directory);
 // Null fid: the name does not exist.

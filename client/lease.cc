@@ -2,7 +2,9 @@
 //
 // Both changes happen with the gate closed, so that each operation sees one way of working from its beginning
 // to its end.
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "client/core.h"
 #include "client/within.h"
@@ -31,15 +33,21 @@ void Core::OnPush(proto::Push push) {
   if (push.has_granted()) return BeginLease(push.granted(), epoch);
   if (!push.has_revoke()) return;
   const Fid resource = FromProto(push.revoke().resource());
+  if (resource == kFilesystemFid) {
+    std::lock_guard lock(mutex_);
+    revoked_lease_ = push.revoke().id();
+  }
   Background(resource == kFilesystemFid ? GiveLeaseUp(push.revoke().id())
-                                        : GivePagesUp(epoch, resource, push.revoke().id()));
+                                        : GiveReadUp(epoch, resource, push.revoke().id()));
 }
 
-// Noted at once, so that a revocation that comes right behind finds it.
+// Noted at once, so that a revocation that comes right behind finds it. One that has overtaken the grant has
+// been answered already.
 void Core::BeginLease(const proto::Lease& lease, uint64_t epoch) {
   if (FromProto(lease.resource()) != kFilesystemFid || lease.mode() != proto::LEASE_WRITE) return;
   {
     std::lock_guard lock(mutex_);
+    if (lease.id() == revoked_lease_) return;
     lease_id_ = lease.id();
     lease_epoch_ = epoch;
   }
@@ -57,6 +65,7 @@ Task<void> Core::TakeLease(uint64_t lease_id) {
     mine = lease_id_ == lease_id && lease_epoch_ == epoch_ && !cached();
   }
   if (mine) {
+    EndScopes();
     inodes_->Forget();  // what was true without the lease need not be true now
     ++leases_taken_;
     cached_.store(true, std::memory_order_release);
@@ -142,6 +151,40 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
+// A READ lease of a file or a directory. Reads that come from now on ask for a new lease; those before hold
+// their pages locked, and the kernel waits for them before it forgets. Of names and attributes the kernel
+// keeps nothing under a READ lease, and nothing is held back: for those nobody is waited for.
+Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
+  InodePtr inode = inodes_->Get(fid);
+  bool of_directory = false;
+  {
+    std::lock_guard lock(mutex_);
+    std::lock_guard inode_lock(inode->mutex);
+    std::vector<uint64_t>& leaving = inode->leaving;
+    if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
+    given_up_.insert(lease_id);
+    of_directory = inode->scope != nullptr && inode->scope->lease == lease_id;
+    if (of_directory) std::exchange(inode->scope, nullptr)->End();
+    ++inode->pages.recalls;
+    if (inode->pages.lease == lease_id) inode->pages.lease = 0;
+    leaving.push_back(lease_id);
+  }
+  if (!of_directory) {
+    std::vector<Fid> fids(1, fid);
+    co_await InvalidateKernel(std::move(fids));
+  }
+  co_await ReturnRead(epoch, inode, lease_id);
+}
+
+// Null: nothing is known of what it is a lease of any more.
+Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
+  const Learning present = BeginLearning();  // until this is answered, the lease may come once more
+  co_await ReleaseLease(epoch, lease_id);
+  if (inode == nullptr) co_return;
+  std::lock_guard lock(inode->mutex);
+  std::erase(inode->leaving, lease_id);
+}
+
 // Lists what this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a
 // bounded size.
 std::vector<proto::Reclaim> Core::Held() {
@@ -171,7 +214,8 @@ std::vector<proto::Reclaim> Core::Held() {
     }
     for (const proto::LockRange& lock_range : inode->locks) *part()->add_locks() = lock_range;
     if (inode->pages.lease != 0) AddReadLease(*inode, inode->pages.lease, &leases);
-    for (uint64_t lease : inode->pages.leaving) AddReadLease(*inode, lease, &leases);
+    if (inode->scope != nullptr) AddReadLease(*inode, inode->scope->lease, &leases);
+    for (uint64_t lease : inode->leaving) AddReadLease(*inode, lease, &leases);
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));
   std::lock_guard lock(mutex_);

@@ -13,8 +13,7 @@ namespace {
 
 // With the directory's mutex held: whether what is known of its names is an answer for this caller.
 bool MaySearch(const Inode& directory, const Caller& caller) {
-  return directory.attr_known && S_ISDIR(directory.attr.mode()) &&
-         MayAccess(directory.attr, caller, kMayExecute);
+  return S_ISDIR(directory.attr.mode()) && MayAccess(directory.attr, caller, kMayExecute);
 }
 
 }  // namespace
@@ -45,21 +44,24 @@ Known Core::Learn(const proto::Attr& attr) {
   return MakeKnown(*inode);
 }
 
-Known Core::LearnListed(const proto::Attr& attr, uint64_t began, bool* kept) {
-  if (!cached()) return {attr, Duration(0)};
+Known Core::LearnListed(const Learning* learning, const proto::Attr& attr, uint64_t began, bool* kept) {
+  if (!cached() && learning == nullptr) return {attr, Duration(0)};
   InodePtr inode = inodes_->GetListed(FromProto(attr.fid()), began);
   if (inode == nullptr) {
     *kept = false;
     return {attr, Duration(0)};
   }
   LearnFile(*inode, attr, nullptr, nullptr);
-  return MakeKnown(*inode);
+  if (learning == nullptr) return MakeKnown(*inode);
+  Cover(*learning, *inode, attr);
+  return {attr, Duration(0)};
 }
 
 void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout,
                      const std::string* data) {
   std::lock_guard lock(inode.mutex);
   if (!inode.Apply(attr)) return;
+  if (layout != nullptr) inode.content_change = attr.change();
   if (layout != nullptr && layout->components_size() > 0) inode.ApplyLayout(*layout);
   if (inode.pending.cut) return;  // what is here is newer
   if (!attr.inline_data()) {
@@ -85,7 +87,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     co_return ErrnoError(ENAMETOOLONG,
                          absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
   }
-  if (!cached()) {
+  if (!cached() && !WantsScopes()) {
     proto::MetadataRequest request;
     *request.mutable_lookup()->mutable_parent() = ToProto(parent);
     request.mutable_lookup()->set_name(name);
@@ -97,11 +99,12 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   NameKnown known;
   {
     std::lock_guard lock(directory->mutex);
-    if (MaySearch(*directory, caller)) known = directory->names.Find(name);
+    const bool known_names = Trusts(*directory) && TrustsNames(*directory);
+    if (known_names && MaySearch(*directory, caller)) known = directory->names.Find(name);
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     std::lock_guard lock(inode->mutex);
-    if (inode->attr_known) co_return MakeKnownLocked(*inode);
+    if (Trusts(*inode)) co_return MakeKnownLocked(*inode);
   }
   *negative_valid = PromiseNow();
   if (known.answer == NameKnown::Answer::kAbsent)
@@ -111,18 +114,25 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
 
 Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory, std::string name) {
   FillToken token = BeginFill(*directory);
+  Learning learning = BeginLearning();
   proto::MetadataRequest request;
   *request.mutable_lookup()->mutable_parent() = ToProto(directory->fid);
   request.mutable_lookup()->set_name(name);
   request.mutable_lookup()->set_want_layout(true);
+  request.mutable_lookup()->set_want_lease(WantsScopes());
   auto reply = co_await Ask(caller, std::move(request));
+  if (reply.ok()) TakeScopes(&learning, *reply);
+  token.scope = ScopeFor(learning, directory->fid);
+  const bool fill = cached() || token.scope != nullptr;
   if (!reply.ok()) {
-    if (ToErrno(reply.status()) == ENOENT) FillName(*directory, token, name, Fid{});
+    if (fill && ToErrno(reply.status()) == ENOENT) FillName(*directory, token, name, Fid{});
     co_return reply.status();
   }
   InodePtr inode = LearnEntry(reply->entry());
-  FillName(*directory, token, name, inode->fid);
-  co_return MakeKnown(*inode);
+  Cover(learning, *inode, reply->entry().attr());
+  if (fill) FillName(*directory, token, name, inode->fid);
+  if (cached()) co_return MakeKnown(*inode);
+  co_return Known{reply->entry().attr(), Duration(0)};
 }
 
 Task<void> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {
@@ -136,23 +146,25 @@ Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_lay
   proto::MetadataRequest request;
   *request.mutable_getattr()->mutable_fid() = ToProto(fid);
   request.mutable_getattr()->set_want_layout(want_layout);
+  request.mutable_getattr()->set_want_lease(WantsScopes());
+  Learning learning = BeginLearning();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  TakeScopes(&learning, reply);
   const proto::AttrReply& answer = reply.attr();
   InodePtr inode = cached() || want_layout ? inodes_->Get(fid) : inodes_->Find(fid);
   if (inode == nullptr) co_return Known{answer.attr(), Duration(0)};
   LearnFile(*inode, answer.attr(), want_layout ? &answer.layout() : nullptr,
             want_layout ? &answer.data() : nullptr);
+  Cover(learning, *inode, answer.attr());
   co_return MakeKnown(*inode);
 }
 
 Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr handle) {
   NACRE_ENTER(pass);
   if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
-  if (cached()) {
-    if (InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid)) {
-      std::lock_guard lock(inode->mutex);
-      if (inode->attr_known) co_return MakeKnownLocked(*inode);
-    }
+  if (InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid)) {
+    std::lock_guard lock(inode->mutex);
+    if (Trusts(*inode)) co_return MakeKnownLocked(*inode);
   }
   co_return co_await Refresh(caller, fid, false);
 }
@@ -163,9 +175,11 @@ Task<Status> Core::LoadFile(InodePtr inode) {
 }
 
 Task<StatusOr<FileContent>> Core::LoadContent(InodePtr inode) {
-  if (cached()) {
+  {
     std::lock_guard lock(inode->mutex);
-    if (auto content = inode->Content()) co_return *std::move(content);
+    const bool known = cached() || (Trusts(*inode) && inode->content_change == inode->attr.change());
+    if (known)
+      if (auto content = inode->Content()) co_return *std::move(content);
   }
   Caller system;
   for (int attempt = 0; attempt <= kRaces; ++attempt) {

@@ -171,7 +171,9 @@ Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
 }
 
 Task<Core::Reply> Core::AskIn(uint64_t epoch, proto::MetadataRequest request) {
-  if (cached() && IsMutation(request)) *request.mutable_time() = ToProto(environment_.clock.Wall());
+  const bool changes = IsMutation(request);
+  if (changes && !cached()) return AskForChange(epoch, std::move(request));
+  if (changes) *request.mutable_time() = ToProto(environment_.clock.Wall());
   if (queue_->Idle()) return session_->Call(epoch, std::move(request));
   return AskBehindQueue(epoch, std::move(request));
 }

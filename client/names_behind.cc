@@ -70,7 +70,7 @@ proto::Attr NewAttr(const Caller& caller, const proto::Attr& directory, const pr
   *attr.mutable_atime() = *attr.mutable_mtime() = *attr.mutable_ctime() = *attr.mutable_btime() =
       request.time();
   attr.set_change(1);
-  if (is_directory) *attr.mutable_parent() = directory.fid();
+  *attr.mutable_parent() = directory.fid();
   attr.set_inline_data(is_file && inline_data);
   attr.set_layout_generation(is_file ? 1 : 0);
   return attr;
@@ -337,6 +337,7 @@ bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool*
   {
     std::lock_guard lock(rename.source->mutex);
     *rename.source->attr.mutable_ctime() = now;
+    if (rename.source->attr.has_parent()) *rename.source->attr.mutable_parent() = ToProto(rename.to->fid);
     rename.source->attr.set_change(rename.source->attr.change() + 1);
   }
   bool unused = false;

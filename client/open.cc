@@ -216,7 +216,7 @@ void Core::DropHandle(const HandlePtr& handle) {
     last = inode->gone;
     if (all || told) ++inode->closing;
   }
-  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
+  if (pages_lease != 0) Background(ReturnRead(epoch_, inode, pages_lease));
   if (last) DiscardData(*inode);
   if (all) {
     Background(CloseAtMds(inode, 0, handle->writable(), epoch_));

@@ -53,29 +53,6 @@ bool Core::MayHavePages(const HandlePtr& handle) {
   return handle->inode->pages.some;
 }
 
-// Reads that come from now on ask for a new lease; those before hold their pages locked, and the kernel waits
-// for them before it forgets.
-Task<void> Core::GivePagesUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
-  InodePtr inode = inodes_->Get(fid);
-  {
-    std::lock_guard lock(inode->mutex);
-    std::vector<uint64_t>& leaving = inode->pages.leaving;
-    if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
-    ++inode->pages.recalls;
-    if (inode->pages.lease == lease_id) inode->pages.lease = 0;
-    leaving.push_back(lease_id);
-  }
-  std::vector<Fid> fids(1, fid);
-  co_await InvalidateKernel(std::move(fids));
-  co_await ReturnPages(epoch, inode, lease_id);
-}
-
-Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
-  co_await ReleaseLease(epoch, lease_id);
-  std::lock_guard lock(inode->mutex);
-  std::erase(inode->pages.leaving, lease_id);
-}
-
 // The last handle is gone: whoever opens the file next makes the kernel drop the pages, unless PagesFor knows
 // better. inode.mutex is held. 0: there is no lease to return.
 uint64_t Core::ForgetPages(Inode& inode) {
@@ -83,7 +60,7 @@ uint64_t Core::ForgetPages(Inode& inode) {
   uint64_t lease = std::exchange(inode.pages.lease, 0);
   if (lease == 0) return 0;
   ++inode.pages.recalls;
-  inode.pages.leaving.push_back(lease);
+  inode.leaving.push_back(lease);
   return lease;
 }
 

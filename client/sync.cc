@@ -124,6 +124,7 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
 Task<void> Core::ForgetLostChanges(uint64_t synced) {
   co_await gate_.CloseBetween(environment_.clock);
   std::vector<Fid> paged = WithPages();
+  EndScopes();
   std::vector<InodePtr> unsent;
   for (const InodePtr& inode : inodes_->All()) {
     if (HoldsBack(*inode) || cache_->InFlight(inode->data))

@@ -85,6 +85,8 @@ Task<Unit> RecoverSizesAt(MdsPtr mds, OstIndex ost, SessionId session) {
 Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   CO_ASSIGN_OR_RETURN(std::vector<OstIndex> told, co_await FenceEverywhere(mds, session->id));
   if (client == Client::kMayLive) co_await OutliveLeases(mds, session);
+  // Its READ leases are over: a size that changes must not wait for this eviction in turn.
+  mds->leases.EndUnnamed(session->id, {});
   std::vector<Task<Unit>> sizes;
   for (OstIndex ost : told) sizes.push_back(RecoverSizesAt(mds, ost, session->id));
   co_await WhenAll(std::move(sizes));

@@ -7,6 +7,9 @@
 namespace nacre::mds {
 namespace {
 
+// A client that uses more directories than this works without leases in the rest.
+constexpr size_t kMostOfSession = 1 << 16;
+
 bool Conflict(proto::LeaseMode a, proto::LeaseMode b) {
   return a == proto::LEASE_WRITE || b == proto::LEASE_WRITE;
 }
@@ -27,6 +30,10 @@ proto::Lease LeaseGrant::ToProto() const {
 
 LeaseGrant LeaseTable::Grant(SessionId session, const Fid& resource, proto::LeaseMode mode) {
   std::lock_guard lock(mutex_);
+  return GrantLocked(session, resource, mode);
+}
+
+LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode) {
   for (uint64_t id : by_resource_[resource]) {
     LeaseGrant& grant = grants_[id].grant;
     if (grant.session != session || grant.revoking) continue;
@@ -36,8 +43,46 @@ LeaseGrant LeaseTable::Grant(SessionId session, const Fid& resource, proto::Leas
   while (grants_.contains(next_id_)) ++next_id_;  // one that was restored
   uint64_t id = next_id_++;
   by_resource_[resource].push_back(id);
+  by_session_[session].insert(id);
   grants_[id].grant = {id, resource, session, mode, false};
   return grants_[id].grant;
+}
+
+std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid& resource, Duration now) {
+  std::lock_guard lock(mutex_);
+  if (!MayGrant(resource, now)) return std::nullopt;
+  auto held = by_session_.find(session);
+  if (held != by_session_.end() && held->second.size() >= kMostOfSession) return std::nullopt;
+  return GrantLocked(session, resource, proto::LEASE_READ);
+}
+
+bool LeaseTable::MayGrant(const Fid& resource, Duration now) {
+  while (!quiet_.empty() && quiet_.front().first <= now) {
+    auto it = blocked_.find(quiet_.front().second);
+    if (it != blocked_.end() && it->second.changes == 0 && it->second.until <= now) blocked_.erase(it);
+    quiet_.pop_front();
+  }
+  auto it = blocked_.find(resource);
+  if (it == blocked_.end()) return true;
+  return it->second.until <= now && it->second.changes == 0;
+}
+
+void LeaseTable::BeginChange(const Fid& resource) {
+  std::lock_guard lock(mutex_);
+  ++blocked_[resource].changes;
+}
+
+void LeaseTable::EndChange(const Fid& resource) {
+  std::lock_guard lock(mutex_);
+  auto it = blocked_.find(resource);
+  if (--it->second.changes == 0 && it->second.until == Duration{0}) blocked_.erase(it);
+}
+
+// Times only rise, as the clock does.
+void LeaseTable::GrantNoneUntil(const Fid& resource, Duration time) {
+  std::lock_guard lock(mutex_);
+  blocked_[resource].until = time;
+  quiet_.emplace_back(time, resource);
 }
 
 bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
@@ -49,6 +94,7 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   }
   if (grants_.contains(lease.id())) return false;
   by_resource_[resource].push_back(lease.id());
+  by_session_[session].insert(lease.id());
   grants_[lease.id()].grant = {lease.id(), resource, session, lease.mode(), false};
   return true;
 }
@@ -99,6 +145,9 @@ void LeaseTable::Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters) {
   auto place = by_resource_.find(it->second.grant.resource);
   std::erase(place->second, id);
   if (place->second.empty()) by_resource_.erase(place);
+  auto session = by_session_.find(it->second.grant.session);
+  session->second.erase(id);
+  if (session->second.empty()) by_session_.erase(session);
   waiters->insert(waiters->end(), it->second.waiters.begin(), it->second.waiters.end());
   grants_.erase(it);
 }
@@ -121,33 +170,36 @@ void LeaseTable::Release(SessionId session, uint64_t id, proto::LeaseMode keep) 
 }
 
 template <typename Which>
-void LeaseTable::EraseAll(Which which) {
+void LeaseTable::EraseAll(SessionId session, Which which) {
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
+    auto held = by_session_.find(session);
+    if (held == by_session_.end()) return;
     std::vector<uint64_t> ids;
-    for (const auto& [id, slot] : grants_) {
-      if (which(slot.grant)) ids.push_back(id);
+    for (uint64_t id : held->second) {
+      if (which(grants_.at(id).grant)) ids.push_back(id);
     }
+    std::sort(ids.begin(), ids.end());  // waiters go on in the same order in every run of a simulation
     for (uint64_t id : ids) Erase(id, &waiters);
   }
   SetAll(waiters);
 }
 
 void LeaseTable::EndUnnamed(SessionId session, const std::set<uint64_t>& named) {
-  EraseAll([&](const LeaseGrant& grant) {
-    return grant.session == session && grant.mode == proto::LEASE_READ && !named.contains(grant.id);
+  EraseAll(session, [&](const LeaseGrant& grant) {
+    return grant.mode == proto::LEASE_READ && !named.contains(grant.id);
   });
 }
 
 void LeaseTable::DropSession(SessionId session) {
-  EraseAll([session](const LeaseGrant& grant) { return grant.session == session; });
+  EraseAll(session, [](const LeaseGrant&) { return true; });
 }
 
 std::map<SessionId, uint64_t> LeaseTable::CountBySession() const {
   std::lock_guard lock(mutex_);
   std::map<SessionId, uint64_t> counts;
-  for (const auto& [id, slot] : grants_) ++counts[slot.grant.session];
+  for (const auto& [session, ids] : by_session_) counts[session] = ids.size();
   return counts;
 }
 

@@ -1,16 +1,19 @@
-// The leases that are held and those that are being revoked. The table knows resources and modes, and no
-// policy (filesystem_lease.h decides). In memory: a client that comes back after a restart says what it held.
-// Thread-safe.
+// The leases that are held, those that are being revoked, and what none are granted on at the moment. The
+// table knows resources and modes, and no policy (filesystem_lease.h and change_guard.h decide). In memory: a
+// client that comes back after a restart says what it held. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/ids.h"
 #include "common/task.h"
 #include "proto/metadata.pb.h"
@@ -35,6 +38,14 @@ class LeaseTable {
   // The grant of this session on the resource is made, or changed to this mode; one that is being given back
   // does not count. The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
+  // READ for this session as well. Nothing: a change of the resource is under way, or was not long ago
+  // (GrantNoneUntil); or the session has as many as one may have.
+  std::optional<LeaseGrant> TryGrantRead(SessionId session, const Fid& resource, Duration now);
+  // From here to as many calls of EndChange TryGrantRead grants nothing on it.
+  void BeginChange(const Fid& resource);
+  void EndChange(const Fid& resource);
+  void GrantNoneUntil(const Fid& resource, Duration time);
+
   // Enters a lease that a client says it held before a restart. False: another session's grant conflicts.
   bool Restore(SessionId session, const proto::Lease& lease);
 
@@ -59,16 +70,26 @@ class LeaseTable {
     LeaseGrant grant;
     std::vector<OneShot<Unit>> waiters;
   };
+  // What is known of a resource whose leases are not granted at the moment.
+  struct Blocked {
+    uint32_t changes = 0;  // under way
+    Duration until{0};
+  };
   std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
+  LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
+  bool MayGrant(const Fid& resource, Duration now);
 
   mutable std::mutex mutex_;
   uint64_t next_id_;
   std::map<uint64_t, Slot> grants_;
   absl::flat_hash_map<Fid, std::vector<uint64_t>> by_resource_;
+  absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> by_session_;
+  absl::flat_hash_map<Fid, Blocked> blocked_;
+  std::deque<std::pair<Duration, Fid>> quiet_;  // by the time at which it ends
 
   void Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters);
   template <typename Which>
-  void EraseAll(Which which);  // of these grants
+  void EraseAll(SessionId session, Which which);  // of the session's grants
 };
 
 }  // namespace nacre::mds

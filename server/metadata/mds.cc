@@ -91,15 +91,21 @@ std::vector<std::string> Mds::Problems() const {
   return {problems_.begin(), problems_.end()};
 }
 
+Status Op::CheckCommit(const Transaction& transaction) const {
+  if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+  if (guard == nullptr || guard->Covers(transaction.ChangedDirectories())) return OkStatus();
+  return absl::AbortedError("a directory that is changed is not covered");
+}
+
 Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
-  if (session->ended()) co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+  CO_RETURN_IF_ERROR(CheckCommit(*transaction));
   if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
   co_return co_await mds->tables->Commit(transaction, Tables::For::kClient);
 }
 
 Task<Status> Op::CommitIntent(Transaction* transaction) const {
-  if (session->ended()) co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
+  CO_RETURN_IF_ERROR(CheckCommit(*transaction));
   co_return co_await mds->tables->Commit(transaction);
 }
 

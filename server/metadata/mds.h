@@ -15,6 +15,7 @@
 
 #include "server/cluster/ost_choice.h"
 #include "server/cluster/ost_registry.h"
+#include "server/metadata/change_guard.h"
 #include "server/metadata/destroyer.h"
 #include "server/metadata/fid_locks.h"
 #include "server/metadata/filesystem_lease.h"
@@ -96,14 +97,19 @@ struct Op {
   SessionPtr session;
   const proto::MetadataRequest& request;
   Caller caller;
-  WallTime now;         // when it happens, for the times that it sets
-  bool behind = false;  // an application has its answer already: it may use the reserve of space
-  uint64_t stream = 0;  // the number of the session's stream that it came by
+  WallTime now;                  // when it happens, for the times that it sets
+  bool behind = false;           // an application has its answer already: it may use the reserve of space
+  uint64_t stream = 0;           // the number of the session's stream that it came by
+  ChangeGuard* guard = nullptr;  // of a mutation
 
-  // Commits the transaction with the reply recorded in the same batch.
+  // Commits the transaction with the reply recorded in the same batch. ABORTED if it changes what the guard
+  // does not cover: nothing is committed, the operation is begun again (metadata_server.cc).
   Task<Status> Commit(Transaction* transaction, const proto::MetadataReply& reply) const;
   // Commits the first step of a change that takes two: the reply is recorded with the second.
   Task<Status> CommitIntent(Transaction* transaction) const;
+
+ private:
+  Status CheckCommit(const Transaction& transaction) const;
 };
 
 // For what the holder of the filesystem lease has held back: uses the room that was promised for it, and says

@@ -84,6 +84,19 @@ Op MakeOp(const MdsPtr& mds, const Sender& sender, const proto::MetadataRequest&
   return op;
 }
 
+// Carries the mutation out with everything that it changes covered (change_guard.h).
+Task<mds::Reply> Guarded(Op& op) {
+  mds::ChangeGuard guard(op.mds, op.session->id);
+  op.guard = &guard;
+  std::vector<Fid> changed = mds::DirectoriesChangedBy(*op.mds, op.request);
+  CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(changed)));
+  for (;;) {
+    mds::Reply reply = co_await mds::Dispatch(op);
+    if (!guard.lacks()) co_return reply;
+    CO_RETURN_IF_ERROR(co_await guard.CoverMissing());
+  }
+}
+
 // Does a mutation unless it was done before.
 Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::MetadataRequest& request,
                                 bool behind) {
@@ -99,7 +112,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
     if (!begun.wait.has_value()) break;
     co_await begun.wait->Wait();
   }
-  proto::MetadataReply reply = ToReply(*mds, co_await mds::Dispatch(op));
+  proto::MetadataReply reply = ToReply(*mds, co_await Guarded(op));
   session->EndMutation(request.sequence(), reply);
   co_return reply;
 }
@@ -148,7 +161,10 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::Metadat
 Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
   if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
   Op op = MakeOp(mds, sender, request);
-  co_return ToReply(*mds, co_await mds::Dispatch(op));
+  std::vector<mds::LeaseGrant> leases = mds::GrantDirectories(*mds, sender.session->id, request);
+  proto::MetadataReply reply = ToReply(*mds, co_await mds::Dispatch(op));
+  for (const mds::LeaseGrant& lease : leases) *reply.add_directory_leases() = lease.ToProto();
+  co_return reply;
 }
 
 Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,

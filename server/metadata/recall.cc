@@ -1,5 +1,6 @@
 #include "server/metadata/recall.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -104,16 +105,41 @@ Fid ChangedFile(const proto::MetadataRequest& request, const proto::MetadataRepl
   }
 }
 
+std::vector<Fid> DirectoriesWanted(Mds& mds, const proto::MetadataRequest& request) {
+  std::vector<Fid> wanted;
+  if (request.has_lookup() && request.lookup().want_lease()) {
+    wanted.push_back(FromProto(request.lookup().parent()));
+    auto entry = mds.tables->FindEntry(wanted[0], request.lookup().name());
+    if (entry.ok() && entry->type == DT_DIR) wanted.push_back(entry->fid);
+  } else if (request.has_getattr() && request.getattr().want_lease()) {
+    wanted.push_back(FromProto(request.getattr().fid()));
+  } else if (request.has_readdir() && request.readdir().want_lease()) {
+    wanted.push_back(FromProto(request.readdir().fid()));
+  }
+  return wanted;
+}
+
 bool NobodyWaits(const proto::MetadataRequest& request) {
   return (request.has_update_size() && request.update_size().writeback()) ||
          (request.has_write_inline() && request.write_inline().writeback());
 }
 
 Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
-  std::optional<Session::Wait> wait;
-  if (SessionPtr session = mds->sessions.Find(changer)) wait.emplace(std::move(session));
   co_await mds->sessions.recovery().Wait();  // whoever is not back yet may hold one
-  std::vector<LeaseGrant> grants = mds->leases.Conflicts(fid, changer, proto::LEASE_WRITE);
+  std::vector<Fid> fids(1, fid);
+  co_return co_await RecallAll(std::move(mds), changer, std::move(fids));
+}
+
+}  // namespace
+
+Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources) {
+  std::optional<Session::Wait> wait;
+  if (SessionPtr session = mds->sessions.Find(keeper)) wait.emplace(std::move(session));
+  std::vector<LeaseGrant> grants;
+  for (const Fid& resource : resources) {
+    std::vector<LeaseGrant> conflicts = mds->leases.Conflicts(resource, keeper, proto::LEASE_WRITE);
+    grants.insert(grants.end(), conflicts.begin(), conflicts.end());
+  }
   for (const LeaseGrant& grant : grants) {
     if (!grant.revoking) AskBack(*mds, grant);
   }
@@ -123,8 +149,6 @@ Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
   for (const Status& released : co_await WhenAll(std::move(releases))) all.Update(released);
   co_return all;
 }
-
-}  // namespace
 
 void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource) {
   proto::Push push;
@@ -144,6 +168,18 @@ void AskBack(Mds& mds, const LeaseGrant& grant) {
 Task<Status> Recall(MdsPtr mds, LeaseGrant grant) {
   AskBack(*mds, grant);
   co_return co_await AwaitRelease(mds, grant);
+}
+
+std::vector<LeaseGrant> GrantDirectories(Mds& mds, SessionId session, const proto::MetadataRequest& request) {
+  std::vector<LeaseGrant> grants;
+  if (!mds.options.leases || mds.Recovering()) return grants;
+  for (const Fid& directory : DirectoriesWanted(mds, request)) {
+    auto inode = mds.tables->GetInode(directory);
+    if (!inode.ok() || !S_ISDIR((*inode)->mode)) continue;
+    auto grant = mds.leases.TryGrantRead(session, directory, mds.env.clock.Now());
+    if (grant) grants.push_back(*std::move(grant));
+  }
+  return grants;
 }
 
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid) {

@@ -1,6 +1,7 @@
 // Revokes leases that conflict with a request, and evicts holders that do not release them in time
-// (revocation_deadline.h). And the READ leases of single files: a client whose kernel keeps pages of a file
-// is told before another session's change of its data is answered (proto/metadata.proto, Lease). Thread-safe.
+// (revocation_deadline.h). READ leases of directories and of files are granted here: a client whose kernel
+// keeps pages of a file is told before another session's change of its data is answered
+// (proto/metadata.proto, Lease). Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"
@@ -16,6 +17,12 @@ void AskBack(Mds& mds, const LeaseGrant& grant);
 // Asks, and returns when the lease is released or its holder evicted: in bounded time.
 Task<Status> Recall(MdsPtr mds, LeaseGrant grant);
 
+// The same for every lease on these resources that another session than `keeper` holds, side by side.
+Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources);
+
+// READ of the directories for which a request asks (`want_lease`), as far as they are granted now. To be
+// called before the request is carried out, so that what it answers is covered.
+std::vector<LeaseGrant> GrantDirectories(Mds& mds, SessionId session, const proto::MetadataRequest& request);
 // EINVAL for what is no regular file.
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid);
 // A client that comes back says that it held this READ lease.

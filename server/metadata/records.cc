@@ -343,7 +343,7 @@ proto::Attr ToProto(const Inode& inode) {
   *attr.mutable_ctime() = nacre::ToProto(inode.ctime);
   *attr.mutable_btime() = nacre::ToProto(inode.btime);
   attr.set_change(inode.change);
-  if (S_ISDIR(inode.mode)) *attr.mutable_parent() = nacre::ToProto(inode.parent);
+  if (S_ISDIR(inode.mode) || inode.nlink == 1) *attr.mutable_parent() = nacre::ToProto(inode.parent);
   attr.set_inline_data(inode.inline_data);
   attr.set_has_xattrs(inode.xattrs > 0);
   attr.set_layout_generation(inode.layout.generation);

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "server/metadata/change_guard.h"
 #include "server/metadata/name_hash.h"
 
 namespace nacre::mds {
@@ -309,6 +310,14 @@ Status Transaction::RemoveEntry(const Fid& parent, std::string_view name) {
   loaded->dirty = true;
   ++entries_removed_;
   return OkStatus();
+}
+
+std::vector<Fid> Transaction::ChangedDirectories() const {
+  std::vector<Fid> changed;
+  for (const auto& loaded : inodes_) {
+    if (loaded->dirty && !loaded->created) changed.push_back(CoveringDirectory(loaded->inode));
+  }
+  return changed;
 }
 
 bool Transaction::FreesSpace() const {

@@ -105,6 +105,9 @@ class Transaction {
 
   KvBatch& batch() { return batch_; }
 
+  // Whose leases cover what it changes (change_guard.h).
+  std::vector<Fid> ChangedDirectories() const;
+
   // It takes something away and adds nothing: neither an inode, nor a name, nor bytes of a client's.
   bool FreesSpace() const;
 

@@ -77,7 +77,10 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint6
   if (absl::IsNotFound(peek.status())) co_return true;
   CO_RETURN_IF_ERROR(peek.status());
   Layout layout = (*peek)->layout;
+  std::vector<Fid> covering(1, CoveringDirectory(**peek));
   auto blocks = co_await CountBlocks(mds, std::move(layout));
+  ChangeGuard change(mds, 0);
+  CO_RETURN_IF_ERROR(co_await change.Cover(std::move(covering)));
   FidLocks::Guard guard = co_await LockOne(*mds, fid);
   if (mds->data_locks.IsHeld(fid)) co_return false;
   Transaction transaction(*mds->tables);
@@ -90,7 +93,8 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint6
   transaction.Dirty(*inode);
   (*inode)->size = end;
   if (blocks.ok()) (*inode)->blocks = *blocks;
-  TouchModified(*inode, mds->env.clock.Wall());
+  TouchChanged(*inode, mds->env.clock.Wall());
+  if (!change.Covers(transaction.ChangedDirectories())) co_return false;  // it was moved meanwhile
   CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
   co_return true;
 }

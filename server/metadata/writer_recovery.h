@@ -13,6 +13,9 @@
 // first; others stay. So there are notes only of what is being written now, and an eviction looks at those of
 // its session.
 //
+// When these bytes were written is not known, so mtime stays and ctime says that something has changed. They
+// may be a living client's: it says its mtime itself, with the size.
+//
 // Nobody waits for this, but an eviction, and an OST that comes back, for a few seconds. Until an OST that
 // was away at the eviction is back, a file may be shorter than it will be then.
 //

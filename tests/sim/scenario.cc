@@ -52,6 +52,8 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
+  metadata.plant_uncovered = plant == Plant::kUncovered;
+  cluster->client.plant_late_grant = plant == Plant::kLateGrant;
 }
 
 }  // namespace
@@ -71,6 +73,8 @@ const std::map<std::string, Plant>& Plants() {
       {"no_expiry", Plant::kNoExpiry},
       {"keep_intent", Plant::kKeepIntent},
       {"rename_first", Plant::kRenameFirst},
+      {"uncovered", Plant::kUncovered},
+      {"late_grant", Plant::kLateGrant},
   };
   return plants;
 }

@@ -27,6 +27,8 @@ enum class Plant {
   kNoExpiry,
   kKeepIntent,
   kRenameFirst,
+  kUncovered,
+  kLateGrant,
 };
 const std::map<std::string, Plant>& Plants();
 

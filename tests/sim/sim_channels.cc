@@ -8,6 +8,7 @@ namespace nacre::sim {
 namespace {
 
 constexpr Duration kClusterTimeout = 5s;
+constexpr uint64_t kLongestPreemption = 20'000'000;  // ns
 
 Status Lost() { return ErrnoError(ENOTCONN, "the stream to the MDS is lost"); }
 
@@ -44,6 +45,7 @@ class ServerEnd : public MetadataPeer {
   }
 
   std::string name() const override { return connection_->process(kClientSide)->name(); }
+  Network& network() { return connection_->network(); }
 
   void Answer(proto::MetadataReply reply) {
     if (closed_) return;
@@ -59,10 +61,18 @@ class ServerEnd : public MetadataPeer {
   bool closed_ = false;
 };
 
+// A thread that is preempted with a reply in its hands: what others send meanwhile comes before it.
+Task<void> MaybeBePreempted(Network& network) {
+  World& world = network.world();
+  if (!world.random().OneIn(16)) co_return;
+  co_await world.clock().Sleep(Duration(static_cast<int64_t>(world.random().Below(kLongestPreemption))));
+}
+
 Task<void> HandleOne(MetadataHandler* handler, std::shared_ptr<ServerEnd> peer,
                      proto::MetadataRequest request) {
   const uint64_t id = request.id();
   auto reply = co_await handler->Handle(peer, std::move(request));
+  co_await MaybeBePreempted(peer->network());
   reply.set_id(id);
   peer->Answer(std::move(reply));
 }

@@ -76,7 +76,7 @@ TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) {
 
 TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
   // Recovery takes most such writes back with their undo record before anybody can read them.
-  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 60, 300), 0u);
+  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 3720, 200), 0u);
 }
 
 TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall, 1, 150), 0u); }
@@ -97,7 +97,15 @@ TEST_F(Simulation, FindsChangesThatMeetWithoutALock) { EXPECT_NE(FirstToFind(Pla
 TEST_F(Simulation, FindsAnIntentThatIsNotDropped) { EXPECT_NE(FirstToFind(Plant::kKeepIntent, 1, 100), 0u); }
 
 TEST_F(Simulation, FindsAFileThatTakesAnothersPlaceWithoutItsBytes) {
-  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 500, 100), 0u);
+  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 850, 60), 0u);
+}
+
+TEST_F(Simulation, FindsAChangeThatDoesNotWaitForLeases) {
+  EXPECT_NE(FirstToFind(Plant::kUncovered, 1, 40), 0u);
+}
+
+TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
+  EXPECT_NE(FirstToFind(Plant::kLateGrant, 350, 150), 0u);
 }
 
 TEST_F(Simulation, FindsAFullMdtThatDoesNotStart) { EXPECT_NE(FirstToFind(Plant::kNoReserve, 1, 40), 0u); }

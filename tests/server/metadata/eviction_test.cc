@@ -47,8 +47,11 @@ class EvictionTest : public testing::Test {
 TEST_F(EvictionTest, FilesGetTheSizeOfTheirObjects) {
   Fid f = FileOn(1);
   WriteUntold(f, 1, 50000);
+  const WallTime written = FromProto(client_.Getattr(f).attr().attr().mtime());
   ASSERT_TRUE(Gone(harness_.options.session_timeout + 5s));
   EXPECT_EQ(SizeOf(f), 50000u);
+  EXPECT_EQ(FromProto(TestClient(harness_).Getattr(f).attr().attr().mtime()), written)
+      << "nobody knows a newer one";
   EXPECT_TRUE(harness_.osts.grown[1].empty()) << "settled";
 }
 

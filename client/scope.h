@@ -1,0 +1,49 @@
+// READ leases of directories, as the client holds them (proto/metadata.proto, Lease; scopes.cc).
+//
+// A Scope is one such lease from its grant until it is given back. What is learned under it points to it
+// (Inode::covered) and is true as long as it is good: one word ends the trust in all of it, however much it
+// is. Thread-safe.
+//
+// What an answer of the MDS says may be learned under a lease only if nothing has made it untrue on its way:
+//  - another client's change: the MDS has the lease revoked first. So the lease must have been held when the
+//    request was sent, or have come with the answer, and be good still;
+//  - a change of this client's own: none of the inode may have been under way since the request was sent
+//    (Inode::own_changes, changed).
+// Learning is what is noted of that before the request is sent.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace nacre::client {
+
+class Scope {
+ public:
+  // `since`: when it was taken over, as Core::events_ counts.
+  Scope(Fid of, uint64_t lease_id, uint64_t event) : directory(of), lease(lease_id), since(event) {}
+
+  const Fid directory;
+  const uint64_t lease;
+  const uint64_t since;
+
+  bool good() const { return good_.load(std::memory_order_acquire); }
+  void End() { good_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> good_{true};
+};
+
+using ScopePtr = std::shared_ptr<Scope>;
+
+struct Learning {
+  uint64_t event = 0;             // Core::events_ when the request was sent
+  uint64_t held = 0;              // Core::times_held_ then: a Reclaim that does not name a lease ends it
+  std::vector<uint64_t> granted;  // leases that came with the answer
+  std::shared_ptr<void> present;  // Core::given_up_ is kept as long as one of these is
+};
+
+}  // namespace nacre::client

@@ -1,0 +1,245 @@
+// READ leases of directories: asking for them, learning under them, and giving them back. With several
+// clients, none of which has the filesystem lease, they are what lets a client answer without the MDS.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/core.h"
+#include "common/log.h"
+#include "rpc/mutation.h"
+
+namespace nacre::client {
+namespace {
+
+void AddParent(const Fid& parent, const std::string& name,
+               std::vector<std::pair<Fid, std::string>>* entries) {
+  entries->emplace_back(parent, name);
+}
+
+// The entries that the mutation changes.
+std::vector<std::pair<Fid, std::string>> EntriesOf(const proto::MetadataRequest& request) {
+  std::vector<std::pair<Fid, std::string>> entries;
+  if (request.has_mknod()) AddParent(FromProto(request.mknod().parent()), request.mknod().name(), &entries);
+  if (request.has_create())
+    AddParent(FromProto(request.create().parent()), request.create().name(), &entries);
+  if (request.has_unlink())
+    AddParent(FromProto(request.unlink().parent()), request.unlink().name(), &entries);
+  if (request.has_link()) AddParent(FromProto(request.link().parent()), request.link().name(), &entries);
+  if (request.has_rename()) {
+    AddParent(FromProto(request.rename().parent()), request.rename().name(), &entries);
+    AddParent(FromProto(request.rename().new_parent()), request.rename().new_name(), &entries);
+  }
+  return entries;
+}
+
+// The inode that the mutation names by itself; none: it names an entry.
+Fid InodeOf(const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kSetattr:
+      return FromProto(request.setattr().fid());
+    case proto::MetadataRequest::kLink:
+      return FromProto(request.link().fid());
+    case proto::MetadataRequest::kOpen:
+      return FromProto(request.open().fid());
+    case proto::MetadataRequest::kUpdateSize:
+      return FromProto(request.update_size().fid());
+    case proto::MetadataRequest::kWriteInline:
+      return FromProto(request.write_inline().fid());
+    case proto::MetadataRequest::kMoveOut:
+      return FromProto(request.move_out().fid());
+    case proto::MetadataRequest::kAppend:
+      return FromProto(request.append().fid());
+    case proto::MetadataRequest::kSetXattr:
+      return FromProto(request.set_xattr().fid());
+    case proto::MetadataRequest::kRemoveXattr:
+      return FromProto(request.remove_xattr().fid());
+    case proto::MetadataRequest::kSetLayout:
+      return FromProto(request.set_layout().fid());
+    default:
+      return {};
+  }
+}
+
+// What the answer says has changed beside.
+std::vector<Fid> ChangedBy(const proto::MetadataReply& reply) {
+  std::vector<Fid> changed;
+  if (reply.has_entry()) {
+    changed = {FromProto(reply.entry().attr().fid()), FromProto(reply.entry().replaced().fid())};
+  } else if (reply.has_attr()) {
+    changed = {FromProto(reply.attr().attr().fid())};
+  }
+  std::erase(changed, Fid{});
+  return changed;
+}
+
+}  // namespace
+
+// --- trust ---
+
+bool Core::Trusts(const Inode& inode) const {
+  return inode.attr_known && (cached() || (inode.IsCovered() && LeasesGood()));
+}
+
+bool Core::TrustsNames(const Inode& directory) const {
+  return cached() || (directory.scope != nullptr && directory.scope->good() && LeasesGood());
+}
+
+bool Core::WantsScopes() const { return options_.caching && !cached(); }
+
+// --- learning ---
+
+Learning Core::BeginLearning() {
+  ++learners_;
+  Learning learning;
+  learning.event = ++events_;
+  learning.held = times_held_;
+  learning.present = std::shared_ptr<void>(this, [](Core* core) { core->EndLearning(); });
+  return learning;
+}
+
+// No grant of a lease that was given up can be on its way any more.
+void Core::EndLearning() {
+  if (--learners_ > 0) return;
+  std::lock_guard lock(mutex_);
+  if (learners_ == 0) given_up_.clear();
+}
+
+// The lease of the directory under which the answer may be learned: it was held when the request was sent, or
+// came with the answer. (A request that was sent after another one may be carried out before it.)
+ScopePtr Core::ScopeFor(const Learning& learning, const Fid& directory) {
+  InodePtr inode = directory ? inodes_->Find(directory) : nullptr;
+  if (inode == nullptr) return nullptr;
+  std::lock_guard lock(inode->mutex);
+  const ScopePtr& scope = inode->scope;
+  if (scope == nullptr || !scope->good()) return nullptr;
+  const bool came =
+      std::find(learning.granted.begin(), learning.granted.end(), scope->lease) != learning.granted.end();
+  return came || scope->since <= learning.event ? scope : nullptr;
+}
+
+// Takes over the leases that came with an answer. Those that are held already are not told again.
+void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
+  if (reply.directory_leases().empty()) return;
+  for (const proto::Lease& lease : reply.directory_leases()) {
+    InodePtr directory = inodes_->Get(FromProto(lease.resource()));
+    learning->granted.push_back(lease.id());
+    inodes_->KeepScope(lease.id());
+    std::lock_guard lock(mutex_);
+    // It may have been revoked before it came, or be on its way back; or a Reclaim that did not name it has
+    // ended it.
+    std::lock_guard inode_lock(directory->mutex);
+    const bool gone = given_up_.contains(lease.id()) && !options_.plant_late_grant;
+    if (gone || times_held_ != learning->held) continue;
+    if (directory->scope != nullptr && directory->scope->lease == lease.id()) continue;
+    if (directory->scope != nullptr) directory->scope->End();
+    directory->scope = std::make_shared<Scope>(directory->fid, lease.id(), ++events_);
+    directory->names.Forget();  // what was known before may be out of date
+    directory->covered.reset();
+  }
+  ReturnDroppedScopes();
+}
+
+// The attributes are true as long as the lease that covers them is good.
+void Core::Cover(const Learning& learning, Inode& inode, const proto::Attr& learned) {
+  const bool directory = S_ISDIR(learned.mode());
+  const Fid of = directory ? inode.fid : (learned.nlink() == 1 ? FromProto(learned.parent()) : Fid{});
+  ScopePtr scope = ScopeFor(learning, of);
+  if (scope == nullptr) return;
+  std::lock_guard lock(inode.mutex);
+  if (inode.own_changes > 0 || inode.changed > learning.event) return;
+  if (inode.attr_known && inode.attr.change() == learned.change()) inode.covered = std::move(scope);
+}
+
+// --- changes of this client's own, which the MDS carries out ---
+
+// From before the request is sent until its answer is here: what it touches is not learned meanwhile, and has
+// to be asked for afterwards.
+class Core::OwnChange {
+ public:
+  OwnChange(Core& core, const proto::MetadataRequest& request) : core_(core) {
+    if (Fid fid = InodeOf(request)) Begin(fid);
+    for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
+  }
+  OwnChange(const OwnChange&) = delete;
+  OwnChange& operator=(const OwnChange&) = delete;
+
+  ~OwnChange() {
+    for (const auto& [directory, name] : names_) {
+      std::lock_guard lock(directory->mutex);
+      directory->names.Distrust(name);
+    }
+    const uint64_t event = ++core_.events_;
+    for (const InodePtr& inode : inodes_) {
+      std::lock_guard lock(inode->mutex);
+      --inode->own_changes;
+      ++inode->version;
+      --inode->changing;
+      inode->changed = event;
+      inode->covered.reset();
+    }
+  }
+
+  void Answered(const proto::MetadataReply& reply) {
+    for (const Fid& fid : ChangedBy(reply)) Begin(fid);
+  }
+
+ private:
+  InodePtr Begin(const Fid& fid) {
+    InodePtr inode = core_.inodes_->Get(fid);
+    inodes_.push_back(inode);
+    std::lock_guard lock(inode->mutex);
+    ++inode->own_changes;
+    ++inode->version;
+    ++inode->changing;
+    return inode;
+  }
+
+  Core& core_;
+  std::vector<InodePtr> inodes_;
+  std::vector<std::pair<InodePtr, std::string>> names_;
+};
+
+Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
+  OwnChange change(*this, request);
+  if (!queue_->Idle()) co_await queue_->Drain();
+  Reply reply = co_await session_->Call(epoch, std::move(request));
+  if (reply.ok()) change.Answered(*reply);
+  co_return reply;
+}
+
+// --- giving back ---
+
+// All of them: what was learned under them need not be true any more, or nobody asks for it.
+void Core::EndScopes() {
+  std::vector<std::pair<InodePtr, uint64_t>> ended;
+  for (const InodePtr& inode : inodes_->All()) {
+    std::lock_guard lock(inode->mutex);
+    inode->covered.reset();
+    if (inode->scope == nullptr) continue;
+    ended.emplace_back(inode, inode->scope->lease);
+    std::exchange(inode->scope, nullptr)->End();
+    inode->leaving.push_back(ended.back().second);
+  }
+  for (auto& [directory, lease] : ended) {
+    {
+      std::lock_guard lock(mutex_);
+      given_up_.insert(lease);
+    }
+    Background(ReturnRead(epoch_, std::move(directory), lease));
+  }
+  ReturnDroppedScopes();
+}
+
+// Those of directories that were let go for want of memory.
+void Core::ReturnDroppedScopes() {
+  for (uint64_t lease : inodes_->TakeDroppedScopes()) {
+    {
+      std::lock_guard lock(mutex_);
+      given_up_.insert(lease);
+    }
+    Background(ReturnRead(epoch_, nullptr, lease));
+  }
+}
+
+}  // namespace nacre::client

@@ -1,0 +1,140 @@
+#include "server/metadata/change_guard.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "rpc/convert.h"
+#include "server/metadata/mds.h"
+#include "server/metadata/recall.h"
+
+namespace nacre::mds {
+namespace {
+
+// After a lease had to be revoked, the directory is left without for so long: where several change and look
+// at the same directory, a request to the MDS costs each of them less than a revocation.
+constexpr Duration kQuiet = std::chrono::seconds(5);
+
+void AddCoveringOf(Mds& mds, const Fid& fid, std::vector<Fid>* directories) {
+  auto inode = mds.tables->GetInode(fid);
+  if (inode.ok()) directories->push_back(CoveringDirectory(**inode));
+}
+
+// A directory that an entry means: its own attributes change when the entry does.
+void AddDirectoryNamed(Mds& mds, const Fid& parent, const std::string& name, std::vector<Fid>* directories) {
+  auto entry = mds.tables->FindEntry(parent, name);
+  if (entry.ok() && entry->type == DT_DIR) directories->push_back(entry->fid);
+}
+
+}  // namespace
+
+Fid CoveringDirectory(const Inode& inode) {
+  if (S_ISDIR(inode.mode)) return inode.fid;
+  return inode.nlink == 1 ? inode.parent : Fid{};
+}
+
+std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& request) {
+  std::vector<Fid> changed;
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kMknod:
+      changed.push_back(FromProto(request.mknod().parent()));
+      break;
+    case proto::MetadataRequest::kCreate:
+      changed.push_back(FromProto(request.create().parent()));
+      break;
+    case proto::MetadataRequest::kUnlink: {
+      const Fid parent = FromProto(request.unlink().parent());
+      changed.push_back(parent);
+      if (request.unlink().directory()) AddDirectoryNamed(mds, parent, request.unlink().name(), &changed);
+      break;
+    }
+    case proto::MetadataRequest::kRename: {
+      const proto::Rename& rename = request.rename();
+      const Fid from = FromProto(rename.parent()), to = FromProto(rename.new_parent());
+      changed = {from, to};
+      AddDirectoryNamed(mds, from, rename.name(), &changed);
+      AddDirectoryNamed(mds, to, rename.new_name(), &changed);
+      break;
+    }
+    case proto::MetadataRequest::kLink:
+      changed.push_back(FromProto(request.link().parent()));
+      AddCoveringOf(mds, FromProto(request.link().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kSetattr:
+      AddCoveringOf(mds, FromProto(request.setattr().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kOpen:
+      AddCoveringOf(mds, FromProto(request.open().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kUpdateSize:
+      AddCoveringOf(mds, FromProto(request.update_size().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kWriteInline:
+      AddCoveringOf(mds, FromProto(request.write_inline().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kMoveOut:
+      AddCoveringOf(mds, FromProto(request.move_out().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kAppend:
+      AddCoveringOf(mds, FromProto(request.append().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kSetXattr:
+      AddCoveringOf(mds, FromProto(request.set_xattr().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kRemoveXattr:
+      AddCoveringOf(mds, FromProto(request.remove_xattr().fid()), &changed);
+      break;
+    case proto::MetadataRequest::kSetLayout:
+      AddCoveringOf(mds, FromProto(request.set_layout().fid()), &changed);
+      break;
+    default:
+      break;  // the commit says what is missing
+  }
+  return changed;
+}
+
+ChangeGuard::ChangeGuard(MdsPtr mds, SessionId changer) : mds_(std::move(mds)), changer_(changer) {}
+
+ChangeGuard::~ChangeGuard() {
+  for (const Fid& directory : covered_) mds_->leases.EndChange(directory);
+}
+
+bool ChangeGuard::Covers(const std::vector<Fid>& directories) {
+  for (const Fid& directory : directories) {
+    if (!directory || std::find(covered_.begin(), covered_.end(), directory) != covered_.end()) continue;
+    missing_.push_back(directory);
+  }
+  return missing_.empty();
+}
+
+Task<Status> ChangeGuard::Cover(std::vector<Fid> directories) {
+  if (Covers(directories)) co_return OkStatus();
+  co_return co_await CoverMissing();
+}
+
+Task<Status> ChangeGuard::CoverMissing() {
+  std::vector<LeaseGrant> held;
+  for (const Fid& directory : std::exchange(missing_, {})) {
+    if (std::find(covered_.begin(), covered_.end(), directory) != covered_.end()) continue;
+    mds_->leases.BeginChange(directory);
+    covered_.push_back(directory);
+    if (mds_->options.plant_uncovered) continue;
+    std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(directory, changer_, proto::LEASE_WRITE);
+    if (!conflicts.empty()) mds_->leases.GrantNoneUntil(directory, mds_->env.clock.Now() + kQuiet);
+    held.insert(held.end(), conflicts.begin(), conflicts.end());
+  }
+  if (changer_ != 0 && mds_->Recovering() && mds_->sessions.Count() > 1) {
+    std::optional<Session::Wait> wait;
+    if (SessionPtr session = mds_->sessions.Find(changer_)) wait.emplace(std::move(session));
+    co_await mds_->sessions.recovery().Wait();
+  } else if (held.empty()) {
+    co_return OkStatus();
+  }
+  co_return co_await RecallAll(mds_, changer_, covered_);
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,59 @@
+// The right to change what READ leases of directories cover (proto/metadata.proto, Lease).
+//
+// Who changes an inode or an entry covers the directories first whose leases cover it: from then on nobody is
+// granted a lease of them, and those that other sessions hold are revoked and released before Cover returns.
+// So nobody answers out of a cache what the change makes untrue, from before its commit until the guard goes;
+// whoever is granted a lease after that sees the change.
+//
+// Which directories these are is looked up before the change takes its locks, for no lock is held while
+// clients are waited for. A rename may come in between. So the commit looks again (Op::Commit): if something
+// is not covered, nothing is committed, and the operation begins again with that covered, too (Guarded).
+//
+// Belongs to one operation. Must not outlive the Mds.
+#pragma once
+
+#include <absl/functional/function_ref.h>
+
+#include <vector>
+
+#include "common/ids.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/metadata.pb.h"
+#include "server/metadata/records.h"
+
+namespace nacre::mds {
+
+struct Mds;
+
+// The directory whose lease covers the inode; none covers a file with several links, or without any.
+Fid CoveringDirectory(const Inode& inode);
+// Those of everything that the mutation will change, as things are now.
+std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& request);
+
+class ChangeGuard {
+ public:
+  // `changer`: the session whose own leases stay; 0: the server changes something by itself.
+  ChangeGuard(std::shared_ptr<Mds> mds, SessionId changer);
+  ~ChangeGuard();
+  ChangeGuard(const ChangeGuard&) = delete;
+  ChangeGuard& operator=(const ChangeGuard&) = delete;
+
+  // Waits for holders, in bounded time (revocation_deadline.h). A session's change also waits for the end of
+  // recovery: who is not back yet may hold a lease. The server's own changes do not, for recovery waits for
+  // some of them: sizes that clients knew before the restart, or of writers that are evicted together with
+  // everybody who is not back (writer_recovery.h). Fails only when the server is stopping.
+  Task<Status> Cover(std::vector<Fid> directories);
+
+  // Whether all of these are covered. Notes those that are not, for CoverMissing.
+  bool Covers(const std::vector<Fid>& directories);
+  bool lacks() const { return !missing_.empty(); }
+  Task<Status> CoverMissing();
+
+ private:
+  const std::shared_ptr<Mds> mds_;
+  const SessionId changer_;
+  std::vector<Fid> covered_, missing_;
+};
+
+}  // namespace nacre::mds

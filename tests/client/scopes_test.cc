@@ -1,0 +1,125 @@
+// READ leases of directories: what two clients that look at the same tree ask the MDS for, and that neither
+// ever sees what the other has changed since as it was.
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Scopes : public testing::Test {
+ protected:
+  Scopes() : harness_(), a_(harness_.Mount()), b_(harness_.Mount()) {
+    directory_ = b_->Mkdir("d");
+    HandlePtr file = b_->Create("f", O_RDWR, directory_);
+    b_->Write(file, 0, "first");
+    EXPECT_TRUE(b_->Close(file).ok());
+    harness_.world.RunUntil([] { return false; }, 7s);  // a directory that was just changed has no leases
+  }
+
+  // As a kernel that keeps nothing: each component, and the attributes of each.
+  uint64_t StatTree() {
+    (void)a_->Stat(kRootFid);
+    (void)a_->Lookup("d");
+    (void)a_->Stat(directory_);
+    return a_->Lookup("f", directory_)->attr.size();
+  }
+
+  int Asked(const std::function<void()>& what) {
+    const int before = a_->total();
+    what();
+    return a_->total() - before;
+  }
+
+  Harness harness_;
+  std::unique_ptr<Mounted> a_, b_;
+  Fid directory_;
+};
+
+TEST_F(Scopes, ATreeIsAskedForOnce) {
+  EXPECT_EQ(StatTree(), 5u);
+  (void)StatTree();
+  EXPECT_EQ(Asked([&] { EXPECT_EQ(StatTree(), 5u); }), 0);
+}
+
+TEST_F(Scopes, ANameThatIsNotThereIsAskedForOnce) {
+  (void)StatTree();
+  EXPECT_FALSE(a_->Lookup("g", directory_).ok());
+  EXPECT_EQ(Asked([&] { EXPECT_THAT(a_->Lookup("g", directory_).status(), HasErrno(ENOENT)); }), 0);
+  ASSERT_NE(b_->Create("g", O_RDWR, directory_), nullptr);
+  EXPECT_TRUE(a_->Lookup("g", directory_).ok());
+}
+
+TEST_F(Scopes, ADirectoryIsListedOnce) {
+  (void)a_->List(directory_);
+  (void)StatTree();
+  (void)a_->List(directory_);
+  std::vector<std::string> names;
+  const int asked = Asked([&] { names = a_->List(directory_); });
+  EXPECT_EQ(names, std::vector<std::string>{"f"});
+  EXPECT_LE(asked, 2) << "open and close";
+  EXPECT_EQ(a_->requests["readdir"], 2);
+}
+
+TEST_F(Scopes, AChangeOfTheOtherIsSeenAtOnce) {
+  (void)StatTree();
+  (void)StatTree();
+  HandlePtr file = b_->OpenName("f", O_RDWR, directory_);
+  b_->Write(file, 5, " second");
+  EXPECT_EQ(StatTree(), 12u);
+}
+
+TEST_F(Scopes, OnesOwnChangeIsSeenAtOnce) {
+  (void)StatTree();
+  HandlePtr file = a_->OpenName("f", O_RDWR, directory_);
+  a_->Write(file, 5, " and more");
+  EXPECT_EQ(StatTree(), 14u);
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, directory_, "f")).ok());
+  EXPECT_FALSE(a_->Lookup("f", directory_).ok());
+}
+
+// libnacre's reads and those of a mount beside others: what the file's content is, is asked for once.
+TEST_F(Scopes, AReadAsksTheMdsForNothing) {
+  (void)StatTree();
+  (void)StatTree();
+  HandlePtr file = a_->OpenName("f", O_RDONLY, directory_);
+  EXPECT_EQ(a_->Read(file, 0, 10), "first");
+  EXPECT_EQ(Asked([&] { EXPECT_EQ(a_->Read(file, 0, 10), "first"); }), 0);
+  HandlePtr other = b_->OpenName("f", O_RDWR, directory_);
+  b_->Write(other, 0, "FIRST");
+  EXPECT_EQ(a_->Read(file, 0, 10), "FIRST");
+}
+
+TEST_F(Scopes, AFileThatIsMovedIsCoveredByWhereItIs) {
+  const Fid other = b_->Mkdir("e");
+  harness_.world.RunUntil([] { return false; }, 7s);
+  (void)StatTree();
+  const Fid file = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  ASSERT_TRUE(b_->Await(b_->fs().Rename(b_->caller, directory_, "f", other, "f", 0)).ok());
+  (void)a_->Lookup("e");
+  (void)a_->Lookup("f", other);
+  (void)a_->Stat(file);
+  HandlePtr handle = b_->OpenName("f", O_RDWR, other);
+  b_->Write(handle, 5, "!");
+  EXPECT_EQ(a_->Stat(file).size(), 6u);
+}
+
+// The lease of a directory that had to be forgotten goes back, and does not take a newer one with it.
+TEST_F(Scopes, WhatWasForgottenForWantOfMemoryIsAskedForAgain) {
+  Options small;
+  small.known_bytes = 64 << 10;
+  std::unique_ptr<Mounted> c = harness_.Mount(small);
+  for (int round = 0; round < 3; ++round) {
+    (void)c->Lookup("d");
+    (void)c->Lookup("f", directory_);
+    for (int i = 0; i < 300; ++i) (void)c->Lookup(absl::StrCat("none", i), directory_);
+    (void)c->Stat(directory_);
+    EXPECT_EQ(c->Lookup("f", directory_)->attr.size(), 5u);
+  }
+  HandlePtr file = b_->OpenName("f", O_RDWR, directory_);
+  b_->Write(file, 5, " second");
+  EXPECT_EQ(c->Lookup("f", directory_)->attr.size(), 12u);
+}
+
+}  // namespace
+}  // namespace nacre::client
