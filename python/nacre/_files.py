@@ -411,15 +411,15 @@ class File(_Owned):
         return readv([self.extent(memory, offset) for memory, offset in extents], timeout=timeout, check=check)
 
     def write(
-        self, memory: Any, offset: int = 0, length: Optional[int] = None, *, memory_offset: int = 0
+        self, memory: Any, offset: int = 0, length: Optional[int] = None, *, memory_offset: int = 0, settle: bool = True
     ) -> int:
         """Writes all of the memory's bytes (or `length` from `memory_offset`) at `offset`; returns how many.
 
         Opened with "a", the offset counts for nothing: they go to the end. Memory of a GPU is written from when the
-        work that its owner has queued on the current stream is over. What has returned is seen by every later read on
-        every mount; `sync` makes it durable.
+        work that its owner has queued on the current stream is over (settle=False: the caller has seen to it). What has
+        returned is seen by every later read on every mount; `sync` makes it durable.
         """
-        buffers = _Buffers(True)
+        buffers = _Buffers(settle)
         buffer = buffers.get(self.client, memory, False)
         if buffer is None:
             self._its()

@@ -23,6 +23,10 @@ from typing import Any, Callable, Optional
 from . import _cuda, errors
 
 
+def _nothing() -> None:
+    pass
+
+
 class Memory:
     """A run of bytes at an address.
 
@@ -30,7 +34,7 @@ class Memory:
     host. Thread-safe, as nothing of it changes until `release`.
     """
 
-    __slots__ = ("address", "size", "readonly", "gpu", "what", "_keep", "_release", "_settle")
+    __slots__ = ("address", "size", "readonly", "gpu", "what", "_keep", "_release", "_order")
 
     def __init__(
         self,
@@ -42,15 +46,20 @@ class Memory:
         what: str,
         keep: Any,
         release: Optional[Callable[[], None]] = None,
-        settle: Optional[Callable[[], None]] = None,
+        order: Optional[Callable[[], Callable[[], None]]] = None,
     ) -> None:
         self.address, self.size, self.readonly, self.gpu, self.what = address, size, readonly, gpu, what
-        self._keep, self._release, self._settle = keep, release, settle
+        self._keep, self._release, self._order = keep, release, order
+
+    def order(self) -> Callable[[], None]:
+        """What waits until the GPU has done what is queued for this memory now, in this thread's current stream.
+
+        It may be called in another thread, whose current stream is another one.
+        """
+        return _nothing if self._order is None else self._order()
 
     def settle(self) -> None:
-        """Waits until the GPU has done what its owner had queued for this memory before."""
-        if self._settle is not None:
-            self._settle()
+        self.order()()
 
     def release(self) -> None:
         """Lets go of the object. A second call does nothing."""
@@ -78,10 +87,6 @@ def _not_contiguous(what: str) -> errors.UnusableMemory:
 # --- torch ---
 
 
-def _settle_torch(torch: Any, device: Any) -> Callable[[], None]:
-    return lambda: torch.cuda.current_stream(device).synchronize()
-
-
 def _from_torch(torch: Any, tensor: Any) -> Memory:
     kind = tensor.device.type
     what = f"a torch tensor of {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
@@ -101,7 +106,7 @@ def _from_torch(torch: Any, tensor: Any) -> Memory:
         gpu=tensor.device.index if kind == "cuda" else None,
         what=what + (", which requires grad (detach() it)," if tensor.requires_grad else ""),
         keep=tensor,
-        settle=_settle_torch(torch, tensor.device) if kind == "cuda" else None,
+        order=(lambda: torch.cuda.current_stream(tensor.device).synchronize) if kind == "cuda" else None,
     )
 
 
@@ -146,9 +151,9 @@ def _from_cuda_array(thing: Any, interface: Any) -> Memory:
         raise errors.unusable(errno.EINVAL, f"{what} has a mask, which is not written anywhere")
     if not _is_contiguous(shape, interface.get("strides"), item):
         raise _not_contiguous(what)
-    stream = interface.get("stream")
-    gpu = getattr(getattr(thing, "device", None), "id", 0)
-    gpu = gpu if isinstance(gpu, int) else 0
+    # Version 2 of the interface has no stream: then it is CUDA's legacy default one, which orders all but few others.
+    stream = interface.get("stream", _cuda.LEGACY_STREAM)
+    gpu = _cuda.gpu_of(address) if address else None
     return Memory(
         address or 0,
         _bytes_of(shape, item),
@@ -156,7 +161,7 @@ def _from_cuda_array(thing: Any, interface: Any) -> Memory:
         gpu=gpu,
         what=what,
         keep=thing,
-        settle=None if stream is None else lambda: _cuda.synchronize(stream, gpu),
+        order=None if stream is None or gpu is None else lambda: functools.partial(_cuda.synchronize, stream, gpu),
     )
 
 
@@ -193,7 +198,7 @@ def _from_dlpack(thing: Any) -> Memory:
         raise errors.unusable(errno.ENOTSUP, f"{what} lies in memory of {named}: only memory of the CPU and of CUDA's GPUs can be used")
     on_device = kind in (_DL_CUDA, _DL_CUDA_MANAGED)
     # The producer orders its work before CUDA's legacy default stream, which is then waited for.
-    capsule = thing.__dlpack__(stream=1) if on_device else thing.__dlpack__()
+    capsule = thing.__dlpack__(stream=_cuda.LEGACY_STREAM) if on_device else thing.__dlpack__()
     # The capsule is not consumed: it stays with this Memory, and its own destructor gives the tensor back.
     tensor = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
@@ -213,7 +218,7 @@ def _from_dlpack(thing: Any) -> Memory:
         gpu=gpu if on_device else None,
         what=what,
         keep=(thing, capsule),
-        settle=(lambda: _cuda.synchronize(1, gpu)) if on_device else None,
+        order=(lambda: functools.partial(_cuda.synchronize, _cuda.LEGACY_STREAM, gpu)) if on_device else None,
     )
 
 
@@ -264,6 +269,8 @@ def _from_buffer(thing: Any, view: memoryview) -> Memory:
 
 def memory_of(thing: Any) -> Memory:
     """The memory of an object. UnusableMemory says why it cannot be used; TypeError: it has none at all."""
+    if isinstance(thing, Memory):
+        return thing
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(thing, getattr(torch, "Tensor", ())):
         return _from_torch(torch, thing)

@@ -49,14 +49,13 @@ def _runs(file: File, parts: Iterable[Part]) -> Iterator[Any]:
     for part in parts:
         found = memory_of(part.memory)
         size = found.size
-        found.release()
+        found.settle()  # in this thread, whose current stream the caller's is
         if size == 0:
             continue
         if size <= _WRITE_PART:
-            yield (part.memory, part.offset, size, 0, None)
+            yield (found, part.offset, size, 0, None)
             continue
-        buffer = file.client.register(part.memory)
-        buffer._memory.settle()
+        buffer = file.client.register(found)
         for begin in range(0, size, _WRITE_PART):
             yield (buffer, part.offset + begin, min(_WRITE_PART, size - begin), begin, buffer)
 
@@ -70,7 +69,7 @@ def write_all(file: File, parts: Sequence[Part]) -> None:
             for memory, offset, length, begin, buffer in _runs(file, parts):
                 if buffer is not None and (not buffers or buffers[-1] is not buffer):
                     buffers.append(buffer)
-                futures.append(pool.submit(file.write, memory, offset, length, memory_offset=begin))
+                futures.append(pool.submit(file.write, memory, offset, length, memory_offset=begin, settle=False))
             for future in futures:
                 future.result()
         finally:

@@ -20,7 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from . import _files
-from ._files import Client, Extent, File, Path
+from ._files import Buffer, Client, Extent, File, Path
+from ._memory import memory_of
 from ._reads import Read, Result
 
 __all__ = ["File", "AsyncFile", "open", "readv", "wait"]
@@ -126,7 +127,16 @@ class AsyncFile:
         return await readv([self.file.extent(memory, offset) for memory, offset in extents], timeout=timeout, check=check)
 
     async def write(self, memory: Any, offset: int = 0, length: Optional[int] = None, *, memory_offset: int = 0) -> int:
-        return await _run(self.file.write, memory, offset, length, memory_offset=memory_offset)
+        # The current stream is this thread's.
+        found = memory._memory if isinstance(memory, Buffer) else memory_of(memory)
+        settled = found.order()
+        source = memory if isinstance(memory, Buffer) else found
+
+        def write() -> int:
+            settled()
+            return self.file.write(source, offset, length, memory_offset=memory_offset, settle=False)
+
+        return await _run(write)
 
     async def sync(self) -> None:
         await _run(self.file.sync)

@@ -170,6 +170,32 @@ def waits_for_what_is_queued(directory):
             assert torch.equal(new.cpu(), content)
 
 
+def writes_come_after_what_is_queued(directory):
+    """On the caller's current stream, whichever threads write."""
+    import asyncio
+
+    async def write(tensor):
+        async with await nacre.aio.open(directory + "/w", "wb") as file:
+            await file.write(tensor)
+
+    stream = torch.cuda.Stream()
+    for number, way in enumerate(("write", "aio", "save_file") * 2):
+        with torch.cuda.stream(stream):
+            busy = torch.randn(4096, 4096, device="cuda")
+            tensor = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+            for _ in range(20):
+                busy = busy @ busy
+            tensor.fill_(number + 1)
+            if way == "write":
+                with nacre.open(directory + "/w", "wb") as file:
+                    file.write(tensor)
+            elif way == "aio":
+                asyncio.run(write(tensor))
+            else:
+                safetensors.save_file({"x": tensor}, directory + "/w")
+        assert file_bytes(directory + "/w")[-1 << 20 :] == bytes([number + 1]) * (1 << 20), way
+
+
 def reads_in_the_order_of_a_stream(directory):
     content = made(directory + "/x", 16 << 20)
     with nacre.open(directory + "/x") as file:
@@ -470,6 +496,7 @@ CHECKS = [
     writes_from_tensors,
     refuses_in_words,
     waits_for_what_is_queued,
+    writes_come_after_what_is_queued,
     reads_in_the_order_of_a_stream,
     takes_dlpack_and_the_cuda_array_interface,
     keeps_a_dropped_tensor,

@@ -1,10 +1,13 @@
 """Memory of a GPU, with the driver that needs none: its memory kills the CPU that touches it."""
 
+import asyncio
 import ctypes
 import os
 import unittest
 
 import nacre
+import nacre.aio
+from nacre._memory import memory_of
 
 from .support import CudaArray, GpuMemory, OnMount, needs_gpu
 
@@ -69,13 +72,34 @@ class GpuMemoryTest(OnMount):
                 with nacre.open(self.path("new"), "wb") as file:
                     file.write(buffer)
 
+    def test_a_cuda_array(self):
+        memory = GpuMemory(4096)
+        found = memory_of(CudaArray(memory, 16, (2, 5), "<f4"))
+        self.assertEqual((found.address, found.size, found.gpu), (memory.address + 16, 40, 0))
+        self.assertEqual(memory_of(CudaArray(memory, 0, (2, 1, 5), "<f4", strides=(20, 999, 4))).size, 40)
+        self.assertEqual(memory_of(CudaArray(memory, 0, (0, 5), "<f4", strides=(1, 1))).size, 0)
+        with self.assertRaisesRegex(nacre.UnusableMemory, "read-only"):
+            memory_of(CudaArray(memory, readonly=True)).require_writable()
+
+    def test_writes_of_asyncio_come_after_what_is_queued(self):
+        memory = GpuMemory(300_000)
+        stream = memory.stream()
+
+        async def work():
+            async with await nacre.aio.open(self.path("new"), "wb") as file:
+                memory.fill_in_stream(0x11, stream)
+                await file.write(CudaArray(memory, stream=stream))
+
+        asyncio.run(work())
+        self.assertEqual(self.content("new"), b"\x11" * 300_000)
+
     def test_memory_of_the_host_that_says_otherwise_is_refused(self):
         class Claim:
             size = 100
             held = bytearray(100)
 
         Claim.address = ctypes.addressof(ctypes.c_char.from_buffer(Claim.held))
-        with self.assertRaisesRegex(nacre.UnusableMemory, "is said to be in memory of GPU 0"):
+        with self.assertRaisesRegex(nacre.UnusableMemory, "is said to be in memory of a GPU"):
             self.file.read_into(CudaArray(Claim))
         self.assertEqual(Claim.held, bytes(100))
 

@@ -79,12 +79,6 @@ class MemoryTest(unittest.TestCase):
         gc.collect()
         self.assertIsNone(gone())
 
-    def test_a_cuda_array(self):
-        memory = memory_of(CudaArray(FakeMemory, 16, (2, 5), "<f4"))
-        self.assertEqual((memory.address, memory.size, memory.gpu), (FakeMemory.address + 16, 40, 0))
-        self.assertEqual(memory_of(CudaArray(FakeMemory, 0, (2, 1, 5), "<f4", strides=(20, 999, 4))).size, 40)
-        self.assertEqual(memory_of(CudaArray(FakeMemory, 0, (0, 5), "<f4", strides=(1, 1))).size, 0)
-
     def test_what_is_not_contiguous_is_refused(self):
         self.refused(np.zeros((4, 4))[:, 1], "not contiguous")
         self.refused(np.zeros((4, 4)).T[:, 1:], "not contiguous")
@@ -94,7 +88,7 @@ class MemoryTest(unittest.TestCase):
     def test_what_is_read_only_is_refused_as_a_target(self):
         fixed = np.zeros(4)
         fixed.flags.writeable = False
-        for thing in (b"abc", memoryview(b"abc"), fixed, CudaArray(FakeMemory, readonly=True)):
+        for thing in (b"abc", memoryview(b"abc"), fixed):
             self.refused(thing, "read-only")
 
     def test_other_devices_are_refused(self):
