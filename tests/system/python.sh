@@ -14,14 +14,16 @@ export PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=error::ResourceWarning
 server=$(cluster_pids | head -n 1)
 [[ -n $server ]] || fail "no process serves $mount"
 
-# tests_of MODULE…: all of them run, none is skipped.
+# tests_of MODULE…: all of them run, none is skipped but for PyTorch, which is or is not there.
 tests_of() {
   (cd "$package" && NACRE_TEST_DIR=$here NACRE_TEST_SERVER_PID=$server $python -X dev -m unittest "$@" -v) >"$work/said" 2>&1 || {
     kill -CONT "$server"
     grep -v ' E libnacre ' "$work/said"
     return 1
   }
-  fails grep -E '\.\.\. skipped' "$work/said"
+  grep -E '\.\.\. skipped' "$work/said" | grep -v 'PyTorch is' >"$work/skipped" || return 0
+  cat "$work/skipped"
+  return 1
 }
 
 examples() {
