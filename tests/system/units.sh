@@ -108,4 +108,17 @@ step "clients: bounded stop, spared by the OOM killer, mountpoint made" client_i
 step "the package's removal stops mounts before servers" removal_stops_mounts_first
 step "the package is made" makes_package
 step "the package starts nothing" starts_nothing
+# The Python package has its modules, all of them and nothing else, and wants the libnacre that it was made with.
+has_python_package() {
+  local deb version
+  deb=$(echo "$work"/package/python3-nacre_*_all.deb)
+  version=$(dpkg-deb --field "$work/nacre.deb" Version)
+  dpkg-deb --field "$deb" Depends | grep -qF "nacre (= $version)"
+  diff <(dpkg-deb --contents "$deb" | awk '$1 !~ /^d/ {print $6}' | sed -n 's,^\./usr/lib/python3/dist-packages/,,p' | sort) \
+    <(cd "$repository/python" && git ls-files nacre | sort)
+  grep -qx "__version__ = \"$version\"" "$repository/python/nacre/__init__.py"
+  ! grep -q dist-packages "$work/files"
+}
+
 step "the package is as Debian wants it" as_debian_wants
+step "the package of the Python modules" has_python_package
