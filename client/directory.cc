@@ -90,6 +90,7 @@ Listing Core::ListKnown(Inode& directory) {
     }
     if (listing->size() != directory.attr.size()) return nullptr;
   }
+  std::sort(listing->begin(), listing->end(), [](auto& a, auto& b) { return a.name < b.name; });
   for (Listed& entry : *listing) {
     InodePtr inode = inodes_->Find(entry.fid);
     if (inode == nullptr) return nullptr;
@@ -97,7 +98,6 @@ Listing Core::ListKnown(Inode& directory) {
     if (!inode->attr_known) return nullptr;
     entry.type = IFTODT(inode->attr.mode());
   }
-  std::sort(listing->begin(), listing->end(), [](auto& a, auto& b) { return a.name < b.name; });
   return listing;
 }
 

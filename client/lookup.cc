@@ -61,8 +61,9 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
                      const std::string* data) {
   std::lock_guard lock(inode.mutex);
   if (!inode.Apply(attr)) return;
-  if (layout != nullptr) inode.content_change = attr.change();
-  if (layout != nullptr && layout->components_size() > 0) inode.ApplyLayout(*layout);
+  const bool with_layout = layout != nullptr && layout->components_size() > 0;
+  if (with_layout) inode.ApplyLayout(*layout);
+  if (with_layout && !attr.inline_data()) inode.content_change = attr.change();
   if (inode.pending.cut) return;  // what is here is newer
   if (!attr.inline_data()) {
     // Dirty inline bytes stay for the MoveOut that this answer has overtaken: it takes them.
@@ -70,6 +71,7 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
   } else if (data != nullptr && data->size() == attr.size() && (inode.inline_bytes == nullptr || !cached())) {
     // Under the lease what is here is at least as new: the answer may have met a write of ours on its way.
     inode.inline_bytes = std::make_shared<std::string>(*data);
+    inode.content_change = attr.change();
   }
 }
 

@@ -90,6 +90,21 @@ TEST_F(Scopes, AReadAsksTheMdsForNothing) {
   EXPECT_EQ(a_->Read(file, 0, 10), "FIRST");
 }
 
+// The reply to a change of names has attributes and no bytes: what is here of the file is not newer by it.
+TEST_F(Scopes, ANewLinkIsNotNewContent) {
+  (void)StatTree();
+  HandlePtr file = a_->OpenName("f", O_RDONLY, directory_);
+  EXPECT_EQ(a_->Read(file, 0, 20), "first");
+  HandlePtr other = b_->OpenName("f", O_RDWR, directory_);
+  b_->Write(other, 0, "FIRST and more");
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", directory_, "g", 0)).ok());
+  harness_.world.RunUntil([] { return false; }, 7s);
+  (void)a_->List(directory_);
+  (void)a_->Stat(fid);
+  EXPECT_EQ(a_->Read(file, 0, 20), "FIRST and more");
+}
+
 TEST_F(Scopes, AFileThatIsMovedIsCoveredByWhereItIs) {
   const Fid other = b_->Mkdir("e");
   harness_.world.RunUntil([] { return false; }, 7s);

@@ -97,7 +97,7 @@ TEST_F(Simulation, FindsChangesThatMeetWithoutALock) { EXPECT_NE(FirstToFind(Pla
 TEST_F(Simulation, FindsAnIntentThatIsNotDropped) { EXPECT_NE(FirstToFind(Plant::kKeepIntent, 1, 100), 0u); }
 
 TEST_F(Simulation, FindsAFileThatTakesAnothersPlaceWithoutItsBytes) {
-  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 850, 60), 0u);
+  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 2250, 60), 0u);
 }
 
 TEST_F(Simulation, FindsAChangeThatDoesNotWaitForLeases) {
