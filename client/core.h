@@ -161,6 +161,7 @@ class Core final : public FileSystem {
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
   void EndScopes();
   void ReturnDroppedScopes();
+  void ReturnScope(InodePtr directory, uint64_t lease);
 
   // --- locks (locks.cc) ---
   Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);

@@ -33,34 +33,6 @@ std::vector<std::pair<Fid, std::string>> EntriesOf(const proto::MetadataRequest&
   return entries;
 }
 
-// The inode that the mutation names by itself; none: it names an entry.
-Fid InodeOf(const proto::MetadataRequest& request) {
-  switch (request.op_case()) {
-    case proto::MetadataRequest::kSetattr:
-      return FromProto(request.setattr().fid());
-    case proto::MetadataRequest::kLink:
-      return FromProto(request.link().fid());
-    case proto::MetadataRequest::kOpen:
-      return FromProto(request.open().fid());
-    case proto::MetadataRequest::kUpdateSize:
-      return FromProto(request.update_size().fid());
-    case proto::MetadataRequest::kWriteInline:
-      return FromProto(request.write_inline().fid());
-    case proto::MetadataRequest::kMoveOut:
-      return FromProto(request.move_out().fid());
-    case proto::MetadataRequest::kAppend:
-      return FromProto(request.append().fid());
-    case proto::MetadataRequest::kSetXattr:
-      return FromProto(request.set_xattr().fid());
-    case proto::MetadataRequest::kRemoveXattr:
-      return FromProto(request.remove_xattr().fid());
-    case proto::MetadataRequest::kSetLayout:
-      return FromProto(request.set_layout().fid());
-    default:
-      return {};
-  }
-}
-
 // What the answer says has changed beside.
 std::vector<Fid> ChangedBy(const proto::MetadataReply& reply) {
   std::vector<Fid> changed;
@@ -158,7 +130,7 @@ void Core::Cover(const Learning& learning, Inode& inode, const proto::Attr& lear
 class Core::OwnChange {
  public:
   OwnChange(Core& core, const proto::MetadataRequest& request) : core_(core) {
-    if (Fid fid = InodeOf(request)) Begin(fid);
+    if (Fid fid = ChangedInode(request)) Begin(fid);
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
   }
   OwnChange(const OwnChange&) = delete;
@@ -202,8 +174,7 @@ class Core::OwnChange {
 
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
   OwnChange change(*this, request);
-  if (!queue_->Idle()) co_await queue_->Drain();
-  Reply reply = co_await session_->Call(epoch, std::move(request));
+  Reply reply = co_await AskBehindQueue(epoch, std::move(request));
   if (reply.ok()) change.Answered(*reply);
   co_return reply;
 }
@@ -221,25 +192,21 @@ void Core::EndScopes() {
     std::exchange(inode->scope, nullptr)->End();
     inode->leaving.push_back(ended.back().second);
   }
-  for (auto& [directory, lease] : ended) {
-    {
-      std::lock_guard lock(mutex_);
-      given_up_.insert(lease);
-    }
-    Background(ReturnRead(epoch_, std::move(directory), lease));
-  }
+  for (auto& [directory, lease] : ended) ReturnScope(std::move(directory), lease);
   ReturnDroppedScopes();
 }
 
 // Those of directories that were let go for want of memory.
 void Core::ReturnDroppedScopes() {
-  for (uint64_t lease : inodes_->TakeDroppedScopes()) {
-    {
-      std::lock_guard lock(mutex_);
-      given_up_.insert(lease);
-    }
-    Background(ReturnRead(epoch_, nullptr, lease));
+  for (uint64_t lease : inodes_->TakeDroppedScopes()) ReturnScope(nullptr, lease);
+}
+
+void Core::ReturnScope(InodePtr directory, uint64_t lease) {
+  {
+    std::lock_guard lock(mutex_);
+    given_up_.insert(lease);
   }
+  Background(ReturnRead(epoch_, std::move(directory), lease));
 }
 
 }  // namespace nacre::client

@@ -1,5 +1,7 @@
 #include "rpc/mutation.h"
 
+#include "rpc/convert.h"
+
 #include <fcntl.h>
 
 namespace nacre {
@@ -38,6 +40,33 @@ bool IsMutation(const proto::ObjectRequest& request) {
       return true;
     default:
       return false;
+  }
+}
+
+Fid ChangedInode(const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kSetattr:
+      return FromProto(request.setattr().fid());
+    case proto::MetadataRequest::kLink:
+      return FromProto(request.link().fid());
+    case proto::MetadataRequest::kOpen:
+      return FromProto(request.open().fid());
+    case proto::MetadataRequest::kUpdateSize:
+      return FromProto(request.update_size().fid());
+    case proto::MetadataRequest::kWriteInline:
+      return FromProto(request.write_inline().fid());
+    case proto::MetadataRequest::kMoveOut:
+      return FromProto(request.move_out().fid());
+    case proto::MetadataRequest::kAppend:
+      return FromProto(request.append().fid());
+    case proto::MetadataRequest::kSetXattr:
+      return FromProto(request.set_xattr().fid());
+    case proto::MetadataRequest::kRemoveXattr:
+      return FromProto(request.remove_xattr().fid());
+    case proto::MetadataRequest::kSetLayout:
+      return FromProto(request.set_layout().fid());
+    default:
+      return {};
   }
 }
 

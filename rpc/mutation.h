@@ -2,6 +2,7 @@
 // read-only session may not send them. Client and server have to agree on it.
 #pragma once
 
+#include "common/ids.h"
 #include "proto/metadata.pb.h"
 #include "proto/object.pb.h"
 
@@ -9,5 +10,8 @@ namespace nacre {
 
 bool IsMutation(const proto::MetadataRequest& request);
 bool IsMutation(const proto::ObjectRequest& request);
+
+// The inode that a mutation names by itself; none: it names entries only.
+Fid ChangedInode(const proto::MetadataRequest& request);
 
 }  // namespace nacre

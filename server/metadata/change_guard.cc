@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/recall.h"
 
@@ -62,39 +63,12 @@ std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& re
     }
     case proto::MetadataRequest::kLink:
       changed.push_back(FromProto(request.link().parent()));
-      AddCoveringOf(mds, FromProto(request.link().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kSetattr:
-      AddCoveringOf(mds, FromProto(request.setattr().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kOpen:
-      AddCoveringOf(mds, FromProto(request.open().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kUpdateSize:
-      AddCoveringOf(mds, FromProto(request.update_size().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kWriteInline:
-      AddCoveringOf(mds, FromProto(request.write_inline().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kMoveOut:
-      AddCoveringOf(mds, FromProto(request.move_out().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kAppend:
-      AddCoveringOf(mds, FromProto(request.append().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kSetXattr:
-      AddCoveringOf(mds, FromProto(request.set_xattr().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kRemoveXattr:
-      AddCoveringOf(mds, FromProto(request.remove_xattr().fid()), &changed);
-      break;
-    case proto::MetadataRequest::kSetLayout:
-      AddCoveringOf(mds, FromProto(request.set_layout().fid()), &changed);
       break;
     default:
-      break;  // the commit says what is missing
+      break;
   }
-  return changed;
+  if (Fid fid = ChangedInode(request)) AddCoveringOf(mds, fid, &changed);
+  return changed;  // the commit says what is missing
 }
 
 ChangeGuard::ChangeGuard(MdsPtr mds, SessionId changer) : mds_(std::move(mds)), changer_(changer) {}

@@ -70,7 +70,7 @@ class LeaseTable {
     LeaseGrant grant;
     std::vector<OneShot<Unit>> waiters;
   };
-  // What is known of a resource whose leases are not granted at the moment.
+  // Says why TryGrantRead refuses a resource, and until when.
   struct Blocked {
     uint32_t changes = 0;  // under way
     Duration until{0};
