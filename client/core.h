@@ -268,6 +268,7 @@ class Core final : public FileSystem {
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
   Task<Status> LoadFile(InodePtr inode);
   Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
+  std::optional<FileContent> ContentOf(const Inode& inode) const;
 
   // --- handles (open.cc) ---
   HandlePtr NewHandle(const Caller& caller, InodePtr inode, int flags);

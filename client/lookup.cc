@@ -171,6 +171,13 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
   co_return co_await Refresh(caller, fid, false);
 }
 
+// Without the filesystem lease nothing is held back here: bytes are the file's content only if they came with
+// the attributes that are known.
+std::optional<FileContent> Core::ContentOf(const Inode& inode) const {
+  const bool current = cached() || inode.pending.cut || inode.content_change == inode.attr.change();
+  return current ? inode.Content() : std::nullopt;
+}
+
 Task<Status> Core::LoadFile(InodePtr inode) {
   auto content = co_await LoadContent(std::move(inode));
   co_return content.status();
@@ -179,16 +186,15 @@ Task<Status> Core::LoadFile(InodePtr inode) {
 Task<StatusOr<FileContent>> Core::LoadContent(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
-    const bool known = cached() || (Trusts(*inode) && inode->content_change == inode->attr.change());
-    if (known)
-      if (auto content = inode->Content()) co_return *std::move(content);
+    if (cached() || Trusts(*inode))
+      if (auto content = ContentOf(*inode)) co_return *std::move(content);
   }
   Caller system;
   for (int attempt = 0; attempt <= kRaces; ++attempt) {
     auto known = co_await Refresh(system, inode->fid, true);
     if (!known.ok()) co_return known.status();
     std::lock_guard lock(inode->mutex);
-    if (auto content = inode->Content()) co_return *std::move(content);
+    if (auto content = ContentOf(*inode)) co_return *std::move(content);
     // Newer attributes, without layout and data, may have overtaken these.
   }
   co_return ErrnoError(

@@ -105,6 +105,25 @@ TEST_F(Scopes, ANewLinkIsNotNewContent) {
   EXPECT_EQ(a_->Read(file, 0, 20), "FIRST and more");
 }
 
+// Attributes without bytes, of a change of this client's own, overtake an answer that has both.
+TEST_F(Scopes, AnOvertakenAnswerDoesNotMakeOldBytesNew) {
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  HandlePtr file = a_->Open(fid);
+  EXPECT_EQ(a_->Read(file, 0, 20), "first");
+  a_->Write(file, 0, "FIRST");
+  bool changed = false;
+  a_->before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
+    if (!request.has_getattr() || changed) co_return OkStatus();
+    changed = true;
+    SetAttributes mode;
+    mode.mode = 0600;
+    auto set = co_await a_->fs().Setattr(a_->caller, fid, mode, file);
+    co_return set.status();
+  };
+  EXPECT_EQ(a_->Read(file, 0, 20), "FIRST");
+  EXPECT_TRUE(changed);
+}
+
 TEST_F(Scopes, AFileThatIsMovedIsCoveredByWhereItIs) {
   const Fid other = b_->Mkdir("e");
   harness_.world.RunUntil([] { return false; }, 7s);
