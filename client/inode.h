@@ -153,7 +153,7 @@ struct Inode {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
-  bool IsCovered() const { return attr_known && covered != nullptr && covered->good(); }
+  bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the content is in inline_bytes, not in objects.
   bool Inline() const { return pending.cut || attr.inline_data(); }
   uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }

@@ -10,6 +10,11 @@
 //  - a change of this client's own: none of the inode may have been under way since the request was sent
 //    (Inode::own_changes, changed).
 // Learning is what is noted of that before the request is sent.
+//
+// A change of this client's own does not take its lease, but it may take a file out from under it: a rename
+// out of the directory, a removal, a second link. From the moment at which the MDS has done that, nobody
+// announces changes of that file, and this client learns which file it was from the answer. So nothing that
+// the lease covers is trusted while such a change is under way (BeginMove).
 #pragma once
 
 #include <atomic>
@@ -33,8 +38,14 @@ class Scope {
   bool good() const { return good_.load(std::memory_order_acquire); }
   void End() { good_.store(false, std::memory_order_release); }
 
+  // Whether what was learned of files under it is true.
+  bool CoversFiles() const { return good() && moves_.load(std::memory_order_acquire) == 0; }
+  void BeginMove() { moves_.fetch_add(1); }
+  void EndMove() { moves_.fetch_sub(1); }
+
  private:
   std::atomic<bool> good_{true};
+  std::atomic<uint32_t> moves_{0};  // under way
 };
 
 using ScopePtr = std::shared_ptr<Scope>;

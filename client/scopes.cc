@@ -17,6 +17,11 @@ void AddParent(const Fid& parent, const std::string& name,
   entries->emplace_back(parent, name);
 }
 
+// Whether a file that lay in a directory need not lie there, or there only, afterwards.
+bool TakesFilesOut(const proto::MetadataRequest& request) {
+  return request.has_unlink() || request.has_rename();
+}
+
 // The entries that the mutation changes.
 std::vector<std::pair<Fid, std::string>> EntriesOf(const proto::MetadataRequest& request) {
   std::vector<std::pair<Fid, std::string>> entries;
@@ -132,6 +137,13 @@ class Core::OwnChange {
   OwnChange(Core& core, const proto::MetadataRequest& request) : core_(core) {
     if (Fid fid = ChangedInode(request)) Begin(fid);
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
+    if (!TakesFilesOut(request)) return;
+    for (const auto& [directory, name] : names_) {
+      std::lock_guard lock(directory->mutex);
+      if (directory->scope == nullptr) continue;
+      moves_.push_back(directory->scope);
+      moves_.back()->BeginMove();
+    }
   }
   OwnChange(const OwnChange&) = delete;
   OwnChange& operator=(const OwnChange&) = delete;
@@ -150,6 +162,7 @@ class Core::OwnChange {
       inode->changed = event;
       inode->covered.reset();
     }
+    for (const ScopePtr& scope : moves_) scope->EndMove();
   }
 
   void Answered(const proto::MetadataReply& reply) {
@@ -164,12 +177,14 @@ class Core::OwnChange {
     ++inode->own_changes;
     ++inode->version;
     ++inode->changing;
+    inode->covered.reset();  // it may get a second link
     return inode;
   }
 
   Core& core_;
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
+  std::vector<ScopePtr> moves_;
 };
 
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {

@@ -120,12 +120,12 @@ Task<Status> Core::TakeCapability(InodePtr inode) {
   co_return OkStatus();
 }
 
-// The reply has the new attributes, or has_xattrs would lie.
+// The reply has the new attributes, or has_xattrs would lie. The inode is made if need be: an answer from
+// before, which comes later, finds newer attributes then.
 Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request) {
-  Settling settling(*this, {inodes_->Find(fid)});
+  InodePtr inode = inodes_->Get(fid);
+  Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-  InodePtr inode = inodes_->Find(fid);
-  if (inode == nullptr) co_return OkStatus();
   std::lock_guard lock(inode->mutex);
   inode->capability_taken = 0;
   inode->mutation = session_->mutations();

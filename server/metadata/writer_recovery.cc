@@ -30,6 +30,13 @@ struct Judged {
   uint64_t end = 0;
 };
 
+// One look at the notes of an OST.
+struct Pass {
+  SessionId session = 0;    // that is being evicted; 0: in the background, for all
+  bool after_loss = false;  // clients may have told already what the MDT does not know
+  bool made_way = false;    // the filesystem lease was asked back for it
+};
+
 // `after_loss`: the client may have told it already.
 StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note, bool after_loss) {
   Judged judged;
@@ -99,11 +106,34 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint6
   co_return true;
 }
 
+bool SomebodyHoldsTheFilesystem(const Mds& mds) {
+  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
+    SessionPtr holder = mds.sessions.Find(grant.session);
+    if (holder != nullptr && !holder->ended()) return true;
+  }
+  return false;
+}
+
+// Extends a file when no client relies on its size. A holder of the filesystem lease does, and gives it up
+// first; an eviction does not wait for that, as somebody may wait for it in turn, and leaves the file to the
+// next pass. Just after a loss of power clients wait for the sizes and could give nothing up.
+Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, Fid fid, uint64_t object_sequence, uint64_t end, Pass* pass) {
+  if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, fid, object_sequence, end);
+  AsyncMutex::Guard admission;
+  if (pass->session == 0) admission = co_await mds->filesystem_lease.LockAdmission();
+  if (SomebodyHoldsTheFilesystem(*mds)) {
+    if (pass->session != 0) co_return false;
+    pass->made_way = true;
+    CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
+  }
+  co_return co_await Extend(mds, fid, object_sequence, end);
+}
+
 // Whether the note may go.
-Task<StatusOr<bool>> Handle(MdsPtr mds, proto::GrownObject note, bool after_loss) {
-  CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note, after_loss));
+Task<StatusOr<bool>> Handle(MdsPtr mds, proto::GrownObject note, Pass* pass) {
+  CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note, pass->after_loss));
   if (judged.verdict != Verdict::kExtend) co_return judged.verdict == Verdict::kSettled;
-  co_return co_await Extend(mds, judged.fid, FromProto(note.object()).sequence, judged.end);
+  co_return co_await ExtendUnseen(mds, judged.fid, FromProto(note.object()).sequence, judged.end, pass);
 }
 
 // The sizes are on stable storage first: a loss of power must not take one back whose note is gone.
@@ -123,7 +153,8 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
   request.mutable_list_grown()->set_session(session);
   request.mutable_list_grown()->set_limit(kNotesAtOnce);
   // Only of an OST that is up: else the blocks of its files could not be counted.
-  const bool after_loss = session == 0 && mds->osts.IsUp(ost) && mds->writer_recovery.Unasked().contains(ost);
+  Pass pass{session};
+  pass.after_loss = session == 0 && mds->osts.IsUp(ost) && mds->writer_recovery.Unasked().contains(ost);
   bool whole = true;
   for (bool end = false; !end && !mds->closed;) {
     CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await mds->osts.CallShortly(request));
@@ -138,7 +169,7 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
         break;
       }
       *request.mutable_list_grown()->mutable_after() = note;
-      auto handled = co_await Handle(mds, note, after_loss);
+      auto handled = co_await Handle(mds, note, &pass);
       if (!handled.ok()) {  // must not keep the others waiting
         LogWarning("the size of %s could not be looked at: %s", FromProto(note.parent()).ToString(),
                    std::string(handled.status().message()));
@@ -149,7 +180,8 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
     }
     CO_RETURN_IF_ERROR(co_await Settle(mds, std::move(settle)));
   }
-  if (after_loss && whole && !mds->closed)
+  if (pass.made_way && !mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
+  if (pass.after_loss && whole && !mds->closed)
     CO_RETURN_IF_ERROR(co_await mds->writer_recovery.NoteAsked(mds, ost));
   co_return OkStatus();
 }

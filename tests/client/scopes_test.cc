@@ -25,6 +25,27 @@ class Scopes : public testing::Test {
     return a_->Lookup("f", directory_)->attr.size();
   }
 
+  // The size that `a` sees while its change of `f` has been carried out and is not answered, and `b` writes.
+  template <typename T>
+  uint64_t SizeSeenDuring(Task<T> change) {
+    (void)StatTree();
+    const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+    HandlePtr writer = b_->Open(fid);
+    uint64_t size = 0;
+    a_->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
+      if (once || (!request.has_rename() && !request.has_link())) co_return OkStatus();
+      once = true;
+      const std::string more = Pattern(1, 1000);
+      const std::span<const std::byte> piece = std::as_bytes(std::span(more));
+      (void)co_await b_->fs().Write(writer, 0, std::span(&piece, 1));
+      auto known = co_await a_->fs().Getattr(a_->caller, fid, nullptr);
+      if (known.ok()) size = known->attr.size();
+      co_return OkStatus();
+    };
+    EXPECT_TRUE(a_->Await(std::move(change)).ok());
+    return size;
+  }
+
   int Asked(const std::function<void()>& what) {
     const int before = a_->total();
     what();
@@ -122,6 +143,18 @@ TEST_F(Scopes, AnOvertakenAnswerDoesNotMakeOldBytesNew) {
   };
   EXPECT_EQ(a_->Read(file, 0, 20), "FIRST");
   EXPECT_TRUE(changed);
+}
+
+// The MDS has done it and the answer is on its way: changes of the file are not announced any more.
+TEST_F(Scopes, AFileThatThisClientMovesIsNotTrustedFromThenOn) {
+  const Fid other = a_->Mkdir("e");
+  harness_.world.RunUntil([] { return false; }, 7s);
+  EXPECT_EQ(SizeSeenDuring(a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)), 1000u);
+}
+
+TEST_F(Scopes, NorIsOneThatItGivesASecondLink) {
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  EXPECT_EQ(SizeSeenDuring(a_->fs().Link(a_->caller, fid, kRootFid, "second")), 1000u);
 }
 
 TEST_F(Scopes, AFileThatIsMovedIsCoveredByWhereItIs) {

@@ -90,6 +90,49 @@ TEST_F(EvictionTest, ADeadOstDoesNotKeepTheSession) {
   EXPECT_EQ(SizeOf(f), 50000u);
 }
 
+// The OST was away when its writer went, and comes back when another client has the filesystem for itself.
+TEST(EvictionWithLeases, WhoHoldsTheFilesystemGivesItUpBeforeASizeChanges) {
+  Harness harness(4, MetadataOptions{});
+  TestClient writer(harness);
+  const Fid file = FidOf(writer.Create(kRootFid, "f"));
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(file);
+  const proto::Layout layout = writer.Call(out).moved_out().layout();
+  const OstIndex ost = layout.components(0).ost_group(0);
+  const ObjectId object{layout.object_sequence(), 0};
+  harness.osts.objects[ost][object] = {std::string(50000, 'x'), file};
+  harness.osts.grown[ost].insert({writer.session, object});
+  harness.osts.away = {ost};
+  ASSERT_TRUE(harness.RunUntil(
+      [&] { return harness.Await(harness.server->GetStatus()).sessions_size() == 0; }, 60s));
+
+  TestClient other(harness);
+  uint64_t size_at_revoke = 1;
+  bool released = false;
+  other.peer->on_push = [&](const proto::Push& push) {
+    if (!push.has_revoke() || released) return;
+    released = true;
+    auto size = std::make_shared<std::optional<proto::MetadataReply>>();
+    proto::MetadataRequest getattr;
+    *getattr.mutable_getattr()->mutable_fid() = ToProto(file);
+    other.Start(getattr, size);
+    harness.RunUntil([&] { return size->has_value(); });
+    size_at_revoke = (*size)->attr().attr().size();
+    proto::MetadataRequest release;
+    release.mutable_release_lease()->set_id(push.revoke().id());
+    other.Start(release, std::make_shared<std::optional<proto::MetadataReply>>());
+  };
+  ASSERT_EQ(other.Getattr(file).attr().attr().size(), 0u);
+  harness.osts.away = {};
+  other.StayFor(8s);
+  EXPECT_TRUE(released) << "its lease was asked back";
+  EXPECT_EQ(size_at_revoke, 0u);
+  EXPECT_EQ(other.Getattr(file).attr().attr().size(), 50000u);
+  const auto& pushes = other.peer->pushes;
+  EXPECT_TRUE(std::any_of(pushes.begin(), pushes.end(), [](auto& push) { return push.has_granted(); }))
+      << "and offered again";
+}
+
 // It has just died, or the way from here to there is cut: until its lease is over it may be serving clients.
 TEST_F(EvictionTest, AnOstThatCannotBeToldIsOutlived) {
   ASSERT_THAT(client_.Create(kRootFid, "f"), IsOk());
