@@ -80,17 +80,18 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
 Op MakeOp(const MdsPtr& mds, const Sender& sender, const proto::MetadataRequest& request) {
   Op op{mds, sender.session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
   op.stream = sender.stream;
-  if (request.has_time()) op.now = FromProto(request.time());
   return op;
 }
 
-// Carries the mutation out with everything that it changes covered (change_guard.h).
+// Carries the mutation out with everything that it changes covered (change_guard.h). Its time is that at
+// which it has been: others may have written to the file while this one waited.
 Task<mds::Reply> Guarded(Op& op) {
   mds::ChangeGuard guard(op.mds, op.session->id);
   op.guard = &guard;
   std::vector<Fid> changed = mds::DirectoriesChangedBy(*op.mds, op.request);
   CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(changed)));
   for (;;) {
+    op.now = op.request.has_time() ? FromProto(op.request.time()) : op.mds->env.clock.Wall();
     mds::Reply reply = co_await mds::Dispatch(op);
     if (!guard.lacks()) co_return reply;
     CO_RETURN_IF_ERROR(co_await guard.CoverMissing());

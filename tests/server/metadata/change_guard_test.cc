@@ -81,6 +81,20 @@ class ChangeGuardTest : public testing::Test {
   Fid directory_, file_;
 };
 
+// Others may have changed the file while it waited, and times do not go back.
+TEST_F(ChangeGuardTest, AChangeThatWaitedHasTheTimeAtWhichItIsDone) {
+  const uint64_t lease = LookUp(reader_, directory_, "f", directory_);
+  ASSERT_NE(lease, 0u);
+  harness_.RunFor(10ms);
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  writer_.Start(ChmodOf(file_), answer);
+  harness_.RunFor(100ms);
+  const WallTime released = harness_.clock.Wall();
+  Release(reader_, lease);
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
+  EXPECT_GE(FromProto(writer_.Getattr(file_).attr().attr().ctime()), released);
+}
+
 TEST_F(ChangeGuardTest, AChangeOfAChildWaitsForTheReader) {
   const uint64_t lease = LookUp(reader_, directory_, "f", directory_);
   ASSERT_NE(lease, 0u);
