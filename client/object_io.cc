@@ -20,6 +20,7 @@ constexpr uint64_t kReadBatches = 4;
 // Scattered reads go side by side; scattered writes together: the OST commits them as one change.
 constexpr size_t kReadParts = 16;
 constexpr size_t kWriteParts = 256;
+constexpr int kReads = 3;  // of a block that does not match its checksum: the transfers may be at fault
 
 Counter& Mismatches() {
   static Counter& counter = GetCounter("client.checksum_mismatches");
@@ -134,17 +135,19 @@ Task<Status> ObjectIo::Read(uint64_t epoch, Fid fid, LayoutPtr layout, std::vect
 
 Task<Status> ObjectIo::ReadBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch, bool* complete,
                                  CancellationPtr cancellation) {
-  std::vector<size_t> again;
-  CO_RETURN_IF_ERROR(co_await ReadOnce(epoch, fid, *layout, batch, false, &again, complete, cancellation));
-  if (again.empty()) co_return OkStatus();
-  Batch rest;
-  rest.ost = batch.ost;
-  for (size_t index : again) {
-    rest.bytes += batch.parts[index].length;
-    rest.parts.push_back(std::move(batch.parts[index]));
+  for (int reads = 1;; ++reads) {
+    std::vector<size_t> again;
+    CO_RETURN_IF_ERROR(co_await ReadOnce(epoch, fid, *layout, batch, reads == kReads, &again, complete,
+                                         cancellation));
+    if (again.empty()) co_return OkStatus();
+    Batch rest;
+    rest.ost = batch.ost;
+    for (size_t index : again) {
+      rest.bytes += batch.parts[index].length;
+      rest.parts.push_back(std::move(batch.parts[index]));
+    }
+    batch = std::move(rest);
   }
-  std::vector<size_t> bad;
-  co_return co_await ReadOnce(epoch, fid, *layout, rest, true, &bad, complete, cancellation);
 }
 
 Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout, const Batch& batch,
@@ -247,7 +250,7 @@ bool ObjectIo::Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Par
   std::string what =
       absl::StrFormat("file %s: block at %d of object %s from OST %d does not match its checksum%s",
                       fid.ToString(), bad_offset, layout.Object(part.stripe).ToString(), ost,
-                      last ? " a second time" : "; reading it once more");
+                      last ? ", however often it is read" : "; reading it once more");
   LogError("%s", what);
   if (last) problem_(fid, what);
   return false;

@@ -2,7 +2,7 @@
 // arrives.
 //
 // Stateless but for its references; thread-safe. `epoch`: Targets::Call. A block that does not match its
-// checksum is asked for once more; then the read fails with EIO, the place is logged, and `problem` is told.
+// checksum is asked for twice more; then the read fails with EIO, the place is logged, and `problem` is told.
 // Memory may be anywhere and of any alignment; a device's is only read into, and checked by the device.
 #pragma once
 
