@@ -107,7 +107,7 @@ class Core final : public FileSystem {
   void CancelLock(HandlePtr handle, uint64_t wait_id) override;
 
   KernelPages PagesFor(const HandlePtr& handle) override;
-  Task<Status> HoldPages(HandlePtr handle) override;
+  Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) override;
   bool MayHavePages(const HandlePtr& handle) override;
   Seen Look() override;
 
@@ -170,7 +170,10 @@ class Core final : public FileSystem {
   // --- the kernel's pages (pages.cc) ---
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
+  LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end);
   Task<void> InvalidateKernel(std::vector<Fid> fids);
+  Task<void> InvalidateKernel(Fid fid, uint64_t begin, uint64_t end);
+  void ForgetAroundLocked(const Fid& fid);
 
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);

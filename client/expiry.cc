@@ -107,8 +107,8 @@ void Core::OnLeasesConfirmed() {
   WakeEntering();
 }
 
-// Each file by itself: a page that is being read stays locked until the MDS answers again, and the kernel
-// forgets it only then.
+// Each file by itself, and around the pages that are being read: those stay locked until the MDS answers
+// again, and the kernel forgets them only then.
 void Core::OnRunOut() {
   if (LeasesGood() || session_->leases_end() == 0ns) return;
   {
@@ -118,10 +118,7 @@ void Core::OnRunOut() {
   LogWarning(
       "the MDS has not answered for as long as this client may rely on what it has cached: going on when it "
       "answers again");
-  for (const Fid& fid : WithPages()) {
-    std::vector<Fid> one(1, fid);
-    Background(InvalidateKernel(std::move(one)));
-  }
+  for (const Fid& fid : WithPages()) ForgetAroundLocked(fid);
 }
 
 }  // namespace nacre::client

@@ -74,8 +74,8 @@ struct Caller {
 // Callbacks into the layer above for when a lease goes and the kernel must forget. Called outside of all
 // locks.
 struct Invalidation {
-  std::function<Task<void>(Fid)>
-      data_and_attributes;  // pages and attributes of an inode; returns when no page is left
+  // Attributes of an inode, and its pages that hold bytes of [begin, end); returns when none of these is left.
+  std::function<Task<void>(Fid, uint64_t begin, uint64_t end)> data_and_attributes;
   std::function<void(Fid parent, std::string_view name)> entry;
 };
 
@@ -133,6 +133,8 @@ enum class KernelPages {
   kNew,   // those it has from before must go
   kKept,  // those it has from before are good
 };
+
+using LockedPages = std::shared_ptr<void>;  // FileSystem::HoldPages
 
 struct Seen {  // for nacre status and bench
   std::vector<std::string> paths;
@@ -223,9 +225,10 @@ class FileSystem {
 
   // The kernel's pages (FUSE). What an open may tell it:
   virtual KernelPages PagesFor(const HandlePtr& handle) = 0;
-  // Before bytes are read, or written, that the kernel will keep in pages, through whichever handle. From
-  // then on it is told (Invalidation) before another client's change of the file returns.
-  virtual Task<Status> HoldPages(HandlePtr handle) = 0;
+  // Before bytes of [offset, offset + size) are read, or written, that the kernel will keep in pages, through
+  // whichever handle. From then on it is told (Invalidation) before another client's change of the file
+  // returns. The kernel holds these pages locked until it has its answer, as long as the value lives.
+  virtual Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) = 0;
   // Whether there may be pages of the file: who writes past them has them dropped.
   virtual bool MayHavePages(const HandlePtr& handle) = 0;
   virtual Seen Look() = 0;

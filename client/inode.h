@@ -119,6 +119,7 @@ struct Inode {
     uint64_t since = 0;    // Core::leases_taken_ when they were last good from end to end
     uint64_t lease = 0;    // READ, to be relied on; 0: none
     uint64_t recalls = 0;  // rises when one begins to leave
+    std::multimap<uint64_t, uint64_t> locked;  // begin and end of what the kernel waits for (HoldPages)
   } pages;
 
   std::vector<uint64_t> leaving;  // READ leases of it that are being given back

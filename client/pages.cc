@@ -24,8 +24,9 @@ KernelPages Core::PagesFor(const HandlePtr& handle) {
   return std::exchange(inode.pages.since, now) == now ? KernelPages::kKept : KernelPages::kNew;
 }
 
-Task<Status> Core::HoldPages(HandlePtr handle) {
+Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, size_t size) {
   Inode& inode = *handle->inode;
+  LockedPages locked = NoteLocked(handle->inode, offset, offset + size);
   for (;;) {
     if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
     CO_RETURN_IF_ERROR(CheckHandle(*handle));
@@ -33,7 +34,7 @@ Task<Status> Core::HoldPages(HandlePtr handle) {
     {
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
-      if (cached() || inode.pages.lease != 0) co_return OkStatus();
+      if (cached() || inode.pages.lease != 0) co_return locked;
       recalls = inode.pages.recalls;
       held = times_held_;
     }
@@ -46,6 +47,40 @@ Task<Status> Core::HoldPages(HandlePtr handle) {
     if (times_held_ != held) continue;             // a Reclaim that did not name it has ended it
     inode.pages.lease = reply.lease().lease().id();
   }
+}
+
+// An invalidation that is under way waits for these pages before it comes to those behind them. When leases
+// have run out, that may be for long: those behind them go now.
+LockedPages Core::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end) {
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->pages.locked.emplace(begin, end);
+  }
+  if (!LeasesGood()) Background(InvalidateKernel(inode->fid, end, UINT64_MAX));
+  return {inode.get(), [inode, begin, end](void*) {
+            std::lock_guard lock(inode->mutex);
+            auto [first, last] = inode->pages.locked.equal_range(begin);
+            auto it = std::find_if(first, last, [end](const auto& range) { return range.second == end; });
+            inode->pages.locked.erase(it);
+          }};
+}
+
+// Makes the kernel forget all pages of the file: those that it waits for, which may be for long, keep none of
+// the others.
+void Core::ForgetAroundLocked(const Fid& fid) {
+  const InodePtr inode = inodes_->Get(fid);
+  std::vector<std::pair<uint64_t, uint64_t>> locked;
+  {
+    std::lock_guard lock(inode->mutex);
+    locked.assign(inode->pages.locked.begin(), inode->pages.locked.end());
+  }
+  uint64_t at = 0;
+  for (const auto& [begin, end] : locked) {
+    if (begin > at) Background(InvalidateKernel(fid, at, begin));
+    if (end > at) Background(InvalidateKernel(fid, std::max(begin, at), end));
+    at = std::max(at, end);
+  }
+  Background(InvalidateKernel(fid, at, UINT64_MAX));
 }
 
 bool Core::MayHavePages(const HandlePtr& handle) {
@@ -73,14 +108,25 @@ std::vector<Fid> Core::WithPages() {
   return fids;
 }
 
+// Side by side: pages of one file that are locked for long keep none of another.
 Task<void> Core::InvalidateKernel(std::vector<Fid> fids) {
+  std::vector<Task<Unit>> files;
+  for (const Fid& fid : fids) {
+    files.push_back([](Core* core, Fid fid) -> Task<Unit> {
+      co_await core->InvalidateKernel(fid, 0, UINT64_MAX);
+      co_return Unit{};
+    }(this, fid));
+  }
+  co_await WhenAll(std::move(files));
+}
+
+Task<void> Core::InvalidateKernel(Fid fid, uint64_t begin, uint64_t end) {
   Invalidation invalidation;
   {
     std::lock_guard lock(mutex_);
     invalidation = invalidation_;
   }
-  if (!invalidation.data_and_attributes) co_return;
-  for (const Fid& fid : fids) co_await invalidation.data_and_attributes(fid);
+  if (invalidation.data_and_attributes) co_await invalidation.data_and_attributes(fid, begin, end);
 }
 
 }  // namespace nacre::client

@@ -1,5 +1,6 @@
 #include "fuse/invalidator.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -23,17 +24,20 @@ void LogRefusal(const char* what, int result) {
 
 }  // namespace
 
-OneShot<Unit> Invalidator::Inode(uint64_t node) {
+OneShot<Unit> Invalidator::Inode(uint64_t node, uint64_t begin, uint64_t end) {
   OneShot<Unit> done;
-  inodes_.Push(node, [node, done](fuse_session* session) {
-    if (session != nullptr) LogRefusal("an inode", fuse_lowlevel_notify_inval_inode(session, node, 0, 0));
+  const auto offset = static_cast<off_t>(std::min<uint64_t>(begin, INT64_MAX));
+  const off_t length = end >= INT64_MAX ? 0 : static_cast<off_t>(end) - offset;  // 0: to the end
+  inodes_.Push({node, begin}, [node, offset, length, done](fuse_session* session) {
+    if (session != nullptr)
+      LogRefusal("an inode", fuse_lowlevel_notify_inval_inode(session, node, offset, length));
     done.Set({});
   });
   return done;
 }
 
 void Invalidator::Entry(uint64_t parent, std::string name) {
-  entries_.Push(parent, [parent, name = std::move(name)](fuse_session* session) {
+  entries_.Push({parent, 0}, [parent, name = std::move(name)](fuse_session* session) {
     if (session == nullptr) return;
     LogRefusal("an entry", fuse_lowlevel_notify_inval_entry(session, parent, name.data(), name.size()));
   });
@@ -44,14 +48,14 @@ void Invalidator::Stop() {
   entries_.Stop();
 }
 
-void Invalidator::Sender::Push(uint64_t node, Message message) {
+void Invalidator::Sender::Push(const Place& place, Message message) {
   {
     std::lock_guard lock(mutex_);
     if (!stopped_) {
-      auto [queue, fresh] = queues_.try_emplace(node);
+      auto [queue, fresh] = queues_.try_emplace(place);
       queue->second.push_back(std::move(message));
       if (!fresh) return;  // behind one that is being sent, or is ready
-      ready_.push_back(node);
+      ready_.push_back(place);
       changed_.notify_one();
       if (ready_.size() <= idle_ || threads_ == kMostThreads) return;
       ++threads_;
@@ -70,7 +74,7 @@ void Invalidator::Sender::Stop() {
   auto left = std::exchange(queues_, {});
   ready_.clear();
   lock.unlock();
-  for (auto& [node, queue] : left) {
+  for (auto& [place, queue] : left) {
     for (Message& message : queue) message(nullptr);
   }
 }
@@ -82,18 +86,18 @@ void Invalidator::Sender::Run() {
     const bool work = changed_.wait_for(lock, kIdle, [this] { return stopped_ || !ready_.empty(); });
     --idle_;
     if (stopped_ || !work) break;
-    const uint64_t node = ready_.front();
+    const Place place = ready_.front();
     ready_.pop_front();
-    Message message = std::move(queues_.at(node).front());
-    queues_.at(node).pop_front();
+    Message message = std::move(queues_.at(place).front());
+    queues_.at(place).pop_front();
     lock.unlock();
     message(session_);
     message = nullptr;
     lock.lock();
-    if (queues_.at(node).empty()) {
-      queues_.erase(node);
+    if (queues_.at(place).empty()) {
+      queues_.erase(place);
     } else {
-      ready_.push_back(node);
+      ready_.push_back(place);
     }
   }
   --threads_;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "common/task.h"
 
@@ -24,8 +25,9 @@ class Invalidator {
   explicit Invalidator(fuse_session* session) : inodes_(session), entries_(session) {}
   ~Invalidator() { Stop(); }
 
-  // Pages and attributes. The value arrives when no page is left.
-  OneShot<Unit> Inode(uint64_t node);
+  // Attributes, and the pages that hold bytes of [begin, end); `end` UINT64_MAX: to the end of the file. The
+  // value arrives when none of these pages is left.
+  OneShot<Unit> Inode(uint64_t node, uint64_t begin, uint64_t end);
 
   // A name and what lies behind it.
   void Entry(uint64_t parent, std::string name);
@@ -37,13 +39,16 @@ class Invalidator {
  private:
   static constexpr size_t kMostThreads = 64;  // of each kind
 
-  // Sends messages: those of one node in their order, those of different nodes side by side.
+  // Where a message begins: a node, and a place in its file.
+  using Place = std::pair<uint64_t, uint64_t>;
+
+  // Sends messages: those of one place in their order, those of different places side by side.
   class Sender {
    public:
     using Message = std::function<void(fuse_session*)>;  // called with null: only sets its value
 
     explicit Sender(fuse_session* session) : session_(session) {}
-    void Push(uint64_t node, Message message);
+    void Push(const Place& place, Message message);
     void Stop();
 
    private:
@@ -52,9 +57,9 @@ class Invalidator {
     fuse_session* const session_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    absl::flat_hash_map<uint64_t, std::deque<Message>>
-        queues_;                  // not empty, but where the last one is being sent
-    std::deque<uint64_t> ready_;  // with messages, and none being sent
+    absl::flat_hash_map<Place, std::deque<Message>>
+        queues_;               // not empty, but where the last one is being sent
+    std::deque<Place> ready_;  // with messages, and none being sent
     size_t threads_ = 0, idle_ = 0;
     bool stopped_ = false;
   };

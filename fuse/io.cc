@@ -23,9 +23,10 @@ enum class WriteKind {
 };
 
 Task<void> Read(Request request, client::HandlePtr handle, bool fills_pages, uint64_t offset, size_t size) {
+  StatusOr<client::LockedPages> locked;
   if (fills_pages) {
-    Status held = co_await request.filesystem().HoldPages(handle);
-    if (!held.ok()) co_return request.Done(held);
+    locked = co_await request.filesystem().HoldPages(handle, offset, size);
+    if (!locked.ok()) co_return request.Done(locked.status());
   }
   StatusOr<client::ReadResult> result = co_await request.filesystem().Read(handle, offset, size);
   if (!result.ok()) co_return request.Done(result.status());
@@ -45,9 +46,10 @@ Task<void> Write(Request request, Fid fid, client::HandlePtr handle, WriteKind k
     request.Count(co_await filesystem.WriteBack(handle, offset, std::span(&data, 1)));
     co_return;
   }
+  StatusOr<client::LockedPages> locked;
   if (kind == WriteKind::kCached) {
-    Status held = co_await filesystem.HoldPages(handle);
-    if (!held.ok()) co_return request.Done(held);
+    locked = co_await filesystem.HoldPages(handle, offset, data.size());
+    if (!locked.ok()) co_return request.Done(locked.status());
   }
   StatusOr<size_t> written = co_await filesystem.Write(handle, offset, std::span(&data, 1));
   // The kernel has dropped the pages that a direct write covers before it sent it. Those that were filled

@@ -58,7 +58,7 @@ bool Request::Count(const StatusOr<size_t>& count) {
 Task<void> ForgetInode(Request& request, Fid fid) {
   std::optional<uint64_t> node = request.session().nodes().Find(fid);
   if (!node) co_return;
-  OneShot<Unit> done = request.session().invalidator().Inode(*node);
+  OneShot<Unit> done = request.session().invalidator().Inode(*node, 0, UINT64_MAX);
   co_await done.Wait();
 }
 

@@ -149,15 +149,15 @@ void Session::SetReadAhead() {
 void Session::OfferInvalidation() {
   client::Invalidation invalidation;
   std::weak_ptr<Session> weak = weak_from_this();
-  invalidation.data_and_attributes = [weak](Fid fid) -> Task<void> {
-    auto forget = [](std::shared_ptr<Session> self, Fid fid) -> Task<void> {
+  invalidation.data_and_attributes = [weak](Fid fid, uint64_t begin, uint64_t end) -> Task<void> {
+    auto forget = [](std::shared_ptr<Session> self, Fid fid, uint64_t begin, uint64_t end) -> Task<void> {
       if (self == nullptr) co_return;
       if (std::optional<uint64_t> node = self->nodes().Find(fid)) {
-        OneShot<Unit> done = self->invalidator().Inode(*node);
+        OneShot<Unit> done = self->invalidator().Inode(*node, begin, end);
         co_await done.Wait();
       }
     };
-    return forget(weak.lock(), fid);
+    return forget(weak.lock(), fid, begin, end);
   };
   invalidation.entry = [weak](Fid parent, std::string_view name) {
     std::shared_ptr<Session> self = weak.lock();

@@ -45,7 +45,7 @@ TEST_F(Expiry, NothingStaleIsAnsweredWhileCutOff) {
   ASSERT_TRUE(a_->Fsync(file).ok());
   std::vector<Fid> forgotten;
   Invalidation invalidation;
-  invalidation.data_and_attributes = [&](Fid fid) -> Task<void> {
+  invalidation.data_and_attributes = [&](Fid fid, uint64_t, uint64_t) -> Task<void> {
     forgotten.push_back(fid);
     co_return;
   };
@@ -120,15 +120,43 @@ TEST_F(Expiry, PagesAreNotFilledWhileCutOff) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, "old");
   auto b = harness_.Mount();
-  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(file)).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(file, 0, 4096)).ok());
   CutOff();
   harness_.world.RunFor(kLongAfter);
-  auto held = Begin(a_->fs().HoldPages(file));
+  auto held = Begin(a_->fs().HoldPages(file, 0, 4096));
   harness_.world.RunFor(10s);
   EXPECT_FALSE(held->has_value());
   harness_.network.Heal();
   ASSERT_TRUE(harness_.RunUntil([&] { return held->has_value(); }));
-  EXPECT_THAT(**held, HasErrno(EIO));  // its handle has gone with the session
+  EXPECT_THAT((*held)->status(), HasErrno(EIO));  // its handle has gone with the session
+}
+
+// A kernel that forgets waits for a page that is being read before it comes to the pages behind it.
+TEST_F(Expiry, PagesThatAreBeingReadKeepNoneOfTheOthers) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, Pattern(1, kMiB));
+  auto b = harness_.Mount();
+  constexpr uint64_t kPage = 4096;
+  auto read = a_->Await(a_->fs().HoldPages(file, 2 * kPage, kPage));
+  auto other = a_->Await(a_->fs().HoldPages(file, 5 * kPage, 2 * kPage));
+  ASSERT_TRUE(read.ok() && other.ok());
+  other = LockedPages{};  // answered
+  std::set<std::pair<uint64_t, uint64_t>> pieces;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid, uint64_t begin, uint64_t end) -> Task<void> {
+    pieces.emplace(begin, end);
+    OneShot<Unit> unlocked;
+    if (begin <= 2 * kPage && 2 * kPage < end) co_await unlocked.Wait();
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  CutOff();
+  harness_.world.RunFor(kLongAfter);
+  using Pieces = std::set<std::pair<uint64_t, uint64_t>>;
+  EXPECT_EQ(pieces, (Pieces{{0, 2 * kPage}, {2 * kPage, 3 * kPage}, {3 * kPage, UINT64_MAX}}));
+  pieces.clear();
+  auto waits = Begin(a_->fs().HoldPages(file, 7 * kPage, kPage));
+  harness_.world.RunFor(1s);
+  EXPECT_EQ(pieces, (Pieces{{8 * kPage, UINT64_MAX}})) << "another one that nobody should wait for";
 }
 
 // What is under way when the leases run out is not acknowledged either, as long as it may be lost.

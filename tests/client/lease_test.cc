@@ -108,7 +108,7 @@ TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
   std::vector<Fid> told;
   bool read_meanwhile = false;
   Invalidation invalidation;
-  invalidation.data_and_attributes = [&](Fid fid) -> Task<void> {
+  invalidation.data_and_attributes = [&](Fid fid, uint64_t, uint64_t) -> Task<void> {
     told.push_back(fid);
     auto result = co_await a_->fs().Read(file, 0, 4);
     read_meanwhile = result.ok() && result->size == 4;
@@ -132,14 +132,14 @@ class Pages : public Lease {
     a_->Write(file_, 0, "old");
     b_ = harness_.Mount();
     Invalidation invalidation;
-    invalidation.data_and_attributes = [this](Fid fid) -> Task<void> {
+    invalidation.data_and_attributes = [this](Fid fid, uint64_t, uint64_t) -> Task<void> {
       forgotten_.push_back(fid);
       co_await a_->process()->world().clock().Sleep(forget_takes_);
       forgetting_over_ = true;
     };
     a_->fs().SetInvalidation(std::move(invalidation));
   }
-  Status Hold() { return a_->Await(a_->fs().HoldPages(file_)); }
+  Status Hold() { return a_->Await(a_->fs().HoldPages(file_, 0, 4096)).status(); }
 
   HandlePtr file_;
   std::vector<Fid> forgotten_;

@@ -69,7 +69,7 @@ void MemoryFileSystem::Overwrite(const std::string& path, std::string data) {
 void MemoryFileSystem::Forget(Fid fid) {
   std::promise<void> forgotten;
   Spawn(executor_, [](MemoryFileSystem* self, Fid fid, std::promise<void>* done) -> Task<void> {
-    co_await self->invalidation_.data_and_attributes(fid);
+    co_await self->invalidation_.data_and_attributes(fid, 0, UINT64_MAX);
     done->set_value();
   }(this, fid, &forgotten));
   forgotten.get_future().wait();
@@ -273,10 +273,10 @@ KernelPages MemoryFileSystem::PagesFor(const HandlePtr& handle) {
   return may ? KernelPages::kKept : KernelPages::kNone;
 }
 
-Task<Status> MemoryFileSystem::HoldPages(HandlePtr handle) {
+Task<StatusOr<LockedPages>> MemoryFileSystem::HoldPages(HandlePtr handle, uint64_t, size_t) {
   std::lock_guard lock(mutex_);
   if (!may_cache_) paged_.insert(FromProto(MemoryHandle::Of(handle).node->attr.fid()));
-  co_return OkStatus();
+  co_return LockedPages{};
 }
 
 bool MemoryFileSystem::MayHavePages(const HandlePtr& handle) {

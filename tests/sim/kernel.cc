@@ -9,9 +9,9 @@ namespace nacre::sim {
 
 Kernel::Kernel(client::FileSystem* filesystem, Clock* clock) : filesystem_(filesystem), clock_(clock) {
   client::Invalidation invalidation;
-  invalidation.data_and_attributes = [this](Fid fid) -> Task<void> {
+  invalidation.data_and_attributes = [this](Fid fid, uint64_t begin, uint64_t end) -> Task<void> {
     attributes_.erase(fid);
-    return Forget(fid);
+    return Forget(fid, begin, end);
   };
   filesystem_->SetInvalidation(std::move(invalidation));
 }
@@ -44,13 +44,13 @@ void Kernel::Unlock(Page& page) {
 }
 
 // Page by page, each one when it is not locked any more (invalidate_inode_pages2).
-Task<void> Kernel::Forget(Fid fid) {
-  uint64_t next = 0;
+Task<void> Kernel::Forget(Fid fid, uint64_t begin, uint64_t end) {
+  uint64_t next = begin / kBlockSize;
   for (;;) {
     auto file = pages_.find(fid);
     if (file == pages_.end()) co_return;
     auto it = file->second.lower_bound(next);
-    if (it == file->second.end()) co_return;
+    if (it == file->second.end() || it->first > (end - 1) / kBlockSize) co_return;
     next = it->first;
     if (it->second->locked) {
       OneShot<Unit> free = it->second->waiters.emplace_back();
@@ -63,7 +63,8 @@ Task<void> Kernel::Forget(Fid fid) {
 
 // The page is locked.
 Task<Status> Kernel::Fill(client::HandlePtr handle, PagePtr page, uint64_t index) {
-  CO_RETURN_IF_ERROR(co_await filesystem_->HoldPages(handle));
+  CO_ASSIGN_OR_RETURN(client::LockedPages locked,
+                      co_await filesystem_->HoldPages(handle, index * kBlockSize, kBlockSize));
   auto read = co_await filesystem_->Read(handle, index * kBlockSize, kBlockSize);
   CO_RETURN_IF_ERROR(read.status());
   page->data.clear();
@@ -147,9 +148,9 @@ Task<StatusOr<size_t>> Kernel::WriteCached(client::HandlePtr handle, Fid fid, ui
     }
     at = until;
   }
-  Status held = co_await filesystem_->HoldPages(handle);
+  StatusOr<client::LockedPages> held = co_await filesystem_->HoldPages(handle, offset, bytes.size());
   StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
-  if (!held.ok()) written = held;
+  if (!held.ok()) written = held.status();
   if (held.ok()) {
     const std::span<const std::byte> piece(bytes);
     written = co_await filesystem_->Write(handle, offset, std::span(&piece, 1));

@@ -53,7 +53,7 @@ class Kernel {
   Task<PagePtr> Lock(Fid fid, uint64_t index);
   static void Unlock(Page& page);
   Task<Status> Fill(client::HandlePtr handle, PagePtr page, uint64_t index);
-  Task<void> Forget(Fid fid);
+  Task<void> Forget(Fid fid, uint64_t begin = 0, uint64_t end = UINT64_MAX);
   Task<StatusOr<size_t>> WriteCached(client::HandlePtr handle, Fid fid, uint64_t offset, Bytes bytes);
 
   client::FileSystem* const filesystem_;
