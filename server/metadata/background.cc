@@ -74,7 +74,7 @@ Task<void> SessionLoop(MdsPtr mds) {
 // few seconds at most, how far files reach whose writers were evicted while it was away.
 Task<Status> Admit(MdsPtr mds, OstIndex ost) {
   CO_RETURN_IF_ERROR(co_await CatchUpFences(mds, ost));
-  Status sizes = co_await mds->writer_recovery.Recover(mds, ost, 0);
+  Status sizes = co_await mds->writer_recovery.Recover(mds, ost, 0, RecoveryPass::kWaitedFor);
   if (!sizes.ok()) LogWarning("sizes of files on OST %d: %s", ost, std::string(sizes.message()));
   co_return OkStatus();
 }

@@ -74,7 +74,7 @@ Task<void> OutliveLeases(MdsPtr mds, SessionPtr session) {
 }
 
 Task<Unit> RecoverSizesAt(MdsPtr mds, OstIndex ost, SessionId session) {
-  Status status = co_await mds->writer_recovery.Recover(mds, ost, session);
+  Status status = co_await mds->writer_recovery.Recover(mds, ost, session, RecoveryPass::kWaitedFor);
   if (!status.ok() && !mds->closed) {
     LogWarning("sizes of the files that session %d wrote: OST %d is asked again later: %s", session, ost,
                std::string(status.message()));

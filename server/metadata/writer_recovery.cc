@@ -32,7 +32,7 @@ struct Judged {
 
 // One look at the notes of an OST.
 struct Pass {
-  SessionId session = 0;    // that is being evicted; 0: in the background, for all
+  RecoveryPass how = RecoveryPass::kBackground;
   bool after_loss = false;  // clients may have told already what the MDT does not know
   bool made_way = false;    // the filesystem lease was asked back for it
 };
@@ -115,14 +115,14 @@ bool SomebodyHoldsTheFilesystem(const Mds& mds) {
 }
 
 // Extends a file when no client relies on its size. A holder of the filesystem lease does, and gives it up
-// first; an eviction does not wait for that, as somebody may wait for it in turn, and leaves the file to the
-// next pass. Just after a loss of power clients wait for the sizes and could give nothing up.
+// first. That is waited for in the background only: it may need an eviction to be over, or the OST that comes
+// back. Just after a loss of power clients wait for the sizes and could give nothing up.
 Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, Fid fid, uint64_t object_sequence, uint64_t end, Pass* pass) {
   if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, fid, object_sequence, end);
   AsyncMutex::Guard admission;
-  if (pass->session == 0) admission = co_await mds->filesystem_lease.LockAdmission();
+  if (pass->how == RecoveryPass::kBackground) admission = co_await mds->filesystem_lease.LockAdmission();
   if (SomebodyHoldsTheFilesystem(*mds)) {
-    if (pass->session != 0) co_return false;
+    if (pass->how != RecoveryPass::kBackground) co_return false;
     pass->made_way = true;
     CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
   }
@@ -146,14 +146,15 @@ Task<Status> Settle(MdsPtr mds, proto::ObjectRequest settle) {
 
 }  // namespace
 
-Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, SessionId session) {
+Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, SessionId session,
+                                     RecoveryPass how) {
   const Duration begin = mds->env.clock.Now();
   proto::ObjectRequest request;
   request.set_ost(ost);
   request.mutable_list_grown()->set_session(session);
   request.mutable_list_grown()->set_limit(kNotesAtOnce);
   // Only of an OST that is up: else the blocks of its files could not be counted.
-  Pass pass{session};
+  Pass pass{how};
   pass.after_loss = session == 0 && mds->osts.IsUp(ost) && mds->writer_recovery.Unasked().contains(ost);
   bool whole = true;
   for (bool end = false; !end && !mds->closed;) {
@@ -260,7 +261,7 @@ Task<void> WriterRecovery::Run(std::shared_ptr<Mds> mds) {
 void WriterRecovery::StartPass(const MdsPtr& mds, OstIndex ost) {
   if (!mds->osts.IsUp(ost) || !Begin(ost)) return;
   Spawn(mds->env.executor, [](MdsPtr mds, OstIndex ost) -> Task<void> {
-    Status status = co_await mds->writer_recovery.Recover(mds, ost, 0);
+    Status status = co_await mds->writer_recovery.Recover(mds, ost, 0, RecoveryPass::kBackground);
     if (!status.ok() && !mds->closed)
       LogWarning("sizes of files on OST %d: %s", ost, std::string(status.message()));
     mds->writer_recovery.End(ost);

@@ -40,6 +40,12 @@ namespace nacre::mds {
 
 struct Mds;
 
+// Who waits for a pass. A file that a client must give up first is left to the next one in the background.
+enum class RecoveryPass {
+  kWaitedFor,  // by an eviction, or by an OST that comes back
+  kBackground,
+};
+
 class WriterRecovery {
  public:
   // At the start, once the OSTs and the MDT's losses are known.
@@ -50,7 +56,7 @@ class WriterRecovery {
 
   // One pass over the notes of one OST: those of this session, or all (0). Ends after a few seconds, also if
   // it is not through, or the OST does not answer.
-  Task<Status> Recover(std::shared_ptr<Mds> mds, OstIndex ost, SessionId session);
+  Task<Status> Recover(std::shared_ptr<Mds> mds, OstIndex ost, SessionId session, RecoveryPass how);
 
   // In the background, as long as the MDS runs: every OST that is up, side by side.
   Task<void> Run(std::shared_ptr<Mds> mds);
