@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,11 @@ class Core final : public FileSystem {
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
   void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
+  bool IsUntold(const Inode& inode) const;
+  std::vector<InodePtr> UntoldFiles();
+  void NoteTold(Inode& inode, proto::OpenFile* open);
+  Task<void> TellOpens(uint64_t epoch, std::vector<InodePtr> files);
+  Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease);
   void EndScopes();
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, uint64_t lease);
@@ -278,6 +284,7 @@ class Core final : public FileSystem {
   void CountHandle(FileHandle& handle, bool told);
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
+  static bool MayOpen(const Inode& inode, const Caller& caller, int flags);  // the inode's mutex is held
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
@@ -454,6 +461,7 @@ class Core final : public FileSystem {
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;
+  std::set<Fid> untold_;  // with Inode::opened_under; some may have none any more
   std::vector<OneShot<Unit>> entering_;  // wait for leases that are good again, or for a new session
   std::unique_ptr<TimerHandle> run_out_timer_;
   bool stopping_ = false;

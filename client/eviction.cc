@@ -44,6 +44,7 @@ Task<void> Core::StartAnew(uint64_t epoch) {
   {
     std::lock_guard lock(mutex_);
     lease_id = lease_epoch_ == epoch ? lease_id_ : 0;
+    untold_.clear();
   }
   gate_.Open();
   WakeEntering();

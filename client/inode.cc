@@ -102,6 +102,7 @@ void Inode::Reset() {
   pages.lease = 0;
   ++pages.recalls;
   if (scope != nullptr) std::exchange(scope, nullptr)->End();
+  opened_under.reset();
   leaving.clear();
   Forget();
 }

@@ -103,7 +103,7 @@ struct Inode {
   uint32_t told = 0;         // of these, known to the MDS, or about to be
   uint32_t closing = 0;      // closed here, and still open at the MDS until what is under way has arrived
   uint64_t named = 0;        // how often Core::Held has named it as open
-  bool overtold = false;     // the MDS may know of more handles: the last close ends all
+  bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
   uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
   uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
@@ -128,6 +128,7 @@ struct Inode {
   ScopePtr covered;          // under which the attributes were learned; null: under none
   uint32_t own_changes = 0;  // of the inode, asked for by this client and not answered yet
   uint64_t changed = 0;      // Core::events_ when the last of these ended
+  ScopePtr opened_under;     // handles that the MDS does not know: what makes sure that it is told in time
 
   // Directories.
   ScopePtr scope;  // the lease that is held of it; null: none

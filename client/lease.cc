@@ -179,6 +179,7 @@ Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
 // Null: nothing is known of what it is a lease of any more.
 Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
   const Learning present = BeginLearning();  // until this is answered, the lease may come once more
+  co_await TellOpensUnder(epoch, lease_id);
   co_await ReleaseLease(epoch, lease_id);
   if (inode == nullptr) co_return;
   std::lock_guard lock(inode->mutex);
@@ -203,6 +204,7 @@ std::vector<proto::Reclaim> Core::Held() {
   if (epoch_ == session_->epoch()) inodes = inodes_->All();
   for (const InodePtr& inode : inodes) {
     std::lock_guard lock(inode->mutex);
+    if (IsUntold(*inode) && !inode->opened_under->good()) inode->told = inode->opens;  // nobody else tells it
     uint32_t count = inode->told + inode->closing;
     if (inode->kept_open) count = std::max(count, 1u);
     if (count > 0) {

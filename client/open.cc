@@ -36,27 +36,38 @@ HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool
   return handle;
 }
 
-// An open that the MDS need not hear of: attributes and content are known, the access is allowed, and no
-// removal is under way.
+// An open that the MDS need not hear of: what is known here is true, the access is allowed, and no removal is
+// under way. Under READ of the directory only one that changes nothing; before the lease goes, or this client
+// takes the file out from under it, the MDS is told of the handle (TellOpens).
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
+  const bool leased = cached();
+  const bool changes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
+  if (!leased && (changes || !WantsScopes())) return nullptr;
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return nullptr;
   HandlePtr handle = NewHandle(caller, inode, flags);
+  // Whoever ends the lease looks for the handle after that.
+  std::unique_lock order(mutex_, std::defer_lock);
+  if (!leased) order.lock();
   std::lock_guard lock(inode->mutex);
-  if (!inode->attr_known || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
-  if (S_ISREG(inode->attr.mode())) {
-    if ((flags & O_TRUNC) == 0 && !inode->Content()) return nullptr;
-  } else if (!S_ISDIR(inode->attr.mode())) {
-    return nullptr;
-  }
+  if (!Trusts(*inode) || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
+  if (leased && S_ISREG(inode->attr.mode()) && (flags & O_TRUNC) == 0 && !inode->Content()) return nullptr;
+  if (!MayOpen(*inode, caller, flags)) return nullptr;
+  CountHandle(*handle, false);
+  if (leased) return handle;
+  inode->opened_under = inode->covered;
+  untold_.insert(fid);
+  return handle;
+}
+
+bool Core::MayOpen(const Inode& inode, const Caller& caller, int flags) {
+  const bool directory = S_ISDIR(inode.attr.mode());
+  if (!directory && !S_ISREG(inode.attr.mode())) return false;
   const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
   uint32_t want = execute ? kMayExecute : 0;
   if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
   if ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) want |= kMayWrite;
-  if (!MayAccess(inode->attr, caller, want)) return nullptr;
-  if (S_ISDIR(inode->attr.mode()) && (want & kMayWrite) != 0) return nullptr;
-  CountHandle(*handle, false);
-  return handle;
+  return MayAccess(inode.attr, caller, want) && !(directory && (want & kMayWrite) != 0);
 }
 
 // The handle counts from before the MDS is asked, so that an unlink that runs meanwhile under the lease has
@@ -68,15 +79,12 @@ Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
 }
 
 Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int flags) {
-  if (cached()) {
-    HandlePtr handle = TryOpenLocally(caller, fid, flags);
-    if (handle != nullptr && (flags & O_TRUNC) == 0) co_return handle;
-    if (handle != nullptr) {
-      auto cut = co_await TryCutBehind(handle->inode);
-      if (cut.ok() && *cut) co_return handle;
-      DropHandle(handle);
-      CO_RETURN_IF_ERROR(cut.status());
-    }
+  if (HandlePtr handle = TryOpenLocally(caller, fid, flags)) {
+    if ((flags & O_TRUNC) == 0) co_return handle;
+    auto cut = co_await TryCutBehind(handle->inode);
+    if (cut.ok() && *cut) co_return handle;
+    DropHandle(handle);
+    CO_RETURN_IF_ERROR(cut.status());
   }
   InodePtr inode = inodes_->Get(fid);
   HandlePtr handle = NewHandle(caller, inode, flags);
@@ -197,7 +205,7 @@ Task<Status> Core::Release(HandlePtr handle) {
 
 void Core::DropHandle(const HandlePtr& handle) {
   InodePtr inode = handle->inode;
-  bool told = false, last = false, all = false;
+  bool told = false, untold = false, last = false, all = false;
   uint64_t pages_lease = 0;
   {
     std::lock_guard lock(inode->mutex);
@@ -207,6 +215,8 @@ void Core::DropHandle(const HandlePtr& handle) {
     // Handles are alike to the MDS: which of them it was told of does not matter.
     told = inode->told > inode->opens;
     if (told) --inode->told;
+    if (inode->overtold) told = false;
+    untold = inode->opened_under != nullptr;
     last = inode->opens == 0;
     const bool kept = last && inode->kept_open;
     if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
@@ -215,6 +225,14 @@ void Core::DropHandle(const HandlePtr& handle) {
     if (last) pages_lease = ForgetPages(*inode);
     last = inode->gone;
     if (all || told) ++inode->closing;
+  }
+  if (untold) {
+    std::lock_guard lock(mutex_);
+    std::lock_guard inode_lock(inode->mutex);
+    if (!IsUntold(*inode)) {
+      inode->opened_under.reset();
+      untold_.erase(inode->fid);
+    }
   }
   if (pages_lease != 0) Background(ReturnRead(epoch_, inode, pages_lease));
   if (last) DiscardData(*inode);

@@ -98,6 +98,7 @@ ScopePtr Core::ScopeFor(const Learning& learning, const Fid& directory) {
 // Takes over the leases that came with an answer. Those that are held already are not told again.
 void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
   if (reply.directory_leases().empty()) return;
+  std::vector<uint64_t> ended;  // at the MDS already
   for (const proto::Lease& lease : reply.directory_leases()) {
     InodePtr directory = inodes_->Get(FromProto(lease.resource()));
     learning->granted.push_back(lease.id());
@@ -109,11 +110,15 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
     const bool gone = given_up_.contains(lease.id()) && !options_.plant_late_grant;
     if (gone || times_held_ != learning->held) continue;
     if (directory->scope != nullptr && directory->scope->lease == lease.id()) continue;
-    if (directory->scope != nullptr) directory->scope->End();
+    if (directory->scope != nullptr) {
+      directory->scope->End();
+      ended.push_back(directory->scope->lease);
+    }
     directory->scope = std::make_shared<Scope>(directory->fid, lease.id(), ++events_);
     directory->names.Forget();  // what was known before may be out of date
     directory->covered.reset();
   }
+  for (uint64_t lease : ended) ReturnScope(nullptr, lease);  // what was opened under it has to be told
   ReturnDroppedScopes();
 }
 
@@ -137,7 +142,9 @@ class Core::OwnChange {
   OwnChange(Core& core, const proto::MetadataRequest& request) : core_(core) {
     if (Fid fid = ChangedInode(request)) Begin(fid);
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
-    if (!TakesFilesOut(request)) return;
+    if (request.has_link()) linked_ = FromProto(request.link().fid());
+    takes_out_ = TakesFilesOut(request);
+    if (!takes_out_) return;
     for (const auto& [directory, name] : names_) {
       std::lock_guard lock(directory->mutex);
       if (directory->scope == nullptr) continue;
@@ -165,11 +172,39 @@ class Core::OwnChange {
     for (const ScopePtr& scope : moves_) scope->EndMove();
   }
 
+  // Files with handles that the MDS has to be told of first: afterwards their lease may protect them no more.
+  std::vector<InodePtr> Leaving() {
+    std::vector<InodePtr> untold;
+    if (!linked_ && !takes_out_) return untold;
+    untold = core_.UntoldFiles();
+    if (untold.empty()) return untold;
+    std::set<Fid> named;
+    if (linked_) named.insert(linked_);
+    for (const auto& [directory, name] : names_) {
+      if (!takes_out_) break;
+      const NameKnown known = Find(*directory, name);
+      if (known.answer == NameKnown::Answer::kUnknown) return untold;
+      if (known.fid) named.insert(known.fid);
+    }
+    for (const Fid& fid : named) Begin(fid);  // so that nobody opens them meanwhile
+    std::erase_if(untold, [&](const InodePtr& inode) { return !named.contains(inode->fid); });
+    return untold;
+  }
+
   void Answered(const proto::MetadataReply& reply) {
     for (const Fid& fid : ChangedBy(reply)) Begin(fid);
   }
 
  private:
+  // What the name means, unless another change of this client may be about to say otherwise.
+  NameKnown Find(Inode& directory, const std::string& name) {
+    const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
+                                    [&](const InodePtr& inode) { return inode.get() == &directory; });
+    std::lock_guard lock(directory.mutex);
+    const bool others = directory.changing > static_cast<uint32_t>(mine);
+    return others || !core_.TrustsNames(directory) ? NameKnown{} : directory.names.Find(name);
+  }
+
   InodePtr Begin(const Fid& fid) {
     InodePtr inode = core_.inodes_->Get(fid);
     inodes_.push_back(inode);
@@ -185,13 +220,72 @@ class Core::OwnChange {
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
   std::vector<ScopePtr> moves_;
+  Fid linked_;
+  bool takes_out_ = false;
 };
 
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
   OwnChange change(*this, request);
+  std::vector<InodePtr> files = change.Leaving();
+  if (!files.empty()) co_await TellOpens(epoch, std::move(files));
   Reply reply = co_await AskBehindQueue(epoch, std::move(request));
   if (reply.ok()) change.Answered(*reply);
   co_return reply;
+}
+
+// --- handles that the MDS does not know (open.cc) ---
+
+// Its mutex is held.
+bool Core::IsUntold(const Inode& inode) const {
+  return inode.opened_under != nullptr && inode.opens > inode.told;
+}
+
+std::vector<InodePtr> Core::UntoldFiles() {
+  std::set<Fid> fids;
+  {
+    std::lock_guard lock(mutex_);
+    fids = untold_;
+  }
+  std::vector<InodePtr> files;
+  for (const Fid& fid : fids) {
+    if (InodePtr inode = inodes_->Find(fid)) files.push_back(std::move(inode));
+  }
+  return files;
+}
+
+// The inode's mutex is held. From here on a Reclaim names the handles, too.
+void Core::NoteTold(Inode& inode, proto::OpenFile* open) {
+  inode.told = inode.opens;
+  inode.overtold = true;
+  *open->mutable_fid() = ToProto(inode.fid);
+  open->set_count(inode.told);
+  open->set_write(inode.write_opens > 0);
+}
+
+// Returns when the MDS knows of the handles of these files, or has lost the stream: then the Reclaim that
+// follows tells it.
+Task<void> Core::TellOpens(uint64_t epoch, std::vector<InodePtr> files) {
+  constexpr int kMost = 4000;  // in one message
+  const uint64_t held = times_held_;
+  for (size_t i = 0; i < files.size() && epoch == epoch_;) {
+    proto::MetadataRequest request;
+    proto::Reclaim* part = request.mutable_reclaim();
+    for (; i < files.size() && part->opens_size() < kMost; ++i) {
+      std::lock_guard lock(files[i]->mutex);
+      if (IsUntold(*files[i])) NoteTold(*files[i], part->add_opens());
+    }
+    if (part->opens_size() == 0) co_return;
+    (void)co_await session_->CallOnce(epoch, std::move(request), [this, held] { return times_held_ == held; });
+  }
+}
+
+Task<void> Core::TellOpensUnder(uint64_t epoch, uint64_t lease) {
+  std::vector<InodePtr> files;
+  for (InodePtr& inode : UntoldFiles()) {
+    std::lock_guard lock(inode->mutex);
+    if (IsUntold(*inode) && inode->opened_under->lease == lease) files.push_back(inode);
+  }
+  if (!files.empty()) co_await TellOpens(epoch, std::move(files));
 }
 
 // --- giving back ---

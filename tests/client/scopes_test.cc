@@ -78,7 +78,7 @@ TEST_F(Scopes, ADirectoryIsListedOnce) {
   std::vector<std::string> names;
   const int asked = Asked([&] { names = a_->List(directory_); });
   EXPECT_EQ(names, std::vector<std::string>{"f"});
-  EXPECT_LE(asked, 2) << "open and close";
+  EXPECT_EQ(asked, 0) << "nor to open and close it";
   EXPECT_EQ(a_->requests["readdir"], 2);
 }
 
@@ -169,6 +169,109 @@ TEST_F(Scopes, AFileThatIsMovedIsCoveredByWhereItIs) {
   HandlePtr handle = b_->OpenName("f", O_RDWR, other);
   b_->Write(handle, 5, "!");
   EXPECT_EQ(a_->Stat(file).size(), 6u);
+}
+
+// --- opens that the MDS does not know of ---
+
+TEST_F(Scopes, AFileIsOpenedReadAndClosedWithoutAQuestion) {
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  EXPECT_EQ(Asked([&] {
+              HandlePtr file = a_->Open(fid, O_RDONLY);
+              EXPECT_EQ(a_->Read(file, 0, 10), "first");
+              EXPECT_TRUE(a_->Close(file).ok());
+              harness_.world.RunUntil([] { return false; }, 1s);
+            }),
+            0);
+}
+
+TEST_F(Scopes, WhoMayNotReadIsRefused) {
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  SetAttributes secret;
+  secret.mode = 0600;
+  ASSERT_TRUE(b_->Await(b_->fs().Setattr(b_->caller, fid, secret, nullptr)).ok());
+  harness_.world.RunUntil([] { return false; }, 7s);
+  (void)StatTree();
+  Caller other;
+  other.uid = other.gid = 1000;
+  EXPECT_THAT(a_->Await(a_->fs().Open(other, fid, O_RDONLY)).status(), HasErrno(EACCES));
+}
+
+class UntoldOpen : public Scopes {
+ protected:
+  UntoldOpen() {
+    HandlePtr file = b_->OpenName("f", O_RDWR, directory_);
+    b_->Write(file, 0, content_);
+    EXPECT_TRUE(b_->Close(file).ok());
+    harness_.world.RunUntil([] { return false; }, 7s);
+    (void)StatTree();
+    fid_ = FromProto(a_->Lookup("f", directory_)->attr.fid());
+    EXPECT_EQ(Asked([&] { open_ = a_->Open(fid_, O_RDONLY); }), 0);
+  }
+
+  // The file has no name any more and is there until its handle is closed.
+  void ExpectKept() {
+    harness_.world.RunUntil([] { return false; }, 60s);
+    EXPECT_EQ(a_->Read(open_, 0, content_.size()), content_);
+    EXPECT_TRUE(a_->Close(open_).ok());
+    harness_.world.RunUntil([] { return false; }, 60s);
+    EXPECT_FALSE(b_->Await(b_->fs().Getattr(b_->caller, fid_, nullptr)).ok()) << "and no longer";
+  }
+  static Status Unlink(Mounted& by, Fid parent, const std::string& name) {
+    return by.Await(by.fs().Unlink(by.caller, parent, name));
+  }
+
+  const std::string content_ = Pattern(7, 100'000);
+  Fid fid_;
+  HandlePtr open_;
+};
+
+TEST_F(UntoldOpen, OutlivesARemovalByAnotherClient) {
+  ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
+  ExpectKept();
+}
+
+TEST_F(UntoldOpen, OutlivesARemovalByItsOwn) {
+  ASSERT_TRUE(Unlink(*a_, directory_, "f").ok());
+  ExpectKept();
+}
+
+TEST_F(UntoldOpen, OutlivesARemovalFromWhereItsOwnClientHasMovedIt) {
+  const Fid other = b_->Mkdir("e");
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)).ok());
+  ASSERT_TRUE(Unlink(*b_, other, "f").ok());
+  ExpectKept();
+}
+
+TEST_F(UntoldOpen, OutlivesARemovalOfBothItsLinks) {
+  ASSERT_TRUE(a_->Await(a_->fs().Link(a_->caller, fid_, kRootFid, "second")).ok());
+  ASSERT_TRUE(Unlink(*b_, kRootFid, "second").ok());
+  ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
+  ExpectKept();
+}
+
+TEST_F(UntoldOpen, OutlivesAFileThatTakesItsPlace) {
+  (void)a_->Create("new", O_RDWR, directory_);
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "new", directory_, "f", 0)).ok());
+  ExpectKept();
+}
+
+TEST_F(UntoldOpen, OutlivesALostStreamAndARemovalAfterIt) {
+  ASSERT_TRUE(a_->Await([](Mounted* a) -> Task<Status> {
+                co_await a->LoseStream();
+                co_return OkStatus();
+              }(a_.get()))
+                  .ok());
+  ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
+  ExpectKept();
+}
+
+TEST_F(UntoldOpen, SeveralHandlesAreClosedOneByOne) {
+  HandlePtr second = a_->Open(fid_, O_RDONLY);
+  ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
+  EXPECT_TRUE(a_->Close(second).ok());
+  ExpectKept();
 }
 
 // The lease of a directory that had to be forgotten goes back, and does not take a newer one with it.
