@@ -38,6 +38,9 @@ enum CudaError : CudaResult {
   kCudaAlreadyRegistered = 712,
   kCudaNotRegistered = 713,
   kCudaNotSupported = 801,
+  kCudaStreamCaptureUnsupported = 900,
+  kCudaStreamCaptureInvalidated = 901,
+  kCudaStreamCaptureImplicit = 906,
 };
 
 enum CudaDeviceAttribute : int {
@@ -78,6 +81,10 @@ inline constexpr unsigned kCudaHostRegisterReadOnly = 0x8;
 inline constexpr unsigned kCudaStreamNonBlocking = 0x1;
 inline constexpr unsigned kCudaEventDisableTiming = 0x2;
 inline constexpr unsigned kCudaStreamWaitGeq = 0x0;
+inline constexpr int kCudaCaptureNone = 0;  // of a stream
+inline constexpr int kCudaCaptureActive = 1;
+inline constexpr int kCudaCaptureGlobal = 0;  // modes, of a capture or of a thread
+inline constexpr int kCudaCaptureRelaxed = 2;
 
 inline constexpr int kCudaDmaBufHandle = 1;
 inline constexpr int kCudaWritesOrderedForOwner = 100;
@@ -116,6 +123,8 @@ struct CudaMemcpyAttributes {
   X(StreamCreate, "cuStreamCreate", 2000, true, (CudaStream*, unsigned))                                     \
   X(StreamDestroy, "cuStreamDestroy_v2", 4000, true, (CudaStream))                                           \
   X(StreamSynchronize, "cuStreamSynchronize", 2000, true, (CudaStream))                                      \
+  X(StreamIsCapturing, "cuStreamIsCapturing", 10000, true, (CudaStream, int*))                               \
+  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true, (int*))               \
   X(StreamWriteValue32, "cuStreamWriteValue32_v2", 11070, false,                                             \
     (CudaStream, CudaAddress, uint32_t, unsigned))                                                           \
   X(StreamWaitValue32, "cuStreamWaitValue32_v2", 11070, false,                                               \
