@@ -62,6 +62,7 @@ enum CudaDeviceAttribute : int {
 };
 
 enum CudaPointerAttribute : int {
+  kCudaPointerContext = 1,
   kCudaPointerMemoryType = 2,
   kCudaPointerDevicePointer = 3,
   kCudaPointerSyncMemops = 6,
@@ -118,6 +119,7 @@ struct CudaMemcpyAttributes {
   X(DeviceTotalMem, "cuDeviceTotalMem_v2", 3020, true, (size_t*, CudaDevice))                                \
   X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true, (CudaContext*, CudaDevice))              \
   X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true, (CudaDevice))                      \
+  X(DevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000, true, (CudaDevice, unsigned*, int*))       \
   X(CtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true, (CudaContext))                                        \
   X(CtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true, (CudaContext*))                                         \
   X(StreamCreate, "cuStreamCreate", 2000, true, (CudaStream*, unsigned))                                     \

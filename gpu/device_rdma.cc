@@ -35,7 +35,7 @@ StatusOr<DmaBuf> Device::ExportDmaBuf(std::span<const std::byte> memory) {
                                       "with the open modules, the kernel 5.12 or newer",
                                       name()));
   ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
-  SpanChecker checker(*cuda_, info_.ordinal);
+  SpanChecker checker(*state->context());
   RETURN_IF_ERROR(checker.Check(AddressOfSpan(memory), memory.size()));
   // Whole pages, but never more: the rest of the allocation may be mapped otherwise.
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -89,8 +89,8 @@ uint64_t Device::RdmaBudget() {
 }
 
 StatusOr<uint64_t> Device::BufferId(std::span<const std::byte> memory) {
-  RETURN_IF_ERROR(cuda_->CheckProcess());
-  SpanChecker checker(*cuda_, info_.ordinal);
+  ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
+  SpanChecker checker(*state->context());
   RETURN_IF_ERROR(checker.Check(AddressOfSpan(memory), memory.size()));
   return checker.last().buffer_id;
 }

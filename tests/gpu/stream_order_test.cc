@@ -1,6 +1,5 @@
 #include "gpu/stream_order.h"
 
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 
 #include <cerrno>
@@ -78,12 +77,6 @@ class StreamOrderTest : public GpuTest {
     const bool summed =
         *sums == std::vector{nacre::Crc32c(all.first(half)), nacre::Crc32c(all.subspan(half))};
     return summed && Read(buffer) == content;
-  }
-
-  template <typename Function>
-  Function* Symbol(const char* name) {
-    void* library = dlopen(fake() ? FakeLibrary().c_str() : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    return reinterpret_cast<Function*>(dlsym(library, name));
   }
 
   std::shared_ptr<Context> context_;

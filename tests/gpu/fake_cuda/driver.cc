@@ -113,6 +113,10 @@ int AttributeValue(int attribute) {
 
 void StorePointerAttribute(int attribute, const Range& range, uint64_t address, void* value) {
   switch (attribute) {
+    case kCudaPointerContext:
+      // Memory that was mapped piece by piece (cuMemMap) or comes from a pool belongs to no context.
+      *static_cast<CudaContext*>(value) = range.whole ? range.context : nullptr;
+      return;
     case kCudaPointerMemoryType:
       *static_cast<unsigned*>(value) = range.type;
       return;
@@ -253,7 +257,7 @@ CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice device) {
   if (--contexts[device].retained > 0) return kCudaSuccess;
   contexts[device].default_stream.reset();
   contexts[device].error = kCudaSuccess;
-  GetMemory().FreeAll(device);
+  GetMemory().FreeAll(&contexts[device]);
   return kCudaSuccess;
 }
 CudaResult cuCtxPushCurrent_v2(CudaContext context) {
@@ -269,11 +273,38 @@ CudaResult cuCtxPopCurrent_v2(CudaContext* context) {
   return kCudaSuccess;
 }
 
+// A context beside the primary one.
+CudaResult cuCtxCreate_v2(CudaContext* context, unsigned, CudaDevice device) {
+  if (!KnownDevice(device)) return kCudaInvalidDevice;
+  auto created = std::make_unique<CUctx_st>();
+  created->ordinal = device;
+  created->retained = 1;
+  *context = created.release();
+  Current().push_back(*context);
+  ++GetCounters().contexts;
+  return kCudaSuccess;
+}
+CudaResult cuCtxDestroy_v2(CudaContext context) {
+  if (context == nullptr) return kCudaInvalidContext;
+  GetMemory().FreeAll(context);
+  std::erase(Current(), context);
+  delete context;
+  --GetCounters().contexts;
+  return kCudaSuccess;
+}
+CudaResult cuDevicePrimaryCtxGetState(CudaDevice device, unsigned* flags, int* active) {
+  if (!KnownDevice(device)) return kCudaInvalidDevice;
+  std::lock_guard lock(ContextsMutex());
+  *flags = 0;
+  *active = contexts[device].retained > 0;
+  return kCudaSuccess;
+}
+
 CudaResult cuMemAlloc_v2(CudaAddress* address, size_t size) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
   if (CudaResult result = SafeToCall(); result != kCudaSuccess) return result;
   uint64_t allocated = 0;
-  CudaResult result = GetMemory().Allocate(Current().back()->ordinal, size, &allocated);
+  CudaResult result = GetMemory().Allocate(Current().back(), size, &allocated);
   *address = allocated;
   return result;
 }
