@@ -376,6 +376,7 @@ CudaResult cuMemGetHandleForAddressRange(void* handle, CudaAddress address, size
 }
 CudaResult cuPointerGetAttributes(unsigned count, int* attributes, void** values, CudaAddress address) {
   if (!initialized) return kCudaNotInitialized;
+  ++GetCounters().queries;
   Range range = GetMemory().Find(address);
   for (unsigned i = 0; i < count; ++i) StorePointerAttribute(attributes[i], range, address, values[i]);
   return kCudaSuccess;
@@ -448,6 +449,7 @@ long nacre_fake_cuda_count(const char* what) {
   if (name == "streams") return counters.streams;
   if (name == "events") return counters.events;
   if (name == "flushes") return counters.flushes;
+  if (name == "queries") return counters.queries;
   if (name == "allocations") return GetMemory().allocations();
   if (name == "pinned") return GetMemory().pinned();
   if (name == "registered") return GetMemory().registered();
