@@ -75,6 +75,7 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
 
   // ENOTSUP with the reason: the driver or the GPU has no such thing.
   StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
+  StatusOr<std::span<std::byte>> TrialMemory() override;
   Status PeerMemory() override;
   StatusOr<uint64_t> BufferId(std::span<const std::byte> memory) override;
   // 80 % of what PCIe shows of the memory (BAR1), if NVML tells.

@@ -46,9 +46,9 @@ StatusOr<DmaBuf> Device::ExportDmaBuf(std::span<const std::byte> memory) {
   int fd = -1;
   CudaResult result = (*cuda_)->MemGetHandleForAddressRange(&fd, begin, end - begin, kCudaDmaBufHandle, 0);
   if (result == kCudaSuccess) return DmaBuf(fd, AddressOfSpan(memory) - begin, memory);
-  return ErrnoError(
-      EOPNOTSUPP, absl::StrFormat("%d bytes at 0x%x cannot be exported as a dma-buf: %s", end - begin, begin,
-                                  cuda_->Check(result, "cuMemGetHandleForAddressRange").message()));
+  return ErrnoError(result == kCudaOutOfMemory ? ENOMEM : EOPNOTSUPP,
+                    absl::StrFormat("%d bytes at 0x%x cannot be exported as a dma-buf: %s", end - begin,
+                                    begin, cuda_->Check(result, "cuMemGetHandleForAddressRange").message()));
 }
 
 Status Device::SynchronizeCopies(std::span<const std::byte> memory) {
@@ -70,6 +70,11 @@ Status Device::FlushRemoteWrites() {
   constexpr int kCurrentContext = 0;
   return cuda_->Check((*cuda_)->FlushGPUDirectRDMAWrites(kCurrentContext, kCudaFlushToOwner),
                       "cuFlushGPUDirectRDMAWrites");
+}
+
+StatusOr<std::span<std::byte>> Device::TrialMemory() {
+  ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
+  return state->TrialMemory(kTrialBytes);
 }
 
 Status Device::PeerMemory() {

@@ -47,10 +47,17 @@ StatusOr<std::unique_ptr<Registration>> RegisterBy(DeviceMechanism mechanism,
                                                : RegisterAsPeerMemory(domain, device, memory);
 }
 
-DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevice& device,
-                              std::span<std::byte> memory) {
-  memory = memory.first(std::min(memory.size(), kDeviceTrialBytes));
+DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevice& device) {
+  const StatusOr<std::span<std::byte>> trial = device.TrialMemory();
   DeviceVerdict verdict;
+  if (!trial.ok()) {
+    verdict.lasting = ToErrno(trial.status()) != ENOMEM;
+    verdict.status =
+        ErrnoError(ENOTSUP, absl::StrFormat("RDMA device %s was not tried with %s: %s", domain->device(),
+                                            device.name(), trial.status().message()));
+    return verdict;
+  }
+  const std::span<std::byte> memory = trial->first(MemoryDevice::kTrialBytes);
   for (DeviceMechanism mechanism : {DeviceMechanism::kDmaBuf, DeviceMechanism::kPeerMemory}) {
     const Status tried = RegisterBy(mechanism, domain, device, memory).status();
     verdict.mechanism = mechanism;
@@ -58,6 +65,7 @@ DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevic
       verdict.status = CanFlush(device);
       return verdict;
     }
+    verdict.lasting = verdict.lasting && ToErrno(tried) != ENOMEM;
     verdict.reason += absl::StrFormat("%s%s: %s", verdict.reason.empty() ? "" : "; ",
                                       AbslView(Name(mechanism)), tried.message());
   }

@@ -118,6 +118,10 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Find(const std::sha
     std::move(old, known.end(), std::back_inserter(stale));
     known.erase(old, known.end());
     if (auto registration = Use(&entry->second, *domain, buffer_id)) return registration;
+    if (Status refusal = RefusalOf(&entry->second, *domain, buffer_id); !refusal.ok()) {
+      DeviceCount().refused.Add();
+      return refusal;
+    }
     if (entry->second.busy) continue;
     entry->second.busy = true;
     auto added = Add(domain, &*entry, buffer_id, &lock);
@@ -150,6 +154,14 @@ std::shared_ptr<const Registration> DeviceRegions::Use(Entry* entry, const Domai
   return nullptr;
 }
 
+Status DeviceRegions::RefusalOf(Entry* entry, const Domain& domain, uint64_t buffer_id) {
+  std::erase_if(entry->refused, [&](const Refused& each) { return each.buffer_id != buffer_id; });
+  for (const Refused& each : entry->refused) {
+    if (each.domain == &domain) return each.why;
+  }
+  return OkStatus();
+}
+
 StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shared_ptr<Domain>& domain,
                                                                  Entries::value_type* entry,
                                                                  uint64_t buffer_id, Lock* lock) {
@@ -157,12 +169,14 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shar
   if (domain->retired()) return failed;
   const std::span<std::byte> memory = entry->first.memory();
   Device& device = devices_[entry->first.device];  // stays
-  const DeviceVerdict verdict = VerdictOf(domain, &device, memory, lock);
+  const DeviceVerdict verdict = VerdictOf(domain, &device, lock);
   RETURN_IF_ERROR(verdict.status);
   ASSIGN_OR_RETURN(std::shared_ptr<Charged> charged, MakeRoom(device, MappedBytes(memory), lock));
+  bool lasting = false;
   StatusOr<std::unique_ptr<Registration>> made =
-      RegisterWith(domain, device, verdict.mechanism, memory, lock);
+      RegisterWith(domain, device, verdict.mechanism, memory, &lasting, lock);
   Status status = made.status();
+  if (lasting && !domain->retired()) entry->second.refused.push_back({domain.get(), buffer_id, status});
   if (status.ok()) charged->Set(*std::move(made));
   if (status.ok() && domain->retired()) status = failed;
   if (!status.ok()) {
@@ -177,16 +191,15 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shar
   return registration;
 }
 
-DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device,
-                                       std::span<std::byte> memory, Lock* lock) {
+DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock) {
   auto found = device->verdicts.find(domain.get());
   if (found != device->verdicts.end()) return found->second;
   lock->unlock();
   const uint64_t budget = std::max<uint64_t>(device->device->RdmaBudget(), 1);
-  DeviceVerdict verdict = TryDeviceMemory(domain, *device->device, memory);
+  DeviceVerdict verdict = TryDeviceMemory(domain, *device->device);
   lock->lock();
   device->budget = budget;
-  if (domain->retired()) return verdict;
+  if (domain->retired() || !verdict.lasting) return verdict;
   if (!device->verdicts.emplace(domain.get(), verdict).second) return verdict;
   if (!verdict.status.ok()) {
     LogWarning("data plane: %s; it is copied there from host memory instead", verdict.status.message());
@@ -241,13 +254,15 @@ bool DeviceRegions::EvictOne(const MemoryDevice& device, Lock* lock) {
 StatusOr<std::unique_ptr<Registration>> DeviceRegions::RegisterWith(const std::shared_ptr<Domain>& domain,
                                                                     const Device& device,
                                                                     DeviceMechanism mechanism,
-                                                                    std::span<std::byte> memory, Lock* lock) {
+                                                                    std::span<std::byte> memory,
+                                                                    bool* lasting, Lock* lock) {
   for (;;) {
     lock->unlock();
     auto made = RegisterBy(mechanism, domain, *device.device, memory);
     lock->lock();
     if (made.ok()) return made;
-    if (ToErrno(made.status()) == ENOMEM && EvictOne(*device.device, lock)) continue;
+    *lasting = ToErrno(made.status()) != ENOMEM;
+    if (!*lasting && EvictOne(*device.device, lock)) continue;
     return ErrnoError(ENOTSUP, absl::StrFormat("%s: %s", AbslView(Name(mechanism)), made.status().message()));
   }
 }
@@ -261,6 +276,7 @@ void DeviceRegions::Forget(const Domain& domain) {
       forgotten.push_back(std::move(known));
       return true;
     });
+    std::erase_if(entry.refused, [&](const Refused& each) { return each.domain == &domain; });
   }
   for (auto& [raw, device] : devices_) device.verdicts.erase(&domain);
 }

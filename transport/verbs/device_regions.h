@@ -2,7 +2,8 @@
 // device when a call first names it there, and kept so while a region has it, but not beyond what the device
 // allows (MemoryDevice::RdmaBudget): what has not been used for the longest time goes first. Memory that was
 // freed and is there again is told by its identity (MemoryDevice::BufferId). Registrations cover a region's
-// bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h).
+// bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h);
+// memory that cannot be registered all the same, that of a pool for instance, is refused by itself.
 //
 // Thread-safe. Registering may take seconds: nothing is locked meanwhile, and only those wait who want the
 // same region; whoever must not wait asks FindKnown first. Counters: transport.verbs.device.*.
@@ -58,10 +59,16 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
 
     bool in_use() const { return registration.use_count() > 1; }
   };
+  struct Refused {
+    const Domain* domain = nullptr;
+    uint64_t buffer_id = 0;
+    Status why;
+  };
   struct Entry {
     int regions = 0;
     bool busy = false;  // being registered, with nothing locked: it stays where it is
     std::vector<Known> known;
+    std::vector<Refused> refused;  // for good: more room would not help
   };
   // The state of a device; kept from its first use on.
   struct Device {
@@ -75,19 +82,21 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
 
   // The registration with the domain of memory with this identity; null: there is none.
   std::shared_ptr<const Registration> Use(Entry* entry, const Domain& domain, uint64_t buffer_id);
+  // Why memory with this identity cannot be registered with the domain; OK: that is not known.
+  static Status RefusalOf(Entry* entry, const Domain& domain, uint64_t buffer_id);
   void Remove(const Place& place);
   using Lock = std::unique_lock<std::mutex>;
   // These under the lock, which most of them let go of meanwhile; the entry is busy.
   StatusOr<std::shared_ptr<const Registration>> Add(const std::shared_ptr<Domain>& domain,
                                                     Entries::value_type* entry, uint64_t buffer_id,
                                                     Lock* lock);
-  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, std::span<std::byte> memory,
-                          Lock* lock);
+  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock);
   StatusOr<std::shared_ptr<Charged>> MakeRoom(const Device& device, uint64_t bytes, Lock* lock);
   bool EvictOne(const MemoryDevice& device, Lock* lock);
   StatusOr<std::unique_ptr<Registration>> RegisterWith(const std::shared_ptr<Domain>& domain,
                                                        const Device& device, DeviceMechanism mechanism,
-                                                       std::span<std::byte> memory, Lock* lock);
+                                                       std::span<std::byte> memory, bool* lasting,
+                                                       Lock* lock);
 
   std::mutex mutex_;
   std::condition_variable not_busy_;

@@ -188,6 +188,30 @@ TEST_F(DeviceRegionsTest, ARefusalNamesWhatWasTriedAndWhatIsMissing) {
   EXPECT_TRUE(Find(region).ok());
 }
 
+// As the memory of CUDA's pools: it says nothing of the application's other buffers.
+TEST_F(DeviceRegionsTest, ABufferThatCannotBeRegisteredIsRefusedAlone) {
+  auto pooled = Buffer(0), plain = Buffer(1);
+  device_->FailExportsOf({pooled->data(), kBuffer});
+  EXPECT_THAT(std::string(Refusal(pooled).message()), HasSubstr("memory of a pool"));
+  EXPECT_TRUE(Find(plain).ok());
+  // It is asked for once, not with each call.
+  const int exports = device_->exports();
+  EXPECT_THAT(std::string(Refusal(pooled).message()), HasSubstr("memory of a pool"));
+  EXPECT_EQ(device_->exports(), exports);
+  // Other memory at its place is other memory.
+  device_->FailExportsOf({});
+  device_->ChangeBufferId();
+  EXPECT_TRUE(Find(pooled).ok());
+}
+
+TEST_F(DeviceRegionsTest, ATrialThatLackedMemoryIsMadeAgain) {
+  device_->FailExports(ErrnoError(ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY (2)"));
+  auto region = Buffer(0);
+  EXPECT_THAT(std::string(Refusal(region).message()), HasSubstr("OUT_OF_MEMORY"));
+  device_->FailExports(OkStatus());
+  EXPECT_TRUE(Find(region).ok());
+}
+
 TEST_F(DeviceRegionsTest, PeerMemoryWhereThereAreNoDmaBufs) {
   rdma_.RefuseDmaBufs(EOPNOTSUPP);
   device_->SetPeerMemory(OkStatus());
@@ -202,7 +226,7 @@ TEST_F(DeviceRegionsTest, PeerMemoryWhereThereAreNoDmaBufs) {
   regions_->Forget(*domain_);
   StatusOr<Held> held = Find(region);
   ASSERT_TRUE(held.ok()) << held.status();
-  const DeviceVerdict verdict = TryDeviceMemory(domain_, *device_, {device_->data(), kAll});
+  const DeviceVerdict verdict = TryDeviceMemory(domain_, *device_);
   EXPECT_TRUE(verdict.status.ok());
   EXPECT_EQ(Name(verdict.mechanism), "peer memory");
   EXPECT_THAT(verdict.reason, HasSubstr("dma-buf: the driver of RDMA device fake0"));
