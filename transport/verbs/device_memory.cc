@@ -13,11 +13,14 @@ namespace {
 constexpr int kDeviceMemoryAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 StatusOr<std::unique_ptr<Registration>> RegisterAsDmaBuf(const std::shared_ptr<Domain>& domain,
-                                                         MemoryDevice& device, std::span<std::byte> memory) {
+                                                         MemoryDevice& device, std::span<std::byte> memory,
+                                                         std::optional<DmaBuf>* exported) {
   if (domain->ibverbs().reg_dmabuf_mr == nullptr)
     return ErrnoError(ENOTSUP, "libibverbs has no ibv_reg_dmabuf_mr: install rdma-core 34 or newer");
-  ASSIGN_OR_RETURN(const DmaBuf exported, device.ExportDmaBuf(memory));
-  return Registration::MakeDmaBuf(domain, exported, kDeviceMemoryAccess);
+  if (!exported->has_value()) {
+    ASSIGN_OR_RETURN(*exported, device.ExportDmaBuf(memory));
+  }
+  return Registration::MakeDmaBuf(domain, **exported, kDeviceMemoryAccess);
 }
 
 StatusOr<std::unique_ptr<Registration>> RegisterAsPeerMemory(const std::shared_ptr<Domain>& domain,
@@ -42,8 +45,9 @@ std::string_view Name(DeviceMechanism mechanism) {
 
 StatusOr<std::unique_ptr<Registration>> RegisterBy(DeviceMechanism mechanism,
                                                    const std::shared_ptr<Domain>& domain,
-                                                   MemoryDevice& device, std::span<std::byte> memory) {
-  return mechanism == DeviceMechanism::kDmaBuf ? RegisterAsDmaBuf(domain, device, memory)
+                                                   MemoryDevice& device, std::span<std::byte> memory,
+                                                   std::optional<DmaBuf>* exported) {
+  return mechanism == DeviceMechanism::kDmaBuf ? RegisterAsDmaBuf(domain, device, memory, exported)
                                                : RegisterAsPeerMemory(domain, device, memory);
 }
 
@@ -58,8 +62,9 @@ DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevic
     return verdict;
   }
   const std::span<std::byte> memory = trial->first(MemoryDevice::kTrialBytes);
+  std::optional<DmaBuf> exported;
   for (DeviceMechanism mechanism : {DeviceMechanism::kDmaBuf, DeviceMechanism::kPeerMemory}) {
-    const Status tried = RegisterBy(mechanism, domain, device, memory).status();
+    const Status tried = RegisterBy(mechanism, domain, device, memory, &exported).status();
     verdict.mechanism = mechanism;
     if (tried.ok()) {
       verdict.status = CanFlush(device);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -32,10 +33,12 @@ struct DeviceVerdict {
 // registered says nothing of its others.
 DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevice& device);
 
-// For remote writes to exactly these bytes, under the device's own addresses. ENOTSUP: the mechanism does not
-// work here. ENOMEM: there is too much registered already.
+// For remote writes to exactly these bytes, under the device's own addresses. `exported` is their dma-buf: it
+// is made if it is null and the mechanism wants one, and serves for registrations with other RDMA devices.
+// ENOTSUP: the mechanism does not work here. ENOMEM: there is too much registered already.
 StatusOr<std::unique_ptr<Registration>> RegisterBy(DeviceMechanism mechanism,
                                                    const std::shared_ptr<Domain>& domain,
-                                                   MemoryDevice& device, std::span<std::byte> memory);
+                                                   MemoryDevice& device, std::span<std::byte> memory,
+                                                   std::optional<DmaBuf>* exported);
 
 }  // namespace nacre::verbs

@@ -1,9 +1,10 @@
 // The memory of devices (GPUs) that was registered with a verbs transport. It is registered with an RDMA
 // device when a call first names it there, and kept so while a region has it, but not beyond what the device
-// allows (MemoryDevice::RdmaBudget): what has not been used for the longest time goes first. Memory that was
-// freed and is there again is told by its identity (MemoryDevice::BufferId). Registrations cover a region's
-// bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h);
-// memory that cannot be registered all the same, that of a pool for instance, is refused by itself.
+// allows (MemoryDevice::RdmaBudget): what has not been used for the longest time goes first. A dma-buf is
+// made once for all RDMA devices, and counts once. Memory that was freed and is there again is told by its
+// identity (MemoryDevice::BufferId). Registrations cover a region's bytes and nothing beside them. Whether
+// and how a pair of devices works is tried once (device_memory.h); memory that cannot be registered all the
+// same, that of a pool for instance, is refused by itself.
 //
 // Thread-safe. Registering may take seconds: nothing is locked meanwhile, and only those wait who want the
 // same region; whoever must not wait asks FindKnown first. Counters: transport.verbs.device.*.
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +45,8 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
 
  private:
   class Region;
+  struct Room;
+  struct Housed;  // a registration in a room
   struct Place {
     MemoryDevice* device = nullptr;
     std::byte* data = nullptr;
@@ -56,6 +60,7 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     uint64_t buffer_id = 0;
     uint64_t used = 0;  // when, in finds
     std::shared_ptr<const Registration> registration;
+    const Room* room = nullptr;  // that it is in
 
     bool in_use() const { return registration.use_count() > 1; }
   };
@@ -68,6 +73,7 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     int regions = 0;
     bool busy = false;  // being registered, with nothing locked: it stays where it is
     std::vector<Known> known;
+    std::weak_ptr<Room> room;      // with a dma-buf, for whichever RDMA device is next
     std::vector<Refused> refused;  // for good: more room would not help
   };
   // The state of a device; kept from its first use on.
@@ -77,7 +83,6 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     std::shared_ptr<std::atomic<uint64_t>> registered = std::make_shared<std::atomic<uint64_t>>(0);  // bytes
     std::map<const Domain*, DeviceVerdict> verdicts;
   };
-  struct Charged;
   using Entries = std::map<Place, Entry>;
 
   // The registration with the domain of memory with this identity; null: there is none.
@@ -91,11 +96,13 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
                                                     Entries::value_type* entry, uint64_t buffer_id,
                                                     Lock* lock);
   DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock);
-  StatusOr<std::shared_ptr<Charged>> MakeRoom(const Device& device, uint64_t bytes, Lock* lock);
+  StatusOr<std::shared_ptr<Room>> MakeRoom(const Device& device, uint64_t bytes, uint64_t buffer_id,
+                                           Lock* lock);
+  static std::optional<uint64_t> LastUse(const Entry& entry, const Room* room);
   bool EvictOne(const MemoryDevice& device, Lock* lock);
   StatusOr<std::unique_ptr<Registration>> RegisterWith(const std::shared_ptr<Domain>& domain,
                                                        const Device& device, DeviceMechanism mechanism,
-                                                       std::span<std::byte> memory, bool* lasting,
+                                                       std::span<std::byte> memory, Room* room, bool* lasting,
                                                        Lock* lock);
 
   std::mutex mutex_;

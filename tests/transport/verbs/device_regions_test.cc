@@ -144,6 +144,58 @@ TEST_F(DeviceRegionsTest, TheLeastRecentlyUsedMakesRoom) {
   EXPECT_EQ(rdma_.regions(), 3);
 }
 
+class TwoDevicesTest : public DeviceRegionsTest {
+ protected:
+  TwoDevicesTest() : DeviceRegionsTest({.devices = 2}) {
+    StatusOr<std::shared_ptr<Domain>> second = Domain::Open(**LoadIbverbs(), "fake1");
+    EXPECT_TRUE(second.ok()) << second.status();
+    second_ = *second;
+  }
+
+  std::shared_ptr<Domain> second_;
+};
+
+// A dma-buf is mapped for PCIe once, whichever RDMA devices use it.
+TEST_F(TwoDevicesTest, ABufferTakesRoomOnceForAllDevices) {
+  device_->SetRdmaBudget(2 * kBuffer);
+  auto first = Buffer(0), other = Buffer(1), third = Buffer(2);
+  StatusOr<Held> one = Find(first);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(regions_->Find(second_, *other).ok());
+  const int exports = device_->exports();
+  const int64_t evicted = Count("evicted");
+  StatusOr<Held> two = regions_->Find(second_, *first);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_NE(*one, *two);
+  ASSERT_TRUE(Find(other).ok());
+  EXPECT_EQ(device_->exports(), exports);
+  EXPECT_EQ(Count("evicted"), evicted);
+  EXPECT_EQ(rdma_.regions(), 4);
+  // Where one of them is in use, nothing is gained by the other.
+  one->reset();
+  ASSERT_TRUE(Find(third).ok());
+  EXPECT_EQ(Count("evicted") - evicted, 2);
+  EXPECT_EQ(rdma_.regions(), 3);
+  EXPECT_EQ(*regions_->Find(second_, *first), *two);
+  // The room is free again when the last of them is gone.
+  two->reset();
+  first.reset();
+  third.reset();
+  EXPECT_EQ(rdma_.regions(), 0);
+  EXPECT_TRUE(Find(Register(0, 2 * kBuffer)).ok());
+}
+
+// Memory that is another now has another dma-buf.
+TEST_F(TwoDevicesTest, ADmaBufOfFreedMemoryIsNotUsedAgain) {
+  auto region = Buffer(0);
+  StatusOr<Held> old = Find(region);
+  ASSERT_TRUE(old.ok() && regions_->Find(second_, *Buffer(1)).ok());
+  const int exports = device_->exports();
+  device_->ChangeBufferId();
+  ASSERT_TRUE(regions_->Find(second_, *region).ok());
+  EXPECT_EQ(device_->exports() - exports, 1);
+}
+
 TEST_F(DeviceRegionsTest, WhatIsInUseMakesNoRoom) {
   device_->SetRdmaBudget(2 * kBuffer);
   auto first = Buffer(0), second = Buffer(1), third = Buffer(2);
