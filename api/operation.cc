@@ -96,7 +96,7 @@ StatusOr<std::shared_ptr<Operation>> Operation::Make(const nacre_extent* extents
 Status Operation::Add(size_t index, const nacre_extent& raw) {
   ASSIGN_OR_RETURN(CheckedExtent extent, CheckExtent(raw));
   RETURN_IF_ERROR(CheckTarget(extent));
-  RETURN_IF_ERROR(CheckStillThere(*extent.buffer));
+  RETURN_IF_ERROR(LookAt(extent));
   const std::shared_ptr<Client>& client = extent.file->client();
   if (std::ranges::find(clients_, client) == clients_.end()) clients_.push_back(client);
   if (!extent.buffer->Begin()) return ErrnoError(EBADF, "the buffer is being released");
@@ -107,6 +107,13 @@ Status Operation::Add(size_t index, const nacre_extent& raw) {
   group.buffers.push_back(extent.buffer);
   group.extents.push_back(std::move(extent));
   return OkStatus();
+}
+
+// Once for each buffer: that costs calls of the driver.
+const Status& Operation::LookAt(const CheckedExtent& extent) {
+  const auto [found, fresh] = looked_at_.try_emplace(extent.raw.buffer.id);
+  if (fresh) found->second = CheckStillThere(*extent.buffer);
+  return found->second;
 }
 
 std::vector<std::shared_ptr<Buffer>> Operation::Targets() const {

@@ -66,6 +66,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   explicit Operation(size_t count) : outcomes_(count) {}
   Status Add(size_t index, const nacre_extent& raw);
+  const Status& LookAt(const CheckedExtent& extent);
   void SetDeadline();
   void ReadGroups();
   static Task<void> ReadInTurn(std::shared_ptr<Operation> self);
@@ -76,7 +77,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool begun_ = false;
   std::vector<Group> groups_;
   absl::flat_hash_map<File*, size_t> group_of_;
-  std::vector<std::shared_ptr<Client>> clients_;  // of the files
+  absl::flat_hash_map<uint64_t, Status> looked_at_;  // whether the memory of these buffers is still there
+  std::vector<std::shared_ptr<Client>> clients_;     // of the files
   Duration timeout_ = Duration::max();
   std::shared_ptr<gpu::StreamOrder> order_;
   std::unique_ptr<TimerHandle> timer_;

@@ -19,11 +19,15 @@ Context::~Context() {
 
 UseContext::UseContext(const Context& context)
     : context_(context),
-      status_(context.cuda().Check(context.cuda()->CtxPushCurrent(context.handle()), "cuCtxPushCurrent")) {}
+      status_(context.cuda().Check(context.cuda()->CtxPushCurrent(context.handle()), "cuCtxPushCurrent")) {
+  if (status_.ok()) context_.cuda()->ThreadExchangeStreamCaptureMode(&capture_mode_);
+}
 
 UseContext::~UseContext() {
+  if (!status_.ok()) return;
   CudaContext popped = nullptr;
-  if (status_.ok()) context_.cuda()->CtxPopCurrent(&popped);
+  context_.cuda()->ThreadExchangeStreamCaptureMode(&capture_mode_);
+  context_.cuda()->CtxPopCurrent(&popped);
 }
 
 }  // namespace nacre::gpu

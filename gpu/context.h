@@ -33,7 +33,8 @@ class Context {
 };
 
 // While it lives the context is the calling thread's current one; the application's own comes back
-// afterwards.
+// afterwards. Meanwhile the thread may allocate and ask for events although another one captures a graph:
+// what we do has no part in that, and without this the driver would refuse it and spoil the capture.
 class UseContext {
  public:
   explicit UseContext(const Context& context);
@@ -46,6 +47,7 @@ class UseContext {
  private:
   const Context& context_;
   Status status_;
+  int capture_mode_ = kCudaCaptureRelaxed;  // the thread's own meanwhile
 };
 
 }  // namespace nacre::gpu

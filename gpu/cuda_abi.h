@@ -38,6 +38,9 @@ enum CudaError : CudaResult {
   kCudaAlreadyRegistered = 712,
   kCudaNotRegistered = 713,
   kCudaNotSupported = 801,
+  kCudaStreamCaptureUnsupported = 900,
+  kCudaStreamCaptureInvalidated = 901,
+  kCudaStreamCaptureImplicit = 906,
 };
 
 enum CudaDeviceAttribute : int {
@@ -59,6 +62,7 @@ enum CudaDeviceAttribute : int {
 };
 
 enum CudaPointerAttribute : int {
+  kCudaPointerContext = 1,
   kCudaPointerMemoryType = 2,
   kCudaPointerDevicePointer = 3,
   kCudaPointerSyncMemops = 6,
@@ -78,6 +82,10 @@ inline constexpr unsigned kCudaHostRegisterReadOnly = 0x8;
 inline constexpr unsigned kCudaStreamNonBlocking = 0x1;
 inline constexpr unsigned kCudaEventDisableTiming = 0x2;
 inline constexpr unsigned kCudaStreamWaitGeq = 0x0;
+inline constexpr int kCudaCaptureNone = 0;  // of a stream
+inline constexpr int kCudaCaptureActive = 1;
+inline constexpr int kCudaCaptureGlobal = 0;  // modes, of a capture or of a thread
+inline constexpr int kCudaCaptureRelaxed = 2;
 
 inline constexpr int kCudaDmaBufHandle = 1;
 inline constexpr int kCudaWritesOrderedForOwner = 100;
@@ -111,11 +119,14 @@ struct CudaMemcpyAttributes {
   X(DeviceTotalMem, "cuDeviceTotalMem_v2", 3020, true, (size_t*, CudaDevice))                                \
   X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, true, (CudaContext*, CudaDevice))              \
   X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", 11000, true, (CudaDevice))                      \
+  X(DevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000, true, (CudaDevice, unsigned*, int*))       \
   X(CtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true, (CudaContext))                                        \
   X(CtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true, (CudaContext*))                                         \
   X(StreamCreate, "cuStreamCreate", 2000, true, (CudaStream*, unsigned))                                     \
   X(StreamDestroy, "cuStreamDestroy_v2", 4000, true, (CudaStream))                                           \
   X(StreamSynchronize, "cuStreamSynchronize", 2000, true, (CudaStream))                                      \
+  X(StreamIsCapturing, "cuStreamIsCapturing", 10000, true, (CudaStream, int*))                               \
+  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true, (int*))               \
   X(StreamWriteValue32, "cuStreamWriteValue32_v2", 11070, false,                                             \
     (CudaStream, CudaAddress, uint32_t, unsigned))                                                           \
   X(StreamWaitValue32, "cuStreamWaitValue32_v2", 11070, false,                                               \

@@ -65,19 +65,18 @@ Device::~Device() {
 
 StatusOr<std::shared_ptr<DeviceState>> Device::State() {
   RETURN_IF_ERROR(cuda_->CheckProcess());
+  if (ready_) return state_;
   std::lock_guard lock(mutex_);
   if (state_ == nullptr) {
     ASSIGN_OR_RETURN(state_, DeviceState::Make(cuda_, pins_, info_, options_));
+    ready_ = true;
   }
   return state_;
 }
 
 Task<StatusOr<std::shared_ptr<DeviceState>>> Device::Ready() {
   CO_RETURN_IF_ERROR(cuda_->CheckProcess());
-  {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock() && state_ != nullptr) co_return state_;
-  }
+  if (ready_) co_return state_;
   OneShot<StatusOr<std::shared_ptr<DeviceState>>> made;
   StartBehind(made);
   co_return co_await made.Wait();
@@ -89,6 +88,7 @@ void Device::StartBehind(const OneShot<StatusOr<std::shared_ptr<DeviceState>>>& 
   awaiting_start_.push_back(made);
   if (awaiting_start_.size() > 1) return;
   if (starter_.joinable()) starter_.join();
+  ++starts_;
   starter_ = std::thread([this] {
     StatusOr<std::shared_ptr<DeviceState>> state = State();
     std::vector<OneShot<StatusOr<std::shared_ptr<DeviceState>>>> waiting;

@@ -6,6 +6,7 @@
 // Errors are EIO with CUDA's own text, unless stated otherwise; EOWNERDEAD in a forked child.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,7 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
 
   // ENOTSUP with the reason: the driver or the GPU has no such thing.
   StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
+  StatusOr<std::span<std::byte>> TrialMemory() override;
   Status PeerMemory() override;
   StatusOr<uint64_t> BufferId(std::span<const std::byte> memory) override;
   // 80 % of what PCIe shows of the memory (BAR1), if NVML tells.
@@ -87,6 +89,8 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
 
   // The parts behind it, made at first use; for gpu/ and its tests.
   StatusOr<std::shared_ptr<DeviceState>> State();
+  // How often a thread was started to make them, for tests.
+  int starts() const { return starts_; }
 
  private:
   // State(), made by another thread if it is not there.
@@ -98,10 +102,12 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   const DeviceInfo info_;
   const Options options_;
   std::mutex mutex_;
-  std::shared_ptr<DeviceState> state_;  // null before the first use
+  std::shared_ptr<DeviceState> state_;  // null before the first use, then always the same
+  std::atomic<bool> ready_ = false;     // it is there, and may be read without the lock
   std::mutex start_mutex_;
   std::vector<OneShot<StatusOr<std::shared_ptr<DeviceState>>>> awaiting_start_;
   std::thread starter_;
+  std::atomic<int> starts_ = 0;
 };
 
 }  // namespace nacre::gpu

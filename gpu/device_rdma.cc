@@ -35,7 +35,7 @@ StatusOr<DmaBuf> Device::ExportDmaBuf(std::span<const std::byte> memory) {
                                       "with the open modules, the kernel 5.12 or newer",
                                       name()));
   ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
-  SpanChecker checker(*cuda_, info_.ordinal);
+  SpanChecker checker(*state->context());
   RETURN_IF_ERROR(checker.Check(AddressOfSpan(memory), memory.size()));
   // Whole pages, but never more: the rest of the allocation may be mapped otherwise.
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -46,9 +46,9 @@ StatusOr<DmaBuf> Device::ExportDmaBuf(std::span<const std::byte> memory) {
   int fd = -1;
   CudaResult result = (*cuda_)->MemGetHandleForAddressRange(&fd, begin, end - begin, kCudaDmaBufHandle, 0);
   if (result == kCudaSuccess) return DmaBuf(fd, AddressOfSpan(memory) - begin, memory);
-  return ErrnoError(
-      EOPNOTSUPP, absl::StrFormat("%d bytes at 0x%x cannot be exported as a dma-buf: %s", end - begin, begin,
-                                  cuda_->Check(result, "cuMemGetHandleForAddressRange").message()));
+  return ErrnoError(result == kCudaOutOfMemory ? ENOMEM : EOPNOTSUPP,
+                    absl::StrFormat("%d bytes at 0x%x cannot be exported as a dma-buf: %s", end - begin,
+                                    begin, cuda_->Check(result, "cuMemGetHandleForAddressRange").message()));
 }
 
 Status Device::SynchronizeCopies(std::span<const std::byte> memory) {
@@ -72,6 +72,11 @@ Status Device::FlushRemoteWrites() {
                       "cuFlushGPUDirectRDMAWrites");
 }
 
+StatusOr<std::span<std::byte>> Device::TrialMemory() {
+  ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
+  return state->TrialMemory(kTrialBytes);
+}
+
 Status Device::PeerMemory() {
   if (!info_.gpu_direct_rdma)
     return ErrnoError(EOPNOTSUPP, absl::StrFormat("%s has no GPUDirect RDMA", name()));
@@ -89,8 +94,8 @@ uint64_t Device::RdmaBudget() {
 }
 
 StatusOr<uint64_t> Device::BufferId(std::span<const std::byte> memory) {
-  RETURN_IF_ERROR(cuda_->CheckProcess());
-  SpanChecker checker(*cuda_, info_.ordinal);
+  ASSIGN_OR_RETURN(std::shared_ptr<DeviceState> state, State());
+  SpanChecker checker(*state->context());
   RETURN_IF_ERROR(checker.Check(AddressOfSpan(memory), memory.size()));
   return checker.last().buffer_id;
 }

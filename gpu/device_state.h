@@ -1,8 +1,10 @@
 // The state of a Device once it is in use: context, kernels, copy engine, staging. Made and unmade in this
-// order. Immutable, hence thread-safe.
+// order. Immutable but for its memory for trials; thread-safe.
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <span>
 
 #include "gpu/context.h"
 #include "gpu/copy_engine.h"
@@ -26,6 +28,9 @@ class DeviceState {
   Staging& staging() { return *staging_; }
   StreamFlagPool& flags() { return *flags_; }
 
+  // As MemoryDevice::TrialMemory. Allocated once and kept: to free it would wait for whatever the GPU does.
+  StatusOr<std::span<std::byte>> TrialMemory(size_t size);
+
   // Fails in a forked child.
   Status Check() const { return context_->cuda().CheckProcess(); }
 
@@ -37,6 +42,9 @@ class DeviceState {
   std::shared_ptr<Staging> staging_;
   std::shared_ptr<StreamFlagPool> flags_;
   std::unique_ptr<CopyEngine> engine_;
+
+  std::mutex trial_mutex_;
+  std::shared_ptr<void> trial_;
 };
 
 }  // namespace nacre::gpu

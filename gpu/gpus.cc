@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "gpu/cuda_library.h"
+#include "gpu/device_state.h"
 #include "gpu/host_pins.h"
 #include "gpu/pointer_info.h"
 
@@ -119,8 +120,21 @@ StatusOr<MemoryInfo> Gpus::Classify(const void* address, size_t size) const {
                                               size, address, info.size, info.start));
   if (info.ordinal < 0 || static_cast<size_t>(info.ordinal) >= devices_.size())
     return ErrnoError(EINVAL, absl::StrFormat("%p is memory of the unknown GPU %d", address, info.ordinal));
+  RETURN_IF_ERROR(CheckOwner(info, at));
   memory.device = devices_[info.ordinal];
   return memory;
+}
+
+// Makes no context: where the primary one is not in use yet, the memory is another's.
+Status Gpus::CheckOwner(const PointerInfo& info, uint64_t address) const {
+  if (info.context == nullptr) return OkStatus();
+  unsigned flags = 0;
+  int active = 0;
+  RETURN_IF_ERROR(cuda_->Check((*cuda_)->DevicePrimaryCtxGetState(info.ordinal, &flags, &active),
+                               "cuDevicePrimaryCtxGetState"));
+  if (active == 0) return OtherContext(info, address);
+  ASSIGN_OR_RETURN(const std::shared_ptr<DeviceState> state, devices_[info.ordinal]->State());
+  return CheckContext(info, address, *state->context());
 }
 
 Status Gpus::CheckDeviceSpan(const Device& device, std::span<const std::byte> span) const {

@@ -20,6 +20,7 @@
 namespace nacre::gpu {
 
 class CudaLibrary;
+struct PointerInfo;
 
 enum class MemoryKind {
   kHost,     // CUDA knows nothing of it
@@ -51,7 +52,8 @@ class Gpus {
 
   // Classifies the `size` bytes (at least one) at an address. They may span several adjacent allocations of
   // one GPU; `allocation` is then all of them. EFAULT: nobody's memory, that of a buffer that was freed for
-  // instance, or a span that leaves its allocation.
+  // instance, or a span that leaves its allocation. EINVAL: a GPU's, but of another context than its primary
+  // one.
   StatusOr<MemoryInfo> Classify(const void* address, size_t size = 1) const;
 
   // The same, which must be memory of this device: EINVAL names whose it is instead.
@@ -59,6 +61,8 @@ class Gpus {
 
  private:
   explicit Gpus(std::shared_ptr<const CudaLibrary> cuda);
+
+  Status CheckOwner(const PointerInfo& info, uint64_t address) const;
 
   const std::shared_ptr<const CudaLibrary> cuda_;
   std::vector<std::shared_ptr<Device>> devices_;

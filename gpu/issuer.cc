@@ -74,7 +74,7 @@ void Issuer::Issue(std::vector<JobPtr> jobs) {
 }
 
 Status Issuer::CheckPieces(std::span<const iovec> pieces) {
-  SpanChecker checker(context_->cuda(), context_->ordinal());
+  SpanChecker checker(*context_);
   for (const iovec& piece : pieces)
     RETURN_IF_ERROR(checker.Check(reinterpret_cast<uint64_t>(piece.iov_base), piece.iov_len));
   return OkStatus();

@@ -23,7 +23,7 @@ Status CheckSegments(const Job& job, SpanChecker* checker) {
 void Issuer::IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind) {
   Batch batch;
   std::vector<Item> items;
-  SpanChecker checker(context_->cuda(), context_->ordinal());
+  SpanChecker checker(*context_);
   for (const JobPtr& job : jobs) {
     if (Status status = CheckSegments(*job, &checker); !status.ok()) {
       job->done.Set(status);

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "common/status.h"
-#include "gpu/cuda_library.h"
+#include "gpu/context.h"
 
 namespace nacre::gpu {
 
@@ -14,7 +14,8 @@ struct PointerInfo {
   bool managed = false;
   bool whole = false;  // cuMemAlloc made it: its range is all of it, whatever lies beside
   int ordinal = -1;
-  uint64_t start = 0;  // of its allocation
+  CudaContext context = nullptr;  // that it was allocated in; null: none in particular (mapped memory, pools)
+  uint64_t start = 0;             // of its allocation
   uint64_t size = 0;
   uint64_t buffer_id = 0;
   uint64_t on_device = 0;  // where devices find it
@@ -30,19 +31,25 @@ StatusOr<PointerInfo> QueryPointer(const CudaLibrary& cuda, uint64_t address);
 // `buffer_id` is made of all of theirs. The span may still end outside.
 StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint64_t size);
 
+// EINVAL unless the memory, which is of the context's device, is the context's or no context's in particular.
+// CUDA promises no address of another one to our kernels.
+Status CheckContext(const PointerInfo& info, uint64_t address, const Context& context);
+// What it says then.
+Status OtherContext(const PointerInfo& info, uint64_t address);
+
 // Whether kernels may touch these spans of a device's memory: a kernel that follows a freed address takes the
 // whole context with it. Remembers the last allocation, because most spans lie in the same.
 class SpanChecker {
  public:
-  SpanChecker(const CudaLibrary& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {}
+  explicit SpanChecker(const Context& context) : context_(context) {}
 
+  // EFAULT: no memory of a GPU, or not all of it. EINVAL: another GPU's, or another context's.
   Status Check(uint64_t address, uint64_t size);
   // The result of the last Check that was OK.
   const PointerInfo& last() const { return last_; }
 
  private:
-  const CudaLibrary& cuda_;
-  const int ordinal_;
+  const Context& context_;
   PointerInfo last_;
 };
 

@@ -113,8 +113,7 @@ class Trials {
     StatusOr<std::shared_ptr<verbs::Domain>> domain = verbs::Domain::Open(ibverbs, port.device);
     if (!domain.ok())
       return Staged("TCP", port.name(), std::move(distance), std::string(domain.status().message()));
-    const verbs::DeviceVerdict verdict =
-        verbs::TryDeviceMemory(*domain, *device_, {memory_->data(), verbs::kDeviceTrialBytes});
+    const verbs::DeviceVerdict verdict = verbs::TryDeviceMemory(*domain, *device_);
     if (!verdict.status.ok())
       return Staged("RDMA", port.name(), std::move(distance), std::string(verdict.status.message()));
     return PathReport{.from = port.name(),

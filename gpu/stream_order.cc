@@ -12,6 +12,22 @@ namespace {
 
 CudaAddress AddressOf(const uint32_t* word) { return reinterpret_cast<CudaAddress>(word); }
 
+// A graph does again, whenever it is launched, what the stream was given during the capture, with the same
+// numbers. These have been released by then: nothing would be read and nobody would wait.
+Status CheckNoCapture(const CudaLibrary& cuda, CudaStream stream) {
+  int capturing = kCudaCaptureNone;
+  const CudaResult asked = cuda->StreamIsCapturing(stream, &capturing);
+  if (asked == kCudaStreamCaptureImplicit)
+    return ErrnoError(EOPNOTSUPP,
+                      "the default stream would wait for a stream that is being captured into a graph: read "
+                      "in the order of a stream made with cudaStreamNonBlocking, or after the capture");
+  RETURN_IF_ERROR(cuda.Check(asked, "cuStreamIsCapturing"));
+  if (capturing == kCudaCaptureNone) return OkStatus();
+  return ErrnoError(EOPNOTSUPP,
+                    "the stream is being captured into a graph, which cannot hold a read: read before the "
+                    "graph is launched");
+}
+
 class Order : public StreamOrder {
  public:
   Order(std::shared_ptr<Device> device, std::shared_ptr<DeviceState> state,
@@ -27,6 +43,7 @@ class Order : public StreamOrder {
     UseContext use(*state_->context());
     RETURN_IF_ERROR(use.status());
     const CudaLibrary& cuda = state_->context()->cuda();
+    RETURN_IF_ERROR(CheckNoCapture(cuda, stream));
     RETURN_IF_ERROR(
         cuda.Check(cuda->StreamWriteValue32(stream, AddressOf(&flags_->arrived), flags_->number, 0),
                    "cuStreamWriteValue32"));

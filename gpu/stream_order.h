@@ -22,7 +22,8 @@ namespace nacre::gpu {
 class StreamOrder {
  public:
   // `stream` is a CUstream or cudaStream_t of this device; null is the default stream. ENOTSUP: the device
-  // has no stream memory operations; synchronise with the stream instead.
+  // has no stream memory operations (synchronise with the stream instead), or the stream is being captured
+  // into a graph, or is the default one while a stream that it waits for is being captured.
   static StatusOr<std::unique_ptr<StreamOrder>> Insert(std::shared_ptr<Device> device, void* stream);
 
   virtual ~StreamOrder() = default;

@@ -65,9 +65,16 @@ class MemoryDevice {
   // How RDMA devices get at this memory. A device whose memory they do not reach has none of it.
 
   // The pages that hold these bytes, and no more, for an RDMA device to register. ENOTSUP: what is missing,
-  // and what to do about it; EFAULT, EINVAL: not this device's memory.
+  // and what to do about it; EFAULT, EINVAL: not this device's memory; ENOMEM: not now.
   virtual StatusOr<DmaBuf> ExportDmaBuf([[maybe_unused]] std::span<const std::byte> memory) {
     return ErrnoError(ENOTSUP, "this device exports no dma-bufs");
+  }
+
+  // Memory of the device, of the plainest kind and nobody's but ours, to try out with it what RDMA devices
+  // can do: at least kTrialBytes, whole pages. Stays while the device does. ENOMEM: not now.
+  static constexpr size_t kTrialBytes = 64 << 10;
+  virtual StatusOr<std::span<std::byte>> TrialMemory() {
+    return ErrnoError(ENOTSUP, "this device has no memory to try out");
   }
 
   // OK: the kernel lets RDMA devices register addresses of this device like those of host memory

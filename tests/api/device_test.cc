@@ -131,6 +131,30 @@ TEST_F(ApiDevice, FreedMemoryIsNoticed) {
   EXPECT_THAT(client_.register_buffer(again.data(), 1 << 30), IsError(EFAULT));
 }
 
+// Looking at the memory costs a call of the driver for each of its mappings: once for a buffer, not once for
+// each extent.
+TEST_F(ApiDevice, ABufferIsLookedAtOnceForManyExtents) {
+  if (Driver::Library() != BinDirectory() + "/libnacre-fake-cuda.so")
+    GTEST_SKIP() << "the fake driver counts";
+  const auto count = Driver::Get().Find<long(const char*)>("nacre_fake_cuda_count");
+  const auto configure = Driver::Get().Find<int(const char*)>("nacre_fake_cuda_configure");
+  ASSERT_EQ(configure("segments=64"), 0);
+  const std::string content = Pattern(29, kMiB);
+  File file = Make(content);
+  DeviceMemory memory(kMiB);
+  ASSERT_EQ(configure("segments=1"), 0);
+  Buffer buffer = Register(memory);
+  constexpr size_t kExtents = 256;
+  std::vector<Extent> extents;
+  for (size_t at = 0; at < kMiB; at += kMiB / kExtents)
+    extents.push_back(file.extent(at, buffer.span(at, kMiB / kExtents)));
+  const long before = count("queries");
+  for (const Result& result : nacre::readv(extents)) ASSERT_TRUE(result) << result.error().message();
+  // The engine looks at what it copies, sums up and zeroes, too.
+  EXPECT_LT(count("queries") - before, 8 * 64);
+  EXPECT_TRUE(memory.bytes() == content);
+}
+
 // --- streams ---
 
 class ApiStream : public ApiDevice {

@@ -34,6 +34,15 @@ TEST_P(DeviceRdmaTest, RefusesWhatIsNotItsOwn) {
   EXPECT_EQ(ToErrno(device_->BufferId(host).status()), EFAULT);
 }
 
+TEST_P(DeviceRdmaTest, HasMemoryToTryOut) {
+  auto memory = device_->TrialMemory();
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_GE(memory->size(), MemoryDevice::kTrialBytes);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 4096, 0u);
+  EXPECT_EQ(gpus_->Classify(memory->data(), memory->size())->device, device_);
+  EXPECT_EQ(device_->TrialMemory()->data(), memory->data());
+}
+
 TEST_P(DeviceRdmaTest, OrdersCopies) {
   DeviceBuffer buffer(device_, 1 << 20);
   Status status = device_->SynchronizeCopies({buffer.data(), buffer.size()});

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cerrno>
+#include <thread>
 
 #include "common/crc32c.h"
 #include "tests/gpu/gpu_fixture.h"
@@ -203,6 +205,22 @@ TEST_P(DeviceTest, AFreedBufferFailsAlone) {
   auto sums = Run(device_->Crc32c(small));
   EXPECT_EQ(ToErrno(sums.status()), EFAULT) << sums.status();
   EXPECT_EQ(Read(alive), content);
+}
+
+// Who finds another one asking at the same moment just goes on.
+TEST_P(DeviceTest, AThreadIsStartedOnceAtMost) {
+  ASSERT_TRUE(Run(device_->Start()).ok());
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 3; ++i) {
+    others.emplace_back([&] {
+      while (!stop) EXPECT_TRUE(device_->State().ok());
+    });
+  }
+  for (int i = 0; i < 2000; ++i) EXPECT_TRUE(Run(device_->Start()).ok());
+  stop = true;
+  for (std::thread& other : others) other.join();
+  EXPECT_LE(device_->starts(), 1);
 }
 
 TEST_P(DeviceTest, TellsWhatItIs) {

@@ -2,6 +2,7 @@
 // real one if this machine has it. Not thread-safe.
 #pragma once
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -99,6 +100,13 @@ class GpuTest : public GpuFixture, public testing::WithParamInterface<Driver> {
 
  protected:
   bool fake() const { return GetParam() == Driver::kFake; }
+
+  // A function of the driver that applications call and Nacre does not; null: there is none.
+  template <typename Function>
+  Function* Symbol(const char* name) {
+    void* library = dlopen(fake() ? FakeLibrary().c_str() : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return reinterpret_cast<Function*>(dlsym(library, name));
+  }
 };
 
 // The tests of the fake driver's knobs.

@@ -68,6 +68,47 @@ TEST_P(GpusTest, RefusesHostMemoryAsADevices) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("memory of the host, not of cuda:0"));
 }
 
+// Of a context that the application has made for itself: CUDA promises no address of it to the kernels of
+// another, and one that went astray would break the device for the whole process.
+TEST_P(GpusTest, RefusesMemoryOfAnotherContext) {
+  DeviceBuffer ours(device_, 1 << 20);
+  const CudaLibrary& cuda = (*device_->State())->context()->cuda();
+  CudaContext other = nullptr, popped = nullptr;
+  const auto create = Symbol<CudaResult(CudaContext*, unsigned, CudaDevice)>("cuCtxCreate_v2");
+  const auto destroy = Symbol<CudaResult(CudaContext)>("cuCtxDestroy_v2");
+  ASSERT_EQ(create(&other, 0, 0), kCudaSuccess);
+  CudaAddress address = 0;
+  ASSERT_EQ(cuda->MemAlloc(&address, 1 << 20), kCudaSuccess);
+  ASSERT_EQ(cuda->CtxPopCurrent(&popped), kCudaSuccess);
+  auto* theirs = reinterpret_cast<std::byte*>(address);
+  Status status = gpus_->Classify(theirs, 1 << 20).status();
+  EXPECT_EQ(ToErrno(status), EINVAL) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another CUDA context"));
+  const auto sums = Run(device_->Crc32c({{theirs, 1 << 20}}));
+  EXPECT_EQ(ToErrno(sums.status()), EINVAL) << sums.status();
+  EXPECT_EQ(ToErrno(Run(device_->Zero({{theirs, 1 << 20}}))), EINVAL);
+  EXPECT_EQ(ToErrno(device_->BufferId({theirs, 1 << 20}).status()), EINVAL);
+  EXPECT_TRUE(Run(device_->Crc32c({ours.Piece(0, ours.size())})).ok());
+  ASSERT_EQ(destroy(other), kCudaSuccess);
+}
+
+// What cudaMallocAsync gives belongs to no context.
+TEST_P(GpusTest, TakesMemoryOfAPool) {
+  if (fake()) GTEST_SKIP() << "the fake has no pools";
+  const std::shared_ptr<Context> context = (*device_->State())->context();
+  const auto allocate = Symbol<CudaResult(CudaAddress*, size_t, CudaStream)>("cuMemAllocAsync");
+  const auto free = Symbol<CudaResult(CudaAddress, CudaStream)>("cuMemFreeAsync");
+  UseContext use(*context);
+  CudaAddress address = 0;
+  ASSERT_EQ(allocate(&address, 1 << 20, nullptr), kCudaSuccess);
+  ASSERT_EQ(context->cuda()->StreamSynchronize(nullptr), kCudaSuccess);
+  const auto info = gpus_->Classify(reinterpret_cast<const void*>(address), 1 << 20);
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->device, device_);
+  EXPECT_TRUE(Run(device_->Crc32c({{reinterpret_cast<void*>(address), 1 << 20}})).ok());
+  EXPECT_EQ(free(address, nullptr), kCudaSuccess);
+}
+
 INSTANTIATE_TEST_SUITE_P(, GpusTest, testing::Values(Driver::kFake, Driver::kReal), DriverName);
 
 TEST_P(FakeGpusTest, RefusesAnotherDevicesMemory) {

@@ -1,9 +1,16 @@
 #include "gpu/stream_order.h"
 
+#include <gmock/gmock.h>
+
+#include <cerrno>
+
+#include "common/crc32c.h"
 #include "tests/gpu/gpu_fixture.h"
 
 namespace nacre::gpu {
 namespace {
+
+using testing::HasSubstr;
 
 class StreamOrderTest : public GpuTest {
  public:
@@ -35,7 +42,43 @@ class StreamOrderTest : public GpuTest {
     ASSERT_EQ(cuda()->StreamSynchronize(stream_), kCudaSuccess);
   }
 
+  // As an application that makes a graph of its stream.
+  CudaResult BeginCapture(CudaStream stream) {
+    UseContext use(*context_);
+    return Symbol<CudaResult(CudaStream, int)>("cuStreamBeginCapture_v2")(stream, kCudaCaptureGlobal);
+  }
+  CudaResult EndCapture(CudaStream stream) {
+    UseContext use(*context_);
+    void* graph = nullptr;
+    return Symbol<CudaResult(CudaStream, void**)>("cuStreamEndCapture")(stream, &graph);
+  }
+
  protected:
+  // Everything that a read needs of a device: bytes come in, parts are zeroed and summed up, bytes go out.
+  // With memory of every kind: pinned and not, long and short.
+  bool ReadInto(const DeviceBuffer& buffer, std::vector<std::byte> content) {
+    auto staged = Run(device_->Stage(256 << 10));
+    if (!staged.ok()) return false;
+    std::ranges::copy(std::span(content).first(staged->bytes.size()), staged->bytes.begin());
+    const size_t half = staged->bytes.size(), rest = content.size() - half;
+    std::vector<iovec> to{buffer.Piece(0, half)}, from{{staged->bytes.data(), half}};
+    if (!Run(device_->CopyIn(to, from)).ok()) return false;
+    if (!Run(device_->CopyIn({buffer.Piece(half, rest)}, {{content.data() + half, rest}})).ok()) return false;
+    std::vector<iovec> zeros;
+    for (size_t i = 0; i < 9; ++i) zeros.push_back(buffer.Piece(i * 70'001, 5000));
+    zeros.push_back(buffer.Piece(700'000, 300'000));
+    for (const iovec& zero : zeros)
+      std::fill_n(content.begin() + (static_cast<std::byte*>(zero.iov_base) - buffer.data()), zero.iov_len,
+                  std::byte{0});
+    if (!Run(device_->Zero(zeros)).ok()) return false;
+    auto sums = Run(device_->Crc32c({buffer.Piece(0, half), buffer.Piece(half, rest)}));
+    if (!sums.ok()) return false;
+    const std::span<const std::byte> all(content);
+    const bool summed =
+        *sums == std::vector{nacre::Crc32c(all.first(half)), nacre::Crc32c(all.subspan(half))};
+    return summed && Read(buffer) == content;
+  }
+
   std::shared_ptr<Context> context_;
   CudaStream stream_ = nullptr;
 };
@@ -68,6 +111,44 @@ TEST_P(StreamOrderTest, WeComeBetween) {
 TEST_P(StreamOrderTest, TheEndReleases) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(StreamOrder::Insert(device_, stream_).ok());
   Synchronize();
+}
+
+// A graph's replay would neither read nor wait: the values that it waits for are those of the capture.
+TEST_P(StreamOrderTest, RefusesAStreamThatCaptures) {
+  ASSERT_EQ(BeginCapture(stream_), kCudaSuccess);
+  Status status = StreamOrder::Insert(device_, stream_).status();
+  EXPECT_EQ(ToErrno(status), EOPNOTSUPP) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("graph"));
+  EXPECT_EQ(EndCapture(stream_), kCudaSuccess);
+  EXPECT_TRUE(StreamOrder::Insert(device_, stream_).ok());
+}
+
+// Which would have to wait for it, and so would spoil the capture.
+TEST_P(StreamOrderTest, RefusesTheDefaultStreamBesideACapture) {
+  CudaStream blocking = nullptr;
+  {
+    UseContext use(*context_);
+    ASSERT_EQ(cuda()->StreamCreate(&blocking, 0), kCudaSuccess);
+  }
+  ASSERT_EQ(BeginCapture(blocking), kCudaSuccess);
+  Status status = StreamOrder::Insert(device_, nullptr).status();
+  EXPECT_EQ(ToErrno(status), EOPNOTSUPP) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("default stream"));
+  EXPECT_TRUE(StreamOrder::Insert(device_, stream_).ok());
+  EXPECT_EQ(EndCapture(blocking), kCudaSuccess);
+  EXPECT_TRUE(StreamOrder::Insert(device_, nullptr).ok());
+  UseContext use(*context_);
+  EXPECT_EQ(cuda()->StreamSynchronize(nullptr), kCudaSuccess);
+  EXPECT_EQ(cuda()->StreamDestroy(blocking), kCudaSuccess);
+}
+
+// While one thread captures, others must call nothing unsafe: not our thread either, which allocates and asks
+// for events.
+TEST_P(StreamOrderTest, ReadsSpoilNobodysCapture) {
+  DeviceBuffer buffer(device_, 4 << 20);
+  ASSERT_EQ(BeginCapture(stream_), kCudaSuccess);
+  EXPECT_TRUE(ReadInto(buffer, RandomBytes(4 << 20)));
+  EXPECT_EQ(EndCapture(stream_), kCudaSuccess);
 }
 
 INSTANTIATE_TEST_SUITE_P(, StreamOrderTest, testing::Values(Driver::kFake, Driver::kReal), DriverName);

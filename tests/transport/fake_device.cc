@@ -24,16 +24,17 @@ std::byte* MapOrDie(int fd, size_t size, int protection) {
 
 }  // namespace
 
-FakeDevice::FakeDevice(size_t size) : size_(size) {
+FakeDevice::FakeDevice(size_t size)
+    : size_(size), mapped_((size + kTrialBytes - 1) / kTrialBytes * kTrialBytes + kTrialBytes) {
   fd_ = ::memfd_create("nacre-fake-device", MFD_CLOEXEC);
-  if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(size)) != 0) std::abort();
-  data_ = MapOrDie(fd_, size, PROT_NONE);
-  alias_ = MapOrDie(fd_, size, PROT_READ | PROT_WRITE);
+  if (fd_ < 0 || ::ftruncate(fd_, static_cast<off_t>(mapped_)) != 0) std::abort();
+  data_ = MapOrDie(fd_, mapped_, PROT_NONE);
+  alias_ = MapOrDie(fd_, mapped_, PROT_READ | PROT_WRITE);
 }
 
 FakeDevice::~FakeDevice() {
-  ::munmap(data_, size_);
-  ::munmap(alias_, size_);
+  ::munmap(data_, mapped_);
+  ::munmap(alias_, mapped_);
   ::close(fd_);
 }
 
@@ -123,6 +124,10 @@ Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte>
 
 StatusOr<DmaBuf> FakeDevice::ExportDmaBuf(std::span<const std::byte> memory) {
   RETURN_IF_ERROR(export_failure_);
+  ++exports_;
+  const bool inside = memory.data() >= not_exported_.data() &&
+                      memory.data() + memory.size() <= not_exported_.data() + not_exported_.size();
+  if (inside) return ErrnoError(EOPNOTSUPP, "memory of a pool is not exported");
   constexpr uint64_t kPage = 4096;
   const uint64_t into = memory.data() - data_;
   const std::string path = absl::StrCat("/proc/self/fd/", fd_);

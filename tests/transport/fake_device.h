@@ -24,6 +24,9 @@ class FakeDevice : public MemoryDevice {
   void FailCopies(Status status) { failure_ = std::move(status); }
   int pins() const { return pins_; }
   void FailExports(Status status) { export_failure_ = std::move(status); }
+  // Of memory that lies in these bytes.
+  void FailExportsOf(std::span<const std::byte> memory) { not_exported_ = memory; }
+  int exports() const { return exports_; }
   void SetPeerMemory(Status status) { peer_memory_ = std::move(status); }
   void SetRdmaBudget(uint64_t bytes) { rdma_budget_ = bytes; }
   // As if the memory had been freed and given out again.
@@ -44,6 +47,10 @@ class FakeDevice : public MemoryDevice {
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;
   // A file whose position is where the range begins.
   StatusOr<DmaBuf> ExportDmaBuf(std::span<const std::byte> memory) override;
+  // Beside what data() shows.
+  StatusOr<std::span<std::byte>> TrialMemory() override {
+    return std::span(data_ + mapped_ - kTrialBytes, kTrialBytes);
+  }
   Status PeerMemory() override { return peer_memory_; }
   StatusOr<uint64_t> BufferId(std::span<const std::byte>) override { return buffer_id_; }
   uint64_t RdmaBudget() override { return rdma_budget_; }
@@ -53,7 +60,9 @@ class FakeDevice : public MemoryDevice {
   Task<void> Turn();  // waits for it
   std::vector<iovec> Seen(std::vector<iovec> pieces) const;
 
-  const size_t size_;
+  const size_t size_, mapped_;
+  std::span<const std::byte> not_exported_;
+  std::atomic<int> exports_ = 0;
   std::byte* data_ = nullptr;
   std::byte* alias_ = nullptr;
   int fd_ = -1;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -24,19 +25,20 @@ struct DeviceVerdict {
   // ENOTSUP: by no mechanism; says for each that was tried what is missing.
   Status status;
   DeviceMechanism mechanism = DeviceMechanism::kDmaBuf;
-  std::string reason;  // why not a better one; empty: there is none
+  std::string reason;   // why not a better one; empty: there is none
+  bool lasting = true;  // not if memory was short, which may change
 };
 
-inline constexpr size_t kDeviceTrialBytes = 64 << 10;
+// Registers memory of ours (MemoryDevice::TrialMemory) for a moment: that an application's buffer cannot be
+// registered says nothing of its others.
+DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevice& device);
 
-// Registers the beginning of this memory of the device's for a moment.
-DeviceVerdict TryDeviceMemory(const std::shared_ptr<Domain>& domain, MemoryDevice& device,
-                              std::span<std::byte> memory);
-
-// For remote writes to exactly these bytes, under the device's own addresses. ENOTSUP: the mechanism does not
-// work here. ENOMEM: there is too much registered already.
+// For remote writes to exactly these bytes, under the device's own addresses. `exported` is their dma-buf: it
+// is made if it is null and the mechanism wants one, and serves for registrations with other RDMA devices.
+// ENOTSUP: the mechanism does not work here. ENOMEM: there is too much registered already.
 StatusOr<std::unique_ptr<Registration>> RegisterBy(DeviceMechanism mechanism,
                                                    const std::shared_ptr<Domain>& domain,
-                                                   MemoryDevice& device, std::span<std::byte> memory);
+                                                   MemoryDevice& device, std::span<std::byte> memory,
+                                                   std::optional<DmaBuf>* exported);
 
 }  // namespace nacre::verbs

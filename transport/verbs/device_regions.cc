@@ -52,28 +52,34 @@ class DeviceRegions::Region : public MemoryRegion {
   const Place place_;
 };
 
-// Room for a registration, and that; the room is taken until the registration is gone.
-struct DeviceRegions::Charged {
-  Charged(std::shared_ptr<std::atomic<uint64_t>> registered, uint64_t bytes)
-      : registered(std::move(registered)), bytes(bytes) {
+// Room in a device's BAR1; taken until the last registration in it is gone. Registrations of one dma-buf with
+// several RDMA devices share it.
+struct DeviceRegions::Room {
+  Room(std::shared_ptr<std::atomic<uint64_t>> registered, uint64_t bytes, uint64_t buffer_id)
+      : registered(std::move(registered)), bytes(bytes), buffer_id(buffer_id) {
     *this->registered += bytes;
   }
-  ~Charged() {
-    if (registration != nullptr) DeviceCount().cached.Add(-1);
-    registration.reset();
-    *registered -= bytes;
-  }
-  Charged(const Charged&) = delete;
-  Charged& operator=(const Charged&) = delete;
+  ~Room() { *registered -= bytes; }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
 
-  void Set(std::unique_ptr<Registration> made) {
-    registration = std::move(made);
-    DeviceCount().cached.Add();
-  }
-
-  std::unique_ptr<Registration> registration;
   const std::shared_ptr<std::atomic<uint64_t>> registered;
   const uint64_t bytes;
+  const uint64_t buffer_id;        // of the memory
+  std::optional<DmaBuf> exported;  // for who registers, one at a time; not of peer memory
+};
+
+struct DeviceRegions::Housed {
+  Housed(std::shared_ptr<Room> room, std::unique_ptr<Registration> made)
+      : room(std::move(room)), registration(std::move(made)) {
+    DeviceCount().cached.Add();
+  }
+  ~Housed() { DeviceCount().cached.Add(-1); }
+  Housed(const Housed&) = delete;
+  Housed& operator=(const Housed&) = delete;
+
+  const std::shared_ptr<Room> room;  // goes last
+  const std::unique_ptr<Registration> registration;
 };
 
 StatusOr<std::shared_ptr<MemoryRegion>> DeviceRegions::Register(std::shared_ptr<MemoryDevice> device,
@@ -118,6 +124,10 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Find(const std::sha
     std::move(old, known.end(), std::back_inserter(stale));
     known.erase(old, known.end());
     if (auto registration = Use(&entry->second, *domain, buffer_id)) return registration;
+    if (Status refusal = RefusalOf(&entry->second, *domain, buffer_id); !refusal.ok()) {
+      DeviceCount().refused.Add();
+      return refusal;
+    }
     if (entry->second.busy) continue;
     entry->second.busy = true;
     auto added = Add(domain, &*entry, buffer_id, &lock);
@@ -150,6 +160,14 @@ std::shared_ptr<const Registration> DeviceRegions::Use(Entry* entry, const Domai
   return nullptr;
 }
 
+Status DeviceRegions::RefusalOf(Entry* entry, const Domain& domain, uint64_t buffer_id) {
+  std::erase_if(entry->refused, [&](const Refused& each) { return each.buffer_id != buffer_id; });
+  for (const Refused& each : entry->refused) {
+    if (each.domain == &domain) return each.why;
+  }
+  return OkStatus();
+}
+
 StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shared_ptr<Domain>& domain,
                                                                  Entries::value_type* entry,
                                                                  uint64_t buffer_id, Lock* lock) {
@@ -157,36 +175,44 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shar
   if (domain->retired()) return failed;
   const std::span<std::byte> memory = entry->first.memory();
   Device& device = devices_[entry->first.device];  // stays
-  const DeviceVerdict verdict = VerdictOf(domain, &device, memory, lock);
+  const DeviceVerdict verdict = VerdictOf(domain, &device, lock);
   RETURN_IF_ERROR(verdict.status);
-  ASSIGN_OR_RETURN(std::shared_ptr<Charged> charged, MakeRoom(device, MappedBytes(memory), lock));
+  std::shared_ptr<Room> room = entry->second.room.lock();
+  const bool shares =
+      verdict.mechanism == DeviceMechanism::kDmaBuf && room != nullptr && room->buffer_id == buffer_id;
+  if (!shares) {
+    ASSIGN_OR_RETURN(room, MakeRoom(device, MappedBytes(memory), buffer_id, lock));
+  }
+  bool lasting = false;
   StatusOr<std::unique_ptr<Registration>> made =
-      RegisterWith(domain, device, verdict.mechanism, memory, lock);
+      RegisterWith(domain, device, verdict.mechanism, memory, room.get(), &lasting, lock);
   Status status = made.status();
-  if (status.ok()) charged->Set(*std::move(made));
+  if (lasting && !domain->retired()) entry->second.refused.push_back({domain.get(), buffer_id, status});
   if (status.ok() && domain->retired()) status = failed;
   if (!status.ok()) {
     lock->unlock();
-    charged.reset();
+    made = status;
+    room.reset();
     lock->lock();
     return status;
   }
-  std::shared_ptr<const Registration> registration(charged, charged->registration.get());
-  charged.reset();  // so that uses can be counted
-  entry->second.known.push_back({domain, buffer_id, ++finds_, registration});
+  if (room->exported.has_value()) entry->second.room = room;
+  auto housed = std::make_shared<Housed>(room, *std::move(made));
+  std::shared_ptr<const Registration> registration(housed, housed->registration.get());
+  housed.reset();  // so that uses can be counted
+  entry->second.known.push_back({domain, buffer_id, ++finds_, registration, room.get()});
   return registration;
 }
 
-DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device,
-                                       std::span<std::byte> memory, Lock* lock) {
+DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock) {
   auto found = device->verdicts.find(domain.get());
   if (found != device->verdicts.end()) return found->second;
   lock->unlock();
   const uint64_t budget = std::max<uint64_t>(device->device->RdmaBudget(), 1);
-  DeviceVerdict verdict = TryDeviceMemory(domain, *device->device, memory);
+  DeviceVerdict verdict = TryDeviceMemory(domain, *device->device);
   lock->lock();
   device->budget = budget;
-  if (domain->retired()) return verdict;
+  if (domain->retired() || !verdict.lasting) return verdict;
   if (!device->verdicts.emplace(domain.get(), verdict).second) return verdict;
   if (!verdict.status.ok()) {
     LogWarning("data plane: %s; it is copied there from host memory instead", verdict.status.message());
@@ -197,8 +223,8 @@ DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, De
   return verdict;
 }
 
-StatusOr<std::shared_ptr<DeviceRegions::Charged>> DeviceRegions::MakeRoom(const Device& device,
-                                                                          uint64_t bytes, Lock* lock) {
+StatusOr<std::shared_ptr<DeviceRegions::Room>> DeviceRegions::MakeRoom(const Device& device, uint64_t bytes,
+                                                                       uint64_t buffer_id, Lock* lock) {
   if (bytes > device.budget) {
     return ErrnoError(ENOTSUP,
                       absl::StrFormat("a buffer of %d bytes of %s cannot be registered with an RDMA device: "
@@ -212,27 +238,45 @@ StatusOr<std::shared_ptr<DeviceRegions::Charged>> DeviceRegions::MakeRoom(const 
                                  "%d more are beyond the %d that may be (80 %% of its BAR1)",
                                  device.registered->load(), device.device->name(), bytes, device.budget));
   }
-  return std::make_shared<Charged>(device.registered, bytes);
+  return std::make_shared<Room>(device.registered, bytes, buffer_id);
 }
 
+// The last use of what is registered in a room; none: it is in use now.
+std::optional<uint64_t> DeviceRegions::LastUse(const Entry& entry, const Room* room) {
+  uint64_t last = 0;
+  for (const Known& each : entry.known) {
+    if (each.room != room) continue;
+    if (each.in_use()) return std::nullopt;
+    last = std::max(last, each.used);
+  }
+  return last;
+}
+
+// Takes back all that is in the room that has not been used for the longest time: less would free nothing.
 // False: all are in use.
 bool DeviceRegions::EvictOne(const MemoryDevice& device, Lock* lock) {
-  std::vector<Known>* where = nullptr;
-  size_t oldest = 0;
+  Entry* from = nullptr;
+  const Room* room = nullptr;
+  uint64_t oldest = UINT64_MAX;
   for (auto& [place, entry] : entries_) {
-    for (size_t i = 0; place.device == &device && i < entry.known.size(); ++i) {
-      if (entry.known[i].in_use()) continue;
-      if (where != nullptr && entry.known[i].used > (*where)[oldest].used) continue;
-      where = &entry.known;
-      oldest = i;
+    if (place.device != &device) continue;
+    for (const Known& each : entry.known) {
+      const uint64_t used = LastUse(entry, each.room).value_or(UINT64_MAX);
+      if (used >= oldest) continue;
+      from = &entry;
+      room = each.room;
+      oldest = used;
     }
   }
-  if (where == nullptr) return false;
-  std::optional<Known> evicted = std::move((*where)[oldest]);
-  where->erase(where->begin() + static_cast<ptrdiff_t>(oldest));
-  DeviceCount().evicted.Add();
+  if (from == nullptr) return false;
+  std::vector<Known> evicted;
+  const auto stay = std::stable_partition(from->known.begin(), from->known.end(),
+                                          [room](const Known& each) { return each.room == room; });
+  std::move(from->known.begin(), stay, std::back_inserter(evicted));
+  from->known.erase(from->known.begin(), stay);
+  DeviceCount().evicted.Add(static_cast<int64_t>(evicted.size()));
   lock->unlock();
-  evicted.reset();
+  evicted.clear();
   lock->lock();
   return true;
 }
@@ -241,13 +285,15 @@ bool DeviceRegions::EvictOne(const MemoryDevice& device, Lock* lock) {
 StatusOr<std::unique_ptr<Registration>> DeviceRegions::RegisterWith(const std::shared_ptr<Domain>& domain,
                                                                     const Device& device,
                                                                     DeviceMechanism mechanism,
-                                                                    std::span<std::byte> memory, Lock* lock) {
+                                                                    std::span<std::byte> memory, Room* room,
+                                                                    bool* lasting, Lock* lock) {
   for (;;) {
     lock->unlock();
-    auto made = RegisterBy(mechanism, domain, *device.device, memory);
+    auto made = RegisterBy(mechanism, domain, *device.device, memory, &room->exported);
     lock->lock();
     if (made.ok()) return made;
-    if (ToErrno(made.status()) == ENOMEM && EvictOne(*device.device, lock)) continue;
+    *lasting = ToErrno(made.status()) != ENOMEM;
+    if (!*lasting && EvictOne(*device.device, lock)) continue;
     return ErrnoError(ENOTSUP, absl::StrFormat("%s: %s", AbslView(Name(mechanism)), made.status().message()));
   }
 }
@@ -261,6 +307,7 @@ void DeviceRegions::Forget(const Domain& domain) {
       forgotten.push_back(std::move(known));
       return true;
     });
+    std::erase_if(entry.refused, [&](const Refused& each) { return each.domain == &domain; });
   }
   for (auto& [raw, device] : devices_) device.verdicts.erase(&domain);
 }

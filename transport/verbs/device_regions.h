@@ -1,8 +1,10 @@
 // The memory of devices (GPUs) that was registered with a verbs transport. It is registered with an RDMA
 // device when a call first names it there, and kept so while a region has it, but not beyond what the device
-// allows (MemoryDevice::RdmaBudget): what has not been used for the longest time goes first. Memory that was
-// freed and is there again is told by its identity (MemoryDevice::BufferId). Registrations cover a region's
-// bytes and nothing beside them. Whether and how a pair of devices works is tried once (device_memory.h).
+// allows (MemoryDevice::RdmaBudget): what has not been used for the longest time goes first. A dma-buf is
+// made once for all RDMA devices, and counts once. Memory that was freed and is there again is told by its
+// identity (MemoryDevice::BufferId). Registrations cover a region's bytes and nothing beside them. Whether
+// and how a pair of devices works is tried once (device_memory.h); memory that cannot be registered all the
+// same, that of a pool for instance, is refused by itself.
 //
 // Thread-safe. Registering may take seconds: nothing is locked meanwhile, and only those wait who want the
 // same region; whoever must not wait asks FindKnown first. Counters: transport.verbs.device.*.
@@ -13,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,6 +45,8 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
 
  private:
   class Region;
+  struct Room;
+  struct Housed;  // a registration in a room
   struct Place {
     MemoryDevice* device = nullptr;
     std::byte* data = nullptr;
@@ -55,13 +60,21 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     uint64_t buffer_id = 0;
     uint64_t used = 0;  // when, in finds
     std::shared_ptr<const Registration> registration;
+    const Room* room = nullptr;  // that it is in
 
     bool in_use() const { return registration.use_count() > 1; }
+  };
+  struct Refused {
+    const Domain* domain = nullptr;
+    uint64_t buffer_id = 0;
+    Status why;
   };
   struct Entry {
     int regions = 0;
     bool busy = false;  // being registered, with nothing locked: it stays where it is
     std::vector<Known> known;
+    std::weak_ptr<Room> room;      // with a dma-buf, for whichever RDMA device is next
+    std::vector<Refused> refused;  // for good: more room would not help
   };
   // The state of a device; kept from its first use on.
   struct Device {
@@ -70,24 +83,27 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     std::shared_ptr<std::atomic<uint64_t>> registered = std::make_shared<std::atomic<uint64_t>>(0);  // bytes
     std::map<const Domain*, DeviceVerdict> verdicts;
   };
-  struct Charged;
   using Entries = std::map<Place, Entry>;
 
   // The registration with the domain of memory with this identity; null: there is none.
   std::shared_ptr<const Registration> Use(Entry* entry, const Domain& domain, uint64_t buffer_id);
+  // Why memory with this identity cannot be registered with the domain; OK: that is not known.
+  static Status RefusalOf(Entry* entry, const Domain& domain, uint64_t buffer_id);
   void Remove(const Place& place);
   using Lock = std::unique_lock<std::mutex>;
   // These under the lock, which most of them let go of meanwhile; the entry is busy.
   StatusOr<std::shared_ptr<const Registration>> Add(const std::shared_ptr<Domain>& domain,
                                                     Entries::value_type* entry, uint64_t buffer_id,
                                                     Lock* lock);
-  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, std::span<std::byte> memory,
-                          Lock* lock);
-  StatusOr<std::shared_ptr<Charged>> MakeRoom(const Device& device, uint64_t bytes, Lock* lock);
+  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock);
+  StatusOr<std::shared_ptr<Room>> MakeRoom(const Device& device, uint64_t bytes, uint64_t buffer_id,
+                                           Lock* lock);
+  static std::optional<uint64_t> LastUse(const Entry& entry, const Room* room);
   bool EvictOne(const MemoryDevice& device, Lock* lock);
   StatusOr<std::unique_ptr<Registration>> RegisterWith(const std::shared_ptr<Domain>& domain,
                                                        const Device& device, DeviceMechanism mechanism,
-                                                       std::span<std::byte> memory, Lock* lock);
+                                                       std::span<std::byte> memory, Room* room, bool* lasting,
+                                                       Lock* lock);
 
   std::mutex mutex_;
   std::condition_variable not_busy_;

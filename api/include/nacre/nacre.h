@@ -219,9 +219,10 @@ int nacre_readv_async(const nacre_extent* extents, size_t count, const nacre_io_
 
 /* The same in the order of a CUDA stream (a CUstream or cudaStream_t): the bytes are read after the work
  * before it in the stream, and the work behind it waits for them, without a host callback. The stream goes on
- * after an error, too: look at the future. ENOTSUP with the reason: no GPU, or one that cannot wait for a
- * value. Do not enqueue a copy from or to unpinned host memory behind it before it is done: CUDA waits for
- * the stream inside that call, holding what the read needs. */
+ * after an error, too: look at the future. ENOTSUP with the reason: no GPU, one that cannot wait for a value,
+ * or a stream that is being captured into a graph (whose replay would read nothing). Do not enqueue a copy
+ * from or to unpinned host memory behind it before it is done: CUDA waits for the stream inside that call,
+ * holding what the read needs. */
 int nacre_read_on_stream(void* stream, const nacre_extent* extents, size_t count,
                          const nacre_io_options* options, nacre_future* future);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/cuda_abi.h"
+#include "tests/gpu/fake_cuda/current.h"
 #include "tests/gpu/fake_cuda/fake_cuda.h"
 #include "tests/gpu/fake_cuda/knobs.h"
 #include "tests/gpu/fake_cuda/memory.h"
@@ -21,26 +22,9 @@ namespace {
 using namespace gpu;
 
 bool initialized = false;
-std::mutex contexts_mutex;
 CUctx_st contexts[16];
-thread_local std::vector<CUctx_st*> current;
-
-// OK if a call that needs a context has one that works.
-CudaResult Ready() {
-  if (!initialized) return kCudaNotInitialized;
-  if (current.empty()) return kCudaInvalidContext;
-  return current.back()->error;
-}
 
 bool KnownDevice(CudaDevice device) { return device >= 0 && device < GetKnobs().devices; }
-
-CUstream_st* StreamOrDefault(CudaStream stream) {
-  if (stream != nullptr) return stream;
-  std::lock_guard lock(contexts_mutex);
-  CUctx_st* context = current.back();
-  if (context->default_stream == nullptr) context->default_stream = std::make_unique<CUstream_st>(context);
-  return context->default_stream.get();
-}
 
 // Counts a copy; whether it fails now, or breaks the device.
 CudaResult CountCopy(CUctx_st* context) {
@@ -129,6 +113,10 @@ int AttributeValue(int attribute) {
 
 void StorePointerAttribute(int attribute, const Range& range, uint64_t address, void* value) {
   switch (attribute) {
+    case kCudaPointerContext:
+      // Memory that was mapped piece by piece (cuMemMap) or comes from a pool belongs to no context.
+      *static_cast<CudaContext*>(value) = range.whole ? range.context : nullptr;
+      return;
     case kCudaPointerMemoryType:
       *static_cast<unsigned*>(value) = range.type;
       return;
@@ -183,6 +171,23 @@ void* FindFunction(std::string_view base, int version) {
 }
 
 }  // namespace
+
+std::vector<CUctx_st*>& Current() {
+  thread_local std::vector<CUctx_st*> current;
+  return current;
+}
+
+CudaResult Ready() {
+  if (!initialized) return kCudaNotInitialized;
+  if (Current().empty()) return kCudaInvalidContext;
+  return Current().back()->error;
+}
+
+std::mutex& ContextsMutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
 }  // namespace nacre::fake_cuda
 
 using namespace nacre::fake_cuda;
@@ -239,95 +244,67 @@ CudaResult cuDeviceTotalMem_v2(size_t* size, CudaDevice device) {
 
 CudaResult cuDevicePrimaryCtxRetain(CudaContext* context, CudaDevice device) {
   if (!KnownDevice(device)) return kCudaInvalidDevice;
-  std::lock_guard lock(contexts_mutex);
+  std::lock_guard lock(ContextsMutex());
   *context = &contexts[device];
   if ((*context)->retained++ == 0) (*context)->ordinal = device;
   ++GetCounters().contexts;
   return kCudaSuccess;
 }
 CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice device) {
-  std::lock_guard lock(contexts_mutex);
+  std::lock_guard lock(ContextsMutex());
   if (!KnownDevice(device) || contexts[device].retained == 0) return kCudaInvalidContext;
   --GetCounters().contexts;
   if (--contexts[device].retained > 0) return kCudaSuccess;
   contexts[device].default_stream.reset();
   contexts[device].error = kCudaSuccess;
-  GetMemory().FreeAll(device);
+  GetMemory().FreeAll(&contexts[device]);
   return kCudaSuccess;
 }
 CudaResult cuCtxPushCurrent_v2(CudaContext context) {
-  std::lock_guard lock(contexts_mutex);
+  std::lock_guard lock(ContextsMutex());
   if (context == nullptr || context->retained == 0) return kCudaInvalidContext;
-  current.push_back(context);
+  Current().push_back(context);
   return kCudaSuccess;
 }
 CudaResult cuCtxPopCurrent_v2(CudaContext* context) {
-  if (current.empty()) return kCudaInvalidContext;
-  *context = current.back();
-  current.pop_back();
+  if (Current().empty()) return kCudaInvalidContext;
+  *context = Current().back();
+  Current().pop_back();
   return kCudaSuccess;
 }
 
-CudaResult cuStreamCreate(CudaStream* stream, unsigned) {
-  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
-  *stream = new CUstream_st(current.back());
+// A context beside the primary one.
+CudaResult cuCtxCreate_v2(CudaContext* context, unsigned, CudaDevice device) {
+  if (!KnownDevice(device)) return kCudaInvalidDevice;
+  auto created = std::make_unique<CUctx_st>();
+  created->ordinal = device;
+  created->retained = 1;
+  *context = created.release();
+  Current().push_back(*context);
+  ++GetCounters().contexts;
   return kCudaSuccess;
 }
-CudaResult cuStreamDestroy_v2(CudaStream stream) {
-  delete stream;
+CudaResult cuCtxDestroy_v2(CudaContext context) {
+  if (context == nullptr) return kCudaInvalidContext;
+  GetMemory().FreeAll(context);
+  std::erase(Current(), context);
+  delete context;
+  --GetCounters().contexts;
   return kCudaSuccess;
 }
-CudaResult cuStreamSynchronize(CudaStream stream) {
-  if (current.empty()) return kCudaInvalidContext;
-  StreamOrDefault(stream)->Synchronize();
-  return Ready();
-}
-CudaResult cuStreamWriteValue32_v2(CudaStream stream, CudaAddress address, uint32_t value, unsigned) {
-  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
-  auto* word = reinterpret_cast<uint32_t*>(address);
-  if (!GetMemory().IsPinned(word, sizeof *word)) return kCudaInvalidValue;
-  StreamOrDefault(stream)->Enqueue([=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+CudaResult cuDevicePrimaryCtxGetState(CudaDevice device, unsigned* flags, int* active) {
+  if (!KnownDevice(device)) return kCudaInvalidDevice;
+  std::lock_guard lock(ContextsMutex());
+  *flags = 0;
+  *active = contexts[device].retained > 0;
   return kCudaSuccess;
-}
-CudaResult cuStreamWaitValue32_v2(CudaStream stream, CudaAddress address, uint32_t value, unsigned flags) {
-  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
-  auto* word = reinterpret_cast<uint32_t*>(address);
-  if (!GetMemory().IsPinned(word, sizeof *word) || flags != kCudaStreamWaitGeq) return kCudaInvalidValue;
-  StreamOrDefault(stream)->Enqueue([=] {
-    while (static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) usleep(20);
-  });
-  return kCudaSuccess;
-}
-
-CudaResult cuEventCreate(CudaEvent* event, unsigned) {
-  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
-  *event = new CUevent_st;
-  (*event)->context = current.back();
-  ++GetCounters().events;
-  return kCudaSuccess;
-}
-CudaResult cuEventDestroy_v2(CudaEvent event) {
-  if (event == nullptr) return kCudaInvalidHandle;
-  delete event;
-  --GetCounters().events;
-  return kCudaSuccess;
-}
-CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
-  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
-  if (event == nullptr) return kCudaInvalidHandle;
-  ++*event->pending;
-  StreamOrDefault(stream)->Enqueue([pending = event->pending] { --*pending; });
-  return kCudaSuccess;
-}
-CudaResult cuEventQuery(CudaEvent event) {
-  if (event->context->error != kCudaSuccess) return event->context->error;
-  return *event->pending > 0 ? kCudaNotReady : kCudaSuccess;
 }
 
 CudaResult cuMemAlloc_v2(CudaAddress* address, size_t size) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  if (CudaResult result = SafeToCall(); result != kCudaSuccess) return result;
   uint64_t allocated = 0;
-  CudaResult result = GetMemory().Allocate(current.back()->ordinal, size, &allocated);
+  CudaResult result = GetMemory().Allocate(Current().back(), size, &allocated);
   *address = allocated;
   return result;
 }
@@ -337,10 +314,11 @@ CudaResult cuMemFree_v2(CudaAddress address) {
 }
 CudaResult cuMemHostAlloc(void** data, size_t size, unsigned) {
   CudaResult result = Ready();
+  if (result == kCudaSuccess) result = SafeToCall();
   return result == kCudaSuccess ? GetMemory().AllocatePinned(size, data) : result;
 }
 CudaResult cuMemFreeHost(void* data) {
-  return current.empty() ? CudaResult{kCudaInvalidContext} : GetMemory().FreePinned(data);
+  return Current().empty() ? CudaResult{kCudaInvalidContext} : GetMemory().FreePinned(data);
 }
 CudaResult cuMemHostRegister_v2(void* data, size_t size, unsigned flags) {
   CudaResult result = Ready();
@@ -348,7 +326,7 @@ CudaResult cuMemHostRegister_v2(void* data, size_t size, unsigned flags) {
   return result == kCudaSuccess ? GetMemory().Register(data, size, read_only) : result;
 }
 CudaResult cuMemHostUnregister(void* data) {
-  return current.empty() ? CudaResult{kCudaInvalidContext} : GetMemory().Unregister(data);
+  return Current().empty() ? CudaResult{kCudaInvalidContext} : GetMemory().Unregister(data);
 }
 
 CudaResult cuMemcpyHtoDAsync_v2(CudaAddress to, const void* from, size_t size, CudaStream stream) {
@@ -398,6 +376,7 @@ CudaResult cuMemGetHandleForAddressRange(void* handle, CudaAddress address, size
 }
 CudaResult cuPointerGetAttributes(unsigned count, int* attributes, void** values, CudaAddress address) {
   if (!initialized) return kCudaNotInitialized;
+  ++GetCounters().queries;
   Range range = GetMemory().Find(address);
   for (unsigned i = 0; i < count; ++i) StorePointerAttribute(attributes[i], range, address, values[i]);
   return kCudaSuccess;
@@ -470,6 +449,7 @@ long nacre_fake_cuda_count(const char* what) {
   if (name == "streams") return counters.streams;
   if (name == "events") return counters.events;
   if (name == "flushes") return counters.flushes;
+  if (name == "queries") return counters.queries;
   if (name == "allocations") return GetMemory().allocations();
   if (name == "pinned") return GetMemory().pinned();
   if (name == "registered") return GetMemory().registered();

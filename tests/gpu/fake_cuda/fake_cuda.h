@@ -38,8 +38,8 @@ int nacre_fake_cuda_configure(const char* knobs);
 void* nacre_fake_cuda_alias(const void* device_address);
 
 /* Of this process so far: "copies", "batches" (calls of cuMemcpyBatchAsync), "launches", "memsets",
- * "flushes"; and now: "allocations", "pinned" (allocations), "registered", "contexts" (retained), "streams",
- * "events". -1: no such. */
+ * "flushes", "queries" (calls of cuPointerGetAttributes); and now: "allocations", "pinned" (allocations),
+ * "registered", "contexts" (retained), "streams", "events". -1: no such. */
 long nacre_fake_cuda_count(const char* what);
 
 /* Where in its memory a dma-buf that the fake exported begins: what an emulated registration maps. -1: no

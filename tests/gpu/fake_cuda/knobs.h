@@ -13,7 +13,7 @@ struct Knobs {
 };
 struct Counters {
   std::atomic<long> copies{0}, batches{0}, launches{0}, memsets{0}, contexts{0}, streams{0}, events{0},
-      flushes{0};
+      flushes{0}, queries{0};
 };
 
 // Of the process; the environment is read at the first call.

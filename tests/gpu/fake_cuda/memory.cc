@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/gpu/fake_cuda/knobs.h"
+#include "tests/gpu/fake_cuda/streams.h"
 
 namespace nacre::fake_cuda {
 namespace {
@@ -53,7 +54,7 @@ uint64_t Memory::ReusableAddress(size_t mapped) {
   return address;
 }
 
-CudaResult Memory::Allocate(int ordinal, size_t size, uint64_t* address) {
+CudaResult Memory::Allocate(CUctx_st* context, size_t size, uint64_t* address) {
   if (size == 0) return gpu::kCudaInvalidValue;
   std::lock_guard lock(mutex_);
   auto limit = static_cast<size_t>(GetKnobs().memory.load());
@@ -68,7 +69,7 @@ CudaResult Memory::Allocate(int ordinal, size_t size, uint64_t* address) {
   void* alias = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (device == MAP_FAILED || alias == MAP_FAILED) return gpu::kCudaOutOfMemory;
   int segments = std::clamp<long>(GetKnobs().segments, 1, mapped / kPage);
-  Allocation allocation{Number(device), size,           static_cast<std::byte*>(alias), fd, ordinal,
+  Allocation allocation{Number(device), size,           static_cast<std::byte*>(alias), fd, context,
                         segments,       next_buffer_id_};
   next_buffer_id_ += segments;
   used_ += size;
@@ -92,11 +93,11 @@ CudaResult Memory::Free(uint64_t address) {
   return gpu::kCudaSuccess;
 }
 
-void Memory::FreeAll(int ordinal) {
+void Memory::FreeAll(const CUctx_st* context) {
   std::lock_guard lock(mutex_);
   std::vector<uint64_t> addresses;
   for (const auto& [address, allocation] : allocations_) {
-    if (allocation.ordinal == ordinal) addresses.push_back(address);
+    if (allocation.context == context) addresses.push_back(address);
   }
   for (uint64_t address : addresses) Free(address);
 }
@@ -177,9 +178,10 @@ Range Memory::Find(uint64_t address) {
     return {allocation->address + number * segment,
             std::min(segment, allocation->size - number * segment),
             gpu::kCudaMemoryDevice,
-            allocation->ordinal,
+            allocation->context->ordinal,
             allocation->first_buffer_id + number,
-            allocation->segments == 1};
+            allocation->segments == 1,
+            allocation->context};
   }
   auto after = pinned_.upper_bound(address);
   if (after == pinned_.begin()) return {};

@@ -17,7 +17,7 @@ struct Allocation {
   size_t size = 0;
   std::byte* alias = nullptr;
   int fd = -1;
-  int ordinal = 0;
+  CUctx_st* context = nullptr;
   int segments = 1;
   uint64_t first_buffer_id = 0;  // of the first segment; the others follow
 };
@@ -30,13 +30,14 @@ struct Range {
   int ordinal = -1;
   uint64_t buffer_id = 0;
   bool whole = false;  // no segment
+  CUctx_st* context = nullptr;
 };
 
 class Memory {
  public:
-  gpu::CudaResult Allocate(int ordinal, size_t size, uint64_t* address);
+  gpu::CudaResult Allocate(CUctx_st* context, size_t size, uint64_t* address);
   gpu::CudaResult Free(uint64_t address);
-  void FreeAll(int ordinal);  // what ends with its context
+  void FreeAll(const CUctx_st* context);  // what ends with its context
   gpu::CudaResult AllocatePinned(size_t size, void** data);
   gpu::CudaResult FreePinned(void* data);
   gpu::CudaResult Register(void* data, size_t size, bool read_only);

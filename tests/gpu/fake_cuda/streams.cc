@@ -9,7 +9,8 @@
 CUctx_st::CUctx_st() = default;
 CUctx_st::~CUctx_st() = default;
 
-CUstream_st::CUstream_st(CUctx_st* context) : context(context), thread_([this] { Loop(); }) {
+CUstream_st::CUstream_st(CUctx_st* context, bool blocking)
+    : context(context), blocking_(blocking), thread_([this] { Loop(); }) {
   ++nacre::fake_cuda::GetCounters().streams;
 }
 
@@ -23,7 +24,18 @@ CUstream_st::~CUstream_st() {
   --nacre::fake_cuda::GetCounters().streams;
 }
 
+void CUstream_st::BeginCapture() {
+  capturing_ = true;
+  if (blocking_) ++context->blocking_captures;
+}
+
+void CUstream_st::EndCapture() {
+  capturing_ = false;
+  if (blocking_) --context->blocking_captures;
+}
+
 void CUstream_st::Enqueue(std::function<void()> work) {
+  if (capturing_) return;
   {
     std::lock_guard lock(mutex_);
     queue_.push_back(std::move(work));

@@ -1,6 +1,7 @@
 // The fake's streams: one thread each, which does what is enqueued late and in order. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -16,24 +17,33 @@ struct CUctx_st {
   std::atomic<nacre::gpu::CudaResult> error{0};  // of the device, for ever
   std::unique_ptr<CUstream_st> default_stream;
   int retained = 0;
+  std::atomic<int> blocking_captures{0};  // by streams that the default stream waits for
 
   CUctx_st();
   ~CUctx_st();
 };
 
 struct CUstream_st {
-  explicit CUstream_st(CUctx_st* context);
+  // `blocking`: the default stream waits for it.
+  CUstream_st(CUctx_st* context, bool blocking);
   // Does what is still enqueued.
   ~CUstream_st();
 
   void Enqueue(std::function<void()> work);
   void Synchronize();
 
+  // While it captures, what is enqueued is noted in a graph (which the fake does not keep) and not done.
+  void BeginCapture();
+  void EndCapture();
+  bool capturing() const { return capturing_; }
+
   CUctx_st* const context;
 
  private:
   void Loop();
 
+  const bool blocking_;
+  std::atomic<bool> capturing_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;

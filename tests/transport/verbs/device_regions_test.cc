@@ -144,6 +144,58 @@ TEST_F(DeviceRegionsTest, TheLeastRecentlyUsedMakesRoom) {
   EXPECT_EQ(rdma_.regions(), 3);
 }
 
+class TwoDevicesTest : public DeviceRegionsTest {
+ protected:
+  TwoDevicesTest() : DeviceRegionsTest({.devices = 2}) {
+    StatusOr<std::shared_ptr<Domain>> second = Domain::Open(**LoadIbverbs(), "fake1");
+    EXPECT_TRUE(second.ok()) << second.status();
+    second_ = *second;
+  }
+
+  std::shared_ptr<Domain> second_;
+};
+
+// A dma-buf is mapped for PCIe once, whichever RDMA devices use it.
+TEST_F(TwoDevicesTest, ABufferTakesRoomOnceForAllDevices) {
+  device_->SetRdmaBudget(2 * kBuffer);
+  auto first = Buffer(0), other = Buffer(1), third = Buffer(2);
+  StatusOr<Held> one = Find(first);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(regions_->Find(second_, *other).ok());
+  const int exports = device_->exports();
+  const int64_t evicted = Count("evicted");
+  StatusOr<Held> two = regions_->Find(second_, *first);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_NE(*one, *two);
+  ASSERT_TRUE(Find(other).ok());
+  EXPECT_EQ(device_->exports(), exports);
+  EXPECT_EQ(Count("evicted"), evicted);
+  EXPECT_EQ(rdma_.regions(), 4);
+  // Where one of them is in use, nothing is gained by the other.
+  one->reset();
+  ASSERT_TRUE(Find(third).ok());
+  EXPECT_EQ(Count("evicted") - evicted, 2);
+  EXPECT_EQ(rdma_.regions(), 3);
+  EXPECT_EQ(*regions_->Find(second_, *first), *two);
+  // The room is free again when the last of them is gone.
+  two->reset();
+  first.reset();
+  third.reset();
+  EXPECT_EQ(rdma_.regions(), 0);
+  EXPECT_TRUE(Find(Register(0, 2 * kBuffer)).ok());
+}
+
+// Memory that is another now has another dma-buf.
+TEST_F(TwoDevicesTest, ADmaBufOfFreedMemoryIsNotUsedAgain) {
+  auto region = Buffer(0);
+  StatusOr<Held> old = Find(region);
+  ASSERT_TRUE(old.ok() && regions_->Find(second_, *Buffer(1)).ok());
+  const int exports = device_->exports();
+  device_->ChangeBufferId();
+  ASSERT_TRUE(regions_->Find(second_, *region).ok());
+  EXPECT_EQ(device_->exports() - exports, 1);
+}
+
 TEST_F(DeviceRegionsTest, WhatIsInUseMakesNoRoom) {
   device_->SetRdmaBudget(2 * kBuffer);
   auto first = Buffer(0), second = Buffer(1), third = Buffer(2);
@@ -188,6 +240,30 @@ TEST_F(DeviceRegionsTest, ARefusalNamesWhatWasTriedAndWhatIsMissing) {
   EXPECT_TRUE(Find(region).ok());
 }
 
+// As the memory of CUDA's pools: it says nothing of the application's other buffers.
+TEST_F(DeviceRegionsTest, ABufferThatCannotBeRegisteredIsRefusedAlone) {
+  auto pooled = Buffer(0), plain = Buffer(1);
+  device_->FailExportsOf({pooled->data(), kBuffer});
+  EXPECT_THAT(std::string(Refusal(pooled).message()), HasSubstr("memory of a pool"));
+  EXPECT_TRUE(Find(plain).ok());
+  // It is asked for once, not with each call.
+  const int exports = device_->exports();
+  EXPECT_THAT(std::string(Refusal(pooled).message()), HasSubstr("memory of a pool"));
+  EXPECT_EQ(device_->exports(), exports);
+  // Other memory at its place is other memory.
+  device_->FailExportsOf({});
+  device_->ChangeBufferId();
+  EXPECT_TRUE(Find(pooled).ok());
+}
+
+TEST_F(DeviceRegionsTest, ATrialThatLackedMemoryIsMadeAgain) {
+  device_->FailExports(ErrnoError(ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY (2)"));
+  auto region = Buffer(0);
+  EXPECT_THAT(std::string(Refusal(region).message()), HasSubstr("OUT_OF_MEMORY"));
+  device_->FailExports(OkStatus());
+  EXPECT_TRUE(Find(region).ok());
+}
+
 TEST_F(DeviceRegionsTest, PeerMemoryWhereThereAreNoDmaBufs) {
   rdma_.RefuseDmaBufs(EOPNOTSUPP);
   device_->SetPeerMemory(OkStatus());
@@ -202,7 +278,7 @@ TEST_F(DeviceRegionsTest, PeerMemoryWhereThereAreNoDmaBufs) {
   regions_->Forget(*domain_);
   StatusOr<Held> held = Find(region);
   ASSERT_TRUE(held.ok()) << held.status();
-  const DeviceVerdict verdict = TryDeviceMemory(domain_, *device_, {device_->data(), kAll});
+  const DeviceVerdict verdict = TryDeviceMemory(domain_, *device_);
   EXPECT_TRUE(verdict.status.ok());
   EXPECT_EQ(Name(verdict.mechanism), "peer memory");
   EXPECT_THAT(verdict.reason, HasSubstr("dma-buf: the driver of RDMA device fake0"));
