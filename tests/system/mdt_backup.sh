@@ -73,6 +73,8 @@ no_room() {
   umount "$work/small"
 }
 
+nothing_to_destroy() { nacre status --mds "$mds" --json | tr -d ' ' | grep -q '"destroy_queue":0,'; }
+
 # Whatever happens between the backup and the loss.
 changes_since() {
   local file
@@ -81,6 +83,7 @@ changes_since() {
   for file in "$here"/emptied/*; do : >"$file"; done
   mv "$here/kept" "$here/moved"
   sync -f "$here"
+  wait_for 30 "the end of the removed files' objects" nothing_to_destroy
   "$loopback" kill "$cluster" mds # a run of the MDS more, with its ranges of numbers
   "$loopback" start "$cluster" mds
   many "$here/later2"
