@@ -210,6 +210,7 @@ class Doctor {
     ASSIGN_OR_RETURN(ost::Superblock superblock, ost::ParseSuperblock(value));
     OstDevices devices{superblock.index, store.get(), blocks.get(), directory};
     Status compared = OkStatus();
+    if (compare != nullptr) RETURN_IF_ERROR(compare->AddOst(superblock.index, superblock.uuid));
     ost::CheckOptions options;
     options.verify_data = data;
     options.repair = repair;

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <functional>
 
 #include "common/log.h"
 #include "common/random.h"
@@ -24,24 +22,7 @@
 namespace nacre {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr uint64_t kLeastPool = 8 << 20;
-
-// The directory for the target, made if it is missing; what `fill` left in it after an error is removed.
-Status Fill(TargetKind kind, const std::string& directory, const std::function<Status()>& fill) {
-  std::error_code error;
-  const bool was_there = fs::exists(directory, error);
-  RETURN_IF_ERROR(MakeTargetDirectory(kind, directory));
-  Status status = fill();
-  if (status.ok()) return status;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename();
-    if (name != "lost+found" && !name.ends_with(".pid")) fs::remove_all(entry.path(), error);
-  }
-  if (!was_there) fs::remove(directory, error);
-  return status;
-}
 
 Status CheckSize(const OstConfig& config) {
   if (config.size == 0) return OkStatus();
@@ -79,7 +60,7 @@ int Finished(const std::string& program, const Status& status) {
 }  // namespace
 
 Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
-  return Fill(TargetKind::kMdt, config.directory, [&]() -> Status {
+  return FillTarget(TargetKind::kMdt, config.directory, [&]() -> Status {
     std::unique_ptr<Transport> transport = MakeProcessTransport(runtime.executor(), RealClock());
     RocksKvOptions options;
     options.memory_bytes = config.memory;
@@ -91,7 +72,7 @@ Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
 }
 
 Status FormatOst(Runtime& runtime, const OstConfig& config, uint64_t memory) {
-  return Fill(TargetKind::kOst, config.directory, [&]() -> Status {
+  return FillTarget(TargetKind::kOst, config.directory, [&]() -> Status {
     RETURN_IF_ERROR(CheckSize(config));
     std::unique_ptr<Transport> transport = MakeProcessTransport(runtime.executor(), RealClock());
     OssConfig alone;

@@ -14,7 +14,9 @@ StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& t
   MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *role->store_, transport};
   ASSIGN_OR_RETURN(role->server_, runtime.Run(MetadataServer::Start(environment, config.options)));
   role->inproc_ = std::make_unique<InprocServer>(runtime.executor(), *role->server_, *role->server_);
-  auto grpc = GrpcServer::Start(runtime.executor(), *role->server_, *role->server_, config.listen);
+  role->backups_ = std::make_unique<MdtBackups>(*role->store_, RealClock());
+  auto grpc = GrpcServer::Start(runtime.executor(), *role->server_, *role->server_, config.listen,
+                                role->backups_.get());
   if (!grpc.ok()) {
     Status stopped = role->Stop();
     (void)stopped;  // nothing was asked of it yet

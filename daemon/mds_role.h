@@ -14,6 +14,7 @@
 #include "rpc/grpc_server.h"
 #include "rpc/inproc_channel.h"
 #include "server/kv/kv_store.h"
+#include "server/metadata/backup.h"
 #include "server/metadata/metadata_server.h"
 #include "transport/transport.h"
 
@@ -43,6 +44,7 @@ class MdsRole {
   Runtime& runtime_;
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<MetadataServer> server_;
+  std::unique_ptr<MdtBackups> backups_;
   std::unique_ptr<InprocServer> inproc_;
   std::unique_ptr<GrpcServer> grpc_;
 };

@@ -125,4 +125,17 @@ Status MakeTargetDirectory(TargetKind kind, const std::string& directory) {
   return OkStatus();
 }
 
+Status FillTarget(TargetKind kind, const std::string& directory, const std::function<Status()>& fill) {
+  std::error_code error;
+  const bool was_there = fs::exists(directory, error);
+  RETURN_IF_ERROR(MakeTargetDirectory(kind, directory));
+  Status status = fill();
+  if (status.ok()) return status;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (!IsNothing(entry.path().filename())) fs::remove_all(entry.path(), error);
+  }
+  if (!was_there) fs::remove(directory, error);
+  return status;
+}
+
 }  // namespace nacre

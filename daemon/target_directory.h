@@ -6,6 +6,7 @@
 // Errors name the directory and say what to do.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "common/status.h"
@@ -32,5 +33,8 @@ Status CheckTarget(TargetKind kind, const std::string& directory);
 // The directory for a new target with those below it, 0700: made if it is missing (its parent must be there),
 // else it must be empty.
 Status MakeTargetDirectory(TargetKind kind, const std::string& directory);
+
+// The same, and `fill` makes the target in it; what it has left there after an error is removed.
+Status FillTarget(TargetKind kind, const std::string& directory, const std::function<Status()>& fill);
 
 }  // namespace nacre

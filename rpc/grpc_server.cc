@@ -13,8 +13,10 @@
 #include <cstring>
 
 #include "common/log.h"
+#include "proto/backup.grpc.pb.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/metadata.grpc.pb.h"
+#include "rpc/convert.h"
 #include "rpc/frame_batcher.h"
 #include "rpc/grpc_common.h"
 #include "rpc/request_queue.h"
@@ -255,6 +257,76 @@ class ClusterService : public proto::Cluster::CallbackService {
   ClusterHandler& handler_;
 };
 
+// Sends one piece after the other: at any time either a piece is made, on the executor, or one is on its way.
+// Only what does the one or the other calls into gRPC, so it ends once.
+class BackupStream : public grpc::ServerWriteReactor<proto::BackupPiece>,
+                     public std::enable_shared_from_this<BackupStream> {
+ public:
+  BackupStream(Executor executor, BackupHandler& handler)
+      : executor_(std::move(executor)), handler_(handler) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    asio::post(executor_, [self = self_] { self->Begin(); });
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok || piece_.last() || piece_.status().error() != 0) return End();
+    asio::post(executor_, [self = self_] { self->MakeNext(); });
+  }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  void Begin() {
+    auto source = handler_.BeginBackup();
+    if (!source.ok()) return Send(source.status());
+    source_ = *std::move(source);
+    piece_.set_expected_bytes(source_->expected_bytes());
+    MakeNext();
+  }
+
+  void MakeNext() {
+    auto data = source_->Next();
+    if (!data.ok()) return Send(data.status());
+    piece_.set_last(!data->has_value());
+    piece_.set_data(std::move(*data).value_or(std::string()));
+    Send(OkStatus());
+  }
+
+  void Send(const Status& status) {
+    *piece_.mutable_status() = ToProto(status);
+    StartWrite(&piece_);  // fails at once where the asker is gone
+  }
+
+  void End() {
+    source_.reset();  // while the store is there: the server waits for this end when it stops
+    Finish(grpc::Status::OK);
+  }
+
+  const Executor executor_;
+  BackupHandler& handler_;
+  std::shared_ptr<BackupStream> self_;  // until gRPC is done with it
+  std::unique_ptr<BackupSource> source_;
+  proto::BackupPiece piece_;
+};
+
+class BackupService : public proto::Backup::CallbackService {
+ public:
+  BackupService(Executor executor, BackupHandler& handler)
+      : executor_(std::move(executor)), handler_(handler) {}
+
+  grpc::ServerWriteReactor<proto::BackupPiece>* BackupMdt(grpc::CallbackServerContext*,
+                                                          const proto::BackupRequest*) override {
+    auto stream = std::make_shared<BackupStream>(executor_, handler_);
+    stream->Start();
+    return stream.get();
+  }
+
+ private:
+  const Executor executor_;
+  BackupHandler& handler_;
+};
+
 int TryBind(int family, const sockaddr* address, socklen_t size) {
   int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
@@ -296,24 +368,29 @@ Status WhyNot(const std::string& address) {
 }  // namespace
 
 struct GrpcServer::Impl {
-  Impl(const Executor& executor, MetadataHandler& metadata, ClusterHandler& cluster)
-      : metadata(executor, metadata), cluster(executor, cluster) {}
+  Impl(const Executor& executor, MetadataHandler& metadata, ClusterHandler& cluster, BackupHandler* backup)
+      : metadata(executor, metadata), cluster(executor, cluster) {
+    if (backup != nullptr) this->backup.emplace(executor, *backup);
+  }
 
   MetadataService metadata;
   ClusterService cluster;
+  std::optional<BackupService> backup;
   std::vector<std::string> addresses;
   std::unique_ptr<grpc::Server> server;
 };
 
 StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor executor, MetadataHandler& metadata,
                                                         ClusterHandler& cluster,
-                                                        const std::vector<std::string>& addresses) {
+                                                        const std::vector<std::string>& addresses,
+                                                        BackupHandler* backup) {
   QuietGrpc();
-  auto impl = std::make_unique<Impl>(executor, metadata, cluster);
+  auto impl = std::make_unique<Impl>(executor, metadata, cluster, backup);
   grpc::ServerBuilder builder;
   SetServerArguments(&builder);
   builder.RegisterService(&impl->metadata);
   builder.RegisterService(&impl->cluster);
+  if (impl->backup) builder.RegisterService(&*impl->backup);
   std::vector<int> ports(addresses.size(), 0);
   for (size_t i = 0; i < addresses.size(); ++i) {
     ASSIGN_OR_RETURN(std::string target, GrpcTarget(addresses[i]));

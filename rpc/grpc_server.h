@@ -1,5 +1,5 @@
-// Serves a MetadataHandler and a ClusterHandler over gRPC: TCP ("host:port") and unix sockets ("unix:/path").
-// No authentication: who may connect is for the caller to decide by the addresses.
+// Serves a MetadataHandler, a ClusterHandler and a BackupHandler over gRPC: TCP ("host:port") and unix
+// sockets ("unix:/path"). No authentication: who may connect is for the caller to decide by the addresses.
 //
 // Thread-safe. Every request is a task of its own on the executor given; Disconnected runs there too. The
 // handlers must outlive the server and whatever still runs on the executor.
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "rpc/backup_channel.h"
 #include "rpc/cluster_channel.h"
 #include "rpc/metadata_channel.h"
 
@@ -19,8 +20,9 @@ class GrpcServer {
   // INVALID_ARGUMENT: not an address. EADDRINUSE, EADDRNOTAVAIL, EACCES, …: why one cannot be listened at.
   static StatusOr<std::unique_ptr<GrpcServer>> Start(Executor executor, MetadataHandler& metadata,
                                                      ClusterHandler& cluster,
-                                                     const std::vector<std::string>& addresses);
-  ~GrpcServer();  // Stop()
+                                                     const std::vector<std::string>& addresses,
+                                                     BackupHandler* backup = nullptr);  // null: none are made
+  ~GrpcServer();                                                                        // Stop()
 
   // As given, with the real port where 0 was asked for.
   const std::vector<std::string>& addresses() const;

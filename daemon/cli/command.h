@@ -25,6 +25,7 @@ void AddSetstripe(CLI::App& app, int* exit);
 void AddGetstripe(CLI::App& app, int* exit);
 void AddBench(CLI::App& app, int* exit);
 void AddDoctor(CLI::App& app, int* exit);
+void AddMdt(CLI::App& app, int* exit);
 void AddGpu(CLI::App& app, int* exit);
 void AddVersion(CLI::App& app, int* exit);
 

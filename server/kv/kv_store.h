@@ -55,6 +55,19 @@ struct KvEntry {
   std::string value;
 };
 
+// What a store held at one moment, whatever is committed after it: every batch whose Commit had returned
+// then, and none in part. Holding one costs space on the disk (what is overwritten stays), so for minutes,
+// not days. Thread-safe; gone before its store is.
+class KvSnapshot {
+ public:
+  virtual ~KvSnapshot() = default;
+
+  // Entries with from <= key, in key order, until they take `max_bytes` (the last one may go beyond); none:
+  // there is nothing from there on. UNAVAILABLE: the store had to be opened anew meanwhile, the snapshot is
+  // lost.
+  virtual StatusOr<std::vector<KvEntry>> Read(std::string_view from, size_t max_bytes) = 0;
+};
+
 class KvStore {
  public:
   virtual ~KvStore() = default;
@@ -67,6 +80,9 @@ class KvStore {
 
   // The last entry with from <= key < to; NOT_FOUND if there is none.
   virtual StatusOr<KvEntry> Last(std::string_view from, std::string_view to) = 0;
+
+  // The store as it is now.
+  virtual StatusOr<std::unique_ptr<KvSnapshot>> Snapshot() = 0;
 
   // ENOSPC when the disk is full; nothing of the batch is done then. Callers that meet share one write.
   virtual Task<Status> Commit(KvBatch batch) = 0;

@@ -1,8 +1,31 @@
 #include "server/kv/mem_kv.h"
 
+#include <absl/strings/str_format.h>
+
 #include <cerrno>
 
 namespace nacre {
+namespace {
+
+class MemSnapshot : public KvSnapshot {
+ public:
+  explicit MemSnapshot(std::map<std::string, std::string, std::less<>> data) : data_(std::move(data)) {}
+
+  StatusOr<std::vector<KvEntry>> Read(std::string_view from, size_t max_bytes) override {
+    std::vector<KvEntry> entries;
+    size_t bytes = 0;
+    for (auto it = data_.lower_bound(from); it != data_.end() && bytes < max_bytes; ++it) {
+      bytes += it->first.size() + it->second.size();
+      entries.push_back({it->first, it->second});
+    }
+    return entries;
+  }
+
+ private:
+  const std::map<std::string, std::string, std::less<>> data_;
+};
+
+}  // namespace
 
 StatusOr<std::string> MemKv::Get(std::string_view key) {
   std::lock_guard lock(mutex_);
@@ -27,6 +50,11 @@ StatusOr<KvEntry> MemKv::Last(std::string_view from, std::string_view to) {
   if (it == data_.begin() || std::prev(it)->first < from) return ErrnoError(ENOENT, "no key in this range");
   --it;
   return KvEntry{it->first, it->second};
+}
+
+StatusOr<std::unique_ptr<KvSnapshot>> MemKv::Snapshot() {
+  std::lock_guard lock(mutex_);
+  return std::make_unique<MemSnapshot>(data_);
 }
 
 Task<Status> MemKv::Commit(KvBatch batch) {

@@ -32,6 +32,7 @@ class MemKv : public KvStore {
   StatusOr<std::string> Get(std::string_view key) override;
   StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override;
   StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override;
+  StatusOr<std::unique_ptr<KvSnapshot>> Snapshot() override;  // a copy
   Task<Status> Commit(KvBatch batch) override;
   Task<Status> Sync() override;
   Space GetSpace() override;

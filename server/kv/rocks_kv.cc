@@ -15,15 +15,15 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
-#include <thread>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "server/kv/commit_queue.h"
+#include "server/kv/flusher.h"
 
 namespace nacre {
 namespace {
@@ -113,49 +113,10 @@ rocksdb::Options MakeOptions(const RocksKvOptions& options, std::shared_ptr<rock
   return out;
 }
 
-// Calls SyncWAL for whoever waits; one call serves all that came before it.
-class Flusher {
- public:
-  explicit Flusher(std::function<Status()> flush) : flush_(std::move(flush)), thread_([this] { Run(); }) {}
-
-  ~Flusher() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-  }
-
-  void Add(OneShot<Status> done) {
-    {
-      std::lock_guard lock(mutex_);
-      waiters_.push_back(std::move(done));
-    }
-    wake_.notify_one();
-  }
-
- private:
-  void Run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [this] { return stopping_ || !waiters_.empty(); });
-      if (waiters_.empty()) return;
-      std::vector<OneShot<Status>> served = std::move(waiters_);
-      waiters_.clear();
-      lock.unlock();
-      Status status = flush_();
-      for (const OneShot<Status>& done : served) done.Set(status);
-      lock.lock();
-    }
-  }
-
-  std::function<Status()> flush_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<OneShot<Status>> waiters_;
-  bool stopping_ = false;
-  std::thread thread_;  // last: starts when the rest stands
+// A snapshot that RocksDB has given out. Null once it has been given back, which is before the database
+// closes.
+struct HeldSnapshot {
+  std::atomic<const rocksdb::Snapshot*> at{nullptr};
 };
 
 // RocksDB's own ways out of an error are not used: they may wait for ever for a flush that has failed, and
@@ -216,6 +177,16 @@ class RocksKv : public KvStore {
     return KvEntry{it->key().ToString(), it->value().ToString()};
   }
 
+  StatusOr<std::unique_ptr<KvSnapshot>> Snapshot() override {
+    std::shared_lock open(open_);
+    RETURN_IF_ERROR(CheckOpen());
+    auto held = std::make_shared<HeldSnapshot>();
+    std::lock_guard lock(snapshots_mutex_);
+    held->at = db_->GetSnapshot();
+    snapshots_.insert(held);
+    return std::make_unique<RocksSnapshot>(this, std::move(held));
+  }
+
   Task<Status> Commit(KvBatch batch) override {
     if (options_.read_only) co_return ErrnoError(EROFS, absl::StrCat(directory_, " was opened read-only"));
     co_return co_await commits_.Commit(std::move(batch));
@@ -255,6 +226,51 @@ class RocksKv : public KvStore {
   }
 
  private:
+  class RocksSnapshot : public KvSnapshot {
+   public:
+    RocksSnapshot(RocksKv* store, std::shared_ptr<HeldSnapshot> held)
+        : store_(store), held_(std::move(held)) {}
+    ~RocksSnapshot() override {
+      if (held_->at != nullptr) store_->Release(held_);
+    }
+    StatusOr<std::vector<KvEntry>> Read(std::string_view from, size_t max_bytes) override {
+      return store_->ReadAt(*held_, from, max_bytes);
+    }
+
+   private:
+    RocksKv* const store_;
+    const std::shared_ptr<HeldSnapshot> held_;
+  };
+
+  StatusOr<std::vector<KvEntry>> ReadAt(const HeldSnapshot& held, std::string_view from, size_t max_bytes) {
+    std::shared_lock open(open_);  // snapshots are taken away with open_ held alone
+    RETURN_IF_ERROR(CheckOpen());
+    if (held.at == nullptr) {
+      return absl::UnavailableError(
+          absl::StrCat("the database in ", directory_, " was opened anew meanwhile: begin again"));
+    }
+    rocksdb::ReadOptions read;
+    read.snapshot = held.at;
+    read.fill_cache = false;  // everything is read once: what others use stays in the cache
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
+    std::vector<KvEntry> entries;
+    size_t bytes = 0;
+    for (it->Seek(ToSlice(from)); it->Valid() && bytes < max_bytes; it->Next()) {
+      entries.push_back({it->key().ToString(), it->value().ToString()});
+      bytes += it->key().size() + it->value().size();
+    }
+    RETURN_IF_ERROR(FromRocks(it->status(), directory_));
+    return entries;
+  }
+
+  void Release(const std::shared_ptr<HeldSnapshot>& held) {
+    std::shared_lock open(open_);
+    std::lock_guard lock(snapshots_mutex_);
+    snapshots_.erase(held);
+    const rocksdb::Snapshot* at = held->at.exchange(nullptr);
+    if (at != nullptr) db_->ReleaseSnapshot(at);
+  }
+
   void WriteGroup(const CommitQueue::Group& group) {
     rocksdb::WriteBatch out;
     CommitQueue::Group together;
@@ -377,6 +393,11 @@ class RocksKv : public KvStore {
   }
 
   void CloseLocked() {
+    {
+      std::lock_guard lock(snapshots_mutex_);
+      for (const auto& held : snapshots_) db_->ReleaseSnapshot(held->at.exchange(nullptr));
+      snapshots_.clear();
+    }
     if (db_ != nullptr) rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
     db_.reset();
   }
@@ -405,7 +426,9 @@ class RocksKv : public KvStore {
   std::shared_mutex
       open_;  // alone: while the database is closed and opened again. Taken last but for failure_mutex_
   std::shared_ptr<rocksdb::Cache> cache_;
-  std::unique_ptr<rocksdb::DB> db_;     // null after it could not be opened again
+  std::mutex snapshots_mutex_;
+  std::set<std::shared_ptr<HeldSnapshot>> snapshots_;  // those that are held
+  std::unique_ptr<rocksdb::DB> db_;                    // null after it could not be opened again
   std::atomic<uint64_t> committed_{1};  // the log of an earlier process may not be on the disk yet
   uint64_t synced_ = 0;                 // flusher's thread only
   Duration checked_{0};                 // these two: of who writes

@@ -110,11 +110,9 @@ class MdtChecker {
       seen.parent = inode->parent;
       seen.parent_cookie = inode->parent_cookie;
       if (S_ISREG(inode->mode) && !inode->inline_data) used_sequences_.insert(inode->layout.object_sequence);
-      if (fid.sequence < kFirstSessionSequence) {
-        max_fid_sequence_ = std::max(max_fid_sequence_, fid.sequence);
-      } else {
-        max_session_ = std::max(max_session_, fid.sequence - kFirstSessionSequence);
-      }
+      const SessionId session = SessionOfSequence(fid.sequence);
+      if (session == 0) max_fid_sequence_ = std::max(max_fid_sequence_, fid.sequence);
+      max_session_ = std::max(max_session_, session);
       max_object_sequence_ = std::max(max_object_sequence_, inode->layout.object_sequence);
       return OkStatus();
     }));

@@ -11,6 +11,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,16 @@ struct CheckReport {
 // wrong is in the report.
 Task<StatusOr<CheckReport>> CheckMdt(KvStore& store, bool repair);
 
-// Compares an MDT with what the OSTs hold. Call AddObject for each object of each OST, then Finish. Objects
-// that belong to no file are orphans (repair: into the destroy queue); a file that counts blocks without
-// having an object has lost them.
+// Compares an MDT with what the OSTs hold. Call AddOst for each OST, AddObject for each object of it, then
+// Finish. Objects that belong to no file are orphans (repair: into the destroy queue). A file that counts
+// blocks without having an object has lost them: after a restore of the MDT this is one that was removed or
+// emptied since the backup. It would read as zeros of its old length; repair makes it empty, where each of
+// its OSTs has been looked at, so that everybody sees that its bytes are gone.
 class ObjectCheck {
  public:
   explicit ObjectCheck(KvStore& store) : store_(store) {}
+  // All of its objects are shown. One whose uuid is not that of the OST that the MDT knows does not count.
+  Status AddOst(OstIndex ost, const std::string& uuid);
   Status AddObject(OstIndex ost, const proto::ListedObject& object);
   Task<StatusOr<CheckReport>> Finish(bool repair);
 
@@ -49,9 +54,13 @@ class ObjectCheck {
   bool IsLeaving(OstIndex ost, const ObjectId& id);
   StatusOr<std::string> Judge(OstIndex ost, const proto::ListedObject& object);  // empty: all is well
   Task<Status> QueueOrphans(bool repair);
+  bool AllLookedAt(const Inode& inode) const;
+  std::string PathOf(Inode inode);
+  void NoteLost(Inode inode, bool repair, KvBatch* fixes);
 
   KvStore& store_;
   CheckReport report_;
+  std::set<OstIndex> looked_at_;
   absl::flat_hash_map<Fid, bool> seen_;  // files of which an object was found
   std::map<uint64_t, std::map<OstIndex, std::vector<uint32_t>>> orphans_;  // sequence -> OST -> stripes
 };

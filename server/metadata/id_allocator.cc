@@ -1,6 +1,21 @@
 #include "server/metadata/id_allocator.h"
 
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+
 namespace nacre::mds {
+
+StatusOr<uint64_t> FirstAfterRestore(CounterId counter, uint64_t stored, const WallTime& now) {
+  // From the beginning of the next second: numbers of this one may have been taken by the restore before.
+  const uint64_t seconds = static_cast<uint64_t>(std::max<int64_t>(now.seconds - kCountedFrom, 0)) + 1;
+  const uint64_t next = counter == CounterId::kRun ? seconds / kSecondsPerRun + 1 : seconds * kPerSecond;
+  if (stored < next) return next;
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "counter %d of the MDT stands at %d in the backup, and this clock would put it at %d: the clock is "
+      "behind that of the machine on which this MDT was restored before. Set it right",
+      static_cast<int>(counter), stored, next));
+}
 
 Task<Status> IdAllocator::Start() {
   std::vector<Counter*> all = {&fid_sequences_, &objects_, &sessions_, &runs_};

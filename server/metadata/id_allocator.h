@@ -10,11 +10,37 @@
 namespace nacre::mds {
 
 // A session gives FIDs of this sequence to what it makes (proto/metadata.proto, ConnectReply). Far from those
-// that the MDS gives out; 0: a session with such a number has none.
-inline constexpr uint64_t kFirstSessionSequence = uint64_t{1} << 30;
+// that the MDS gives out: it numbers its own below the first range, and after a restore between the two. 0: a
+// session with such a number has none.
+inline constexpr uint64_t kFirstSessionSequence = uint64_t{1} << 30;      // of the sessions below 2^30
+inline constexpr uint64_t kFirstLateSessionSequence = uint64_t{1} << 62;  // of the others, below 2^62
 inline uint64_t SessionSequence(SessionId session) {
-  return session < kFirstSessionSequence ? kFirstSessionSequence + session : 0;
+  if (session < kFirstSessionSequence) return kFirstSessionSequence + session;
+  return session < kFirstLateSessionSequence ? kFirstLateSessionSequence + session : 0;
 }
+// Whose sequence it is; 0: the MDS's own.
+inline SessionId SessionOfSequence(uint64_t sequence) {
+  if (sequence >= kFirstLateSessionSequence) return sequence - kFirstLateSessionSequence;
+  const bool early = sequence >= kFirstSessionSequence && sequence < 2 * kFirstSessionSequence;
+  return early ? sequence - kFirstSessionSequence : 0;
+}
+
+// Where the counter of an MDT goes on that is restored from a backup at `now`: beyond every number that can
+// have been handed out since the backup was made, of which nobody has kept a list; OSTs have objects, fences
+// and answers under some of them.
+//
+// The clock gives the rule. No MDT hands out numbers faster than kPerSecond (a start takes up to 2^20 of
+// them), nor is it started more often than every kSecondsPerRun on the average: FirstObjectRequest has room
+// for no more. So an MDT whose counters began at 1, or where this rule put them at an earlier restore, has
+// not come as far as it puts them now. That holds for the second restore of one backup too, where something
+// taken from the backup alone would give the same numbers again.
+//
+// FAILED_PRECONDITION: the backup has come farther already. So the clock is behind that of an earlier
+// restore, and says nothing about what was handed out since.
+inline constexpr uint64_t kPerSecond = uint64_t{1} << 28;
+inline constexpr uint64_t kSecondsPerRun = 16;
+inline constexpr int64_t kCountedFrom = 1'735'689'600;  // the beginning of 2025; until 2093 there is room
+StatusOr<uint64_t> FirstAfterRestore(CounterId counter, uint64_t stored, const WallTime& now);
 
 class IdAllocator {
  public:

@@ -208,6 +208,11 @@ StatusOr<Superblock> ParseSuperblock(std::string_view data) {
   if (in.Take(8) != "NACREMDT") return Damaged("superblock", "this is no MDT");
   Superblock superblock;
   superblock.version = in.Little<uint32_t>();
+  if (superblock.version == 0) {
+    return absl::FailedPreconditionError(
+        "this is no MDT yet: nacre mdt restore into it was not finished. Empty the directory and restore "
+        "again");
+  }
   if (superblock.version != kFormatVersion && superblock.version != kFormatByFile) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the MDT has format version %d; this program knows version %d: use the release that "

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "rpc/fence.h"
 #include "server/kv/kv_pages.h"
 #include "server/object/format.h"
 
@@ -37,8 +38,8 @@ void Sessions::Ticket::EndCommit() { sessions_->EndCommit(session_); }
 
 Status Sessions::Load() {
   RETURN_IF_ERROR(ForEachEntry(*store_, "F", [this](const KvEntry& entry) -> Status {
-    ASSIGN_OR_RETURN(SessionId session, ParseFenceKey(entry.key));
-    fenced_.insert(session);
+    ASSIGN_OR_RETURN(SessionId fenced, ParseFenceKey(entry.key));
+    NoteFence(fenced);
     return OkStatus();
   }));
   return LoadAnswers();
@@ -130,10 +131,55 @@ std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uin
 // The MDS is always served: it is what fences others, and its fences are what a registration waits for.
 Status Sessions::CheckServed(SessionId id) const {
   if (id == 0) return OkStatus();
+  if (id < first_served_) {
+    return ErrnoError(ESTALE, absl::StrCat("session ", id,
+                                           " is from before the MDT was restored from a backup; its "
+                                           "requests are refused"));
+  }
   if (fenced_.contains(id))
     return ErrnoError(ESTALE, absl::StrCat("session ", id, " was evicted; its requests are refused"));
   if (lease_ != nullptr) return lease_->Check(clock_->Now());
   return OkStatus();
+}
+
+bool Sessions::IsFenced(SessionId id) const {
+  return id != 0 && (id < first_served_ || fenced_.contains(id));
+}
+
+Status Sessions::CheckFence(SessionId fenced) const {
+  if (fenced == 0) return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
+  if (!IsAllBelow(fenced)) return OkStatus();
+  std::lock_guard lock(mutex_);
+  if (FirstServed(fenced) >= first_served_) return OkStatus();
+  return ErrnoError(
+      EINVAL,
+      absl::StrCat("sessions below ", first_served_,
+                   " are refused here since an earlier restore of the MDT, "
+                   "whose sessions now begin at ",
+                   FirstServed(fenced),
+                   ": the clock of the machine that restored it is behind. Set it right, and restore again"));
+}
+
+std::vector<SessionId> Sessions::NamedBy(const std::vector<SessionId>& fences) const {
+  std::vector<SessionId> named;
+  for (SessionId fence : fences) {
+    if (!IsAllBelow(fence)) {
+      if (sessions_.contains(fence)) named.push_back(fence);
+      continue;
+    }
+    for (const auto& [id, session] : sessions_) {
+      if (id != 0 && id < FirstServed(fence)) named.push_back(id);
+    }
+  }
+  return named;
+}
+
+void Sessions::NoteFence(SessionId fenced) {
+  if (IsAllBelow(fenced)) {
+    first_served_ = std::max(first_served_, FirstServed(fenced));
+  } else {
+    fenced_.insert(fenced);
+  }
 }
 
 Status Sessions::BeginCommit(SessionId id) {
@@ -162,7 +208,7 @@ void Sessions::End(SessionId id, uint64_t sequence) {
       wake = session.requests.End(sequence, kept->done());
     const bool only_reads =
         session.slots.count() == 0 && session.requests.low_water() == 0 && session.grant_blocks == 0;
-    if (--session.in_progress == 0 && (only_reads || fenced_.contains(id))) sessions_.erase(id);
+    if (--session.in_progress == 0 && (only_reads || IsFenced(id))) sessions_.erase(id);
   }
   for (const OneShot<Unit>& waiter : wake) waiter.Set({});
 }
@@ -180,20 +226,21 @@ void Sessions::ForgetSilent(Duration silence) {
   journal_->ForgetAnswers(slots);
 }
 
-Task<Status> Sessions::Fence(std::vector<SessionId> sessions) {
+Task<Status> Sessions::Fence(std::vector<SessionId> fences) {
   KvBatch batch;
   batch.UseReserve();
-  for (SessionId id : sessions) {
-    if (id == 0) co_return ErrnoError(EINVAL, "session 0 is the MDS and cannot be fenced");
-    batch.Put(FenceKey(id), "");
+  for (SessionId fence : fences) {
+    CO_RETURN_IF_ERROR(CheckFence(fence));
+    batch.Put(FenceKey(fence), "");
   }
+  std::vector<SessionId> sessions;
   absl::flat_hash_map<SessionId, uint32_t> slots;
   {
     std::lock_guard lock(mutex_);
+    for (SessionId fence : fences) NoteFence(fence);
+    sessions = NamedBy(fences);
     for (SessionId id : sessions) {
-      fenced_.insert(id);
       auto it = sessions_.find(id);
-      if (it == sessions_.end()) continue;
       slots[id] = it->second->slots.count();
       ReleaseGrant(it->second.get());
       if (it->second->in_progress == 0) sessions_.erase(it);
@@ -243,7 +290,7 @@ Task<uint64_t> Sessions::Reserve(SessionId id, uint64_t want) {
   }
   uint64_t promised = co_await space_->Promise(missing);
   std::lock_guard lock(mutex_);
-  if (fenced_.contains(id)) {
+  if (IsFenced(id)) {
     space_->Release(promised);
     co_return 0;
   }

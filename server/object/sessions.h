@@ -87,7 +87,9 @@ class Sessions {
   // sequence 0: no mutation. Waits if the same request is in progress.
   Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water);
 
-  // Refuses the sessions from now on, also after a restart; returns when no commit of theirs is under way.
+  // Refuses the sessions (rpc/fence.h) from now on, also after a restart; returns when no commit of theirs is
+  // under way. EINVAL: the MDS itself; or all below a number that is less than that of an earlier such fence:
+  // the MDT then gives out numbers that are refused here.
   Task<Status> Fence(std::vector<SessionId> sessions);
 
   // The session's grant becomes up to `want` bytes, as far as space and fairness allow. Returns what it is.
@@ -129,6 +131,11 @@ class Sessions {
   };
 
   Status CheckServed(SessionId session) const;  // mutex_ held
+  bool IsFenced(SessionId session) const;       // likewise
+  Status CheckFence(SessionId fenced) const;
+  std::vector<SessionId> NamedBy(
+      const std::vector<SessionId>& fences) const;  // of those in memory; mutex_ held
+  void NoteFence(SessionId fenced);                 // likewise, but for Load
   std::optional<OneShot<Unit>> Begin(SessionId id, Session* session, uint64_t sequence, uint64_t low_water,
                                      Admission* admission, Answering* answering);  // mutex_ held
   Status BeginCommit(SessionId session);
@@ -147,6 +154,7 @@ class Sessions {
   // That of a fenced session goes with the last of its requests.
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   absl::flat_hash_set<SessionId> fenced_;
+  SessionId first_served_ = 0;  // all below are fenced
 };
 
 }  // namespace nacre::ost

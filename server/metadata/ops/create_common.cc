@@ -43,7 +43,7 @@ Status CheckNew(const Op& op, Transaction* transaction, const NewInode& wanted) 
   RETURN_IF_ERROR(CheckDirectory(*directory));
   RETURN_IF_ERROR(CheckAccess(op.caller, *directory, kMayExecute));
   RETURN_IF_ERROR(CheckLinked(*directory));
-  if (wanted.fid.sequence >= kFirstSessionSequence) RETURN_IF_ERROR(CheckUnused(transaction, wanted.fid));
+  if (SessionOfSequence(wanted.fid.sequence) != 0) RETURN_IF_ERROR(CheckUnused(transaction, wanted.fid));
   auto existing = transaction->Find(wanted.parent, wanted.name);
   if (existing.ok()) {
     return ErrnoError(EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already",

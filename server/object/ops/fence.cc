@@ -1,6 +1,7 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "rpc/fence.h"
 #include "server/object/ops/ops.h"
 
 namespace nacre::ost {
@@ -12,8 +13,10 @@ Task<Status> FenceOp(OpContext context) {
   const size_t count = sessions.size();
   Status status = co_await context.target->sessions->Fence(std::move(sessions));
   if (status.ok()) {
-    LogInfo("OST %d: session %d is fenced%s", context.target->store->superblock().index, request.session(),
-            count > 1 ? absl::StrFormat(", with %d others", count - 1) : "");
+    const bool all = IsAllBelow(request.session());
+    LogInfo("OST %d: session%s %d %s fenced%s", context.target->store->superblock().index,
+            all ? "s below" : "", all ? FirstServed(request.session()) : request.session(),
+            all ? "are" : "is", count > 1 ? absl::StrFormat(", with %d others", count - 1) : "");
   }
   co_return status;
 }

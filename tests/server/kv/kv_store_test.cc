@@ -128,5 +128,40 @@ TEST(PrefixEnd, IsBehindEveryKeyWithThePrefix) {
   EXPECT_EQ(PrefixEnd(""), "");
 }
 
+TEST_P(KvStoreTest, ASnapshotKeepsWhatWasThere) {
+  Put("a", "1");
+  Put("b", "2");
+  Put("c", "3");
+  auto snapshot = store_->Snapshot();
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  Put("a", "changed");
+  Put("bb", "new");
+  KvBatch batch;
+  batch.Erase("c");
+  ASSERT_TRUE(Await(store_->Commit(std::move(batch))).ok());
+  auto all = (*snapshot)->Read("", 1 << 20);
+  ASSERT_TRUE(all.ok()) << all.status();
+  std::map<std::string, std::string> found;
+  for (const KvEntry& entry : *all) found[entry.key] = entry.value;
+  EXPECT_EQ(found, (std::map<std::string, std::string>{{"a", "1"}, {"b", "2"}, {"c", "3"}}));
+  EXPECT_EQ(*store_->Get("a"), "changed");
+}
+
+TEST_P(KvStoreTest, ASnapshotIsReadInPiecesOfBoundedSize) {
+  for (char key = 'a'; key <= 'z'; ++key) Put(std::string(1, key), std::string(99, key));
+  auto snapshot = store_->Snapshot();
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  std::string keys, from;
+  while (true) {
+    auto page = (*snapshot)->Read(from, 250);
+    ASSERT_TRUE(page.ok()) << page.status();
+    if (page->empty()) break;
+    EXPECT_LE(page->size(), 3u);  // the one that goes beyond is the last
+    for (const KvEntry& entry : *page) keys += entry.key;
+    from = page->back().key + '\0';
+  }
+  EXPECT_EQ(keys, "abcdefghijklmnopqrstuvwxyz");
+}
+
 }  // namespace
 }  // namespace nacre

@@ -195,5 +195,35 @@ TEST_F(CheckTest, ObjectsAgainstTheMdt) {
   EXPECT_FALSE(harness.store.Get(DestroyAtKeyOf(ost + 1, inode.layout.object_sequence)).ok());
 }
 
+// As after a restore of the MDT: the file was removed since the backup, and its objects with it. It would
+// read as zeros.
+TEST_F(CheckTest, AFileThatHasLostItsObjectsIsMadeEmptyWhereAllItsOstsWereLookedAt) {
+  Inode inode = Read(f);
+  inode.inline_data = false;
+  inode.blocks = 8;
+  inode.size = 4000;
+  Put(FidKey(Table::kInode, f), EncodeInode(inode));
+  const OstIndex ost = inode.layout.components[0].groups[0];
+  const std::string uuid = absl::StrCat("ost-uuid-", ost);
+
+  ObjectCheck not_looked_at(harness.store), another_disk(harness.store), reported(harness.store);
+  ASSERT_TRUE(another_disk.AddOst(ost, "of another OST").ok());
+  ASSERT_TRUE(reported.AddOst(ost, uuid).ok());
+  EXPECT_EQ(Await(not_looked_at.Finish(true))->repaired, 0u);
+  EXPECT_EQ(Await(another_disk.Finish(true))->repaired, 0u);
+  EXPECT_THAT(Await(reported.Finish(false))->problems, testing::ElementsAre(testing::HasSubstr("(/d/f)")));
+  EXPECT_EQ(Read(f), inode);
+
+  ObjectCheck repairing(harness.store);
+  ASSERT_TRUE(repairing.AddOst(ost, uuid).ok());
+  EXPECT_EQ(Await(repairing.Finish(true))->repaired, 1u);
+  EXPECT_EQ(Read(f).size, 0u);
+  EXPECT_EQ(Read(f).blocks, 0u);
+  ObjectCheck after(harness.store);
+  EXPECT_TRUE(Await(after.Finish(false))->clean());
+  auto found = Await(CheckMdt(harness.store, false));
+  EXPECT_TRUE(found->clean()) << found->problems[0];
+}
+
 }  // namespace
 }  // namespace nacre::mds

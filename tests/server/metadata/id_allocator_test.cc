@@ -53,5 +53,35 @@ TEST_F(IdAllocatorTest, EachRunNumbersItsObjectRequestsAboveAllEarlierOnes) {
   }
 }
 
+TEST(SessionSequences, AreApartFromEachOtherAndFromTheMdss) {
+  for (SessionId session : {uint64_t{1}, uint64_t{4097}, (uint64_t{1} << 30) - 1, uint64_t{1} << 30,
+                            uint64_t{50'000'000} * kPerSecond + 7}) {
+    EXPECT_EQ(SessionOfSequence(SessionSequence(session)), session);
+  }
+  for (uint64_t sequence : {uint64_t{1}, (uint64_t{1} << 30) - 1, uint64_t{1} << 31, 50'000'000 * kPerSecond})
+    EXPECT_EQ(SessionOfSequence(sequence), 0u) << sequence;
+  EXPECT_EQ(SessionSequence(uint64_t{1} << 63), 0u) << "a fence of all is nobody's";
+}
+
+TEST(FirstAfterRestore, LiesBeyondWhatCanHaveBeenGivenOut) {
+  const WallTime then{kCountedFrom + 1000, 0}, later{kCountedFrom + 1100, 0};
+  for (CounterId counter : {CounterId::kFidSequence, CounterId::kObjectSequence, CounterId::kSession}) {
+    const uint64_t first = *FirstAfterRestore(counter, 5, then);
+    EXPECT_GT(*FirstAfterRestore(counter, 5, later), first + 99 * kPerSecond);
+    EXPECT_GT(*FirstAfterRestore(counter, first + 7, later), first + 99 * kPerSecond);
+    EXPECT_EQ(SessionOfSequence(first), 0u);
+    EXPECT_TRUE(absl::IsFailedPrecondition(FirstAfterRestore(counter, first, then).status()));
+  }
+  EXPECT_GT(*FirstAfterRestore(CounterId::kRun, 5, later), *FirstAfterRestore(CounterId::kRun, 5, then) + 5);
+}
+
+// FirstObjectRequest has 27 bits for the runs, and FIDs and sessions keep to their ranges.
+TEST(FirstAfterRestore, HasRoomForDecades) {
+  const WallTime in_2092{3'850'000'000, 0};
+  EXPECT_LT(*FirstAfterRestore(CounterId::kRun, 1, in_2092), uint64_t{1} << 27);
+  EXPECT_LT(*FirstAfterRestore(CounterId::kSession, 1, in_2092), kFirstLateSessionSequence);
+  EXPECT_LT(*FirstAfterRestore(CounterId::kFidSequence, 1, in_2092), kFirstLateSessionSequence);
+}
+
 }  // namespace
 }  // namespace nacre::mds

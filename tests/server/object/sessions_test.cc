@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <set>
 
+#include "rpc/fence.h"
 #include "server/kv/mem_kv.h"
 #include "server/object/mem_block_store.h"
 #include "tests/common/await.h"
@@ -121,6 +123,55 @@ TEST_F(SessionsTest, TheAnswersOfASessionAreBounded) {
   EXPECT_EQ(Admit(5, 7, 1).answer, "answer 7");
   Do(5, kMaxAnswerSlots + 1, 2);
   Do(6, 1, 1);
+}
+
+// After an MDT was restored: of its sessions since the backup nobody has a list.
+TEST_F(SessionsTest, AllBelowANumberAreRefusedAlsoAfterARestart) {
+  Do(0, 1, 1);
+  Do(5, 1, 1);
+  Do(90, 1, 1);
+  std::vector<SessionId> fence(1, AllBelow(90));
+  ASSERT_TRUE(Await(sessions.Fence(fence)).ok());
+  EXPECT_EQ(ToErrno(Admit(5, 2, 2).status), ESTALE);
+  EXPECT_EQ(ToErrno(Admit(89, 1, 1).status), ESTALE) << "never heard of";
+  EXPECT_EQ(sessions.size(), 2u) << "the answers of those that end are forgotten";
+  Do(90, 2, 2);
+  Do(0, 2, 2);
+  Restart();
+  Sessions next(&kv, &journal, &space, &RealClock(), &lease);
+  ASSERT_TRUE(next.Load().ok());
+  EXPECT_EQ(ToErrno(Await(next.Admit(89, 1, 1)).status), ESTALE);
+  EXPECT_TRUE(Await(next.Admit(90, 3, 3)).status.ok());
+  EXPECT_TRUE(Await(next.Admit(0, 3, 3)).status.ok());
+  EXPECT_TRUE(Await(next.Fence(fence)).ok()) << "told once more";
+}
+
+// The MDT that was restored then would give out numbers that are refused here.
+TEST_F(SessionsTest, AFenceOfAllBelowDoesNotGoBack) {
+  std::vector<SessionId> fence(1, AllBelow(90)), lower(1, AllBelow(89)), higher(1, AllBelow(91));
+  ASSERT_TRUE(Await(sessions.Fence(fence)).ok());
+  EXPECT_EQ(ToErrno(Await(sessions.Fence(lower))), EINVAL);
+  EXPECT_TRUE(Await(sessions.Fence(higher)).ok());
+  EXPECT_EQ(ToErrno(Admit(90, 1, 1).status), ESTALE);
+}
+
+TEST_F(SessionsTest, AFenceOfAllBelowWaitsForTheirCommits) {
+  Sessions::Admission admission = Admit(5, 1, 1);
+  ASSERT_TRUE(admission.ticket.BeginCommit().ok());
+  asio::io_context context;
+  bool fenced = false;
+  Spawn(context.get_executor(), [](Sessions* sessions, bool* fenced) -> Task<void> {
+    std::vector<SessionId> all(1, AllBelow(90));
+    EXPECT_TRUE((co_await sessions->Fence(std::move(all))).ok());
+    *fenced = true;
+  }(&sessions, &fenced));
+  context.poll();
+  EXPECT_FALSE(fenced);
+  EXPECT_FALSE(admission.ticket.BeginCommit().ok());
+  admission.ticket.EndCommit();
+  context.restart();
+  context.poll();
+  EXPECT_TRUE(fenced);
 }
 
 TEST_F(SessionsTest, SilentSessionsAreForgottenAndReadersAreNotKept) {
