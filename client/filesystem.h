@@ -49,6 +49,7 @@ struct Options {
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_no_expiry = false;     // what is cached is used for as long as the MDS does not object
   bool plant_rename_first = false;  // a file takes another's place before its bytes are with the servers
+  bool plant_untold = false;        // a lease goes back with handles under it that the MDS was not told of
   bool plant_late_grant = false;    // a lease is taken over whose revocation came before it
   bool caching = true;              // false: ask for no leases, cache nothing
   bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there

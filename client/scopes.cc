@@ -285,7 +285,7 @@ Task<void> Core::TellOpensUnder(uint64_t epoch, uint64_t lease) {
     std::lock_guard lock(inode->mutex);
     if (IsUntold(*inode) && inode->opened_under->lease == lease) files.push_back(inode);
   }
-  if (!files.empty()) co_await TellOpens(epoch, std::move(files));
+  if (!files.empty() && !options_.plant_untold) co_await TellOpens(epoch, std::move(files));
 }
 
 // --- giving back ---

@@ -23,7 +23,9 @@ Task<Status> MemBlockStore::Begin(Operation operation, uint64_t block, uint64_t 
     incarnation = incarnation_;
     clock = options_.clock;
     if (clock != nullptr) {
-      uint64_t spread = static_cast<uint64_t>((options_.max_delay - options_.min_delay).count());
+      const bool slow = options_.slow_one_in > 0 && options_.random->OneIn(options_.slow_one_in);
+      const Duration longest = slow ? options_.max_slow : options_.max_delay;
+      const uint64_t spread = static_cast<uint64_t>((longest - options_.min_delay).count());
       delay = options_.min_delay + Duration(options_.random->Below(spread + 1));
     }
   }

@@ -27,6 +27,8 @@ struct MemBlockStoreOptions {
   Random* random = nullptr;  // for delays; with a clock only
   Duration min_delay = std::chrono::microseconds(50);
   Duration max_delay = std::chrono::microseconds(500);
+  uint64_t slow_one_in = 0;  // an operation takes up to max_slow instead; 0: none does
+  Duration max_slow = std::chrono::milliseconds(20);
   uint64_t available_blocks = ~uint64_t{0};  // that the "disk below" gives to Preallocate
 };
 

@@ -16,10 +16,11 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
   MemBlockStoreOptions blocks;
   blocks.clock = &world_.clock();
   blocks.random = &disk_random_;
+  blocks.slow_one_in = options_.slow_blocks_one_in;
   auto add_disk = [this, blocks](Node& node, uint64_t block_count) {
     auto disk = std::make_unique<Disk>();
-    disk->kv.SetSyncHook([this] { return SlowSync(this); });
-    disk->kv.SetCommitPause([this] { return SlowCommit(this); });
+    disk->kv.SetSyncHook([this, &node] { return SlowSync(this, &node); });
+    disk->kv.SetCommitPause([this, &node] { return SlowCommit(this, &node); });
     if (block_count > 0) disk->blocks = std::make_unique<MemBlockStore>(block_count, blocks);
     node.stores.push_back(std::move(disk));
   };
@@ -35,13 +36,16 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
 
 Cluster::~Cluster() { world_.KillAll(); }
 
-Task<Status> Cluster::SlowSync(Cluster* cluster) {
+Task<Status> Cluster::SlowSync(Cluster* cluster, Node* node) {
+  ++node->log_steps;
   co_await cluster->world_.clock().Sleep(std::chrono::microseconds(100 + cluster->disk_random_.Below(3000)));
+  ++node->log_steps;
   co_return OkStatus();
 }
 
 // Mostly shorter than a message takes, now and then as long as many.
-Task<void> Cluster::SlowCommit(Cluster* cluster) {
+Task<void> Cluster::SlowCommit(Cluster* cluster, Node* node) {
+  ++node->log_steps;
   const uint64_t most = cluster->disk_random_.OneIn(20) ? 3000 : 100;
   co_await cluster->world_.clock().Sleep(std::chrono::microseconds(cluster->disk_random_.Below(most)));
 }

@@ -26,6 +26,7 @@ struct ClusterOptions {
   int clients = 2;
   bool clocks_step = false;  // each start of a node finds its wall clock up to an hour off
   uint64_t ost_blocks = 16 << 10;
+  uint64_t slow_blocks_one_in = 0;  // operations of an OST's disk that take as long as many messages; 0: none
   MetadataOptions metadata;
   ObjectOptions object;
   client::Options client;
@@ -68,6 +69,9 @@ class Cluster {
     return *nodes_[oss(index / options_.osts_per_oss)].stores[index % options_.osts_per_oss];
   }
   int osts() const { return options_.osses * options_.osts_per_oss; }
+  // How many steps the logs on this server's disks have taken: a commit has two, before and after it takes
+  // effect, and so has a sync.
+  uint64_t log_steps(int server) const { return nodes_[static_cast<size_t>(server)].log_steps; }
 
   // Ends what runs in an orderly way: unmount or Stop. The node is down when it returns true.
   bool Shutdown(int node, Duration limit);
@@ -80,6 +84,7 @@ class Cluster {
     int starts = 0;
     int boots = 1;  // of the machine
     std::vector<std::unique_ptr<Disk>> stores;
+    uint64_t log_steps = 0;
     client::FileSystem* filesystem = nullptr;
     MetadataServer* metadata = nullptr;
     ObjectServer* object = nullptr;
@@ -89,8 +94,8 @@ class Cluster {
   static Task<void> BootOss(Cluster* cluster, Process* process, int i);
   static Task<void> BootClient(Cluster* cluster, Process* process, int i);
   static Task<void> Stop(Cluster* cluster, Node* node, OneShot<Unit> done);
-  static Task<Status> SlowSync(Cluster* cluster);
-  static Task<void> SlowCommit(Cluster* cluster);
+  static Task<Status> SlowSync(Cluster* cluster, Node* node);
+  static Task<void> SlowCommit(Cluster* cluster, Node* node);
 
   World& world_;
   Network& network_;

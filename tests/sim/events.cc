@@ -23,36 +23,49 @@ bool MayGoWithPower(const FileChange& change, Duration lost) {
 
 const std::vector<EventKind>& EventKinds() {
   static const std::vector<EventKind> kinds = {
-      {"crash_server", 6, true, &Scenario::CrashServer},
-      {"crash_client", 2, true, &Scenario::CrashClient},
-      {"evict_client", 2, true, &Scenario::EvictClient},
-      {"power_loss", 2, true, &Scenario::PowerLoss},
-      {"oss_power_loss", 2, true, &Scenario::OssLosesPower},
-      {"partition", 2, true, &Scenario::Partition},
-      {"full_mdt", 1, true, &Scenario::FullMdt},
-      {"break", 4, true, &Scenario::BreakSome},
-      {"freeze_client", 2, true, &Scenario::FreezeClient},
-      {"mds_power_loss", 1, true, &Scenario::MdsLosesPower},
-      {"long_partition", 1, true, &Scenario::LongPartition},
-      {"dead_oss", 1, false, &Scenario::DeadOss},
-      {"failed_flush", 1, true, &Scenario::FailedFlush},
-      {"evict_without_oss", 1, true, &Scenario::EvictWithoutOss},
+      {"crash_server", 6, true, true, &Scenario::CrashServer},
+      {"crash_client", 2, true, true, &Scenario::CrashClient},
+      {"evict_client", 2, true, false, &Scenario::EvictClient},
+      {"power_loss", 2, true, true, &Scenario::PowerLoss},
+      {"oss_power_loss", 2, true, true, &Scenario::OssLosesPower},
+      {"partition", 2, true, false, &Scenario::Partition},
+      {"full_mdt", 1, true, false, &Scenario::FullMdt},
+      {"break", 4, true, false, &Scenario::BreakSome},
+      {"freeze_client", 2, true, false, &Scenario::FreezeClient},
+      {"mds_power_loss", 1, true, true, &Scenario::MdsLosesPower},
+      {"long_partition", 1, true, false, &Scenario::LongPartition},
+      {"dead_oss", 1, false, false, &Scenario::DeadOss},
+      {"failed_flush", 1, true, false, &Scenario::FailedFlush},
+      {"evict_without_oss", 1, true, false, &Scenario::EvictWithoutOss},
   };
   return kinds;
 }
 
-void Scenario::Event() {
+void Scenario::Happen(const EventKind& kind) {
+  world_.Trace("event: %s", kind.name);
+  if (!plain_) AwaitMoment();
+  if (!failed()) (this->*kind.happen)();
+}
+
+const EventKind& Scenario::PickKind() {
   uint64_t weights = 0;
   for (const EventKind& kind : EventKinds()) weights += Chosen(kind) ? kind.weight : 0;
   uint64_t pick = world_.random().Below(weights);
   for (const EventKind& kind : EventKinds()) {
     if (!Chosen(kind)) continue;
-    if (pick < kind.weight) {
-      world_.Trace("event: %s", kind.name);
-      return (this->*kind.happen)();
-    }
+    if (pick < kind.weight) return kind;
     pick -= kind.weight;
   }
+  return EventKinds().front();
+}
+
+// One of those that show what was under way; each as often as the others.
+const EventKind& Scenario::PickEnd() {
+  std::vector<const EventKind*> ends;
+  for (const EventKind& kind : EventKinds()) {
+    if (kind.ends && Chosen(kind)) ends.push_back(&kind);
+  }
+  return *ends[moments_.Below(ends.size())];
 }
 
 bool Scenario::Chosen(const EventKind& kind) const {

@@ -24,6 +24,8 @@ int main(int argc, char** argv) {
   for (const nacre::sim::EventKind& kind : nacre::sim::EventKinds()) events.push_back(kind.name);
   app.add_option("--event", options.event, "no other fault than this one")->check(CLI::IsMember(events));
   app.add_flag("--ahead", options.ahead, "also faults and promises that do not hold yet (docs/testing.md)");
+  app.add_flag("--plain", options.plain,
+               "as earlier versions did, for their seeds: faults at any time (docs/testing.md)");
   app.add_flag("--trace", options.trace, "print what happens, with the virtual time in seconds");
   app.add_flag("--log", logs, "print what the servers and clients log");
   app.add_flag("--keep-going", go_on, "run all seeds, whatever fails");

@@ -202,6 +202,7 @@ Task<bool> Fsync(FileContext at) {
   }
   if (!operation.Expect(what, status, 0)) co_return true;
   if (at.client->failing) co_return true;  // an fsync before it may have told of the loss, as it does once
+  at.workload->NotePromise(Promise::kSynced);
   at.inode().synced = true;
   const int client = at.client->index;
   at.content().MakeDurable([&before, client](const FileChange& change) {
@@ -235,6 +236,7 @@ Task<bool> Close(FileContext at) {
   Status status = co_await at.filesystem.Flush(at.file.handle, 0);
   if (status.ok()) status = co_await at.filesystem.Release(at.file.handle);
   if (!operation.Expect(what, status, 0)) co_return true;
+  at.workload->NotePromise(Promise::kClosed);
   std::erase_if(at.client->files, [&](const OpenFile& file) { return file.handle == at.file.handle; });
   at.model.Closed(at.file.inode);
   co_return true;

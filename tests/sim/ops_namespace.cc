@@ -178,10 +178,43 @@ int RenameError(Model& model, InodeId from, std::optional<InodeId> source, Inode
   return onto_directory && !model.inode(*target).children.empty() ? ENOTEMPTY : 0;
 }
 
+struct Name {
+  InodeId directory;
+  std::string name;
+};
+
+// Every name of a regular file of which this is true.
+template <typename Wanted>
+std::vector<Name> NamesOf(Model& model, Wanted wanted) {
+  std::vector<Name> names;
+  for (const auto& [directory, inode] : model.inodes()) {
+    for (const auto& [name, child] : inode.children) {
+      if (model.inode(child).regular() && wanted(child)) names.push_back({directory, name});
+    }
+  }
+  return names;
+}
+
+// Any two names; or, as programs save what they have written, that of a file that is open here and another
+// file's.
+std::pair<Name, Name> PickRename(Context& at) {
+  const InodeId directory = at.PickDirectory();
+  const InodeId other = at.random.OneIn(2) ? directory : at.PickDirectory();
+  std::string name = at.PickName(), new_name = at.PickName();
+  std::pair<Name, Name> any = {{directory, std::move(name)}, {other, std::move(new_name)}};
+  const std::vector<OpenFile>& open = at.client->files;
+  if (!at.workload->options().saves || open.empty() || at.random.OneIn(2)) return any;
+  const InodeId written = open[at.random.Below(open.size())].inode;
+  const auto sources = NamesOf(at.model, [&](InodeId id) { return id == written; });
+  const auto targets = NamesOf(at.model, [&](InodeId id) { return id != written; });
+  if (sources.empty() || targets.empty()) return any;
+  return {sources[at.random.Below(sources.size())], targets[at.random.Below(targets.size())]};
+}
+
 Task<bool> Rename(Context at) {
-  const InodeId from = at.PickDirectory();
-  const InodeId to = at.random.OneIn(2) ? from : at.PickDirectory();
-  const std::string name = at.PickName(), new_name = at.PickName();
+  const auto [old_place, new_place] = PickRename(at);
+  const InodeId from = old_place.directory, to = new_place.directory;
+  const std::string name = old_place.name, new_name = new_place.name;
   const auto source = at.model.Child(from, name), target = at.model.Child(to, new_name);
   const uint32_t choice = static_cast<uint32_t>(at.random.Below(6));
   const uint32_t flags = choice == 0 ? RENAME_NOREPLACE : choice == 1 ? RENAME_EXCHANGE : 0;
@@ -208,6 +241,7 @@ Task<bool> Rename(Context at) {
     operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, began));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
+  if (target) at.workload->NotePromise(Promise::kReplaced);
   operation.Change([&model = at.model, from, name, to, new_name, exchange, began] {
     model.Rename(from, name, to, new_name, exchange, began);
   });

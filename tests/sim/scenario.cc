@@ -54,6 +54,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
   metadata.plant_uncovered = plant == Plant::kUncovered;
   cluster->client.plant_late_grant = plant == Plant::kLateGrant;
+  cluster->client.plant_untold = plant == Plant::kUntold;
 }
 
 }  // namespace
@@ -75,11 +76,12 @@ const std::map<std::string, Plant>& Plants() {
       {"rename_first", Plant::kRenameFirst},
       {"uncovered", Plant::kUncovered},
       {"late_grant", Plant::kLateGrant},
+      {"untold", Plant::kUntold},
   };
   return plants;
 }
 
-Shape ChooseShape(Random& random, Plant plant) {
+Shape ChooseShape(Random& random, const RunOptions& options) {
   Shape shape;
   ClusterOptions& cluster = shape.cluster;
   cluster.clients = random.OneIn(3) ? 1 : 2 + static_cast<int>(random.Below(2));
@@ -98,7 +100,8 @@ Shape ChooseShape(Random& random, Plant plant) {
   // Then there is little for what is known, too: what is not in use goes all the time.
   if (cluster.client.cache_bytes == 1 << 20) cluster.client.known_bytes = 64 << 10;
   cluster.client.dirty_bytes = random.OneIn(3) ? 256 << 10 : 16 << 20;
-  SwitchOn(plant, &cluster);
+  if (!options.plain) cluster.slow_blocks_one_in = 10;
+  SwitchOn(options.plant, &cluster);
   const char* layouts[] = {"", "-c -1 -S 64K", "-c 2 -S 64K",
                            "-E 64K -c 1 -S 64K -E 256K -c 2 -S 64K -E -1 -c -1 -S 128K"};
   shape.layout = layouts[random.Below(4)];
@@ -107,6 +110,7 @@ Shape ChooseShape(Random& random, Plant plant) {
   shape.faults.break_one_in = random.OneIn(3) ? 0 : random.OneIn(2) ? 400 : 60;
   shape.faults.corrupt_one_in = random.OneIn(4) ? 100 : 0;
   shape.cluster.clocks_step = random.OneIn(3);
+  shape.workload.saves = !options.plain;
   shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
   return shape;
@@ -116,7 +120,9 @@ Scenario::Scenario(World& world, const RunOptions& options)
     : world_(world),
       only_(options.event),
       ahead_(options.ahead),
-      shape_(ChooseShape(world.random(), options.plant)),
+      plain_(options.plain),
+      moments_(~options.seed),
+      shape_(ChooseShape(world.random(), options)),
       network_(world),
       cluster_(world, network_, shape_.cluster),
       workload_(world, cluster_, model_, shape_.workload) {}
@@ -136,7 +142,10 @@ void Scenario::Run() {
   Start();
   for (int i = 0; i < shape_.events && !failed(); ++i) {
     Work(50ms + UpTo(world_.random().OneIn(4) ? Duration(4s) : Duration(600ms)));
-    if (!failed()) Event();
+    if (!failed()) Happen(PickKind());
+    if (failed() || plain_ || !only_.empty() || !moments_.OneIn(3)) continue;
+    Work(50ms + Duration(static_cast<int64_t>(moments_.Below(300'000'000))));
+    if (!failed()) Happen(PickEnd());
   }
   if (!failed()) Work(300ms);
   if (!failed()) Finish();

@@ -36,11 +36,13 @@ TEST_F(Simulation, EverySeedHolds) {
 }
 
 // A file closed while its last bytes were under way, named as closed to an MDS that asked meanwhile (71117);
-// a removal that was lost, and the name made anew (1153).
+// a removal that was lost, and the name made anew (1153). Of a version whose faults came at any time.
+// What the client does has changed since: 71117 holds now even if Core::Held leaves out what is `closing`.
 TEST_F(Simulation, SeedsThatFailedOnce) {
   for (uint64_t seed : {1153, 71117}) {
     RunOptions options;
     options.seed = seed;
+    options.plain = true;
     EXPECT_EQ(RunSeed(options).failure, "") << "seed " << seed;
   }
 }
@@ -56,9 +58,10 @@ TEST_F(Simulation, ASeedReplaysExactly) {
   }
 }
 
-// The first of `count` seeds from `first` on that fails with the planted bug and holds without it; 0: none.
-uint64_t FirstToFind(Plant plant, uint64_t first, uint64_t count, const char* event = "") {
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+// The first seed that fails with the planted bug and holds without it; 0: none of those that may be tried.
+uint64_t FirstToFind(Plant plant, const char* event = "") {
+  constexpr uint64_t kLast = 2000;
+  for (uint64_t seed = 1; seed <= kLast; ++seed) {
     RunOptions options;
     options.seed = seed;
     options.event = event;
@@ -70,50 +73,49 @@ uint64_t FirstToFind(Plant plant, uint64_t first, uint64_t count, const char* ev
   return 0;
 }
 
-TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) {
-  EXPECT_NE(FirstToFind(Plant::kRepeatTwice, 1, 40), 0u);
-}
+TEST_F(Simulation, FindsARepeatedRequestAppliedTwice) { EXPECT_NE(FirstToFind(Plant::kRepeatTwice), 0u); }
 
 TEST_F(Simulation, FindsAChecksumCommittedBeforeItsData) {
-  // Recovery takes most such writes back with their undo record before anybody can read them.
-  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData, 3720, 200), 0u);
+  EXPECT_NE(FirstToFind(Plant::kCommitBeforeData), 0u);
 }
 
-TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall, 1, 150), 0u); }
+TEST_F(Simulation, FindsAStalePage) { EXPECT_NE(FirstToFind(Plant::kNoRecall), 0u); }
 
 // A stale page of a mapping, and (of a client that was alone) a stale name or attribute.
 TEST_F(Simulation, FindsWhatIsAnsweredFromCachesWhenTheLeasesHaveRunOut) {
-  EXPECT_NE(FirstToFind(Plant::kNoExpiry, 1, 100), 0u);
+  EXPECT_NE(FirstToFind(Plant::kNoExpiry), 0u);
 }
 
-TEST_F(Simulation, FindsALossThatFsyncDoesNotTell) {
-  EXPECT_NE(FirstToFind(Plant::kForgetLosses, 1, 150), 0u);
-}
+TEST_F(Simulation, FindsALossThatFsyncDoesNotTell) { EXPECT_NE(FirstToFind(Plant::kForgetLosses), 0u); }
 
-TEST_F(Simulation, FindsAnFsyncAcknowledgedEarly) { EXPECT_NE(FirstToFind(Plant::kEarlySync, 1, 150), 0u); }
+TEST_F(Simulation, FindsAnFsyncAcknowledgedEarly) { EXPECT_NE(FirstToFind(Plant::kEarlySync), 0u); }
 
-TEST_F(Simulation, FindsChangesThatMeetWithoutALock) { EXPECT_NE(FirstToFind(Plant::kUnlocked, 1, 40), 0u); }
+TEST_F(Simulation, FindsChangesThatMeetWithoutALock) { EXPECT_NE(FirstToFind(Plant::kUnlocked), 0u); }
 
-TEST_F(Simulation, FindsAnIntentThatIsNotDropped) { EXPECT_NE(FirstToFind(Plant::kKeepIntent, 1, 100), 0u); }
+TEST_F(Simulation, FindsAnIntentThatIsNotDropped) { EXPECT_NE(FirstToFind(Plant::kKeepIntent), 0u); }
 
 TEST_F(Simulation, FindsAFileThatTakesAnothersPlaceWithoutItsBytes) {
-  EXPECT_NE(FirstToFind(Plant::kRenameFirst, 2250, 60), 0u);
+  EXPECT_NE(FirstToFind(Plant::kRenameFirst), 0u);
 }
 
 TEST_F(Simulation, FindsAChangeThatDoesNotWaitForLeases) {
-  EXPECT_NE(FirstToFind(Plant::kUncovered, 1, 40), 0u);
+  EXPECT_NE(FirstToFind(Plant::kUncovered), 0u);
+}
+
+TEST_F(Simulation, FindsHandlesThatTheMdsWasNotToldOf) {
+  EXPECT_NE(FirstToFind(Plant::kUntold), 0u);
 }
 
 TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
-  EXPECT_NE(FirstToFind(Plant::kLateGrant, 350, 150), 0u);
+  EXPECT_NE(FirstToFind(Plant::kLateGrant), 0u);
 }
 
-TEST_F(Simulation, FindsAFullMdtThatDoesNotStart) { EXPECT_NE(FirstToFind(Plant::kNoReserve, 1, 40), 0u); }
+TEST_F(Simulation, FindsAFullMdtThatDoesNotStart) { EXPECT_NE(FirstToFind(Plant::kNoReserve), 0u); }
 
-TEST_F(Simulation, FindsAPageThatIsNotGivenBack) { EXPECT_NE(FirstToFind(Plant::kLeakPage, 1, 40), 0u); }
+TEST_F(Simulation, FindsAPageThatIsNotGivenBack) { EXPECT_NE(FirstToFind(Plant::kLeakPage), 0u); }
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
-  EXPECT_NE(FirstToFind(Plant::kPatientFence, 1, 40, "evict_without_oss"), 0u);
+  EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);
 }
 
 }  // namespace

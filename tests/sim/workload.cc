@@ -98,13 +98,17 @@ void Workload::Start(int index) {
   for (int i = 0; i < options_.workers; ++i) Spawn(client->process->executor(), Worker(this, client.get()));
 }
 
+// Of a worker between two operations.
+Duration Workload::Rest() {
+  if (hurries_) return std::chrono::microseconds(random().Below(300));
+  return std::chrono::microseconds(random().OneIn(20) ? random().Below(400'000) : random().Below(3000));
+}
+
 Task<void> Workload::Worker(Workload* workload, ClientState* client) {
   Running running(*workload);
   Random& random = workload->random();
   while (workload->world_.failure().empty()) {
-    const Duration pause =
-        std::chrono::microseconds(random.OneIn(20) ? random.Below(400'000) : random.Below(3000));
-    co_await workload->world_.clock().Sleep(pause);
+    co_await workload->world_.clock().Sleep(workload->Rest());
     if (workload->paused_ || client->failing) co_return;
     if (workload->options_.sequential && workload->busy_ != nullptr) continue;
     workload->busy_ = client;

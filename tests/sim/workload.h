@@ -6,6 +6,7 @@
 // names come and go.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct WorkloadOptions {
   int workers = 3;                 // of each client
   bool exact_times = true;         // everybody's clock is the world's
   bool sequential = false;         // one operation at a time in all
+  bool saves = false;              // half of the renames: a file that is open here takes another one's place
   uint64_t max_bytes = 384 << 10;  // of a file
 };
 
@@ -31,6 +33,9 @@ struct OpenFile {
   int flags = 0;
   client::HandlePtr handle;
 };
+
+// Answers after which applications rely on something: it lasts, its bytes leave, the other file is replaced.
+enum class Promise { kSynced, kClosed, kReplaced };
 
 class Workload;
 
@@ -103,12 +108,16 @@ class Workload {
 
   void Pause() { paused_ = true; }
   void Resume() { paused_ = false; }
+  // Workers hardly pause: much is under way at once.
+  void Hurry(bool hurries) { hurries_ = hurries; }
   bool Idle() const { return running_ == 0; }
   // Tells the model how far the MDS has come with what clients have answered early.
   void NoteDone();
   // Null: it is gone, or another one since.
   ClientState* client(int index) { return clients_[static_cast<size_t>(index)].lock().get(); }
   uint64_t done() const { return done_; }
+  void NotePromise(Promise promise) { ++promised_[static_cast<size_t>(promise)]; }
+  uint64_t promised(Promise promise) const { return promised_[static_cast<size_t>(promise)]; }
   // Whether any other client has something under way. (An operation that does not end keeps its claims: in a
   // tree with little in it the others may find nothing to do.)
   bool OthersWork(int than) const;
@@ -124,6 +133,7 @@ class Workload {
 
   static Task<void> Worker(Workload* workload, ClientState* client);
   static Task<void> Onlooker(Workload* workload, ClientState* client, bool asks);
+  Duration Rest();
   void CloseAll(ClientState& client);
 
   World& world_;
@@ -132,11 +142,13 @@ class Workload {
   const WorkloadOptions options_;
   std::vector<std::weak_ptr<ClientState>> clients_;
   bool paused_ = false;
+  bool hurries_ = false;
   bool flush_may_fail_ = false;
   ClientState* busy_ = nullptr;  // of the sequential form: whose turn it is
   int running_ = 0;
   uint64_t next_operation_ = 1;
   uint64_t done_ = 0;
+  std::array<uint64_t, 3> promised_{};  // by Promise: how many so far
 };
 
 const client::Caller& Root();
