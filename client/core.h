@@ -461,7 +461,7 @@ class Core final : public FileSystem {
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;
-  std::set<Fid> untold_;  // with Inode::opened_under; some may have none any more
+  std::set<Fid> untold_;                 // with Inode::opened_under; some may have none any more
   std::vector<OneShot<Unit>> entering_;  // wait for leases that are good again, or for a new session
   std::unique_ptr<TimerHandle> run_out_timer_;
   bool stopping_ = false;

@@ -75,7 +75,8 @@ struct Caller {
 // Callbacks into the layer above for when a lease goes and the kernel must forget. Called outside of all
 // locks.
 struct Invalidation {
-  // Attributes of an inode, and its pages that hold bytes of [begin, end); returns when none of these is left.
+  // Attributes of an inode, and its pages that hold bytes of [begin, end); returns when none of these is
+  // left.
   std::function<Task<void>(Fid, uint64_t begin, uint64_t end)> data_and_attributes;
   std::function<void(Fid parent, std::string_view name)> entry;
 };

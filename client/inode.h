@@ -115,10 +115,10 @@ struct Inode {
 
   // The file's pages that the kernel may have (pages.cc).
   struct Pages {
-    bool some = false;     // there may be some, and a handle through which they are used
-    uint64_t since = 0;    // Core::leases_taken_ when they were last good from end to end
-    uint64_t lease = 0;    // READ, to be relied on; 0: none
-    uint64_t recalls = 0;  // rises when one begins to leave
+    bool some = false;                         // there may be some, and a handle through which they are used
+    uint64_t since = 0;                        // Core::leases_taken_ when they were last good from end to end
+    uint64_t lease = 0;                        // READ, to be relied on; 0: none
+    uint64_t recalls = 0;                      // rises when one begins to leave
     std::multimap<uint64_t, uint64_t> locked;  // begin and end of what the kernel waits for (HoldPages)
   } pages;
 

@@ -137,8 +137,8 @@ Task<Status> ObjectIo::ReadBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batc
                                  CancellationPtr cancellation) {
   for (int reads = 1;; ++reads) {
     std::vector<size_t> again;
-    CO_RETURN_IF_ERROR(co_await ReadOnce(epoch, fid, *layout, batch, reads == kReads, &again, complete,
-                                         cancellation));
+    CO_RETURN_IF_ERROR(
+        co_await ReadOnce(epoch, fid, *layout, batch, reads == kReads, &again, complete, cancellation));
     if (again.empty()) co_return OkStatus();
     Batch rest;
     rest.ost = batch.ost;

@@ -275,7 +275,8 @@ Task<void> Core::TellOpens(uint64_t epoch, std::vector<InodePtr> files) {
       if (IsUntold(*files[i])) NoteTold(*files[i], part->add_opens());
     }
     if (part->opens_size() == 0) co_return;
-    (void)co_await session_->CallOnce(epoch, std::move(request), [this, held] { return times_held_ == held; });
+    (void)co_await session_->CallOnce(epoch, std::move(request),
+                                      [this, held] { return times_held_ == held; });
   }
 }
 

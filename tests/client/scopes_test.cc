@@ -259,9 +259,9 @@ TEST_F(UntoldOpen, OutlivesAFileThatTakesItsPlace) {
 
 TEST_F(UntoldOpen, OutlivesALostStreamAndARemovalAfterIt) {
   ASSERT_TRUE(a_->Await([](Mounted* a) -> Task<Status> {
-                co_await a->LoseStream();
-                co_return OkStatus();
-              }(a_.get()))
+                  co_await a->LoseStream();
+                  co_return OkStatus();
+                }(a_.get()))
                   .ok());
   ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
   ExpectKept();

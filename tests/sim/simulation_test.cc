@@ -98,13 +98,9 @@ TEST_F(Simulation, FindsAFileThatTakesAnothersPlaceWithoutItsBytes) {
   EXPECT_NE(FirstToFind(Plant::kRenameFirst), 0u);
 }
 
-TEST_F(Simulation, FindsAChangeThatDoesNotWaitForLeases) {
-  EXPECT_NE(FirstToFind(Plant::kUncovered), 0u);
-}
+TEST_F(Simulation, FindsAChangeThatDoesNotWaitForLeases) { EXPECT_NE(FirstToFind(Plant::kUncovered), 0u); }
 
-TEST_F(Simulation, FindsHandlesThatTheMdsWasNotToldOf) {
-  EXPECT_NE(FirstToFind(Plant::kUntold), 0u);
-}
+TEST_F(Simulation, FindsHandlesThatTheMdsWasNotToldOf) { EXPECT_NE(FirstToFind(Plant::kUntold), 0u); }
 
 TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
   EXPECT_NE(FirstToFind(Plant::kLateGrant), 0u);

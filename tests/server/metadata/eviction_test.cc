@@ -103,8 +103,8 @@ TEST(EvictionWithLeases, WhoHoldsTheFilesystemGivesItUpBeforeASizeChanges) {
   harness.osts.objects[ost][object] = {std::string(50000, 'x'), file};
   harness.osts.grown[ost].insert({writer.session, object});
   harness.osts.away = {ost};
-  ASSERT_TRUE(harness.RunUntil(
-      [&] { return harness.Await(harness.server->GetStatus()).sessions_size() == 0; }, 60s));
+  ASSERT_TRUE(
+      harness.RunUntil([&] { return harness.Await(harness.server->GetStatus()).sessions_size() == 0; }, 60s));
 
   TestClient other(harness);
   uint64_t size_at_revoke = 1;
