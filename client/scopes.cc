@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "client/core.h"
@@ -230,6 +231,8 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
   if (!files.empty()) co_await TellOpens(epoch, std::move(files));
   Reply reply = co_await AskBehindQueue(epoch, std::move(request));
   if (reply.ok()) change.Answered(*reply);
+  // It may have been done, or be done yet; what it touches has no new leases until then.
+  if (ToErrno(reply.status()) == EIO) EndScopes();
   co_return reply;
 }
 

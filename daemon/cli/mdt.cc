@@ -19,9 +19,8 @@ constexpr char kMdtHelp[] =
 
 constexpr char kBackupHelp[] =
     "Writes the MDT of a running MDS, as it is at this moment, into FILE, which must not be there yet. The "
-    "MDS serves on "
-    "meanwhile. FILE has "
-    "the contents of small files and all names: only its owner can read it.\n"
+    "MDS serves on meanwhile. FILE has the contents of small files and all names: only its owner can read "
+    "it.\n"
     "What mounts have not sent yet (a second or so) is not in it: run sync there first.\n"
     "\n"
     "Examples:\n"
@@ -31,15 +30,12 @@ constexpr char kBackupHelp[] =
 
 constexpr char kRestoreHelp[] =
     "Makes an MDT in DIR, which is missing or empty, from FILE, which is checked first. The old MDS must be "
-    "gone for "
-    "good. Then run nacre doctor --repair over the MDT and all OSTs, and start nacre-mds on DIR, at the "
-    "address of "
-    "before.\n"
+    "gone for good. Then run nacre doctor --repair over the MDT and all OSTs, and start nacre-mds on DIR, at "
+    "the address of before.\n"
     "Every client of before is told that its session has ended. The first start lets nobody in for about 11 "
     "s.\n"
     "Files that were made since the backup are gone; those that were removed or emptied since have names "
-    "again, but no "
-    "bytes: nacre doctor names them.\n"
+    "again, but no bytes: nacre doctor names them.\n"
     "\n"
     "Example:\n"
     "  nacre mdt restore /backups/mdt.1 /var/lib/nacre/mdt\n"

@@ -2,22 +2,18 @@
 //
 // What the OSTs and the clients have seen since the backup was made, the restored MDT knows nothing of:
 //  - Numbers that were handed out since (FIDs, object sequences, sessions, runs of the MDS) are not handed
-//  out again: the
-//    counters go on where FirstAfterRestore puts them (id_allocator.h). So no new file gets the objects of an
-//    old one, and an OST takes no request for a repeat.
+//    out again: the counters go on where FirstAfterRestore puts them (id_allocator.h). So no new file gets
+//    the objects of an old one, and an OST takes no request for a repeat.
 //  - No session goes on, neither those that the backup has, nor later ones, which nobody can list. All
-//  sessions below
-//    the counter count as one that is being evicted (eviction.h): its fence (rpc/fence.h) stands in the
-//    store, so the first start tells it to every OST, those that are away before they count as up again, and
-//    lets nobody in until old leases have run out. A client that comes back is told that its session has
-//    ended.
-//  - It counts as a loss of power of the MDT (kv/losses.h): nobody sees a file that was being written at the
-//  time before
-//    the OSTs' notes of growth have given it its size (writer_recovery.h), and layouts get other generations
-//    than they had since the backup.
+//    sessions below the counter count as one that is being evicted (eviction.h): its fence (rpc/fence.h)
+//    stands in the store, so the first start tells it to every OST, those that are away before they count as
+//    up again, and lets nobody in until old leases have run out. A client that comes back is told that its
+//    session has ended.
+//  - It counts as a loss of power of the MDT (kv/losses.h): nobody sees a file that was being written then
+//    before the OSTs' notes of growth have given it its size (writer_recovery.h), and layouts get other
+//    generations than they had since the backup.
 //  - Objects that were made since belong to no file, and files that were removed or emptied since have lost
-//  theirs. Only a
-//    comparison finds these: nacre doctor (check.h).
+//    theirs. Only a comparison finds these: nacre doctor (check.h).
 //
 // What was queued then (objects to be destroyed, truncations, moves of inline data) is carried out now: it
 // was decided before the backup, and the objects it names belong to no other file.

@@ -157,6 +157,19 @@ TEST_F(Scopes, NorIsOneThatItGivesASecondLink) {
   EXPECT_EQ(SizeSeenDuring(a_->fs().Link(a_->caller, fid, kRootFid, "second")), 1000u);
 }
 
+TEST_F(Scopes, NothingIsTrustedAfterAChangeOfUnknownOutcome) {
+  const Fid other = a_->Mkdir("e");
+  harness_.world.RunUntil([] { return false; }, 7s);
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  a_->before_reply = [](const proto::MetadataRequest& request) -> Task<Status> {
+    co_return request.has_rename() ? ErrnoError(EIO, "no answer in time") : OkStatus();
+  };
+  EXPECT_THAT(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)), HasErrno(EIO));
+  b_->Write(b_->Open(fid), 0, "a longer text");
+  EXPECT_EQ(a_->Stat(fid).size(), 13u);
+}
+
 TEST_F(Scopes, AFileThatIsMovedIsCoveredByWhereItIs) {
   const Fid other = b_->Mkdir("e");
   harness_.world.RunUntil([] { return false; }, 7s);
