@@ -22,7 +22,7 @@ from processes import BIN, fail
 
 DIRECTORY = ".nacre-bench"
 KERNEL_CACHE_SECONDS = 1.5  # most FUSE mounts let the kernel answer for a second: what is measured is the filesystem behind it
-QUIET_SECONDS, QUIET_SHARE, SETTLE_SECONDS = 0.3, 0.1, 10  # settle(): so long must the processors be so idle; it waits no longer than this
+QUIET_SECONDS, QUIET_SHARE = 0.3, 0.1  # settle(): so long must the processors be so idle
 METADATA_OPS = BIN / "metadata_ops"
 
 
@@ -66,16 +66,16 @@ def prepare(mountpoint):
     (mountpoint / DIRECTORY).mkdir()
 
 
-def settle(mountpoints):
+def settle(mountpoints, patience):
     """Waits until what earlier work left behind has been done: what the mounts hold back is sent, and the processors have nothing to do
-    for a moment (an unlinked file's objects go later, a filesystem's database is tidied later). At most SETTLE_SECONDS."""
+    for a moment (an unlinked file's objects go later, a filesystem's database is tidied later). At most `patience` seconds."""
     for mountpoint in mountpoints:
         directory = os.open(mountpoint / DIRECTORY, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
         finally:
             os.close(directory)
-    end = time.monotonic() + SETTLE_SECONDS
+    end = time.monotonic() + patience
     while time.monotonic() < end and busy_share(QUIET_SECONDS) > QUIET_SHARE:
         pass
 

@@ -11,9 +11,11 @@ seconds. Errors: `nacre.Error`, an OSError (nacre.errors). docs/python.md and li
 
 from __future__ import annotations
 
-from ._files import Buffer, Capabilities, Client, Extent, File, disconnect, open, readv, submit
+from ._buffers import Buffer
+from ._files import Capabilities, Client, File, disconnect, open
 from ._library import version as library_version
 from ._reads import Read, Result
+from ._submit import Extent, readv, submit
 from .errors import Cancelled, Denied, Error, Exists, IsDirectory, NotFound, Refused, TimedOut, UnusableMemory
 
 __version__ = "0.1.0"

@@ -1,19 +1,21 @@
-"""Clients, buffers and files: the objects of nacre.h, with Python's lifetimes."""
+"""Clients and files: the objects of nacre.h, with Python's lifetimes."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
-import sys
 import threading
 import warnings
 from ctypes import byref
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
-from . import _library, _reads, errors
-from ._memory import Memory, memory_of
-from ._reads import Read, Result
+from . import _library, errors
+from ._buffers import Buffer, Buffers, natural
+from ._memory import memory_of
+from ._owned import Owned
+from ._reads import Result
+from ._submit import Extent, readv
 
 _MODES = {
     "r": os.O_RDONLY,
@@ -45,299 +47,7 @@ class Capabilities(NamedTuple):
     paths: Tuple[str, ...]
 
 
-class _Owned:
-    """Something of the library's with a handle: closed once, by `close`, `with` or the garbage collector."""
-
-    _handle: Optional[_library.Handle]
-
-    def __init__(self) -> None:
-        self._handle = None
-        self._closing = threading.Lock()
-        self._pid = os.getpid()
-
-    @property
-    def closed(self) -> bool:
-        return self._handle is None
-
-    def _its(self) -> _library.Handle:
-        handle = self._handle
-        if handle is None:
-            raise errors.make(errno.EBADF, f"{self!r} is closed")
-        return handle
-
-    def _take(self) -> Optional[_library.Handle]:
-        with self._closing:
-            handle, self._handle = self._handle, None
-            return handle
-
-
-class Buffer(_Owned):
-    """Memory that is known to a client: registered once, used often. Made by `Client.register`.
-
-    It keeps the object whose memory it is until `release`. Wherever memory is read into or written from, a Buffer can
-    be given for it, which saves its registration each time. Thread-safe.
-    """
-
-    def __init__(self, client: "Client", memory: Memory) -> None:
-        super().__init__()
-        self.client, self._memory = client, memory
-        #: In bytes.
-        self.size = memory.size
-        handle = _library.Handle()
-        _library.check(
-            _library.library().nacre_buffer_register(client._its(), memory.address, memory.size, byref(handle))
-        )
-        self._handle = handle
-        try:
-            self._compare(memory)
-        except BaseException:
-            self.release()
-            raise
-
-    def _info(self) -> _library.BufferInfo:
-        info = _library.BufferInfo(ctypes.sizeof(_library.BufferInfo))
-        _library.check(_library.library().nacre_buffer_get_info(self._its(), byref(info)))
-        return info
-
-    # What the object says of itself and what CUDA says of the address have to agree.
-    def _compare(self, memory: Memory) -> None:
-        if memory.gpu is None or self.kind in ("device", "managed"):
-            return
-        raise errors.unusable(
-            errno.ENOTSUP, f"{memory.what} is said to be in memory of GPU {memory.gpu}, but its address is {self.kind} memory"
-        )
-
-    @property
-    def kind(self) -> str:
-        """ "host", "pinned", "managed" or "device"."""
-        return _library.MEMORY_NAMES[self._info().memory]
-
-    @property
-    def gpu(self) -> Optional[int]:
-        """CUDA's number of the GPU, or None."""
-        number = self._info().gpu
-        return None if number < 0 else number
-
-    def release(self) -> None:
-        """Returns when nobody reads or writes the memory any more, and lets go of it. Again: does nothing."""
-        handle = self._take()
-        if handle is not None and self._pid == os.getpid():
-            _library.library().nacre_buffer_release(handle)  # EBADF: its client was closed, which released it
-        self._memory.release()
-
-    close = release
-
-    def __enter__(self) -> "Buffer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if getattr(self, "_handle", None) is not None and not _ending():
-            self.release()
-
-    def __repr__(self) -> str:
-        return f"<nacre.Buffer of {self._memory.what}>"
-
-
-class Extent(NamedTuple):
-    """One read among many: a run of bytes, or rows of equal length. All numbers are bytes.
-
-    `memory` is a Buffer or anything that has memory. Rows begin `file_stride` apart in the file and `buffer_stride`
-    apart in the memory (0: `length`); they come in the file's order and do not overlap.
-    """
-
-    file: "File"
-    memory: Any
-    #: Of the first row in the file.
-    offset: int = 0
-    #: Of each row; None: as much as fits behind `memory_offset`.
-    length: Optional[int] = None
-    #: Of the first row in the memory.
-    memory_offset: int = 0
-    rows: int = 1
-    file_stride: int = 0
-    buffer_stride: int = 0
-
-
-def _stream_number(stream: Any) -> Optional[int]:
-    """A CUDA stream as torch (cuda_stream), CuPy (ptr) or an integer has it."""
-    if stream is None or isinstance(stream, int):
-        return stream
-    for attribute in ("cuda_stream", "ptr"):
-        number = getattr(stream, attribute, None)
-        if isinstance(number, int):
-            return number
-    raise TypeError(f"{stream!r} is no CUDA stream: give one of torch's or CuPy's, or its address")
-
-
-class _Buffers:
-    """The buffers of one operation: given ones, and those that are registered for it alone."""
-
-    def __init__(self, settle: bool) -> None:
-        self.all: List[Buffer] = []
-        self.temporary: List[Buffer] = []
-        self._settle = settle
-        self._known: Dict[int, Buffer] = {}
-
-    def get(self, client: "Client", thing: Any, writable: bool) -> Optional[Buffer]:
-        """None: memory of no bytes."""
-        buffer = self._known.get(id(thing))
-        if buffer is None:
-            buffer = self._find(client, thing, writable)
-            if buffer is None:
-                return None
-            self._known[id(thing)] = buffer
-        return buffer
-
-    def _find(self, client: "Client", thing: Any, writable: bool) -> Optional[Buffer]:
-        if isinstance(thing, Buffer):
-            buffer = thing
-            buffer._its()
-            if writable:
-                buffer._memory.require_writable()
-            if self._settle:
-                buffer._memory.settle()
-        else:
-            memory = memory_of(thing)
-            if writable:
-                memory.require_writable()
-            if memory.size == 0:
-                return None
-            if self._settle:
-                memory.settle()
-            buffer = Buffer(client, memory)
-            self.temporary.append(buffer)
-        self.all.append(buffer)
-        return buffer
-
-    def release(self) -> None:
-        for buffer in self.temporary:
-            buffer.release()
-
-
-def _number(what: str, value: Any) -> int:
-    value = value.__index__()
-    if not 0 <= value < 1 << 63:
-        raise ValueError(f"{what} is {value}: it has to be from 0 to 2^63 - 1")
-    return value
-
-
-def _fill(raw: _library.ExtentStruct, extent: Extent, buffers: _Buffers) -> bool:
-    """False: nothing is to be read."""
-    buffer = buffers.get(extent.file.client, extent.memory, True)
-    size = 0 if buffer is None else buffer.size
-    memory_offset = _number("memory_offset", extent.memory_offset)
-    if extent.length is None and memory_offset > size:
-        raise ValueError(f"memory_offset is {memory_offset}, beyond the memory's {size} bytes")
-    length = size - memory_offset if extent.length is None else _number("length", extent.length)
-    if buffer is None:
-        if length or memory_offset:
-            raise ValueError(f"{length} bytes at {memory_offset} of memory that has none")
-        extent.file._its()
-        return False
-    raw.struct_size = ctypes.sizeof(_library.ExtentStruct)
-    raw.file, raw.buffer = extent.file._its().id, buffer._its().id
-    raw.offset, raw.length, raw.buffer_offset = _number("offset", extent.offset), length, memory_offset
-    raw.rows = _number("rows", extent.rows)
-    raw.file_stride = _number("file_stride", extent.file_stride)
-    raw.buffer_stride = _number("buffer_stride", extent.buffer_stride)
-    return True
-
-
-class _Submitted(Read):
-    """With the empty extents put back where they were."""
-
-    def __init__(self, pending: Optional[_reads.Pending], is_there: Sequence[bool]) -> None:
-        super().__init__(pending)
-        self._is_there = is_there
-
-    def result(self, timeout: Optional[float] = None, *, check: bool = True) -> List[Result]:
-        results = iter(super().result(timeout, check=check))
-        return [next(results) if there else Result(0, "", "none", None) for there in self._is_there]
-
-
-class _Places:
-    """Sees to it that no two extents of one operation read into the same bytes: each would spoil the other's checksums."""
-
-    def __init__(self) -> None:
-        self._ends: Dict[int, int] = {}
-        self._taken: Dict[int, List[Tuple[int, int]]] = {}
-        self._ascend, self._gaps = True, False
-
-    def add(self, raw: _library.ExtentStruct) -> None:
-        rows = max(raw.rows, 1)
-        begin = raw.buffer_offset
-        end = begin + (rows - 1) * (raw.buffer_stride or raw.length) + raw.length
-        self._taken.setdefault(raw.buffer, []).append((begin, end))
-        # Rows with gaps may be interleaved with others': libnacre checks those of one extent.
-        self._ascend = self._ascend and begin >= self._ends.get(raw.buffer, 0)
-        self._ends[raw.buffer] = end
-        self._gaps = self._gaps or (rows > 1 and raw.buffer_stride > raw.length)
-
-    def check(self) -> None:
-        if self._ascend or self._gaps:
-            return
-        for places in self._taken.values():
-            places.sort()
-            for (begin, end), (after, other) in zip(places, places[1:]):
-                if after < end and other > after and end > begin:
-                    raise errors.make(
-                        errno.EINVAL, f"two extents read into the same memory: bytes {begin} to {end} and {after} to {other} of a buffer"
-                    )
-
-
-def submit(
-    extents: Iterable[Extent], *, timeout: Optional[float] = None, stream: Any = None, settle: bool = True
-) -> Read:
-    """Begins many reads in one go, as few requests as they need, and returns at once.
-
-    The extents may be of any files of one client; none may read into another's memory. `timeout`: seconds from now; what is not there by then has TimedOut.
-    `stream`: a CUDA stream, in whose order the bytes are read: after what was queued in it before, and what is queued
-    behind it waits for them (nacre_read_on_stream(3)). Without one, GPU memory is read into when the work that its
-    owner has queued on the current stream is over, for which this call waits; settle=False: the caller has seen to it.
-    """
-    extents = list(extents)
-    number = _stream_number(stream)
-    buffers, places = _Buffers(settle and number is None), _Places()
-    raw = (_library.ExtentStruct * len(extents))()
-    try:
-        filled, is_there = 0, []
-        for extent in extents:
-            is_there.append(_fill(raw[filled], extent, buffers))
-            if is_there[-1]:
-                places.add(raw[filled])
-                filled += 1
-        places.check()
-        if filled == 0:
-            return _Submitted(None, is_there)
-        given = (_library.ExtentStruct * filled).from_buffer(raw)
-        pending = _reads.begin(given, buffers.all, buffers.temporary, timeout, number)
-    except BaseException:
-        buffers.release()
-        raise
-    return _Submitted(pending, is_there)
-
-
-def readv(
-    extents: Iterable[Extent], *, timeout: Optional[float] = None, stream: Any = None, check: bool = True
-) -> List[Result]:
-    """Reads them and waits for it: `submit(...).result(check=check)`. Ctrl-C cancels it."""
-    return _wait(submit(extents, timeout=timeout, stream=stream), check)
-
-
-def _wait(read: Read, check: bool) -> List[Result]:
-    try:
-        return read.result(check=check)
-    except BaseException:
-        if not read.done():  # Ctrl-C
-            read.cancel()
-            read.wait()
-        raise
-
-
-class File(_Owned):
+class File(Owned):
     """A file of a Nacre filesystem. Made by `nacre.open` and `Client.open`. Thread-safe.
 
     There is no position: every call says where. A read is short only at the end of the file.
@@ -399,8 +109,8 @@ class File(_Owned):
     def read(self, length: Optional[int] = None, offset: int = 0, *, timeout: Optional[float] = None) -> bytes:
         """Reads up to `length` bytes (None: to the end of the file). A copy more than `read_into`."""
         if length is None:
-            length = max(0, self.size - _number("offset", offset))
-        memory = bytearray(_number("length", length))
+            length = max(0, self.size - natural("offset", offset))
+        memory = bytearray(natural("length", length))
         count = self.read_into(memory, offset, timeout=timeout)
         return bytes(memoryview(memory)[:count])
 
@@ -419,19 +129,19 @@ class File(_Owned):
         work that its owner has queued on the current stream is over (settle=False: the caller has seen to it). What has
         returned is seen by every later read on every mount; `sync` makes it durable.
         """
-        buffers = _Buffers(settle)
+        buffers = Buffers(settle)
         buffer = buffers.get(self.client, memory, False)
         if buffer is None:
             self._its()
             return 0
         try:
-            start = _number("memory_offset", memory_offset)
-            count = buffer.size - start if length is None else _number("length", length)
+            start = natural("memory_offset", memory_offset)
+            count = buffer.size - start if length is None else natural("length", length)
             if start > buffer.size or count > buffer.size - start:
                 raise ValueError(f"{count} bytes at {start} of memory that has {buffer.size}")
             step = max(count, 1) if self._appends else _WRITE_STEP  # one append stays in one piece
             for done in range(0, count, step):
-                self._write_run(buffer, start + done, _number("offset", offset) + done, min(step, count - done))
+                self._write_run(buffer, start + done, natural("offset", offset) + done, min(step, count - done))
             return count
         finally:
             buffers.release()
@@ -451,30 +161,18 @@ class File(_Owned):
     def close(self) -> None:
         """Reads under way go on. The error is that of an earlier write that could not be sent. Again: does nothing."""
         handle = self._take()
-        if handle is None or self._pid != os.getpid() or self.client.closed:
+        if handle is None or self.client.closed:
             return
         _library.check(_library.library().nacre_file_close(handle))
 
-    def __enter__(self) -> "File":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if getattr(self, "_handle", None) is None or _ending():
-            return
+    def _forgotten(self) -> None:
         warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self)
-        try:
-            self.close()
-        except OSError:
-            pass  # nobody is there to hear it; sync() is how to be sure
 
     def __repr__(self) -> str:
         return f"<nacre.File {self.name!r} {self.mode}>"
 
 
-class Client(_Owned):
+class Client(Owned):
     """A connection to one filesystem. Thread-safe.
 
     `address`: "host:port" or "unix:/path" of the MDS; paths of files then begin at the filesystem's root.
@@ -552,23 +250,8 @@ class Client(_Owned):
         The error is that of a write that could not be sent. Again: does nothing.
         """
         handle = self._take()
-        if handle is not None and self._pid == os.getpid():
+        if handle is not None:
             _library.check(_library.library().nacre_client_close(handle))
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # At the end of the interpreter the library closes what is left by itself, in bounded time.
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if getattr(self, "_handle", None) is None or _ending():
-            return
-        try:
-            self.close()
-        except OSError:
-            pass
 
     def __repr__(self) -> str:
         return f"<nacre.Client {self.address!r}>"

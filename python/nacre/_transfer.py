@@ -7,9 +7,11 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence
 
-from . import _files, errors
-from ._files import Buffer, Extent, File
+from . import errors
+from ._buffers import Buffer
+from ._files import File
 from ._memory import memory_of
+from ._submit import Extent, readv
 
 _MOST_EXTENTS = 16384  # in one call
 _WRITES_AT_ONCE = 8
@@ -28,7 +30,7 @@ def read_all(extents: Iterable[Extent]) -> None:
         some: List[Extent] = list(itertools.islice(iterator, _MOST_EXTENTS))
         if not some:
             return
-        for extent, result in zip(some, _files.readv(some)):
+        for extent, result in zip(some, readv(some)):
             if result.bytes == wanted(extent):
                 continue
             raise errors.make(

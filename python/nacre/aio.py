@@ -19,10 +19,12 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
-from . import _files
-from ._files import Buffer, Client, Extent, File, Path
+from . import _files, _submit
+from ._buffers import Buffer
+from ._files import Client, File, Path
 from ._memory import memory_of
 from ._reads import Read, Result
+from ._submit import Extent
 
 __all__ = ["File", "AsyncFile", "open", "readv", "wait"]
 
@@ -88,7 +90,7 @@ async def wait(read: Read, *, check: bool = True) -> List[Result]:
 
 async def readv(extents: Iterable[Extent], *, timeout: Optional[float] = None, stream: Any = None, check: bool = True) -> List[Result]:
     """As `nacre.readv`."""
-    return await wait(_files.submit(extents, timeout=timeout, stream=stream), check=check)
+    return await wait(_submit.submit(extents, timeout=timeout, stream=stream), check=check)
 
 
 class AsyncFile:

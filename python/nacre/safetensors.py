@@ -20,8 +20,9 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from . import _files, _frameworks
 from ._boxes import Range, rows_of
-from ._files import Client, Extent, File, Path
+from ._files import Client, File, Path
 from ._frameworks import SIZES, Framework, bytes_of, framework_of, temporary_name
+from ._submit import Extent
 from ._transfer import Part, read_all, write_all
 
 __all__ = ["SafetensorError", "load_file", "save_file", "safe_open"]

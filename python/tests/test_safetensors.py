@@ -190,14 +190,14 @@ class SafetensorsTest(OnMount):
     def test_a_slice_reads_what_it_needs(self):
         """One column of a big matrix is a strided extent, not the matrix."""
         with safe_open(self.model, "np") as file:
-            from nacre import _files
+            from nacre import _submit
 
             asked = []
-            submit, _files.submit = _files.submit, lambda extents, **named: asked.extend(extents) or submit(extents, **named)
+            submit, _submit.submit = _submit.submit, lambda extents, **named: asked.extend(extents) or submit(extents, **named)
             try:
                 file.get_slice("big")[:, 3]
             finally:
-                _files.submit = submit
+                _submit.submit = submit
         self.assertEqual(sum(extent.length * extent.rows for extent in asked), 500 * 8)
         self.assertEqual(len(asked), 1)
 

@@ -10,7 +10,7 @@ import tempfile
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
 COMPARE = REPOSITORY / "bench/compare"
-SMALL = ["--rounds", "1", "--file-size", "4M", "--seconds", "1", "--files", "20", "--tree-files", "30",
+SMALL = ["--rounds", "1", "--settle", "0", "--file-size", "4M", "--seconds", "1", "--files", "20", "--tree-files", "30",
          "--tests", "seq_write,create_2,stat_2,tree_unpack,git_status_warm,tree_delete"]
 
 

@@ -29,8 +29,9 @@ from torch.futures import Future
 
 from .. import _files
 from .._boxes import rows_of
-from .._files import Extent, File
+from .._files import File
 from .._frameworks import temporary_name
+from .._submit import Extent
 from .._transfer import Part, read_all, write_all
 
 _METADATA = ".metadata"

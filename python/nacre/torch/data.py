@@ -13,9 +13,10 @@ from contextlib import nullcontext
 from typing import Any, Deque, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import _files, errors
-from .._files import Client, Extent, File, Path
+from .._files import Client, File, Path
 from .._frameworks import SIZES, Framework, bytes_of, framework
 from .._reads import Read
+from .._submit import Extent, submit, wait
 from .._transfer import read_all, wanted
 
 _FORMAT_NAMES = {
@@ -226,11 +227,11 @@ class Loader:
             flat = self._framework.allocate(len(indices) * self.dataset.record_bytes, self.device)
         extents = self.dataset.extents(indices, flat)
         # Whoever used this memory before has ended with it: PyTorch gives it out again only then (class comment).
-        read = _files.submit(extents, settle=False)
+        read = submit(extents, settle=False)
         return _Batch(self.dataset.view(self._framework, flat, len(indices)), read, extents)
 
     def _finish(self, batch: _Batch) -> Any:
-        for extent, result in zip(batch.extents, _files._wait(batch.read, True)):
+        for extent, result in zip(batch.extents, wait(batch.read, True)):
             if result.bytes != wanted(extent):
                 raise errors.make(
                     errno.EIO, f"{extent.file.name}: {result.bytes} bytes at {extent.offset} instead of {extent.length}: it has become shorter"
