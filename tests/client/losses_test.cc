@@ -323,6 +323,25 @@ class FullMdt : public testing::Test {
   std::unique_ptr<Mounted> client_;
 };
 
+// Nothing is promised, so the MDS is asked for each write to a small file. What is answered early meanwhile
+// must count that write.
+TEST_F(FullMdt, ARenameDuringAWriteThatIsNotHeldBackIsWhatTheMdsMakesOfIt) {
+  HarnessOptions options;
+  options.metadata.promised_bytes = 0;
+  Harness harness(options);
+  std::unique_ptr<Mounted> client = harness.Mount();
+  HandlePtr file = client->Create("f");
+  client->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
+    if (once || !request.has_write_inline()) co_return OkStatus();
+    once = true;
+    co_return co_await client->fs().Rename(client->caller, kRootFid, "f", kRootFid, "g", 0);
+  };
+  client->Write(file, 0, "some bytes");
+  client->before_reply = nullptr;
+  EXPECT_TRUE(client->Fsync(file).ok());
+  EXPECT_EQ(client->Read(client->OpenName("g"), 0, 20), "some bytes");
+}
+
 TEST_F(FullMdt, TakesWhatWasAcceptedAndRefusesTheRestAtTheCall) {
   const std::string large = Pattern(1, 100'000), grown = Pattern(2, 200'000);
   HandlePtr small = client_->Create("small"), file = client_->Create("large");
