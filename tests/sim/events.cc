@@ -246,6 +246,9 @@ void Scenario::EndClient(int index, Duration since) {
     return !change.acknowledged ||
            (!change.durable && change.lazy && change.client == index && change.at >= since);
   };
+  losses.may_wait = [index](const FileChange& change) {
+    return !change.durable && change.lazy && change.client == index;
+  };
   losses.replaced_whole = true;
   losses.early = true;
   Settle(losses);

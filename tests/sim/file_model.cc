@@ -170,7 +170,16 @@ bool FileModel::SizeAllowed(uint64_t size, const std::function<bool(const FileCh
 }
 
 std::string FileModel::Settle(const Bytes& observed,
-                              const std::function<bool(const FileChange&)>& may_be_lost) {
+                              const std::function<bool(const FileChange&)>& surely_may_be_lost,
+                              const std::function<bool(const FileChange&)>& may_wait) {
+  auto may_be_lost = [&](const FileChange& change) {
+    if (surely_may_be_lost(change)) return true;
+    const bool cut = change.kind == FileChange::kTruncate && change.offset == 0;
+    if (!cut || !may_wait || !may_wait(change)) return false;
+    const auto later =
+        std::find_if(recent_.begin(), recent_.end(), [&](const FileChange& one) { return &one == &change; });
+    return std::all_of(std::next(later), recent_.end(), surely_may_be_lost);
+  };
   if (!SizeAllowed(observed.size(), may_be_lost)) {
     return absl::StrFormat("the size is %d, %d was acknowledged, and no loss that is allowed explains it",
                            observed.size(), size());

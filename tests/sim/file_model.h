@@ -60,7 +60,10 @@ class FileModel {
 
   // After a crash, when the whole file reads as `observed`. Empty: a state that the promises allow, and the
   // model has taken it over. Else what is wrong.
-  std::string Settle(const Bytes& observed, const std::function<bool(const FileChange&)>& may_be_lost);
+  // `may_wait`: of a truncation to nothing, whether its client may have held it back however old it is; it
+  // may be lost then, unless something that came after it may not.
+  std::string Settle(const Bytes& observed, const std::function<bool(const FileChange&)>& may_be_lost,
+                     const std::function<bool(const FileChange&)>& may_wait = nullptr);
 
  private:
   static void Apply(const FileChange& change, Bytes* bytes);

@@ -232,9 +232,14 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     inode.mtime.known = false;
     const std::optional<Duration> replaced_at =
         losses.replaced_whole ? inode.replaced_at : std::optional<Duration>();
-    wrong = file(id).Settle(tree.at(inode.fid).bytes, [&losses, replaced_at](const FileChange& change) {
-      return losses.may_be_lost(change) && !(replaced_at && change.acknowledged && change.at <= *replaced_at);
-    });
+    auto unless_replaced = [replaced_at](const std::function<bool(const FileChange&)>& allowed) {
+      return [&allowed, replaced_at](const FileChange& change) {
+        const bool before = replaced_at && change.acknowledged && change.at <= *replaced_at;
+        return !before && allowed && allowed(change);
+      };
+    };
+    wrong = file(id).Settle(tree.at(inode.fid).bytes, unless_replaced(losses.may_be_lost),
+                            unless_replaced(losses.may_wait));
     inode.replaced_at.reset();
     if (!wrong.empty()) return absl::StrFormat("%s %s: %s", PathOf(id), inode.fid.ToString(), wrong);
   }

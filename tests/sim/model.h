@@ -133,6 +133,8 @@ class Model {
 
   struct Losses {
     std::function<bool(const FileChange&)> may_be_lost;
+    // A truncation to nothing that the client holds back until there are new bytes (FileModel::Settle).
+    std::function<bool(const FileChange&)> may_wait;
     // A file that has replaced another one by rename has what was written to it before, or the rename has not
     // happened: holds for the crash of a client, not for a loss of power.
     bool replaced_whole = false;
