@@ -14,6 +14,14 @@ Task<Status> FilesystemLease::MakeWay(MdsPtr mds) {
   co_return OkStatus();
 }
 
+Task<bool> FilesystemLease::TryMakeWay(MdsPtr mds, Duration patience) {
+  for (const LeaseGrant& grant : mds->leases.HoldersOf(kFilesystemFid)) {
+    const bool released = co_await TryRecall(mds, grant, patience);
+    if (!released) co_return false;
+  }
+  co_return true;
+}
+
 proto::Lease FilesystemLease::GrantIfAlone(Mds& mds, const SessionPtr& session) {
   bool alone = mds.options.leases && !mds.Recovering() && mds.sessions.Count() == 1 &&
                mds.leases.HoldersOf(kFilesystemFid).empty();

@@ -22,6 +22,9 @@ class FilesystemLease {
   // Takes the lease from whoever has it: asks, waits for the release, evicts after the revocation timeout.
   Task<Status> MakeWay(std::shared_ptr<Mds> mds);
 
+  // Asks for it and waits for so long; nobody is evicted. Whether nobody has it.
+  Task<bool> TryMakeWay(std::shared_ptr<Mds> mds, Duration patience);
+
   // With the admission lock held: the lease if this is the only session, mode NONE otherwise.
   proto::Lease GrantIfAlone(Mds& mds, const SessionPtr& session);
 

@@ -170,6 +170,12 @@ Task<Status> Recall(MdsPtr mds, LeaseGrant grant) {
   co_return co_await AwaitRelease(mds, grant);
 }
 
+Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience) {
+  AskBack(*mds, grant);
+  ReleaseWatch watch(mds, grant.id);
+  co_return co_await watch.Within(patience);
+}
+
 std::vector<LeaseGrant> GrantDirectories(Mds& mds, SessionId session, const proto::MetadataRequest& request) {
   std::vector<LeaseGrant> grants;
   if (!mds.options.leases || mds.Recovering()) return grants;

@@ -17,7 +17,10 @@ void AskBack(Mds& mds, const LeaseGrant& grant);
 // Asks, and returns when the lease is released or its holder evicted: in bounded time.
 Task<Status> Recall(MdsPtr mds, LeaseGrant grant);
 
-// The same for every lease on these resources that another session than `keeper` holds, side by side.
+// Asks, and waits for so long. Whether the lease is released; nobody is evicted.
+Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience);
+
+// As Recall for every lease on these resources that another session than `keeper` holds, side by side.
 Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources);
 
 // READ of the directories for which a request asks (`want_lease`), as far as they are granted now. To be

@@ -34,7 +34,6 @@ struct Judged {
 struct Pass {
   RecoveryPass how = RecoveryPass::kBackground;
   bool after_loss = false;  // clients may have told already what the MDT does not know
-  bool made_way = false;    // the filesystem lease was asked back for it
 };
 
 // `after_loss`: the client may have told it already.
@@ -116,15 +115,17 @@ bool SomebodyHoldsTheFilesystem(const Mds& mds) {
 
 // Extends a file when no client relies on its size. A holder of the filesystem lease does, and gives it up
 // first. That is waited for in the background only: it may need an eviction to be over, or the OST that comes
-// back. Just after a loss of power clients wait for the sizes and could give nothing up.
+// back. It may need an OST that stays away, too, and is not evicted for that: a later pass comes to the file.
+// Just after a loss of power clients wait for the sizes and could give nothing up.
 Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, Fid fid, uint64_t object_sequence, uint64_t end, Pass* pass) {
   if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, fid, object_sequence, end);
   AsyncMutex::Guard admission;
   if (pass->how == RecoveryPass::kBackground) admission = co_await mds->filesystem_lease.LockAdmission();
   if (SomebodyHoldsTheFilesystem(*mds)) {
     if (pass->how != RecoveryPass::kBackground) co_return false;
-    pass->made_way = true;
-    CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
+    mds->writer_recovery.NoteAskedBack();
+    const bool given = co_await mds->filesystem_lease.TryMakeWay(mds, kPatience);
+    if (!given) co_return false;
   }
   co_return co_await Extend(mds, fid, object_sequence, end);
 }
@@ -181,10 +182,16 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
     }
     CO_RETURN_IF_ERROR(co_await Settle(mds, std::move(settle)));
   }
-  if (pass.made_way && !mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
+  if (how == RecoveryPass::kBackground) co_await mds->writer_recovery.OfferAgain(mds);
   if (pass.after_loss && whole && !mds->closed)
     CO_RETURN_IF_ERROR(co_await mds->writer_recovery.NoteAsked(mds, ost));
   co_return OkStatus();
+}
+
+// The filesystem lease goes back to whoever had to give it up, as soon as it has been released.
+Task<void> WriterRecovery::OfferAgain(MdsPtr mds) {
+  if (mds->closed || SomebodyHoldsTheFilesystem(*mds) || !asked_back_.exchange(false)) co_return;
+  co_await mds->filesystem_lease.OfferToLast(mds);
 }
 
 // --- after a loss of power ---
