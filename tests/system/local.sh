@@ -56,11 +56,12 @@ unmounted_from_outside() {
 step "starts, formats, makes the mountpoint and mounts" start
 step "holds files" write_files
 step "refuses to start a second time, and names the process" fails_with "process $(pid)" start
+works_there() { [[ $(readlink "/proc/$1/cwd") == "$(readlink -f "$point")" ]]; }
 stops_and_names_who_uses_it() {
   (cd "$point" && exec sleep 300) &
   local pid=$!
   echo "$pid" >>"$work/pids"
-  wait_for 10 "the process to work there" test "$(readlink -f "$point")" = "$(readlink "/proc/$pid/cwd")"
+  wait_for 10 "the process to work there" works_there "$pid"
   "$bin/nacre" stop --dir "$dir" 2>"$work/said"
   kill "$pid"
   grep -q "process $pid (sleep) is still using" "$work/said"
