@@ -253,7 +253,9 @@ class Core final : public FileSystem {
   Task<Status> TellCut(InodePtr inode);
   Task<Status> SendClosed(InodePtr inode, bool last);
   Task<Status> SendUnsent(InodePtr inode);
-  Task<Status> SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename);
+  std::vector<InodePtr> TakingPlaces(const BehindRename& rename, uint32_t flags);
+  Task<Status> SendBeforeReplacing(const BehindRename& rename, uint32_t flags);
+  bool HoldsBackBeforeReplacing(const BehindRename& rename, uint32_t flags);
   bool MayAnswerEarly() const { return names_behind_ && LeasesGood(); }
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
   void RetireIfGone(Inode& inode);
@@ -271,8 +273,9 @@ class Core final : public FileSystem {
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
   Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
-  // Under the lease: afterwards it is known what the name means, unless it cannot be found out.
-  Task<void> LearnName(const Caller& caller, InodePtr directory, std::string name);
+  // Under the lease: afterwards it is known what the name means, unless it cannot be found out. Null:
+  // nothing, or that.
+  Task<InodePtr> LearnName(const Caller& caller, InodePtr directory, std::string name);
   Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
   Task<Status> LoadFile(InodePtr inode);

@@ -49,7 +49,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC) {
       // The MDS must not empty a file of which this client holds something back: an open does it, in its
       // order among the writes.
-      co_await LearnName(caller, directory, name);
+      (void)co_await LearnName(caller, directory, name);
       if (InodePtr file = KnownFile(*directory, name)) {
         Created created;
         CO_ASSIGN_OR_RETURN(created.handle, co_await OpenInside(caller, file->fid, flags & ~O_CREAT));

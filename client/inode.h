@@ -7,6 +7,7 @@
 #pragma once
 
 #include <absl/container/flat_hash_set.h>
+#include <sys/stat.h>
 
 #include <map>
 #include <memory>
@@ -150,6 +151,10 @@ struct Inode {
     return pending.cut && write_opens > 0 && (inline_bytes == nullptr || inline_bytes->empty());
   }
   bool inline_unsent() const { return pending.cut || inline_dirty(); }
+  // Whether it is a file with bytes or times here that have not begun their way.
+  bool IsUnsent() const {
+    return S_ISREG(attr.mode()) && (inline_unsent() || dirty_blocks > 0 || pending.any());
+  }
   // As far as the inode knows; the data cache knows the rest (Core::HoldsBack).
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;

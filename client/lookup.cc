@@ -137,11 +137,13 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   co_return Known{reply->entry().attr(), Duration(0)};
 }
 
-Task<void> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {
+Task<InodePtr> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {
   NameKnown known = FindName(*directory, name);
-  if (known.answer == NameKnown::Answer::kAbsent) co_return;
-  if (known.fid && inodes_->Find(known.fid) != nullptr) co_return;
-  (void)co_await LookUpAtMds(caller, directory, name);  // the request for which it is learned has the error
+  if (known.answer == NameKnown::Answer::kAbsent) co_return nullptr;
+  if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) co_return inode;
+  auto found = co_await LookUpAtMds(caller, directory, name);
+  if (!found.ok()) co_return nullptr;  // the request for which it is learned has the error
+  co_return inodes_->Find(FromProto(found->attr.fid()));
 }
 
 Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_layout) {

@@ -62,7 +62,7 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   }
 
   InodePtr holder = inodes_->Get(parent);
-  co_await LearnName(caller, holder, name);
+  (void)co_await LearnName(caller, holder, name);
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryRemoveBehind(caller, holder, name, request)) co_return OkStatus();
   NameLock lock = co_await NameLock::Take(holder, name);
@@ -95,19 +95,31 @@ Task<Status> Core::Rmdir(const Caller& caller, Fid parent, std::string name) {
   co_return co_await Remove(caller, parent, std::move(name), true);
 }
 
-// Sends the source's bytes before a rename that replaces: a client that is killed between the two leaves the
-// old file.
-Task<Status> Core::SendBeforeReplacing(InodePtr from, InodePtr to, const proto::Rename& rename) {
-  if (options_.plant_rename_first) co_return OkStatus();
-  const NameKnown source = FindName(*from, rename.name()), target = FindName(*to, rename.new_name());
-  if (target.answer == NameKnown::Answer::kAbsent || (rename.flags() & RENAME_NOREPLACE) != 0)
-    co_return OkStatus();
-  InodePtr one = source.fid ? inodes_->Find(source.fid) : nullptr;
-  InodePtr other = target.fid ? inodes_->Find(target.fid) : nullptr;
-  if (one != nullptr) CO_RETURN_IF_ERROR(co_await SendUnsent(one));
-  const bool exchange = (rename.flags() & RENAME_EXCHANGE) != 0;
-  if (exchange && other != nullptr) CO_RETURN_IF_ERROR(co_await SendUnsent(other));
+// The files whose bytes the servers have to have before the rename: those that take another's place. `source`
+// and `target`: what the names meant before; they may have been forgotten since, for want of memory.
+std::vector<InodePtr> Core::TakingPlaces(const BehindRename& rename, uint32_t flags) {
+  const NameKnown source = FindName(*rename.from, rename.name);
+  const NameKnown target = FindName(*rename.to, rename.new_name);
+  const bool free = target.answer == NameKnown::Answer::kAbsent;
+  if (options_.plant_rename_first || free || (flags & RENAME_NOREPLACE) != 0) return {};
+  std::vector<InodePtr> files = {source.fid ? inodes_->Find(source.fid) : rename.source};
+  if ((flags & RENAME_EXCHANGE) != 0) files.push_back(target.fid ? inodes_->Find(target.fid) : rename.target);
+  std::erase(files, nullptr);
+  return files;
+}
+
+// A client that is killed between the two leaves the old file.
+Task<Status> Core::SendBeforeReplacing(const BehindRename& rename, uint32_t flags) {
+  for (InodePtr& file : TakingPlaces(rename, flags)) CO_RETURN_IF_ERROR(co_await SendUnsent(file));
   co_return OkStatus();
+}
+
+bool Core::HoldsBackBeforeReplacing(const BehindRename& rename, uint32_t flags) {
+  for (const InodePtr& file : TakingPlaces(rename, flags)) {
+    std::lock_guard lock(file->mutex);
+    if (file->IsUnsent()) return true;
+  }
+  return false;
 }
 
 Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fid new_parent,
@@ -128,18 +140,26 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
 
   InodePtr from = inodes_->Get(parent);
   InodePtr to = inodes_->Get(new_parent);
-  co_await LearnName(caller, from, name);
-  co_await LearnName(caller, to, new_name);
+  BehindRename meant{from, to, name, new_name, nullptr, nullptr};
+  meant.source = co_await LearnName(caller, from, name);
+  meant.target = co_await LearnName(caller, to, new_name);
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-  CO_RETURN_IF_ERROR(co_await SendBeforeReplacing(from, to, *rename));
+  CO_RETURN_IF_ERROR(co_await SendBeforeReplacing(meant, flags));
   if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
   NameLock from_lock, to_lock;
-  if (std::tie(parent, name) < std::tie(new_parent, new_name)) {  // everybody in the same order
-    from_lock = co_await NameLock::Take(from, name);
-    to_lock = co_await NameLock::Take(to, new_name);
-  } else {
-    to_lock = co_await NameLock::Take(to, new_name);
-    from_lock = co_await NameLock::Take(from, name);
+  for (int attempt = 0;; ++attempt) {
+    if (std::tie(parent, name) < std::tie(new_parent, new_name)) {  // everybody in the same order
+      from_lock = co_await NameLock::Take(from, name);
+      to_lock = co_await NameLock::Take(to, new_name);
+    } else {
+      to_lock = co_await NameLock::Take(to, new_name);
+      from_lock = co_await NameLock::Take(from, name);
+    }
+    // There may be a file to be replaced only since these were free. Nobody waits for a server with them.
+    if (attempt == kRaces || !HoldsBackBeforeReplacing(meant, flags)) break;
+    from_lock = NameLock();
+    to_lock = NameLock();
+    CO_RETURN_IF_ERROR(co_await SendBeforeReplacing(meant, flags));
   }
   NameKnown target = FindName(*to, new_name);
   InodePtr replaced = target.fid ? inodes_->Find(target.fid) : nullptr;

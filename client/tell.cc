@@ -278,8 +278,7 @@ Task<Status> Core::SendClosed(InodePtr inode, bool last) {
 Task<Status> Core::SendUnsent(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
-    if (!S_ISREG(inode->attr.mode())) co_return OkStatus();
-    if (!inode->inline_unsent() && inode->dirty_blocks == 0 && !inode->pending.any()) co_return OkStatus();
+    if (!inode->IsUnsent()) co_return OkStatus();
   }
   if (TryPushInline(inode, {}) == Told::kOnItsWay) co_return OkStatus();
   co_return co_await SendAll(inode);
