@@ -144,6 +144,7 @@ class Core final : public FileSystem {
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
   Task<void> GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id);
   Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id);
+  Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id);
   void Background(Task<void> task);
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
@@ -162,7 +163,7 @@ class Core final : public FileSystem {
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
   bool IsUntold(const Inode& inode) const;
   std::vector<InodePtr> UntoldFiles();
-  void NoteTold(Inode& inode, proto::OpenFile* open);
+  static void NameOpens(Inode& inode, proto::OpenFile* open);
   Task<void> TellOpens(uint64_t epoch, std::vector<InodePtr> files);
   Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease);
   void EndScopes();

@@ -176,10 +176,16 @@ Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   co_await ReturnRead(epoch, inode, lease_id);
 }
 
-// Null: nothing is known of what it is a lease of any more.
+// A lease of a directory, or of what is not known any more (null): handles may depend on it.
 Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
-  const Learning present = BeginLearning();  // until this is answered, the lease may come once more
+  const Learning present = BeginLearning();
   co_await TellOpensUnder(epoch, lease_id);
+  co_await ReturnPages(epoch, std::move(inode), lease_id);
+}
+
+// A lease under which nothing is open that the MDS does not know.
+Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
+  const Learning present = BeginLearning();  // until this is answered, the lease may come once more
   co_await ReleaseLease(epoch, lease_id);
   if (inode == nullptr) co_return;
   std::lock_guard lock(inode->mutex);

@@ -46,7 +46,7 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return nullptr;
   HandlePtr handle = NewHandle(caller, inode, flags);
-  // Whoever ends the lease looks for the handle after that.
+  // The one who ends the lease looks through untold_ afterwards, with this mutex held.
   std::unique_lock order(mutex_, std::defer_lock);
   if (!leased) order.lock();
   std::lock_guard lock(inode->mutex);
@@ -126,13 +126,9 @@ void Core::NoteAnswer(FileHandle& handle, uint64_t named, bool opened) {
 // Reclaim does it.
 Task<void> Core::NameHandle(InodePtr inode) {
   proto::MetadataRequest request;
-  proto::OpenFile* open = request.mutable_reclaim()->add_opens();
-  *open->mutable_fid() = ToProto(inode->fid);
   {
     std::lock_guard lock(inode->mutex);
-    inode->overtold = true;
-    open->set_count(inode->told);
-    open->set_write(inode->write_opens > 0);
+    NameOpens(*inode, request.mutable_reclaim()->add_opens());
   }
   (void)co_await session_->CallOnce(epoch_, std::move(request));
 }
@@ -234,7 +230,7 @@ void Core::DropHandle(const HandlePtr& handle) {
       untold_.erase(inode->fid);
     }
   }
-  if (pages_lease != 0) Background(ReturnRead(epoch_, inode, pages_lease));
+  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
   if (last) DiscardData(*inode);
   if (all) {
     Background(CloseAtMds(inode, 0, handle->writable(), epoch_));

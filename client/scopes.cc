@@ -197,7 +197,7 @@ class Core::OwnChange {
   }
 
  private:
-  // What the name means, unless another change of this client may be about to say otherwise.
+  // Finds what the name means, unless another change of this client may be about to say otherwise.
   NameKnown Find(Inode& directory, const std::string& name) {
     const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
                                     [&](const InodePtr& inode) { return inode.get() == &directory; });
@@ -256,9 +256,8 @@ std::vector<InodePtr> Core::UntoldFiles() {
   return files;
 }
 
-// The inode's mutex is held. From here on a Reclaim names the handles, too.
-void Core::NoteTold(Inode& inode, proto::OpenFile* open) {
-  inode.told = inode.opens;
+// The inode's mutex is held. Names its told handles outside of a whole Reclaim.
+void Core::NameOpens(Inode& inode, proto::OpenFile* open) {
   inode.overtold = true;
   *open->mutable_fid() = ToProto(inode.fid);
   open->set_count(inode.told);
@@ -275,7 +274,9 @@ Task<void> Core::TellOpens(uint64_t epoch, std::vector<InodePtr> files) {
     proto::Reclaim* part = request.mutable_reclaim();
     for (; i < files.size() && part->opens_size() < kMost; ++i) {
       std::lock_guard lock(files[i]->mutex);
-      if (IsUntold(*files[i])) NoteTold(*files[i], part->add_opens());
+      if (!IsUntold(*files[i])) continue;
+      files[i]->told = files[i]->opens;  // from here on a Reclaim names them, too
+      NameOpens(*files[i], part->add_opens());
     }
     if (part->opens_size() == 0) co_return;
     (void)co_await session_->CallOnce(epoch, std::move(request),

@@ -82,7 +82,7 @@ class NewFile {
 
   Status Sync() { return ::fsync(fd_) == 0 ? OkStatus() : FileError("sync", partial_); }
 
-  // What has come into being under the name meanwhile stays.
+  // Replaces nothing: a file of that name that was made meanwhile stays, and this fails.
   Status Publish() {
     if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) != 0)
       return FileError("make", path_);
@@ -149,7 +149,7 @@ StatusOr<MdtBackupReport> BackupMdt(const std::string& address, const std::strin
     return out.Write(data);
   }));
   RETURN_IF_ERROR(out.Sync());
-  // What came over the network and went to the disk is looked at as a restore will; the times are the MDS's.
+  // The file is read back from the disk, as a restore will read it. Its times are the MDS's.
   const WallTime any{std::numeric_limits<int64_t>::max(), 0};
   ASSIGN_OR_RETURN(mds::Restored found, Verify(out.partial(), any));
   RETURN_IF_ERROR(out.Publish());

@@ -34,8 +34,7 @@ Status CheckHeader(const BackupHeader& header, const WallTime& now) {
   if (now.seconds >= header.made_seconds && now.seconds >= kCountedFrom) return OkStatus();
   return absl::FailedPreconditionError(
       "the clock of this machine is behind that of the MDS when it made the backup: set it right first. By "
-      "the clock the "
-      "restored MDT goes on with numbers that were never handed out");
+      "the clock the restored MDT goes on with numbers that were never handed out");
 }
 
 // Takes over what a backup has, but for what is not true any more.

@@ -170,6 +170,17 @@ fails() {
   ! "$@" || { echo "no error from: $*"; return 1; }
 }
 
+# refuses_with TEXT COMMAND…: not zero, and the message says so.
+refuses_with() {
+  local text=$1 output
+  shift
+  if output=$("$@" 2>&1); then
+    echo "succeeded: $output"
+    return 1
+  fi
+  grep -qF -- "$text" <<<"$output" || { echo "says: $output"; return 1; }
+}
+
 # note TEXT: what was left out and why; shown, but neither a success nor a failure.
 note() { echo "  --  $*"; }
 

@@ -7,17 +7,6 @@ begin mdt_backup 180 180 --own -- "$@"
 nacre() { "$bin/nacre" "$@"; }
 dir=$cluster mds=unix:$cluster/mds.sock backup=$work/backup mdt=$cluster/mdt
 
-# refuses_with TEXT COMMAND…: not zero, and the message says so.
-refuses_with() {
-  local text=$1 output
-  shift
-  if output=$("$@" 2>&1); then
-    echo "succeeded: $output"
-    return 1
-  fi
-  grep -qF -- "$text" <<<"$output" || { echo "says: $output"; return 1; }
-}
-
 # many DIRECTORY: files in the MDT, files in objects, a file of several stripes.
 many() {
   local i

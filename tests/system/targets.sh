@@ -11,17 +11,6 @@ local_dir=$dir # for the end of the test: whatever runs there is stopped
 start() { "$bin/nacre" local --dir "$dir" --mount "$point" --osts "$1" --daemon; }
 stop() { "$bin/nacre" stop --dir "$dir"; }
 
-# refuses_with TEXT COMMAND…: not zero, and the message says so.
-refuses_with() {
-  local text=$1 output
-  shift
-  if output=$("$@" 2>&1); then
-    echo "succeeded: $output"
-    return 1
-  fi
-  grep -qF -- "$text" <<<"$output" || { echo "says: $output"; return 1; }
-}
-
 secrets_stay_secret() {
   local open
   echo TOPSECRET >"$point/password"
