@@ -189,7 +189,7 @@ void Scenario::EvictWithoutOss() {
   const int index = PickClient();
   CutOff(index);
   Work(shape_.cluster.metadata.session_timeout);
-  WaitEvicted(shape_.cluster.clients - 1);
+  (void)WaitEvicted(shape_.cluster.clients - 1);
   if (failed()) return;
   cluster_.Boot(oss);
   Work(15s);  // the MDS asks it how far the files reach that the client wrote
@@ -240,7 +240,8 @@ void Scenario::EndClient(int index, Duration since) {
   network_.Heal();
   cluster_.Boot(cluster_.client(index));
   if (!Quiesce() || !WaitReady("after the crash of a client")) return;
-  WaitEvicted(shape_.cluster.clients);
+  WaitSizes(WaitEvicted(shape_.cluster.clients));
+  if (failed()) return;
   Model::Losses losses;
   losses.may_be_lost = [index, since](const FileChange& change) {
     return !change.acknowledged ||
@@ -272,7 +273,8 @@ void Scenario::PowerLoss() {
   if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
   BootDown();
   if (!Quiesce() || !WaitReady("after a loss of power")) return;
-  WaitEvicted(shape_.cluster.clients);
+  WaitSizes(WaitEvicted(shape_.cluster.clients));
+  if (failed()) return;
   Model::Losses losses;
   losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
   losses.early = true;

@@ -6,6 +6,7 @@
 #include "rpc/convert.h"
 #include "server/metadata/check.h"
 #include "server/object/check.h"
+#include "server/object/format.h"
 
 namespace nacre::sim {
 namespace {
@@ -201,18 +202,40 @@ bool Scenario::Quiesce() {
   return false;
 }
 
-// Until the MDS has no more sessions than so many: those of dead clients are gone.
-void Scenario::WaitEvicted(int clients) {
+// Until the MDS has no more sessions than so many: those of dead clients are gone. The others.
+std::set<SessionId> Scenario::WaitEvicted(int clients) {
   const auto most = static_cast<size_t>(clients);
-  auto sessions = std::make_shared<size_t>(most + 1);
-  for (Duration waited{0}; *sessions > most && waited < kPatience && !failed(); waited += 1s) {
+  auto living = std::make_shared<std::optional<std::set<SessionId>>>();
+  const auto gone = [&] { return *living && (*living)->size() <= most; };
+  for (Duration waited{0}; !gone() && waited < kPatience && !failed(); waited += 1s) {
     Work(1s);
     Spawn(cluster_.process(cluster_.mds())->executor(), cluster_.metadata().GetStatus(),
-          [sessions](const proto::ClusterStatus& status) {
-            *sessions = static_cast<size_t>(status.sessions_size());
+          [living](const proto::ClusterStatus& status) {
+            living->emplace();
+            for (const proto::SessionState& session : status.sessions()) (*living)->insert(session.id());
           });
   }
-  if (*sessions > most) world_.Fail("hang: dead sessions are not evicted");
+  if (!gone()) world_.Fail("hang: dead sessions are not evicted");
+  return living->value_or(std::set<SessionId>());
+}
+
+// Until each file is as long as what dead clients have written there makes it. An OST that was not reached
+// when its client was evicted is asked later (server/metadata/writer_recovery.h).
+void Scenario::WaitSizes(const std::set<SessionId>& living) {
+  auto unsettled = [&] {
+    for (int ost = 0; ost < cluster_.osts(); ++ost) {
+      const std::string prefix = ost::GrowthPrefix(0);
+      auto notes = cluster_.ost(ost).kv.Scan(prefix, PrefixEnd(prefix), SIZE_MAX);
+      if (!notes.ok()) return true;
+      for (const KvEntry& note : *notes) {
+        auto growth = ost::ParseGrowthKey(note.key);
+        if (!growth.ok() || !living.contains(growth->session)) return true;
+      }
+    }
+    return false;
+  };
+  for (Duration waited{0}; unsettled() && waited < kPatience && !failed(); waited += 1s) Work(1s);
+  if (!failed() && unsettled()) world_.Fail("hang: the sizes that dead clients have left are not taken");
 }
 
 // The task's result; it runs in this process while nothing else is looked at.

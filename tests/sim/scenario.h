@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "tests/sim/cluster.h"
@@ -124,7 +125,8 @@ class Scenario {
 
   bool Quiesce();
   bool WaitReady(const char* why);
-  void WaitEvicted(int clients);
+  std::set<SessionId> WaitEvicted(int clients);
+  void WaitSizes(const std::set<SessionId>& living);
   void BootDown();
   void ResumeClients();
   Status Await(Process* process, Task<Status> task, const char* what);
