@@ -27,7 +27,6 @@ enum class Verdict {
 struct Judged {
   Verdict verdict = Verdict::kSettled;
   Fid fid;
-  uint64_t end = 0;
 };
 
 // One look at the notes of an OST.
@@ -57,8 +56,8 @@ StatusOr<Judged> Judge(Mds& mds, const proto::GrownObject& note, bool after_loss
     judged.verdict = unless_ended;
     return judged;
   }
-  judged.end = FileSizeFor((*inode)->layout, object.stripe, note.size());
-  if (judged.end > (*inode)->size) judged.verdict = ended || after_loss ? Verdict::kExtend : Verdict::kWait;
+  const uint64_t end = FileSizeFor((*inode)->layout, object.stripe, note.size());
+  if (end > (*inode)->size) judged.verdict = ended || after_loss ? Verdict::kExtend : Verdict::kWait;
   return judged;
 }
 
@@ -77,30 +76,42 @@ Task<StatusOr<uint64_t>> CountBlocks(MdsPtr mds, Layout layout) {
   co_return blocks;
 }
 
-// False: not now, somebody is changing the file's data and may be waiting for an OST.
-Task<StatusOr<bool>> Extend(MdsPtr mds, Fid fid, uint64_t object_sequence, uint64_t end) {
+// Where the file ends as this object says now, by which a truncation may have gone since its note was listed.
+Task<StatusOr<uint64_t>> EndNow(MdsPtr mds, OstIndex ost, Layout layout, ObjectId object) {
+  proto::ObjectRequest request;
+  request.set_ost(ost);
+  *request.mutable_stat()->mutable_object() = ToProto(object);
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await mds->osts.CallShortly(std::move(request)));
+  co_return reply.stat().exists() ? FileSizeFor(layout, object.stripe, reply.stat().size()) : 0;
+}
+
+// False: not now, somebody is changing the file.
+Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
   auto peek = mds->tables->GetInode(fid);
   if (absl::IsNotFound(peek.status())) co_return true;
   CO_RETURN_IF_ERROR(peek.status());
+  const uint64_t change = (*peek)->change;
   Layout layout = (*peek)->layout;
   std::vector<Fid> covering(1, CoveringDirectory(**peek));
+  CO_ASSIGN_OR_RETURN(const uint64_t end, co_await EndNow(mds, ost, layout, object));
   auto blocks = co_await CountBlocks(mds, std::move(layout));
-  ChangeGuard change(mds, 0);
-  CO_RETURN_IF_ERROR(co_await change.Cover(std::move(covering)));
-  FidLocks::Guard guard = co_await LockOne(*mds, fid);
-  if (mds->data_locks.IsHeld(fid)) co_return false;
+  ChangeGuard guard(mds, 0);
+  CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(covering)));
+  FidLocks::Guard lock = co_await LockOne(*mds, fid);
+  if (mds->data_locks.IsHeld(fid)) co_return false;  // it may be waiting for an OST
   Transaction transaction(*mds->tables);
   auto inode = transaction.Load(fid);
   if (absl::IsNotFound(inode.status())) co_return true;
   CO_RETURN_IF_ERROR(inode.status());
-  const bool current = !(*inode)->inline_data && (*inode)->layout.object_sequence == object_sequence;
+  const bool current = !(*inode)->inline_data && (*inode)->layout.object_sequence == object.sequence;
   if (!current || end <= (*inode)->size) co_return true;
+  if ((*inode)->change != change) co_return false;
   LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), end, (*inode)->size);
   transaction.Dirty(*inode);
   (*inode)->size = end;
   if (blocks.ok()) (*inode)->blocks = *blocks;
   TouchChanged(*inode, mds->env.clock.Wall());
-  if (!change.Covers(transaction.ChangedDirectories())) co_return false;  // it was moved meanwhile
+  if (!guard.Covers(transaction.ChangedDirectories())) co_return false;
   CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
   co_return true;
 }
@@ -117,8 +128,8 @@ bool SomebodyHoldsTheFilesystem(const Mds& mds) {
 // first. That is waited for in the background only: it may need an eviction to be over, or the OST that comes
 // back. It may need an OST that stays away, too, and is not evicted for that: a later pass comes to the file.
 // Just after a loss of power clients wait for the sizes and could give nothing up.
-Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, Fid fid, uint64_t object_sequence, uint64_t end, Pass* pass) {
-  if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, fid, object_sequence, end);
+Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, Pass* pass) {
+  if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, ost, fid, object);
   AsyncMutex::Guard admission;
   if (pass->how == RecoveryPass::kBackground) admission = co_await mds->filesystem_lease.LockAdmission();
   if (SomebodyHoldsTheFilesystem(*mds)) {
@@ -127,14 +138,14 @@ Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, Fid fid, uint64_t object_sequence,
     const bool given = co_await mds->filesystem_lease.TryMakeWay(mds, kPatience);
     if (!given) co_return false;
   }
-  co_return co_await Extend(mds, fid, object_sequence, end);
+  co_return co_await Extend(mds, ost, fid, object);
 }
 
 // Whether the note may go.
-Task<StatusOr<bool>> Handle(MdsPtr mds, proto::GrownObject note, Pass* pass) {
+Task<StatusOr<bool>> Handle(MdsPtr mds, OstIndex ost, proto::GrownObject note, Pass* pass) {
   CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note, pass->after_loss));
   if (judged.verdict != Verdict::kExtend) co_return judged.verdict == Verdict::kSettled;
-  co_return co_await ExtendUnseen(mds, judged.fid, FromProto(note.object()).sequence, judged.end, pass);
+  co_return co_await ExtendUnseen(mds, ost, judged.fid, FromProto(note.object()), pass);
 }
 
 // The sizes are on stable storage first: a loss of power must not take one back whose note is gone.
@@ -171,7 +182,7 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
         break;
       }
       *request.mutable_list_grown()->mutable_after() = note;
-      auto handled = co_await Handle(mds, note, &pass);
+      auto handled = co_await Handle(mds, ost, note, &pass);
       if (!handled.ok()) {  // must not keep the others waiting
         LogWarning("the size of %s could not be looked at: %s", FromProto(note.parent()).ToString(),
                    std::string(handled.status().message()));

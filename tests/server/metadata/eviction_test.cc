@@ -135,6 +135,18 @@ TEST_F(EvictionWithLeases, WhoHoldsTheFilesystemGivesItUpBeforeASizeChanges) {
   EXPECT_TRUE(offered_) << "and has it back";
 }
 
+// What the OST has said of the file was true before that only.
+TEST_F(EvictionWithLeases, WhatItTruncatesBeforeItGivesUpStaysTruncated) {
+  ASSERT_NE(asked_, 0u);
+  ASSERT_THAT(other_->UpdateSize(file_, 50000, 104), IsOk());
+  ASSERT_THAT(other_->Truncate(file_, 100), IsOk());
+  proto::MetadataRequest release;
+  release.mutable_release_lease()->set_id(asked_);
+  ASSERT_THAT(other_->Call(release), IsOk());
+  other_->StayFor(8s);
+  EXPECT_EQ(Size(), 100u);
+}
+
 // What it holds back may be for an OST that stays away.
 TEST_F(EvictionWithLeases, WhoCannotGiveItUpIsNotEvictedForThat) {
   ASSERT_NE(asked_, 0u);
