@@ -86,7 +86,7 @@ Task<StatusOr<uint64_t>> EndNow(MdsPtr mds, OstIndex ost, Layout layout, ObjectI
 }
 
 // False: not now, somebody is changing the file.
-Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
+Task<StatusOr<bool>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
   auto peek = mds->tables->GetInode(fid);
   if (absl::IsNotFound(peek.status())) co_return true;
   CO_RETURN_IF_ERROR(peek.status());
@@ -116,6 +116,15 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) 
   co_return true;
 }
 
+// Several passes may come to the stripes of one file at once.
+Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
+  constexpr int kRaces = 8;
+  for (int attempt = 1;; ++attempt) {
+    StatusOr<bool> extended = co_await ExtendOnce(mds, ost, fid, object);
+    if (!extended.ok() || *extended || attempt == kRaces) co_return extended;
+  }
+}
+
 bool SomebodyHoldsTheFilesystem(const Mds& mds) {
   for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
     SessionPtr holder = mds.sessions.Find(grant.session);
@@ -141,11 +150,19 @@ Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, OstIndex ost, Fid fid, ObjectId ob
   co_return co_await Extend(mds, ost, fid, object);
 }
 
-// Whether the note may go.
-Task<StatusOr<bool>> Handle(MdsPtr mds, OstIndex ost, proto::GrownObject note, Pass* pass) {
+enum class Outcome {
+  kSettled,  // the note may go
+  kStays,    // it is the client's to tell
+  kLater,    // the file is too short still
+};
+
+Task<StatusOr<Outcome>> Handle(MdsPtr mds, OstIndex ost, proto::GrownObject note, Pass* pass) {
   CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note, pass->after_loss));
-  if (judged.verdict != Verdict::kExtend) co_return judged.verdict == Verdict::kSettled;
-  co_return co_await ExtendUnseen(mds, ost, judged.fid, FromProto(note.object()), pass);
+  if (judged.verdict == Verdict::kSettled) co_return Outcome::kSettled;
+  if (judged.verdict == Verdict::kWait) co_return Outcome::kStays;
+  auto extended = co_await ExtendUnseen(mds, ost, judged.fid, FromProto(note.object()), pass);
+  CO_RETURN_IF_ERROR(extended.status());
+  co_return *extended ? Outcome::kSettled : Outcome::kLater;
 }
 
 // The sizes are on stable storage first: a loss of power must not take one back whose note is gone.
@@ -189,7 +206,8 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
         whole = whole && absl::IsDataLoss(handled.status());  // which no later pass can mend
         continue;
       }
-      if (*handled) *settle.mutable_settle_grown()->add_objects() = note;
+      if (*handled == Outcome::kSettled) *settle.mutable_settle_grown()->add_objects() = note;
+      whole = whole && *handled != Outcome::kLater;
     }
     CO_RETURN_IF_ERROR(co_await Settle(mds, std::move(settle)));
   }

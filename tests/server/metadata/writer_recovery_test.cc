@@ -55,6 +55,34 @@ TEST_F(MdtLosesPower, ASizeThatWasAnsweredIsThereAgainBeforeAnybodySeesTheFile) 
   EXPECT_TRUE(harness_.osts.grown[ost_].empty()) << "settled";
 }
 
+// Every OST's pass comes to it, at the same time.
+TEST_F(MdtLosesPower, AFileOfManyStripesIsAsLongAsTheFarthest) {
+  constexpr uint64_t kStripe = 65536;
+  const Fid striped = FidOf(client_.Create(kRootFid, "striped"));
+  proto::MetadataRequest stripe;
+  *stripe.mutable_set_layout()->mutable_fid() = ToProto(striped);
+  auto* component = stripe.mutable_set_layout()->mutable_layout()->add_components();
+  component->set_end(~uint64_t{0});
+  component->set_stripe_size(kStripe);
+  component->set_stripe_count(-1);
+  ASSERT_THAT(client_.Call(stripe), IsOk());
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(striped);
+  const proto::Layout layout = client_.Call(out).moved_out().layout();
+  Sync();
+  const auto count = static_cast<uint32_t>(layout.components(0).ost_group_size());
+  ASSERT_EQ(count, 4u);
+  for (uint32_t i = 0; i < count; ++i) {
+    const ObjectId id{layout.object_sequence(), i};
+    const OstIndex ost = layout.components(0).ost_group(static_cast<int>(i));
+    harness_.osts.objects[ost][id] = {std::string(kStripe - 1, 'x'), striped};
+    harness_.osts.grown[ost].insert({client_.session, id});
+  }
+  harness_.LosePower();
+  client_.Reconnect();
+  EXPECT_EQ(client_.Getattr(striped).attr().attr().size(), count * kStripe - 1);
+}
+
 TEST_F(MdtLosesPower, WhoEmptiesTheFileAfterwardsGetsOtherObjects) {
   WriteAndTell();
   harness_.LosePower();
