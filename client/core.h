@@ -143,7 +143,8 @@ class Core final : public FileSystem {
   Task<void> GiveLeaseUp(uint64_t lease_id);
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
   Task<void> GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id);
+  Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope);
+  Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id);
   void Background(Task<void> task);
   Task<void> DrainBackground();
@@ -160,6 +161,7 @@ class Core final : public FileSystem {
   ScopePtr ScopeFor(const Learning& learning, const Fid& directory);
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
   void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
+  Task<void> MakeKernelForget(OwnChange* change);
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
   bool IsUntold(const Inode& inode) const;
   std::vector<InodePtr> UntoldFiles();
@@ -168,7 +170,7 @@ class Core final : public FileSystem {
   Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease);
   void EndScopes();
   void ReturnDroppedScopes();
-  void ReturnScope(InodePtr directory, uint64_t lease);
+  void ReturnScope(InodePtr directory, ScopePtr scope);
 
   // --- locks (locks.cc) ---
   Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);
@@ -181,6 +183,7 @@ class Core final : public FileSystem {
   Task<void> InvalidateKernel(std::vector<Fid> fids);
   Task<void> InvalidateKernel(Fid fid, uint64_t begin, uint64_t end);
   void ForgetAroundLocked(const Fid& fid);
+  void ForgetAttributes(const Fid& fid);
 
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
@@ -265,6 +268,7 @@ class Core final : public FileSystem {
 
   // --- what is known (lookup.cc) ---
   Duration PromiseNow() const;
+  Duration PromiseUnder(Scope& scope) const;
   Known MakeKnown(Inode& inode);
   Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
   Known Learn(const proto::Attr& attr);       // under the lease: keeps it

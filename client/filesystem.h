@@ -43,13 +43,16 @@ struct Options {
   Duration write_behind =
       std::chrono::seconds(5);  // dirty data and sizes are sent after so long at the latest
   Duration kernel_cache =
-      std::chrono::seconds(1);  // how long the kernel may trust an answer given under the filesystem lease
+      std::chrono::seconds(1);  // how long the kernel may trust an answer given under a lease
+  // After which a directory's lease counts as quiet: the kernel may keep names and attributes under it.
+  Duration quiet = std::chrono::milliseconds(100);
   // At the unmount: how long it is tried to write back what is held back, while a server is away.
   Duration unmount_patience = std::chrono::seconds(30);
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_no_expiry = false;     // what is cached is used for as long as the MDS does not object
   bool plant_rename_first = false;  // a file takes another's place before its bytes are with the servers
   bool plant_untold = false;        // a lease goes back with handles under it that the MDS was not told of
+  bool plant_hasty = false;         // a lease goes back before the kernel has forgotten what it was promised
   bool plant_late_grant = false;    // a lease is taken over whose revocation came before it
   bool caching = true;              // false: ask for no leases, cache nothing
   bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there
@@ -79,6 +82,8 @@ struct Invalidation {
   // left.
   std::function<Task<void>(Fid, uint64_t begin, uint64_t end)> data_and_attributes;
   std::function<void(Fid parent, std::string_view name)> entry;
+  // Attributes of an inode. Does not wait for anything.
+  std::function<void(Fid)> attributes;
 };
 
 // An entry or attribute with the time for which the layer above may keep it without asking (0: not at all).

@@ -141,19 +141,24 @@ InodePtr InodeTable::Drop(Inode* inode) {
   dropped_changed_ = std::max(dropped_changed_, gone->changed);
   if (gone->scope != nullptr) {
     gone->scope->End();
-    dropped_scopes_.insert(gone->scope->lease);
+    dropped_scopes_.push_back(gone->scope);
   }
   return gone;
 }
 
-std::set<uint64_t> InodeTable::TakeDroppedScopes() {
+std::vector<ScopePtr> InodeTable::TakeDroppedScopes() {
   std::lock_guard lock(mutex_);
   return std::exchange(dropped_scopes_, {});
 }
 
-void InodeTable::KeepScope(uint64_t lease) {
+ScopePtr InodeTable::KeepScope(uint64_t lease) {
   std::lock_guard lock(mutex_);
-  dropped_scopes_.erase(lease);
+  auto it = std::find_if(dropped_scopes_.begin(), dropped_scopes_.end(),
+                         [lease](const ScopePtr& scope) { return scope->lease == lease; });
+  if (it == dropped_scopes_.end()) return nullptr;
+  ScopePtr scope = std::move(*it);
+  dropped_scopes_.erase(it);
+  return scope;
 }
 
 std::vector<InodePtr> InodeTable::All() {

@@ -39,9 +39,9 @@ class InodeTable {
   size_t count();
 
   // The leases of directories that went since the last call: to be given back.
-  std::set<uint64_t> TakeDroppedScopes();
-  // The lease is held by another inode of the directory now.
-  void KeepScope(uint64_t lease);
+  std::vector<ScopePtr> TakeDroppedScopes();
+  // The lease is held by another inode of the directory now. Null: it was not dropped.
+  ScopePtr KeepScope(uint64_t lease);
 
   // Drops every inode that is not in use, and all that the rest knows of attributes and entries.
   void Forget();
@@ -77,7 +77,7 @@ class InodeTable {
   uint64_t uses_ = 0;
   Inode* oldest_ = nullptr;  // longest unused
   Inode* newest_ = nullptr;
-  std::set<uint64_t> dropped_scopes_;
+  std::vector<ScopePtr> dropped_scopes_;
   uint64_t dropped_changed_ = 0;  // the highest Inode::changed of those that went
   Inode* contents_ = nullptr;     // where DropContents goes on; null: at the oldest
 };

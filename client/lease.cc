@@ -152,33 +152,44 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
 }
 
 // A READ lease of a file or a directory. Reads that come from now on ask for a new lease; those before hold
-// their pages locked, and the kernel waits for them before it forgets. Of names and attributes the kernel
-// keeps nothing under a READ lease, and nothing is held back: for those nobody is waited for.
+// their pages locked, and the kernel waits for them before it forgets. Names and attributes it forgets by
+// itself, after the time that it was promised (scope.h).
 Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
+  ReturnDroppedScopes();  // it may be among them
   InodePtr inode = inodes_->Get(fid);
-  bool of_directory = false;
+  ScopePtr scope;  // null: the lease is of a file
   {
     std::lock_guard lock(mutex_);
     std::lock_guard inode_lock(inode->mutex);
     std::vector<uint64_t>& leaving = inode->leaving;
     if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
     given_up_.insert(lease_id);
-    of_directory = inode->scope != nullptr && inode->scope->lease == lease_id;
-    if (of_directory) std::exchange(inode->scope, nullptr)->End();
+    if (inode->scope != nullptr && inode->scope->lease == lease_id) {
+      scope = std::exchange(inode->scope, nullptr);
+      scope->End();
+    }
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = 0;
     leaving.push_back(lease_id);
   }
-  if (!of_directory) {
+  if (scope == nullptr) {
     std::vector<Fid> fids(1, fid);
     co_await InvalidateKernel(std::move(fids));
   }
-  co_await ReturnRead(epoch, inode, lease_id);
+  co_await ReturnRead(epoch, inode, lease_id, scope);
 }
 
-// A lease of a directory, or of what is not known any more (null): handles may depend on it.
-Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
+// Until the kernel has forgotten what it was promised for so long.
+Task<void> Core::AwaitForgotten(Duration promised) {
+  const Duration left = promised - environment_.clock.Now();
+  if (left > 0ns) co_await environment_.clock.Sleep(left);
+}
+
+// A lease of a directory (`scope`, which has ended), or of what is not known any more: handles may depend on
+// it, and what the kernel keeps.
+Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope) {
   const Learning present = BeginLearning();
+  if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
   co_await TellOpensUnder(epoch, lease_id);
   co_await ReturnPages(epoch, std::move(inode), lease_id);
 }

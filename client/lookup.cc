@@ -25,6 +25,13 @@ Duration Core::PromiseNow() const {
   return std::clamp<Duration>(left, 0ns, options_.kernel_cache);
 }
 
+// The same of what this lease covers.
+Duration Core::PromiseUnder(Scope& scope) const {
+  const Duration now = environment_.clock.Coarse();
+  const Duration left = session_->leases_end() - now;
+  return scope.Promise(now, options_.quiet, std::clamp<Duration>(left, 0ns, options_.kernel_cache));
+}
+
 // The kernel runs a file with the setuid and setgid bits that it knows, and does not know that a write takes
 // them.
 Known Core::MakeKnown(Inode& inode) {
@@ -34,7 +41,10 @@ Known Core::MakeKnown(Inode& inode) {
 
 Known Core::MakeKnownLocked(Inode& inode) const {
   const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
-  return {inode.Effective(), gives_rights ? Duration(0) : PromiseNow()};
+  Known known{inode.Effective(), Duration(0)};
+  if (gives_rights || !Trusts(inode)) return known;
+  known.valid = cached() ? PromiseNow() : PromiseUnder(*inode.covered);
+  return known;
 }
 
 Known Core::Learn(const proto::Attr& attr) {
@@ -99,16 +109,26 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
 
   InodePtr directory = inodes_->Get(parent);
   NameKnown known;
+  Duration valid{0};
   {
     std::lock_guard lock(directory->mutex);
     const bool known_names = Trusts(*directory) && TrustsNames(*directory);
     if (known_names && MaySearch(*directory, caller)) known = directory->names.Find(name);
+    if (cached()) {
+      valid = PromiseNow();
+    } else if (known.answer != NameKnown::Answer::kUnknown && directory->changing == 0) {
+      valid = PromiseUnder(*directory->scope);
+    }
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     std::lock_guard lock(inode->mutex);
-    if (Trusts(*inode)) co_return MakeKnownLocked(*inode);
+    if (Trusts(*inode)) {
+      Known answer = MakeKnownLocked(*inode);
+      answer.valid = std::min(answer.valid, valid);
+      co_return answer;
+    }
   }
-  *negative_valid = PromiseNow();
+  *negative_valid = valid;
   if (known.answer == NameKnown::Answer::kAbsent)
     co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
   co_return co_await LookUpAtMds(caller, directory, name);

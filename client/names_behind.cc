@@ -31,6 +31,13 @@ bool MayChangeEntry(const Inode& directory, const Caller& caller) {
          MayAccess(attr, caller, kMayWrite | kMayExecute);
 }
 
+// What an fsync says of a change that was refused: an error that fsync(2) has.
+Status ForFsync(const Status& why) {
+  const int error = ToErrno(why);
+  if (error == ENOSPC || error == EDQUOT || error == EROFS) return why;
+  return ErrnoError(EIO, std::string(why.message()));
+}
+
 // Whether the caller must own what it takes out of the directory.
 bool IsSticky(const Inode& directory, const Caller& caller) {
   return (directory.attr.mode() & S_ISVTX) != 0 && caller.uid != 0 && caller.uid != directory.attr.uid();
@@ -181,8 +188,9 @@ void Core::Distrust(const BehindChange& change, const Status& why) {
   LogError("file %s%s: a change that was answered is not what the MDS has made of it: %s",
            change.inode->fid.ToString(), change.name.empty() ? "" : absl::StrFormat(", '%s'", change.name),
            std::string(why.message()));
-  NoteError(*change.inode, why);
-  NoteMountError(why);
+  const Status told = ForFsync(why);
+  NoteError(*change.inode, told);
+  NoteMountError(told);
   {
     std::lock_guard lock(change.inode->mutex);
     change.inode->attr_known = false;

@@ -108,6 +108,15 @@ std::vector<Fid> Core::WithPages() {
   return fids;
 }
 
+void Core::ForgetAttributes(const Fid& fid) {
+  std::function<void(Fid)> attributes;
+  {
+    std::lock_guard lock(mutex_);
+    attributes = invalidation_.attributes;
+  }
+  if (attributes) attributes(fid);
+}
+
 // Side by side: pages of one file that are locked for long keep none of another.
 Task<void> Core::InvalidateKernel(std::vector<Fid> fids) {
   std::vector<Task<Unit>> files;

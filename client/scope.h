@@ -15,6 +15,12 @@
 // out of the directory, a removal, a second link. From the moment at which the MDS has done that, nobody
 // announces changes of that file, and this client learns which file it was from the answer. So nothing that
 // the lease covers is trusted while such a change is under way (BeginMove).
+//
+// What is answered under a lease that has been held in quiet for a while the kernel may keep, too: for an
+// eighth of that time, and as long at most as Options::kernel_cache (Promise). Whoever ends the lease waits
+// until the last of these promises is over before the MDS hears of it. So a directory that many change is
+// never promised, and one that changes now and then keeps a change waiting for an eighth of the time in
+// between at most.
 #pragma once
 
 #include <atomic>
@@ -22,30 +28,43 @@
 #include <memory>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/ids.h"
 
 namespace nacre::client {
 
 class Scope {
  public:
-  // `since`: when it was taken over, as Core::events_ counts.
-  Scope(Fid of, uint64_t lease_id, uint64_t event) : directory(of), lease(lease_id), since(event) {}
+  // `since`: when it was taken over, as Core::events_ counts; `taken`: by the clock.
+  Scope(Fid of, uint64_t lease_id, uint64_t event, Duration now)
+      : directory(of), lease(lease_id), since(event), taken(now) {}
 
   const Fid directory;
   const uint64_t lease;
   const uint64_t since;
+  const Duration taken;
 
-  bool good() const { return good_.load(std::memory_order_acquire); }
-  void End() { good_.store(false, std::memory_order_release); }
+  bool good() const { return good_; }
+  void End() { good_ = false; }
 
   // Whether what was learned of files under it is true.
-  bool CoversFiles() const { return good() && moves_.load(std::memory_order_acquire) == 0; }
+  bool CoversFiles() const { return good() && moves_ == 0; }
   void BeginMove() { moves_.fetch_add(1); }
   void EndMove() { moves_.fetch_sub(1); }
+
+  // For how long the kernel may keep what is answered now: `most` if it has been quiet here for long enough,
+  // 0 in the first `quiet` after the grant. 0 as well if the lease ends, or a move begins, meanwhile: whoever
+  // does that looks at `promised` afterwards, and finds what was promised before.
+  Duration Promise(Duration now, Duration quiet, Duration most);
+  // The kernel keeps something that is covered now until then.
+  void PromiseUntil(Duration time);
+  // When the kernel has forgotten the last of what was promised.
+  Duration promised() const { return promised_.load(); }
 
  private:
   std::atomic<bool> good_{true};
   std::atomic<uint32_t> moves_{0};  // under way
+  std::atomic<Duration> promised_{Duration(0)};
 };
 
 using ScopePtr = std::shared_ptr<Scope>;

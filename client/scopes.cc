@@ -1,5 +1,6 @@
 // READ leases of directories: asking for them, learning under them, and giving them back. With several
 // clients, none of which has the filesystem lease, they are what lets a client answer without the MDS.
+#include <linux/fs.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -99,11 +100,11 @@ ScopePtr Core::ScopeFor(const Learning& learning, const Fid& directory) {
 // Takes over the leases that came with an answer. Those that are held already are not told again.
 void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
   if (reply.directory_leases().empty()) return;
-  std::vector<uint64_t> ended;  // at the MDS already
+  std::vector<ScopePtr> ended;  // at the MDS already
   for (const proto::Lease& lease : reply.directory_leases()) {
     InodePtr directory = inodes_->Get(FromProto(lease.resource()));
     learning->granted.push_back(lease.id());
-    inodes_->KeepScope(lease.id());
+    ScopePtr before = inodes_->KeepScope(lease.id());
     std::lock_guard lock(mutex_);
     // It may have been revoked before it came, or be on its way back; or a Reclaim that did not name it has
     // ended it.
@@ -112,14 +113,17 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
     if (gone || times_held_ != learning->held) continue;
     if (directory->scope != nullptr && directory->scope->lease == lease.id()) continue;
     if (directory->scope != nullptr) {
-      directory->scope->End();
-      ended.push_back(directory->scope->lease);
+      before = directory->scope;
+      before->End();
+      ended.push_back(before);
     }
-    directory->scope = std::make_shared<Scope>(directory->fid, lease.id(), ++events_);
+    directory->scope =
+        std::make_shared<Scope>(directory->fid, lease.id(), ++events_, environment_.clock.Now());
+    if (before != nullptr) directory->scope->PromiseUntil(before->promised());
     directory->names.Forget();  // what was known before may be out of date
     directory->covered.reset();
   }
-  for (uint64_t lease : ended) ReturnScope(nullptr, lease);  // what was opened under it has to be told
+  for (ScopePtr& scope : ended) ReturnScope(nullptr, scope);  // what was opened under it has to be told
   ReturnDroppedScopes();
 }
 
@@ -144,13 +148,13 @@ class Core::OwnChange {
     if (Fid fid = ChangedInode(request)) Begin(fid);
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
     if (request.has_link()) linked_ = FromProto(request.link().fid());
+    exchanges_ = request.has_rename() && (request.rename().flags() & RENAME_EXCHANGE) != 0;
     takes_out_ = TakesFilesOut(request);
     if (!takes_out_) return;
     for (const auto& [directory, name] : names_) {
       std::lock_guard lock(directory->mutex);
-      if (directory->scope == nullptr) continue;
       moves_.push_back(directory->scope);
-      moves_.back()->BeginMove();
+      if (directory->scope != nullptr) directory->scope->BeginMove();
     }
   }
   OwnChange(const OwnChange&) = delete;
@@ -170,7 +174,9 @@ class Core::OwnChange {
       inode->changed = event;
       inode->covered.reset();
     }
-    for (const ScopePtr& scope : moves_) scope->EndMove();
+    for (const ScopePtr& scope : moves_) {
+      if (scope != nullptr) scope->EndMove();
+    }
   }
 
   // Files with handles that the MDS has to be told of first: afterwards their lease may protect them no more.
@@ -190,6 +196,46 @@ class Core::OwnChange {
     for (const Fid& fid : named) Begin(fid);  // so that nobody opens them meanwhile
     std::erase_if(untold, [&](const InodePtr& inode) { return !named.contains(inode->fid); });
     return untold;
+  }
+
+  // Files whose attributes the kernel may keep under a lease that does not cover them afterwards; and names of
+  // which it is not known what they mean.
+  struct Kept {
+    std::vector<Fid> files;
+    std::vector<std::pair<InodePtr, std::string>> names;
+  };
+  Kept KeptByKernel(Duration now) {
+    Kept kept;
+    if (linked_) kept.files.push_back(linked_);
+    for (size_t i = 0; i < moves_.size(); ++i) {
+      if (moves_[i] == nullptr || moves_[i]->promised() <= now) continue;
+      const NameKnown known = Find(*names_[i].first, names_[i].second);
+      if (known.answer == NameKnown::Answer::kUnknown) kept.names.push_back(names_[i]);
+      if (known.fid) kept.files.push_back(known.fid);
+    }
+    return kept;
+  }
+
+  // The kernel keeps a renamed name for as long as it was promised under the lease of the directory where it
+  // was. Until when that is, if it is covered by no lease where it will be.
+  Duration PromisedNames() {
+    Duration until{0};
+    auto goes = [&until](const ScopePtr& from, const ScopePtr& to) {
+      if (from == nullptr || from == to) return;
+      if (to != nullptr) to->PromiseUntil(from->promised());
+      if (to == nullptr || !to->good()) until = std::max(until, from->promised());
+    };
+    if (moves_.size() < 2) return until;
+    goes(moves_[0], moves_[1]);
+    if (exchanges_) goes(moves_[1], moves_[0]);
+    return until;
+  }
+
+  // The last moment for which anything was promised that the change may concern.
+  Duration PromisedAll() const {
+    Duration until{0};
+    for (const ScopePtr& scope : moves_) until = std::max(until, scope == nullptr ? until : scope->promised());
+    return until;
   }
 
   void Answered(const proto::MetadataReply& reply) {
@@ -220,13 +266,29 @@ class Core::OwnChange {
   Core& core_;
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
-  std::vector<ScopePtr> moves_;
+  std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: no lease is held
   Fid linked_;
   bool takes_out_ = false;
+  bool exchanges_ = false;
 };
+
+// Before the MDS carries it out: afterwards nobody announces changes of what may have lost its lease.
+Task<void> Core::MakeKernelForget(OwnChange* change) {
+  Duration until = change->PromisedNames();
+  OwnChange::Kept kept = change->KeptByKernel(environment_.clock.Now());
+  Caller system;
+  for (auto& [directory, name] : kept.names) {
+    auto found = co_await LookUpAtMds(system, directory, name);
+    if (found.ok()) kept.files.push_back(FromProto(found->attr.fid()));
+    if (!found.ok() && ToErrno(found.status()) != ENOENT) until = change->PromisedAll();
+  }
+  for (const Fid& fid : kept.files) ForgetAttributes(fid);
+  co_await AwaitForgotten(until);
+}
 
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
   OwnChange change(*this, request);
+  if (!options_.plant_hasty) co_await MakeKernelForget(&change);
   std::vector<InodePtr> files = change.Leaving();
   if (!files.empty()) co_await TellOpens(epoch, std::move(files));
   Reply reply = co_await AskBehindQueue(epoch, std::move(request));
@@ -297,30 +359,38 @@ Task<void> Core::TellOpensUnder(uint64_t epoch, uint64_t lease) {
 
 // All of them: what was learned under them need not be true any more, or nobody asks for it.
 void Core::EndScopes() {
-  std::vector<std::pair<InodePtr, uint64_t>> ended;
+  std::vector<std::pair<InodePtr, ScopePtr>> ended;
   for (const InodePtr& inode : inodes_->All()) {
     std::lock_guard lock(inode->mutex);
     inode->covered.reset();
     if (inode->scope == nullptr) continue;
-    ended.emplace_back(inode, inode->scope->lease);
-    std::exchange(inode->scope, nullptr)->End();
-    inode->leaving.push_back(ended.back().second);
+    inode->scope->End();
+    inode->leaving.push_back(inode->scope->lease);
+    ended.emplace_back(inode, std::exchange(inode->scope, nullptr));
   }
-  for (auto& [directory, lease] : ended) ReturnScope(std::move(directory), lease);
+  for (auto& [directory, scope] : ended) ReturnScope(std::move(directory), std::move(scope));
   ReturnDroppedScopes();
 }
 
 // Those of directories that were let go for want of memory.
 void Core::ReturnDroppedScopes() {
-  for (uint64_t lease : inodes_->TakeDroppedScopes()) ReturnScope(nullptr, lease);
+  for (ScopePtr& scope : inodes_->TakeDroppedScopes()) {
+    InodePtr directory = inodes_->Get(scope->directory);
+    {
+      std::lock_guard lock(directory->mutex);
+      directory->leaving.push_back(scope->lease);
+    }
+    ReturnScope(std::move(directory), std::move(scope));
+  }
 }
 
-void Core::ReturnScope(InodePtr directory, uint64_t lease) {
+void Core::ReturnScope(InodePtr directory, ScopePtr scope) {
+  const uint64_t lease = scope->lease;
   {
     std::lock_guard lock(mutex_);
     given_up_.insert(lease);
   }
-  Background(ReturnRead(epoch_, std::move(directory), lease));
+  Background(ReturnRead(epoch_, std::move(directory), lease, std::move(scope)));
 }
 
 }  // namespace nacre::client

@@ -36,6 +36,13 @@ OneShot<Unit> Invalidator::Inode(uint64_t node, uint64_t begin, uint64_t end) {
   return done;
 }
 
+void Invalidator::Attributes(uint64_t node) {
+  constexpr off_t kNoPages = -1;
+  std::lock_guard lock(mutex_);
+  if (session_ == nullptr) return;
+  LogRefusal("attributes", fuse_lowlevel_notify_inval_inode(session_, node, kNoPages, 0));
+}
+
 void Invalidator::Entry(uint64_t parent, std::string name) {
   entries_.Push({parent, 0}, [parent, name = std::move(name)](fuse_session* session) {
     if (session == nullptr) return;
@@ -46,6 +53,8 @@ void Invalidator::Entry(uint64_t parent, std::string name) {
 void Invalidator::Stop() {
   inodes_.Stop();
   entries_.Stop();
+  std::lock_guard lock(mutex_);
+  session_ = nullptr;
 }
 
 void Invalidator::Sender::Push(const Place& place, Message message) {

@@ -22,12 +22,15 @@ namespace nacre::fuse {
 
 class Invalidator {
  public:
-  explicit Invalidator(fuse_session* session) : inodes_(session), entries_(session) {}
+  explicit Invalidator(fuse_session* session) : session_(session), inodes_(session), entries_(session) {}
   ~Invalidator() { Stop(); }
 
   // Attributes, and the pages that hold bytes of [begin, end); `end` UINT64_MAX: to the end of the file. The
   // value arrives when none of these pages is left.
   OneShot<Unit> Inode(uint64_t node, uint64_t begin, uint64_t end);
+
+  // Attributes alone, before it returns: for these the kernel waits for nothing.
+  void Attributes(uint64_t node);
 
   // A name and what lies behind it.
   void Entry(uint64_t parent, std::string name);
@@ -64,6 +67,8 @@ class Invalidator {
     bool stopped_ = false;
   };
 
+  std::mutex mutex_;
+  fuse_session* session_;  // null after Stop
   Sender inodes_, entries_;
 };
 

@@ -165,6 +165,11 @@ void Session::OfferInvalidation() {
     if (std::optional<uint64_t> node = self->nodes().Find(parent))
       self->invalidator().Entry(*node, std::string(name));
   };
+  invalidation.attributes = [weak](Fid fid) {
+    std::shared_ptr<Session> self = weak.lock();
+    if (self == nullptr) return;
+    if (std::optional<uint64_t> node = self->nodes().Find(fid)) self->invalidator().Attributes(*node);
+  };
   filesystem_.SetInvalidation(std::move(invalidation));
 }
 

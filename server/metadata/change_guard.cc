@@ -16,10 +16,6 @@
 namespace nacre::mds {
 namespace {
 
-// After a lease had to be revoked, the directory is left without for so long: where several change and look
-// at the same directory, a request to the MDS costs each of them less than a revocation.
-constexpr Duration kQuiet = std::chrono::seconds(5);
-
 void AddCoveringOf(Mds& mds, const Fid& fid, std::vector<Fid>* directories) {
   auto inode = mds.tables->GetInode(fid);
   if (inode.ok()) directories->push_back(CoveringDirectory(**inode));
@@ -98,7 +94,8 @@ Task<Status> ChangeGuard::CoverMissing() {
     covered_.push_back(directory);
     if (mds_->options.plant_uncovered) continue;
     std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(directory, changer_, proto::LEASE_WRITE);
-    if (!conflicts.empty()) mds_->leases.GrantNoneUntil(directory, mds_->env.clock.Now() + kQuiet);
+    if (!conflicts.empty())
+      mds_->leases.GrantNoneUntil(directory, mds_->env.clock.Now() + mds_->options.peace);
     held.insert(held.end(), conflicts.begin(), conflicts.end());
   }
   if (changer_ != 0 && mds_->Recovering() && mds_->sessions.Count() > 1) {

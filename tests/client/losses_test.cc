@@ -134,6 +134,24 @@ TEST(MdtLosesPower, MayTakeAChangeButNotOneThatWasStillOnItsWay) {
   EXPECT_THAT(harness.Mount()->List(top), testing::ElementsAre("second"));
 }
 
+// Whose change was refused has no handle: the next fsync says so, with an error that fsync(2) has.
+TEST(MdtLosesPower, MayTakeADirectoryInWhichSomethingWasMadeSince) {
+  Harness harness;
+  auto client = harness.Mount();
+  HandlePtr old = client->Create("old");
+  ASSERT_TRUE(client->Fsync(old).ok());
+  harness.world.RunFor(5s);
+  const Fid lost = client->Mkdir("lost");
+  const uint64_t answered = client->fs().Look().early_answered;
+  ASSERT_TRUE(harness.RunUntil([&] { return client->fs().Look().early_done >= answered; }, 100ms));
+  harness.cluster.Crash(harness.cluster.mds(), sim::Loss::kPower);
+  (void)client->Close(client->Create("f", O_RDWR, lost));
+  harness.cluster.Boot(harness.cluster.mds());
+  harness.world.RunFor(20s);
+  EXPECT_THAT(client->Fsync(old), HasErrno(EIO));
+  EXPECT_TRUE(client->Fsync(old).ok());
+}
+
 // Under the lease bytes are held back while the MDT loses power: they are sent by the layout that the client
 // has forgotten otherwise.
 TEST(MdtLosesPower, UnderAClientThatHoldsBytesBack) {

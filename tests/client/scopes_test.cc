@@ -288,6 +288,109 @@ TEST_F(UntoldOpen, SeveralHandlesAreClosedOneByOne) {
 }
 
 // The lease of a directory that had to be forgotten goes back, and does not take a newer one with it.
+// --- what the kernel may keep (scope.h) ---
+
+class QuietScopes : public Scopes {
+ protected:
+  QuietScopes() {
+    (void)StatTree();
+    (void)StatTree();
+    (void)a_->Lookup("g", directory_);
+  }
+
+  void RunFor(Duration time) {
+    harness_.world.RunUntil([] { return false; }, time);
+  }
+  Duration Now() { return harness_.world.clock().Now(); }
+  Duration ValidOf(const std::string& name) {
+    Duration negative{0};
+    return a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative))->valid;
+  }
+  Duration NegativeValidOf(const std::string& name) {
+    Duration negative{0};
+    EXPECT_FALSE(a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative)).ok());
+    return negative;
+  }
+  template <typename T>
+  Duration Takes(Mounted& client, Task<T> change) {
+    const Duration began = Now();
+    EXPECT_TRUE(client.Await(std::move(change)).ok());
+    return Now() - began;
+  }
+  Task<StatusOr<Known>> Chmod(Mounted& client) {
+    SetAttributes set;
+    set.mode = 0600;
+    return client.fs().Setattr(client.caller, FromProto(b_->Lookup("f", directory_)->attr.fid()), set,
+                               nullptr);
+  }
+};
+
+TEST_F(QuietScopes, ArePromisedToTheKernelAfterAWhile) {
+  EXPECT_EQ(ValidOf("f"), 0s);
+  EXPECT_EQ(NegativeValidOf("g"), 0s);
+  RunFor(4s);
+  EXPECT_GE(ValidOf("f"), 400ms);
+  EXPECT_LT(ValidOf("f"), 1s);
+  EXPECT_GE(NegativeValidOf("g"), 400ms);
+  EXPECT_GE(a_->Await(a_->fs().Getattr(a_->caller, directory_, nullptr))->valid, 400ms);
+  RunFor(30s);
+  EXPECT_EQ(ValidOf("f"), harness_.options.client.kernel_cache);
+}
+
+TEST_F(QuietScopes, AChangeWaitsUntilTheKernelHasForgotten) {
+  RunFor(4s);
+  const Duration valid = ValidOf("f");
+  const Duration took = Takes(*b_, Chmod(*b_));
+  EXPECT_GE(took, valid);
+  EXPECT_LT(took, valid + 500ms);
+  EXPECT_EQ(ValidOf("f"), 0s);
+}
+
+TEST_F(QuietScopes, AndForNothingElse) {
+  RunFor(4s);
+  (void)ValidOf("f");
+  RunFor(3s);
+  EXPECT_LT(Takes(*b_, Chmod(*b_)), 100ms);
+}
+
+TEST_F(QuietScopes, TheKernelForgetsAFileThatGetsASecondLink) {
+  Invalidation invalidation;
+  std::vector<Fid> forgotten;
+  invalidation.attributes = [&](Fid fid) {
+    if (a_->requests["link"] == 0) forgotten.push_back(fid);
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  RunFor(4s);
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  EXPECT_LT(Takes(*a_, a_->fs().Link(a_->caller, fid, directory_, "h")), 100ms);
+  EXPECT_EQ(forgotten, std::vector<Fid>{fid}) << "before the MDS has done it";
+}
+
+TEST_F(QuietScopes, AFileThatIsRemovedIsForgottenToo) {
+  Invalidation invalidation;
+  std::vector<Fid> forgotten;
+  invalidation.attributes = [&](Fid fid) { forgotten.push_back(fid); };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  RunFor(4s);
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  EXPECT_LT(Takes(*a_, a_->fs().Unlink(a_->caller, directory_, "f")), 100ms);
+  EXPECT_EQ(forgotten, std::vector<Fid>{fid});
+}
+
+// The kernel goes on trusting the name where it is then.
+TEST_F(QuietScopes, ANameThatMovesToWhereThereIsNoLeaseIsForgottenFirst) {
+  const Fid other = b_->Mkdir("e");
+  RunFor(4s);
+  const Duration valid = ValidOf("f");
+  EXPECT_GE(Takes(*a_, a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)), valid);
+}
+
+TEST_F(QuietScopes, OneThatStaysUnderALeaseIsNot) {
+  RunFor(4s);
+  (void)ValidOf("f");
+  EXPECT_LT(Takes(*a_, a_->fs().Rename(a_->caller, directory_, "f", directory_, "h", 0)), 100ms);
+}
+
 TEST_F(Scopes, WhatWasForgottenForWantOfMemoryIsAskedForAgain) {
   Options small;
   small.known_bytes = 64 << 10;

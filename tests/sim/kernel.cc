@@ -1,8 +1,11 @@
 #include "tests/sim/kernel.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <optional>
 
 #include "common/ids.h"
+#include "rpc/convert.h"
 #include "tests/sim/workload.h"
 
 namespace nacre::sim {
@@ -13,6 +16,7 @@ Kernel::Kernel(client::FileSystem* filesystem, Clock* clock) : filesystem_(files
     attributes_.erase(fid);
     return Forget(fid, begin, end);
   };
+  invalidation.attributes = [this](Fid fid) { attributes_.erase(fid); };
   filesystem_->SetInvalidation(std::move(invalidation));
 }
 
@@ -170,8 +174,61 @@ Task<StatusOr<proto::Attr>> Kernel::Stat(client::HandlePtr handle, Fid fid) {
   if (kept != attributes_.end() && clock_->Now() < kept->second.until) co_return kept->second.attr;
   auto known = co_await filesystem_->Getattr(Root(), fid, handle);
   CO_RETURN_IF_ERROR(known.status());
-  attributes_[fid] = {known->attr, clock_->Now() + known->valid};
+  Learn(*known);
   co_return known->attr;
+}
+
+// --- names ---
+
+Task<StatusOr<proto::Attr>> Kernel::Lookup(Fid parent, std::string name) {
+  const auto kept = names_.find({parent, name});
+  if (kept != names_.end() && clock_->Now() < kept->second.until) {
+    const Fid fid = kept->second.fid;
+    if (!fid) co_return ErrnoError(ENOENT, "a name that the kernel knows not to be there");
+    co_return co_await Stat(nullptr, fid);
+  }
+  Duration negative{0};
+  auto found = co_await filesystem_->Lookup(Root(), parent, name, &negative);
+  if (found.ok()) {
+    names_[{parent, name}] = {FromProto(found->attr.fid()), clock_->Now() + found->valid};
+    Learn(*found);
+    co_return found->attr;
+  }
+  names_.erase({parent, name});
+  if (ToErrno(found.status()) == ENOENT) names_[{parent, name}] = {Fid{}, clock_->Now() + negative};
+  co_return found.status();
+}
+
+void Kernel::Made(Fid parent, const std::string& name, const client::Known& known) {
+  attributes_.erase(parent);
+  names_[{parent, name}] = {FromProto(known.attr.fid()), clock_->Now() + known.valid};
+  Learn(known);
+}
+
+void Kernel::Removed(Fid parent, const std::string& name, Fid fid) {
+  attributes_.erase(parent);
+  attributes_.erase(fid);
+  names_.erase({parent, name});
+}
+
+// The entry moves, and is good for as long as it was (d_move).
+void Kernel::Renamed(Fid from, const std::string& name, Fid to, const std::string& new_name, Fid changed,
+                     bool exchange) {
+  std::optional<Name> moved, other;
+  if (auto it = names_.find({from, name}); it != names_.end()) moved = it->second;
+  if (auto it = names_.find({to, new_name}); it != names_.end() && exchange) other = it->second;
+  for (const Fid& fid : {from, to, changed}) attributes_.erase(fid);
+  for (const auto& one : {moved, other}) {
+    if (one) attributes_.erase(one->fid);
+  }
+  names_.erase({from, name});
+  names_.erase({to, new_name});
+  if (moved) names_[{to, new_name}] = *moved;
+  if (other) names_[{from, name}] = *other;
+}
+
+void Kernel::Learn(const client::Known& known) {
+  attributes_[FromProto(known.attr.fid())] = {known.attr, clock_->Now() + known.valid};
 }
 
 }  // namespace nacre::sim

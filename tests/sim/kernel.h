@@ -1,6 +1,6 @@
-// What a kernel keeps above one client: pages of files and attributes, filled, used and forgotten as FUSE and
-// fuse/ do it. Reads and writes of the workload go through it, so that a page or a size that nobody has made
-// it forget in time is seen as a wrong answer.
+// What a kernel keeps above one client: pages of files, attributes and names, filled, used and forgotten as
+// FUSE and fuse/ do it. What the workload reads, writes and looks up goes through it, so that a page, a size
+// or a name that nobody has made it forget in time is seen as a wrong answer.
 //
 // Belongs to one life of a client; single-threaded, like everything in the simulation.
 #pragma once
@@ -33,8 +33,18 @@ class Kernel {
   // index.
   std::map<uint64_t, Bytes> Resident(Fid fid) const;
   Task<StatusOr<proto::Attr>> Stat(client::HandlePtr handle, Fid fid);
+  Task<StatusOr<proto::Attr>> Lookup(Fid parent, std::string name);
   // The file has been truncated or punched through this mount.
   Task<void> Changed(Fid fid);
+
+  // What this mount has done to names; `known` is what the filesystem has answered.
+  void Made(Fid parent, const std::string& name, const client::Known& known);
+  void Removed(Fid parent, const std::string& name, Fid fid);
+  // `changed`: whose attributes are others by it beside those of what is renamed.
+  void Renamed(Fid from, const std::string& name, Fid to, const std::string& new_name, Fid changed,
+               bool exchange);
+  // It has changed an inode: these are its attributes now.
+  void Learn(const client::Known& known);
 
  private:
   struct Page {
@@ -49,6 +59,12 @@ class Kernel {
     Duration until{0};
   };
 
+  using Place = std::pair<Fid, std::string>;  // a directory, and a name in it
+  struct Name {
+    Fid fid;  // zero: there is no such name
+    Duration until{0};
+  };
+
   // Locks the page, made if need be.
   Task<PagePtr> Lock(Fid fid, uint64_t index);
   static void Unlock(Page& page);
@@ -60,6 +76,7 @@ class Kernel {
   Clock* const clock_;
   std::map<Fid, std::map<uint64_t, PagePtr>> pages_;
   std::map<Fid, Attributes> attributes_;
+  std::map<Place, Name> names_;
   std::set<client::FileHandle*> cached_;
 };
 

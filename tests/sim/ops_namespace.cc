@@ -77,18 +77,15 @@ Task<bool> Make(Context at, uint32_t type) {
   const std::string what = absl::StrFormat("make 0%o %s/%s", want_mode, at.model.PathOf(directory), name);
   if (error == 0) operation.Pending(UnansweredMake(at.model, directory, name, want_mode, target));
   const Fid parent = at.FidOf(directory);
-  Status status;
-  Fid fid;
+  StatusOr<client::Known> made;
   if (type == S_IFLNK) {
-    auto made = co_await at.filesystem.Symlink(Root(), parent, name, target);
-    status = made.status();
-    if (made.ok()) fid = FromProto(made->attr.fid());
+    made = co_await at.filesystem.Symlink(Root(), parent, name, target);
   } else {
-    auto made = co_await at.filesystem.Mknod(Root(), parent, name, mode, 0);
-    status = made.status();
-    if (made.ok()) fid = FromProto(made->attr.fid());
+    made = co_await at.filesystem.Mknod(Root(), parent, name, mode, 0);
   }
-  if (!operation.Expect(what, status, error) || error != 0) co_return true;
+  if (made.ok()) at.client->kernel->Made(parent, name, *made);
+  if (!operation.Expect(what, made.status(), error) || error != 0) co_return true;
+  const Fid fid = FromProto(made->attr.fid());
   const InodeId id = at.model.NewId();
   at.model.NoteMade(fid);
   operation.Change([&model = at.model, id, directory, name, want_mode, fid, target] {
@@ -113,6 +110,7 @@ Task<bool> Create(Context at) {
   if (error == 0) operation.Pending(UnansweredMake(at.model, directory, name, mode, ""));
   const Fid parent = at.FidOf(directory);
   auto made = co_await at.filesystem.Create(Root(), parent, name, mode, flags);
+  if (made.ok()) at.client->kernel->Made(parent, name, made->known);
   if (!operation.Expect(what, made.status(), error) || error != 0) co_return true;
   const InodeId id = at.model.NewId();
   const Fid fid = FromProto(made->known.attr.fid());
@@ -155,6 +153,7 @@ Task<bool> Remove(Context at) {
   } else {
     status = co_await at.filesystem.Unlink(Root(), parent, name);
   }
+  if (status.ok() && child) at.client->kernel->Removed(parent, name, at.FidOf(*child));
   if (operation.Expect(what, status, error) && error == 0) {
     operation.Change([&model = at.model, directory, name] { model.Remove(directory, name); });
   }
@@ -240,6 +239,8 @@ Task<bool> Rename(Context at) {
   if (error == 0 && !nothing)
     operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, began));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
+  if (status.ok() && !nothing)
+    at.client->kernel->Renamed(from_fid, name, to_fid, new_name, at.FidOf(target.value_or(from)), exchange);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
   if (target) at.workload->NotePromise(Promise::kReplaced);
   operation.Change([&model = at.model, from, name, to, new_name, exchange, began] {
@@ -263,6 +264,7 @@ Task<bool> MakeLink(Context at) {
   const Fid parent = at.FidOf(directory), fid = at.FidOf(*source);
   if (error == 0) operation.Pending(UnansweredLink(at.model, *source, directory, name));
   auto linked = co_await at.filesystem.Link(Root(), fid, parent, name);
+  if (linked.ok()) at.client->kernel->Made(parent, name, *linked);
   if (operation.Expect(what, linked.status(), error) && error == 0) {
     operation.Change([&model = at.model, id = *source, directory, name] { model.Link(id, directory, name); });
   }
@@ -293,6 +295,7 @@ Task<bool> SetMode(Context at) {
   operation.Pending({happened, [change](const ObservedTree&) { change(); }});
   client::HandlePtr none;
   auto changed = co_await at.filesystem.Setattr(Root(), fid, set, none);
+  if (changed.ok()) at.client->kernel->Learn(*changed);
   if (!operation.Expect(what, changed.status(), 0)) co_return true;
   operation.Change(change);
   if (changed->attr.mode() != mode || changed->attr.uid() != uid)
@@ -353,10 +356,9 @@ Task<bool> Lookup(Context at) {
   const auto child = at.model.Child(directory, name);
   const std::string what = absl::StrFormat("lookup %s/%s", at.model.PathOf(directory), name);
   const Fid parent = at.FidOf(directory);
-  Duration negative{0};
-  auto found = co_await at.filesystem.Lookup(Root(), parent, name, &negative);
+  auto found = co_await at.client->kernel->Lookup(parent, name);
   if (!operation.Expect(what, found.status(), child ? 0 : ENOENT) || !child) co_return true;
-  if (FromProto(found->attr.fid()) != at.FidOf(*child)) operation.Wrong(what + " finds another inode");
+  if (FromProto(found->fid()) != at.FidOf(*child)) operation.Wrong(what + " finds another inode");
   co_return true;
 }
 
@@ -370,10 +372,10 @@ Task<bool> Getattr(Context at) {
   const std::string what = "getattr " + at.model.PathOf(*id);
   const Fid fid = at.FidOf(*id);
   client::HandlePtr none;
-  auto known = co_await at.filesystem.Getattr(Root(), fid, none);
+  auto known = co_await at.client->kernel->Stat(none, fid);
   if (!operation.Expect(what, known.status(), 0)) co_return true;
   const ModelInode& inode = at.model.inode(*id);
-  const proto::Attr& attr = known->attr;
+  const proto::Attr& attr = *known;
   if (attr.mode() != inode.mode || attr.uid() != inode.uid || attr.nlink() != inode.nlink) {
     operation.Wrong(absl::StrFormat("%s: mode 0%o uid %d nlink %d instead of 0%o %d %d", what, attr.mode(),
                                     attr.uid(), attr.nlink(), inode.mode, inode.uid, inode.nlink));

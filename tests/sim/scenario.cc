@@ -56,6 +56,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   metadata.plant_uncovered = plant == Plant::kUncovered;
   cluster->client.plant_late_grant = plant == Plant::kLateGrant;
   cluster->client.plant_untold = plant == Plant::kUntold;
+  cluster->client.plant_hasty = plant == Plant::kHasty;
 }
 
 }  // namespace
@@ -78,6 +79,7 @@ const std::map<std::string, Plant>& Plants() {
       {"uncovered", Plant::kUncovered},
       {"late_grant", Plant::kLateGrant},
       {"untold", Plant::kUntold},
+      {"hasty", Plant::kHasty},
   };
   return plants;
 }
@@ -95,6 +97,8 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   cluster.metadata.revoke_timeout = 12s;  // an OSS that restarts and a partition together are less
   cluster.object.pool_bytes = random.OneIn(2) ? 1 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
+  cluster.client.quiet = 5ms;
+  if (!options.plain) cluster.metadata.peace = 20ms;
   cluster.client.retry.call_timeout = 2s;
   cluster.client.caching = !random.OneIn(8);
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;

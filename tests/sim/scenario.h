@@ -31,6 +31,7 @@ enum class Plant {
   kUncovered,
   kLateGrant,
   kUntold,
+  kHasty,
 };
 const std::map<std::string, Plant>& Plants();
 

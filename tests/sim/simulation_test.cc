@@ -102,6 +102,10 @@ TEST_F(Simulation, FindsAChangeThatDoesNotWaitForLeases) { EXPECT_NE(FirstToFind
 
 TEST_F(Simulation, FindsHandlesThatTheMdsWasNotToldOf) { EXPECT_NE(FirstToFind(Plant::kUntold), 0u); }
 
+TEST_F(Simulation, FindsALeaseThatGoesBackBeforeTheKernelHasForgotten) {
+  EXPECT_NE(FirstToFind(Plant::kHasty), 0u);
+}
+
 TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
   EXPECT_NE(FirstToFind(Plant::kLateGrant), 0u);
 }

@@ -1,0 +1,36 @@
+#include "client/scope.h"
+
+#include <algorithm>
+
+namespace nacre::client {
+namespace {
+
+constexpr int kShare = 8;
+
+// By which the kernel may take over an answer later than it was given: the reply is under way, and whoever
+// asked is woken.
+constexpr Duration kLate = std::chrono::milliseconds(200);
+
+// The time is noted in such steps: most promises find that they need not note it.
+constexpr Duration kStep = std::chrono::milliseconds(16);
+
+}  // namespace
+
+Duration Scope::Promise(Duration now, Duration quiet, Duration most) {
+  const Duration age = now - taken;
+  if (age < quiet) return Duration(0);
+  const Duration valid = std::min(most, age / kShare);
+  if (valid <= Duration(0)) return Duration(0);
+  PromiseUntil(now + valid + kLate);
+  return CoversFiles() ? valid : Duration(0);
+}
+
+void Scope::PromiseUntil(Duration time) {
+  Duration promised = promised_.load();
+  if (time <= promised) return;
+  time += kStep;
+  while (time > promised && !promised_.compare_exchange_weak(promised, time)) {
+  }
+}
+
+}  // namespace nacre::client
