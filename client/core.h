@@ -269,6 +269,7 @@ class Core final : public FileSystem {
   // --- what is known (lookup.cc) ---
   Duration PromiseNow() const;
   Duration PromiseUnder(Scope& scope) const;
+  Duration PromiseOfNames(const Inode& directory) const;
   Known MakeKnown(Inode& inode);
   Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
   Known Learn(const proto::Attr& attr);       // under the lease: keeps it
@@ -305,7 +306,8 @@ class Core final : public FileSystem {
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
                                  proto::MetadataRequest request);
   Listing ListKnown(Inode& directory);
-  NameKnown FindTrusted(Inode& directory, const std::string& name);  // unknown: ask the MDS
+  // Unknown: ask the MDS. `valid`: for how long the kernel may keep it.
+  NameKnown FindTrusted(Inode& directory, const std::string& name, Duration* valid);
   std::vector<DirEntry> ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
                                size_t limit, bool plus);
   void NoteScan(FileHandle& directory, FillToken token, uint64_t cookie, const std::vector<DirEntry>& entries,

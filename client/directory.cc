@@ -101,8 +101,9 @@ Listing Core::ListKnown(Inode& directory) {
   return listing;
 }
 
-NameKnown Core::FindTrusted(Inode& directory, const std::string& name) {
+NameKnown Core::FindTrusted(Inode& directory, const std::string& name, Duration* valid) {
   std::lock_guard lock(directory.mutex);
+  *valid = PromiseOfNames(directory);
   return TrustsNames(directory) ? directory.names.Find(name) : NameKnown{};
 }
 
@@ -113,13 +114,15 @@ std::vector<DirEntry> Core::ListOn(Inode& directory, const std::vector<Listed>& 
   std::vector<DirEntry> entries;
   for (uint64_t i = cookie; i < listing.size() && entries.size() < limit; ++i) {
     DirEntry entry{listing[i].name, listing[i].fid, listing[i].type, i + 1, std::nullopt};
-    const NameKnown found = FindTrusted(directory, entry.name);
+    Duration valid{0};
+    const NameKnown found = FindTrusted(directory, entry.name, &valid);
     const bool present = found.answer == NameKnown::Answer::kPresent;
     if (found.answer == NameKnown::Answer::kAbsent || (present && found.fid != entry.fid)) continue;
     InodePtr inode = plus && present ? inodes_->Find(entry.fid) : nullptr;
     if (inode != nullptr) {
       std::lock_guard lock(inode->mutex);
       if (Trusts(*inode)) entry.known = MakeKnownLocked(*inode);
+      if (entry.known) entry.known->valid = std::min(entry.known->valid, valid);
     }
     entries.push_back(std::move(entry));
   }

@@ -32,6 +32,13 @@ Duration Core::PromiseUnder(Scope& scope) const {
   return scope.Promise(now, options_.quiet, std::clamp<Duration>(left, 0ns, options_.kernel_cache));
 }
 
+// With the mutex of the directory held: the same of its names, present or absent.
+Duration Core::PromiseOfNames(const Inode& directory) const {
+  if (cached()) return PromiseNow();
+  if (!TrustsNames(directory) || directory.changing > 0) return Duration(0);
+  return PromiseUnder(*directory.scope);
+}
+
 // The kernel runs a file with the setuid and setgid bits that it knows, and does not know that a write takes
 // them.
 Known Core::MakeKnown(Inode& inode) {
@@ -114,11 +121,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     std::lock_guard lock(directory->mutex);
     const bool known_names = Trusts(*directory) && TrustsNames(*directory);
     if (known_names && MaySearch(*directory, caller)) known = directory->names.Find(name);
-    if (cached()) {
-      valid = PromiseNow();
-    } else if (known.answer != NameKnown::Answer::kUnknown && directory->changing == 0) {
-      valid = PromiseUnder(*directory->scope);
-    }
+    if (cached() || known.answer != NameKnown::Answer::kUnknown) valid = PromiseOfNames(*directory);
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     std::lock_guard lock(inode->mutex);

@@ -337,6 +337,27 @@ TEST_F(QuietScopes, ArePromisedToTheKernelAfterAWhile) {
   EXPECT_EQ(ValidOf("f"), harness_.options.client.kernel_cache);
 }
 
+// A listing answers for the name, under the lease of the directory, and for the attributes, under another one
+// if the name is a directory's.
+TEST_F(QuietScopes, AreNotPromisedByAListingUnderAnotherLease) {
+  const Fid below = b_->Mkdir("below", directory_);
+  RunFor(7s);
+  (void)a_->Stat(below);
+  RunFor(4s);
+  (void)a_->List(directory_);
+  (void)StatTree();
+  (void)a_->List(directory_);
+  HandlePtr listing = *a_->Await(a_->fs().Opendir(a_->caller, directory_));
+  auto entries = a_->Await(a_->fs().Readdir(a_->caller, listing, 0, 100, true));
+  ASSERT_TRUE(entries.ok());
+  for (const DirEntry& entry : *entries) {
+    ASSERT_TRUE(entry.known) << entry.name;
+    EXPECT_EQ(entry.known->valid, 0s) << entry.name;
+  }
+  EXPECT_GE(a_->Await(a_->fs().Getattr(a_->caller, below, nullptr))->valid, 400ms);
+  EXPECT_TRUE(a_->Close(listing).ok());
+}
+
 TEST_F(QuietScopes, AChangeWaitsUntilTheKernelHasForgotten) {
   RunFor(4s);
   const Duration valid = ValidOf("f");

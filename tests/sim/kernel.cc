@@ -199,6 +199,30 @@ Task<StatusOr<proto::Attr>> Kernel::Lookup(Fid parent, std::string name) {
   co_return found.status();
 }
 
+Task<StatusOr<std::map<std::string, Fid>>> Kernel::List(Fid directory, bool plus) {
+  CO_ASSIGN_OR_RETURN(client::HandlePtr handle, co_await filesystem_->Opendir(Root(), directory));
+  std::map<std::string, Fid> found;
+  StatusOr<std::vector<client::DirEntry>> entries;
+  uint64_t cookie = 0;
+  do {
+    entries = co_await filesystem_->Readdir(Root(), handle, cookie, 3, plus);
+    if (!entries.ok()) break;
+    for (const client::DirEntry& entry : *entries) {
+      if (entry.known) {
+        names_[{directory, entry.name}] = {entry.fid, clock_->Now() + entry.known->valid};
+        Learn(*entry.known);
+      }
+      cookie = entry.cookie;
+      if (found.emplace(entry.name, entry.fid).second) continue;
+      (void)co_await filesystem_->Release(handle);
+      co_return ErrnoError(EUCLEAN, "the listing has twice the name " + entry.name);
+    }
+  } while (!entries->empty());
+  (void)co_await filesystem_->Release(handle);
+  CO_RETURN_IF_ERROR(entries.status());
+  co_return found;
+}
+
 void Kernel::Made(Fid parent, const std::string& name, const client::Known& known) {
   attributes_.erase(parent);
   names_[{parent, name}] = {FromProto(known.attr.fid()), clock_->Now() + known.valid};

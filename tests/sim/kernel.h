@@ -34,6 +34,8 @@ class Kernel {
   std::map<uint64_t, Bytes> Resident(Fid fid) const;
   Task<StatusOr<proto::Attr>> Stat(client::HandlePtr handle, Fid fid);
   Task<StatusOr<proto::Attr>> Lookup(Fid parent, std::string name);
+  // With `plus` the entries that come with attributes are looked up by that (readdirplus).
+  Task<StatusOr<std::map<std::string, Fid>>> List(Fid directory, bool plus);
   // The file has been truncated or punched through this mount.
   Task<void> Changed(Fid fid);
 

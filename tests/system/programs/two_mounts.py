@@ -5,7 +5,10 @@ Every outcome has to be the model's, errors included, and after each operation t
 content, listings. Now and then the whole tree is compared through both, and descriptors that were opened earlier, also of files that lost
 their names since, go on being used. A failure prints the seed, the last operations and the difference; the same seed repeats it.
 
-Usage: two_mounts.py DIRECTORY-ON-MOUNT-A SAME-DIRECTORY-ON-MOUNT-B [--seed N] [--operations N]
+--quiet-every N: after so many operations nobody changes anything for some seconds while both look at everything. Clients then hold leases
+and their kernels keep what they have seen, which the operations behind it must not leave them with.
+
+Usage: two_mounts.py DIRECTORY-ON-MOUNT-A SAME-DIRECTORY-ON-MOUNT-B [--seed N] [--operations N] [--quiet-every N]
 """
 import argparse
 import collections
@@ -16,6 +19,7 @@ import random
 import shutil
 import stat
 import sys
+import time
 
 from tree_model import Model
 
@@ -23,6 +27,7 @@ NAMES = ["a", "b", "c", "d", "name-of-more-bytes"]
 SIZES = [1, 100, 4095, 4096, 5000, 70000, 300000]
 OFFSETS = [0, 0, 1, 4096, 10000, 65536, 131071, 1 << 20]
 PUNCH_HOLE_KEEP_SIZE = 3
+QUIET = 7  # seconds: after a conflict the MDS gives no lease of a directory for five
 LIBC = ctypes.CDLL(None, use_errno=True)
 Open = collections.namedtuple("Open", "fd mount node")
 
@@ -275,7 +280,13 @@ class Run:
         for path, _ in list(self.model.paths()):
             self.check_same(path)
 
-    def run(self, operations):
+    def look_for_a_while(self):
+        until = time.monotonic() + QUIET
+        while time.monotonic() < until:
+            self.check_tree()
+            time.sleep(0.05)
+
+    def run(self, operations, quiet_every):
         weights = {self.op_create: 12, self.op_mkdir: 6, self.op_symlink: 3, self.op_link: 4, self.op_unlink: 7, self.op_rmdir: 3,
                    self.op_rename: 10, self.op_chmod: 4, self.op_write: 16, self.op_append: 6, self.op_truncate: 6, self.op_punch: 3,
                    self.op_setxattr: 4, self.op_open: 5, self.op_use: 8, self.op_close: 4}
@@ -289,6 +300,8 @@ class Run:
                     self.check_same(parent)
             if number % 200 == 199:
                 self.check_tree()
+            if quiet_every and number % quiet_every == quiet_every - 1:
+                self.look_for_a_while()
         self.check_tree()
         while self.open_files:
             self.op_close(0)
@@ -306,13 +319,14 @@ def main():
     parser.add_argument("mount_b")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--operations", type=int, default=2000)
+    parser.add_argument("--quiet-every", type=int, default=0)
     args = parser.parse_args()
     os.umask(0)
     name = f"random-{args.seed}-{os.getpid()}"
     os.mkdir(f"{args.mount_a}/{name}", 0o755)
     run = Run([f"{mount}/{name}" for mount in (args.mount_a, args.mount_b)], args.seed)
     try:
-        run.run(args.operations)
+        run.run(args.operations, args.quiet_every)
     except (Different, OSError) as error:
         print(f"seed {args.seed}: the last operations:", *run.history, f"then: {error}", sep="\n  ")
         return 1
