@@ -198,8 +198,8 @@ class Core::OwnChange {
     return untold;
   }
 
-  // Files whose attributes the kernel may keep under a lease that does not cover them afterwards; and names of
-  // which it is not known what they mean.
+  // Files whose attributes the kernel may keep under a lease that does not cover them afterwards; and names
+  // of which it is not known what they mean.
   struct Kept {
     std::vector<Fid> files;
     std::vector<std::pair<InodePtr, std::string>> names;
@@ -234,7 +234,8 @@ class Core::OwnChange {
   // The last moment for which anything was promised that the change may concern.
   Duration PromisedAll() const {
     Duration until{0};
-    for (const ScopePtr& scope : moves_) until = std::max(until, scope == nullptr ? until : scope->promised());
+    for (const ScopePtr& scope : moves_)
+      until = std::max(until, scope == nullptr ? until : scope->promised());
     return until;
   }
 
