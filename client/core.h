@@ -161,6 +161,8 @@ class Core final : public FileSystem {
   ScopePtr ScopeFor(const Learning& learning, const Fid& directory);
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
   void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
+  ScopePtr ScopeCovering(const Learning& learning, const proto::Attr& learned);
+  void CoverSince(uint64_t event, ScopePtr scope, Inode& inode, const proto::Attr& learned);
   Task<void> MakeKernelForget(OwnChange* change);
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
   bool IsUntold(const Inode& inode) const;

@@ -40,6 +40,19 @@ std::vector<std::pair<Fid, std::string>> EntriesOf(const proto::MetadataRequest&
   return entries;
 }
 
+// The attributes in the answer, as they are after the mutation.
+std::vector<proto::Attr> AttributesAfter(const proto::MetadataReply& reply) {
+  std::vector<proto::Attr> attributes;
+  if (reply.has_entry()) {
+    const proto::Entry& entry = reply.entry();
+    attributes = {entry.attr(), entry.parent(), entry.old_parent(), entry.replaced()};
+  } else if (reply.has_attr()) {
+    attributes = {reply.attr().attr(), reply.attr().parent()};
+  }
+  std::erase_if(attributes, [](const proto::Attr& attr) { return !FromProto(attr.fid()); });
+  return attributes;
+}
+
 // What the answer says has changed beside.
 std::vector<Fid> ChangedBy(const proto::MetadataReply& reply) {
   std::vector<Fid> changed;
@@ -129,22 +142,30 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
 
 // The attributes are true as long as the lease that covers them is good.
 void Core::Cover(const Learning& learning, Inode& inode, const proto::Attr& learned) {
-  const bool directory = S_ISDIR(learned.mode());
-  const Fid of = directory ? inode.fid : (learned.nlink() == 1 ? FromProto(learned.parent()) : Fid{});
-  ScopePtr scope = ScopeFor(learning, of);
+  CoverSince(learning.event, ScopeCovering(learning, learned), inode, learned);
+}
+
+ScopePtr Core::ScopeCovering(const Learning& learning, const proto::Attr& learned) {
+  if (S_ISDIR(learned.mode())) return ScopeFor(learning, FromProto(learned.fid()));
+  return learned.nlink() == 1 ? ScopeFor(learning, FromProto(learned.parent())) : nullptr;
+}
+
+// Unless this client has changed the inode after `event`.
+void Core::CoverSince(uint64_t event, ScopePtr scope, Inode& inode, const proto::Attr& learned) {
   if (scope == nullptr) return;
   std::lock_guard lock(inode.mutex);
-  if (inode.own_changes > 0 || inode.changed > learning.event) return;
+  if (inode.own_changes > 0 || inode.changed > event) return;
   if (inode.attr_known && inode.attr.change() == learned.change()) inode.covered = std::move(scope);
 }
 
 // --- changes of this client's own, which the MDS carries out ---
 
-// From before the request is sent until its answer is here: what it touches is not learned meanwhile, and has
-// to be asked for afterwards.
+// From before the request is sent until its answer is here: what it touches is not learned meanwhile. The
+// answer itself says what it is afterwards, if no other change of this client has met this one there.
 class Core::OwnChange {
  public:
-  OwnChange(Core& core, const proto::MetadataRequest& request) : core_(core) {
+  OwnChange(Core& core, const proto::MetadataRequest& request)
+      : core_(core), learning_(core.BeginLearning()), renames_(request.has_rename()) {
     if (Fid fid = ChangedInode(request)) Begin(fid);
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
     if (request.has_link()) linked_ = FromProto(request.link().fid());
@@ -161,10 +182,8 @@ class Core::OwnChange {
   OwnChange& operator=(const OwnChange&) = delete;
 
   ~OwnChange() {
-    for (const auto& [directory, name] : names_) {
-      std::lock_guard lock(directory->mutex);
-      directory->names.Distrust(name);
-    }
+    for (size_t i = 0; i < names_.size(); ++i) EndName(i);
+    const std::set<Fid> alone = MetNoOther();
     const uint64_t event = ++core_.events_;
     for (const InodePtr& inode : inodes_) {
       std::lock_guard lock(inode->mutex);
@@ -176,6 +195,12 @@ class Core::OwnChange {
     }
     for (const ScopePtr& scope : moves_) {
       if (scope != nullptr) scope->EndMove();
+    }
+    for (const proto::Attr& attr : after_) {
+      if (!alone.contains(FromProto(attr.fid()))) continue;
+      InodePtr inode = core_.inodes_->Get(FromProto(attr.fid()));
+      core_.LearnFile(*inode, attr, nullptr, nullptr);
+      core_.CoverSince(event, core_.ScopeCovering(learning_, attr), *inode, attr);
     }
   }
 
@@ -241,9 +266,41 @@ class Core::OwnChange {
 
   void Answered(const proto::MetadataReply& reply) {
     for (const Fid& fid : ChangedBy(reply)) Begin(fid);
+    after_ = AttributesAfter(reply);
+    if (reply.has_entry()) named_ = FromProto(reply.entry().attr().fid());
+    answered_ = true;
   }
 
  private:
+  // With the mutex of the inode held: whether no other change of it was under way since this one began.
+  bool IsAlone(const Inode& inode) const {
+    const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
+                                    [&](const InodePtr& one) { return one.get() == &inode; });
+    return inode.own_changes == static_cast<uint32_t>(mine) && inode.changed <= learning_.event;
+  }
+
+  std::set<Fid> MetNoOther() const {
+    std::set<Fid> alone;
+    for (const InodePtr& inode : inodes_) {
+      std::lock_guard lock(inode->mutex);
+      if (IsAlone(*inode)) alone.insert(inode->fid);
+    }
+    return alone;
+  }
+
+  void EndName(size_t entry) {
+    const auto& [directory, name] = names_[entry];
+    const Fid meaning = renames_ && entry == 0 ? Fid{} : named_;  // zero: the name is gone
+    const ScopePtr scope = core_.ScopeFor(learning_, directory->fid);
+    std::lock_guard lock(directory->mutex);
+    const bool certain = answered_ && !exchanges_ && scope != nullptr && directory->scope == scope;
+    if (certain && IsAlone(*directory)) {
+      directory->names.Set(name, meaning);
+    } else {
+      directory->names.Distrust(name);
+    }
+  }
+
   // Finds what the name means, unless another change of this client may be about to say otherwise.
   NameKnown Find(Inode& directory, const std::string& name) {
     const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
@@ -265,6 +322,11 @@ class Core::OwnChange {
   }
 
   Core& core_;
+  const Learning learning_;
+  const bool renames_;
+  bool answered_ = false;
+  std::vector<proto::Attr> after_;  // what the answer says
+  Fid named_;                       // what the name means that was made; zero: one was removed
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
   std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: no lease is held

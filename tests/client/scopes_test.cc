@@ -1,5 +1,6 @@
 // READ leases of directories: what two clients that look at the same tree ask the MDS for, and that neither
 // ever sees what the other has changed since as it was.
+#include "client/inode.h"
 #include "tests/client/harness.h"
 
 namespace nacre::client {
@@ -97,6 +98,47 @@ TEST_F(Scopes, OnesOwnChangeIsSeenAtOnce) {
   EXPECT_EQ(StatTree(), 14u);
   ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, directory_, "f")).ok());
   EXPECT_FALSE(a_->Lookup("f", directory_).ok());
+}
+
+TEST_F(Scopes, WhatThisClientChangesItKnowsFromTheAnswer) {
+  (void)StatTree();
+  (void)StatTree();
+  HandlePtr file = a_->Create("g", O_RDWR, directory_);
+  const Fid fid = file->inode->fid;
+  EXPECT_EQ(Asked([&] {
+              EXPECT_EQ(FromProto(a_->Lookup("g", directory_)->attr.fid()), fid);
+              EXPECT_EQ(a_->Stat(directory_).size(), 2u);
+            }),
+            0);
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "g", directory_, "h", 0)).ok());
+  EXPECT_EQ(Asked([&] {
+              EXPECT_FALSE(a_->Lookup("g", directory_).ok());
+              EXPECT_EQ(FromProto(a_->Lookup("h", directory_)->attr.fid()), fid);
+            }),
+            0);
+  a_->Write(file, 0, "seven b");
+  EXPECT_EQ(Asked([&] { EXPECT_EQ(a_->Stat(fid).size(), 7u); }), 0);
+  HandlePtr other = b_->OpenName("h", O_RDWR, directory_);
+  b_->Write(other, 7, "ytes");
+  EXPECT_EQ(a_->Stat(fid).size(), 11u);
+}
+
+// An answer that comes after another change of the same name says what it was.
+TEST_F(Scopes, OfChangesThatMeetTheAnswersAreNotTrusted) {
+  (void)StatTree();
+  (void)StatTree();
+  HandlePtr made;
+  bool once = false;
+  a_->before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
+    if (!request.has_unlink() || std::exchange(once, true)) co_return OkStatus();
+    auto created = co_await a_->fs().Create(a_->caller, directory_, "f", 0644, O_RDWR | O_CREAT);
+    if (created.ok()) made = created->handle;
+    co_return created.status();
+  };
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, directory_, "f")).ok());
+  ASSERT_NE(made, nullptr);
+  EXPECT_EQ(a_->Stat(directory_).size(), 1u);
+  EXPECT_TRUE(a_->Lookup("f", directory_).ok());
 }
 
 // libnacre's reads and those of a mount beside others: what the file's content is, is asked for once.
