@@ -22,13 +22,20 @@ NameKnown DirectoryNames::Find(const std::string& name) const {
 }
 
 void DirectoryNames::Put(const std::string& name, Fid fid) {
-  if (!names_.insert_or_assign(name, fid).second) return;
+  auto [it, fresh] = names_.try_emplace(name);
+  if (it->second) --present_;
+  if (fid) ++present_;
+  it->second = fid;
+  if (!fresh) return;
   bytes_ += BytesOf(name);
   budget_.CountNames(static_cast<int64_t>(BytesOf(name)));
 }
 
 void DirectoryNames::Erase(const std::string& name) {
-  if (names_.erase(name) == 0) return;
+  auto it = names_.find(name);
+  if (it == names_.end()) return;
+  if (it->second) --present_;
+  names_.erase(it);
   bytes_ -= BytesOf(name);
   budget_.CountNames(-static_cast<int64_t>(BytesOf(name)));
   if (names_.empty() && names_.capacity() > kRoomOfFew) names_ = {};
@@ -55,6 +62,7 @@ void DirectoryNames::Distrust(const std::string& name) {
 void DirectoryNames::Forget() {
   budget_.CountNames(-static_cast<int64_t>(bytes_));
   bytes_ = 0;
+  present_ = 0;
   names_ = {};
   complete_ = false;
   ++drops_;

@@ -42,6 +42,7 @@ class DirectoryNames {
   uint64_t drops() const { return drops_; }  // rises when names are forgotten
 
   size_t size() const { return names_.size(); }
+  size_t present() const { return present_; }  // how many of these names mean an inode
   auto begin() const { return names_.begin(); }
   auto end() const { return names_.end(); }
 
@@ -53,6 +54,7 @@ class DirectoryNames {
   MemoryBudget& budget_;
   absl::flat_hash_map<std::string, Fid> names_;
   uint64_t bytes_ = 0;
+  size_t present_ = 0;
   bool complete_ = false;
   uint64_t drops_ = 0;
 };

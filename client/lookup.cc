@@ -16,6 +16,16 @@ bool MaySearch(const Inode& directory, const Caller& caller) {
   return S_ISDIR(directory.attr.mode()) && MayAccess(directory.attr, caller, kMayExecute);
 }
 
+// With the mutex of a directory held whose attributes and names are true, and of the same moment (as they are
+// under a READ lease: what this client changes itself is not trusted meanwhile). Where as many names are
+// known as it has entries there are no others.
+NameKnown FindAmongAll(const Inode& directory, const std::string& name) {
+  const NameKnown known = directory.names.Find(name);
+  const bool all = directory.names.present() == directory.attr.size();
+  return known.answer == NameKnown::Answer::kUnknown && all ? NameKnown{NameKnown::Answer::kAbsent, {}}
+                                                            : known;
+}
+
 }  // namespace
 
 // How long the kernel may trust what it is told now. Not beyond the end of the leases by the clock.
@@ -120,7 +130,8 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   {
     std::lock_guard lock(directory->mutex);
     const bool known_names = Trusts(*directory) && TrustsNames(*directory);
-    if (known_names && MaySearch(*directory, caller)) known = directory->names.Find(name);
+    if (known_names && MaySearch(*directory, caller))
+      known = cached() ? directory->names.Find(name) : FindAmongAll(*directory, name);
     if (cached() || known.answer != NameKnown::Answer::kUnknown) valid = PromiseOfNames(*directory);
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {

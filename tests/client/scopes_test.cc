@@ -123,6 +123,20 @@ TEST_F(Scopes, WhatThisClientChangesItKnowsFromTheAnswer) {
   EXPECT_EQ(a_->Stat(fid).size(), 11u);
 }
 
+TEST_F(Scopes, ADirectoryWhoseEntriesAreAllKnownHasNoOthers) {
+  (void)StatTree();
+  (void)StatTree();
+  EXPECT_EQ(Asked([&] { EXPECT_THAT(a_->Lookup("g", directory_).status(), HasErrno(ENOENT)); }), 0);
+  (void)a_->Create("g", O_RDWR, directory_);
+  EXPECT_EQ(Asked([&] {
+              EXPECT_TRUE(a_->Lookup("g", directory_).ok());
+              EXPECT_THAT(a_->Lookup("h", directory_).status(), HasErrno(ENOENT));
+            }),
+            0);
+  (void)b_->Create("h", O_RDWR, directory_);
+  EXPECT_TRUE(a_->Lookup("h", directory_).ok());
+}
+
 // An answer that comes after another change of the same name says what it was.
 TEST_F(Scopes, OfChangesThatMeetTheAnswersAreNotTrusted) {
   (void)StatTree();
