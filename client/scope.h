@@ -8,7 +8,8 @@
 //  - another client's change: the MDS has the lease revoked first. So the lease must have been held when the
 //    request was sent, or have come with the answer, and be good still;
 //  - a change of this client's own: none of the inode may have been under way since the request was sent
-//    (Inode::own_changes, changed).
+//    (Inode::own_changes, changed). The answer to such a change says itself what is true afterwards, if no
+//    other one of this client has met it there.
 // Learning is what is noted of that before the request is sent.
 //
 // A change of this client's own does not take its lease, but it may take a file out from under it: a rename
