@@ -143,9 +143,9 @@ class Core final : public FileSystem {
   Task<void> GiveLeaseUp(uint64_t lease_id);
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
   Task<void> GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope);
+  Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present);
   Task<void> AwaitForgotten(Duration promised);
-  Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id);
+  Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
   void Background(Task<void> task);
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }

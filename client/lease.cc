@@ -156,6 +156,7 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
 // itself, after the time that it was promised (scope.h).
 Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   ReturnDroppedScopes();  // it may be among them
+  Learning present = BeginLearning();
   InodePtr inode = inodes_->Get(fid);
   ScopePtr scope;  // null: the lease is of a file
   {
@@ -176,7 +177,7 @@ Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     std::vector<Fid> fids(1, fid);
     co_await InvalidateKernel(std::move(fids));
   }
-  co_await ReturnRead(epoch, inode, lease_id, scope);
+  co_await ReturnRead(epoch, inode, lease_id, scope, std::move(present));
 }
 
 // Until the kernel has forgotten what it was promised for so long.
@@ -186,17 +187,18 @@ Task<void> Core::AwaitForgotten(Duration promised) {
 }
 
 // A lease of a directory (`scope`, which has ended), or of what is not known any more: handles may depend on
-// it, and what the kernel keeps.
-Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope) {
-  const Learning present = BeginLearning();
+// it, and what the kernel keeps. `present`: from before it was noted as given up; until the release is
+// answered the lease may come once more.
+Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
+                            Learning present) {
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
   co_await TellOpensUnder(epoch, lease_id);
-  co_await ReturnPages(epoch, std::move(inode), lease_id);
+  co_await ReturnPages(epoch, std::move(inode), lease_id, std::move(present));
 }
 
 // A lease under which nothing is open that the MDS does not know.
-Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id) {
-  const Learning present = BeginLearning();  // until this is answered, the lease may come once more
+Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
+                             [[maybe_unused]] Learning present) {
   co_await ReleaseLease(epoch, lease_id);
   if (inode == nullptr) co_return;
   std::lock_guard lock(inode->mutex);

@@ -230,7 +230,7 @@ void Core::DropHandle(const HandlePtr& handle) {
       untold_.erase(inode->fid);
     }
   }
-  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease));
+  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease, BeginLearning()));
   if (last) DiscardData(*inode);
   if (all) {
     Background(CloseAtMds(inode, 0, handle->writable(), epoch_));

@@ -268,7 +268,10 @@ class Core::OwnChange {
     for (const Fid& fid : ChangedBy(reply)) Begin(fid);
     after_ = AttributesAfter(reply);
     if (reply.has_entry()) named_ = FromProto(reply.entry().attr().fid());
-    answered_ = true;
+    // Of two names of one file the first stays (rename(2)).
+    const proto::Attr& moved = reply.entry().attr();
+    const bool links = renames_ && !S_ISDIR(moved.mode()) && moved.nlink() > 1;
+    says_names_ = !exchanges_ && !links;
   }
 
  private:
@@ -293,7 +296,7 @@ class Core::OwnChange {
     const Fid meaning = renames_ && entry == 0 ? Fid{} : named_;  // zero: the name is gone
     const ScopePtr scope = core_.ScopeFor(learning_, directory->fid);
     std::lock_guard lock(directory->mutex);
-    const bool certain = answered_ && !exchanges_ && scope != nullptr && directory->scope == scope;
+    const bool certain = says_names_ && scope != nullptr && directory->scope == scope;
     if (certain && IsAlone(*directory)) {
       directory->names.Set(name, meaning);
     } else {
@@ -324,9 +327,9 @@ class Core::OwnChange {
   Core& core_;
   const Learning learning_;
   const bool renames_;
-  bool answered_ = false;
   std::vector<proto::Attr> after_;  // what the answer says
-  Fid named_;                       // what the name means that was made; zero: one was removed
+  bool says_names_ = false;         // and what the names mean
+  Fid named_;                       // the one that was made; zero: one was removed
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
   std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: no lease is held
@@ -449,11 +452,12 @@ void Core::ReturnDroppedScopes() {
 
 void Core::ReturnScope(InodePtr directory, ScopePtr scope) {
   const uint64_t lease = scope->lease;
+  Learning present = BeginLearning();
   {
     std::lock_guard lock(mutex_);
     given_up_.insert(lease);
   }
-  Background(ReturnRead(epoch_, std::move(directory), lease, std::move(scope)));
+  Background(ReturnRead(epoch_, std::move(directory), lease, std::move(scope), std::move(present)));
 }
 
 }  // namespace nacre::client

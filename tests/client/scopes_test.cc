@@ -123,6 +123,18 @@ TEST_F(Scopes, WhatThisClientChangesItKnowsFromTheAnswer) {
   EXPECT_EQ(a_->Stat(fid).size(), 11u);
 }
 
+// rename(2) of one name of a file to another one of it does nothing, and says that it has done it.
+TEST_F(Scopes, OfTwoNamesOfAFileNeitherGoes) {
+  (void)StatTree();
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  ASSERT_TRUE(a_->Await(a_->fs().Link(a_->caller, fid, directory_, "h")).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", directory_, "h", 0)).ok());
+  EXPECT_EQ(a_->Stat(directory_).size(), 2u);
+  EXPECT_TRUE(a_->Lookup("f", directory_).ok());
+  EXPECT_TRUE(a_->Lookup("h", directory_).ok());
+}
+
 TEST_F(Scopes, ADirectoryWhoseEntriesAreAllKnownHasNoOthers) {
   (void)StatTree();
   (void)StatTree();
