@@ -76,6 +76,13 @@ std::optional<FileContent> Inode::Content() const {
   return content;
 }
 
+ScopePtr Inode::EndScope() {
+  ended = std::move(scope);
+  scope.reset();
+  ended->End();
+  return ended;
+}
+
 void Inode::Forget() {
   names.Forget();
   ++version;
@@ -101,7 +108,7 @@ void Inode::Reset() {
   pages.some = false;
   pages.lease = 0;
   ++pages.recalls;
-  if (scope != nullptr) std::exchange(scope, nullptr)->End();
+  if (scope != nullptr) EndScope();
   opened_under.reset();
   leaving.clear();
   Forget();

@@ -133,6 +133,7 @@ struct Inode {
 
   // Directories.
   ScopePtr scope;  // the lease that is held of it; null: none
+  ScopePtr ended;  // the one before: the kernel may still keep what it was promised under it
   DirectoryNames names{*budget};
   uint64_t version = 0;   // rises before and after each change made here
   uint32_t changing = 0;  // changes under way
@@ -160,6 +161,7 @@ struct Inode {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
+  ScopePtr EndScope();  // of a lease that is held
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the content is in inline_bytes, not in objects.
   bool Inline() const { return pending.cut || attr.inline_data(); }

@@ -166,8 +166,7 @@ Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
     given_up_.insert(lease_id);
     if (inode->scope != nullptr && inode->scope->lease == lease_id) {
-      scope = std::exchange(inode->scope, nullptr);
-      scope->End();
+      scope = inode->EndScope();
     }
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = 0;

@@ -125,11 +125,8 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
     const bool gone = given_up_.contains(lease.id()) && !options_.plant_late_grant;
     if (gone || times_held_ != learning->held) continue;
     if (directory->scope != nullptr && directory->scope->lease == lease.id()) continue;
-    if (directory->scope != nullptr) {
-      before = directory->scope;
-      before->End();
-      ended.push_back(before);
-    }
+    if (directory->scope != nullptr) ended.push_back(directory->EndScope());
+    if (before == nullptr) before = directory->ended;
     directory->scope =
         std::make_shared<Scope>(directory->fid, lease.id(), ++events_, environment_.clock.Now());
     if (before != nullptr) directory->scope->PromiseUntil(before->promised());
@@ -174,8 +171,8 @@ class Core::OwnChange {
     if (!takes_out_) return;
     for (const auto& [directory, name] : names_) {
       std::lock_guard lock(directory->mutex);
-      moves_.push_back(directory->scope);
-      if (directory->scope != nullptr) directory->scope->BeginMove();
+      moves_.push_back(directory->scope != nullptr ? directory->scope : directory->ended);
+      if (moves_.back() != nullptr) moves_.back()->BeginMove();
     }
   }
   OwnChange(const OwnChange&) = delete;
@@ -332,7 +329,7 @@ class Core::OwnChange {
   Fid named_;                       // the one that was made; zero: one was removed
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
-  std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: no lease is held
+  std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: there was no lease
   Fid linked_;
   bool takes_out_ = false;
   bool exchanges_ = false;
@@ -430,9 +427,8 @@ void Core::EndScopes() {
     std::lock_guard lock(inode->mutex);
     inode->covered.reset();
     if (inode->scope == nullptr) continue;
-    inode->scope->End();
     inode->leaving.push_back(inode->scope->lease);
-    ended.emplace_back(inode, std::exchange(inode->scope, nullptr));
+    ended.emplace_back(inode, inode->EndScope());
   }
   for (auto& [directory, scope] : ended) ReturnScope(std::move(directory), std::move(scope));
   ReturnDroppedScopes();
@@ -445,6 +441,7 @@ void Core::ReturnDroppedScopes() {
     {
       std::lock_guard lock(directory->mutex);
       directory->leaving.push_back(scope->lease);
+      if (directory->scope == nullptr) directory->ended = scope;
     }
     ReturnScope(std::move(directory), std::move(scope));
   }
