@@ -41,6 +41,7 @@ StatusOr<ConnectionOptions> Translate(const nacre_client_options* given) {
   options.threads = static_cast<unsigned>(raw.threads);
   options.client.cache_bytes = raw.cache_bytes == 0 ? kDefaultCache : raw.cache_bytes;
   options.client.dirty_bytes = options.client.cache_bytes / 2;
+  options.client.kernel_cache = Duration(0);  // there is no kernel above, for which others would have to wait
   options.client.caching = (raw.flags & NACRE_CLIENT_NO_CACHE) == 0;
   options.client.verify = (raw.flags & NACRE_CLIENT_NO_VERIFY) == 0;
   options.client.retry.hard = (raw.flags & NACRE_CLIENT_SOFT) == 0;

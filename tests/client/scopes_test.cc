@@ -442,6 +442,25 @@ TEST_F(QuietScopes, AndForNothingElse) {
   EXPECT_LT(Takes(*b_, Chmod(*b_)), 100ms);
 }
 
+// As above libnacre, where no kernel keeps anything.
+TEST(Scope, WithNothingToKeepNobodyWaits) {
+  HarnessOptions options;
+  options.client.kernel_cache = 0s;
+  Harness harness(options);
+  auto a = harness.Mount();
+  (void)a->Close(a->Create("f"));
+  const Duration began = harness.world.clock().Now();
+  auto b = harness.Mount();
+  EXPECT_LT(harness.world.clock().Now() - began, 100ms) << "the lease of the filesystem";
+  harness.world.RunFor(7s);
+  for (int i = 0; i < 2; ++i) (void)b->Lookup("f");
+  harness.world.RunFor(4s);
+  (void)b->Lookup("f");
+  const Duration before = harness.world.clock().Now();
+  ASSERT_NE(a->Create("g"), nullptr);
+  EXPECT_LT(harness.world.clock().Now() - before, 100ms) << "the lease of the directory";
+}
+
 TEST_F(QuietScopes, TheKernelForgetsAFileThatGetsASecondLink) {
   Invalidation invalidation;
   std::vector<Fid> forgotten;
