@@ -493,6 +493,19 @@ TEST_F(QuietScopes, ANameThatMovesToWhereThereIsNoLeaseIsForgottenFirst) {
   EXPECT_GE(Takes(*a_, a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)), valid);
 }
 
+// The other client's change waits for that promise; so does this one's, of which it will hear nothing.
+TEST_F(QuietScopes, NorWhereTheLeaseIsOnItsWayBack) {
+  const Fid other = b_->Mkdir("e");
+  RunFor(4s);
+  const Duration valid = ValidOf("f");
+  const Duration began = Now();
+  Spawn(b_->process()->executor(), Chmod(*b_), [](const auto&) {});
+  RunFor(50ms);  // the lease is asked back
+  ASSERT_EQ(ValidOf("f"), 0s);
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)).ok());
+  EXPECT_GE(Now() - began, valid);
+}
+
 TEST_F(QuietScopes, OneThatStaysUnderALeaseIsNot) {
   RunFor(4s);
   (void)ValidOf("f");
