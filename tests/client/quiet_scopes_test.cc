@@ -1,0 +1,163 @@
+// What the kernel may keep under READ leases of directories (client/scope.h), and who waits until it has
+// forgotten it.
+#include "tests/client/scopes.h"
+
+namespace nacre::client {
+namespace {
+
+class QuietScopes : public Scopes {
+ protected:
+  QuietScopes() {
+    (void)StatTree();
+    (void)StatTree();
+    (void)a_->Lookup("g", directory_);
+  }
+
+  void RunFor(Duration time) {
+    harness_.world.RunUntil([] { return false; }, time);
+  }
+  Duration Now() { return harness_.world.clock().Now(); }
+  Duration ValidOf(const std::string& name) {
+    Duration negative{0};
+    return a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative))->valid;
+  }
+  Duration NegativeValidOf(const std::string& name) {
+    Duration negative{0};
+    EXPECT_FALSE(a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative)).ok());
+    return negative;
+  }
+  template <typename T>
+  Duration Takes(Mounted& client, Task<T> change) {
+    const Duration began = Now();
+    EXPECT_TRUE(client.Await(std::move(change)).ok());
+    return Now() - began;
+  }
+  Task<StatusOr<Known>> Chmod(Mounted& client) {
+    SetAttributes set;
+    set.mode = 0600;
+    return client.fs().Setattr(client.caller, FromProto(b_->Lookup("f", directory_)->attr.fid()), set,
+                               nullptr);
+  }
+};
+
+TEST_F(QuietScopes, ArePromisedToTheKernelAfterAWhile) {
+  EXPECT_EQ(ValidOf("f"), 0s);
+  EXPECT_EQ(NegativeValidOf("g"), 0s);
+  RunFor(4s);
+  EXPECT_GE(ValidOf("f"), 400ms);
+  EXPECT_LT(ValidOf("f"), 1s);
+  EXPECT_GE(NegativeValidOf("g"), 400ms);
+  EXPECT_GE(a_->Await(a_->fs().Getattr(a_->caller, directory_, nullptr))->valid, 400ms);
+  RunFor(30s);
+  EXPECT_EQ(ValidOf("f"), harness_.options.client.kernel_cache);
+}
+
+// A listing answers for the name, under the lease of the directory, and for the attributes, under another one
+// if the name is a directory's.
+TEST_F(QuietScopes, AreNotPromisedByAListingUnderAnotherLease) {
+  const Fid below = b_->Mkdir("below", directory_);
+  RunFor(7s);
+  (void)a_->Stat(below);
+  RunFor(4s);
+  (void)a_->List(directory_);
+  (void)StatTree();
+  (void)a_->List(directory_);
+  HandlePtr listing = *a_->Await(a_->fs().Opendir(a_->caller, directory_));
+  auto entries = a_->Await(a_->fs().Readdir(a_->caller, listing, 0, 100, true));
+  ASSERT_TRUE(entries.ok());
+  for (const DirEntry& entry : *entries) {
+    ASSERT_TRUE(entry.known) << entry.name;
+    EXPECT_EQ(entry.known->valid, 0s) << entry.name;
+  }
+  EXPECT_GE(a_->Await(a_->fs().Getattr(a_->caller, below, nullptr))->valid, 400ms);
+  EXPECT_TRUE(a_->Close(listing).ok());
+}
+
+TEST_F(QuietScopes, AChangeWaitsUntilTheKernelHasForgotten) {
+  RunFor(4s);
+  const Duration valid = ValidOf("f");
+  const Duration took = Takes(*b_, Chmod(*b_));
+  EXPECT_GE(took, valid);
+  EXPECT_LT(took, valid + 500ms);
+  EXPECT_EQ(ValidOf("f"), 0s);
+}
+
+TEST_F(QuietScopes, AndForNothingElse) {
+  RunFor(4s);
+  (void)ValidOf("f");
+  RunFor(3s);
+  EXPECT_LT(Takes(*b_, Chmod(*b_)), 100ms);
+}
+
+// As above libnacre, where no kernel keeps anything.
+TEST(Scope, WithNothingToKeepNobodyWaits) {
+  HarnessOptions options;
+  options.client.kernel_cache = 0s;
+  Harness harness(options);
+  auto a = harness.Mount();
+  (void)a->Close(a->Create("f"));
+  const Duration began = harness.world.clock().Now();
+  auto b = harness.Mount();
+  EXPECT_LT(harness.world.clock().Now() - began, 100ms) << "the lease of the filesystem";
+  harness.world.RunFor(7s);
+  for (int i = 0; i < 2; ++i) (void)b->Lookup("f");
+  harness.world.RunFor(4s);
+  (void)b->Lookup("f");
+  const Duration before = harness.world.clock().Now();
+  ASSERT_NE(a->Create("g"), nullptr);
+  EXPECT_LT(harness.world.clock().Now() - before, 100ms) << "the lease of the directory";
+}
+
+TEST_F(QuietScopes, TheKernelForgetsAFileThatGetsASecondLink) {
+  Invalidation invalidation;
+  std::vector<Fid> forgotten;
+  invalidation.attributes = [&](Fid fid) {
+    if (a_->requests["link"] == 0) forgotten.push_back(fid);
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  RunFor(4s);
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  EXPECT_LT(Takes(*a_, a_->fs().Link(a_->caller, fid, directory_, "h")), 100ms);
+  EXPECT_EQ(forgotten, std::vector<Fid>{fid}) << "before the MDS has done it";
+}
+
+TEST_F(QuietScopes, AFileThatIsRemovedIsForgottenToo) {
+  Invalidation invalidation;
+  std::vector<Fid> forgotten;
+  invalidation.attributes = [&](Fid fid) { forgotten.push_back(fid); };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  RunFor(4s);
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  EXPECT_LT(Takes(*a_, a_->fs().Unlink(a_->caller, directory_, "f")), 100ms);
+  EXPECT_EQ(forgotten, std::vector<Fid>{fid});
+}
+
+// The kernel goes on trusting the name where it is then.
+TEST_F(QuietScopes, ANameThatMovesToWhereThereIsNoLeaseIsForgottenFirst) {
+  const Fid other = b_->Mkdir("e");
+  RunFor(4s);
+  const Duration valid = ValidOf("f");
+  EXPECT_GE(Takes(*a_, a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)), valid);
+}
+
+// The other client's change waits for that promise; so does this one's, of which it will hear nothing.
+TEST_F(QuietScopes, NorWhereTheLeaseIsOnItsWayBack) {
+  const Fid other = b_->Mkdir("e");
+  RunFor(4s);
+  const Duration valid = ValidOf("f");
+  const Duration began = Now();
+  Spawn(b_->process()->executor(), Chmod(*b_), [](const auto&) {});
+  RunFor(50ms);  // the lease is asked back
+  ASSERT_EQ(ValidOf("f"), 0s);
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)).ok());
+  EXPECT_GE(Now() - began, valid);
+}
+
+TEST_F(QuietScopes, OneThatStaysUnderALeaseIsNot) {
+  RunFor(4s);
+  (void)ValidOf("f");
+  EXPECT_LT(Takes(*a_, a_->fs().Rename(a_->caller, directory_, "f", directory_, "h", 0)), 100ms);
+}
+
+}  // namespace
+}  // namespace nacre::client
