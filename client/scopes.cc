@@ -195,9 +195,7 @@ class Core::OwnChange {
     }
     for (const proto::Attr& attr : after_) {
       if (!alone.contains(FromProto(attr.fid()))) continue;
-      InodePtr inode = core_.inodes_->Get(FromProto(attr.fid()));
-      core_.LearnFile(*inode, attr, nullptr, nullptr);
-      core_.CoverSince(event, core_.ScopeCovering(learning_, attr), *inode, attr);
+      if (ScopePtr scope = core_.ScopeCovering(learning_, attr)) LearnAttributes(event, scope, attr);
     }
   }
 
@@ -272,6 +270,17 @@ class Core::OwnChange {
   }
 
  private:
+  // Not if the lease has ended: this client may have the filesystem's by now, and take what is known for
+  // true.
+  void LearnAttributes(uint64_t event, const ScopePtr& scope, const proto::Attr& attr) {
+    InodePtr inode = core_.inodes_->Get(FromProto(attr.fid()));
+    {
+      std::lock_guard lock(inode->mutex);
+      if (!scope->good() || !inode->Apply(attr)) return;
+    }
+    core_.CoverSince(event, scope, *inode, attr);
+  }
+
   // With the mutex of the inode held: whether no other change of it was under way since this one began.
   bool IsAlone(const Inode& inode) const {
     const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
