@@ -35,6 +35,12 @@ class MoveOutAttempt {
   }
 
  private:
+  // Another session may rely on the file as it is when this one has been evicted.
+  Status CheckSession() const {
+    if (!session_->ended()) return OkStatus();
+    return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session_->id));
+  }
+
   // Reads the file and records which object its data goes to. False: it has objects already. The objects are
   // new ones, also of an empty file: those that its layout names may hold what was written before a loss of
   // power took its last move-out back. An empty file needs no record, since nothing is written.
@@ -62,8 +68,7 @@ class MoveOutAttempt {
     while (true) {
       auto blocks = co_await WriteFirstBytes(mds_, fid_, layout_, data_);
       if (blocks.ok() || !IsRetryable(blocks.status()) || mds_->closed) co_return blocks;
-      if (session_->ended())
-        co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session_->id));
+      CO_RETURN_IF_ERROR(CheckSession());
       auto inode = mds_->tables->GetInode(fid_);
       CO_RETURN_IF_ERROR(inode.status());
       if ((*inode)->change != change_) co_return 0;  // Commit sees it, too
@@ -73,6 +78,7 @@ class MoveOutAttempt {
 
   Task<StatusOr<Result>> Commit(uint64_t blocks) {
     FidLocks::Guard guard = co_await LockOne(*mds_, fid_);
+    CO_RETURN_IF_ERROR(CheckSession());
     Transaction transaction(*mds_->tables);
     CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid_));
     if (inode->change != change_) co_return Result::kFileChanged;

@@ -85,6 +85,14 @@ Task<StatusOr<uint64_t>> EndNow(MdsPtr mds, OstIndex ost, Layout layout, ObjectI
   co_return reply.stat().exists() ? FileSizeFor(layout, object.stripe, reply.stat().size()) : 0;
 }
 
+bool SomebodyHoldsTheFilesystem(const Mds& mds) {
+  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
+    SessionPtr holder = mds.sessions.Find(grant.session);
+    if (holder != nullptr && !holder->ended()) return true;
+  }
+  return false;
+}
+
 // False: not now, somebody is changing the file.
 Task<StatusOr<bool>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
   auto peek = mds->tables->GetInode(fid);
@@ -106,6 +114,9 @@ Task<StatusOr<bool>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId obje
   const bool current = !(*inode)->inline_data && (*inode)->layout.object_sequence == object.sequence;
   if (!current || end <= (*inode)->size) co_return true;
   if ((*inode)->change != change) co_return false;
+  // It may have been given to the client that is left alone while the OSTs were asked.
+  const bool relied_on = SomebodyHoldsTheFilesystem(*mds) && !mds->writer_recovery.sizes().closed();
+  if (relied_on) co_return false;
   LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), end, (*inode)->size);
   transaction.Dirty(*inode);
   (*inode)->size = end;
@@ -123,14 +134,6 @@ Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) 
     StatusOr<bool> extended = co_await ExtendOnce(mds, ost, fid, object);
     if (!extended.ok() || *extended || attempt == kRaces) co_return extended;
   }
-}
-
-bool SomebodyHoldsTheFilesystem(const Mds& mds) {
-  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
-    SessionPtr holder = mds.sessions.Find(grant.session);
-    if (holder != nullptr && !holder->ended()) return true;
-  }
-  return false;
 }
 
 // Extends a file when no client relies on its size. A holder of the filesystem lease does, and gives it up
