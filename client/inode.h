@@ -160,8 +160,9 @@ struct Inode {
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
+  // Ends the lease of the directory, which is held, and returns it.
+  ScopePtr EndScope();
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
-  ScopePtr EndScope();  // of a lease that is held
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the content is in inline_bytes, not in objects.
   bool Inline() const { return pending.cut || attr.inline_data(); }

@@ -139,10 +139,7 @@ InodePtr InodeTable::Drop(Inode* inode) {
   InodePtr gone = *it;
   inodes_.erase(it);
   dropped_changed_ = std::max(dropped_changed_, gone->changed);
-  if (gone->scope != nullptr) {
-    gone->scope->End();
-    dropped_scopes_.push_back(gone->scope);
-  }
+  if (gone->scope != nullptr) dropped_scopes_.push_back(gone->EndScope());
   return gone;
 }
 

@@ -165,9 +165,7 @@ Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     std::vector<uint64_t>& leaving = inode->leaving;
     if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
     given_up_.insert(lease_id);
-    if (inode->scope != nullptr && inode->scope->lease == lease_id) {
-      scope = inode->EndScope();
-    }
+    if (inode->scope != nullptr && inode->scope->lease == lease_id) scope = inode->EndScope();
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = 0;
     leaving.push_back(lease_id);

@@ -281,11 +281,15 @@ class Core::OwnChange {
     core_.CoverSince(event, scope, *inode, attr);
   }
 
+  // How often this change has begun at the inode.
+  uint32_t Begun(const Inode& inode) const {
+    return static_cast<uint32_t>(std::count_if(inodes_.begin(), inodes_.end(),
+                                               [&](const InodePtr& one) { return one.get() == &inode; }));
+  }
+
   // With the mutex of the inode held: whether no other change of it was under way since this one began.
   bool IsAlone(const Inode& inode) const {
-    const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
-                                    [&](const InodePtr& one) { return one.get() == &inode; });
-    return inode.own_changes == static_cast<uint32_t>(mine) && inode.changed <= learning_.event;
+    return inode.own_changes == Begun(inode) && inode.changed <= learning_.event;
   }
 
   std::set<Fid> MetNoOther() const {
@@ -312,10 +316,8 @@ class Core::OwnChange {
 
   // Finds what the name means, unless another change of this client may be about to say otherwise.
   NameKnown Find(Inode& directory, const std::string& name) {
-    const auto mine = std::count_if(inodes_.begin(), inodes_.end(),
-                                    [&](const InodePtr& inode) { return inode.get() == &directory; });
     std::lock_guard lock(directory.mutex);
-    const bool others = directory.changing > static_cast<uint32_t>(mine);
+    const bool others = directory.changing > Begun(directory);
     return others || !core_.TrustsNames(directory) ? NameKnown{} : directory.names.Find(name);
   }
 

@@ -122,7 +122,7 @@ Task<StatusOr<bool>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId obje
   (*inode)->size = end;
   if (blocks.ok()) (*inode)->blocks = *blocks;
   TouchChanged(*inode, mds->env.clock.Wall());
-  if (!guard.Covers(transaction.ChangedDirectories())) co_return false;
+  if (!guard.Covers(transaction.ChangedDirectories())) co_return false;  // it was moved meanwhile
   CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
   co_return true;
 }

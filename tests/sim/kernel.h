@@ -39,7 +39,7 @@ class Kernel {
   // The file has been truncated or punched through this mount.
   Task<void> Changed(Fid fid);
 
-  // What this mount has done to names; `known` is what the filesystem has answered.
+  // This mount has changed names: the kernel takes over what the filesystem has answered (`known`).
   void Made(Fid parent, const std::string& name, const client::Known& known);
   void Removed(Fid parent, const std::string& name, Fid fid);
   // `changed`: whose attributes are others by it beside those of what is renamed.
