@@ -110,6 +110,7 @@ class Core final : public FileSystem {
   KernelPages PagesFor(const HandlePtr& handle) override;
   Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) override;
   bool MayHavePages(const HandlePtr& handle) override;
+  bool IsCurrent(const proto::Attr& attr) override;
   Seen Look() override;
 
  private:

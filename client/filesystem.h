@@ -236,6 +236,9 @@ class FileSystem {
   // whichever handle. From then on it is told (Invalidation) before another client's change of the file
   // returns. The kernel holds these pages locked until it has its answer, as long as the value lives.
   virtual Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) = 0;
+  // Whether these attributes, which were answered here with a time, are still those of the inode. An answer
+  // may be overtaken by that to a later change on its way to the kernel, which would keep the older one.
+  virtual bool IsCurrent(const proto::Attr& attr) = 0;
   // Whether there may be pages of the file: who writes past them has them dropped.
   virtual bool MayHavePages(const HandlePtr& handle) = 0;
   virtual Seen Look() = 0;

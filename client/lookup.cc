@@ -64,6 +64,13 @@ Known Core::MakeKnownLocked(Inode& inode) const {
   return known;
 }
 
+bool Core::IsCurrent(const proto::Attr& attr) {
+  InodePtr inode = inodes_->Find(FromProto(attr.fid()));
+  if (inode == nullptr) return false;
+  std::lock_guard lock(inode->mutex);
+  return inode->attr_known && inode->attr.change() == attr.change();
+}
+
 Known Core::Learn(const proto::Attr& attr) {
   if (!cached()) return {attr, Duration(0)};
   InodePtr inode = inodes_->Get(FromProto(attr.fid()));

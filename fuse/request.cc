@@ -46,7 +46,7 @@ bool Request::Attributes(const StatusOr<client::Known>& known) {
   if (!known.ok()) return Reply(fuse_reply_err, ToErrno(known.status()));
   struct stat attributes;
   FillStat(known->attr, &attributes);
-  return Reply(fuse_reply_attr, &attributes, Seconds(known->valid));
+  return Reply(fuse_reply_attr, &attributes, Seconds(AttributesValid(*session_, *known)));
 }
 
 void Request::Text(std::string_view text) { Reply(fuse_reply_buf, text.data(), text.size()); }
@@ -83,11 +83,16 @@ void FillStat(const proto::Attr& attr, struct stat* out) {
   out->st_ctim = {attr.ctime().seconds(), attr.ctime().nanos()};
 }
 
+Duration AttributesValid(Session& session, const client::Known& known) {
+  return session.filesystem().IsCurrent(known.attr) ? known.valid : Duration(0);
+}
+
 fuse_entry_param MakeEntry(Session& session, const client::Known& known) {
   fuse_entry_param entry{};
   const proto::Fid& fid = known.attr.fid();
   entry.ino = session.nodes().Refer({fid.sequence(), fid.object(), fid.version()});
-  entry.attr_timeout = entry.entry_timeout = Seconds(known.valid);
+  entry.entry_timeout = Seconds(known.valid);  // while a name is looked up the kernel lets nobody change it
+  entry.attr_timeout = Seconds(AttributesValid(session, known));
   FillStat(known.attr, &entry.attr);
   return entry;
 }

@@ -81,6 +81,9 @@ inline Fid FidOf(fuse_req_t raw, fuse_ino_t node) { return SessionOf(raw).nodes(
 // Kernel's forms of ours.
 void FillStat(const proto::Attr& attr, struct stat* out);
 double Seconds(Duration duration);
+// For how long the kernel may keep the attributes: not at all if a later change was answered since they were
+// looked up.
+Duration AttributesValid(Session& session, const client::Known& known);
 // Counts as a lookup of the kernel's.
 fuse_entry_param MakeEntry(Session& session, const client::Known& known);
 

@@ -84,6 +84,14 @@ TEST_F(NamesBehind, NothingIsWaitedFor) {
   EXPECT_GT(Behind(), 0u);
 }
 
+TEST_F(NamesBehind, AnAnswerIsNotCurrentAfterTheNextChange) {
+  const proto::Attr before = c().Stat(top_);
+  EXPECT_TRUE(c().fs().IsCurrent(before));
+  c().Mkdir("d", top_);
+  EXPECT_FALSE(c().fs().IsCurrent(before));
+  EXPECT_TRUE(c().fs().IsCurrent(c().Stat(top_)));
+}
+
 TEST_F(NamesBehind, ManyChangesAreFewRequests) {
   Settle();
   const int before = c().total();

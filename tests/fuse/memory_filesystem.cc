@@ -39,6 +39,11 @@ void MemoryFileSystem::SetValid(Duration valid) {
   valid_ = valid;
 }
 
+void MemoryFileSystem::SetOvertaken(bool overtaken) {
+  std::lock_guard lock(mutex_);
+  overtaken_ = overtaken;
+}
+
 NodePtr MemoryFileSystem::Find(const std::string& path) {
   std::lock_guard lock(mutex_);
   NodePtr node = root_;
@@ -282,6 +287,11 @@ Task<StatusOr<LockedPages>> MemoryFileSystem::HoldPages(HandlePtr handle, uint64
 bool MemoryFileSystem::MayHavePages(const HandlePtr& handle) {
   std::lock_guard lock(mutex_);
   return may_cache_ || paged_.contains(FromProto(MemoryHandle::Of(handle).node->attr.fid()));
+}
+
+bool MemoryFileSystem::IsCurrent(const proto::Attr&) {
+  std::lock_guard lock(mutex_);
+  return !overtaken_;
 }
 
 Seen MemoryFileSystem::Look() { return {}; }

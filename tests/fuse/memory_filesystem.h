@@ -40,6 +40,7 @@ class MemoryFileSystem : public FileSystem {
   // Knobs and views of the tests.
   void SetMayCache(bool may);  // the filesystem lease
   void SetValid(Duration valid);
+  void SetOvertaken(bool overtaken);  // answers are not current any more when the kernel is about to get them
   Invalidation& invalidation() { return invalidation_; }
   NodePtr Find(const std::string& path);
   Fid FidOf(const std::string& path);
@@ -104,6 +105,7 @@ class MemoryFileSystem : public FileSystem {
   KernelPages PagesFor(const HandlePtr& handle) override;
   Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) override;
   bool MayHavePages(const HandlePtr& handle) override;
+  bool IsCurrent(const proto::Attr& attr) override;
   Seen Look() override;
 
  private:
@@ -136,6 +138,7 @@ class MemoryFileSystem : public FileSystem {
   bool may_cache_ = true;
   std::set<Fid> paged_;  // held by HoldPages
   Duration valid_ = 1s;
+  bool overtaken_ = false;
   Invalidation invalidation_;
   uint64_t open_handles_ = 0, reads_ = 0, xattr_requests_ = 0;
   Caller last_caller_;

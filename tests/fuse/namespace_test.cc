@@ -196,5 +196,16 @@ TEST_F(NamespaceTest, AChangeElsewhereIsSeenAfterInvalidation) {
   EXPECT_EQ(found.st_size, 6);
 }
 
+TEST_F(NamespaceTest, AnswersThatAChangeHasOvertakenAreNotKept) {
+  filesystem_.SetValid(1h);
+  filesystem_.SetOvertaken(true);
+  WriteFile("file", "x");
+  struct stat found;
+  ASSERT_EQ(::stat(Path("file").c_str(), &found), 0);
+  filesystem_.Overwrite("file", "longer");
+  ASSERT_EQ(::stat(Path("file").c_str(), &found), 0);
+  EXPECT_EQ(found.st_size, 6);
+}
+
 }  // namespace
 }  // namespace nacre::fuse

@@ -277,6 +277,7 @@ void Scenario::PowerLoss() {
   if (failed()) return;
   Model::Losses losses;
   losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
+  losses.may_wait = [](const FileChange& change) { return !change.durable && change.lazy; };
   losses.early = true;
   if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
   Settle(losses);

@@ -252,7 +252,8 @@ void Kernel::Renamed(Fid from, const std::string& name, Fid to, const std::strin
 }
 
 void Kernel::Learn(const client::Known& known) {
-  attributes_[FromProto(known.attr.fid())] = {known.attr, clock_->Now() + known.valid};
+  const bool current = known.valid > Duration(0) && filesystem_->IsCurrent(known.attr);
+  attributes_[FromProto(known.attr.fid())] = {known.attr, clock_->Now() + (current ? known.valid : 0s)};
 }
 
 }  // namespace nacre::sim
