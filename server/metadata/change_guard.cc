@@ -95,7 +95,7 @@ Task<Status> ChangeGuard::CoverMissing() {
     if (mds_->options.plant_uncovered) continue;
     std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(directory, changer_, proto::LEASE_WRITE);
     if (!conflicts.empty())
-      mds_->leases.GrantNoneUntil(directory, mds_->env.clock.Now() + mds_->options.peace);
+      mds_->leases.GrantNoneUntil(directory, proto::LEASE_READ, mds_->env.clock.Now() + mds_->options.peace);
     held.insert(held.end(), conflicts.begin(), conflicts.end());
   }
   if (changer_ != 0 && mds_->Recovering() && mds_->sessions.Count() > 1) {

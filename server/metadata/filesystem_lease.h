@@ -1,6 +1,6 @@
-// The policy of leases today: a session that is the only one holds the whole filesystem, for writing; with
-// several sessions nobody holds anything but READ of files whose pages a kernel keeps (recall.h). Granting
-// more leases of single inodes will be another policy over the same LeaseTable. Thread-safe.
+// The lease of the whole filesystem: a session that is the only one holds it, for writing. With several
+// sessions there are leases of directories (directory_leases.h) and READ of files whose pages a kernel keeps
+// (recall.h), over the same LeaseTable. Thread-safe.
 #pragma once
 
 #include <memory>

@@ -50,21 +50,39 @@ LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto
 
 std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid& resource, Duration now) {
   std::lock_guard lock(mutex_);
-  if (!MayGrant(resource, now)) return std::nullopt;
-  auto held = by_session_.find(session);
-  if (held != by_session_.end() && held->second.size() >= kMostOfSession) return std::nullopt;
+  if (!MayGrant(resource, proto::LEASE_READ, now) || !HasRoom(session)) return std::nullopt;
+  for (const LeaseGrant& grant : HoldersLocked(resource)) {
+    if (grant.mode != proto::LEASE_WRITE) continue;
+    if (grant.session != session || grant.revoking) return std::nullopt;
+    return grant;
+  }
   return GrantLocked(session, resource, proto::LEASE_READ);
 }
 
-bool LeaseTable::MayGrant(const Fid& resource, Duration now) {
+std::optional<LeaseGrant> LeaseTable::TryGrantWrite(SessionId session, const Fid& resource, Duration now) {
+  std::lock_guard lock(mutex_);
+  if (!MayGrant(resource, proto::LEASE_WRITE, now) || !HasRoom(session)) return std::nullopt;
+  for (const LeaseGrant& grant : HoldersLocked(resource)) {
+    if (grant.session != session || grant.revoking) return std::nullopt;
+  }
+  return GrantLocked(session, resource, proto::LEASE_WRITE);
+}
+
+bool LeaseTable::HasRoom(SessionId session) const {
+  auto held = by_session_.find(session);
+  return held == by_session_.end() || held->second.size() < kMostOfSession;
+}
+
+bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now) {
   while (!quiet_.empty() && quiet_.front().first <= now) {
     auto it = blocked_.find(quiet_.front().second);
-    if (it != blocked_.end() && it->second.changes == 0 && it->second.until <= now) blocked_.erase(it);
+    if (it != blocked_.end() && !it->second.any(now)) blocked_.erase(it);
     quiet_.pop_front();
   }
   auto it = blocked_.find(resource);
   if (it == blocked_.end()) return true;
-  return it->second.until <= now && it->second.changes == 0;
+  const Duration until = mode == proto::LEASE_WRITE ? it->second.write_until : it->second.until;
+  return until <= now && it->second.changes == 0;
 }
 
 void LeaseTable::BeginChange(const Fid& resource) {
@@ -75,23 +93,28 @@ void LeaseTable::BeginChange(const Fid& resource) {
 void LeaseTable::EndChange(const Fid& resource) {
   std::lock_guard lock(mutex_);
   auto it = blocked_.find(resource);
-  if (--it->second.changes == 0 && it->second.until == Duration{0}) blocked_.erase(it);
+  if (--it->second.changes == 0 && it->second.write_until == Duration{0}) blocked_.erase(it);
 }
 
 // Times only rise, as the clock does.
-void LeaseTable::GrantNoneUntil(const Fid& resource, Duration time) {
+void LeaseTable::GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time) {
   std::lock_guard lock(mutex_);
-  blocked_[resource].until = time;
+  Blocked& blocked = blocked_[resource];
+  if (mode == proto::LEASE_READ) blocked.until = time;
+  blocked.write_until = time;
   quiet_.emplace_back(time, resource);
 }
 
 bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   const Fid resource = FromProto(lease.resource());
   std::lock_guard lock(mutex_);
+  bool held = false;
   for (const LeaseGrant& grant : HoldersLocked(resource)) {
-    if (grant.session == session && grant.id == lease.id()) return true;
+    if (grant.session == session && grant.id == lease.id()) held = true;
     if (grant.session != session && Conflict(grant.mode, lease.mode())) return false;
   }
+  if (held) grants_.at(lease.id()).grant.mode = lease.mode();
+  if (held) return true;
   if (grants_.contains(lease.id())) return false;
   by_resource_[resource].push_back(lease.id());
   by_session_[session].insert(lease.id());
@@ -188,7 +211,7 @@ void LeaseTable::EraseAll(SessionId session, Which which) {
 
 void LeaseTable::EndUnnamed(SessionId session, const std::set<uint64_t>& named) {
   EraseAll(session, [&](const LeaseGrant& grant) {
-    return grant.mode == proto::LEASE_READ && !named.contains(grant.id);
+    return grant.resource != kFilesystemFid && !named.contains(grant.id);
   });
 }
 
@@ -201,6 +224,20 @@ std::map<SessionId, uint64_t> LeaseTable::CountBySession() const {
   std::map<SessionId, uint64_t> counts;
   for (const auto& [session, ids] : by_session_) counts[session] = ids.size();
   return counts;
+}
+
+std::vector<Fid> LeaseTable::WrittenBy(SessionId session) const {
+  std::vector<Fid> written;
+  std::lock_guard lock(mutex_);
+  auto held = by_session_.find(session);
+  if (held == by_session_.end()) return written;
+  for (uint64_t id : held->second) {
+    const LeaseGrant& grant = grants_.at(id).grant;
+    if (grant.mode == proto::LEASE_WRITE && grant.resource != kFilesystemFid)
+      written.push_back(grant.resource);
+  }
+  std::sort(written.begin(), written.end());  // the same in every run of a simulation
+  return written;
 }
 
 }  // namespace nacre::mds

@@ -41,12 +41,17 @@ class LeaseTable {
   // READ for this session as well. Nothing: a change of the resource is under way, or was not long ago
   // (GrantNoneUntil); or the session has as many as one may have.
   std::optional<LeaseGrant> TryGrantRead(SessionId session, const Fid& resource, Duration now);
-  // From here to as many calls of EndChange TryGrantRead grants nothing on it.
+  // WRITE, in place of READ that the session may hold. Nothing: as above; or another session holds any, or
+  // this one is about to give its own back.
+  std::optional<LeaseGrant> TryGrantWrite(SessionId session, const Fid& resource, Duration now);
+  // From here to as many calls of EndChange neither of them grants anything on it.
   void BeginChange(const Fid& resource);
   void EndChange(const Fid& resource);
-  void GrantNoneUntil(const Fid& resource, Duration time);
+  // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone.
+  void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time);
 
-  // Enters a lease that a client says it held before a restart. False: another session's grant conflicts.
+  // Enters a lease that a client says it held before a restart, or takes over its mode: the reply with a
+  // higher one was lost. False: another session's grant conflicts.
   bool Restore(SessionId session, const proto::Lease& lease);
 
   // Grants of other sessions that conflict with `mode`: two conflict unless both are READ.
@@ -60,24 +65,28 @@ class LeaseTable {
 
   // keep NONE: the grant ends. Nothing happens for a foreign or unknown id.
   void Release(SessionId session, uint64_t id, proto::LeaseMode keep);
-  // Grants of READ that the session does not name as its own end: the replies with them were lost.
+  // Grants of inodes that the session does not name as its own end: the replies with them were lost.
   void EndUnnamed(SessionId session, const std::set<uint64_t>& named);
   void DropSession(SessionId session);
   std::map<SessionId, uint64_t> CountBySession() const;
+  std::vector<Fid> WrittenBy(SessionId session) const;  // the inodes of which it holds WRITE
 
  private:
   struct Slot {
     LeaseGrant grant;
     std::vector<OneShot<Unit>> waiters;
   };
-  // Says why TryGrantRead refuses a resource, and until when.
+  // Says why TryGrantRead and TryGrantWrite refuse a resource, and until when.
   struct Blocked {
     uint32_t changes = 0;  // under way
     Duration until{0};
+    Duration write_until{0};  // WRITE; no earlier
+    bool any(Duration now) const { return changes > 0 || write_until > now; }
   };
   std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
+  bool HasRoom(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  bool MayGrant(const Fid& resource, Duration now);
+  bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now);
 
   mutable std::mutex mutex_;
   uint64_t next_id_;

@@ -12,6 +12,7 @@
 #include "server/kv/losses.h"
 #include "server/metadata/administer.h"
 #include "server/metadata/background.h"
+#include "server/metadata/directory_leases.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/eviction.h"
 #include "server/metadata/mds.h"
@@ -83,6 +84,10 @@ Op MakeOp(const MdsPtr& mds, const Sender& sender, const proto::MetadataRequest&
   return op;
 }
 
+bool MayBeUntold(const Op& op, const Status& status) {
+  return ToErrno(status) == ENOENT && mds::NamesUntold(*op.mds, op.session->id, op.request);
+}
+
 // Carries the mutation out with everything that it changes covered (change_guard.h). Its time is that at
 // which it has been: others may have written to the file while this one waited.
 Task<mds::Reply> Guarded(Op& op) {
@@ -90,12 +95,22 @@ Task<mds::Reply> Guarded(Op& op) {
   op.guard = &guard;
   std::vector<Fid> changed = mds::DirectoriesChangedBy(*op.mds, op.request);
   CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(changed)));
-  for (;;) {
+  for (bool waited = false;;) {
     op.now = op.request.has_time() ? FromProto(op.request.time()) : op.mds->env.clock.Wall();
     mds::Reply reply = co_await mds::Dispatch(op);
-    if (!guard.lacks()) co_return reply;
-    CO_RETURN_IF_ERROR(co_await guard.CoverMissing());
+    if (guard.lacks()) {
+      CO_RETURN_IF_ERROR(co_await guard.CoverMissing());
+    } else if (!waited && MayBeUntold(op, reply.status())) {
+      CO_RETURN_IF_ERROR(co_await mds::AwaitMakers(op.mds, op.session->id, op.request));
+      waited = true;
+    } else {
+      co_return reply;
+    }
   }
+}
+
+void AddLeases(const std::vector<mds::LeaseGrant>& leases, proto::MetadataReply* reply) {
+  for (const mds::LeaseGrant& lease : leases) *reply->add_directory_leases() = lease.ToProto();
 }
 
 // Does a mutation unless it was done before.
@@ -108,13 +123,17 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
     auto begun = session->BeginMutation(request.sequence(), request.low_water());
     if (begun.answer.has_value() && !mds->options.plant_repeat_twice) {
       NoteHandles(op, *begun.answer);
+      AddLeases(mds::GrantForChanging(*mds, session, request, *begun.answer), &*begun.answer);
       co_return *std::move(begun.answer);
     }
     if (!begun.wait.has_value()) break;
     co_await begun.wait->Wait();
   }
+  const std::optional<mds::LeaseGrant> born = mds::GrantBorn(*mds, session, request);
   proto::MetadataReply reply = ToReply(*mds, co_await Guarded(op));
+  if (born && reply.status().error() != 0) mds::EndBorn(*mds, *born);
   session->EndMutation(request.sequence(), reply);
+  AddLeases(mds::GrantForChanging(*mds, session, request, reply), &reply);
   co_return reply;
 }
 
@@ -161,10 +180,21 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::Metadat
 
 Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
   if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
+  const SessionId reader = sender.session->id;
+  if (mds::NeedsWriters(*mds, reader, request)) {
+    Status told = co_await mds::AwaitWriters(mds, reader, request);
+    if (!told.ok()) co_return ToReply(*mds, told);
+  }
   Op op = MakeOp(mds, sender, request);
-  std::vector<mds::LeaseGrant> leases = mds::GrantDirectories(*mds, sender.session->id, request);
-  proto::MetadataReply reply = ToReply(*mds, co_await mds::Dispatch(op));
-  for (const mds::LeaseGrant& lease : leases) *reply.add_directory_leases() = lease.ToProto();
+  std::vector<mds::LeaseGrant> leases = mds::GrantForReading(*mds, reader, request);
+  mds::Reply result = co_await mds::Dispatch(op);
+  if (MayBeUntold(op, result.status())) {
+    Status told = co_await mds::AwaitMakers(mds, reader, request);
+    if (!told.ok()) co_return ToReply(*mds, told);
+    result = co_await mds::Dispatch(op);
+  }
+  proto::MetadataReply reply = ToReply(*mds, std::move(result));
+  AddLeases(leases, &reply);
   co_return reply;
 }
 

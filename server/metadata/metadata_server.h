@@ -47,6 +47,7 @@ struct MetadataOptions {
   bool plant_repeat_twice = false;   // a repeated mutation is carried out again
   bool plant_no_recall = false;      // a change of data is answered while others still have pages of it
   bool plant_uncovered = false;      // a change does not wait for the leases of directories that cover it
+  bool plant_overlooked = false;     // a request reads what another session has changed and not told
   bool plant_unlocked = false;       // an operation does not wait for others that change the same inodes
   bool plant_no_reserve = false;     // the server's own records take nothing of a full MDT's reserve
   bool plant_keep_intent = false;    // the intent of a move-out stays when it is done

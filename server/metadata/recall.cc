@@ -1,6 +1,5 @@
 #include "server/metadata/recall.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -105,20 +104,6 @@ Fid ChangedFile(const proto::MetadataRequest& request, const proto::MetadataRepl
   }
 }
 
-std::vector<Fid> DirectoriesWanted(Mds& mds, const proto::MetadataRequest& request) {
-  std::vector<Fid> wanted;
-  if (request.has_lookup() && request.lookup().want_lease()) {
-    wanted.push_back(FromProto(request.lookup().parent()));
-    auto entry = mds.tables->FindEntry(wanted[0], request.lookup().name());
-    if (entry.ok() && entry->type == DT_DIR) wanted.push_back(entry->fid);
-  } else if (request.has_getattr() && request.getattr().want_lease()) {
-    wanted.push_back(FromProto(request.getattr().fid()));
-  } else if (request.has_readdir() && request.readdir().want_lease()) {
-    wanted.push_back(FromProto(request.readdir().fid()));
-  }
-  return wanted;
-}
-
 bool NobodyWaits(const proto::MetadataRequest& request) {
   return (request.has_update_size() && request.update_size().writeback()) ||
          (request.has_write_inline() && request.write_inline().writeback());
@@ -132,12 +117,12 @@ Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
 
 }  // namespace
 
-Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources) {
+Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources, proto::LeaseMode mode) {
   std::optional<Session::Wait> wait;
   if (SessionPtr session = mds->sessions.Find(keeper)) wait.emplace(std::move(session));
   std::vector<LeaseGrant> grants;
   for (const Fid& resource : resources) {
-    std::vector<LeaseGrant> conflicts = mds->leases.Conflicts(resource, keeper, proto::LEASE_WRITE);
+    std::vector<LeaseGrant> conflicts = mds->leases.Conflicts(resource, keeper, mode);
     grants.insert(grants.end(), conflicts.begin(), conflicts.end());
   }
   for (const LeaseGrant& grant : grants) {
@@ -176,18 +161,6 @@ Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience) {
   co_return co_await watch.Within(patience);
 }
 
-std::vector<LeaseGrant> GrantDirectories(Mds& mds, SessionId session, const proto::MetadataRequest& request) {
-  std::vector<LeaseGrant> grants;
-  if (!mds.options.leases || mds.Recovering()) return grants;
-  for (const Fid& directory : DirectoriesWanted(mds, request)) {
-    auto inode = mds.tables->GetInode(directory);
-    if (!inode.ok() || !S_ISDIR((*inode)->mode)) continue;
-    auto grant = mds.leases.TryGrantRead(session, directory, mds.env.clock.Now());
-    if (grant) grants.push_back(*std::move(grant));
-  }
-  return grants;
-}
-
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid) {
   ASSIGN_OR_RETURN(InodePtr inode, mds.tables->GetInode(fid));
   if (!S_ISREG(inode->mode)) {
@@ -196,9 +169,9 @@ StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid) {
   return mds.leases.Grant(session, fid, proto::LEASE_READ).ToProto();
 }
 
-void RestoreRead(Mds& mds, const SessionPtr& session, const proto::Lease& lease) {
+void RestoreLease(Mds& mds, const SessionPtr& session, const proto::Lease& lease) {
   const Fid fid = FromProto(lease.resource());
-  bool good = lease.mode() == proto::LEASE_READ && mds.leases.Restore(session->id, lease);
+  bool good = lease.mode() != proto::LEASE_NONE && mds.leases.Restore(session->id, lease);
   for (const LeaseGrant& grant : mds.leases.HoldersOf(fid)) {
     if (grant.id == lease.id() && grant.revoking) good = false;  // what said so may be lost with the stream
   }

@@ -1,7 +1,6 @@
 // Revokes leases that conflict with a request, and evicts holders that do not release them in time
-// (revocation_deadline.h). READ leases of directories and of files are granted here: a client whose kernel
-// keeps pages of a file is told before another session's change of its data is answered
-// (proto/metadata.proto, Lease). Thread-safe.
+// (revocation_deadline.h). READ leases of files are granted here: a client whose kernel keeps pages of a file
+// is told before another session's change of its data is answered (proto/metadata.proto, Lease). Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"
@@ -20,16 +19,15 @@ Task<Status> Recall(MdsPtr mds, LeaseGrant grant);
 // Asks, and waits for so long. Whether the lease is released; nobody is evicted.
 Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience);
 
-// As Recall for every lease on these resources that another session than `keeper` holds, side by side.
-Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources);
+// As Recall for every lease on these resources that another session than `keeper` holds and that conflicts
+// with `mode`, side by side.
+Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
+                       proto::LeaseMode mode = proto::LEASE_WRITE);
 
-// READ of the directories for which a request asks (`want_lease`), as far as they are granted now. To be
-// called before the request is carried out, so that what it answers is covered.
-std::vector<LeaseGrant> GrantDirectories(Mds& mds, SessionId session, const proto::MetadataRequest& request);
 // EINVAL for what is no regular file.
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid);
-// A client that comes back says that it held this READ lease.
-void RestoreRead(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
+// A client that comes back says that it held this lease of an inode.
+void RestoreLease(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
 
 // Whether the request has changed data of a file that another session may have READ of.
 bool NeedsRecall(const Mds& mds, SessionId changer, const proto::MetadataRequest& request,

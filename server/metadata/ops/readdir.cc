@@ -1,6 +1,9 @@
+#include <dirent.h>
+
 #include <cerrno>
 
 #include "rpc/convert.h"
+#include "server/metadata/directory_leases.h"
 #include "server/metadata/ops/ops.h"
 
 namespace nacre::mds {
@@ -9,14 +12,16 @@ namespace {
 constexpr uint32_t kMaxEntries = 4096;  // in one reply
 constexpr uint32_t kDefaultEntries = 1024;
 
-// Adds an entry, with its attributes if they are wanted. What was unlinked meanwhile is left out.
-Status AddEntry(Mds& mds, Entry entry, bool plus, proto::ReaddirReply* out) {
+// Adds an entry, with its attributes if they are wanted and known here: those of a directory of which another
+// session holds WRITE may not be. What was unlinked meanwhile is left out.
+Status AddEntry(const Op& op, Entry entry, bool plus, proto::ReaddirReply* out) {
+  Mds& mds = *op.mds;
   proto::DirEntry* e = out->add_entries();
   e->set_name(std::move(entry.name));
   *e->mutable_fid() = nacre::ToProto(entry.fid);
   e->set_type(entry.type);
   e->set_cookie(entry.cookie);
-  if (!plus) return OkStatus();
+  if (!plus || (entry.type == DT_DIR && HasWriter(mds, op.session->id, entry.fid))) return OkStatus();
   auto inode = mds.tables->GetInode(entry.fid);
   if (inode.ok())
     *e->mutable_attr() = ToProto(**inode);
@@ -41,7 +46,7 @@ Task<Reply> Readdir(const Op& op, const proto::Readdir& request) {
     out->set_end(entries.size() < limit);
     for (Entry& entry : entries) {
       cookie = entry.cookie;
-      CO_RETURN_IF_ERROR(AddEntry(mds, std::move(entry), request.plus(), out));
+      CO_RETURN_IF_ERROR(AddEntry(op, std::move(entry), request.plus(), out));
     }
   } while (out->entries().empty() && !out->end());
   co_return reply;

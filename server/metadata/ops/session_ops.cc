@@ -164,7 +164,7 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
     if (FromProto(lease.resource()) == kFilesystemFid) {
       mds.filesystem_lease.Restore(mds, op.session, lease);
     } else {
-      RestoreRead(mds, op.session, lease);
+      RestoreLease(mds, op.session, lease);
     }
   }
   if (!request.last()) co_return reply;

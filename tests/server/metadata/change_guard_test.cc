@@ -2,7 +2,7 @@
 #include "server/metadata/change_guard.h"
 
 #include "server/metadata/lease_table.h"
-#include "tests/server/metadata/harness.h"
+#include "tests/server/metadata/lease_clients.h"
 
 namespace nacre::mds {
 namespace {
@@ -20,21 +20,6 @@ class ChangeGuardTest : public testing::Test {
     harness_.RunFor(1s);
   }
 
-  static MetadataOptions WithLeases() {
-    MetadataOptions options;
-    options.leases = true;
-    return options;
-  }
-
-  // A second client comes only when the first has given the filesystem's lease back.
-  static TestClient Beside(Harness& harness, TestClient& first) {
-    proto::MetadataRequest request;
-    *request.mutable_acquire_lease()->mutable_resource() = ToProto(kFilesystemFid);
-    request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
-    Release(first, first.Call(std::move(request)).lease().lease().id());
-    return TestClient(harness);
-  }
-
   // The lease of this directory that a lookup brings; 0: none.
   static uint64_t LookUp(TestClient& client, Fid parent, const std::string& name, Fid of) {
     proto::MetadataRequest request;
@@ -46,12 +31,6 @@ class ChangeGuardTest : public testing::Test {
       if (FromProto(lease.resource()) == of) return lease.id();
     }
     return 0;
-  }
-
-  static void Release(TestClient& client, uint64_t id) {
-    proto::MetadataRequest request;
-    request.mutable_release_lease()->set_id(id);
-    EXPECT_THAT(client.Call(std::move(request)), IsOk());
   }
 
   // The mutation is not answered before the reader has been asked for this lease and has released it.
@@ -156,7 +135,7 @@ TEST(LeaseTable, NothingIsGrantedWhileAChangeIsUnderWay) {
   EXPECT_FALSE(table.TryGrantRead(1, directory, 1s));
   table.EndChange(directory);
   EXPECT_TRUE(table.TryGrantRead(1, directory, 1s));
-  table.GrantNoneUntil(directory, 3s);
+  table.GrantNoneUntil(directory, proto::LEASE_READ, 3s);
   EXPECT_FALSE(table.TryGrantRead(2, directory, 2s));
   EXPECT_TRUE(table.TryGrantRead(2, directory, 3s));
 }

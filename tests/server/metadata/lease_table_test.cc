@@ -29,6 +29,50 @@ TEST(LeaseTable, ReadIsSharedAndWriteIsNot) {
   EXPECT_EQ(table.CountBySession()[1], 1u) << "changed, not another one";
 }
 
+TEST(LeaseTable, WriteIsForWhoIsAlone) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  const auto read = table.TryGrantRead(1, kFile, now);
+  ASSERT_TRUE(read);
+  EXPECT_FALSE(table.TryGrantWrite(2, kFile, now));
+  const auto write = table.TryGrantWrite(1, kFile, now);
+  ASSERT_TRUE(write);
+  EXPECT_EQ(write->id, read->id) << "the same lease, now for writing";
+  EXPECT_FALSE(table.TryGrantRead(2, kFile, now));
+  EXPECT_EQ(table.TryGrantRead(1, kFile, now)->mode, proto::LEASE_WRITE) << "no less than it has";
+  table.BeginRevoke(write->id);
+  EXPECT_FALSE(table.TryGrantWrite(1, kFile, now)) << "until it is given back";
+  EXPECT_FALSE(table.TryGrantRead(1, kFile, now));
+  table.Release(1, write->id, proto::LEASE_NONE);
+  table.GrantNoneUntil(kFile, proto::LEASE_WRITE, now * 2);
+  EXPECT_FALSE(table.TryGrantWrite(2, kFile, now));
+  EXPECT_TRUE(table.TryGrantRead(2, kFile, now));
+  EXPECT_TRUE(table.TryGrantWrite(2, kFile, now * 2));
+  EXPECT_EQ(table.WrittenBy(2), std::vector<Fid>{kFile});
+  EXPECT_TRUE(table.WrittenBy(1).empty());
+}
+
+TEST(LeaseTable, WhatIsNotNamedEnds) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  const uint64_t named = table.TryGrantWrite(1, kFile, now)->id;
+  ASSERT_TRUE(table.TryGrantWrite(1, kOther, now));
+  table.Grant(1, kFilesystemFid, proto::LEASE_WRITE);
+  table.EndUnnamed(1, {named});
+  EXPECT_EQ(table.WrittenBy(1), std::vector<Fid>{kFile});
+  EXPECT_EQ(table.HoldersOf(kFilesystemFid).size(), 1u);
+}
+
+// The reply with the higher mode was lost: the client knows best what it relies on.
+TEST(LeaseTable, TheModeIsAsItsHolderSays) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  const uint64_t id = table.TryGrantWrite(1, kFile, now)->id;
+  EXPECT_TRUE(table.Restore(1, Claim(id, kFile, proto::LEASE_READ)));
+  EXPECT_TRUE(table.TryGrantRead(2, kFile, now));
+  EXPECT_FALSE(table.Restore(1, Claim(id, kFile, proto::LEASE_WRITE))) << "another reads by now";
+}
+
 TEST(LeaseTable, OneThatIsBeingRevokedIsNotGrantedAgain) {
   LeaseTable table(100);
   const uint64_t first = table.Grant(1, kFile, proto::LEASE_READ).id;

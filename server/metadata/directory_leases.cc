@@ -1,0 +1,247 @@
+#include "server/metadata/directory_leases.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "rpc/convert.h"
+#include "rpc/mutation.h"
+#include "server/metadata/recall.h"
+
+namespace nacre::mds {
+namespace {
+
+// The directory that the name means, if it does mean one.
+Fid DirectoryNamed(Mds& mds, const Fid& parent, const std::string& name) {
+  auto entry = mds.tables->FindEntry(parent, name);
+  return entry.ok() && entry->type == DT_DIR ? entry->fid : Fid{};
+}
+
+// Whose lease covers the inode; none if there is no such inode.
+Fid CoveringOf(Mds& mds, const proto::Fid& fid) {
+  auto inode = mds.tables->GetInode(FromProto(fid));
+  return inode.ok() ? CoveringDirectory(**inode) : Fid{};
+}
+
+std::vector<Fid> DirectoriesWanted(Mds& mds, const proto::MetadataRequest& request) {
+  std::vector<Fid> wanted;
+  if (request.has_lookup() && request.lookup().want_lease()) {
+    wanted.push_back(FromProto(request.lookup().parent()));
+    wanted.push_back(DirectoryNamed(mds, wanted[0], request.lookup().name()));
+  } else if (request.has_getattr() && request.getattr().want_lease()) {
+    wanted.push_back(FromProto(request.getattr().fid()));
+  } else if (request.has_readdir() && request.readdir().want_lease()) {
+    wanted.push_back(FromProto(request.readdir().fid()));
+  }
+  std::erase(wanted, Fid{});
+  return wanted;
+}
+
+// Those that cover what the request reads. A listing leaves out what others hold of the directories in it
+// (ops/readdir.cc).
+std::vector<Fid> DirectoriesRead(Mds& mds, const proto::MetadataRequest& request) {
+  std::vector<Fid> read;
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kLookup: {
+      const proto::Lookup& lookup = request.lookup();
+      read.push_back(FromProto(lookup.parent()));
+      if (lookup.name() == "..") {
+        auto inode = mds.tables->GetInode(read[0]);
+        if (inode.ok()) read.push_back((*inode)->parent);
+      } else {
+        read.push_back(DirectoryNamed(mds, read[0], lookup.name()));
+      }
+      break;
+    }
+    case proto::MetadataRequest::kReaddir:
+      read.push_back(FromProto(request.readdir().fid()));
+      break;
+    case proto::MetadataRequest::kGetattr:
+      read.push_back(CoveringOf(mds, request.getattr().fid()));
+      break;
+    case proto::MetadataRequest::kOpen:
+      read.push_back(CoveringOf(mds, request.open().fid()));
+      break;
+    case proto::MetadataRequest::kReadlink:
+      read.push_back(CoveringOf(mds, request.readlink().fid()));
+      break;
+    case proto::MetadataRequest::kGetXattr:
+      read.push_back(CoveringOf(mds, request.get_xattr().fid()));
+      break;
+    case proto::MetadataRequest::kListXattr:
+      read.push_back(CoveringOf(mds, request.list_xattr().fid()));
+      break;
+    case proto::MetadataRequest::kGetLayout:
+      read.push_back(CoveringOf(mds, request.get_layout().fid()));
+      break;
+    case proto::MetadataRequest::kAcquireLease:
+      read.push_back(CoveringOf(mds, request.acquire_lease().resource()));
+      break;
+    default:
+      break;
+  }
+  std::erase(read, Fid{});
+  return read;
+}
+
+// The inodes that the request names by their FIDs.
+std::vector<Fid> InodesNamed(Mds& mds, const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kLookup:
+      return {FromProto(request.lookup().parent())};
+    case proto::MetadataRequest::kReaddir:
+      return {FromProto(request.readdir().fid())};
+    case proto::MetadataRequest::kGetattr:
+      return {FromProto(request.getattr().fid())};
+    case proto::MetadataRequest::kOpen:
+      return {FromProto(request.open().fid())};
+    case proto::MetadataRequest::kReadlink:
+      return {FromProto(request.readlink().fid())};
+    case proto::MetadataRequest::kGetXattr:
+      return {FromProto(request.get_xattr().fid())};
+    case proto::MetadataRequest::kListXattr:
+      return {FromProto(request.list_xattr().fid())};
+    case proto::MetadataRequest::kGetLayout:
+      return {FromProto(request.get_layout().fid())};
+    case proto::MetadataRequest::kAcquireLease:
+      return {FromProto(request.acquire_lease().resource())};
+    default:
+      break;
+  }
+  std::vector<Fid> named = DirectoriesChangedBy(mds, request);
+  if (Fid fid = ChangedInode(request)) named.push_back(fid);
+  return named;
+}
+
+// The session to which the FID was given to make something; 0: none, or not one that may have yet to tell of
+// it.
+SessionId MakerOf(Mds& mds, const Fid& fid) {
+  const SessionId maker = SessionOfSequence(fid.sequence);
+  return maker != 0 && !mds.tables->GetInode(fid).ok() && mds.sessions.Find(maker) != nullptr ? maker : 0;
+}
+
+// The directories whose entries the mutation has changed, and the one that it has made.
+std::vector<Fid> DirectoriesChanged(const proto::MetadataRequest& request,
+                                    const proto::MetadataReply& reply) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kMknod:
+      if (S_ISDIR(request.mknod().mode()))
+        return {FromProto(request.mknod().parent()), FromProto(reply.entry().attr().fid())};
+      return {FromProto(request.mknod().parent())};
+    case proto::MetadataRequest::kCreate:
+      return {FromProto(request.create().parent())};
+    case proto::MetadataRequest::kUnlink:
+      return {FromProto(request.unlink().parent())};
+    case proto::MetadataRequest::kRename:
+      return {FromProto(request.rename().parent()), FromProto(request.rename().new_parent())};
+    case proto::MetadataRequest::kLink:
+      return {FromProto(request.link().parent())};
+    default:
+      return {};
+  }
+}
+
+// Whether the session may be told wrong things while sessions are waited for that may hold leases.
+bool MayMissWriters(const Mds& mds) { return mds.Recovering() && mds.sessions.Count() > 1; }
+
+bool AnyWriter(const Mds& mds, SessionId reader, const std::vector<Fid>& directories) {
+  return std::any_of(directories.begin(), directories.end(),
+                     [&](const Fid& directory) { return HasWriter(mds, reader, directory); });
+}
+
+}  // namespace
+
+bool HasWriter(const Mds& mds, SessionId reader, const Fid& directory) {
+  return !mds.leases.Conflicts(directory, reader, proto::LEASE_READ).empty();
+}
+
+std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto::MetadataRequest& request) {
+  std::vector<LeaseGrant> grants;
+  if (!mds.options.leases || mds.Recovering()) return grants;
+  for (const Fid& directory : DirectoriesWanted(mds, request)) {
+    auto inode = mds.tables->GetInode(directory);
+    if (!inode.ok() || !S_ISDIR((*inode)->mode)) continue;
+    auto grant = mds.leases.TryGrantRead(session, directory, mds.env.clock.Now());
+    if (grant) grants.push_back(*std::move(grant));
+  }
+  return grants;
+}
+
+std::optional<LeaseGrant> GrantBorn(Mds& mds, const SessionPtr& session,
+                                    const proto::MetadataRequest& request) {
+  const proto::Mknod& mknod = request.mknod();
+  if (!request.want_lease() || !S_ISDIR(mknod.mode()) || !mknod.has_fid()) return std::nullopt;
+  const Fid fid = FromProto(mknod.fid());
+  if (!mds.options.leases || mds.Recovering() || SessionOfSequence(fid.sequence) != session->id)
+    return std::nullopt;
+  return mds.leases.TryGrantWrite(session->id, fid, mds.env.clock.Now());
+}
+
+void EndBorn(Mds& mds, const LeaseGrant& grant) {
+  mds.leases.Release(grant.session, grant.id, proto::LEASE_NONE);
+}
+
+std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
+                                         const proto::MetadataRequest& request,
+                                         const proto::MetadataReply& reply) {
+  std::vector<LeaseGrant> grants;
+  const bool failed = reply.status().error() != 0;
+  if (!request.want_lease() || failed || !mds.options.leases || mds.Recovering()) return grants;
+  for (const Fid& directory : DirectoriesChanged(request, reply)) {
+    auto grant = mds.leases.TryGrantWrite(session->id, directory, mds.env.clock.Now());
+    if (grant) grants.push_back(*std::move(grant));
+  }
+  if (!session->ended()) return grants;
+  mds.leases.DropSession(session->id);  // its end has dropped the others already
+  return {};
+}
+
+bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& request) {
+  if (mds.options.plant_overlooked) return false;
+  const std::vector<Fid> read = DirectoriesRead(mds, request);
+  return !read.empty() && (MayMissWriters(mds) || AnyWriter(mds, reader, read));
+}
+
+// What is read may lie in other directories when the first have been waited for.
+Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataRequest& request) {
+  if (MayMissWriters(*mds)) {
+    std::optional<Session::Wait> wait;
+    if (SessionPtr session = mds->sessions.Find(reader)) wait.emplace(std::move(session));
+    co_await mds->sessions.recovery().Wait();
+  }
+  for (;;) {
+    std::vector<Fid> read = DirectoriesRead(*mds, request);
+    if (!AnyWriter(*mds, reader, read)) co_return OkStatus();
+    for (const Fid& directory : read) {
+      if (HasWriter(*mds, reader, directory)) {
+        mds->leases.GrantNoneUntil(directory, proto::LEASE_WRITE, mds->env.clock.Now() + mds->options.peace);
+      }
+    }
+    CO_RETURN_IF_ERROR(co_await RecallAll(mds, reader, std::move(read), proto::LEASE_READ));
+  }
+}
+
+bool NamesUntold(Mds& mds, SessionId asker, const proto::MetadataRequest& request) {
+  const std::vector<Fid> named = InodesNamed(mds, request);
+  return std::any_of(named.begin(), named.end(), [&](const Fid& fid) {
+    const SessionId maker = MakerOf(mds, fid);
+    return maker != 0 && maker != asker;
+  });
+}
+
+// Where it has been made is not known: all that the session holds WRITE of.
+Task<Status> AwaitMakers(MdsPtr mds, SessionId asker, const proto::MetadataRequest& request) {
+  co_await mds->sessions.recovery().Wait();
+  for (const Fid& fid : InodesNamed(*mds, request)) {
+    const SessionId maker = MakerOf(*mds, fid);
+    if (maker == 0 || maker == asker) continue;
+    std::vector<Fid> written = mds->leases.WrittenBy(maker);
+    CO_RETURN_IF_ERROR(co_await RecallAll(mds, asker, std::move(written), proto::LEASE_READ));
+  }
+  co_return OkStatus();
+}
+
+}  // namespace nacre::mds

@@ -1,0 +1,48 @@
+// Who gets leases of directories (proto/metadata.proto, Lease), and who waits for their holders.
+//
+// READ goes to everybody who looks at a directory, WRITE to whoever changes it and is alone there. A request
+// that reads what another session holds WRITE of waits until that is given back, and so does one that changes
+// what others hold anything of (change_guard.h). After a change that had to wait the directory is left
+// without leases for a while (MetadataOptions::peace), after a look without WRITE: where several work, a
+// request to the MDS costs each of them less than a revocation. Thread-safe.
+#pragma once
+
+#include <optional>
+
+#include "server/metadata/mds.h"
+
+namespace nacre::mds {
+
+// READ of the directories for which a request that changes nothing asks (`want_lease`), as far as they are
+// granted now. To be called before the request is carried out, so that what it answers is covered.
+std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto::MetadataRequest& request);
+
+// WRITE of the directory that a mutation is about to make, if it asks for that and says by which FID: from
+// before anybody can find it, so that nobody changes it in between. EndBorn: it was not made.
+std::optional<LeaseGrant> GrantBorn(Mds& mds, const SessionPtr& session,
+                                    const proto::MetadataRequest& request);
+void EndBorn(Mds& mds, const LeaseGrant& grant);
+
+// WRITE of the directories that a mutation has changed, and of the one that it has made, if it asks for that
+// and nobody else has them. After it was carried out, or found to have been before.
+std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
+                                         const proto::MetadataRequest& request,
+                                         const proto::MetadataReply& reply);
+
+// Whether another session holds WRITE of the directory.
+bool HasWriter(const Mds& mds, SessionId reader, const Fid& directory);
+
+// Whether a request that changes nothing reads what another session may have changed without having told it.
+bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& request);
+// Then, before it is carried out: returns when nothing of that is untold, in bounded time
+// (revocation_deadline.h). `request` must outlive the task. Fails only when the server is stopping.
+Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataRequest& request);
+
+// For a request that was answered with ENOENT: whether it names an inode that another session may have made
+// and not told. Whoever asks by a FID need not have looked its name up (open_by_handle_at).
+bool NamesUntold(Mds& mds, SessionId asker, const proto::MetadataRequest& request);
+// Then, before it is carried out once more: returns when these sessions have told everything. As
+// AwaitWriters.
+Task<Status> AwaitMakers(MdsPtr mds, SessionId asker, const proto::MetadataRequest& request);
+
+}  // namespace nacre::mds
