@@ -2,8 +2,8 @@
 // one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc, write.cc, …).
 //
 // Two ways of working (docs/architecture.md, Leases). With the filesystem lease (`cached`): everything known
-// is true, changes may be held back. Without: what READ leases of directories cover is true (scope.h), and
-// everything else goes to the servers, each change among it. Each operation passes the
+// is true, changes may be held back. Without: what leases of directories cover is true, changes of that are
+// answered early under WRITE (scope.h), and everything else goes to the servers. Each operation passes the
 // gate and stays in one way, and in one epoch of the session, until it leaves; the gate is closed for the
 // change from one way to the other (lease.cc) and from one epoch to the next (eviction.cc). Thread-safe.
 #pragma once
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "client/behind_change.h"
 #include "client/data_cache.h"
 #include "client/durability.h"
 #include "client/filesystem.h"
@@ -143,19 +144,21 @@ class Core final : public FileSystem {
   Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
-  Task<void> GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  Task<void> ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present);
+  Task<void> GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id);
+  Task<void> AwaitTold(const Scope& scope);
+  Task<void> ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present);
   Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
   void Background(Task<void> task);
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
 
-  // --- READ leases of directories (scopes.cc) ---
+  // --- leases of directories (scopes.cc) ---
   class OwnChange;
   // With the mutex of the inode held: whether its attributes, or the directory's names, are true.
   bool Trusts(const Inode& inode) const;
   bool TrustsNames(const Inode& directory) const;
+  bool MayChangeEarly(const Inode& inode) const;
   bool WantsScopes() const;
   Learning BeginLearning();
   void EndLearning();
@@ -165,12 +168,13 @@ class Core final : public FileSystem {
   ScopePtr ScopeCovering(const Learning& learning, const proto::Attr& learned);
   void CoverSince(uint64_t event, ScopePtr scope, Inode& inode, const proto::Attr& learned);
   Task<void> MakeKernelForget(OwnChange* change);
+  Task<Status> SettleDirectory(InodePtr directory);
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
   bool IsUntold(const Inode& inode) const;
   std::vector<InodePtr> UntoldFiles();
   static void NameOpens(Inode& inode, proto::OpenFile* open);
   Task<void> TellOpens(uint64_t epoch, std::vector<InodePtr> files);
-  Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease);
+  Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope);
   void EndScopes();
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);
@@ -180,6 +184,7 @@ class Core final : public FileSystem {
   Task<void> CancelWait(HandlePtr handle, uint64_t wait_id);
 
   // --- the kernel's pages (pages.cc) ---
+  KernelPages PagesUnderScope(FileHandle& handle);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end);
@@ -213,33 +218,22 @@ class Core final : public FileSystem {
     Core& core_;
     const std::vector<InodePtr> inodes_;
   };
-  struct BehindChange {
-    InodePtr inode;       // what was made, removed or changed
-    uint64_t number = 0;  // attr.change after it
-    InodePtr directory;   // null: no entry changes
-    std::string name;
-    InodePtr new_directory;  // rename
-    std::string new_name;
-    InodePtr replaced;
-  };
   // Null, false: the outcome is not certain, ask the MDS.
+  // `opened`, if not null: a handle of what is made, a file, by the flags that it has.
   InodePtr TryMakeBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
-                         proto::MetadataRequest request);
+                         proto::MetadataRequest request, HandlePtr* opened = nullptr, int flags = 0);
   bool TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
                        proto::MetadataRequest request);
-  struct BehindRename {
-    InodePtr from, to;  // directories
-    std::string name, new_name;
-    InodePtr source, target;  // target null: the new name is free
-  };
   std::optional<BehindRename> FindRename(const InodePtr& from, const InodePtr& to,
                                          const proto::Rename& rename);
-  static bool MayRename(const Caller& caller, const BehindRename& rename);
-  static bool ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open);
+  bool MayRename(const Caller& caller, const BehindRename& rename);
+  void MoveCover(const BehindRename& rename);
+  bool ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open);
   bool TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
                        proto::MetadataRequest request);
   // One link less; whether nobody needs the inode any more. Its mutex is held.
   static bool DropLink(Inode& inode, const proto::Time& now, bool* keep_open);
+  void ForgetRemoved(Inode& directory, const Fid& fid);
   void DistrustName(Inode& directory, const std::string& name);
   bool TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
                         proto::MetadataRequest request);
@@ -266,6 +260,10 @@ class Core final : public FileSystem {
   bool MayAnswerEarly() const { return names_behind_ && LeasesGood(); }
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
   void RetireIfGone(Inode& inode);
+  void NameBorn(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
+  HandlePtr OpenMade(const Caller& caller, const InodePtr& made, int flags);
+  bool MayChangeEntry(const Inode& directory, const Caller& caller) const;
+  NameKnown FindEarly(const Inode& directory, const std::string& name) const;
   void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   void Distrust(const BehindChange& change, const Status& why);
 
@@ -281,6 +279,7 @@ class Core final : public FileSystem {
   Known LearnListed(const Learning* learning, const proto::Attr& attr, uint64_t began, bool* kept);
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
+  NameKnown FindKnown(const Inode& directory, const std::string& name) const;
   Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
   // Under the lease: afterwards it is known what the name means, unless it cannot be found out. Null:
   // nothing, or that.
@@ -356,6 +355,11 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
                                    uint64_t skip, uint64_t size, Pending* sent);
+  bool TryWriteEarly(const HandlePtr& handle, std::optional<uint64_t> offset, Pieces pieces, size_t size);
+  bool TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request);
+  void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
+  static ScopePtr WriteScopeOf(Inode& inode);
+  static void NoteAlone(Inode& inode, const ScopePtr& writer);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size);
   Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
@@ -459,14 +463,18 @@ class Core final : public FileSystem {
   std::mutex behind_mutex_;     // orders changes that are answered early; taken before all others
   Fid own_fid_;                 // the last one given; of sequence 0: there are none
   uint64_t own_fid_epoch_ = 0;  // in which they were given out
+  // The directories in which the MDS is changing what names mean that are not known here.
+  std::multiset<Fid> changing_unknown_;
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
+  std::atomic<uint64_t> early_writes_{0};    // how many there were of files' bytes (tell.cc)
 
   std::mutex mutex_;            // guards what follows
   uint64_t lease_id_ = 0;       // 0: none
   uint64_t lease_epoch_ = 0;    // in which it was granted
   uint64_t revoked_lease_ = 0;  // the last filesystem lease that was asked back
   Invalidation invalidation_;
-  absl::flat_hash_set<uint64_t> given_up_;  // READ leases that are not held any more, and may come once more
+  absl::flat_hash_set<uint64_t>
+      given_up_;  // leases of inodes that are not held any more, and may come once more
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
   ErrorSequence mount_errors_;
   std::vector<InodePtr> dirty_;   // first come first

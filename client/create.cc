@@ -33,18 +33,20 @@ InodePtr Core::KnownFile(Inode& directory, const std::string& name) {
 Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::string name, uint32_t mode,
                                      int flags) {
   NACRE_ENTER(pass);
-  InodePtr directory;
+  InodePtr directory = inodes_->Get(parent);
   NameLock lock;
-  if (cached()) {
-    directory = inodes_->Get(parent);
-    CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
+  if (MayAnswerEarly()) {
+    CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
     proto::MetadataRequest mknod = MknodRequest(parent, name, S_IFREG | (mode & 07777), 0);
-    if (InodePtr made = TryMakeBehind(caller, directory, name, std::move(mknod))) {
-      Created created;
+    Created created;
+    if (InodePtr made = TryMakeBehind(caller, directory, name, std::move(mknod), &created.handle, flags)) {
       created.known = MakeKnown(*made);
-      created.handle = MakeHandle(caller, made, flags, false);
       co_return created;
     }
+  }
+  if (!cached()) {
+    directory = nullptr;
+  } else {
     lock = co_await NameLock::Take(directory, name);
     if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC) {
       // The MDS must not empty a file of which this client holds something back: an open does it, in its
@@ -95,14 +97,14 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
 
 Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::string name,
                                      proto::MetadataRequest request) {
+  InodePtr directory = inodes_->Get(parent);
+  if (request.has_mknod() && MayAnswerEarly()) {
+    CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
+    if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return MakeKnown(*made);
+  }
   if (!cached()) {
     CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
     co_return Known{reply.entry().attr(), Duration(0)};
-  }
-  InodePtr directory = inodes_->Get(parent);
-  if (request.has_mknod()) {
-    CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-    if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return MakeKnown(*made);
   }
   NameLock lock = co_await NameLock::Take(directory, name);
   InodePtr linked = request.has_link() ? inodes_->Get(FromProto(request.link().fid())) : nullptr;

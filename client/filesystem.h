@@ -49,12 +49,13 @@ struct Options {
   // At the unmount: how long it is tried to write back what is held back, while a server is away.
   Duration unmount_patience = std::chrono::seconds(30);
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
-  bool plant_no_expiry = false;     // what is cached is used for as long as the MDS does not object
-  bool plant_rename_first = false;  // a file takes another's place before its bytes are with the servers
-  bool plant_untold = false;        // a lease goes back with handles under it that the MDS was not told of
-  bool plant_hasty = false;         // a lease goes back before the kernel has forgotten what it was promised
-  bool plant_late_grant = false;    // a lease is taken over whose revocation came before it
-  bool caching = true;              // false: ask for no leases, cache nothing
+  bool plant_no_expiry = false;      // what is cached is used for as long as the MDS does not object
+  bool plant_rename_first = false;   // a file takes another's place before its bytes are with the servers
+  bool plant_untold = false;         // a lease goes back with handles under it that the MDS was not told of
+  bool plant_hasty = false;          // a lease goes back before the kernel has forgotten what it was promised
+  bool plant_early_release = false;  // a lease goes back before the MDS has done what was answered under it
+  bool plant_late_grant = false;     // a lease is taken over whose revocation came before it
+  bool caching = true;               // false: ask for no leases, cache nothing
   bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there
   bool verify = true;              // check arriving data against its checksums
   std::string transport = "auto";  // how Environment::transport was chosen; told to libnacre by nacre.place
@@ -153,6 +154,7 @@ struct Seen {  // for nacre status and bench
   // Changes on their way to the MDS are counted in their order: the newest one whose caller has been answered
   // already, and the newest one that the MDS has done.
   uint64_t early_answered = 0;
+  uint64_t early_writes = 0;  // writes of files' bytes that were answered before the MDS had them
   uint64_t early_done = 0;
   uint64_t epoch = 0;  // of the session: rises with each eviction
 };

@@ -76,11 +76,21 @@ std::optional<FileContent> Inode::Content() const {
   return content;
 }
 
+void Inode::CountChange() {
+  const bool current = content_change == attr.change();
+  attr.set_change(attr.change() + 1);
+  if (current) content_change = attr.change();
+}
+
 ScopePtr Inode::EndScope() {
   ended = std::move(scope);
   scope.reset();
   ended->End();
   return ended;
+}
+
+void Inode::NoteLeaving(const Scope& ending) {
+  if (ending.lease() != 0) leaving.push_back({ending.lease(), ending.writes()});
 }
 
 void Inode::Forget() {
@@ -107,9 +117,11 @@ void Inode::Reset() {
   locks.clear();
   pages.some = false;
   pages.lease = 0;
+  pages.under.reset();
   ++pages.recalls;
   if (scope != nullptr) EndScope();
   opened_under.reset();
+  alone_under.reset();
   leaving.clear();
   Forget();
 }

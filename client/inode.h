@@ -118,18 +118,26 @@ struct Inode {
   struct Pages {
     bool some = false;                         // there may be some, and a handle through which they are used
     uint64_t since = 0;                        // Core::leases_taken_ when they were last good from end to end
+    ScopePtr under;                            // the lease of the directory by which the last were opened
     uint64_t lease = 0;                        // READ, to be relied on; 0: none
     uint64_t recalls = 0;                      // rises when one begins to leave
     std::multimap<uint64_t, uint64_t> locked;  // begin and end of what the kernel waits for (HoldPages)
   } pages;
 
-  std::vector<uint64_t> leaving;  // READ leases of it that are being given back
+  // Leases of it that are being given back.
+  struct Leaving {
+    uint64_t lease = 0;
+    bool writes = false;
+  };
+  std::vector<Leaving> leaving;
 
-  // READ leases of directories (scope.h).
+  // Leases of directories (scope.h).
   ScopePtr covered;          // under which the attributes were learned; null: under none
   uint32_t own_changes = 0;  // of the inode, asked for by this client and not answered yet
   uint64_t changed = 0;      // Core::events_ when the last of these ended
-  ScopePtr opened_under;     // handles that the MDS does not know: what makes sure that it is told in time
+  std::vector<OneShot<Unit>> own_change_waiters;  // for the end of these
+  ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
+  ScopePtr alone_under;   // as long as this is good, no other client has pages of the file
 
   // Directories.
   ScopePtr scope;  // the lease that is held of it; null: none
@@ -162,6 +170,8 @@ struct Inode {
   }
   // Ends the lease of the directory, which is held, and returns it.
   ScopePtr EndScope();
+  // The lease goes back from now on; one that the MDS has not named has nothing to go back yet.
+  void NoteLeaving(const Scope& ending);
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the content is in inline_bytes, not in objects.
@@ -172,6 +182,9 @@ struct Inode {
   // true.
   bool Apply(const proto::Attr& newer);
   void ApplyLayout(const proto::Layout& proto_layout);
+  // A change of the attributes is counted as the MDS counts it. What is known of the content is as true as
+  // before.
+  void CountChange();
   // Attributes, entries and clean content may be out of date: others may have changed them. What is held back
   // stays, and what it takes to send it.
   void Forget();

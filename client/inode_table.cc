@@ -151,7 +151,7 @@ std::vector<ScopePtr> InodeTable::TakeDroppedScopes() {
 ScopePtr InodeTable::KeepScope(uint64_t lease) {
   std::lock_guard lock(mutex_);
   auto it = std::find_if(dropped_scopes_.begin(), dropped_scopes_.end(),
-                         [lease](const ScopePtr& scope) { return scope->lease == lease; });
+                         [lease](const ScopePtr& scope) { return scope->lease() == lease; });
   if (it == dropped_scopes_.end()) return nullptr;
   ScopePtr scope = std::move(*it);
   dropped_scopes_.erase(it);
@@ -192,6 +192,13 @@ void InodeTable::Forget() {
 NameKnown FindName(Inode& directory, const std::string& name) {
   std::lock_guard lock(directory.mutex);
   return directory.names.Find(name);
+}
+
+NameKnown FindAmongAll(const Inode& directory, const std::string& name) {
+  const NameKnown known = directory.names.Find(name);
+  const bool all = directory.names.present() == directory.attr.size();
+  return known.answer == NameKnown::Answer::kUnknown && all ? NameKnown{NameKnown::Answer::kAbsent, {}}
+                                                            : known;
 }
 
 FillToken BeginFill(Inode& directory) {

@@ -83,6 +83,9 @@ class InodeTable {
 };
 
 NameKnown FindName(Inode& directory, const std::string& name);
+// With the mutex of a directory held whose attributes and names are true, and of the same moment. Where as
+// many names are known as it has entries there are no others.
+NameKnown FindAmongAll(const Inode& directory, const std::string& name);
 
 // A remote answer about names may be kept if nothing was changed here since the request was sent, and the
 // names that are kept are of the same lease.

@@ -18,10 +18,10 @@ constexpr Duration kFlushPatience = 5s;
 
 constexpr int kEntriesOfReclaim = 4000;  // some hundred KiB
 
-void AddReadLease(const Inode& inode, uint64_t id, proto::Reclaim* held) {
+void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held) {
   proto::Lease* lease = held->add_leases();
   *lease->mutable_resource() = ToProto(inode.fid);
-  lease->set_mode(proto::LEASE_READ);
+  lease->set_mode(writes ? proto::LEASE_WRITE : proto::LEASE_READ);
   lease->set_id(id);
 }
 
@@ -38,7 +38,7 @@ void Core::OnPush(proto::Push push) {
     revoked_lease_ = push.revoke().id();
   }
   Background(resource == kFilesystemFid ? GiveLeaseUp(push.revoke().id())
-                                        : GiveReadUp(epoch, resource, push.revoke().id()));
+                                        : GiveInodeUp(epoch, resource, push.revoke().id()));
 }
 
 // Noted at once, so that a revocation that comes right behind finds it. One that has overtaken the grant has
@@ -151,10 +151,10 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
-// A READ lease of a file or a directory. Reads that come from now on ask for a new lease; those before hold
+// A lease of a file or a directory. Reads that come from now on ask for a new lease; those before hold
 // their pages locked, and the kernel waits for them before it forgets. Names and attributes it forgets by
 // itself, after the time that it was promised (scope.h).
-Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
+Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   ReturnDroppedScopes();  // it may be among them
   Learning present = BeginLearning();
   InodePtr inode = inodes_->Get(fid);
@@ -162,19 +162,22 @@ Task<void> Core::GiveReadUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   {
     std::lock_guard lock(mutex_);
     std::lock_guard inode_lock(inode->mutex);
-    std::vector<uint64_t>& leaving = inode->leaving;
-    if (std::find(leaving.begin(), leaving.end(), lease_id) != leaving.end()) co_return;  // asked again
+    if (std::any_of(inode->leaving.begin(), inode->leaving.end(),
+                    [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; }))
+      co_return;  // asked again
     given_up_.insert(lease_id);
-    if (inode->scope != nullptr && inode->scope->lease == lease_id) scope = inode->EndScope();
+    // The answer that names it may be on its way still.
+    if (inode->scope != nullptr && inode->scope->lease() == 0) inode->scope->Name(lease_id);
+    if (inode->scope != nullptr && inode->scope->lease() == lease_id) scope = inode->EndScope();
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = 0;
-    leaving.push_back(lease_id);
+    inode->leaving.push_back({lease_id, scope != nullptr && scope->writes()});
   }
   if (scope == nullptr) {
     std::vector<Fid> fids(1, fid);
     co_await InvalidateKernel(std::move(fids));
   }
-  co_await ReturnRead(epoch, inode, lease_id, scope, std::move(present));
+  co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present));
 }
 
 // Until the kernel has forgotten what it was promised for so long.
@@ -183,13 +186,29 @@ Task<void> Core::AwaitForgotten(Duration promised) {
   if (left > 0ns) co_await environment_.clock.Sleep(left);
 }
 
-// A lease of a directory (`scope`, which has ended), or of what is not known any more: handles may depend on
-// it, and what the kernel keeps. `present`: from before it was noted as given up; until the release is
+// Returns when the MDS has done what was answered early under the lease, which has ended. Whoever has found
+// it good before has its change in the queue when he lets behind_mutex_ go.
+Task<void> Core::AwaitTold(const Scope& scope) {
+  if (!scope.writes() || options_.plant_early_release) co_return;
+  { std::lock_guard order(behind_mutex_); }
+  co_await queue_->Drain();
+}
+
+// A lease of a directory (`scope`, which has ended), or of what is not known any more: changes and handles
+// may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it with the answer to the
+// directory's making, which is awaited. `present`: from before it was noted as given up; until the release is
 // answered the lease may come once more.
-Task<void> Core::ReturnRead(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
-                            Learning present) {
+Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
+                             Learning present) {
+  if (scope != nullptr) co_await AwaitTold(*scope);
+  if (scope != nullptr) {
+    std::vector<Fid> paged = scope->TakePaged();
+    co_await InvalidateKernel(std::move(paged));
+  }
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
-  co_await TellOpensUnder(epoch, lease_id);
+  if (scope != nullptr && lease_id == 0) lease_id = scope->lease();
+  co_await TellOpensUnder(epoch, lease_id, scope);
+  if (lease_id == 0) co_return;
   co_await ReturnPages(epoch, std::move(inode), lease_id, std::move(present));
 }
 
@@ -199,7 +218,7 @@ Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
   co_await ReleaseLease(epoch, lease_id);
   if (inode == nullptr) co_return;
   std::lock_guard lock(inode->mutex);
-  std::erase(inode->leaving, lease_id);
+  std::erase_if(inode->leaving, [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; });
 }
 
 // Lists what this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a
@@ -220,7 +239,11 @@ std::vector<proto::Reclaim> Core::Held() {
   if (epoch_ == session_->epoch()) inodes = inodes_->All();
   for (const InodePtr& inode : inodes) {
     std::lock_guard lock(inode->mutex);
-    if (IsUntold(*inode) && !inode->opened_under->good()) inode->told = inode->opens;  // nobody else tells it
+    if (IsUntold(*inode)) {
+      // Nobody else tells it. Under WRITE the MDS may have yet to make the file: ReturnLease tells it then.
+      const Scope& under = *inode->opened_under;
+      if (!under.good() && !under.writes()) inode->told = inode->opens;
+    }
     uint32_t count = inode->told + inode->closing;
     if (inode->kept_open) count = std::max(count, 1u);
     if (count > 0) {
@@ -231,9 +254,10 @@ std::vector<proto::Reclaim> Core::Held() {
       open->set_write(inode->write_opens > 0);
     }
     for (const proto::LockRange& lock_range : inode->locks) *part()->add_locks() = lock_range;
-    if (inode->pages.lease != 0) AddReadLease(*inode, inode->pages.lease, &leases);
-    if (inode->scope != nullptr) AddReadLease(*inode, inode->scope->lease, &leases);
-    for (uint64_t lease : inode->leaving) AddReadLease(*inode, lease, &leases);
+    if (inode->pages.lease != 0) AddLease(*inode, inode->pages.lease, false, &leases);
+    const ScopePtr& scope = inode->scope;
+    if (scope != nullptr && scope->lease() != 0) AddLease(*inode, scope->lease(), scope->writes(), &leases);
+    for (const Inode::Leaving& one : inode->leaving) AddLease(*inode, one.lease, one.writes, &leases);
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));
   std::lock_guard lock(mutex_);

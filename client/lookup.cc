@@ -16,16 +16,6 @@ bool MaySearch(const Inode& directory, const Caller& caller) {
   return S_ISDIR(directory.attr.mode()) && MayAccess(directory.attr, caller, kMayExecute);
 }
 
-// With the mutex of a directory held whose attributes and names are true, and of the same moment (as they are
-// under a READ lease: what this client changes itself is not trusted meanwhile). Where as many names are
-// known as it has entries there are no others.
-NameKnown FindAmongAll(const Inode& directory, const std::string& name) {
-  const NameKnown known = directory.names.Find(name);
-  const bool all = directory.names.present() == directory.attr.size();
-  return known.answer == NameKnown::Answer::kUnknown && all ? NameKnown{NameKnown::Answer::kAbsent, {}}
-                                                            : known;
-}
-
 }  // namespace
 
 // How long the kernel may trust what it is told now. Not beyond the end of the leases by the clock.
@@ -137,8 +127,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   {
     std::lock_guard lock(directory->mutex);
     const bool known_names = Trusts(*directory) && TrustsNames(*directory);
-    if (known_names && MaySearch(*directory, caller))
-      known = cached() ? directory->names.Find(name) : FindAmongAll(*directory, name);
+    if (known_names && MaySearch(*directory, caller)) known = FindKnown(*directory, name);
     if (cached() || known.answer != NameKnown::Answer::kUnknown) valid = PromiseOfNames(*directory);
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
@@ -153,6 +142,12 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   if (known.answer == NameKnown::Answer::kAbsent)
     co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
   co_return co_await LookUpAtMds(caller, directory, name);
+}
+
+// With the mutex of a directory held whose names are true.
+NameKnown Core::FindKnown(const Inode& directory, const std::string& name) const {
+  const bool one_moment = !cached() && directory.changing == 0;
+  return one_moment ? FindAmongAll(directory, name) : directory.names.Find(name);
 }
 
 Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory, std::string name) {

@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
+constexpr size_t kEnough = kMostWaiting / 4;
+constexpr Duration kGather = std::chrono::milliseconds(1);
 
 // The reply to the batch's mutation `index`, or why there is none.
 StatusOr<proto::MetadataReply> ReplyTo(const StatusOr<proto::MetadataReply>& batch, int index) {
@@ -26,9 +28,12 @@ StatusOr<proto::MetadataReply> ReplyTo(const StatusOr<proto::MetadataReply>& bat
 
 }  // namespace
 
-MetadataQueue::MetadataQueue(std::shared_ptr<Session> session, std::function<void(Task<void>)> background,
-                             std::function<void(bool)> allowed)
-    : session_(std::move(session)), background_(std::move(background)), allowed_(std::move(allowed)) {}
+MetadataQueue::MetadataQueue(std::shared_ptr<Session> session, Clock& clock,
+                             std::function<void(Task<void>)> background, std::function<void(bool)> allowed)
+    : session_(std::move(session)),
+      clock_(clock),
+      background_(std::move(background)),
+      allowed_(std::move(allowed)) {}
 
 void MetadataQueue::Push(uint64_t epoch, proto::MetadataRequest mutation, Done done) {
   Item item;
@@ -37,13 +42,15 @@ void MetadataQueue::Push(uint64_t epoch, proto::MetadataRequest mutation, Done d
   item.bytes = mutation.ByteSizeLong();
   item.mutation = std::move(mutation);
   item.done = std::move(done);
+  bool sending = false;
   {
     std::lock_guard lock(mutex_);
     ++pushed_;
     waiting_bytes_ += item.bytes;
     waiting_.push_back(std::move(item));
-    if (std::exchange(sending_, true)) return;
+    sending = std::exchange(sending_, true);
   }
+  if (sending) return HurryIfNeeded();
   background_(Send());
 }
 
@@ -76,6 +83,7 @@ Task<void> MetadataQueue::Drain() {
     waiter.until = pushed_;
     drains_.push_back(waiter);
   }
+  HurryIfNeeded();
   co_await waiter.reached.Wait();
 }
 
@@ -91,8 +99,38 @@ uint64_t MetadataQueue::answered() {
 
 // --- sending ---
 
+// mutex_ is held.
+bool MetadataQueue::HurriesLocked() const {
+  return !drains_.empty() || waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4;
+}
+
+void MetadataQueue::HurryIfNeeded() {
+  std::optional<OneShot<Unit>> gathering;
+  {
+    std::lock_guard lock(mutex_);
+    if (HurriesLocked()) gathering = gathering_;
+  }
+  if (gathering) gathering->Set({});
+}
+
+// A batch costs the client and the MDS as much as some ten changes: fewer and larger ones leave more of both.
+Task<void> MetadataQueue::Gather() {
+  OneShot<Unit> over;
+  {
+    std::lock_guard lock(mutex_);
+    if (waiting_.empty() || HurriesLocked()) co_return;
+    gathering_ = over;
+  }
+  const Executor executor = co_await CurrentExecutor();
+  const std::unique_ptr<TimerHandle> timer = clock_.After(executor, kGather, [over] { over.Set({}); });
+  co_await over.Wait();
+  std::lock_guard lock(mutex_);
+  gathering_.reset();
+}
+
 Task<void> MetadataQueue::Send() {
-  for (;;) {
+  for (bool first = true;; first = false) {
+    if (!first) co_await Gather();
     std::vector<Item> items = TakeBatch();
     if (items.empty()) co_return;
     proto::MetadataRequest batch;

@@ -1,6 +1,7 @@
 // Mutations whose callers have been answered already, on their way to the MDS
-// (docs/decisions/0022-metadata-write-behind.md). They go out at once and in the order of Push; while one
-// batch is under way the next one gathers.
+// (docs/decisions/0022-metadata-write-behind.md). They go out in the order of Push: the first at once; while
+// a batch is under way, and for a millisecond after it, the next one gathers. That millisecond is not waited
+// for if somebody waits (Drain), or if there is enough.
 //
 // Thread-safe. The outcome of each mutation is told to its `done`, in order, outside of all locks: the MDS's
 // reply, or why there is none (EIO: the session of its epoch has ended). Must outlive what it has given to
@@ -11,9 +12,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "client/session.h"
+#include "common/clock.h"
 #include "common/status.h"
 #include "common/task.h"
 #include "proto/metadata.pb.h"
@@ -25,7 +28,7 @@ class MetadataQueue {
   using Done = absl::AnyInvocable<void(const StatusOr<proto::MetadataReply>&)>;
 
   // `background` runs a task; `allowed` hears what the MDS says about going on (BatchReply.names_behind).
-  MetadataQueue(std::shared_ptr<Session> session, std::function<void(Task<void>)> background,
+  MetadataQueue(std::shared_ptr<Session> session, Clock& clock, std::function<void(Task<void>)> background,
                 std::function<void(bool)> allowed);
 
   // Numbers the mutation in the session of this epoch and appends it.
@@ -55,12 +58,16 @@ class MetadataQueue {
   };
 
   bool HasRoomLocked() const;  // mutex_ is held
+  bool HurriesLocked() const;
   Task<void> Send();
+  Task<void> Gather();
+  void HurryIfNeeded();
   std::vector<Item> TakeBatch();
   void Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply);
   void Count(size_t answered);
 
   const std::shared_ptr<Session> session_;
+  Clock& clock_;
   const std::function<void(Task<void>)> background_;
   const std::function<void(bool)> allowed_;
 
@@ -68,6 +75,7 @@ class MetadataQueue {
   std::deque<Item> waiting_;
   size_t waiting_bytes_ = 0;
   bool sending_ = false;
+  std::optional<OneShot<Unit>> gathering_;  // ends it
   uint64_t pushed_ = 0;
   uint64_t answered_ = 0;
   std::vector<Waiter> drains_;

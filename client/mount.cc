@@ -35,6 +35,7 @@ Core::Core(Environment environment, Options options)
     : environment_(std::move(environment)), options_(std::move(options)) {}
 
 Core::~Core() {
+  queue_.reset();  // what waits there holds on to things in here (BehindChange::learning)
   std::lock_guard lock(mutex_);
   write_behind_timer_.reset();
   run_out_timer_.reset();
@@ -74,7 +75,7 @@ Task<Status> Core::Start() {
                                        environment_.metadata, options_.retry, options_.name,
                                        options_.replaces, std::move(hooks));
   queue_ = std::make_unique<MetadataQueue>(
-      session_, [this](Task<void> task) { Background(std::move(task)); },
+      session_, environment_.clock, [this](Task<void> task) { Background(std::move(task)); },
       [this](bool allowed) { names_behind_ = allowed; });
   durability_ = std::make_unique<Durability>(
       *targets_, *io_, *queue_, *session_,
@@ -202,6 +203,7 @@ Seen Core::Look() {
   seen.connected = session_->connected();
   seen.early_answered = early_answered_;
   seen.early_done = queue_->answered();
+  seen.early_writes = early_writes_;
   seen.epoch = session_->epoch();
   return seen;
 }

@@ -37,12 +37,13 @@ HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool
 }
 
 // An open that the MDS need not hear of: what is known here is true, the access is allowed, and no removal is
-// under way. Under READ of the directory only one that changes nothing; before the lease goes, or this client
-// takes the file out from under it, the MDS is told of the handle (TellOpens).
+// under way. Under a lease of the directory only one that empties nothing, and that writes only under WRITE;
+// before the lease goes, or this client takes the file out from under it, the MDS is told of the handle
+// (TellOpens).
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   const bool leased = cached();
-  const bool changes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
-  if (!leased && (changes || !WantsScopes())) return nullptr;
+  const bool writes = (flags & O_ACCMODE) != O_RDONLY;
+  if (!leased && ((flags & O_TRUNC) != 0 || !WantsScopes())) return nullptr;
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return nullptr;
   HandlePtr handle = NewHandle(caller, inode, flags);
@@ -50,7 +51,9 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   std::unique_lock order(mutex_, std::defer_lock);
   if (!leased) order.lock();
   std::lock_guard lock(inode->mutex);
-  if (!Trusts(*inode) || inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
+  if (!Trusts(*inode)) return nullptr;
+  if (!leased && writes && !inode->covered->writes()) return nullptr;
+  if (inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
   if (leased && S_ISREG(inode->attr.mode()) && (flags & O_TRUNC) == 0 && !inode->Content()) return nullptr;
   if (!MayOpen(*inode, caller, flags)) return nullptr;
   CountHandle(*handle, false);

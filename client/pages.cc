@@ -1,9 +1,11 @@
 // The kernel's pages: what it may keep of a file, and when it must forget. Under the filesystem lease
-// everything; without it what READ leases of single files cover.
+// everything; without it what leases of directories cover, as long as they are good, and READ leases of
+// single files.
 //
 // Nothing here passes the gate for long, or at all: the kernel holds pages locked while it asks for their
 // bytes, and an invalidation waits for those.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -18,10 +20,21 @@ KernelPages Core::PagesFor(const HandlePtr& handle) {
   if ((handle->flags & (O_DIRECT | O_APPEND)) != 0) return KernelPages::kNone;
   Inode& inode = *handle->inode;
   std::lock_guard lock(inode.mutex);
-  if (!cached()) return KernelPages::kNone;
+  if (!cached()) return PagesUnderScope(*handle);
   inode.pages.some = true;
   const uint64_t now = leases_taken_.load();
   return std::exchange(inode.pages.since, now) == now ? KernelPages::kKept : KernelPages::kNew;
+}
+
+// Of handles that only read: a write would take the file's cover away for as long as it is under way, and
+// each page that it fills would need a lease of its own meanwhile. The inode's mutex is held.
+KernelPages Core::PagesUnderScope(FileHandle& handle) {
+  Inode& inode = *handle.inode;
+  if (handle.writable() || !Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
+  if (!inode.covered->NotePages(inode.fid)) return KernelPages::kNone;
+  inode.pages.some = true;
+  return std::exchange(inode.pages.under, inode.covered) == inode.covered ? KernelPages::kKept
+                                                                          : KernelPages::kNew;
 }
 
 Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, size_t size) {
@@ -35,6 +48,8 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
       if (cached() || inode.pages.lease != 0) co_return locked;
+      if (Trusts(inode) && inode.pages.under == inode.covered && inode.covered->NotePages(inode.fid))
+        co_return locked;
       recalls = inode.pages.recalls;
       held = times_held_;
     }
@@ -95,7 +110,7 @@ uint64_t Core::ForgetPages(Inode& inode) {
   uint64_t lease = std::exchange(inode.pages.lease, 0);
   if (lease == 0) return 0;
   ++inode.pages.recalls;
-  inode.leaving.push_back(lease);
+  inode.leaving.push_back({lease, false});
   return lease;
 }
 

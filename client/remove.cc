@@ -55,16 +55,15 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   *request.mutable_unlink()->mutable_parent() = ToProto(parent);
   request.mutable_unlink()->set_name(name);
   request.mutable_unlink()->set_directory(directory);
+  InodePtr holder = inodes_->Get(parent);
+  if (cached()) (void)co_await LearnName(caller, holder, name);
+  CO_RETURN_IF_ERROR(co_await SettleDirectory(holder));
+  if (TryRemoveBehind(caller, holder, name, request)) co_return OkStatus();
   if (!cached()) {
     auto reply = co_await Ask(caller, std::move(request));
     if (reply.ok()) DiscardIfGone(reply->attr().attr());
     co_return reply.status();
   }
-
-  InodePtr holder = inodes_->Get(parent);
-  (void)co_await LearnName(caller, holder, name);
-  CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-  if (TryRemoveBehind(caller, holder, name, request)) co_return OkStatus();
   NameLock lock = co_await NameLock::Take(holder, name);
   NameKnown known = FindName(*holder, name);
   InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr;
@@ -132,14 +131,19 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   *rename->mutable_new_parent() = ToProto(new_parent);
   rename->set_new_name(new_name);
   rename->set_flags(flags);
-  if (!cached() || (parent == new_parent && name == new_name)) {
+  InodePtr from = inodes_->Get(parent);
+  InodePtr to = inodes_->Get(new_parent);
+  const bool nothing = parent == new_parent && name == new_name;
+  if (!cached() && !nothing) {
+    CO_RETURN_IF_ERROR(co_await SettleDirectory(from));
+    if (to != from) CO_RETURN_IF_ERROR(co_await SettleDirectory(to));
+    if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
+  }
+  if (!cached() || nothing) {
     auto reply = co_await Ask(caller, std::move(request));
     if (reply.ok() && reply->entry().has_replaced()) DiscardIfGone(reply->entry().replaced());
     co_return reply.status();
   }
-
-  InodePtr from = inodes_->Get(parent);
-  InodePtr to = inodes_->Get(new_parent);
   BehindRename meant{from, to, name, new_name, nullptr, nullptr};
   meant.source = co_await LearnName(caller, from, name);
   meant.target = co_await LearnName(caller, to, new_name);

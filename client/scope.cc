@@ -33,4 +33,18 @@ void Scope::PromiseUntil(Duration time) {
   }
 }
 
+// Whoever ends it looks at paged_ afterwards.
+bool Scope::NotePages(const Fid& fid) {
+  std::lock_guard lock(mutex_);
+  paged_.insert(fid);
+  return good();
+}
+
+std::vector<Fid> Scope::TakePaged() {
+  std::lock_guard lock(mutex_);
+  std::vector<Fid> paged(paged_.begin(), paged_.end());
+  paged_.clear();
+  return paged;
+}
+
 }  // namespace nacre::client

@@ -1,8 +1,8 @@
-// READ leases of directories, as the client holds them (proto/metadata.proto, Lease; scopes.cc).
+// Leases of directories, as the client holds them (proto/metadata.proto, Lease; scopes.cc).
 //
-// A Scope is one such lease from its grant until it is given back. What is learned under it points to it
-// (Inode::covered) and is true as long as it is good: one word ends the trust in all of it, however much it
-// is. Thread-safe.
+// A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
+// points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
+// however much it is. Thread-safe.
 //
 // What an answer of the MDS says may be learned under a lease only if nothing has made it untrue on its way:
 //  - another client's change: the MDS has the lease revoked first. So the lease must have been held when the
@@ -17,6 +17,11 @@
 // announces changes of that file, and this client learns which file it was from the answer. So nothing that
 // the lease covers is trusted while such a change is under way (BeginMove).
 //
+// Under WRITE this client may answer changes of what is covered before the MDS has done them
+// (names_behind.cc). A directory that it makes so is its own from the beginning: its Scope is there before
+// the MDS has heard of the directory, and gets the name of its lease with the answer (Name). Until then the
+// lease of the directory around it keeps everybody else out.
+//
 // What is answered under a lease that has been held in quiet for a while the kernel may keep, too: for an
 // eighth of that time, and as long at most as Options::kernel_cache (Promise). Whoever ends the lease waits
 // until the last of these promises is over before the MDS hears of it. So a directory that many change is
@@ -27,6 +32,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "common/clock.h"
@@ -38,15 +45,21 @@ class Scope {
  public:
   // `since`: when it was taken over, as Core::events_ counts; `taken`: by the clock.
   Scope(Fid of, uint64_t lease_id, uint64_t event, Duration now)
-      : directory(of), lease(lease_id), since(event), taken(now) {}
+      : directory(of), since(event), taken(now), lease_(lease_id) {}
 
   const Fid directory;
-  const uint64_t lease;
   const uint64_t since;
   const Duration taken;
 
   bool good() const { return good_; }
   void End() { good_ = false; }
+
+  uint64_t lease() const { return lease_; }  // 0: the MDS has not said yet
+  void Name(uint64_t lease_id) { lease_ = lease_id; }
+
+  // Whether it is WRITE.
+  bool writes() const { return writes_; }
+  void AllowWrites() { writes_ = true; }
 
   // Whether what was learned of files under it is true.
   bool CoversFiles() const { return good() && moves_ == 0; }
@@ -62,10 +75,19 @@ class Scope {
   // When the kernel has forgotten the last of what was promised.
   Duration promised() const { return promised_.load(); }
 
+  // The kernel may have pages of this file as long as the lease is good. False: it has ended.
+  bool NotePages(const Fid& fid);
+  // Of which files it may, when it has ended.
+  std::vector<Fid> TakePaged();
+
  private:
+  std::atomic<uint64_t> lease_;
   std::atomic<bool> good_{true};
+  std::atomic<bool> writes_{false};
   std::atomic<uint32_t> moves_{0};  // under way
   std::atomic<Duration> promised_{Duration(0)};
+  std::mutex mutex_;
+  std::set<Fid> paged_;  // guarded by it
 };
 
 using ScopePtr = std::shared_ptr<Scope>;

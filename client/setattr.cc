@@ -58,7 +58,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     CO_RETURN_IF_ERROR(co_await SendAll(inode));
     meta = co_await inode->meta.Lock();
   }
-  if (cached()) {
+  if (MayAnswerEarly()) {
     CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
     if (TrySetattrBehind(caller, inode, set, request)) co_return MakeKnown(*inode);
   }

@@ -1,50 +1,16 @@
 // Write-behind tells the MDS of a file: inline bytes, sizes, times, and truncations that were held back.
-// Under the filesystem lease it takes its place among the changes that are answered early
+// Under a lease for writing it takes its place among the changes that are answered early
 // (names_behind.cc), so that the MDS comes to it after the file's creation and before a rename that follows.
 #include <sys/stat.h>
 
 #include <cerrno>
 
+#include "client/attribute_rules.h"
 #include "client/core.h"
 #include "client/permission.h"
 #include "common/log.h"
 
 namespace nacre::client {
-namespace {
-
-// As the MDS does (server/metadata/mds.cc, TouchWritten).
-void TouchWritten(const proto::Time& when, proto::Attr* attr) {
-  const WallTime time = FromProto(when), mtime = FromProto(attr->mtime()), ctime = FromProto(attr->ctime());
-  if (mtime > ctime || time > mtime) *attr->mutable_mtime() = when;
-  if (time > ctime) *attr->mutable_ctime() = when;
-}
-
-void KillSuid(proto::Attr* attr) {
-  const uint32_t setgid = (attr->mode() & S_IXGRP) != 0 ? S_ISGID : 0;
-  attr->set_mode(attr->mode() & ~(S_ISUID | setgid));
-}
-
-// The file after a WriteInline or UpdateSize with a time of its own.
-void ApplyTold(const proto::MetadataRequest& request, proto::Attr* attr) {
-  const bool is_inline = request.has_write_inline();
-  const proto::WriteInline& data = request.write_inline();
-  const proto::UpdateSize& update = request.update_size();
-  if (data.replace() && (attr->size() > 0 || attr->blocks() > 0 || !attr->inline_data())) {
-    attr->set_size(0);
-    attr->set_inline_data(true);
-    attr->set_layout_generation(attr->layout_generation() + 1);
-  }
-  const uint64_t end = is_inline ? data.offset() + data.data().size() : update.size();
-  attr->set_size(std::max(attr->size(), end));
-  const int64_t blocks = static_cast<int64_t>(attr->blocks()) + update.blocks_delta();
-  attr->set_blocks(is_inline ? (attr->size() + 511) / 512
-                             : static_cast<uint64_t>(std::max<int64_t>(blocks, 0)));
-  TouchWritten(is_inline ? data.mtime() : update.mtime(), attr);
-  if (is_inline ? data.kill_suid() : update.kill_suid()) KillSuid(attr);
-  attr->set_change(attr->change() + 1);
-}
-
-}  // namespace
 
 // --- size and times ---
 
@@ -185,6 +151,89 @@ Task<Status> Core::SendInline(InodePtr inode) {
   if (pending.mtime == sent.mtime && !inode->inline_dirty()) pending.mtime.reset();
   if (sent.kill_suid) pending.kill_suid = false;
   co_return OkStatus();
+}
+
+// --- writes under WRITE of the directory ---
+//
+// The bytes of small files, and sizes of what objects have already, go into the queue at once and are not
+// waited for. So nothing is held back but what is on its way, in the order of the writes and of a rename that
+// follows (docs/decisions/0062-write-leases.md).
+
+// Null: none that is good.
+ScopePtr Core::WriteScopeOf(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.IsCovered() && inode.covered->writes() ? inode.covered : nullptr;
+}
+
+// inode.mutex is held. A change of the file's data was answered that was asked for under this lease (null:
+// none): the others have given their pages up before, and nobody has got new ones since.
+void Core::NoteAlone(Inode& inode, const ScopePtr& writer) {
+  if (inode.covered == writer) inode.alone_under = writer;
+}
+
+// No offset: at the end. False: the MDS has to be asked. Not if another client may have pages of the file,
+// which the MDS has to take from it before the write is answered; nor pages that the kernel writes back.
+bool Core::TryWriteEarly(const HandlePtr& handle, std::optional<uint64_t> offset, Pieces pieces,
+                         size_t size) {
+  if (cached() || !MayAnswerEarly() || handle->writeback) return false;
+  const InodePtr& inode = handle->inode;
+  std::lock_guard order(behind_mutex_);
+  proto::MetadataRequest request;
+  uint64_t number = 0;
+  {
+    std::lock_guard guard(inode->mutex);
+    if (!MayChangeEarly(*inode) || inode->alone_under != inode->covered) return false;
+    if (!inode->attr.inline_data() || inode->attr.nlink() == 0 || inode->pending.any()) return false;
+    if (inode->inline_bytes == nullptr || inode->content_change != inode->attr.change()) return false;
+    const uint64_t at = offset.value_or(inode->attr.size());
+    if (at + size > inline_limit_) return false;
+    proto::WriteInline* write = request.mutable_write_inline();
+    *write->mutable_fid() = ToProto(inode->fid);
+    write->set_offset(at);
+    write->mutable_data()->resize(size);
+    CopyOut(pieces, 0, reinterpret_cast<std::byte*>(write->mutable_data()->data()), size);
+    *write->mutable_mtime() = ToProto(environment_.clock.Wall());
+    write->set_kill_suid(handle->caller.uid != 0);
+    ApplyTold(request, &inode->attr);
+    number = inode->content_change = inode->attr.change();
+    std::string& bytes = inode->inline_bytes.Grow(inode->attr.size());
+    write->data().copy(bytes.data() + at, size);
+  }
+  PushWrite(inode, number, std::move(request));
+  return true;
+}
+
+// The same of a size. The bytes are in the objects: if this client is killed, they say how long the file is.
+bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request) {
+  const proto::UpdateSize& update = request.update_size();
+  if (cached() || !MayAnswerEarly() || update.writeback()) return false;
+  std::lock_guard order(behind_mutex_);
+  uint64_t number = 0;
+  {
+    std::lock_guard guard(inode->mutex);
+    if (!MayChangeEarly(*inode) || inode->alone_under != inode->covered) return false;
+    if (inode->Inline() || inode->attr.nlink() == 0) return false;
+    if (inode->attr.layout_generation() != update.layout_generation()) return false;
+    const bool current = inode->content_change == inode->attr.change();
+    ApplyTold(request, &inode->attr);
+    number = inode->attr.change();
+    if (current) inode->content_change = number;
+  }
+  PushWrite(inode, number, request);
+  return true;
+}
+
+// behind_mutex_ is held.
+void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request) {
+  ++early_writes_;
+  PushTold(inode, change, std::move(request), [this, inode](const Reply& reply) {
+    if (reply.ok()) return;
+    LogError("file %s: a write that was answered is lost: %s", inode->fid.ToString(),
+             std::string(reply.status().message()));
+    NoteError(*inode, reply.status());
+    std::lock_guard guard(inode->mutex);
+    inode->inline_bytes.reset();
+  });
 }
 
 // --- truncations held back ---

@@ -46,6 +46,7 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   {
     std::lock_guard lock(handle->inode->mutex);
     errors = handle->inode->errors.count();
+    if (!handle->inode->pages.some) handle->inode->pages.under.reset();  // the kernel may have kept old ones
   }
   size_t size = 0;
   for (std::span<const std::byte> piece : pieces) size += piece.size();
@@ -389,6 +390,8 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
     }
     Status status;
     if (layout == nullptr) {
+      CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
+      if (TryWriteEarly(handle, offset, pieces, size)) co_return size;
       status = co_await WriteInlineThrough(handle, offset, pieces, size);
     } else {
       Pending sent;
@@ -439,45 +442,14 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
+  const ScopePtr writer = WriteScopeOf(*inode);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
   TakePromise(reply.attr());
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
+  NoteAlone(*inode, writer);
   co_return OkStatus();
-}
-
-// Inline, or at bytes at the end that the MDS gives out (docs/decisions/0060-appends.md). From then on they
-// read as zeros until they are written: so whoever has got them does not give up any more. EFBIG, ESTALE: the
-// file has changed its form meanwhile.
-Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t size) {
-  InodePtr inode = handle->inode;
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-  bool is_inline = false;
-  {
-    std::lock_guard lock(inode->mutex);
-    is_inline = inode->attr.inline_data();
-  }
-  if (is_inline) {
-    CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, std::nullopt, pieces, size));
-    co_return size;
-  }
-  proto::MetadataRequest request;
-  *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
-  request.mutable_append()->set_length(size);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
-  LearnFile(*inode, reply.append().attr(), nullptr, nullptr);
-  const uint64_t offset = reply.append().offset();
-  RangeLock::Guard range = co_await inode->range.Lock(offset, offset + size, true);
-  co_return co_await WriteLocked(handle, offset, pieces, size);
-}
-
-Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {
-  for (int attempt = 0;; ++attempt) {
-    StatusOr<size_t> written = co_await AppendOnce(handle, pieces, size);
-    int error = ToErrno(written.status());
-    if ((error != EFBIG && error != ESTALE) || attempt >= kRaces) co_return written;
-  }
 }
 
 // Objects that a write made anew after another client's truncation had given them up. That is on the MDT's

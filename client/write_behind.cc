@@ -280,11 +280,15 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   update->set_writeback(sent.writeback);
   update->set_promised(sent.promised);
   update->set_layout_generation(layout->generation());
+  CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
+  if (TryTellEarly(inode, request)) co_return OkStatus();
+  const ScopePtr writer = WriteScopeOf(*inode);
   auto reply = co_await Tell(inode, std::move(request));
   if (!reply.ok()) co_return reply.status();
   TakePromise(reply->attr());
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply->attr().attr());
+  NoteAlone(*inode, writer);
   co_return OkStatus();
 }
 

@@ -226,6 +226,37 @@ TEST_F(Scopes, WhoMayNotReadIsRefused) {
   EXPECT_THAT(a_->Await(a_->fs().Open(other, fid, O_RDONLY)).status(), HasErrno(EACCES));
 }
 
+// Reads of them ask the MDS for nothing, and each page is read once.
+TEST_F(Scopes, TheKernelKeepsPagesOfAFileThatIsOnlyRead) {
+  int forgotten = 0;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid, uint64_t, uint64_t) -> Task<void> {
+    ++forgotten;
+    co_return;
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  HandlePtr first = a_->Open(fid, O_RDONLY);
+  EXPECT_EQ(a_->fs().PagesFor(first), KernelPages::kNew);
+  EXPECT_EQ(Asked([&] {
+              EXPECT_TRUE(a_->Await(a_->fs().HoldPages(first, 0, 4096)).ok());
+              EXPECT_TRUE(a_->Close(first).ok());
+              EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDONLY)), KernelPages::kKept);
+            }),
+            0);
+  EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDWR)), KernelPages::kNone);
+  HandlePtr writer = b_->Open(fid);
+  EXPECT_EQ(forgotten, 0);
+  b_->Write(writer, 0, "other");
+  EXPECT_EQ(forgotten, 1);
+  EXPECT_TRUE(b_->Close(writer).ok());
+  harness_.RunUntil([] { return false; }, 7s);
+  (void)StatTree();
+  (void)StatTree();
+  EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDONLY)), KernelPages::kNew);
+}
+
 class UntoldOpen : public Scopes {
  protected:
   UntoldOpen() {

@@ -252,6 +252,7 @@ void Scenario::EndClient(int index, Duration since) {
   };
   losses.replaced_whole = true;
   losses.early = true;
+  workload_.NoteDone();  // of the others
   Settle(losses);
   TakeAllErrors();
   if (!failed()) ResumeClients();

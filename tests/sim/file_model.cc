@@ -51,10 +51,11 @@ void FileModel::Begin(FileChange change) { recent_.push_back(std::move(change));
 
 // Changes of one file that run at once touch different bytes: the order in which they are noted does not
 // matter.
-void FileModel::Acknowledge(uint64_t operation, Duration now) {
+void FileModel::Acknowledge(uint64_t operation, Duration now, bool lazy) {
   for (FileChange& change : recent_) {
     if (change.operation != operation) continue;
     change.acknowledged = true;
+    change.lazy = change.lazy || lazy;
     change.at = now;
     Apply(change, &current_);
   }
@@ -72,6 +73,12 @@ void FileModel::MakeDurable(const std::function<bool(const FileChange&)>& durabl
     Apply(recent_.front(), &base_);
     recent_.erase(recent_.begin());
   }
+}
+
+bool FileModel::MayMissSomethingOf(int client) const {
+  return std::any_of(recent_.begin(), recent_.end(), [client](const FileChange& change) {
+    return change.client == client && change.lazy && !change.durable;
+  });
 }
 
 std::vector<uint64_t> FileModel::Acknowledged() const {

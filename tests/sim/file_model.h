@@ -44,8 +44,8 @@ class FileModel {
   // A change that begins: it may show from now on, and after a crash may or may not have happened. One with
   // the same operation is replaced.
   void Begin(FileChange change);
-  // It has been acknowledged with `length` bytes done.
-  void Acknowledge(uint64_t operation, Duration now);
+  // It has been acknowledged. `lazy`: the client may still hold it back.
+  void Acknowledge(uint64_t operation, Duration now, bool lazy = false);
   // It was refused: it must not show.
   void Withdraw(uint64_t operation);
 
@@ -53,6 +53,9 @@ class FileModel {
   void MakeDurable(const std::function<bool(const FileChange&)>& durable);
   // The operations whose changes may still be lost; what an fsync that begins now will make durable.
   std::vector<uint64_t> Acknowledged() const;
+
+  // Whether there is a change that this client may still hold back.
+  bool MayMissSomethingOf(int client) const;
 
   // Empty: a read of [offset, offset + got.size()) that asked for `asked` bytes may answer this. Else what is
   // wrong.

@@ -38,28 +38,64 @@ bool Model::IsWithin(InodeId below, InodeId above) const {
   }
 }
 
-void Model::Change(int client, uint64_t position, std::function<void()> change) {
+void Model::Change(uint64_t operation, int client, uint64_t position, std::function<void()> change) {
+  const InodeId next = next_;
   change();
-  if (position != 0) return early_.push_back({client, position, std::move(change)});
+  if (position != 0) {
+    std::vector<Claim> claims = claims_[operation];
+    for (auto made = inodes_.rbegin(); made != inodes_.rend() && made->first + 1 >= next; ++made) {
+      const InodeId id = made->first;
+      for (const Claim& claim : {AttributeClaim(id, true), BytesClaim(id, true), DirectoryClaim(id, true)})
+        claims.push_back(claim);
+    }
+    if (doubted_.contains(client)) Keep(claims);
+    return early_.push_back({client, position, std::move(change), std::move(claims)});
+  }
   if (OnSettled(change)) return;
   // The MDS has done it. If it builds on what was answered early, then the MDS has done that as well, and
   // only the news of it is still on its way. Else it is about an inode that has lost its last name.
+  std::set<int> clients;
+  for (const EarlyChange& early : early_) clients.insert(early.client);
+  for (int of : clients) {
+    if (SettleBehind(change, of)) return;
+  }
+  (void)SettleBehind(change, std::nullopt);
+}
+
+// Makes the change to what the MDS has done, behind as many of the early changes of one client, or of all, as
+// it needs. False: that is not enough, and nothing is changed.
+bool Model::SettleBehind(const std::function<void()>& change, std::optional<int> client) {
   const Inodes before = settled_;
   const size_t steps = steps_.size();
-  for (size_t done = 0; done < early_.size(); ++done) {
-    (void)OnSettled(early_[done].change);
+  std::deque<EarlyChange> left;
+  for (auto early = early_.begin(); early != early_.end(); ++early) {
+    if (client && early->client != *client) {
+      left.push_back(*early);
+      continue;
+    }
+    (void)OnSettled(early->change);
     if (!OnSettled(change)) continue;
-    early_.erase(early_.begin(), early_.begin() + static_cast<ptrdiff_t>(done) + 1);
-    return;
+    left.insert(left.end(), std::next(early), early_.end());
+    early_ = std::move(left);
+    return true;
   }
   settled_ = before;
   steps_.resize(steps);
+  return false;
 }
 
+// One that builds on what another client had answered early before says that this is done, too.
 void Model::EarlyDone(int client, uint64_t position) {
-  while (!early_.empty() && early_.front().client == client && early_.front().position <= position) {
-    (void)OnSettled(early_.front().change);
-    early_.pop_front();
+  for (;;) {
+    auto done = std::find_if(early_.begin(), early_.end(), [&](const EarlyChange& early) {
+      return early.client == client && early.position <= position;
+    });
+    if (done == early_.end()) return;
+    const std::function<void()> change = std::move(done->change);
+    std::deque<EarlyChange> later(std::next(done), early_.end());
+    early_.erase(done, early_.end());
+    if (!OnSettled(change)) (void)SettleBehind(change, std::nullopt);
+    early_.insert(early_.end(), later.begin(), later.end());
   }
 }
 
@@ -152,14 +188,54 @@ void Model::DropIfGone(InodeId id) {
   if (inode(id).nlink == 0 && inode(id).open == 0) inodes_.erase(id);
 }
 
+namespace {
+
+bool Meet(const std::vector<Claim>& some, const std::vector<Claim>& others) {
+  for (const Claim& one : some) {
+    for (const Claim& other : others) {
+      const bool meet = one.resource == other.resource && one.begin < other.end && other.begin < one.end;
+      if (meet && (one.exclusive || other.exclusive)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Claim NameClaim(InodeId directory, const std::string& name) {
+  return {absl::StrFormat("n%d/%s", directory, name)};
+}
+Claim DirectoryClaim(InodeId directory, bool exclusive) {
+  return {absl::StrFormat("d%d", directory), exclusive};
+}
+Claim AttributeClaim(InodeId inode, bool exclusive) { return {absl::StrFormat("a%d", inode), exclusive}; }
+Claim BytesClaim(InodeId inode, bool exclusive) { return {absl::StrFormat("f%d", inode), exclusive}; }
+
+void Model::Doubt(int client) {
+  doubted_.insert(client);
+  for (const EarlyChange& early : early_) {
+    if (early.client == client) Keep(early.claims);
+  }
+  for (const auto& [id, file] : files_) {
+    if (file.MayMissSomethingOf(client)) Keep({AttributeClaim(id, true), BytesClaim(id, true)});
+  }
+}
+
+void Model::WroteEarly(int client, InodeId file) {
+  if (doubted_.contains(client)) Keep({AttributeClaim(file, true), BytesClaim(file, true)});
+}
+
+// Claims without an end.
+void Model::Keep(std::vector<Claim> claims) {
+  for (const auto& [holder, held] : claims_) {
+    if (Meet(claims, held)) doubtful_.insert(holder);
+  }
+  claims_.emplace(last_doubt_--, std::move(claims));
+}
+
 bool Model::Take(uint64_t operation, std::vector<Claim> claims) {
   for (const auto& [holder, held] : claims_) {
-    for (const Claim& mine : claims) {
-      for (const Claim& other : held) {
-        const bool meet = mine.resource == other.resource && mine.begin < other.end && other.begin < mine.end;
-        if (meet && (mine.exclusive || other.exclusive)) return false;
-      }
-    }
+    if (Meet(claims, held)) return false;
   }
   claims_.emplace(operation, std::move(claims));
   return true;
@@ -193,22 +269,15 @@ void Model::Remember(Duration now) {
 
 std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   claims_.clear();
+  doubted_.clear();
   const std::map<uint64_t, Pending> pending = std::exchange(pending_, {});
-  std::string wrong = CompareWith(pending, std::nullopt, tree);
+  std::string wrong = CompareWith(pending, {}, tree);
   for (const auto& [id, inode] : inodes_) {
     if (!inode.synced || inode.nlink == 0 || tree.contains(inode.fid)) continue;
     return absl::StrFormat("%s %s was fsynced and is gone", PathOf(id), inode.fid.ToString());
   }
   if (!wrong.empty() && losses.repeated && GoesBackAndRepeats(tree, *losses.names_after)) wrong.clear();
-  while (!wrong.empty() && losses.early && !early_.empty()) {  // one more of the newest is gone
-    const EarlyChange lost = std::move(early_.back());
-    early_.pop_back();
-    inodes_ = settled_;
-    for (const EarlyChange& early : early_) (void)Try(early.change);
-    GoBackTo(std::exchange(inodes_, {}));
-    const std::string older = CompareWith(pending, lost, tree);
-    wrong = older.empty() ? "" : wrong + "; before that: " + older;
-  }
+  if (!wrong.empty() && losses.early) LoseEarly(pending, tree, &wrong);
   while (!wrong.empty() && losses.names_after && !history_.empty()) {
     GoBackTo(std::move(history_.back().second));
     const bool durable = history_.back().first <= *losses.names_after;
@@ -246,13 +315,51 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   return {};
 }
 
+// Of what each client had answered early the newest may be gone, of all that many together. Tries few losses
+// first; `wrong` is empty if one explains the tree, which is as it was then.
+void Model::LoseEarly(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree,
+                      std::string* wrong) {
+  constexpr int kMostTries = 3000;
+  std::map<int, std::vector<uint64_t>> positions;  // of each client, in order
+  for (const EarlyChange& early : early_) positions[early.client].push_back(early.position);
+  std::vector<std::map<int, uint64_t>> losses = {{}};  // of one size: where each client's begins
+  for (int tries = 0; !losses.empty();) {
+    std::vector<std::map<int, uint64_t>> larger;
+    for (const auto& before : losses) {
+      for (const auto& [client, all] : positions) {
+        std::map<int, uint64_t> lost_from = before;
+        auto first = lost_from.find(client);
+        const auto until =
+            first == lost_from.end() ? all.end() : std::ranges::lower_bound(all, first->second);
+        if (until == all.begin()) continue;
+        lost_from[client] = *std::prev(until);
+        if (std::ranges::find(larger, lost_from) == larger.end()) larger.push_back(std::move(lost_from));
+      }
+    }
+    for (const auto& lost_from : larger) {
+      if (++tries > kMostTries) return;
+      inodes_ = settled_;
+      for (const EarlyChange& early : early_) {
+        auto first = lost_from.find(early.client);
+        if (first == lost_from.end() || early.position < first->second) (void)Try(early.change);
+      }
+      GoBackTo(std::exchange(inodes_, {}));
+      const std::string older = CompareWith(pending, lost_from, tree);
+      if (older.empty()) return wrong->clear();
+      if (tries == 1) *wrong += "; before that: " + older;
+    }
+    losses = std::move(larger);
+  }
+}
+
 // Decides for each change that was not answered whether it has happened, then compares. It has not where that
 // is impossible, whatever it looks like: what was found at its name is of others, and the comparison judges
-// it. Nor if it came behind what is lost, which begins with `lost_from`.
+// it. Nor if it came behind what its client has lost, which begins at `lost_from`.
 std::string Model::CompareWith(const std::map<uint64_t, Pending>& pending,
-                               const std::optional<EarlyChange>& lost_from, const ObservedTree& tree) {
+                               const std::map<int, uint64_t>& lost_from, const ObservedTree& tree) {
   for (const auto& [operation, one] : pending) {
-    if (lost_from && lost_from->client == one.client && lost_from->position <= one.after) continue;
+    const auto lost = lost_from.find(one.client);
+    if (lost != lost_from.end() && lost->second <= one.after) continue;
     const Unanswered& change = one.change;
     if (change.happened(tree)) (void)Try([&change, &tree] { change.apply(tree); });
   }

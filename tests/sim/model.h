@@ -58,6 +58,11 @@ struct Claim {
   uint64_t begin = 0, end = ~uint64_t{0};  // of a file's bytes
 };
 
+Claim NameClaim(InodeId directory, const std::string& name);
+Claim DirectoryClaim(InodeId directory, bool exclusive);  // its attributes and which names it has
+Claim AttributeClaim(InodeId inode, bool exclusive);
+Claim BytesClaim(InodeId inode, bool exclusive);
+
 // What a walk over the mounted filesystem has found.
 struct ObservedInode {
   proto::Attr attr;
@@ -102,13 +107,22 @@ class Model {
               bool exchange, Duration began);
 
   // A change of the tree has been acknowledged. `position`: the client has answered it before the MDS had
-  // done it, as this one of its changes (client::Seen::early_answered); 0: the MDS has done it.
-  void Change(int client, uint64_t position, std::function<void()> change);
+  // done it, as this one of its changes (client::Seen::early_answered); 0: the MDS has done it. `operation`:
+  // whose claims say what it touches.
+  void Change(uint64_t operation, int client, uint64_t position, std::function<void()> change);
   // The MDS has done this client's early changes up to that one: its crash takes none of them any more.
   void EarlyDone(int client, uint64_t position);
 
   void Opened(InodeId id) { ++inode(id).open; }
   void Closed(InodeId id);
+
+  // One client of several may be evicted. What it has answered early and the MDS has not done may be lost
+  // then, and the others go on without it: until Settle nobody begins anything that meets it, and what has
+  // begun already is not compared (Doubtful).
+  void Doubt(int client);
+  bool Doubtful(uint64_t operation) const { return doubtful_.contains(operation); }
+  // This client has answered a write to the file early.
+  void WroteEarly(int client, InodeId file);
 
   // All or nothing, without waiting.
   bool Take(uint64_t operation, std::vector<Claim> claims);
@@ -138,7 +152,7 @@ class Model {
     // A file that has replaced another one by rename has what was written to it before, or the rename has not
     // happened: holds for the crash of a client, not for a loss of power.
     bool replaced_whole = false;
-    bool early = false;  // changes answered early may be gone, the newest first
+    bool early = false;  // changes answered early may be gone, the newest of each client first
     // Changes of the tree acknowledged later than this may be gone, the newest first. Only if Remember was
     // told of all.
     std::optional<Duration> names_after;
@@ -161,6 +175,7 @@ class Model {
     int client = 0;
     uint64_t position = 0;
     std::function<void()> change;
+    std::vector<Claim> claims;  // what it touches
   };
 
   struct Pending {
@@ -173,8 +188,11 @@ class Model {
   void DropIfGone(InodeId id);
   bool Try(const std::function<void()>& change);
   bool OnSettled(const std::function<void()>& change);
+  void Keep(std::vector<Claim> claims);
+  bool SettleBehind(const std::function<void()>& change, std::optional<int> client);
+  void LoseEarly(const std::map<uint64_t, Pending>& pending, const ObservedTree& tree, std::string* wrong);
   std::string CompareWith(const std::map<uint64_t, Pending>& pending,
-                          const std::optional<EarlyChange>& lost_from, const ObservedTree& tree);
+                          const std::map<int, uint64_t>& lost_from, const ObservedTree& tree);
   void GoBackTo(Inodes inodes);
   bool GoesBackAndRepeats(const ObservedTree& tree, Duration durable);
   std::string CompareTree(const ObservedTree& tree) const;
@@ -182,13 +200,16 @@ class Model {
 
   Inodes inodes_;
   Inodes settled_;                      // without what is in early_
-  std::deque<EarlyChange> early_;       // in the order in which the MDS will do them
+  std::deque<EarlyChange> early_;       // in the order of their answers; the MDS does each client's in order
   std::map<InodeId, FileModel> files_;  // of unlinked ones too: a loss of power may bring them back
   std::deque<std::pair<Duration, Inodes>> history_;  // the tree from then on, until the next
   bool remembers_steps_ = false;
   // settled_ from then on, until the next; no time: since the last Remember.
   std::deque<std::pair<std::optional<Duration>, Inodes>> steps_;
   std::map<uint64_t, std::vector<Claim>> claims_;
+  std::set<int> doubted_;               // clients
+  std::set<uint64_t> doubtful_;         // operations
+  uint64_t last_doubt_ = ~uint64_t{0};  // claims of doubts are numbered downwards
   std::map<uint64_t, Pending> pending_;
   std::set<Fid> made_;
   InodeId next_ = kRootInode + 1;

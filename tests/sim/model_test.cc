@@ -20,14 +20,14 @@ class ModelTest : public testing::Test {
     const InodeId id = model.NewId();
     const Fid fid{1, static_cast<uint32_t>(id), 0};
     model.NoteMade(fid);
-    model.Change(0, 0, [this, id, name, fid] { model.Add(id, kRootInode, name, kFile, fid); });
+    model.Change(0, 0, 0, [this, id, name, fid] { model.Add(id, kRootInode, name, kFile, fid); });
     return id;
   }
   void Link(InodeId id, const std::string& name) {
-    model.Change(0, 0, [this, id, name] { model.Link(id, kRootInode, name); });
+    model.Change(0, 0, 0, [this, id, name] { model.Link(id, kRootInode, name); });
   }
   // The client has answered it early.
-  void Early(std::function<void()> change) { model.Change(0, ++answered, std::move(change)); }
+  void Early(std::function<void()> change) { model.Change(0, 0, ++answered, std::move(change)); }
   void EarlyRemove(const std::string& name) {
     Early([this, name] { model.Remove(kRootInode, name); });
   }

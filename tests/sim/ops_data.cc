@@ -280,7 +280,9 @@ void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operati
 void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation, WallTime start) {
   World& world = workload.world();
   FileModel& content = workload.model().file(inode);
-  content.Acknowledge(operation.id(), world.clock().Now());
+  const bool early = client.filesystem->Look().early_writes != operation.began().early_writes;
+  content.Acknowledge(operation.id(), world.clock().Now(), early);
+  if (early) workload.model().WroteEarly(client.index, inode);
   // Older writes have been sent by write-behind; but a client that was frozen has sent nothing meanwhile.
   const Duration old = client.failing ? Duration::min() : world.clock().Now() - 12s;
   content.MakeDurable([old](const FileChange& change) { return change.at < old; });

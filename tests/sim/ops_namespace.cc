@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -17,14 +18,7 @@ constexpr size_t kMaxDirectories = 6;
 constexpr size_t kMaxInodes = 40;
 constexpr size_t kMaxHandles = 4;
 
-Claim NameClaim(InodeId directory, const std::string& name) {
-  return {absl::StrFormat("n%d/%s", directory, name)};
-}
-Claim DirectoryClaim(InodeId directory, bool exclusive) {
-  return {absl::StrFormat("d%d", directory), exclusive};
-}
-Claim AttributeClaim(InodeId inode, bool exclusive) { return {absl::StrFormat("a%d", inode), exclusive}; }
-Claim BytesClaim(InodeId inode, bool exclusive) { return {absl::StrFormat("f%d", inode), exclusive}; }
+constexpr uint64_t kVisits = 60;  // one in so many operations is done away from home
 
 // One operation's surroundings, and what it may choose from.
 struct Context {
@@ -48,10 +42,22 @@ struct Context {
       if (inode.nlink > 0 && wanted(inode)) candidates.push_back(id);
     }
     if (candidates.empty()) return std::nullopt;
+    if (workload->options().homes > 1 && !random.OneIn(kVisits)) {
+      const std::set<InodeId> home = workload->Home(client->index);
+      std::vector<InodeId> here;
+      std::ranges::set_intersection(candidates, home, std::back_inserter(here));
+      if (!here.empty()) candidates = std::move(here);
+    }
     return candidates[random.Below(candidates.size())];
   }
   InodeId PickDirectory() const {
     return *PickInode([](const ModelInode& inode) { return inode.directory(); });
+  }
+  // As a kernel does before it changes what a name means, unless it knows that from before.
+  Task<void> LookFirst(InodeId directory, std::string name) const {
+    if (random.OneIn(4)) co_return;
+    const Fid parent = FidOf(directory);
+    (void)co_await client->kernel->Lookup(parent, name);
   }
   std::string PickName() const { return std::string(1, static_cast<char>('a' + random.Below(7))); }
   Fid FidOf(InodeId id) const { return model.inode(id).fid; }
@@ -70,6 +76,7 @@ Task<bool> Make(Context at, uint32_t type) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
   if (!operation.Take(std::move(claims))) co_return false;
+  co_await at.LookFirst(directory, name);
   const uint32_t mode = type | (at.random.OneIn(2) ? 0644 : 0750);
   const std::string target = type == S_IFLNK ? absl::StrFormat("to/%d", operation.id()) : "";
   const uint32_t want_mode = type == S_IFLNK ? S_IFLNK | 0777 : mode;
@@ -102,6 +109,7 @@ Task<bool> Create(Context at) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false)};
   if (!operation.Take(std::move(claims))) co_return false;
+  co_await at.LookFirst(directory, name);
   const int error = at.model.Child(directory, name) ? EEXIST : 0;
   constexpr uint32_t mode = S_IFREG | 0640;
   const int flags =
@@ -135,6 +143,7 @@ Task<bool> Remove(Context at) {
   if (is_directory) claims.push_back(DirectoryClaim(*child, true));
   if (is_directory) claims.push_back({"tree"});
   if (!operation.Take(std::move(claims))) co_return false;
+  co_await at.LookFirst(directory, name);
   int error = 0;
   if (!child) {
     error = ENOENT;
@@ -229,6 +238,8 @@ Task<bool> Rename(Context at) {
   }
   if (target && at.model.inode(*target).directory()) claims.push_back(DirectoryClaim(*target, true));
   if (!operation.Take(std::move(claims))) co_return false;
+  co_await at.LookFirst(from, name);
+  co_await at.LookFirst(to, new_name);
   const int error = RenameError(at.model, from, source, to, target, flags);
   const bool exchange = (flags & RENAME_EXCHANGE) != 0;
   const std::string what = absl::StrFormat("rename %s/%s -> %s/%s flags %d", at.model.PathOf(from), name,
@@ -258,6 +269,7 @@ Task<bool> MakeLink(Context at) {
   std::vector<Claim> claims = {NameClaim(directory, name), DirectoryClaim(directory, false),
                                AttributeClaim(*source, true)};
   if (!operation.Take(std::move(claims))) co_return false;
+  co_await at.LookFirst(directory, name);
   const int error = at.model.Child(directory, name) ? EEXIST : 0;
   const std::string what =
       absl::StrFormat("link %s -> %s/%s", at.model.PathOf(*source), at.model.PathOf(directory), name);

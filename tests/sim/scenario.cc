@@ -57,6 +57,8 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_late_grant = plant == Plant::kLateGrant;
   cluster->client.plant_untold = plant == Plant::kUntold;
   cluster->client.plant_hasty = plant == Plant::kHasty;
+  cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
+  metadata.plant_overlooked = plant == Plant::kOverlooked;
 }
 
 }  // namespace
@@ -80,6 +82,8 @@ const std::map<std::string, Plant>& Plants() {
       {"late_grant", Plant::kLateGrant},
       {"untold", Plant::kUntold},
       {"hasty", Plant::kHasty},
+      {"early_release", Plant::kEarlyRelease},
+      {"overlooked", Plant::kOverlooked},
   };
   return plants;
 }
@@ -91,14 +95,14 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   cluster.osses = 1 + static_cast<int>(random.Below(2));
   cluster.osts_per_oss = 1 + static_cast<int>(random.Below(2));
   cluster.metadata.inline_limit = random.OneIn(3) ? 0 : 16 << 10;
-  cluster.metadata.leases = !random.OneIn(4);
+  cluster.metadata.leases = !random.OneIn(8);
   cluster.metadata.session_timeout = 6s;
   cluster.metadata.recovery_window = 8s;
   cluster.metadata.revoke_timeout = 12s;  // an OSS that restarts and a partition together are less
   cluster.object.pool_bytes = random.OneIn(2) ? 1 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
   cluster.client.quiet = 5ms;
-  if (!options.plain) cluster.metadata.peace = 20ms;
+  if (!options.plain) cluster.metadata.peace = random.OneIn(2) ? 20ms : 2ms;
   cluster.client.retry.call_timeout = 2s;
   cluster.client.caching = !random.OneIn(8);
   cluster.client.cache_bytes = random.OneIn(3) ? 1 << 20 : 64 << 20;
@@ -116,6 +120,7 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   shape.faults.corrupt_one_in = random.OneIn(4) ? 100 : 0;
   shape.cluster.clocks_step = random.OneIn(3);
   shape.workload.saves = !options.plain;
+  if (!options.plain && random.OneIn(2)) shape.workload.homes = cluster.clients;
   shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
   return shape;

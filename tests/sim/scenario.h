@@ -32,6 +32,8 @@ enum class Plant {
   kLateGrant,
   kUntold,
   kHasty,
+  kEarlyRelease,
+  kOverlooked,
 };
 const std::map<std::string, Plant>& Plants();
 

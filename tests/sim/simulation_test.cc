@@ -106,6 +106,14 @@ TEST_F(Simulation, FindsALeaseThatGoesBackBeforeTheKernelHasForgotten) {
   EXPECT_NE(FirstToFind(Plant::kHasty), 0u);
 }
 
+TEST_F(Simulation, FindsALeaseGivenBackBeforeWhatWasAnsweredUnderIt) {
+  EXPECT_NE(FirstToFind(Plant::kEarlyRelease), 0u);
+}
+
+TEST_F(Simulation, FindsAReadThatDoesNotWaitForWhoHasChangedIt) {
+  EXPECT_NE(FirstToFind(Plant::kOverlooked), 0u);
+}
+
 TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
   EXPECT_NE(FirstToFind(Plant::kLateGrant), 0u);
 }

@@ -52,7 +52,7 @@ void Operation::Change(std::function<void()> change) {
   const uint64_t early = client_.filesystem->Look().early_answered;
   const bool is_early = std::exchange(client_.early_seen, early) != early;
   if (!is_early) workload_.model().EarlyDone(client_.index, began_.early_answered);
-  workload_.model().Change(client_.index, is_early ? early : 0, std::move(change));
+  workload_.model().Change(id_, client_.index, is_early ? early : 0, std::move(change));
 }
 
 bool Operation::Expect(const std::string& what, const Status& status, int error) {
@@ -60,6 +60,7 @@ bool Operation::Expect(const std::string& what, const Status& status, int error)
   workload_.world().Trace("%s #%d %s: %s", client_.process->name(), id_, what,
                           got == 0 ? "ok" : ErrnoName(got));
   if (client_.failing && client_.filesystem->Look().epoch != began_.epoch) return false;
+  if (workload_.model().Doubtful(id_)) return false;
   if (got == error) {
     over_ = true;
     ++workload_.done_;
@@ -74,7 +75,7 @@ bool Operation::Expect(const std::string& what, const Status& status, int error)
 }
 
 void Operation::Wrong(const std::string& what) {
-  if (!client_.Compared()) return;
+  if (!client_.Compared() || workload_.model().Doubtful(id_)) return;
   workload_.world().Fail(absl::StrFormat("%s #%d %s", client_.process->name(), id_, what));
 }
 
@@ -156,6 +157,17 @@ void Workload::NoteDone() {
   }
 }
 
+std::set<InodeId> Workload::Home(int client) const {
+  std::set<InodeId> home;
+  for (const auto& [id, inode] : model_.inodes()) {
+    if (!inode.directory() || id % static_cast<InodeId>(options_.homes) != static_cast<InodeId>(client))
+      continue;
+    home.insert(id);
+    for (const auto& [name, child] : inode.children) home.insert(child);
+  }
+  return home;
+}
+
 bool Workload::OthersWork(int than) const {
   return std::any_of(clients_.begin(), clients_.end(), [than](const std::weak_ptr<ClientState>& weak) {
     auto client = weak.lock();
@@ -164,8 +176,10 @@ bool Workload::OthersWork(int than) const {
 }
 
 void Workload::Failing(int index) {
+  NoteDone();
   if (auto client = clients_[static_cast<size_t>(index)].lock()) client->failing = true;
   model_.MayGoOnWithout(index);
+  if (cluster_.options().clients > 1) model_.Doubt(index);
 }
 
 void Workload::CutOff(int index) {

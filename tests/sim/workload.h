@@ -21,10 +21,12 @@
 namespace nacre::sim {
 
 struct WorkloadOptions {
-  int workers = 3;                 // of each client
-  bool exact_times = true;         // everybody's clock is the world's
-  bool sequential = false;         // one operation at a time in all
-  bool saves = false;              // half of the renames: a file that is open here takes another one's place
+  int workers = 3;          // of each client
+  bool exact_times = true;  // everybody's clock is the world's
+  bool sequential = false;  // one operation at a time in all
+  bool saves = false;       // half of the renames: a file that is open here takes another one's place
+  // So many clients have directories of their own, to which they mostly keep; 0: all work everywhere.
+  int homes = 0;
   uint64_t max_bytes = 384 << 10;  // of a file
 };
 
@@ -69,6 +71,7 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
   uint64_t id() const { return id_; }
+  const client::Seen& began() const { return began_; }
   bool Take(std::vector<Claim> claims);
   // A change of the tree, in case no answer comes.
   void Pending(Unanswered change);
@@ -121,6 +124,8 @@ class Workload {
   // Whether any other client has something under way. (An operation that does not end keeps its claims: in a
   // tree with little in it the others may find nothing to do.)
   bool OthersWork(int than) const;
+  // The directories that are this client's (WorkloadOptions::homes), and what lies in them.
+  std::set<InodeId> Home(int client) const;
 
   World& world() { return world_; }
   Model& model() { return model_; }

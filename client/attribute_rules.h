@@ -1,0 +1,23 @@
+// What a change does to attributes, as the MDS does it (server/metadata/ops): for changes that are answered
+// before it has done them. Pure functions; change numbers are counted by the caller, but for ApplyTold.
+#pragma once
+
+#include "client/filesystem.h"
+#include "proto/metadata.pb.h"
+
+namespace nacre::client {
+
+// Of what the mknod in the request makes. `inline_data`: a file begins with its bytes in the MDT.
+proto::Attr NewAttr(const Caller& caller, const proto::Attr& directory, const proto::MetadataRequest& request,
+                    bool inline_data);
+
+// The directory has `by` more entries, which may be 0 or less; `subdirectory`: they are directories. Counts
+// the change.
+void TouchEntries(proto::Attr* directory, const proto::Time& now, int by, bool subdirectory);
+
+void ApplySetattr(const proto::Setattr& set, const proto::Time& now, proto::Attr* attr);
+
+// The file after a WriteInline or UpdateSize with a time of its own. Counts the change.
+void ApplyTold(const proto::MetadataRequest& request, proto::Attr* attr);
+
+}  // namespace nacre::client

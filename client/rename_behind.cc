@@ -1,0 +1,133 @@
+// Renames that are answered before the MDS has done them (names_behind.cc).
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include "client/attribute_rules.h"
+#include "client/core.h"
+#include "client/plain_change.h"
+
+namespace nacre::client {
+
+std::optional<BehindRename> Core::FindRename(const InodePtr& from, const InodePtr& to,
+                                             const proto::Rename& rename) {
+  const NameKnown source = FindName(*from, rename.name());
+  NameKnown target;
+  {
+    std::lock_guard lock(to->mutex);
+    target = FindEarly(*to, rename.new_name());
+  }
+  BehindRename found{from, to, rename.name(), rename.new_name(), nullptr, nullptr};
+  if (source.fid) found.source = inodes_->Find(source.fid);
+  if (target.fid) found.target = inodes_->Find(target.fid);
+  const bool free = target.answer == NameKnown::Answer::kAbsent;
+  if (found.source == nullptr || found.source == found.target) return std::nullopt;
+  if (!free && (found.target == nullptr || rename.flags() != 0)) return std::nullopt;
+  return found;
+}
+
+// With behind_mutex_ and both names held. A directory neither goes elsewhere nor over anything.
+bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
+  bool from_sticky = false, to_sticky = false;
+  {
+    std::lock_guard lock(rename.from->mutex);
+    if (!MayChangeEntry(*rename.from, caller)) return false;
+    if (rename.from->names.Find(rename.name).fid != rename.source->fid) return false;
+    from_sticky = IsSticky(*rename.from, caller);
+  }
+  {
+    std::lock_guard lock(rename.to->mutex);
+    if (!MayChangeEntry(*rename.to, caller)) return false;
+    const NameKnown known = FindEarly(*rename.to, rename.new_name);
+    if (known.fid != (rename.target != nullptr ? rename.target->fid : Fid{})) return false;
+    if (known.answer == NameKnown::Answer::kUnknown) return false;
+    to_sticky = IsSticky(*rename.to, caller);
+  }
+  if (rename.target != nullptr) {
+    std::lock_guard lock(rename.target->mutex);
+    if (!MayChangeEarly(*rename.target) || !Removable(*rename.target, caller, to_sticky, false)) return false;
+  }
+  std::lock_guard lock(rename.source->mutex);
+  const proto::Attr& attr = rename.source->attr;
+  if (!MayChangeEarly(*rename.source) || attr.nlink() == 0) return false;
+  if (S_ISDIR(attr.mode()) && (rename.from != rename.to || rename.target != nullptr)) return false;
+  return !from_sticky || caller.uid == attr.uid();
+}
+
+// A file that goes elsewhere is covered by the lease of the directory where it is then: that makes sure that
+// the MDS is told of its handles, and waits for what the kernel was promised under the other one.
+void Core::MoveCover(const BehindRename& rename) {
+  ScopePtr from, to;
+  {
+    std::lock_guard lock(rename.to->mutex);
+    to = rename.to->covered;
+  }
+  std::lock_guard lock(rename.source->mutex);
+  if (S_ISDIR(rename.source->attr.mode())) return;
+  from = std::exchange(rename.source->covered, to);
+  if (rename.source->opened_under != nullptr) rename.source->opened_under = to;
+  if (rename.source->alone_under == from) rename.source->alone_under = to;
+  to->PromiseUntil(from->promised());
+}
+
+// Changes what is known, but for the names. Returns whether nobody needs the inode any more that was
+// replaced.
+bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open) {
+  if (!cached() && rename.from != rename.to) MoveCover(rename);
+  {
+    std::lock_guard lock(rename.source->mutex);
+    *rename.source->attr.mutable_ctime() = now;
+    if (rename.source->attr.has_parent()) *rename.source->attr.mutable_parent() = ToProto(rename.to->fid);
+    rename.source->CountChange();
+  }
+  bool unused = false;
+  if (rename.target != nullptr) {
+    std::lock_guard lock(rename.target->mutex);
+    unused = DropLink(*rename.target, now, keep_open);
+  }
+  const bool replaces = rename.target != nullptr, same = rename.from == rename.to;
+  {
+    std::lock_guard lock(rename.from->mutex);
+    TouchEntries(&rename.from->attr, now, same && !replaces ? 0 : -1, false);
+  }
+  if (same) return unused;
+  std::lock_guard lock(rename.to->mutex);
+  TouchEntries(&rename.to->attr, now, replaces ? 0 : 1, false);
+  return unused;
+}
+
+bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
+                           proto::MetadataRequest request) {
+  const uint32_t flags = request.rename().flags();
+  if (!MayAnswerEarly() || (flags & ~static_cast<uint32_t>(RENAME_NOREPLACE)) != 0) return false;
+  if (!PlainName(request.rename().name()) || !PlainName(request.rename().new_name())) return false;
+  std::optional<BehindRename> rename = FindRename(from, to, request.rename());
+  if (!rename) return false;
+  Frozen frozen;
+  if (rename->target != nullptr) frozen = Frozen(cache_, &rename->target->data);
+  if (rename->target != nullptr && cache_->InFlight(rename->target->data)) return false;
+
+  std::unique_lock order(behind_mutex_);
+  std::optional<NameLock> from_lock = NameLock::TryTake(from, rename->name), to_lock;
+  if (from_lock) to_lock = NameLock::TryTake(to, rename->new_name);
+  if (!to_lock || !MayRename(caller, *rename)) return false;
+  *request.mutable_time() = ToProto(environment_.clock.Wall());
+  bool keep_open = false;
+  const bool unused = ApplyRename(*rename, request.time(), &keep_open);
+  request.mutable_rename()->set_keep_open(keep_open);
+  if (rename->target != nullptr) ForgetRemoved(*to, rename->target->fid);
+  BehindChange change{rename->source, 0, from, rename->name, to, rename->new_name, rename->target};
+  {
+    std::lock_guard lock(rename->source->mutex);
+    change.number = rename->source->attr.change();
+  }
+  PushBehind(caller, std::move(request), std::move(change));
+  from_lock->Set(Fid{});
+  to_lock->Set(rename->source->fid);
+  from_lock.reset();
+  to_lock.reset();
+  order.unlock();
+  if (unused) DiscardData(*rename->target);
+  return true;
+}
+
+}  // namespace nacre::client
