@@ -185,6 +185,9 @@ class Core final : public FileSystem {
 
   // --- the kernel's pages (pages.cc) ---
   KernelPages PagesUnderScope(FileHandle& handle);
+  Task<Status> LeasePages(uint64_t epoch, InodePtr inode);
+  Task<void> KeepPages(uint64_t epoch, InodePtr inode);
+  static bool PagesNeedCover(const Inode& inode);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end);

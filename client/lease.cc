@@ -202,7 +202,7 @@ Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, 
                              Learning present) {
   if (scope != nullptr) co_await AwaitTold(*scope);
   if (scope != nullptr) {
-    std::vector<Fid> paged = scope->TakePaged();
+    std::vector<Fid> paged = scope->paged();
     co_await InvalidateKernel(std::move(paged));
   }
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());

@@ -209,8 +209,8 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
   co_return co_await Refresh(caller, fid, false);
 }
 
-// Without the filesystem lease nothing is held back here: bytes are the file's content only if they came with
-// the attributes that are known.
+// Without the filesystem lease nothing is held back in the inode: bytes are the file's content only if they
+// came with the attributes that are known.
 std::optional<FileContent> Core::ContentOf(const Inode& inode) const {
   const bool current = cached() || inode.pending.cut || inode.content_change == inode.attr.change();
   return current ? inode.Content() : std::nullopt;

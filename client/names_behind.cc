@@ -274,6 +274,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
   {
     std::lock_guard guard(victim->mutex);
     if (!MayChangeEarly(*victim) || !Removable(*victim, caller, sticky, is_directory)) return false;
+    if (!cached() && PagesNeedCover(*victim)) return false;
     bool keep_open = false;
     unused = DropLink(*victim, request.time(), &keep_open);
     request.mutable_unlink()->set_keep_open(keep_open);

@@ -121,6 +121,26 @@ class Core::OwnChange {
     for (OneShot<Unit>& waiter : waiters) waiter.Set({});
   }
 
+  // Files of which the kernel may have pages under a lease that does not cover them afterwards.
+  std::vector<InodePtr> Paged() {
+    std::set<Fid> paged;
+    if (linked_) paged.insert(linked_);
+    for (size_t i = 0; i < moves_.size(); ++i) {
+      const NameKnown known = Find(*names_[i].first, names_[i].second);
+      if (known.fid) paged.insert(known.fid);
+      if (known.answer != NameKnown::Answer::kUnknown || moves_[i] == nullptr) continue;
+      for (const Fid& fid : moves_[i]->paged()) paged.insert(fid);  // any of them
+    }
+    std::vector<InodePtr> files;
+    for (const Fid& fid : paged) {
+      InodePtr inode = core_.inodes_->Find(fid);
+      if (inode == nullptr) continue;
+      std::lock_guard lock(inode->mutex);
+      if (PagesNeedCover(*inode)) files.push_back(inode);
+    }
+    return files;
+  }
+
   // Files with handles that the MDS has to be told of first: afterwards their lease may protect them no more.
   std::vector<InodePtr> Leaving() {
     std::vector<InodePtr> untold;
@@ -307,6 +327,8 @@ Task<void> Core::MakeKernelForget(OwnChange* change) {
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
   OwnChange change(*this, request);
   if (!options_.plant_hasty) co_await MakeKernelForget(&change);
+  const std::vector<InodePtr> paged = change.Paged();
+  for (const InodePtr& inode : paged) co_await KeepPages(epoch, inode);
   std::vector<InodePtr> files = change.Leaving();
   if (!files.empty()) {
     co_await queue_->Drain();  // the MDS may have to make them first

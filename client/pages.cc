@@ -43,25 +43,55 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
   for (;;) {
     if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
     CO_RETURN_IF_ERROR(CheckHandle(*handle));
-    uint64_t recalls = 0, held = 0;
     {
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
       if (cached() || inode.pages.lease != 0) co_return locked;
       if (Trusts(inode) && inode.pages.under == inode.covered && inode.covered->NotePages(inode.fid))
         co_return locked;
-      recalls = inode.pages.recalls;
-      held = times_held_;
     }
-    proto::MetadataRequest request;
-    *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode.fid);
-    request.mutable_acquire_lease()->set_mode(proto::LEASE_READ);
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(handle->epoch, std::move(request)));
-    std::lock_guard lock(inode.mutex);
-    if (inode.pages.recalls != recalls) continue;  // it may be this one that has been asked back meanwhile
-    if (times_held_ != held) continue;             // a Reclaim that did not name it has ended it
-    inode.pages.lease = reply.lease().lease().id();
+    CO_RETURN_IF_ERROR(co_await LeasePages(handle->epoch, handle->inode));
   }
+}
+
+// Asks for READ of the file. It is not there afterwards if it was asked back meanwhile.
+Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
+  uint64_t recalls = 0, held = 0;
+  {
+    std::lock_guard lock(inode->mutex);
+    recalls = inode->pages.recalls;
+    held = times_held_;
+  }
+  proto::MetadataRequest request;
+  *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
+  request.mutable_acquire_lease()->set_mode(proto::LEASE_READ);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(epoch, std::move(request)));
+  std::lock_guard lock(inode->mutex);
+  if (inode->pages.recalls != recalls) co_return OkStatus();  // it may be this one
+  if (times_held_ != held) co_return OkStatus();              // a Reclaim that did not name it has ended it
+  inode->pages.lease = reply.lease().lease().id();
+  co_return OkStatus();
+}
+
+// Before the lease of its directory covers the file no more: the kernel's pages of it get one of their own,
+// or go.
+Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
+  for (int i = 0; i < kRaces; ++i) {
+    {
+      std::lock_guard lock(inode->mutex);
+      if (!PagesNeedCover(*inode)) co_return;
+    }
+    Status leased = co_await LeasePages(epoch, inode);
+    if (!leased.ok()) break;
+  }
+  std::vector<Fid> fids(1, inode->fid);
+  co_await InvalidateKernel(std::move(fids));
+}
+
+// inode.mutex is held. Whether only the lease of its directory says that the kernel may have pages of the
+// file.
+bool Core::PagesNeedCover(const Inode& inode) {
+  return inode.pages.some && inode.pages.under != nullptr && inode.pages.lease == 0;
 }
 
 // An invalidation that is under way waits for these pages before it comes to those behind them. When leases

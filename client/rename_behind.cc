@@ -45,10 +45,12 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   if (rename.target != nullptr) {
     std::lock_guard lock(rename.target->mutex);
     if (!MayChangeEarly(*rename.target) || !Removable(*rename.target, caller, to_sticky, false)) return false;
+    if (!cached() && PagesNeedCover(*rename.target)) return false;
   }
   std::lock_guard lock(rename.source->mutex);
   const proto::Attr& attr = rename.source->attr;
   if (!MayChangeEarly(*rename.source) || attr.nlink() == 0) return false;
+  if (!cached() && rename.from != rename.to && PagesNeedCover(*rename.source)) return false;
   if (S_ISDIR(attr.mode()) && (rename.from != rename.to || rename.target != nullptr)) return false;
   return !from_sticky || caller.uid == attr.uid();
 }

@@ -40,11 +40,9 @@ bool Scope::NotePages(const Fid& fid) {
   return good();
 }
 
-std::vector<Fid> Scope::TakePaged() {
+std::vector<Fid> Scope::paged() {
   std::lock_guard lock(mutex_);
-  std::vector<Fid> paged(paged_.begin(), paged_.end());
-  paged_.clear();
-  return paged;
+  return {paged_.begin(), paged_.end()};
 }
 
 }  // namespace nacre::client

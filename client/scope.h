@@ -77,8 +77,8 @@ class Scope {
 
   // The kernel may have pages of this file as long as the lease is good. False: it has ended.
   bool NotePages(const Fid& fid);
-  // Of which files it may, when it has ended.
-  std::vector<Fid> TakePaged();
+  // Of which files it may.
+  std::vector<Fid> paged();
 
  private:
   std::atomic<uint64_t> lease_;

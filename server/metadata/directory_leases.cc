@@ -155,7 +155,7 @@ bool AnyWriter(const Mds& mds, SessionId reader, const std::vector<Fid>& directo
 }  // namespace
 
 bool HasWriter(const Mds& mds, SessionId reader, const Fid& directory) {
-  return !mds.leases.Conflicts(directory, reader, proto::LEASE_READ).empty();
+  return mds.leases.HasConflict(directory, reader, proto::LEASE_READ);
 }
 
 std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto::MetadataRequest& request) {

@@ -144,6 +144,15 @@ std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId ses
   return conflicts;
 }
 
+bool LeaseTable::HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const {
+  std::lock_guard lock(mutex_);
+  auto it = by_resource_.find(resource);
+  return it != by_resource_.end() && std::any_of(it->second.begin(), it->second.end(), [&](uint64_t id) {
+           const LeaseGrant& grant = grants_.at(id).grant;
+           return grant.session != session && Conflict(grant.mode, mode);
+         });
+}
+
 bool LeaseTable::BeginRevoke(uint64_t id) {
   std::lock_guard lock(mutex_);
   auto it = grants_.find(id);

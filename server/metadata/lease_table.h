@@ -56,6 +56,7 @@ class LeaseTable {
 
   // Grants of other sessions that conflict with `mode`: two conflict unless both are READ.
   std::vector<LeaseGrant> Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
+  bool HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
 
   // From now on it counts as being given back. False: there is no such grant any more.

@@ -183,7 +183,7 @@ bool NeedsRecall(const Mds& mds, SessionId changer, const proto::MetadataRequest
   const Fid fid = ChangedFile(request, reply);
   if (!fid || mds.options.plant_no_recall) return false;
   bool unknown = mds.Recovering() && mds.sessions.Count() > 1;
-  return unknown || !mds.leases.Conflicts(fid, changer, proto::LEASE_WRITE).empty();
+  return unknown || mds.leases.HasConflict(fid, changer, proto::LEASE_WRITE);
 }
 
 Task<Status> RecallRead(MdsPtr mds, SessionId changer, const proto::MetadataRequest& request,

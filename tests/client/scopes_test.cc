@@ -257,6 +257,26 @@ TEST_F(Scopes, TheKernelKeepsPagesOfAFileThatIsOnlyRead) {
   EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDONLY)), KernelPages::kNew);
 }
 
+// The lease of the directory where it was says nothing of it from then on.
+TEST_F(Scopes, TheKernelForgetsPagesOfAFileThatThisClientHasMoved) {
+  std::vector<Fid> forgotten;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid fid, uint64_t, uint64_t) -> Task<void> {
+    forgotten.push_back(fid);
+    co_return;
+  };
+  const Fid other = b_->Mkdir("e");
+  a_->fs().SetInvalidation(std::move(invalidation));
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  HandlePtr reader = a_->Open(fid, O_RDONLY);
+  ASSERT_EQ(a_->fs().PagesFor(reader), KernelPages::kNew);
+  ASSERT_TRUE(a_->Await(a_->fs().Rename(a_->caller, directory_, "f", other, "f", 0)).ok());
+  EXPECT_TRUE(forgotten.empty()) << "they have a lease of their own";
+  b_->Write(b_->Open(fid), 0, "other");
+  EXPECT_THAT(forgotten, testing::Contains(fid));
+}
+
 class UntoldOpen : public Scopes {
  protected:
   UntoldOpen() {
