@@ -15,8 +15,8 @@ class MoveOutAttempt {
  public:
   enum class Result { kDone, kFileChanged };
 
-  MoveOutAttempt(MdsPtr mds, SessionPtr session, Fid fid)
-      : mds_(std::move(mds)), session_(std::move(session)), fid_(fid) {}
+  MoveOutAttempt(const Op& op, Fid fid)
+      : mds_(op.mds), session_(op.session), change_guard_(op.guard), fid_(fid) {}
 
   Task<StatusOr<Result>> Run() {
     CO_ASSIGN_OR_RETURN(uint64_t sequence, co_await mds_->ids.NextObjectSequence());
@@ -83,6 +83,8 @@ class MoveOutAttempt {
     CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid_));
     if (inode->change != change_) co_return Result::kFileChanged;
     transaction.Dirty(inode);
+    if (!change_guard_->Covers(transaction.ChangedDirectories()))
+      co_return absl::AbortedError("the file lies in a directory that is not covered");
     inode->inline_data = false;
     inode->blocks = blocks;
     inode->layout = layout_;
@@ -112,6 +114,7 @@ class MoveOutAttempt {
 
   const MdsPtr mds_;
   const SessionPtr session_;
+  ChangeGuard* const change_guard_;
   const Fid fid_;
   Layout layout_;  // that the file gets
   std::string data_;
@@ -121,9 +124,9 @@ class MoveOutAttempt {
 
 }  // namespace
 
-Task<Status> MoveOutLocked(MdsPtr mds, SessionPtr session, Fid fid) {
+Task<Status> MoveOutLocked(const Op& op, Fid fid) {
   while (true) {
-    MoveOutAttempt attempt(mds, session, fid);
+    MoveOutAttempt attempt(op, fid);
     auto result = co_await attempt.Run();
     attempt.End();
     CO_RETURN_IF_ERROR(result.status());

@@ -15,8 +15,9 @@
 namespace nacre::mds {
 
 // With the file's data lock held. OK: the file has objects now. ESTALE if the session ended while the OST was
-// waited for, UNAVAILABLE when the server stops, else the OST's error.
-Task<Status> MoveOutLocked(MdsPtr mds, SessionPtr session, Fid fid);
+// waited for, ABORTED if the file has been moved to where the operation's guard does not cover it (as of
+// Op::Commit), UNAVAILABLE when the server stops, else the OST's error. `op` must outlive the task.
+Task<Status> MoveOutLocked(const Op& op, Fid fid);
 
 // At the start, before any request: withdraws the move-outs that a crash has interrupted.
 Task<Status> WithdrawMoveOuts(MdsPtr mds);

@@ -145,7 +145,7 @@ Task<Reply> Resize(const Op& op, const proto::Setattr& request) {
     CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
     if (inode->inline_data && request.size() > op.mds->options.inline_limit) {
       guard.Release();
-      CO_RETURN_IF_ERROR(co_await MoveOutLocked(op.mds, op.session, fid));
+      CO_RETURN_IF_ERROR(co_await MoveOutLocked(op, fid));
       continue;
     }
     CO_RETURN_IF_ERROR(ApplyAttributes(op, request, &transaction, inode));

@@ -96,6 +96,33 @@ TEST_F(ChangeGuardTest, ALookupOfADirectoryBringsItsLeaseToo) {
   ExpectWaits(ChmodOf(directory_), lease);
 }
 
+// Its commit comes long after the file was looked up.
+TEST_F(ChangeGuardTest, AMoveOutWaitsForTheReaderOfWhereTheFileHasGone) {
+  const Fid other = FidOf(writer_.Mkdir(kRootFid, "e"));
+  proto::MetadataRequest write;
+  *write.mutable_write_inline()->mutable_fid() = ToProto(file_);
+  write.mutable_write_inline()->set_data("bytes");
+  ASSERT_THAT(writer_.Call(std::move(write)), IsOk());
+  harness_.osts.away = {0, 1};
+  proto::MetadataRequest move_out;
+  *move_out.mutable_move_out()->mutable_fid() = ToProto(file_);
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  writer_.Start(std::move(move_out), answer);
+  harness_.RunFor(100ms);
+  ASSERT_THAT(writer_.Rename(directory_, "f", other, "f"), IsOk());
+  const uint64_t lease = LookUp(reader_, other, "f", other);
+  ASSERT_NE(lease, 0u);
+  reader_.peer->pushes.clear();
+  harness_.osts.away = {};
+  harness_.RunFor(3s);
+  EXPECT_FALSE(answer->has_value());
+  ASSERT_EQ(reader_.peer->pushes.size(), 1u);
+  EXPECT_EQ(reader_.peer->pushes[0].revoke().id(), lease);
+  Release(reader_, lease);
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 5s));
+  EXPECT_THAT(**answer, IsOk());
+}
+
 TEST_F(ChangeGuardTest, WhoChangesKeepsItsOwn) {
   ASSERT_NE(LookUp(writer_, directory_, "f", directory_), 0u);
   EXPECT_THAT(writer_.Chmod(file_, 0600), IsOk());
