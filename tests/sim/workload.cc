@@ -147,6 +147,7 @@ void Workload::Dies(int index) {
   if (!client) return;
   if (busy_ == client.get()) busy_ = nullptr;
   if (!client->failing) model_.EarlyDone(index, client->filesystem->Look().early_done);
+  if (cluster_.options().clients > 1) model_.Doubt(index);
   CloseAll(*client);
 }
 
