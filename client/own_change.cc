@@ -15,11 +15,6 @@
 namespace nacre::client {
 namespace {
 
-void AddParent(const Fid& parent, const std::string& name,
-               std::vector<std::pair<Fid, std::string>>* entries) {
-  entries->emplace_back(parent, name);
-}
-
 // Whether a file that lay in a directory need not lie there, or there only, afterwards.
 bool TakesFilesOut(const proto::MetadataRequest& request) {
   return request.has_unlink() || request.has_rename();
@@ -32,15 +27,16 @@ bool TruncatesByName(const proto::MetadataRequest& request) {
 // The entries that the mutation changes.
 std::vector<std::pair<Fid, std::string>> EntriesOf(const proto::MetadataRequest& request) {
   std::vector<std::pair<Fid, std::string>> entries;
-  if (request.has_mknod()) AddParent(FromProto(request.mknod().parent()), request.mknod().name(), &entries);
-  if (request.has_create())
-    AddParent(FromProto(request.create().parent()), request.create().name(), &entries);
-  if (request.has_unlink())
-    AddParent(FromProto(request.unlink().parent()), request.unlink().name(), &entries);
-  if (request.has_link()) AddParent(FromProto(request.link().parent()), request.link().name(), &entries);
+  auto add = [&entries](const proto::Fid& parent, const std::string& name) {
+    entries.emplace_back(FromProto(parent), name);
+  };
+  if (request.has_mknod()) add(request.mknod().parent(), request.mknod().name());
+  if (request.has_create()) add(request.create().parent(), request.create().name());
+  if (request.has_unlink()) add(request.unlink().parent(), request.unlink().name());
+  if (request.has_link()) add(request.link().parent(), request.link().name());
   if (request.has_rename()) {
-    AddParent(FromProto(request.rename().parent()), request.rename().name(), &entries);
-    AddParent(FromProto(request.rename().new_parent()), request.rename().new_name(), &entries);
+    add(request.rename().parent(), request.rename().name());
+    add(request.rename().new_parent(), request.rename().new_name());
   }
   return entries;
 }
@@ -257,8 +253,9 @@ class Core::OwnChange {
     }
   }
 
-  // What the names mean changes with them: nothing of that may be answered early meanwhile; nor, where it is
-  // not known what a name means, anything of what lies in that directory. behind_mutex_ is held.
+  // Marks the inodes that the names mean, which change with them, so that no change of these is answered
+  // early meanwhile; where it is not known what a name means, none in that directory is. behind_mutex_ is
+  // held.
   void BeginNamed() {
     std::set<Fid> named;
     for (const auto& [directory, name] : names_) {

@@ -21,8 +21,8 @@ Fid DirectoryNamed(Mds& mds, const Fid& parent, const std::string& name) {
 }
 
 // Whose lease covers the inode; none if there is no such inode.
-Fid CoveringOf(Mds& mds, const proto::Fid& fid) {
-  auto inode = mds.tables->GetInode(FromProto(fid));
+Fid CoveringOf(Mds& mds, const Fid& fid) {
+  auto inode = mds.tables->GetInode(fid);
   return inode.ok() ? CoveringDirectory(**inode) : Fid{};
 }
 
@@ -40,48 +40,46 @@ std::vector<Fid> DirectoriesWanted(Mds& mds, const proto::MetadataRequest& reque
   return wanted;
 }
 
+// The inode that a request names which reads, or opens; none for others.
+Fid InodeRead(const proto::MetadataRequest& request) {
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kLookup:
+      return FromProto(request.lookup().parent());
+    case proto::MetadataRequest::kReaddir:
+      return FromProto(request.readdir().fid());
+    case proto::MetadataRequest::kGetattr:
+      return FromProto(request.getattr().fid());
+    case proto::MetadataRequest::kOpen:
+      return FromProto(request.open().fid());
+    case proto::MetadataRequest::kReadlink:
+      return FromProto(request.readlink().fid());
+    case proto::MetadataRequest::kGetXattr:
+      return FromProto(request.get_xattr().fid());
+    case proto::MetadataRequest::kListXattr:
+      return FromProto(request.list_xattr().fid());
+    case proto::MetadataRequest::kGetLayout:
+      return FromProto(request.get_layout().fid());
+    case proto::MetadataRequest::kAcquireLease:
+      return FromProto(request.acquire_lease().resource());
+    default:
+      return {};
+  }
+}
+
 // Those that cover what the request reads. A listing leaves out what others hold of the directories in it
 // (ops/readdir.cc).
 std::vector<Fid> DirectoriesRead(Mds& mds, const proto::MetadataRequest& request) {
+  const Fid fid = InodeRead(request);
   std::vector<Fid> read;
-  switch (request.op_case()) {
-    case proto::MetadataRequest::kLookup: {
-      const proto::Lookup& lookup = request.lookup();
-      read.push_back(FromProto(lookup.parent()));
-      if (lookup.name() == "..") {
-        auto inode = mds.tables->GetInode(read[0]);
-        if (inode.ok()) read.push_back((*inode)->parent);
-      } else {
-        read.push_back(DirectoryNamed(mds, read[0], lookup.name()));
-      }
-      break;
-    }
-    case proto::MetadataRequest::kReaddir:
-      read.push_back(FromProto(request.readdir().fid()));
-      break;
-    case proto::MetadataRequest::kGetattr:
-      read.push_back(CoveringOf(mds, request.getattr().fid()));
-      break;
-    case proto::MetadataRequest::kOpen:
-      read.push_back(CoveringOf(mds, request.open().fid()));
-      break;
-    case proto::MetadataRequest::kReadlink:
-      read.push_back(CoveringOf(mds, request.readlink().fid()));
-      break;
-    case proto::MetadataRequest::kGetXattr:
-      read.push_back(CoveringOf(mds, request.get_xattr().fid()));
-      break;
-    case proto::MetadataRequest::kListXattr:
-      read.push_back(CoveringOf(mds, request.list_xattr().fid()));
-      break;
-    case proto::MetadataRequest::kGetLayout:
-      read.push_back(CoveringOf(mds, request.get_layout().fid()));
-      break;
-    case proto::MetadataRequest::kAcquireLease:
-      read.push_back(CoveringOf(mds, request.acquire_lease().resource()));
-      break;
-    default:
-      break;
+  if (request.has_lookup() && request.lookup().name() == "..") {
+    auto inode = mds.tables->GetInode(fid);
+    read = {fid, inode.ok() ? (*inode)->parent : Fid{}};
+  } else if (request.has_lookup()) {
+    read = {fid, DirectoryNamed(mds, fid, request.lookup().name())};
+  } else if (request.has_readdir()) {
+    read = {fid};
+  } else if (fid) {
+    read = {CoveringOf(mds, fid)};
   }
   std::erase(read, Fid{});
   return read;
@@ -89,28 +87,7 @@ std::vector<Fid> DirectoriesRead(Mds& mds, const proto::MetadataRequest& request
 
 // The inodes that the request names by their FIDs.
 std::vector<Fid> InodesNamed(Mds& mds, const proto::MetadataRequest& request) {
-  switch (request.op_case()) {
-    case proto::MetadataRequest::kLookup:
-      return {FromProto(request.lookup().parent())};
-    case proto::MetadataRequest::kReaddir:
-      return {FromProto(request.readdir().fid())};
-    case proto::MetadataRequest::kGetattr:
-      return {FromProto(request.getattr().fid())};
-    case proto::MetadataRequest::kOpen:
-      return {FromProto(request.open().fid())};
-    case proto::MetadataRequest::kReadlink:
-      return {FromProto(request.readlink().fid())};
-    case proto::MetadataRequest::kGetXattr:
-      return {FromProto(request.get_xattr().fid())};
-    case proto::MetadataRequest::kListXattr:
-      return {FromProto(request.list_xattr().fid())};
-    case proto::MetadataRequest::kGetLayout:
-      return {FromProto(request.get_layout().fid())};
-    case proto::MetadataRequest::kAcquireLease:
-      return {FromProto(request.acquire_lease().resource())};
-    default:
-      break;
-  }
+  if (Fid fid = InodeRead(request)) return {fid};
   std::vector<Fid> named = DirectoriesChangedBy(mds, request);
   if (Fid fid = ChangedInode(request)) named.push_back(fid);
   return named;
