@@ -86,12 +86,29 @@ Task<Status> ChangeGuard::Cover(std::vector<Fid> directories) {
   co_return co_await CoverMissing();
 }
 
-Task<Status> ChangeGuard::CoverMissing() {
-  std::vector<LeaseGrant> held;
+bool ChangeGuard::TryCover(const std::vector<Fid>& directories) {
+  (void)Covers(directories);
+  for (const Fid& directory : BlockMissing()) {
+    if (mds_->leases.HasConflict(directory, changer_, proto::LEASE_WRITE)) return false;
+  }
+  return true;
+}
+
+// From now on nobody is granted a lease of what was missing; returns that.
+std::vector<Fid> ChangeGuard::BlockMissing() {
+  std::vector<Fid> blocked;
   for (const Fid& directory : std::exchange(missing_, {})) {
     if (std::find(covered_.begin(), covered_.end(), directory) != covered_.end()) continue;
     mds_->leases.BeginChange(directory);
     covered_.push_back(directory);
+    blocked.push_back(directory);
+  }
+  return blocked;
+}
+
+Task<Status> ChangeGuard::CoverMissing() {
+  std::vector<LeaseGrant> held;
+  for (const Fid& directory : BlockMissing()) {
     if (mds_->options.plant_uncovered) continue;
     std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(directory, changer_, proto::LEASE_WRITE);
     if (!conflicts.empty())

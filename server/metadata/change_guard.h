@@ -44,6 +44,9 @@ class ChangeGuard {
   // some of them: sizes that clients knew before the restart, or of writers that are evicted together with
   // everybody who is not back (writer_recovery.h). Fails only when the server is stopping.
   Task<Status> Cover(std::vector<Fid> directories);
+  // For who must not wait for a client: false if somebody holds a lease of one of these, and is not asked
+  // back.
+  bool TryCover(const std::vector<Fid>& directories);
 
   // Whether all of these are covered. Notes those that are not, for CoverMissing.
   bool Covers(const std::vector<Fid>& directories);
@@ -51,6 +54,8 @@ class ChangeGuard {
   Task<Status> CoverMissing();
 
  private:
+  std::vector<Fid> BlockMissing();
+
   const std::shared_ptr<Mds> mds_;
   const SessionId changer_;
   std::vector<Fid> covered_, missing_;

@@ -93,10 +93,15 @@ bool SomebodyHoldsTheFilesystem(const Mds& mds) {
   return false;
 }
 
-// False: not now, somebody is changing the file.
-Task<StatusOr<bool>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
+enum class Extended {
+  kDone,
+  kRaced,   // somebody is changing the file
+  kLeased,  // and the holder was not to be asked
+};
+
+Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, bool may_recall) {
   auto peek = mds->tables->GetInode(fid);
-  if (absl::IsNotFound(peek.status())) co_return true;
+  if (absl::IsNotFound(peek.status())) co_return Extended::kDone;
   CO_RETURN_IF_ERROR(peek.status());
   const uint64_t change = (*peek)->change;
   Layout layout = (*peek)->layout;
@@ -104,53 +109,60 @@ Task<StatusOr<bool>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId obje
   CO_ASSIGN_OR_RETURN(const uint64_t end, co_await EndNow(mds, ost, layout, object));
   auto blocks = co_await CountBlocks(mds, std::move(layout));
   ChangeGuard guard(mds, 0);
-  CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(covering)));
+  if (may_recall) {
+    CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(covering)));
+  } else if (!guard.TryCover(covering)) {
+    co_return Extended::kLeased;
+  }
   FidLocks::Guard lock = co_await LockOne(*mds, fid);
-  if (mds->data_locks.IsHeld(fid)) co_return false;  // it may be waiting for an OST
+  if (mds->data_locks.IsHeld(fid)) co_return Extended::kRaced;  // it may be waiting for an OST
   Transaction transaction(*mds->tables);
   auto inode = transaction.Load(fid);
-  if (absl::IsNotFound(inode.status())) co_return true;
+  if (absl::IsNotFound(inode.status())) co_return Extended::kDone;
   CO_RETURN_IF_ERROR(inode.status());
   const bool current = !(*inode)->inline_data && (*inode)->layout.object_sequence == object.sequence;
-  if (!current || end <= (*inode)->size) co_return true;
-  if ((*inode)->change != change) co_return false;
+  if (!current || end <= (*inode)->size) co_return Extended::kDone;
+  if ((*inode)->change != change) co_return Extended::kRaced;
   // It may have been given to the client that is left alone while the OSTs were asked.
   const bool relied_on = SomebodyHoldsTheFilesystem(*mds) && !mds->writer_recovery.sizes().closed();
-  if (relied_on) co_return false;
+  if (relied_on) co_return Extended::kRaced;
   LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), end, (*inode)->size);
   transaction.Dirty(*inode);
   (*inode)->size = end;
   if (blocks.ok()) (*inode)->blocks = *blocks;
   TouchChanged(*inode, mds->env.clock.Wall());
-  if (!guard.Covers(transaction.ChangedDirectories())) co_return false;  // it was moved meanwhile
+  if (!guard.Covers(transaction.ChangedDirectories())) co_return Extended::kRaced;  // it was moved meanwhile
   CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
-  co_return true;
+  co_return Extended::kDone;
 }
 
 // Several passes may come to the stripes of one file at once.
-Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object) {
+Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, bool may_recall) {
   constexpr int kRaces = 8;
   for (int attempt = 1;; ++attempt) {
-    StatusOr<bool> extended = co_await ExtendOnce(mds, ost, fid, object);
-    if (!extended.ok() || *extended || attempt == kRaces) co_return extended;
+    CO_ASSIGN_OR_RETURN(const Extended extended, co_await ExtendOnce(mds, ost, fid, object, may_recall));
+    if (extended != Extended::kRaced || attempt == kRaces) co_return extended == Extended::kDone;
   }
 }
 
-// Extends a file when no client relies on its size. A holder of the filesystem lease does, and gives it up
-// first. That is waited for in the background only: it may need an eviction to be over, or the OST that comes
-// back. It may need an OST that stays away, too, and is not evicted for that: a later pass comes to the file.
-// Just after a loss of power clients wait for the sizes and could give nothing up.
+// Extends a file when no client relies on its size. Who holds the filesystem lease, or one of the file's
+// directory, does, and gives it up first. That is waited for in the background only: the holder may need an
+// eviction to be over that waits for this pass, for recovery ends with it and the holder's own changes wait
+// for that; or it may need the OST that comes back. It may need an OST that stays away, too, and is not
+// evicted for that: a later pass comes to the file. Just after a loss of power clients wait for the sizes and
+// could give no filesystem lease up.
 Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, Pass* pass) {
-  if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, ost, fid, object);
+  const bool may_recall = pass->how == RecoveryPass::kBackground;
+  if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, ost, fid, object, may_recall);
   AsyncMutex::Guard admission;
-  if (pass->how == RecoveryPass::kBackground) admission = co_await mds->filesystem_lease.LockAdmission();
+  if (may_recall) admission = co_await mds->filesystem_lease.LockAdmission();
   if (SomebodyHoldsTheFilesystem(*mds)) {
-    if (pass->how != RecoveryPass::kBackground) co_return false;
+    if (!may_recall) co_return false;
     mds->writer_recovery.NoteAskedBack();
     const bool given = co_await mds->filesystem_lease.TryMakeWay(mds, kPatience);
     if (!given) co_return false;
   }
-  co_return co_await Extend(mds, ost, fid, object);
+  co_return co_await Extend(mds, ost, fid, object, may_recall);
 }
 
 enum class Outcome {

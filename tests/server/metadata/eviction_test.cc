@@ -2,7 +2,7 @@
 // afterwards.
 #include "server/metadata/eviction.h"
 
-#include "tests/server/metadata/harness.h"
+#include "tests/server/metadata/lease_clients.h"
 
 namespace nacre::mds {
 namespace {
@@ -153,6 +153,55 @@ TEST_F(EvictionWithLeases, WhoCannotGiveItUpIsNotEvictedForThat) {
   other_->StayFor(5 * harness_.options.revoke_timeout);
   EXPECT_EQ(Size(), 0u);
   EXPECT_FALSE(other_->peer->closed);
+}
+
+// Recovery ends with the eviction of who has not come back, and changes wait for that, so the eviction must
+// not wait for a client: it may be about to change something before it gives its lease up.
+TEST(EvictionInRecovery, WaitsForNobodysLease) {
+  Harness harness(4, WithLeases());
+  TestClient lost(harness);
+  TestClient back = Beside(harness, lost);
+  const Fid file = FidOf(lost.Create(kRootFid, "f"));
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(file);
+  const proto::Layout layout = lost.Call(std::move(out)).moved_out().layout();
+  const OstIndex ost = layout.components(0).ost_group(0);
+  const ObjectId object{layout.object_sequence(), 0};
+  harness.osts.objects[ost][object] = {std::string(50000, 'x'), file};
+  harness.osts.grown[ost].insert({lost.session, object});
+  harness.RunFor(10s);
+  proto::MetadataRequest look;
+  *look.mutable_lookup()->mutable_parent() = ToProto(kRootFid);
+  look.mutable_lookup()->set_name("f");
+  look.mutable_lookup()->set_want_lease(true);
+  const proto::MetadataReply found = back.Call(std::move(look));
+  ASSERT_EQ(found.directory_leases_size(), 1);
+
+  harness.Restart();
+  harness.RegisterOsts();
+  back.Connect();
+  proto::MetadataRequest reclaim;
+  *reclaim.mutable_reclaim()->add_leases() = found.directory_leases(0);
+  reclaim.mutable_reclaim()->set_last(true);
+  ASSERT_THAT(back.Call(std::move(reclaim)), IsOk());
+  proto::MetadataRequest make;
+  *make.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+  make.mutable_mknod()->set_name("g");
+  make.mutable_mknod()->set_mode(S_IFREG | 0644);
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  back.Start(back.Prepare(std::move(make)), answer);
+  for (int i = 0; i < 30 && !answer->has_value(); ++i) back.StayFor(1s);
+  ASSERT_TRUE(answer->has_value());
+  EXPECT_THAT(**answer, IsOk());
+  EXPECT_EQ(back.Getattr(file).attr().attr().size(), 0u) << "left to a later pass";
+  back.peer->on_push = [&](const proto::Push& push) {
+    proto::MetadataRequest release;
+    release.mutable_release_lease()->set_id(push.revoke().id());
+    if (push.has_revoke())
+      back.Start(std::move(release), std::make_shared<std::optional<proto::MetadataReply>>());
+  };
+  back.StayFor(15s);
+  EXPECT_EQ(back.Getattr(file).attr().attr().size(), 50000u);
 }
 
 // It has just died, or the way from here to there is cut: until its lease is over it may be serving clients.
