@@ -82,6 +82,7 @@ bool ChangeGuard::Covers(const std::vector<Fid>& directories) {
 }
 
 Task<Status> ChangeGuard::Cover(std::vector<Fid> directories) {
+  std::erase_if(directories, [this](const Fid& fid) { return fid && !mds_->tables->GetInode(fid).ok(); });
   if (Covers(directories)) co_return OkStatus();
   co_return co_await CoverMissing();
 }

@@ -9,6 +9,9 @@
 // clients are waited for. A rename may come in between. So the commit looks again (Op::Commit): if something
 // is not covered, nothing is committed, and the operation begins again with that covered, too (Guarded).
 //
+// A directory that is not there is not covered: its maker may have yet to tell of it, and then has the lease
+// of it from the beginning (GrantBorn), whoever waits to change it.
+//
 // Belongs to one operation. Must not outlive the Mds.
 #pragma once
 

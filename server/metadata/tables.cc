@@ -228,6 +228,7 @@ StatusOr<Inode*> Transaction::Load(const Fid& fid) {
   ASSIGN_OR_RETURN(InodePtr inode, tables_.GetInode(fid));
   inodes_.push_back(std::make_unique<Loaded>());
   inodes_.back()->inode = *inode;
+  inodes_.back()->covered_by = CoveringDirectory(*inode);
   return &inodes_.back()->inode;
 }
 
@@ -315,7 +316,10 @@ Status Transaction::RemoveEntry(const Fid& parent, std::string_view name) {
 std::vector<Fid> Transaction::ChangedDirectories() const {
   std::vector<Fid> changed;
   for (const auto& loaded : inodes_) {
-    if (loaded->dirty && !loaded->created) changed.push_back(CoveringDirectory(loaded->inode));
+    if (!loaded->dirty || loaded->created) continue;
+    const Fid now = CoveringDirectory(loaded->inode);
+    changed.push_back(loaded->covered_by);
+    if (now != loaded->covered_by) changed.push_back(now);
   }
   return changed;
 }

@@ -105,7 +105,7 @@ class Transaction {
 
   KvBatch& batch() { return batch_; }
 
-  // Whose leases cover what it changes (change_guard.h).
+  // The directories whose leases cover what it changes, before the change or after it (change_guard.h).
   std::vector<Fid> ChangedDirectories() const;
 
   // It takes something away and adds nothing: neither an inode, nor a name, nor bytes of a client's.
@@ -115,6 +115,7 @@ class Transaction {
   friend class Tables;
   struct Loaded {
     Inode inode;
+    Fid covered_by;  // CoveringDirectory when it was loaded
     bool dirty = false, created = false, erased = false;
   };
   struct LoadedBucket {

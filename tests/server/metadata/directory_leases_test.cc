@@ -36,6 +36,21 @@ class DirectoryLeases : public testing::Test {
     return 0;
   }
 
+  // The writer tells what it has made in its directory. The lease of a directory that is made so; 0: none.
+  uint64_t TellEarly(Fid made, uint32_t mode) {
+    proto::MetadataRequest request;
+    *request.mutable_mknod()->mutable_parent() = ToProto(directory_);
+    request.mutable_mknod()->set_name("early");
+    request.mutable_mknod()->set_mode(mode);
+    *request.mutable_mknod()->mutable_fid() = ToProto(made);
+    request.set_want_lease(true);
+    const proto::MetadataReply reply = writer_.Call(writer_.Prepare(std::move(request)));
+    EXPECT_THAT(reply, IsOk());
+    for (const proto::Lease& lease : reply.directory_leases())
+      if (FromProto(lease.resource()) == made) return lease.id();
+    return 0;
+  }
+
   // The request is not answered before the writer has been asked for its lease and has released it.
   proto::MetadataReply ExpectWaits(proto::MetadataRequest request, uint64_t lease) {
     auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
@@ -140,12 +155,41 @@ TEST_F(DirectoryLeases, AnInodeThatIsNotThereMayBeUntold) {
   EXPECT_FALSE(answer->has_value());
   ASSERT_EQ(writer_.peer->pushes.size(), 1u);
   EXPECT_EQ(writer_.peer->pushes[0].revoke().id(), lease_);
-  proto::MetadataRequest request;
-  *request.mutable_mknod()->mutable_parent() = ToProto(directory_);
-  request.mutable_mknod()->set_name("early");
-  request.mutable_mknod()->set_mode(S_IFREG | 0644);
-  *request.mutable_mknod()->mutable_fid() = ToProto(made);
-  EXPECT_THAT(writer_.Call(writer_.Prepare(std::move(request))), IsOk());
+  (void)TellEarly(made, S_IFREG | 0644);
+  Release(writer_, lease_);
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
+  EXPECT_THAT(**answer, IsOk());
+}
+
+// Whoever waits to change it does not keep its maker from being alone in it.
+TEST_F(DirectoryLeases, ADirectoryIsItsMakersThoughAnotherWaitsToChangeIt) {
+  const Fid made{SessionSequence(writer_.session), 1, 0};
+  proto::MetadataRequest inside;
+  *inside.mutable_mknod()->mutable_parent() = ToProto(made);
+  inside.mutable_mknod()->set_name("inside");
+  inside.mutable_mknod()->set_mode(S_IFREG | 0644);
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  reader_.Start(reader_.Prepare(std::move(inside)), answer);
+  harness_.RunFor(100ms);
+  EXPECT_NE(TellEarly(made, S_IFDIR | 0755), 0u);
+  Release(writer_, lease_);
+  harness_.RunFor(100ms);
+  EXPECT_FALSE(answer->has_value());
+}
+
+// It has one name more than before then, and no directory's lease covers it any more.
+TEST_F(DirectoryLeases, ALinkOfAFileThatWasUntoldWaitsForWhoHasItsDirectory) {
+  const Fid made{SessionSequence(writer_.session), 1, 0};
+  proto::MetadataRequest link;
+  *link.mutable_link()->mutable_fid() = ToProto(made);
+  *link.mutable_link()->mutable_parent() = ToProto(kRootFid);
+  link.mutable_link()->set_name("second");
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  reader_.Start(reader_.Prepare(std::move(link)), answer);
+  harness_.RunFor(100ms);
+  (void)TellEarly(made, S_IFREG | 0644);
+  harness_.RunFor(100ms);
+  EXPECT_FALSE(answer->has_value());
   Release(writer_, lease_);
   ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
   EXPECT_THAT(**answer, IsOk());
