@@ -1,5 +1,7 @@
 #include "server/metadata/filesystem_lease.h"
 
+#include <algorithm>
+
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/mds.h"
@@ -24,7 +26,7 @@ Task<bool> FilesystemLease::TryMakeWay(MdsPtr mds, Duration patience) {
 
 proto::Lease FilesystemLease::GrantIfAlone(Mds& mds, const SessionPtr& session) {
   bool alone = mds.options.leases && !mds.Recovering() && mds.sessions.Count() == 1 &&
-               mds.leases.HoldersOf(kFilesystemFid).empty();
+               mds.leases.HoldersOf(kFilesystemFid).empty() && !OthersChange(session->id);
   if (!alone || session->ended()) {
     proto::Lease none;
     *none.mutable_resource() = ToProto(kFilesystemFid);
@@ -33,6 +35,28 @@ proto::Lease FilesystemLease::GrantIfAlone(Mds& mds, const SessionPtr& session) 
   proto::Lease lease = mds.leases.Grant(session->id, kFilesystemFid, proto::LEASE_WRITE).ToProto();
   lease.set_promised_bytes(mds.PromisedBytes());
   return lease;
+}
+
+bool FilesystemLease::OthersChange(SessionId than) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(changing_.begin(), changing_.end(), [than](SessionId of) { return of != than; });
+}
+
+FilesystemLease::LastingChange::LastingChange(MdsPtr mds, SessionId of) : mds_(std::move(mds)), of_(of) {
+  std::lock_guard lock(mds_->filesystem_lease.mutex_);
+  mds_->filesystem_lease.changing_.insert(of_);
+}
+
+FilesystemLease::LastingChange::~LastingChange() {
+  {
+    std::lock_guard lock(mds_->filesystem_lease.mutex_);
+    std::multiset<SessionId>& changing = mds_->filesystem_lease.changing_;
+    changing.erase(changing.find(of_));
+  }
+  if (mds_->closed || mds_->sessions.Count() != 1) return;
+  Spawn(mds_->env.executor, [](MdsPtr mds) -> Task<void> {
+    if (!mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
+  }(mds_));
 }
 
 Task<void> FilesystemLease::OfferToLast(MdsPtr mds) {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <set>
 
 #include "common/status.h"
 #include "common/task.h"
@@ -37,8 +39,27 @@ class FilesystemLease {
   // A client that comes back says that it held this lease.
   void Restore(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
 
+  // A change that goes on whatever becomes of the session that has asked for it (truncation.h). As long as
+  // one of these lives nobody else is granted the lease: he would not be told when the change is done. Its
+  // end offers the lease to who has been waiting for that.
+  class LastingChange {
+   public:
+    LastingChange(std::shared_ptr<Mds> mds, SessionId of);
+    ~LastingChange();
+    LastingChange(const LastingChange&) = delete;
+    LastingChange& operator=(const LastingChange&) = delete;
+
+   private:
+    const std::shared_ptr<Mds> mds_;
+    const SessionId of_;
+  };
+
  private:
+  bool OthersChange(SessionId than) const;
+
   AsyncMutex admission_;
+  mutable std::mutex mutex_;
+  std::multiset<SessionId> changing_;  // one for each LastingChange
 };
 
 }  // namespace nacre::mds

@@ -83,6 +83,7 @@ Truncation::Truncation(const Op& op, const Inode& inode, uint64_t size, FidLocks
       layout_(inode.layout),
       record_(MakeRecord(op, inode, size)),
       data_(std::move(data)),
+      lasting_(op.mds, op.session->id),
       session_(op.session),
       resumed_(false) {}
 
@@ -92,6 +93,7 @@ Truncation::Truncation(MdsPtr mds, const Inode& inode, const TruncateRecord& rec
       layout_(inode.layout),
       record_(record),
       data_(std::move(data)),
+      lasting_(mds_, record.session),
       session_(TakeOverMutation(*mds_, record)),
       resumed_(true) {}
 

@@ -85,6 +85,7 @@ class Truncation : public std::enable_shared_from_this<Truncation> {
   const Layout layout_;
   const TruncateRecord record_;
   FidLocks::Guard data_;
+  const FilesystemLease::LastingChange lasting_;
   SessionPtr session_;      // that has to get the reply; null: none
   const bool resumed_;      // no operation waits, so that we end the mutation ourselves
   OneShot<Reply> outcome_;  // set once: what the operation answers

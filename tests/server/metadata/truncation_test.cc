@@ -1,9 +1,11 @@
 #include "server/metadata/truncation.h"
 
-#include "tests/server/metadata/harness.h"
+#include "tests/server/metadata/lease_clients.h"
 
 namespace nacre::mds {
 namespace {
+
+using namespace std::chrono_literals;
 
 constexpr uint64_t kBigFile = 1 << 20;
 
@@ -173,6 +175,37 @@ TEST_F(TruncateTest, IsCompletedAfterTheEvictionOfWhoAskedForIt) {
   harness.RunFor(std::chrono::seconds(60));
   TestClient later(harness);
   EXPECT_EQ(later.Getattr(f).attr().attr().size(), 5000u);
+}
+
+// It would not be told when the file is shorter.
+TEST(TruncationWithLeases, NobodyElseGetsTheFilesystemBeforeItsEnd) {
+  Harness harness(1, WithLeases());
+  TestClient dead(harness);
+  TestClient other = Beside(harness, dead);
+  const Fid file = FidOf(dead.Create(kRootFid, "f"));
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(file);
+  ASSERT_THAT(dead.Call(std::move(out)), IsOk());
+  ASSERT_THAT(dead.UpdateSize(file, 50000), IsOk());
+  harness.osts.away = {0};
+  proto::MetadataRequest cut;
+  *cut.mutable_setattr()->mutable_fid() = ToProto(file);
+  cut.mutable_setattr()->set_set_size(true);
+  cut.mutable_setattr()->set_size(100);
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  dead.Start(std::move(cut), answer);
+  bool granted = false;
+  other.peer->on_push = [&](const proto::Push& push) { granted = granted || push.has_granted(); };
+  const auto sessions = [&] { return harness.Await(harness.server->GetStatus()).sessions_size(); };
+  for (int i = 0; i < 120 && sessions() > 1; ++i) other.StayFor(1s);
+  ASSERT_EQ(sessions(), 1);
+  other.StayFor(10s);
+  EXPECT_FALSE(granted);
+  EXPECT_EQ(other.Getattr(file).attr().attr().size(), 50000u);
+  harness.osts.away = {};
+  other.StayFor(60s);
+  EXPECT_TRUE(granted);
+  EXPECT_EQ(other.Getattr(file).attr().attr().size(), 100u);
 }
 
 TEST_F(TruncateTest, IsCompletedAlthoughTheOwnerTakesTheRightAway) {
