@@ -224,7 +224,8 @@ Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
 // Lists what this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a
 // bounded size.
 std::vector<proto::Reclaim> Core::Held() {
-  ++times_held_;  // before anything is counted: a close that comes later is not in it
+  ReturnDroppedScopes();  // or the MDS would end them before the kernel has forgotten what they cover
+  ++times_held_;          // before anything is counted: a close that comes later is not in it
   std::vector<proto::Reclaim> parts(1);
   proto::Reclaim leases;  // all in the last message: the MDS ends those that it does not name
   int entries = 0;

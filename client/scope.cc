@@ -40,6 +40,13 @@ bool Scope::NotePages(const Fid& fid) {
   return good();
 }
 
+void Scope::Inherit(Scope& ended) {
+  PromiseUntil(ended.promised());
+  const std::vector<Fid> pages = ended.paged();
+  std::lock_guard lock(mutex_);
+  paged_.insert(pages.begin(), pages.end());
+}
+
 std::vector<Fid> Scope::paged() {
   std::lock_guard lock(mutex_);
   return {paged_.begin(), paged_.end()};

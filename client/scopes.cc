@@ -74,10 +74,14 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
     // ended it.
     std::lock_guard inode_lock(directory->mutex);
     const bool gone = given_up_.contains(lease.id()) && !options_.plant_late_grant;
-    if (gone || times_held_ != learning->held) continue;
+    if (gone || times_held_ != learning->held) {
+      if (before != nullptr) ended.push_back(std::move(before));
+      continue;
+    }
     const bool writes = lease.mode() == proto::LEASE_WRITE;
     if (directory->scope != nullptr && directory->scope->lease() == lease.id()) {
       if (writes) directory->scope->AllowWrites();
+      if (before != nullptr) directory->scope->Inherit(*before);
       continue;
     }
     if (directory->scope != nullptr) ended.push_back(directory->EndScope());
@@ -85,7 +89,7 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
     directory->scope =
         std::make_shared<Scope>(directory->fid, lease.id(), ++events_, environment_.clock.Now());
     if (writes) directory->scope->AllowWrites();
-    if (before != nullptr) directory->scope->PromiseUntil(before->promised());
+    if (before != nullptr) directory->scope->Inherit(*before);
     directory->names.Forget();  // what was known before may be out of date
     directory->covered.reset();
   }

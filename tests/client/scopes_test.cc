@@ -370,5 +370,30 @@ TEST_F(Scopes, WhatWasForgottenForWantOfMemoryIsAskedForAgain) {
   EXPECT_EQ(c->Lookup("f", directory_)->attr.size(), 12u);
 }
 
+// And when it comes again instead of going back, what the kernel keeps under it is forgotten all the same.
+TEST_F(Scopes, WhatTheKernelKeepsOutlivesADirectoryThatWasForgottenForWantOfMemory) {
+  Options small;
+  small.known_bytes = 64 << 10;
+  std::unique_ptr<Mounted> c = harness_.Mount(small);
+  std::vector<Fid> forgotten;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid fid, uint64_t, uint64_t) -> Task<void> {
+    forgotten.push_back(fid);
+    co_return;
+  };
+  c->fs().SetInvalidation(std::move(invalidation));
+  (void)c->Lookup("d");
+  const Fid fid = FromProto(c->Lookup("f", directory_)->attr.fid());
+  HandlePtr reader = c->Open(fid, O_RDONLY);
+  ASSERT_EQ(c->fs().PagesFor(reader), KernelPages::kNew);
+  std::vector<Fid> others;
+  for (int i = 0; i < 400; ++i) others.push_back(b_->Mkdir(absl::StrCat("other", i)));
+  forgotten.clear();
+  for (const Fid& other : others) (void)c->Stat(other);
+  (void)c->Lookup("f", directory_);
+  b_->Write(b_->Open(fid), 0, "other");
+  EXPECT_THAT(forgotten, testing::Contains(fid));
+}
+
 }  // namespace
 }  // namespace nacre::client
