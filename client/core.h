@@ -277,9 +277,9 @@ class Core final : public FileSystem {
   Known MakeKnown(Inode& inode);
   Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
   Known Learn(const proto::Attr& attr);       // under the lease: keeps it
+  bool IsOutdated(Inode& inode, const Learning& learning);
   // The same of one of many; there may be no room to keep it (InodeTable::GetListed).
-  // `learning`: null under the filesystem lease, and where no leases of directories are wanted.
-  Known LearnListed(const Learning* learning, const proto::Attr& attr, uint64_t began, bool* kept);
+  Known LearnListed(const Learning& learning, const proto::Attr& attr, uint64_t began, bool* kept);
   InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
   NameKnown FindKnown(const Inode& directory, const std::string& name) const;

@@ -66,7 +66,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
     entry.cookie = found.cookie();
     entry.name = std::move(*found.mutable_name());
     if (found.has_attr()) {
-      Known known = LearnListed(WantsScopes() ? &learning : nullptr, found.attr(), began, &kept);
+      Known known = LearnListed(learning, found.attr(), began, &kept);
       if (plus) entry.known = std::move(known);
     }
     if (kept) kept = FillListed(inode, token, entry.name, entry.fid);

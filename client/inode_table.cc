@@ -47,7 +47,7 @@ InodePtr InodeTable::FindLocked(Fid fid) {
 
 InodePtr InodeTable::Make(Fid fid) {
   auto inode = std::make_shared<Inode>(fid, cache_, budget_);
-  inode->changed = dropped_changed_;
+  inode->changed = DroppedAt(fid);
   inodes_.insert(inode);
   Append(inode.get());
   return inode;
@@ -138,7 +138,7 @@ InodePtr InodeTable::Drop(Inode* inode) {
   auto it = inodes_.find(inode->fid);
   InodePtr gone = *it;
   inodes_.erase(it);
-  dropped_changed_ = std::max(dropped_changed_, gone->changed);
+  DroppedAt(gone->fid) = ++events_;
   if (gone->scope != nullptr) dropped_scopes_.push_back(gone->EndScope());
   return gone;
 }

@@ -7,6 +7,7 @@
 
 #include <absl/container/flat_hash_set.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,8 +22,12 @@ namespace nacre::client {
 
 class InodeTable {
  public:
-  InodeTable(std::shared_ptr<DataCache> cache, uint64_t limit_bytes)
-      : cache_(std::move(cache)), budget_(std::make_shared<MemoryBudget>(limit_bytes)) {}
+  // `events`: Core::events_, which outlives this.
+  InodeTable(std::shared_ptr<DataCache> cache, uint64_t limit_bytes, std::atomic<uint64_t>* events)
+      : cache_(std::move(cache)),
+        budget_(std::make_shared<MemoryBudget>(limit_bytes)),
+        events_(*events),
+        dropped_(kDroppedPlaces) {}
 
   InodePtr Get(Fid fid);   // made if need be
   InodePtr Find(Fid fid);  // null: not known
@@ -58,12 +63,16 @@ class InodeTable {
     bool operator()(const auto& a, const auto& b) const { return Of(a) == Of(b); }
   };
 
+  // FIDs that share a place share the time: an answer too many is not believed then.
+  static constexpr size_t kDroppedPlaces = 1 << 14;
+
   // All with the mutex held.
   void Append(Inode* inode);
   void Remove(Inode* inode);
   void Touch(Inode* inode);  // it is used just now
   InodePtr FindLocked(Fid fid);
   InodePtr Make(Fid fid);
+  uint64_t& DroppedAt(const Fid& fid) { return dropped_[absl::Hash<Fid>()(fid) % kDroppedPlaces]; }
   // Lets go what has not been used since `began`, as long as the budget is exceeded.
   void Trim(uint64_t began, std::vector<InodePtr>* out);
   bool DropContents();
@@ -78,8 +87,12 @@ class InodeTable {
   Inode* oldest_ = nullptr;  // longest unused
   Inode* newest_ = nullptr;
   std::vector<ScopePtr> dropped_scopes_;
-  uint64_t dropped_changed_ = 0;  // the highest Inode::changed of those that went
-  Inode* contents_ = nullptr;     // where DropContents goes on; null: at the oldest
+  std::atomic<uint64_t>& events_;
+  // When inodes were last let go, by their FIDs. What this client knew of one, its own changes among it, an
+  // answer that was under way by then does not know: so that is the Inode::changed of the next one of the
+  // FID.
+  std::vector<uint64_t> dropped_;
+  Inode* contents_ = nullptr;  // where DropContents goes on; null: at the oldest
 };
 
 NameKnown FindName(Inode& directory, const std::string& name);

@@ -68,17 +68,23 @@ Known Core::Learn(const proto::Attr& attr) {
   return MakeKnown(*inode);
 }
 
-Known Core::LearnListed(const Learning* learning, const proto::Attr& attr, uint64_t began, bool* kept) {
-  if (!cached() && learning == nullptr) return {attr, Duration(0)};
+// Whether the answer to a request may be older than what this client knew of the inode before it had to let
+// it go. (What is known of one newer answers do not overwrite with older ones.)
+bool Core::IsOutdated(Inode& inode, const Learning& learning) {
+  std::lock_guard lock(inode.mutex);
+  return !inode.attr_known && inode.changed > learning.event;
+}
+
+Known Core::LearnListed(const Learning& learning, const proto::Attr& attr, uint64_t began, bool* kept) {
+  const Known untrusted{attr, Duration(0)};
+  if (!cached() && !WantsScopes()) return untrusted;
   InodePtr inode = inodes_->GetListed(FromProto(attr.fid()), began);
-  if (inode == nullptr) {
-    *kept = false;
-    return {attr, Duration(0)};
-  }
+  if (inode == nullptr) *kept = false;
+  if (inode == nullptr || IsOutdated(*inode, learning)) return untrusted;
   LearnFile(*inode, attr, nullptr, nullptr);
-  if (learning == nullptr) return MakeKnown(*inode);
-  Cover(*learning, *inode, attr);
-  return {attr, Duration(0)};
+  if (cached()) return MakeKnown(*inode);
+  Cover(learning, *inode, attr);
+  return untrusted;
 }
 
 void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout,
@@ -166,11 +172,14 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
     if (fill && ToErrno(reply.status()) == ENOENT) FillName(*directory, token, name, Fid{});
     co_return reply.status();
   }
-  InodePtr inode = LearnEntry(reply->entry());
-  Cover(learning, *inode, reply->entry().attr());
+  const proto::Entry& entry = reply->entry();
+  InodePtr inode = inodes_->Get(FromProto(entry.attr().fid()));
   if (fill) FillName(*directory, token, name, inode->fid);
+  if (IsOutdated(*inode, learning)) co_return Known{entry.attr(), Duration(0)};
+  LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
+  Cover(learning, *inode, entry.attr());
   if (cached()) co_return MakeKnown(*inode);
-  co_return Known{reply->entry().attr(), Duration(0)};
+  co_return Known{entry.attr(), Duration(0)};
 }
 
 Task<InodePtr> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {

@@ -56,7 +56,7 @@ Task<Status> Core::Start() {
   });
   const uint64_t known = options_.known_bytes;
   inodes_ = std::make_unique<InodeTable>(
-      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes));
+      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes), &events_);
   Session::Hooks hooks;
   hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
   hooks.held = [this] { return Held(); };

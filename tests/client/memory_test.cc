@@ -77,11 +77,12 @@ class Table : public testing::Test {
   sim::Process* process_;
   std::unique_ptr<Transport> transport_;
   std::shared_ptr<DataCache> cache_;
+  std::atomic<uint64_t> events_{0};
 };
 
 TEST_F(Table, CountsWhatItTakes) {
   constexpr uint32_t kInodes = 20'000;
-  InodeTable table(cache_, 1 << 30);
+  InodeTable table(cache_, 1 << 30, &events_);
   const size_t before = mallinfo2().uordblks;
   for (uint32_t i = 0; i < kInodes; ++i) Know(*table.Get({1, i, 0}));
   const uint64_t taken = (mallinfo2().uordblks - before) / kInodes;
@@ -92,7 +93,7 @@ TEST_F(Table, CountsWhatItTakes) {
 }
 
 TEST_F(Table, BytesOfSmallFilesGoBeforeInodesAndThoseOfFilesInUseStay) {
-  InodeTable table(cache_, 1 * kMiB);
+  InodeTable table(cache_, 1 * kMiB, &events_);
   const std::string data = Pattern(1, 10'000);
   InodePtr used = table.Get({1, 0, 0});
   used->inline_bytes = std::make_shared<std::string>(data);
@@ -116,7 +117,7 @@ TEST_F(Table, BytesOfSmallFilesGoBeforeInodesAndThoseOfFilesInUseStay) {
 
 TEST_F(Table, ADirectoryInUseLosesNamesRatherThanTakeAllThereIs) {
   constexpr uint64_t kLimit = 256 * kKiB;
-  InodeTable table(cache_, kLimit);
+  InodeTable table(cache_, kLimit, &events_);
   std::vector<InodePtr> directories;
   for (uint32_t i = 0; i < 20; ++i) directories.push_back(table.Get({1, i, 0}));
   for (const InodePtr& directory : directories) {
