@@ -34,6 +34,7 @@ class ServerEnd : public MetadataPeer {
 
   void Send(proto::Push push) override {
     if (closed_) return;
+    Note("<=", push);
     connection_->Send(kServerSide, true, [client = client_, push = std::move(push)]() mutable {
       if (!client->ended && client->events.on_push) client->events.on_push(std::move(push));
     });
@@ -47,8 +48,17 @@ class ServerEnd : public MetadataPeer {
   std::string name() const override { return connection_->process(kClientSide)->name(); }
   Network& network() { return connection_->network(); }
 
+  // A message for people who read the trace. "->" comes to the server, "<-" answers, "<=" is pushed.
+  void Note(const char* way, const google::protobuf::Message& message) {
+    const Process* server = connection_->process(kServerSide);
+    network().world().Note([&] {
+      return absl::StrFormat("  %s %s %s: %s", name(), way, server->name(), message.ShortDebugString());
+    });
+  }
+
   void Answer(proto::MetadataReply reply) {
     if (closed_) return;
+    Note("<-", reply);
     connection_->Send(kServerSide, true, [client = client_, reply = std::move(reply)]() mutable {
       auto pending = client->pending.extract(reply.id());
       if (!pending.empty()) pending.mapped().Set(std::move(reply));
@@ -71,6 +81,7 @@ Task<void> MaybeBePreempted(Network& network) {
 Task<void> HandleOne(MetadataHandler* handler, std::shared_ptr<ServerEnd> peer,
                      proto::MetadataRequest request) {
   const uint64_t id = request.id();
+  peer->Note("->", request);
   auto reply = co_await handler->Handle(peer, std::move(request));
   co_await MaybeBePreempted(peer->network());
   reply.set_id(id);

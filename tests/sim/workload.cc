@@ -42,16 +42,18 @@ bool Operation::Take(std::vector<Claim> claims) {
 }
 
 void Operation::Pending(Unanswered change) {
-  workload_.model().Begin(id_, client_.index, began_.early_answered, std::move(change));
+  const uint64_t after = client_.failing ? 0 : began_.early_answered;  // as Model::MayGoOnWithout
+  workload_.model().Begin(id_, client_.index, after, std::move(change));
   changes_ = true;
 }
 
-// What the MDS was asked for has come behind all that was answered early before.
+// What the MDS was asked for has come behind all that was answered early before, unless that was in a session
+// which has ended since.
 void Operation::Change(std::function<void()> change) {
   workload_.NoteDone();
   const uint64_t early = client_.filesystem->Look().early_answered;
   const bool is_early = std::exchange(client_.early_seen, early) != early;
-  if (!is_early) workload_.model().EarlyDone(client_.index, began_.early_answered);
+  if (!is_early && !client_.failing) workload_.model().EarlyDone(client_.index, began_.early_answered);
   workload_.model().Change(id_, client_.index, is_early ? early : 0, std::move(change));
 }
 
@@ -233,6 +235,7 @@ Task<Status> SyncAll(Workload* workload, ClientState* client) {
 }
 
 Task<Status> TakeErrors(Workload* workload, ClientState* client) {
+  constexpr int kMostErrors = 3;
   std::vector<Fid> files;
   for (const auto& [id, inode] : workload->model().inodes()) {
     if (inode.regular() && inode.nlink > 0) files.push_back(inode.fid);
@@ -241,8 +244,11 @@ Task<Status> TakeErrors(Workload* workload, ClientState* client) {
     auto opened = co_await client->filesystem->Open(Root(), fid, O_RDONLY);
     CO_RETURN_IF_ERROR(opened.status());
     client::HandlePtr handle = *std::move(opened);
-    Status synced = co_await client->filesystem->Fsync(handle, false);
-    if (!synced.ok() && ToErrno(synced) != EIO) co_return synced;
+    for (int errors = 0; errors < kMostErrors; ++errors) {  // the file's, and then those of the mount
+      Status synced = co_await client->filesystem->Fsync(handle, false);
+      if (synced.ok()) break;
+      if (ToErrno(synced) != EIO) co_return synced;
+    }
     (void)co_await client->filesystem->Release(handle);
   }
   co_return OkStatus();
