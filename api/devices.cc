@@ -117,7 +117,8 @@ Status CheckStillThere(const Buffer& buffer) {
 StatusOr<std::shared_ptr<gpu::StreamOrder>> JoinStream(void* stream, const Operation& operation) {
   ASSIGN_OR_RETURN(const std::shared_ptr<gpu::Gpus> gpus, FindGpus());
   std::shared_ptr<gpu::Device> device;
-  for (const std::shared_ptr<Buffer>& buffer : operation.Targets()) {
+  const std::vector<std::shared_ptr<Buffer>> targets = operation.Targets();
+  for (const std::shared_ptr<Buffer>& buffer : targets) {
     const std::shared_ptr<gpu::Device>& its = buffer->traits().device;
     if (device == nullptr) device = its;
     if (its == nullptr || its == device) continue;
@@ -128,6 +129,8 @@ StatusOr<std::shared_ptr<gpu::StreamOrder>> JoinStream(void* stream, const Opera
   if (device == nullptr && gpus->devices().size() == 1) device = gpus->devices().front();
   if (device == nullptr)
     return ErrnoError(EINVAL, "no buffer is in GPU memory: which of the GPUs the stream is of, is not known");
+  if (!targets.empty())
+    RETURN_IF_ERROR(targets.front()->client()->connection().Run(device->ReserveForStreams()));
   ASSIGN_OR_RETURN(std::shared_ptr<gpu::StreamOrder> order, gpu::StreamOrder::Insert(device, stream));
   return order;
 }

@@ -77,6 +77,14 @@ Task<Status> CopyEngine::Call(absl::AnyInvocable<Status()> function) {
   co_return co_await Run(std::move(job));
 }
 
+Task<Status> CopyEngine::Reserve() {
+  absl::AnyInvocable<Status()> reserve = [this] {
+    issuer_->Reserve();
+    return OkStatus();
+  };
+  return Call(std::move(reserve));
+}
+
 void CopyEngine::Loop() {
   prctl(PR_SET_NAME, "nacre-gpu");
   prctl(PR_SET_TIMERSLACK, 1000);

@@ -32,6 +32,8 @@ class CopyEngine {
   Task<Status> Run(JobPtr job);
   // Runs the function on the engine's thread, with the context current.
   Task<Status> Call(absl::AnyInvocable<Status()> function);
+  // The jobs that come afterwards allocate no pinned memory.
+  Task<Status> Reserve();
 
  private:
   CopyEngine(std::shared_ptr<Context> context, int numa_node)

@@ -122,7 +122,9 @@ struct CudaMemcpyAttributes {
   X(DevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000, true, (CudaDevice, unsigned*, int*))       \
   X(CtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true, (CudaContext))                                        \
   X(CtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true, (CudaContext*))                                         \
+  X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, true, (int*, int*))                      \
   X(StreamCreate, "cuStreamCreate", 2000, true, (CudaStream*, unsigned))                                     \
+  X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, true, (CudaStream*, unsigned, int))        \
   X(StreamDestroy, "cuStreamDestroy_v2", 4000, true, (CudaStream))                                           \
   X(StreamSynchronize, "cuStreamSynchronize", 2000, true, (CudaStream))                                      \
   X(StreamIsCapturing, "cuStreamIsCapturing", 10000, true, (CudaStream, int*))                               \

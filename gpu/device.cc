@@ -105,6 +105,16 @@ Task<Status> Device::Start() {
   co_return state.status();
 }
 
+Task<Status> Device::ReserveForStreams() {
+  if (reserved_) co_return OkStatus();
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  CO_RETURN_IF_ERROR(co_await state->engine().Reserve());
+  (void)co_await state->staging().Reserve(options_.staging_bytes, &state->engine());
+  if (info_.dma_buf || info_.gpu_direct_rdma) (void)TrialMemory();
+  reserved_ = true;
+  co_return OkStatus();
+}
+
 Status Device::kernels() {
   ASSIGN_OR_RETURN(auto state, State());
   return state->kernels().status();

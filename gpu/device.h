@@ -56,6 +56,11 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   // a moment of the caller's choice.
   Task<Status> Start();
 
+  // Allocates all that a read may need of this GPU's driver. Allocations wait for streams that are at work,
+  // so a read for which a stream waits must not make any (stream_order.h). Takes some tens of milliseconds
+  // the first time. What is not to be had now is asked for when it is needed; an error is that of Start.
+  Task<Status> ReserveForStreams();
+
   // OK: checksums and many zero-fills run as kernels. Otherwise why they do not; the operations work all the
   // same, slower. Starts the device.
   Status kernels();
@@ -104,6 +109,7 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   std::mutex mutex_;
   std::shared_ptr<DeviceState> state_;  // null before the first use, then always the same
   std::atomic<bool> ready_ = false;     // it is there, and may be read without the lock
+  std::atomic<bool> reserved_ = false;  // ReserveForStreams is done
   std::mutex start_mutex_;
   std::vector<OneShot<StatusOr<std::shared_ptr<DeviceState>>>> awaiting_start_;
   std::thread starter_;

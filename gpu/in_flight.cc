@@ -30,8 +30,12 @@ void Rate::Learn(uint64_t bytes, EngineClock::duration took) {
 StatusOr<std::unique_ptr<InFlight>> InFlight::Open(std::shared_ptr<Context> context) {
   std::unique_ptr<InFlight> in_flight(new InFlight(std::move(context)));
   const CudaLibrary& cuda = in_flight->context_->cuda();
+  int least = 0, greatest = 0;
   RETURN_IF_ERROR(
-      cuda.Check(cuda->StreamCreate(&in_flight->stream_, kCudaStreamNonBlocking), "cuStreamCreate"));
+      cuda.Check(cuda->CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  RETURN_IF_ERROR(
+      cuda.Check(cuda->StreamCreateWithPriority(&in_flight->stream_, kCudaStreamNonBlocking, greatest),
+                 "cuStreamCreateWithPriority"));
   return in_flight;
 }
 

@@ -30,6 +30,9 @@ class Issuer {
 
   void Issue(std::vector<JobPtr> jobs);
 
+  // Allocates now what Issue would allocate when it needs it first.
+  void Reserve() { lists_.AllocateAll(); }
+
   // Ends the jobs that are done. Whether there were any.
   bool Reap();
 

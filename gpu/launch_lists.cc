@@ -11,6 +11,11 @@ LaunchLists::~LaunchLists() {
   for (const auto& list : lists_) context_->cuda()->MemFreeHost(list->pieces);
 }
 
+void LaunchLists::AllocateAll() {
+  while (Allocate()) {
+  }
+}
+
 LaunchList* LaunchLists::Take() {
   if (free_.empty() && !Allocate()) return nullptr;
   LaunchList* list = free_.back();

@@ -1,5 +1,5 @@
-// The few lists of kernel launches (batch.h), in pinned memory, allocated as they are needed. For one thread,
-// on which the context is current.
+// The few lists of kernel launches (batch.h), in pinned memory, allocated as they are needed, or all at once.
+// For one thread, on which the context is current.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,8 @@ class LaunchLists {
   LaunchLists(const LaunchLists&) = delete;
   LaunchLists& operator=(const LaunchLists&) = delete;
 
+  // All that there may be, if there is memory for them.
+  void AllocateAll();
   // An empty list; null while all are in use, or if there is no memory for the first.
   LaunchList* Take();
   void Return(LaunchList* list);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <future>
 
 #include "common/crc32c.h"
 #include "tests/gpu/gpu_fixture.h"
@@ -112,6 +114,54 @@ TEST_P(StreamOrderTest, TheEndReleases) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(StreamOrder::Insert(device_, stream_).ok());
   Synchronize();
 }
+
+// Streams share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, one under Megatron-LM), and what stands in a
+// queue behind a stream that waits does not run either. Our work ends that wait, so it must not stand there.
+class FewQueuesTest : public StreamOrderTest {
+ public:
+  void SetUp() override {
+    if (fake())
+      Fake::Get().Configure("queues=1");
+    else
+      setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);  // counts if this is the first test of the process
+    StreamOrderTest::SetUp();
+  }
+  void TearDown() override {
+    StreamOrderTest::TearDown();
+    if (fake()) Fake::Get().Configure("queues=0");
+  }
+};
+
+TEST_P(FewQueuesTest, OurWorkDoesNotStandBehindTheStreamThatWaitsForIt) {
+  DeviceBuffer buffer(device_, 4 << 20);
+  auto order = StreamOrder::Insert(device_, stream_);
+  ASSERT_TRUE(order.ok()) << order.status();
+  ASSERT_TRUE(Run((*order)->Arrived()).ok());
+  std::future<bool> read =
+      std::async(std::launch::async, [&] { return ReadInto(buffer, RandomBytes(4 << 20)); });
+  const bool done = read.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  (*order)->Release();
+  EXPECT_TRUE(read.get());
+  EXPECT_TRUE(done) << "the read stood behind the stream that waited for it";
+}
+
+// "Page-locked host memory allocation, a device memory allocation" synchronise implicitly, says CUDA's guide.
+TEST_P(FewQueuesTest, NothingIsAllocatedWhileAStreamWaits) {
+  if (!fake()) GTEST_SKIP() << "a real driver's allocations wait for no stream that we know of";
+  DeviceBuffer buffer(device_, 4 << 20);
+  ASSERT_TRUE(Run(device_->ReserveForStreams()).ok());
+  auto order = StreamOrder::Insert(device_, stream_);
+  ASSERT_TRUE(order.ok()) << order.status();
+  WithKnobs waiting("allocations_wait=1", "allocations_wait=0");
+  std::future<bool> read =
+      std::async(std::launch::async, [&] { return ReadInto(buffer, RandomBytes(4 << 20)); });
+  const bool done = read.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  (*order)->Release();
+  EXPECT_TRUE(read.get());
+  EXPECT_TRUE(done) << "something was allocated when it was needed";
+}
+
+INSTANTIATE_TEST_SUITE_P(, FewQueuesTest, testing::Values(Driver::kFake, Driver::kReal), DriverName);
 
 // A graph's replay would neither read nor wait: the values that it waits for are those of the capture.
 TEST_P(StreamOrderTest, RefusesAStreamThatCaptures) {

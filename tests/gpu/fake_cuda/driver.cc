@@ -303,6 +303,7 @@ CudaResult cuDevicePrimaryCtxGetState(CudaDevice device, unsigned* flags, int* a
 CudaResult cuMemAlloc_v2(CudaAddress* address, size_t size) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
   if (CudaResult result = SafeToCall(); result != kCudaSuccess) return result;
+  if (GetKnobs().allocations_wait != 0) Current().back()->queues.Synchronize();
   uint64_t allocated = 0;
   CudaResult result = GetMemory().Allocate(Current().back(), size, &allocated);
   *address = allocated;
@@ -315,6 +316,7 @@ CudaResult cuMemFree_v2(CudaAddress address) {
 CudaResult cuMemHostAlloc(void** data, size_t size, unsigned) {
   CudaResult result = Ready();
   if (result == kCudaSuccess) result = SafeToCall();
+  if (result == kCudaSuccess && GetKnobs().allocations_wait != 0) Current().back()->queues.Synchronize();
   return result == kCudaSuccess ? GetMemory().AllocatePinned(size, data) : result;
 }
 CudaResult cuMemFreeHost(void* data) {

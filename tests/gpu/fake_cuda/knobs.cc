@@ -25,7 +25,9 @@ bool Set(Knobs* knobs, std::string_view name, const std::string& value) {
                                                            {"copy_errors", &knobs->copy_errors},
                                                            {"device_error", &knobs->device_error},
                                                            {"bar1", &knobs->bar1},
-                                                           {"ordered", &knobs->ordered}};
+                                                           {"ordered", &knobs->ordered},
+                                                           {"queues", &knobs->queues},
+                                                           {"allocations_wait", &knobs->allocations_wait}};
   auto knob = all.find(name);
   char* end = nullptr;
   long number = std::strtol(value.c_str(), &end, 10);

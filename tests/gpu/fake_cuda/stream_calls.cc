@@ -1,6 +1,7 @@
 // The functions of the driver's interface for streams, captures and events.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace nacre::fake_cuda {
 namespace {
 
 using namespace gpu;
+
+constexpr int kLeastPriority = 0, kGreatestPriority = -5;  // as an H100 says
 
 std::atomic<int> global_captures{0};
 std::atomic<bool> capture_spoilt{false};
@@ -45,6 +48,18 @@ extern "C" {
 CudaResult cuStreamCreate(CudaStream* stream, unsigned flags) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
   *stream = new CUstream_st(Current().back(), (flags & kCudaStreamNonBlocking) == 0);
+  return kCudaSuccess;
+}
+CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned flags, int priority) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  *stream = new CUstream_st(Current().back(), (flags & kCudaStreamNonBlocking) == 0,
+                            std::clamp(priority, kGreatestPriority, kLeastPriority));
+  return kCudaSuccess;
+}
+CudaResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  *least = kLeastPriority;
+  *greatest = kGreatestPriority;
   return kCudaSuccess;
 }
 CudaResult cuStreamDestroy_v2(CudaStream stream) {
