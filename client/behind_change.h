@@ -15,8 +15,7 @@ struct BehindChange {
   InodePtr new_directory;  // rename
   std::string new_name;
   InodePtr replaced;
-  ScopePtr born;      // of a directory that was made under WRITE of the one around it
-  Learning learning;  // its lease comes with the answer
+  ScopePtr born;  // of a directory that was made under WRITE of the one around it
 };
 
 struct BehindRename {

@@ -257,7 +257,10 @@ std::vector<proto::Reclaim> Core::Held() {
     for (const proto::LockRange& lock_range : inode->locks) *part()->add_locks() = lock_range;
     if (inode->pages.lease != 0) AddLease(*inode, inode->pages.lease, false, &leases);
     const ScopePtr& scope = inode->scope;
-    if (scope != nullptr && scope->lease() != 0) AddLease(*inode, scope->lease(), scope->writes(), &leases);
+    if (scope != nullptr) AddLease(*inode, scope->lease(), scope->writes(), &leases);
+    // One that the MDS has not named keeps others out until what was answered under it is told.
+    const ScopePtr& ended = inode->ended;
+    if (scope == nullptr && ended != nullptr && ended->lease() == 0) AddLease(*inode, 0, true, &leases);
     for (const Inode::Leaving& one : inode->leaving) AddLease(*inode, one.lease, one.writes, &leases);
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));

@@ -179,7 +179,6 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   if (is_directory && scope != nullptr) {
     scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, environment_.clock.Now());
     scope->AllowWrites();
-    change.learning = BeginLearning();
     request.set_want_lease(true);
   }
   {
@@ -199,8 +198,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   return inode;
 }
 
-// The MDS has made the directory, or not. The lease that came with it counts if no Reclaim has gone out since
-// that did not name it: that has ended it there. One that has ended here goes back now that it has a name.
+// The MDS has made the directory, or not. A lease that has ended here goes back now that it has a name.
 void Core::NameBorn(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
   if (change.born == nullptr) return;
   uint64_t lease = 0;
@@ -211,7 +209,7 @@ void Core::NameBorn(const BehindChange& change, const StatusOr<proto::MetadataRe
   std::unique_lock lock(mutex_);
   std::unique_lock guard(change.inode->mutex);
   if (change.born->lease() != 0) return;  // it has been asked back already
-  if (lease != 0 && times_held_ == change.learning.held) {
+  if (lease != 0) {
     change.born->Name(lease);
     if (!change.born->good()) change.inode->NoteLeaving(*change.born);
   } else if (change.inode->scope == change.born) {

@@ -80,8 +80,8 @@ class Scope {
   // Of which files it may.
   std::vector<Fid> paged();
 
-  // Takes over what the kernel keeps under one that has ended: of a lease that is held all the same, since its
-  // directory was forgotten for want of memory, or of an earlier lease of the directory.
+  // Takes over what the kernel keeps under one that has ended: of a lease that is held all the same, since
+  // its directory was forgotten for want of memory, or of an earlier lease of the directory.
   void Inherit(Scope& ended);
 
  private:

@@ -79,6 +79,7 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
       continue;
     }
     const bool writes = lease.mode() == proto::LEASE_WRITE;
+    if (directory->scope != nullptr && directory->scope->lease() == 0) directory->scope->Name(lease.id());
     if (directory->scope != nullptr && directory->scope->lease() == lease.id()) {
       if (writes) directory->scope->AllowWrites();
       if (before != nullptr) directory->scope->Inherit(*before);

@@ -161,6 +161,16 @@ void EndBorn(Mds& mds, const LeaseGrant& grant) {
   mds.leases.Release(grant.session, grant.id, proto::LEASE_NONE);
 }
 
+std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const Fid& directory) {
+  if (!mds.options.leases || SessionOfSequence(directory.sequence) != session->id) return std::nullopt;
+  for (const LeaseGrant& grant : mds.leases.HoldersOf(directory)) {
+    if (grant.session != session->id) return std::nullopt;
+    if (grant.revoking) PushRevoke(mds, *session, grant.id, directory);  // what said so may be lost
+    return grant.id;
+  }
+  return mds.leases.Grant(session->id, directory, proto::LEASE_WRITE).id;
+}
+
 std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
                                          const proto::MetadataReply& reply) {

@@ -22,6 +22,9 @@ std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto
 std::optional<LeaseGrant> GrantBorn(Mds& mds, const SessionPtr& session,
                                     const proto::MetadataRequest& request);
 void EndBorn(Mds& mds, const LeaseGrant& grant);
+// A client that comes back says that it makes this directory and has not been told its lease: it holds it
+// from now on, if it does not already and nobody else does. Its number.
+std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const Fid& directory);
 
 // WRITE of the directories that a mutation has changed, and of the one that it has made, if it asks for that
 // and nobody else has them. After it was carried out, or found to have been before.

@@ -5,6 +5,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "server/metadata/directory_leases.h"
 #include "server/metadata/eviction.h"
 #include "server/metadata/paths.h"
 #include "server/metadata/recall.h"
@@ -160,9 +161,13 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
                std::string(status.message()));
     *out->add_lost() = lock.fid();
   }
+  std::set<uint64_t> named;
   for (const proto::Lease& lease : request.leases()) {
+    named.insert(lease.id());
     if (FromProto(lease.resource()) == kFilesystemFid) {
       mds.filesystem_lease.Restore(mds, op.session, lease);
+    } else if (lease.id() == 0) {
+      if (auto id = RestoreBorn(mds, op.session, FromProto(lease.resource()))) named.insert(*id);
     } else {
       RestoreLease(mds, op.session, lease);
     }
@@ -170,8 +175,6 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   if (!request.last()) co_return reply;
   mds.NoteReclaim();
   mds.opens.Replace(op.session->id, opens, op.stream);
-  std::set<uint64_t> named;
-  for (const proto::Lease& lease : request.leases()) named.insert(lease.id());
   mds.leases.EndUnnamed(op.session->id, named);
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.recovery().Open();

@@ -177,6 +177,38 @@ TEST_F(DirectoryLeases, ADirectoryIsItsMakersThoughAnotherWaitsToChangeIt) {
   EXPECT_FALSE(answer->has_value());
 }
 
+// The answer that named the lease was lost, or the server that would have named it has restarted.
+TEST_F(DirectoryLeases, ADirectoryStaysItsMakersThoughItDoesNotKnowTheLease) {
+  const Fid made{SessionSequence(writer_.session), 1, 0};
+  const auto reclaim = [&] {
+    proto::MetadataRequest request;
+    proto::Lease* lease = request.mutable_reclaim()->add_leases();
+    *lease->mutable_resource() = ToProto(made);
+    lease->set_mode(proto::LEASE_WRITE);
+    request.mutable_reclaim()->set_last(true);
+    EXPECT_THAT(writer_.Call(std::move(request)), IsOk());
+  };
+  const uint64_t lease = TellEarly(made, S_IFDIR | 0755);
+  ASSERT_NE(lease, 0u);
+  writer_.Connect();
+  reclaim();
+  writer_.peer->pushes.clear();
+  EXPECT_THAT(ExpectWaits(GetattrOf(made), lease), IsOk());
+
+  harness_.Restart();
+  reader_.Reconnect();
+  writer_.Connect();
+  reclaim();
+  writer_.peer->pushes.clear();
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  reader_.Start(reader_.Prepare(GetattrOf(made)), answer);
+  harness_.RunFor(100ms);
+  EXPECT_FALSE(answer->has_value());
+  ASSERT_EQ(writer_.peer->pushes.size(), 1u);
+  Release(writer_, writer_.peer->pushes[0].revoke().id());
+  EXPECT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
+}
+
 // It has one name more than before then, and no directory's lease covers it any more.
 TEST_F(DirectoryLeases, ALinkOfAFileThatWasUntoldWaitsForWhoHasItsDirectory) {
   const Fid made{SessionSequence(writer_.session), 1, 0};
