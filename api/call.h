@@ -12,9 +12,12 @@
 #include <string>
 #include <string_view>
 
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace nacre::api {
+
+inline constexpr Duration kLongWait = std::chrono::hours(24 * 365);  // what can be added to now
 
 // Notes the message for nacre_error_message; the errno value.
 int Answer(const Status& status);

@@ -61,6 +61,19 @@ StatusOr<gpu::MemoryInfo> LookAtMemory(void* address, size_t size, Status* no_gp
   return (*gpus)->Classify(address, size);
 }
 
+// `device`: null if no memory says which. `connection`: on which what a wait needs is allocated before; null:
+// nothing will be done.
+StatusOr<std::shared_ptr<gpu::StreamOrder>> EnterStreamOf(const gpu::Gpus& gpus,
+                                                          std::shared_ptr<gpu::Device> device, void* stream,
+                                                          Connection* connection) {
+  if (device == nullptr && gpus.devices().size() == 1) device = gpus.devices().front();
+  if (device == nullptr)
+    return ErrnoError(EINVAL, "no buffer is in GPU memory: which of the GPUs the stream is of, is not known");
+  if (connection != nullptr) RETURN_IF_ERROR(connection->Run(device->ReserveForStreams()));
+  ASSIGN_OR_RETURN(std::shared_ptr<gpu::StreamOrder> order, gpu::StreamOrder::Insert(device, stream));
+  return order;
+}
+
 Status NotOurs(std::span<std::byte> memory, const Status& why, const Status& no_gpus) {
   std::string message(why.message());
   if (why.ok())
@@ -114,25 +127,36 @@ Status CheckStillThere(const Buffer& buffer) {
                                             region.data(), region.size()));
 }
 
+StatusOr<gpu::MemoryInfo> ClassifyMemory(void* address, size_t size) {
+  Status no_gpus;
+  return LookAtMemory(address, size, &no_gpus);
+}
+
 StatusOr<std::shared_ptr<gpu::StreamOrder>> JoinStream(void* stream, const Operation& operation) {
   ASSIGN_OR_RETURN(const std::shared_ptr<gpu::Gpus> gpus, FindGpus());
   std::shared_ptr<gpu::Device> device;
-  const std::vector<std::shared_ptr<Buffer>> targets = operation.Targets();
-  for (const std::shared_ptr<Buffer>& buffer : targets) {
+  const std::vector<std::shared_ptr<Buffer>> buffers = operation.Buffers();
+  for (const std::shared_ptr<Buffer>& buffer : buffers) {
     const std::shared_ptr<gpu::Device>& its = buffer->traits().device;
     if (device == nullptr) device = its;
     if (its == nullptr || its == device) continue;
     return ErrnoError(EINVAL,
-                      absl::StrFormat("buffers of %s and of %s in one read: a stream belongs to one GPU",
+                      absl::StrFormat("buffers of %s and of %s in one call: a stream belongs to one GPU",
                                       device->name(), its->name()));
   }
-  if (device == nullptr && gpus->devices().size() == 1) device = gpus->devices().front();
-  if (device == nullptr)
-    return ErrnoError(EINVAL, "no buffer is in GPU memory: which of the GPUs the stream is of, is not known");
-  if (!targets.empty())
-    RETURN_IF_ERROR(targets.front()->client()->connection().Run(device->ReserveForStreams()));
-  ASSIGN_OR_RETURN(std::shared_ptr<gpu::StreamOrder> order, gpu::StreamOrder::Insert(device, stream));
-  return order;
+  if (buffers.empty()) return EnterStreamOf(*gpus, std::move(device), stream, nullptr);
+  return EnterStreamOf(*gpus, std::move(device), stream, &buffers.front()->client()->connection());
+}
+
+StatusOr<std::shared_ptr<gpu::StreamOrder>> EnterStream(void* stream, const void* memory,
+                                                        Connection& connection) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<gpu::Gpus> gpus, FindGpus());
+  std::shared_ptr<gpu::Device> device;
+  if (memory != nullptr) {
+    ASSIGN_OR_RETURN(const gpu::MemoryInfo info, gpus->Classify(memory));
+    device = info.device;
+  }
+  return EnterStreamOf(*gpus, std::move(device), stream, &connection);
 }
 
 void DescribeDevices(nacre_capabilities* capabilities) {

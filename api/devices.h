@@ -8,6 +8,7 @@
 
 #include "api/objects.h"
 #include "common/status.h"
+#include "gpu/gpus.h"
 #include "gpu/stream_order.h"
 
 namespace nacre::api {
@@ -16,12 +17,19 @@ namespace nacre::api {
 // ENOTSUP: a device's that cannot be used, and why.
 StatusOr<std::shared_ptr<Buffer>> RegisterMemory(std::shared_ptr<Client> client, void* address, size_t size);
 
+// Whose memory it is. Without CUDA it is host memory, or none at all: who touches it finds out.
+StatusOr<gpu::MemoryInfo> ClassifyMemory(void* address, size_t size);
+
 // EFAULT: the device's memory behind the buffer was freed since it was registered.
 Status CheckStillThere(const Buffer& buffer);
 
 // A place in the stream for the operation to begin with. ENOENT, ENOSYS, ENODEV: no GPU, and why. EINVAL:
 // the operation's buffers belong to several. ENOTSUP: the GPU cannot make streams wait for us.
 StatusOr<std::shared_ptr<gpu::StreamOrder>> JoinStream(void* stream, const Operation& operation);
+
+// The same of the GPU whose memory is at the address; null, or host memory: the only one there is.
+StatusOr<std::shared_ptr<gpu::StreamOrder>> EnterStream(void* stream, const void* memory,
+                                                        Connection& connection);
 
 // Fills in all but `paths`.
 void DescribeDevices(nacre_capabilities* capabilities);

@@ -2,6 +2,7 @@
 
 #include <absl/strings/str_format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 
@@ -54,6 +55,26 @@ Status CheckPlace(const CheckedExtent& extent) {
                                             raw.rows, raw.length, raw.buffer_offset, size));
 }
 
+// The buffer {0}: the buffer's offset is an address.
+StatusOr<CheckedExtent> PlaceLoose(CheckedExtent extent) {
+  nacre_extent& raw = extent.raw;
+  RETURN_IF_ERROR(CheckRows(&raw));
+  const uint64_t address = raw.buffer_offset;
+  const auto end = End(address, raw.rows, raw.buffer_stride, raw.length);
+  if (address == 0 || !end) {
+    return ErrnoError(EFAULT, absl::StrFormat("%d rows of %d bytes at address 0x%x: no buffer is given, so "
+                                              "buffer_offset is an address",
+                                              raw.rows, raw.length, address));
+  }
+  const std::shared_ptr<Client>& client = extent.file->client();
+  const uint64_t size = std::max<uint64_t>(*end - address, 1);
+  ASSIGN_OR_RETURN(extent.buffer,
+                   client->loose_memory().Find(client, reinterpret_cast<void*>(address), size));
+  raw.buffer_offset = address - reinterpret_cast<uint64_t>(extent.buffer->region()->data());
+  RETURN_IF_ERROR(CheckPlace(extent));
+  return extent;
+}
+
 }  // namespace
 
 std::vector<client::ReadPiece> CheckedExtent::Pieces() const {
@@ -70,6 +91,7 @@ StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw) {
   CheckedExtent extent;
   extent.raw = raw;
   ASSIGN_OR_RETURN(extent.file, FindFile(raw.file));
+  if (raw.buffer.id == 0) return PlaceLoose(std::move(extent));
   ASSIGN_OR_RETURN(extent.buffer, FindBuffer(raw.buffer));
   if (extent.file->client() != extent.buffer->client()) {
     return ErrnoError(EINVAL,

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "api/call.h"
 #include "api/devices.h"
@@ -51,13 +52,19 @@ Task<StatusOr<Fid>> Resolve(client::FileSystem* filesystem, client::Caller calle
   co_return fid;
 }
 
+Status CheckFilesystem(Client& client, const MountPlace& place, const std::string& path) {
+  const std::string& mds = client.connection().mds();
+  if (place.mds == mds) return OkStatus();
+  return ErrnoError(EXDEV, absl::StrFormat("%s is on the filesystem of %s, the client is on that of %s", path,
+                                           place.mds, mds));
+}
+
 StatusOr<Fid> FidOfPath(Client& client, const client::Caller& caller, const std::string& path) {
   Connection& connection = client.connection();
   if (!client.by_mount()) return connection.Run(Resolve(&client.filesystem(), caller, path));
   ASSIGN_OR_RETURN(const MountPlace place, FindOnMount(path));
-  if (place.mds == connection.mds()) return place.fid;
-  return ErrnoError(EXDEV, absl::StrFormat("%s is on the filesystem of %s, the client is on that of %s", path,
-                                           place.mds, connection.mds()));
+  RETURN_IF_ERROR(CheckFilesystem(client, place, path));
+  return place.fid;
 }
 
 StatusOr<Place> PlaceForNew(Client& client, const client::Caller& caller, const std::string& path) {
@@ -83,15 +90,19 @@ Status CheckRegular(client::FileHandle& handle) {
                        : ErrnoError(EINVAL, "it is no regular file");
 }
 
-StatusOr<Opened> OpenExisting(Client& client, const client::Caller& caller, const std::string& path,
-                              int flags) {
-  ASSIGN_OR_RETURN(const Fid fid, FidOfPath(client, caller, path));
+StatusOr<Opened> OpenFid(Client& client, const client::Caller& caller, const Fid& fid, int flags) {
   ASSIGN_OR_RETURN(client::HandlePtr handle,
                    client.connection().Run(client.filesystem().Open(caller, fid, flags & ~O_CREAT)));
   const Status regular = CheckRegular(*handle);
   if (regular.ok()) return Opened{fid, std::move(handle)};
   (void)client.connection().Run(client.filesystem().Release(std::move(handle)));  // nothing was written
   return regular;
+}
+
+StatusOr<Opened> OpenExisting(Client& client, const client::Caller& caller, const std::string& path,
+                              int flags) {
+  ASSIGN_OR_RETURN(const Fid fid, FidOfPath(client, caller, path));
+  return OpenFid(client, caller, fid, flags);
 }
 
 StatusOr<Opened> MakeNew(Client& client, const client::Caller& caller, const std::string& path, int flags,
@@ -116,6 +127,18 @@ StatusOr<Opened> OpenOrMake(Client& client, const client::Caller& caller, const 
   }
 }
 
+// What its errors call the file is `path`.
+Status NoteOpened(const std::shared_ptr<Client>& client, const char* path, StatusOr<Opened> opened,
+                  nacre_file* file) {
+  if (!opened.ok()) {
+    return ErrnoError(ToErrno(opened.status()),
+                      absl::StrFormat("%s: %s", path, std::string(opened.status().message())));
+  }
+  file->id =
+      AllTables().files.Add(std::make_shared<File>(client, opened->fid, std::move(opened->handle), path));
+  return OkStatus();
+}
+
 Status OpenFile(nacre_client handle, const char* path, int flags, uint32_t mode, nacre_file* file) {
   ASSIGN_OR_RETURN(std::shared_ptr<Client> client, FindClient(handle));
   if (path == nullptr || file == nullptr) return ErrnoError(EINVAL, "nacre_file_open: a null argument");
@@ -126,14 +149,22 @@ Status OpenFile(nacre_client handle, const char* path, int flags, uint32_t mode,
                                       path, flags));
   }
   flags &= ~O_CLOEXEC;
-  StatusOr<Opened> opened = OpenOrMake(*client, CallingUser(), path, flags, mode);
-  if (!opened.ok()) {
-    return ErrnoError(ToErrno(opened.status()),
-                      absl::StrFormat("%s: %s", path, std::string(opened.status().message())));
-  }
-  file->id =
-      AllTables().files.Add(std::make_shared<File>(client, opened->fid, std::move(opened->handle), path));
-  return OkStatus();
+  return NoteOpened(client, path, OpenOrMake(*client, CallingUser(), path, flags, mode), file);
+}
+
+Status OpenDescriptor(nacre_client handle, int fd, nacre_file* file) {
+  ASSIGN_OR_RETURN(std::shared_ptr<Client> client, FindClient(handle));
+  if (file == nullptr) return ErrnoError(EINVAL, "nacre_file_from_fd: a null argument");
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return ErrnoError(errno, absl::StrFormat("descriptor %d: %s", fd, std::strerror(errno)));
+  if ((flags & O_PATH) != 0)
+    return ErrnoError(EBADF,
+                      absl::StrFormat("descriptor %d is open with O_PATH: not for reading or writing", fd));
+  const std::string path = absl::StrFormat("/proc/self/fd/%d", fd);
+  ASSIGN_OR_RETURN(const MountPlace place, FindOnMount(path));
+  RETURN_IF_ERROR(CheckFilesystem(*client, place, path));
+  const int kept = flags & (O_ACCMODE | O_APPEND);
+  return NoteOpened(client, path.c_str(), OpenFid(*client, CallingUser(), place.fid, kept), file);
 }
 
 Status FileSize(nacre_file handle, uint64_t* size) {
@@ -199,6 +230,10 @@ extern "C" {
 
 int nacre_file_open(nacre_client client, const char* path, int flags, uint32_t mode, nacre_file* file) {
   return Answer(nacre::api::OpenFile(client, path, flags, mode, file));
+}
+
+int nacre_file_from_fd(nacre_client client, int fd, nacre_file* file) {
+  return Answer(nacre::api::OpenDescriptor(client, fd, file));
 }
 
 int nacre_file_size(nacre_file file, uint64_t* size) { return Answer(nacre::api::FileSize(file, size)); }

@@ -46,10 +46,12 @@ void Client::Finish() {
   for (Operation* operation : operations_) under_way.push_back(operation->Share());
   lock.unlock();
   for (const auto& operation : under_way) {
-    if (operation != nullptr) operation->Cancel(ErrnoError(ECANCELED, "the client was closed"));
+    if (operation != nullptr && !operation->writes())
+      operation->Cancel(ErrnoError(ECANCELED, "the client was closed"));
   }
   lock.lock();
   idle_.wait(lock, [this] { return operations_.empty(); });
+  loose_memory_.Clear();
 }
 
 // --- files ---

@@ -12,12 +12,14 @@
 
 #include "api/connection.h"
 #include "api/handles.h"
+#include "api/loose_memory.h"
 #include "client/filesystem.h"
 #include "gpu/device.h"
 
 namespace nacre::api {
 
 class Operation;  // api/operation.h
+class Turn;       // api/turn.h
 
 class Client {
  public:
@@ -27,16 +29,18 @@ class Client {
   Connection& connection() { return *connection_; }
   client::FileSystem& filesystem() { return connection_->filesystem(); }
   bool by_mount() const { return by_mount_; }  // paths are the process's, not the filesystem's
+  LooseMemory& loose_memory() { return loose_memory_; }
 
   // The operations under way. False: it is being closed.
   bool Begin(Operation* operation);
   void End(Operation* operation);
-  // Ends the reads under way and waits for everything; nothing begins any more.
+  // Cancels the reads under way and waits for them and for the writes; nothing begins any more.
   void Finish();
 
  private:
   const std::shared_ptr<Connection> connection_;
   const bool by_mount_;
+  LooseMemory loose_memory_;
   std::mutex mutex_;
   std::condition_variable idle_;
   std::set<Operation*> operations_;
@@ -101,6 +105,7 @@ struct Tables {
   Handles<File> files;
   Handles<Buffer> buffers;
   Handles<Operation> futures;
+  Handles<Turn> turns;
 };
 Tables& AllTables();
 

@@ -8,21 +8,12 @@
 
 #include "api/call.h"
 #include "api/devices.h"
+#include "api/writer.h"
 #include "transport/watchdog.h"
 
 namespace nacre::api {
 
-void SetError(const Status& status, nacre_result* result) {
-  result->error = ToErrno(status);
-  result->bytes = 0;
-  result->verification = NACRE_VERIFIED_NONE;
-  result->path[0] = '\0';
-  CopyText({status.message().data(), status.message().size()}, result->message, sizeof result->message);
-}
-
 namespace {
-
-constexpr Duration kLong = std::chrono::hours(24 * 365);  // what can be added to now
 
 // How an extent went whose pieces begin at `first` among those that were read together.
 ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first) {
@@ -34,15 +25,8 @@ ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& re
   return outcome;
 }
 
-ExtentOutcome Failed(const Status& status) {
-  ExtentOutcome outcome{.status = status};
-  SetError(status, &outcome.result);
-  return outcome;
-}
-
 // Each of them the same error, if they cannot be read.
-Task<std::vector<ExtentOutcome>> ReadTogether(std::vector<CheckedExtent> extents,
-                                              CancellationPtr cancellation) {
+Task<Outcome> ReadTogether(std::vector<CheckedExtent> extents, CancellationPtr cancellation) {
   std::vector<client::ReadPiece> pieces;
   for (const CheckedExtent& extent : extents) {
     std::vector<client::ReadPiece> some = extent.Pieces();
@@ -50,8 +34,8 @@ Task<std::vector<ExtentOutcome>> ReadTogether(std::vector<CheckedExtent> extents
   }
   const std::shared_ptr<File> file = extents.front().file;
   auto read = co_await file->client()->filesystem().ReadInto(file->handle(), std::move(pieces), cancellation);
-  if (!read.ok()) co_return std::vector<ExtentOutcome>(extents.size(), Failed(read.status()));
-  std::vector<ExtentOutcome> outcomes;
+  if (!read.ok()) co_return Outcome(extents.size(), Failed(read.status()));
+  Outcome outcomes;
   size_t first = 0;
   for (const CheckedExtent& extent : extents) {
     outcomes.push_back(Describe(extent, *read, first));
@@ -72,8 +56,8 @@ StatusOr<size_t> Stride(const void* array, size_t count, const char* name) {
 
 }  // namespace
 
-StatusOr<std::shared_ptr<Operation>> Operation::Make(const nacre_extent* extents, size_t count,
-                                                     const nacre_io_options* options) {
+StatusOr<std::shared_ptr<Operation>> Operation::Make(Transfer transfer, const nacre_extent* extents,
+                                                     size_t count, const nacre_io_options* options) {
   RETURN_IF_ERROR(CheckProcess());
   nacre_io_options io = NACRE_IO_OPTIONS_INIT;
   RETURN_IF_ERROR(ReadOptions(options, &io));
@@ -84,7 +68,7 @@ StatusOr<std::shared_ptr<Operation>> Operation::Make(const nacre_extent* extents
     const auto* bytes = reinterpret_cast<const std::byte*>(extents) + i * stride;
     RETURN_IF_ERROR(ReadStruct(reinterpret_cast<const nacre_extent*>(bytes), stride, &copies[i]));
   }
-  std::shared_ptr<Operation> operation(new Operation(count));
+  std::shared_ptr<Operation> operation(new Operation(transfer, count));
   for (size_t i = 0; i < count; ++i) {
     const Status added = operation->Add(i, copies[i]);
     if (!added.ok()) operation->outcomes_[i] = Failed(added);
@@ -95,7 +79,7 @@ StatusOr<std::shared_ptr<Operation>> Operation::Make(const nacre_extent* extents
 
 Status Operation::Add(size_t index, const nacre_extent& raw) {
   ASSIGN_OR_RETURN(CheckedExtent extent, CheckExtent(raw));
-  RETURN_IF_ERROR(CheckTarget(extent));
+  if (!writes()) RETURN_IF_ERROR(CheckTarget(extent));
   RETURN_IF_ERROR(LookAt(extent));
   const std::shared_ptr<Client>& client = extent.file->client();
   if (std::ranges::find(clients_, client) == clients_.end()) clients_.push_back(client);
@@ -110,17 +94,18 @@ Status Operation::Add(size_t index, const nacre_extent& raw) {
 }
 
 // Once for each buffer: that costs calls of the driver.
-const Status& Operation::LookAt(const CheckedExtent& extent) {
+Status Operation::LookAt(const CheckedExtent& extent) {
+  if (extent.raw.buffer.id == 0) return OkStatus();  // that of loose memory was found by looking
   const auto [found, fresh] = looked_at_.try_emplace(extent.raw.buffer.id);
   if (fresh) found->second = CheckStillThere(*extent.buffer);
   return found->second;
 }
 
-std::vector<std::shared_ptr<Buffer>> Operation::Targets() const {
-  std::vector<std::shared_ptr<Buffer>> targets;
+std::vector<std::shared_ptr<Buffer>> Operation::Buffers() const {
+  std::vector<std::shared_ptr<Buffer>> buffers;
   for (const Group& group : groups_)
-    targets.insert(targets.end(), group.buffers.begin(), group.buffers.end());
-  return targets;
+    buffers.insert(buffers.end(), group.buffers.begin(), group.buffers.end());
+  return buffers;
 }
 
 // Without it the destructor has to give back what Add took.
@@ -143,8 +128,8 @@ void Operation::Begin(std::shared_ptr<gpu::StreamOrder> order) {
   for (const auto& client : clients_) {
     if (!client->Begin(this)) Cancel(ErrnoError(EBADF, "the client is being closed"));
   }
-  if (order_ == nullptr) return ReadGroups();
-  clients_.front()->connection().Start(ReadInTurn(shared_from_this()));
+  if (order_ == nullptr) return StartGroups();
+  clients_.front()->connection().Start(StartInTurn(shared_from_this()));
 }
 
 void Operation::SetDeadline() {
@@ -158,22 +143,27 @@ void Operation::SetDeadline() {
   auto expire = [weak = weak_from_this(), timeout = timeout_] {
     auto self = weak.lock();
     if (self != nullptr)
-      self->Cancel(ErrnoError(ETIMEDOUT, absl::StrFormat("not read within %d ms", timeout / 1ms)));
+      self->Cancel(ErrnoError(
+          ETIMEDOUT,
+          absl::StrFormat("not %s within %d ms", self->writes() ? "written" : "read", timeout / 1ms)));
   };
   timer_ = RealClock().After(clients_.front()->connection().executor(), timeout_, std::move(expire));
 }
 
-Task<void> Operation::ReadInTurn(std::shared_ptr<Operation> self) {
+Task<void> Operation::StartInTurn(std::shared_ptr<Operation> self) {
   const Status arrived = co_await self->order_->Arrived();
   if (!arrived.ok()) self->Cancel(arrived);
-  self->ReadGroups();  // they notice if it was cancelled
+  self->StartGroups();  // they notice if it was cancelled
 }
 
-void Operation::ReadGroups() {
+void Operation::StartGroups() {
   for (size_t i = 0; i < groups_.size(); ++i) {
     std::vector<CheckedExtent> extents = std::move(groups_[i].extents);
     Connection& connection = extents.front().file->client()->connection();
-    connection.Start(ReadGroup(shared_from_this(), i, std::move(extents)));
+    if (writes())
+      connection.Start(WriteGroup(shared_from_this(), i, std::move(extents)));
+    else
+      connection.Start(ReadGroup(shared_from_this(), i, std::move(extents)));
   }
 }
 
@@ -192,26 +182,44 @@ Task<void> Operation::ReadGroup(std::shared_ptr<Operation> self, size_t index,
   self->Finish(group, outcome);
 }
 
+Task<void> Operation::WriteGroup(std::shared_ptr<Operation> self, size_t index,
+                                 std::vector<CheckedExtent> extents) {
+  Group& group = self->groups_[index];
+  const Outcome outcome = co_await WriteTogether(std::move(extents), group.cancellation);
+  self->Finish(group, outcome);
+}
+
 // The first outcome counts: the task's, or that it was cancelled.
 void Operation::Finish(Group& group, const Outcome& outcome) {
   bool last = false;
+  std::vector<std::shared_ptr<EventFd>> events;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(group.done, true)) return;
     for (size_t i = 0; i < group.indices.size(); ++i) outcomes_[group.indices[i]] = outcome[i];
     last = --left_ == 0;
+    if (last) events.swap(events_);
   }
   for (const auto& buffer : group.buffers) buffer->End();
   if (!last) return;
   if (order_ != nullptr) order_->Release();
   for (const auto& client : clients_) client->End(this);
   done_.notify_all();
+  for (const auto& event : events) event->Add();
+}
+
+void Operation::Notify(std::shared_ptr<EventFd> event) {
+  {
+    std::lock_guard lock(mutex_);
+    if (left_ > 0) return events_.push_back(std::move(event));
+  }
+  event->Add();
 }
 
 bool Operation::Wait(Duration timeout) {
   std::unique_lock lock(mutex_);
   auto done = [this] { return left_ == 0; };
-  if (timeout >= Duration(0)) return done_.wait_for(lock, std::min<Duration>(timeout, kLong), done);
+  if (timeout >= Duration(0)) return done_.wait_for(lock, std::min<Duration>(timeout, kLongWait), done);
   done_.wait(lock, done);
   return true;
 }
@@ -222,7 +230,7 @@ void Operation::Cancel(const Status& why) {
 
 Status Operation::Results(nacre_result* results, size_t count) {
   if (count > outcomes_.size()) {
-    return ErrnoError(EINVAL, absl::StrFormat("%d results of a read of %d extents", count, outcomes_.size()));
+    return ErrnoError(EINVAL, absl::StrFormat("%d results of %d extents", count, outcomes_.size()));
   }
   ASSIGN_OR_RETURN(const size_t stride, Stride(results, count, "results"));
   for (size_t i = 0; i < count; ++i)

@@ -1,8 +1,9 @@
-// Reads under way: what a future stands for, and what nacre_readv waits for.
+// Reads or writes under way: what a future stands for, and what nacre_readv and nacre_writev wait for.
 //
 // One task for each file, which reads all extents of that file in one go; if that fails, each by itself, so
-// that every extent has its own status. A file's extents are finished when the task says so, or when they are
-// cancelled and nobody touches the buffers any more, whichever is first. Thread-safe; kept by its tasks.
+// that every extent has its own status. Or which writes them (writer.h). A file's extents are finished when
+// the task says so, or when they are cancelled and nobody touches the buffers any more, whichever is first.
+// Thread-safe; kept by its tasks.
 #pragma once
 
 #include <nacre/nacre.h>
@@ -14,37 +15,38 @@
 #include <mutex>
 #include <vector>
 
+#include "api/event_fd.h"
 #include "api/extents.h"
+#include "api/outcome.h"
 #include "common/cancellation.h"
 #include "common/clock.h"
 #include "gpu/stream_order.h"
 
 namespace nacre::api {
 
-// How one extent went: what the caller gets, and the error with all of its text.
-struct ExtentOutcome {
-  nacre_result result = NACRE_RESULT_INIT;
-  Status status = OkStatus();
-};
+enum class Transfer { kRead, kWrite };
 
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   ~Operation();
 
-  // `count` extents as nacre_readv takes them; nothing is read before Begin. EINVAL: the arrays themselves
+  // `count` extents as nacre_readv takes them; nothing is done before Begin. EINVAL: the arrays themselves
   // are wrong; an extent that is wrong has its error in its result.
-  static StatusOr<std::shared_ptr<Operation>> Make(const nacre_extent* extents, size_t count,
-                                                   const nacre_io_options* options);
+  static StatusOr<std::shared_ptr<Operation>> Make(Transfer transfer, const nacre_extent* extents,
+                                                   size_t count, const nacre_io_options* options);
 
   // Once, or never. With an order: when the stream has arrived there; it is released at the end.
   void Begin(std::shared_ptr<gpu::StreamOrder> order = nullptr);
 
-  // The buffers of the extents that can be read.
-  std::vector<std::shared_ptr<Buffer>> Targets() const;
+  bool writes() const { return transfer_ == Transfer::kWrite; }
+  // The buffers of the extents that can be read or written.
+  std::vector<std::shared_ptr<Buffer>> Buffers() const;
 
   // Whether it is done within the time; negative: waits for ever.
   bool Wait(Duration timeout);
   void Cancel(const Status& why);  // begun
+  // When it is done, now if it is.
+  void Notify(std::shared_ptr<EventFd> event);
 
   // Fills in the caller's results; the operation is done. Returns the first error, in full: results have room
   // for its beginning.
@@ -62,18 +64,20 @@ class Operation : public std::enable_shared_from_this<Operation> {
     CancellationPtr cancellation;
     bool done = false;
   };
-  using Outcome = std::vector<ExtentOutcome>;  // of a group's extents
 
-  explicit Operation(size_t count) : outcomes_(count) {}
+  Operation(Transfer transfer, size_t count) : transfer_(transfer), outcomes_(count) {}
   Status Add(size_t index, const nacre_extent& raw);
-  const Status& LookAt(const CheckedExtent& extent);
+  Status LookAt(const CheckedExtent& extent);
   void SetDeadline();
-  void ReadGroups();
-  static Task<void> ReadInTurn(std::shared_ptr<Operation> self);
+  void StartGroups();
+  static Task<void> StartInTurn(std::shared_ptr<Operation> self);
   static Task<void> ReadGroup(std::shared_ptr<Operation> self, size_t group,
                               std::vector<CheckedExtent> extents);
+  static Task<void> WriteGroup(std::shared_ptr<Operation> self, size_t group,
+                               std::vector<CheckedExtent> extents);
   void Finish(Group& group, const Outcome& outcome);
 
+  const Transfer transfer_;
   bool begun_ = false;
   std::vector<Group> groups_;
   absl::flat_hash_map<File*, size_t> group_of_;
@@ -87,9 +91,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::condition_variable done_;
   Outcome outcomes_;
   size_t left_ = 0;  // groups
+  std::vector<std::shared_ptr<EventFd>> events_;
 };
-
-// Fills in what an error says.
-void SetError(const Status& status, nacre_result* result);
 
 }  // namespace nacre::api

@@ -155,6 +155,74 @@ TEST_F(ApiDevice, ABufferIsLookedAtOnceForManyExtents) {
   EXPECT_TRUE(memory.bytes() == content);
 }
 
+TEST_F(ApiDevice, ManyPiecesOfDeviceMemoryAreWritten) {
+  DeviceMemory memory(8 * kMiB);
+  const std::string content = Pattern(31, 8 * kMiB);
+  memory.Set(content);
+  Buffer buffer = Register(memory);
+  File file = Make("");
+  std::vector<Extent> extents;
+  std::string expected(8 * kMiB, '\0');
+  for (uint64_t at = 0; at + 300'000 < content.size(); at += 300'000) {
+    extents.push_back(file.extent(at, buffer.span(at + 1, 299'000)));
+    expected.replace(at, 299'000, content, at + 1, 299'000);
+    expected.resize(std::max<size_t>(at + 299'000, expected.size()));
+  }
+  for (const Result& result : nacre::writev(extents)) {
+    ASSERT_TRUE(result) << result.error().message();
+    EXPECT_EQ(result.bytes(), 299'000u);
+  }
+  Future later = file.write_async(6 * kMiB, buffer.span(0, 2 * kMiB));
+  EXPECT_EQ(later.get().bytes(), 2 * kMiB);
+  expected.replace(6 * kMiB, 2 * kMiB, content, 0, 2 * kMiB);
+  Memory seen(client_, 8 * kMiB);
+  const Result read = file.read(0, seen.buffer.span());
+  EXPECT_EQ(read.bytes(), *file.size());
+  EXPECT_TRUE(seen.bytes.substr(0, read.bytes()) == expected.substr(0, read.bytes()));
+}
+
+Extent Loose(const File& file, uint64_t offset, void* address, uint64_t length) {
+  return Extent(file.handle(), offset, Span{{}, reinterpret_cast<uint64_t>(address), length});
+}
+
+// The allocation is registered once; one that comes to its place is another.
+TEST_F(ApiDevice, MemoryNeedNotBeRegistered) {
+  const std::string content = Pattern(32, kMiB);
+  File file = Make(content);
+  auto memory = std::make_unique<DeviceMemory>(kMiB);
+  const auto at = static_cast<std::byte*>(memory->data());
+  std::vector<Extent> extents{Loose(file, 0, at, 1000), Loose(file, 5000, at + 5000, 1000)};
+  for (const Result& result : nacre::readv(extents)) ASSERT_TRUE(result) << result.error().message();
+  std::string expected(kMiB, kCanary);
+  expected.replace(0, 1000, content, 0, 1000);
+  expected.replace(5000, 1000, content, 5000, 1000);
+  EXPECT_TRUE(memory->bytes() == expected);
+  const void* place = memory->data();
+  memory = std::make_unique<DeviceMemory>(2 * kMiB);
+  memory.reset();
+  memory = std::make_unique<DeviceMemory>(kMiB);
+  if (place != memory->data()) GTEST_SKIP() << "the driver did not give the address again";
+  const Extent again = Loose(file, 0, memory->data(), kMiB);
+  EXPECT_EQ(nacre::readv({&again, 1}).front().bytes(), kMiB);
+  EXPECT_TRUE(memory->bytes() == content);
+  memory.reset();
+  const Extent freed = Loose(file, 0, const_cast<void*>(place), kMiB);
+  EXPECT_THAT(nacre::readv({&freed, 1}).front(), IsError(EFAULT));
+}
+
+TEST_F(ApiDevice, HostMemoryNeedNotBeRegisteredEither) {
+  File file = Make("some bytes");
+  std::string host(10, kCanary);
+  const Extent extent = Loose(file, 0, host.data(), host.size());
+  ASSERT_TRUE(nacre::readv({&extent, 1}).front());
+  EXPECT_EQ(host, "some bytes");
+  const Extent nothing = Loose(file, 0, nullptr, 10);
+  EXPECT_THAT(nacre::readv({&nothing, 1}).front(), IsErrorSaying(EFAULT, "address"));
+  void* const wild = reinterpret_cast<void*>(0x10);
+  const Extent nowhere = Loose(file, 0, wild, 10);
+  EXPECT_THAT(nacre::readv({&nowhere, 1}).front(), IsError(EFAULT));
+}
+
 // --- streams ---
 
 class ApiStream : public ApiDevice {
@@ -212,6 +280,43 @@ TEST_F(ApiStream, AnErrorLetsTheStreamGoOn) {
   cancelled.cancel();
   Synchronize();
   cancelled.wait();
+}
+
+// What the stream has put there before is written, not what it puts there afterwards.
+TEST_F(ApiStream, AWriteTakesItsTurn) {
+  File file = Make("");
+  DeviceMemory memory(kMiB);
+  Buffer buffer = Register(memory);
+  for (unsigned char round = 1; round < 6; ++round) {
+    Fill(memory, round);
+    Future future = file.write_on_stream(stream_, 0, buffer.span());
+    Fill(memory, 99);
+    Synchronize();
+    Result written = future.get();
+    ASSERT_TRUE(written) << written.error().message();
+    Memory seen(client_, kMiB);
+    EXPECT_EQ(file.read(0, seen.buffer.span()).bytes(), kMiB);
+    EXPECT_TRUE(seen.bytes == std::string(kMiB, static_cast<char>(round)));
+  }
+}
+
+TEST_F(ApiStream, ATurnIsWaitedForAndEnds) {
+  DeviceMemory memory(kMiB);
+  nacre_client client{};
+  ASSERT_EQ(nacre_client_open(cluster_->mds().c_str(), nullptr, &client), 0) << nacre_error_message();
+  nacre_turn first{}, second{};
+  Fill(memory, 1);
+  ASSERT_EQ(nacre_turn_take(client, stream_, memory.data(), &first), 0) << nacre_error_message();
+  Fill(memory, 2);
+  ASSERT_EQ(nacre_turn_take(client, stream_, memory.data(), &second), 0) << nacre_error_message();
+  EXPECT_EQ(nacre_turn_wait(first, -1), 0);
+  EXPECT_EQ(nacre_turn_wait(second, 50'000'000), EAGAIN) << "the first one has not ended";
+  EXPECT_EQ(nacre_turn_end(first), 0);
+  EXPECT_EQ(nacre_turn_wait(second, -1), 0);
+  EXPECT_EQ(nacre_turn_end(second), 0);
+  EXPECT_EQ(nacre_turn_end(second), EBADF);
+  Synchronize();
+  EXPECT_EQ(nacre_client_close(client), 0);
 }
 
 TEST_F(ApiStream, AStreamBelongsToOneGpu) {

@@ -116,6 +116,10 @@ int nacre_client_capabilities(nacre_client client, nacre_capabilities* capabilit
  * less the process's umask. The handle stays with the file that was opened, also if another takes its name.
  */
 int nacre_file_open(nacre_client client, const char* path, int flags, uint32_t mode, nacre_file* file);
+/* The file that a descriptor of this process is open on, on a mount of the client's filesystem, for reading,
+ * writing and appending as the descriptor is. It is opened anew, as the process's user of now; the descriptor
+ * may be closed afterwards. ENOTSUP, EXDEV: it is not on that filesystem. */
+int nacre_file_from_fd(nacre_client client, int fd, nacre_file* file);
 int nacre_file_size(nacre_file file, uint64_t* size);
 int nacre_file_sync(nacre_file file); /* as fsync(2) */
 /* Reads and writes under way go on. The error is that of an earlier write that could not be sent. */
@@ -179,7 +183,10 @@ typedef struct nacre_extent {
   nacre_file file;
   uint64_t offset; /* of the first row in the file */
   nacre_buffer buffer;
-  uint64_t buffer_offset; /* of the first row in the buffer */
+  uint64_t buffer_offset; /* of the first row in the buffer. With the buffer {0}: an address of this process,
+                             of memory that was not registered. GPU memory is registered then, by whole
+                             allocations, and stays so until others need the room: a program that uses its
+                             memory for long is better off with buffers of its own. */
   uint64_t length;        /* of each row */
   uint64_t rows;          /* 0 counts as 1 */
   uint64_t file_stride;   /* from the beginning of a row to that of the next */
@@ -212,25 +219,50 @@ int nacre_write(nacre_file file, uint64_t offset, nacre_buffer buffer, uint64_t 
 int nacre_readv(const nacre_extent* extents, size_t count, const nacre_io_options* options,
                 nacre_result* results);
 
-/* Begins the same and returns at once. The arrays may be reused; the memory of the buffers may not until the
+/* The other way. An extent that failed says in `bytes` how many, from its beginning, are written all the
+ * same. Extents of one call are written in any order; with O_APPEND one after the other, wherever the file
+ * ends. */
+int nacre_writev(const nacre_extent* extents, size_t count, const nacre_io_options* options,
+                 nacre_result* results);
+
+/* Begin the same and return at once. The arrays may be reused; the memory of the buffers may not until the
  * future is done. */
 int nacre_readv_async(const nacre_extent* extents, size_t count, const nacre_io_options* options,
                       nacre_future* future);
+int nacre_writev_async(const nacre_extent* extents, size_t count, const nacre_io_options* options,
+                       nacre_future* future);
 
-/* The same in the order of a CUDA stream (a CUstream or cudaStream_t): the bytes are read after the work
- * before it in the stream, and the work behind it waits for them, without a host callback. The stream goes on
- * after an error, too: look at the future. ENOTSUP with the reason: no GPU, one that cannot wait for a value,
- * or a stream that is being captured into a graph (whose replay would read nothing). Do not enqueue a copy
- * from or to unpinned host memory behind it before it is done: CUDA waits for the stream inside that call,
- * holding what the read needs. */
+/* The same in the order of a CUDA stream (a CUstream or cudaStream_t): the bytes are read, or written, after
+ * the work before it in the stream, and the work behind it waits for that, without a host callback. The
+ * stream goes on after an error, too: look at the future. ENOTSUP with the reason: no GPU, one that cannot
+ * wait for a value, or a stream that is being captured into a graph (whose replay would read nothing). Do not
+ * enqueue a copy from or to unpinned host memory behind it before it is done: CUDA waits for the stream
+ * inside that call, holding what the read needs. */
 int nacre_read_on_stream(void* stream, const nacre_extent* extents, size_t count,
                          const nacre_io_options* options, nacre_future* future);
+int nacre_write_on_stream(void* stream, const nacre_extent* extents, size_t count,
+                          const nacre_io_options* options, nacre_future* future);
+
+/* A place in a CUDA stream where it stands still: for what is decided only when the stream gets there.
+ * nacre_turn_take enqueues it and returns at once; `memory` is an address on the stream's GPU, and the errors
+ * are those of nacre_read_on_stream. nacre_turn_wait returns when the stream has got there, with EAGAIN if
+ * not within the time (0: do not wait; negative: wait for ever), EIO if the GPU has failed. nacre_turn_end
+ * lets the stream go on, and must come, also after an error. */
+typedef struct nacre_turn {
+  uint64_t id;
+} nacre_turn;
+int nacre_turn_take(nacre_client client, void* stream, const void* memory, nacre_turn* turn);
+int nacre_turn_wait(nacre_turn turn, int64_t timeout);
+int nacre_turn_end(nacre_turn turn);
 
 /* ---- Futures ---- */
 
 /* Waits until it is done: every extent has its result, and nobody writes into the buffers any more. EAGAIN:
  * not within `timeout` (0: do not wait; negative: wait for ever), and it goes on. */
 int nacre_future_wait(nacre_future future, int64_t timeout);
+
+/* Adds 1 to an eventfd(2) when it is done, now if it is. The descriptor may be closed afterwards. */
+int nacre_future_notify(nacre_future future, int event_fd);
 
 /* Asks it to end early; the extents not done by then have ECANCELED. Does not wait: it is done when
  * nacre_future_wait says so. */

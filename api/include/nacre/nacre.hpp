@@ -205,7 +205,7 @@ class Extent {
 };
 static_assert(sizeof(Extent) == sizeof(nacre_extent));
 
-// Reads under way. Dropping it does not end them.
+// Reads or writes under way. Dropping it does not end them.
 class Future {
  public:
   Future() = default;
@@ -220,6 +220,8 @@ class Future {
     return nacre_future_wait(owner_.get(), std::max<int64_t>(time.count(), 0)) != EAGAIN;
   }
   void cancel() { (void)nacre_future_cancel(owner_.get()); }
+  // Adds 1 to an eventfd(2) when it is done.
+  Error notify(int event_fd) const { return Error::last(nacre_future_notify(owner_.get(), event_fd)); }
 
   // Waits; as often as one likes.
   std::vector<Result> results() const {
@@ -253,23 +255,43 @@ inline std::vector<Result> readv(std::span<const Extent> extents, IoOptions opti
   return Result::all(raw, code);
 }
 
-inline Future readv_async(std::span<const Extent> extents, IoOptions options = {}) {
+inline std::vector<Result> writev(std::span<const Extent> extents, IoOptions options = {}) {
+  std::vector<nacre_result> raw(extents.size(), NACRE_RESULT_INIT);
+  const nacre_io_options io = options.raw();
+  const int code =
+      nacre_writev(reinterpret_cast<const nacre_extent*>(extents.data()), extents.size(), &io, raw.data());
+  return Result::all(raw, code);
+}
+
+namespace detail {
+
+// `call` begins it and fills in the future.
+template <typename Call>
+Future begin(std::span<const Extent> extents, IoOptions options, Call call) {
   const nacre_io_options io = options.raw();
   nacre_future future{};
-  const int code =
-      nacre_readv_async(reinterpret_cast<const nacre_extent*>(extents.data()), extents.size(), &io, &future);
+  const int code = call(reinterpret_cast<const nacre_extent*>(extents.data()), extents.size(), &io, &future);
   if (code != 0) return Future(Error::last(code), extents.size());
   return Future(future, extents.size());
 }
 
+}  // namespace detail
+
+inline Future readv_async(std::span<const Extent> extents, IoOptions options = {}) {
+  return detail::begin(extents, options, nacre_readv_async);
+}
+inline Future writev_async(std::span<const Extent> extents, IoOptions options = {}) {
+  return detail::begin(extents, options, nacre_writev_async);
+}
+
 // In the order of a CUDA stream (cudaStream_t, CUstream).
 inline Future readv_on_stream(void* stream, std::span<const Extent> extents, IoOptions options = {}) {
-  const nacre_io_options io = options.raw();
-  nacre_future future{};
-  const int code = nacre_read_on_stream(stream, reinterpret_cast<const nacre_extent*>(extents.data()),
-                                        extents.size(), &io, &future);
-  if (code != 0) return Future(Error::last(code), extents.size());
-  return Future(future, extents.size());
+  return detail::begin(extents, options,
+                       [stream](auto... rest) { return nacre_read_on_stream(stream, rest...); });
+}
+inline Future writev_on_stream(void* stream, std::span<const Extent> extents, IoOptions options = {}) {
+  return detail::begin(extents, options,
+                       [stream](auto... rest) { return nacre_write_on_stream(stream, rest...); });
 }
 
 // Registered memory.
@@ -330,6 +352,14 @@ class File {
     const int code = nacre_write(owner_.get(), offset, from.buffer, from.offset, from.length, &raw);
     return Result::all({raw}, code).front();
   }
+  Future write_async(uint64_t offset, Span from, IoOptions options = {}) const {
+    const Extent extent(owner_.get(), offset, from);
+    return nacre::writev_async(std::span(&extent, 1), options);
+  }
+  Future write_on_stream(void* stream, uint64_t offset, Span from, IoOptions options = {}) const {
+    const Extent extent(owner_.get(), offset, from);
+    return nacre::writev_on_stream(stream, std::span(&extent, 1), options);
+  }
   Extent extent(uint64_t offset, Span to) const { return Extent(owner_.get(), offset, to); }
   Extent extent(Rows rows, Span to) const { return Extent(owner_.get(), rows, to); }
 
@@ -377,6 +407,12 @@ class Client {
     nacre_file file{};
     if (const int code = nacre_file_open(owner_.get(), path.c_str(), flags, mode, &file); code != 0)
       return Error::last(code);
+    return File(file);
+  }
+  // The file that a descriptor of this process is open on, on a mount of this filesystem.
+  Expected<File> file_from_fd(int fd) const {
+    nacre_file file{};
+    if (const int code = nacre_file_from_fd(owner_.get(), fd, &file); code != 0) return Error::last(code);
     return File(file);
   }
   Expected<Buffer> register_buffer(void* address, size_t size) const {
