@@ -63,14 +63,22 @@ void Cluster::Boot(int number) {
   int64_t step = 0;
   if (options_.clocks_step) step = static_cast<int64_t>(world_.random().Below(2 * kHour)) - kHour;
   node.process = world_.Start(number, absl::StrFormat("%s.%d", node.name, ++node.starts), step);
+  if (number < client(0)) last_boot_ = world_.clock().Now();
   Executor executor = node.process->executor();
   if (number == mds()) return Spawn(executor, BootMds(this, node.process));
   if (number < client(0)) return Spawn(executor, BootOss(this, node.process, number - oss(0)));
   Spawn(executor, BootClient(this, node.process, number - client(0)));
 }
 
+Duration Cluster::HeldUpSince() const {
+  constexpr Duration kPauses = 10s;
+  const Duration now = world_.clock().Now();
+  return now - last_boot_ < kPauses ? held_up_since_ : now;
+}
+
 void Cluster::Crash(int number, Loss loss) {
   Node& node = nodes_[number];
+  if (number < client(0)) held_up_since_ = HeldUpSince();
   if (node.process != nullptr) {
     world_.Trace("%s of %s", loss == Loss::kPower ? "loss of power" : "crash", node.name);
     world_.Kill(std::exchange(node.process, nullptr));

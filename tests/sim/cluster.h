@@ -50,6 +50,9 @@ class Cluster {
 
   void Boot(int node);
   void Crash(int node, Loss loss);
+  // Since when clients may have been unable to send what they hold back: servers are down, or were a moment
+  // ago, and the clients' attempts have pauses. Now, if all has been well.
+  Duration HeldUpSince() const;
   bool up(int node) const { return nodes_[node].process != nullptr; }
   bool ready(int node) const { return up(node) && nodes_[node].ready; }
   bool AllReady() const;
@@ -77,6 +80,8 @@ class Cluster {
   bool Shutdown(int node, Duration limit);
 
  private:
+  Duration held_up_since_{0};
+  Duration last_boot_{0};  // of a server
   struct Node {
     std::string name;
     Process* process = nullptr;

@@ -128,7 +128,7 @@ void Scenario::WaitConnected() {
 }
 
 // Its applications stop, and what its write-behind held is gone.
-void Scenario::CrashClient() { EndClient(PickClient(), world_.clock().Now() - kClientLoss); }
+void Scenario::CrashClient() { EndClient(PickClient(), cluster_.HeldUpSince() - kClientLoss); }
 
 // A client is cut off from the MDS and from some of the OSSes.
 void Scenario::CutOff(int index) {
@@ -182,7 +182,7 @@ void Scenario::EndOthers(int index) {
 
 // The same while an OSS is away: that must not keep the eviction from its end.
 void Scenario::EvictWithoutOss() {
-  const Duration begin = world_.clock().Now();
+  const Duration begin = cluster_.HeldUpSince();
   const int oss =
       cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
   cluster_.Crash(oss, Loss::kProcess);
