@@ -82,7 +82,7 @@ Task<bool> Make(Context at, uint32_t type) {
   const uint32_t want_mode = type == S_IFLNK ? S_IFLNK | 0777 : mode;
   const int error = at.model.Child(directory, name) ? EEXIST : 0;
   const std::string what = absl::StrFormat("make 0%o %s/%s", want_mode, at.model.PathOf(directory), name);
-  if (error == 0) operation.Pending(UnansweredMake(at.model, directory, name, want_mode, target));
+  operation.Pending(UnansweredMake(at.model, directory, name, want_mode, target));
   const Fid parent = at.FidOf(directory);
   StatusOr<client::Known> made;
   if (type == S_IFLNK) {
@@ -115,7 +115,7 @@ Task<bool> Create(Context at) {
   const int flags =
       O_RDWR | O_CREAT | O_EXCL | (at.random.OneIn(4) ? O_APPEND : 0) | (at.random.OneIn(6) ? O_DIRECT : 0);
   const std::string what = absl::StrFormat("create %s/%s", at.model.PathOf(directory), name);
-  if (error == 0) operation.Pending(UnansweredMake(at.model, directory, name, mode, ""));
+  operation.Pending(UnansweredMake(at.model, directory, name, mode, ""));
   const Fid parent = at.FidOf(directory);
   auto made = co_await at.filesystem.Create(Root(), parent, name, mode, flags);
   if (made.ok()) at.client->kernel->Made(parent, name, made->known);
@@ -155,7 +155,7 @@ Task<bool> Remove(Context at) {
   const std::string what =
       absl::StrFormat("%s %s/%s", as_directory ? "rmdir" : "unlink", at.model.PathOf(directory), name);
   const Fid parent = at.FidOf(directory);
-  if (error == 0) operation.Pending(UnansweredRemove(at.model, directory, name));
+  operation.Pending(UnansweredRemove(at.model, directory, name));
   Status status;
   if (as_directory) {
     status = co_await at.filesystem.Rmdir(Root(), parent, name);

@@ -73,7 +73,8 @@ class Operation {
   uint64_t id() const { return id_; }
   const client::Seen& began() const { return began_; }
   bool Take(std::vector<Claim> claims);
-  // A change of the tree, in case no answer comes.
+  // A change of the tree, in case no answer comes, or another than the one that is expected: what stands in
+  // its way may have been answered early and be lost.
   void Pending(Unanswered change);
   // A change of the tree has been acknowledged just now.
   void Change(std::function<void()> change);
