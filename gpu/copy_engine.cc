@@ -37,11 +37,12 @@ void PreferNumaNode(int node) {
 StatusOr<std::unique_ptr<CopyEngine>> CopyEngine::Start(std::shared_ptr<Context> context,
                                                         std::shared_ptr<const Kernels> kernels,
                                                         std::shared_ptr<const PinnedRanges> pinned,
-                                                        int numa_node) {
+                                                        std::shared_ptr<StreamWaits> waits, int numa_node) {
   std::unique_ptr<CopyEngine> engine(new CopyEngine(context, numa_node));
   UseContext use(*context);
   RETURN_IF_ERROR(use.status());
-  ASSIGN_OR_RETURN(engine->issuer_, Issuer::Open(context, std::move(kernels), std::move(pinned)));
+  ASSIGN_OR_RETURN(engine->issuer_,
+                   Issuer::Open(context, std::move(kernels), std::move(pinned), std::move(waits)));
   engine->thread_ = std::thread([engine = engine.get()] { engine->Loop(); });
   return engine;
 }

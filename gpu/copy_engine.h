@@ -13,6 +13,7 @@
 #include "gpu/context.h"
 #include "gpu/issuer.h"
 #include "gpu/job.h"
+#include "gpu/stream_waits.h"
 
 namespace nacre::gpu {
 
@@ -22,7 +23,7 @@ class CopyEngine {
   static StatusOr<std::unique_ptr<CopyEngine>> Start(std::shared_ptr<Context> context,
                                                      std::shared_ptr<const Kernels> kernels,
                                                      std::shared_ptr<const PinnedRanges> pinned,
-                                                     int numa_node);
+                                                     std::shared_ptr<StreamWaits> waits, int numa_node);
   // Waits for all jobs.
   ~CopyEngine();
   CopyEngine(const CopyEngine&) = delete;

@@ -104,6 +104,20 @@ struct CudaMemcpyAttributes {
   unsigned flags;
 };
 
+// Rows of `width` bytes, `pitch` bytes apart.
+struct CudaMemcpy2D {
+  struct Side {
+    size_t x, y;
+    unsigned type;  // CudaMemoryType
+    const void* host;
+    CudaAddress device;
+    void* array;
+    size_t pitch;
+  };
+  Side from, to;
+  size_t width, height;
+};
+
 // The functions: X(name, symbol in the library, CUDA version that this signature came with, needed,
 // arguments). Where not `needed`, a driver without it still serves; the pointer is null then.
 #define NACRE_CUDA_FUNCTIONS(X)                                                                              \
@@ -145,6 +159,7 @@ struct CudaMemcpyAttributes {
   X(MemHostUnregister, "cuMemHostUnregister", 4000, true, (void*))                                           \
   X(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", 3020, true, (CudaAddress, const void*, size_t, CudaStream))     \
   X(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020, true, (void*, CudaAddress, size_t, CudaStream))           \
+  X(Memcpy2DAsync, "cuMemcpy2DAsync_v2", 3020, true, (const CudaMemcpy2D*, CudaStream))                      \
   X(MemcpyBatchAsync, "cuMemcpyBatchAsync", 12080, false,                                                    \
     (CudaAddress*, CudaAddress*, size_t*, size_t, CudaMemcpyAttributes*, size_t*, size_t, size_t*,           \
      CudaStream))                                                                                            \

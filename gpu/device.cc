@@ -23,26 +23,36 @@ Task<Status> RunCopy(DeviceState* state, Job::Kind kind, std::vector<iovec> devi
 
 std::vector<iovec> OnePiece(std::byte* data, size_t size) { return std::vector<iovec>(1, iovec{data, size}); }
 
-// Without kernels: copy by copy through a staging buffer.
-Task<StatusOr<uint32_t>> SumByCpu(DeviceState* state, iovec piece) {
-  uint32_t sum = 0;
-  auto* at = static_cast<std::byte*>(piece.iov_base);
-  for (std::byte* end = at + piece.iov_len; at != end;) {
-    CO_ASSIGN_OR_RETURN(StagingBuffer buffer, co_await state->staging().Stage(end - at, &state->engine()));
-    std::vector<iovec> device = OnePiece(at, buffer.bytes.size());
-    std::vector<iovec> host = OnePiece(buffer.bytes.data(), buffer.bytes.size());
-    CO_RETURN_IF_ERROR(co_await RunCopy(state, Job::Kind::kCopyOut, std::move(device), std::move(host)));
-    sum = nacre::Crc32c(buffer.bytes, sum);
-    at += buffer.bytes.size();
+// Takes the first `most` bytes from the pieces, which become shorter or empty. One for each piece that it has
+// touched, empty ones too.
+std::vector<iovec> TakeFront(std::span<iovec> pieces, size_t most) {
+  std::vector<iovec> taken;
+  for (iovec& piece : pieces) {
+    if (most == 0) break;
+    const size_t take = std::min(piece.iov_len, most);
+    taken.push_back({piece.iov_base, take});
+    piece = {static_cast<std::byte*>(piece.iov_base) + take, piece.iov_len - take};
+    most -= take;
   }
-  co_return sum;
+  return taken;
 }
 
-Task<StatusOr<std::vector<uint32_t>>> SumAllByCpu(DeviceState* state, std::vector<iovec> pieces) {
-  std::vector<uint32_t> sums;
-  for (const iovec& piece : pieces) {
-    CO_ASSIGN_OR_RETURN(uint32_t sum, co_await SumByCpu(state, piece));
-    sums.push_back(sum);
+// Without kernels: as many bytes at once as a staging buffer holds, whichever pieces they are of.
+Task<StatusOr<std::vector<uint32_t>>> SumByCpu(DeviceState* state, std::vector<iovec> pieces) {
+  std::vector<uint32_t> sums(pieces.size());
+  size_t left = TotalBytes(pieces);
+  for (size_t first = 0; left > 0;) {
+    CO_ASSIGN_OR_RETURN(StagingBuffer buffer, co_await state->staging().Stage(left, &state->engine()));
+    std::vector<iovec> taken = TakeFront(std::span(pieces).subspan(first), buffer.bytes.size());
+    std::vector<iovec> host = OnePiece(buffer.bytes.data(), buffer.bytes.size());
+    std::vector<iovec> device = taken;
+    CO_RETURN_IF_ERROR(co_await RunCopy(state, Job::Kind::kCopyOut, std::move(device), std::move(host)));
+    left -= buffer.bytes.size();
+    for (const iovec& part : taken) {
+      sums[first] = nacre::Crc32c(buffer.bytes.first(part.iov_len), sums[first]);
+      buffer.bytes = buffer.bytes.subspan(part.iov_len);
+      if (pieces[first].iov_len == 0) ++first;  // all of it was taken
+    }
   }
   co_return sums;
 }
@@ -146,10 +156,12 @@ Task<Status> Device::Zero(std::vector<iovec> pieces) {
 
 Task<StatusOr<std::vector<uint32_t>>> Device::Crc32c(std::vector<iovec> pieces) {
   CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
-  if (!state->kernels().ok()) co_return co_await SumAllByCpu(state.get(), std::move(pieces));
+  if (!state->kernels().ok()) co_return co_await SumByCpu(state.get(), std::move(pieces));
   auto job = std::make_shared<Job>(Job::Kind::kSum);
   job->pieces = std::move(pieces);
-  CO_RETURN_IF_ERROR(co_await state->engine().Run(job));
+  const Status summed = co_await state->engine().Run(job);
+  if (ToErrno(summed) == EBUSY) co_return co_await SumByCpu(state.get(), std::move(job->pieces));
+  CO_RETURN_IF_ERROR(summed);
   co_return JoinSums(job->pieces, job->sums);
 }
 

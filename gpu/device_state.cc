@@ -17,8 +17,8 @@ StatusOr<std::shared_ptr<DeviceState>> DeviceState::Make(std::shared_ptr<const C
   std::shared_ptr<const Kernels> kernels = state->kernels_.ok() ? *state->kernels_ : nullptr;
   state->staging_ = std::make_shared<Staging>(state->context_, pins->ranges(), options.staging_bytes);
   state->flags_ = std::make_shared<StreamFlagPool>(state->context_);
-  ASSIGN_OR_RETURN(state->engine_,
-                   CopyEngine::Start(state->context_, kernels, pins->ranges(), info.numa_node));
+  ASSIGN_OR_RETURN(state->engine_, CopyEngine::Start(state->context_, kernels, pins->ranges(), state->waits_,
+                                                     info.numa_node));
   return state;
 }
 

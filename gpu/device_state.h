@@ -13,6 +13,7 @@
 #include "gpu/kernels.h"
 #include "gpu/staging.h"
 #include "gpu/stream_flags.h"
+#include "gpu/stream_waits.h"
 
 namespace nacre::gpu {
 
@@ -27,6 +28,7 @@ class DeviceState {
   CopyEngine& engine() { return *engine_; }
   Staging& staging() { return *staging_; }
   StreamFlagPool& flags() { return *flags_; }
+  StreamWaits& waits() { return *waits_; }
 
   // As MemoryDevice::TrialMemory. Allocated once and kept: to free it would wait for whatever the GPU does.
   StatusOr<std::span<std::byte>> TrialMemory(size_t size);
@@ -41,6 +43,7 @@ class DeviceState {
   StatusOr<std::shared_ptr<const Kernels>> kernels_;  // or why there are none
   std::shared_ptr<Staging> staging_;
   std::shared_ptr<StreamFlagPool> flags_;
+  std::shared_ptr<StreamWaits> waits_ = std::make_shared<StreamWaits>();
   std::unique_ptr<CopyEngine> engine_;
 
   std::mutex trial_mutex_;

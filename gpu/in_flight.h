@@ -22,9 +22,8 @@ class Rate {
   double bytes_per_second_ = 20e9;
 };
 
-// The stream has the greatest priority: streams share hardware queues (CUDA_DEVICE_MAX_CONNECTIONS), those of
-// different priorities do not, and what it does must not stand behind a stream of the application's that
-// waits for it (stream_order.h).
+// The stream has the greatest priority, so that its kernels get the GPU's processors before the application's
+// next ones. Work of a waiting stream can be in its way all the same (stream_waits.h).
 class InFlight {
  public:
   static StatusOr<std::unique_ptr<InFlight>> Open(std::shared_ptr<Context> context);

@@ -15,25 +15,23 @@ constexpr size_t kFewestZerosForKernel = 4;     // fewer are quicker by themselv
 constexpr size_t kMostZeroForKernel = 256 << 10;  // longer pieces fill the memory's rate by themselves
 constexpr EngineClock::duration kLongestWatch = std::chrono::microseconds(100);
 
-uint64_t TotalBytes(std::span<const iovec> pieces) {
-  uint64_t total = 0;
-  for (const iovec& piece : pieces) total += piece.iov_len;
-  return total;
-}
-
 }  // namespace
 
 Issuer::Issuer(std::shared_ptr<Context> context, std::shared_ptr<const Kernels> kernels,
-               std::shared_ptr<const PinnedRanges> pinned)
+               std::shared_ptr<const PinnedRanges> pinned, std::shared_ptr<StreamWaits> waits)
     : context_(context),
       kernels_(std::move(kernels)),
       pinned_(std::move(pinned)),
-      lists_(std::move(context)) {}
+      waits_(std::move(waits)),
+      lists_(context),
+      zero_bytes_(std::move(context)) {}
 
 StatusOr<std::unique_ptr<Issuer>> Issuer::Open(std::shared_ptr<Context> context,
                                                std::shared_ptr<const Kernels> kernels,
-                                               std::shared_ptr<const PinnedRanges> pinned) {
-  std::unique_ptr<Issuer> issuer(new Issuer(std::move(context), std::move(kernels), std::move(pinned)));
+                                               std::shared_ptr<const PinnedRanges> pinned,
+                                               std::shared_ptr<StreamWaits> waits) {
+  std::unique_ptr<Issuer> issuer(
+      new Issuer(std::move(context), std::move(kernels), std::move(pinned), std::move(waits)));
   RETURN_IF_ERROR(issuer->OpenStreams());
   return issuer;
 }
@@ -81,6 +79,8 @@ Status Issuer::CheckPieces(std::span<const iovec> pieces) {
 }
 
 void Issuer::IssueZeros(std::span<const JobPtr> jobs) {
+  const auto nobody_waits = waits_->HoldOff();
+  if (!nobody_waits.owns_lock()) return ZeroByCopies(jobs);
   Batch batch;
   const CudaLibrary& cuda = context_->cuda();
   for (const JobPtr& job : jobs) {
@@ -103,6 +103,23 @@ void Issuer::IssueZeros(std::span<const JobPtr> jobs) {
     for (const JobPtr& job : batch.jobs) job->Fail(launched);
   }
   if (!batch.jobs.empty()) Send(std::move(batch), work_.get());
+}
+
+void Issuer::ZeroByCopies(std::span<const JobPtr> jobs) {
+  StatusOr<std::span<std::byte>> zeros = zero_bytes_.Get();
+  if (!zeros.ok()) {
+    for (const JobPtr& job : jobs) job->done.Set(zeros.status());
+    return;
+  }
+  for (const JobPtr& job : jobs) {
+    for (const iovec& piece : MergePieces(job->pieces)) {
+      const auto address = reinterpret_cast<uint64_t>(piece.iov_base);
+      for (size_t done = 0; done < piece.iov_len; done += zeros->size())
+        job->segments.push_back(
+            {address + done, zeros->data(), std::min(zeros->size(), piece.iov_len - done)});
+    }
+  }
+  IssueCopies(jobs, Job::Kind::kCopyIn);
 }
 
 // Moves what is better done by the kernel from `pieces` to the batch's list.
@@ -135,6 +152,10 @@ void Issuer::QueueSum(JobPtr job) {
 }
 
 void Issuer::IssueSums() {
+  if (waiting_sums_.empty()) return;
+  const auto nobody_waits = waits_->HoldOff();
+  if (!nobody_waits.owns_lock())
+    return FailWaitingSums(ErrnoError(EBUSY, "a stream waits, behind which the kernel might stand"));
   while (!waiting_sums_.empty()) {
     LaunchList* list = lists_.Take();
     if (list != nullptr) {
@@ -142,10 +163,17 @@ void Issuer::IssueSums() {
       continue;
     }
     if (lists_.AnyInUse()) return;
-    for (const WaitingSum& sum : waiting_sums_)
-      sum.job->done.Set(ErrnoError(ENOMEM, "no pinned memory for a list of checksums"));
-    waiting_sums_.clear();
+    FailWaitingSums(ErrnoError(ENOMEM, "no pinned memory for a list of checksums"));
   }
+}
+
+// What of them was launched ends first.
+void Issuer::FailWaitingSums(const Status& status) {
+  for (const WaitingSum& sum : waiting_sums_) {
+    sum.job->Fail(status);
+    if (--sum.job->batches == 0) sum.job->done.Set(sum.job->status);
+  }
+  waiting_sums_.clear();
 }
 
 // One launch of as much as the list holds.

@@ -3,6 +3,10 @@
 //
 // Jobs that are issued together become few batches: the small copies of a batch are one call, or one kernel
 // where the host memory is pinned; the checksums of all jobs are one launch.
+//
+// While a stream of the application's waits for us, everything is done by the copy engines (stream_waits.h):
+// copies in rows where one piece would be short, zeros by copies of zeros. Checksums they cannot make: these
+// jobs end with EBUSY. A single byte cannot be two rows; it may stand behind the stream.
 #pragma once
 
 #include <deque>
@@ -17,6 +21,8 @@
 #include "gpu/kernels.h"
 #include "gpu/launch_lists.h"
 #include "gpu/pinned_ranges.h"
+#include "gpu/pinned_zeros.h"
+#include "gpu/stream_waits.h"
 
 namespace nacre::gpu {
 
@@ -25,13 +31,17 @@ class Issuer {
   // `kernels` may be null.
   static StatusOr<std::unique_ptr<Issuer>> Open(std::shared_ptr<Context> context,
                                                 std::shared_ptr<const Kernels> kernels,
-                                                std::shared_ptr<const PinnedRanges> pinned);
+                                                std::shared_ptr<const PinnedRanges> pinned,
+                                                std::shared_ptr<StreamWaits> waits);
   ~Issuer();
 
   void Issue(std::vector<JobPtr> jobs);
 
   // Allocates now what Issue would allocate when it needs it first.
-  void Reserve() { lists_.AllocateAll(); }
+  void Reserve() {
+    lists_.AllocateAll();
+    (void)zero_bytes_.Get();  // fails again where it is needed
+  }
 
   // Ends the jobs that are done. Whether there were any.
   bool Reap();
@@ -55,7 +65,7 @@ class Issuer {
   };
 
   Issuer(std::shared_ptr<Context> context, std::shared_ptr<const Kernels> kernels,
-         std::shared_ptr<const PinnedRanges> pinned);
+         std::shared_ptr<const PinnedRanges> pinned, std::shared_ptr<StreamWaits> waits);
   Status OpenStreams();
 
   void IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind);
@@ -63,12 +73,16 @@ class Issuer {
   void CopyByKernel(std::vector<Item>* items, Batch* batch, CudaStream stream);
   bool CopyInOneCall(std::span<const Item> items, Job::Kind kind, CudaStream stream);
   void CopyOneByOne(std::span<const Item> items, Job::Kind kind, CudaStream stream);
+  void CopyByEngine(std::span<const Item> items, Job::Kind kind, CudaStream stream);
+  void CopyInTwoRows(Segment segment, Job* job, CudaStream stream);
   bool FitsKernel(const Item& item) const;
 
   void IssueZeros(std::span<const JobPtr> jobs);
+  void ZeroByCopies(std::span<const JobPtr> jobs);
   void ZeroByKernel(std::vector<iovec>* pieces, Batch* batch);
   void QueueSum(JobPtr job);
   void IssueSums();
+  void FailWaitingSums(const Status& status);
   void SendSums(LaunchList* list);
   Status CheckPieces(std::span<const iovec> pieces);
 
@@ -80,7 +94,9 @@ class Issuer {
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<const Kernels> kernels_;
   const std::shared_ptr<const PinnedRanges> pinned_;
+  const std::shared_ptr<StreamWaits> waits_;
   LaunchLists lists_;
+  PinnedZeros zero_bytes_;
   std::vector<std::unique_ptr<InFlight>> in_;  // host to device, taken in turn
   size_t next_in_ = 0;
   std::unique_ptr<InFlight> out_;

@@ -63,6 +63,12 @@ StatusOr<std::vector<Segment>> PairPieces(std::span<const iovec> device, std::sp
   return segments;
 }
 
+uint64_t TotalBytes(std::span<const iovec> pieces) {
+  uint64_t total = 0;
+  for (const iovec& piece : pieces) total += piece.iov_len;
+  return total;
+}
+
 std::vector<iovec> MergePieces(std::span<const iovec> pieces) {
   std::vector<iovec> merged;
   for (PieceCursor cursor(pieces); !cursor.AtEnd(); cursor.Advance(cursor.left())) {

@@ -22,6 +22,8 @@ struct Segment {
 // the same total length.
 StatusOr<std::vector<Segment>> PairPieces(std::span<const iovec> device, std::span<const iovec> host);
 
+uint64_t TotalBytes(std::span<const iovec> pieces);
+
 // Neighbours become one; empty pieces vanish.
 std::vector<iovec> MergePieces(std::span<const iovec> pieces);
 

@@ -40,6 +40,8 @@ class Order : public StreamOrder {
   }
 
   Status Enqueue(CudaStream stream) {
+    state_->waits().Begin();
+    waits_ = true;
     UseContext use(*state_->context());
     RETURN_IF_ERROR(use.status());
     const CudaLibrary& cuda = state_->context()->cuda();
@@ -58,12 +60,16 @@ class Order : public StreamOrder {
     co_return co_await state_->engine().Run(std::move(job));
   }
 
-  void Release() override { flags_->Release(); }
+  void Release() override {
+    flags_->Release();
+    if (waits_.exchange(false)) state_->waits().End();
+  }
 
  private:
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<DeviceState> state_;
   const std::shared_ptr<StreamFlags> flags_;
+  std::atomic<bool> waits_ = false;
   const std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
 };
 

@@ -58,6 +58,7 @@ NACRE_SAME(MemHostRegister, cuMemHostRegister_v6050);
 NACRE_SAME(MemHostUnregister, cuMemHostUnregister_v4000);
 NACRE_SAME(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v3020);
 NACRE_SAME(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v3020);
+NACRE_SAME(Memcpy2DAsync, cuMemcpy2DAsync_v3020);
 NACRE_SAME(MemsetD8Async, cuMemsetD8Async_v3020);
 NACRE_SAME(MemGetHandleForAddressRange, cuMemGetHandleForAddressRange_v11070);
 NACRE_SAME(PointerGetAttributes, cuPointerGetAttributes_v7000);
@@ -75,6 +76,14 @@ static_assert(std::is_same_v<CudaContext, CUcontext> && std::is_same_v<CudaStrea
 
 #if CUDA_VERSION >= 12080
 static_assert(SameAbi<decltype(CudaFunctions::MemcpyBatchAsync), PFN_cuMemcpyBatchAsync_v12080>::value);
+static_assert(sizeof(CudaMemcpy2D) == sizeof(CUDA_MEMCPY2D) &&
+              offsetof(CudaMemcpy2D, from.type) == offsetof(CUDA_MEMCPY2D, srcMemoryType) &&
+              offsetof(CudaMemcpy2D, from.host) == offsetof(CUDA_MEMCPY2D, srcHost) &&
+              offsetof(CudaMemcpy2D, from.pitch) == offsetof(CUDA_MEMCPY2D, srcPitch) &&
+              offsetof(CudaMemcpy2D, to.type) == offsetof(CUDA_MEMCPY2D, dstMemoryType) &&
+              offsetof(CudaMemcpy2D, to.device) == offsetof(CUDA_MEMCPY2D, dstDevice) &&
+              offsetof(CudaMemcpy2D, to.pitch) == offsetof(CUDA_MEMCPY2D, dstPitch) &&
+              offsetof(CudaMemcpy2D, width) == offsetof(CUDA_MEMCPY2D, WidthInBytes));
 static_assert(sizeof(CudaMemcpyAttributes) == sizeof(CUmemcpyAttributes) &&
               offsetof(CudaMemcpyAttributes, source_hint) == offsetof(CUmemcpyAttributes, srcLocHint) &&
               offsetof(CudaMemcpyAttributes, flags) == offsetof(CUmemcpyAttributes, flags) &&

@@ -63,7 +63,13 @@ class StreamOrderTest : public GpuTest {
     if (!staged.ok()) return false;
     std::ranges::copy(std::span(content).first(staged->bytes.size()), staged->bytes.begin());
     const size_t half = staged->bytes.size(), rest = content.size() - half;
-    std::vector<iovec> to{buffer.Piece(0, half)}, from{{staged->bytes.data(), half}};
+    // Last first, so that they do not become one: long ones and short ones, of even and odd length.
+    std::vector<iovec> to, from;
+    for (size_t end = half, length = 90'000; end > 0; end -= length, length = to.size() < 2 ? 31'001 : 1999) {
+      length = std::min(length, end);
+      to.push_back(buffer.Piece(end - length, length));
+      from.push_back({staged->bytes.data() + end - length, length});
+    }
     if (!Run(device_->CopyIn(to, from)).ok()) return false;
     if (!Run(device_->CopyIn({buffer.Piece(half, rest)}, {{content.data() + half, rest}})).ok()) return false;
     std::vector<iovec> zeros;

@@ -21,6 +21,8 @@ namespace {
 
 using namespace gpu;
 
+constexpr size_t kShortCopy = 32 << 10;  // streams.h, Unit
+
 bool initialized = false;
 CUctx_st contexts[16];
 
@@ -44,17 +46,18 @@ void DeviceCopy(CUctx_st* context, uint64_t device, std::byte* host, size_t size
   std::memcpy(in ? data : host, in ? host : data, size);
 }
 
-CudaResult CopyIn(CudaAddress to, const void* from, size_t size, CUstream_st* stream) {
+CudaResult CopyIn(CudaAddress to, const void* from, size_t size, CUstream_st* stream, size_t rows = 1) {
+  const Unit unit = size < kShortCopy && rows == 1 ? Unit::kProcessors : Unit::kCopyEngine;
   if (GetMemory().Alias(to, size) == nullptr || from == nullptr) return kCudaInvalidValue;
   if (CudaResult result = CountCopy(stream->context); result != kCudaSuccess) return result;
   auto* source = static_cast<std::byte*>(const_cast<void*>(from));
   if (GetMemory().IsPinned(from, size)) {
-    stream->Enqueue([=] { DeviceCopy(stream->context, to, source, size, true); });
+    stream->Enqueue(unit, [=] { DeviceCopy(stream->context, to, source, size, true); });
     return kCudaSuccess;
   }
   // Pageable memory has been read when the call returns.
   auto read = std::make_shared<std::vector<std::byte>>(source, source + size);
-  stream->Enqueue([=] { DeviceCopy(stream->context, to, read->data(), size, true); });
+  stream->Enqueue(unit, [=] { DeviceCopy(stream->context, to, read->data(), size, true); });
   return kCudaSuccess;
 }
 
@@ -62,7 +65,7 @@ CudaResult CopyOut(void* to, CudaAddress from, size_t size, CUstream_st* stream)
   if (GetMemory().Alias(from, size) == nullptr || to == nullptr) return kCudaInvalidValue;
   if (CudaResult result = CountCopy(stream->context); result != kCudaSuccess) return result;
   auto* target = static_cast<std::byte*>(to);
-  stream->Enqueue([=] { DeviceCopy(stream->context, from, target, size, false); });
+  stream->Enqueue(Unit::kCopyEngine, [=] { DeviceCopy(stream->context, from, target, size, false); });
   // Pageable memory is filled before the call returns.
   if (!GetMemory().IsPinned(to, size)) stream->Synchronize();
   return kCudaSuccess;
@@ -339,6 +342,15 @@ CudaResult cuMemcpyDtoHAsync_v2(void* to, CudaAddress from, size_t size, CudaStr
   CudaResult result = Ready();
   return result == kCudaSuccess ? CopyOut(to, from, size, StreamOrDefault(stream)) : result;
 }
+// Only what Nacre uses: to a GPU, rows one behind the other.
+CudaResult cuMemcpy2DAsync_v2(const CudaMemcpy2D* copy, CudaStream stream) {
+  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
+  const auto& [from, to, width, height] = *copy;
+  if (from.type != kCudaMemoryHost || to.type != kCudaMemoryDevice || from.pitch != width ||
+      to.pitch != width || from.x + from.y + to.x + to.y > 0)
+    return kCudaInvalidValue;
+  return CopyIn(to.device, from.host, width * height, StreamOrDefault(stream), height);
+}
 CudaResult cuMemcpyBatchAsync(CudaAddress* to, CudaAddress* from, size_t* sizes, size_t count,
                               CudaMemcpyAttributes* attributes, size_t* attribute_index,
                               size_t attribute_count, size_t* failed, CudaStream stream) {
@@ -362,7 +374,7 @@ CudaResult cuMemsetD8Async(CudaAddress to, unsigned char value, size_t size, Cud
   if (GetMemory().Alias(to, size) == nullptr) return kCudaInvalidValue;
   ++GetCounters().memsets;
   CUstream_st* target = StreamOrDefault(stream);
-  target->Enqueue([=] {
+  target->Enqueue(Unit::kProcessors, [=] {
     auto lock = GetMemory().Lock();
     std::byte* data = GetMemory().Alias(to, size);
     if (data == nullptr) target->context->error = kCudaIllegalAddress;

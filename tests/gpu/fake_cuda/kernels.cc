@@ -89,7 +89,7 @@ void Launch(CUfunc_st* function, void** arguments, CUstream_st* stream) {
   copied.pieces = *static_cast<const KernelPiece**>(arguments[0]);
   if (function->has_sums) copied.sums = *static_cast<uint32_t**>(arguments[1]);
   copied.count = *static_cast<uint32_t*>(arguments[function->has_sums ? 2 : 1]);
-  stream->Enqueue([=] { function->run(stream->context, copied); });
+  stream->Enqueue(Unit::kProcessors, [=] { function->run(stream->context, copied); });
 }
 
 }  // namespace nacre::fake_cuda

@@ -50,11 +50,8 @@ CudaResult cuStreamCreate(CudaStream* stream, unsigned flags) {
   *stream = new CUstream_st(Current().back(), (flags & kCudaStreamNonBlocking) == 0);
   return kCudaSuccess;
 }
-CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned flags, int priority) {
-  if (CudaResult result = Ready(); result != kCudaSuccess) return result;
-  *stream = new CUstream_st(Current().back(), (flags & kCudaStreamNonBlocking) == 0,
-                            std::clamp(priority, kGreatestPriority, kLeastPriority));
-  return kCudaSuccess;
+CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned flags, int) {
+  return cuStreamCreate(stream, flags);
 }
 CudaResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
@@ -100,14 +97,15 @@ CudaResult cuStreamWriteValue32_v2(CudaStream stream, CudaAddress address, uint3
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
   auto* word = reinterpret_cast<uint32_t*>(address);
   if (!GetMemory().IsPinned(word, sizeof *word)) return kCudaInvalidValue;
-  StreamOrDefault(stream)->Enqueue([=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+  StreamOrDefault(stream)->Enqueue(Unit::kProcessors,
+                                   [=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
   return kCudaSuccess;
 }
 CudaResult cuStreamWaitValue32_v2(CudaStream stream, CudaAddress address, uint32_t value, unsigned flags) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
   auto* word = reinterpret_cast<uint32_t*>(address);
   if (!GetMemory().IsPinned(word, sizeof *word) || flags != kCudaStreamWaitGeq) return kCudaInvalidValue;
-  StreamOrDefault(stream)->Enqueue([=] {
+  StreamOrDefault(stream)->Enqueue(Unit::kProcessors, [=] {
     while (static_cast<int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) usleep(20);
   });
   return kCudaSuccess;
@@ -130,7 +128,7 @@ CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
   if (CudaResult result = Ready(); result != kCudaSuccess) return result;
   if (event == nullptr) return kCudaInvalidHandle;
   ++*event->pending;
-  StreamOrDefault(stream)->Enqueue([pending = event->pending] { --*pending; });
+  StreamOrDefault(stream)->Enqueue(Unit::kCopyEngine, [pending = event->pending] { --*pending; });
   return kCudaSuccess;
 }
 CudaResult cuEventQuery(CudaEvent event) {

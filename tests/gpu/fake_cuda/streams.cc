@@ -10,8 +10,11 @@
 CUctx_st::CUctx_st() = default;
 CUctx_st::~CUctx_st() = default;
 
-CUstream_st::CUstream_st(CUctx_st* context, bool blocking, int priority)
-    : context(context), blocking_(blocking), queue_(context->queues.For(priority)) {
+CUstream_st::CUstream_st(CUctx_st* context, bool blocking)
+    : context(context),
+      blocking_(blocking),
+      thread_(context->queues.NewThread()),
+      queue_(context->queues.NextQueue()) {
   ++nacre::fake_cuda::GetCounters().streams;
 }
 
@@ -31,17 +34,21 @@ void CUstream_st::EndCapture() {
   if (blocking_) --context->blocking_captures;
 }
 
-void CUstream_st::Enqueue(std::function<void()> work) {
-  if (!capturing_) queue_->Enqueue(std::move(work));
+void CUstream_st::Enqueue(nacre::fake_cuda::Unit unit, std::function<void()> work) {
+  if (capturing_) return;
+  std::lock_guard lock(mutex_);
+  if (queue_ != nullptr && unit == nacre::fake_cuda::Unit::kProcessors)
+    work = [queue = queue_, place = queue_->Join(), work = std::move(work)] { queue->Do(place, work); };
+  thread_->Enqueue(std::move(work));
 }
 
-void CUstream_st::Synchronize() { queue_->Synchronize(); }
+void CUstream_st::Synchronize() { thread_->Synchronize(); }
 
 namespace nacre::fake_cuda {
 
-HardwareQueue::HardwareQueue() : thread_([this] { Loop(); }) {}
+WorkThread::WorkThread() : thread_([this] { Loop(); }) {}
 
-HardwareQueue::~HardwareQueue() {
+WorkThread::~WorkThread() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -50,7 +57,7 @@ HardwareQueue::~HardwareQueue() {
   thread_.join();
 }
 
-void HardwareQueue::Enqueue(std::function<void()> work) {
+void WorkThread::Enqueue(std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
@@ -58,7 +65,7 @@ void HardwareQueue::Enqueue(std::function<void()> work) {
   wake_.notify_one();
 }
 
-void HardwareQueue::Synchronize() {
+void WorkThread::Synchronize() {
   std::mutex mutex;
   std::condition_variable wake;
   bool done = false;
@@ -71,7 +78,7 @@ void HardwareQueue::Synchronize() {
   wake.wait(lock, [&] { return done; });
 }
 
-void HardwareQueue::Loop() {
+void WorkThread::Loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] { return !work_.empty() || stopping_; });
@@ -86,29 +93,45 @@ void HardwareQueue::Loop() {
   }
 }
 
-std::shared_ptr<HardwareQueue> HardwareQueues::For(int priority) {
-  const long count = GetKnobs().queues;
+uint64_t HardwareQueue::Join() {
   std::lock_guard lock(mutex_);
-  std::weak_ptr<HardwareQueue> none;
-  OfPriority& its = priorities_[priority];
-  if (count > 0) its.queues.resize(std::max<size_t>(its.queues.size(), count));
-  std::weak_ptr<HardwareQueue>& place = count > 0 ? its.queues[its.next++ % count] : none;
-  std::shared_ptr<HardwareQueue> queue = place.lock();
-  if (queue != nullptr) return queue;
-  place = queue = std::make_shared<HardwareQueue>();
-  std::erase_if(all_, [](const auto& one) { return one.expired(); });
-  all_.push_back(queue);
-  return queue;
+  return joined_++;
+}
+
+void HardwareQueue::Do(uint64_t place, const std::function<void()>& work) {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return done_ == place; });
+  lock.unlock();
+  work();
+  lock.lock();
+  ++done_;
+  wake_.notify_all();
+}
+
+std::shared_ptr<WorkThread> HardwareQueues::NewThread() {
+  auto thread = std::make_shared<WorkThread>();
+  std::lock_guard lock(mutex_);
+  std::erase_if(threads_, [](const auto& one) { return one.expired(); });
+  threads_.push_back(thread);
+  return thread;
+}
+
+std::shared_ptr<HardwareQueue> HardwareQueues::NextQueue() {
+  const size_t count = GetKnobs().queues;
+  if (count == 0) return nullptr;
+  std::lock_guard lock(mutex_);
+  while (queues_.size() < count) queues_.push_back(std::make_shared<HardwareQueue>());
+  return queues_[next_++ % count];
 }
 
 void HardwareQueues::Synchronize() {
-  std::vector<std::weak_ptr<HardwareQueue>> all;
+  std::vector<std::weak_ptr<WorkThread>> threads;
   {
     std::lock_guard lock(mutex_);
-    all = all_;
+    threads = threads_;
   }
-  for (const auto& weak : all) {
-    if (std::shared_ptr<HardwareQueue> queue = weak.lock()) queue->Synchronize();
+  for (const auto& weak : threads) {
+    if (std::shared_ptr<WorkThread> thread = weak.lock()) thread->Synchronize();
   }
 }
 

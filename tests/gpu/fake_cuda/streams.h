@@ -1,12 +1,11 @@
-// The fake's streams, and the hardware queues that do their work: late, and in the order in which it was
-// enqueued. Thread-safe.
+// The fake's streams, which do their work late and in order, and the hardware queues that some of it goes
+// through. Thread-safe.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -16,15 +15,14 @@
 
 namespace nacre::fake_cuda {
 
-// One thread. Streams that share a queue wait for each other's work, as on a GPU whose queues are fewer than
-// its streams (CUDA_DEVICE_MAX_CONNECTIONS); streams of different priorities never share one.
-class HardwareQueue {
+// One thread: what a stream does, in order.
+class WorkThread {
  public:
-  HardwareQueue();
+  WorkThread();
   // Does what is still enqueued.
-  ~HardwareQueue();
-  HardwareQueue(const HardwareQueue&) = delete;
-  HardwareQueue& operator=(const HardwareQueue&) = delete;
+  ~WorkThread();
+  WorkThread(const WorkThread&) = delete;
+  WorkThread& operator=(const WorkThread&) = delete;
 
   void Enqueue(std::function<void()> work);
   void Synchronize();
@@ -39,21 +37,40 @@ class HardwareQueue {
   std::thread thread_;
 };
 
-// The queues of one context. Knob "queues": how many there are for each priority; 0: one for each stream.
+// What streams that share it enqueue for the GPU's processors is done in the order in which it was enqueued,
+// as on a GPU whose queues are fewer than its streams (CUDA_DEVICE_MAX_CONNECTIONS), whatever their priority.
+class HardwareQueue {
+ public:
+  // A place at the end.
+  uint64_t Join();
+  // Does the work when everything before the place is done.
+  void Do(uint64_t place, const std::function<void()>& work);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  uint64_t joined_ = 0, done_ = 0;
+};
+
+// Which part of the GPU does a piece of work: the processors take it from a hardware queue, the copy engines
+// take copies to the GPU of 32 KiB or more, copies of several rows, and all copies from the GPU (measured on
+// an H100, gpu/stream_waits.h).
+enum class Unit { kProcessors, kCopyEngine };
+
+// What the streams of one context do it with. Knob "queues": how many there are; 0: one for each stream.
 class HardwareQueues {
  public:
-  std::shared_ptr<HardwareQueue> For(int priority);
+  std::shared_ptr<WorkThread> NewThread();
+  // Null: the stream has its own.
+  std::shared_ptr<HardwareQueue> NextQueue();
   // Waits for everything that is enqueued now.
   void Synchronize();
 
  private:
-  struct OfPriority {
-    std::vector<std::weak_ptr<HardwareQueue>> queues;
-    size_t next = 0;
-  };
   std::mutex mutex_;
-  std::vector<std::weak_ptr<HardwareQueue>> all_;
-  std::map<int, OfPriority> priorities_;
+  std::vector<std::weak_ptr<WorkThread>> threads_;
+  std::vector<std::shared_ptr<HardwareQueue>> queues_;
+  size_t next_ = 0;
 };
 
 }  // namespace nacre::fake_cuda
@@ -73,11 +90,11 @@ struct CUctx_st {
 
 struct CUstream_st {
   // `blocking`: the default stream waits for it.
-  CUstream_st(CUctx_st* context, bool blocking, int priority = 0);
+  CUstream_st(CUctx_st* context, bool blocking);
   // Waits for what is still enqueued.
   ~CUstream_st();
 
-  void Enqueue(std::function<void()> work);
+  void Enqueue(nacre::fake_cuda::Unit unit, std::function<void()> work);
   void Synchronize();
 
   // While it captures, what is enqueued is noted in a graph (which the fake does not keep) and not done.
@@ -89,7 +106,9 @@ struct CUstream_st {
 
  private:
   const bool blocking_;
+  const std::shared_ptr<nacre::fake_cuda::WorkThread> thread_;
   const std::shared_ptr<nacre::fake_cuda::HardwareQueue> queue_;
+  std::mutex mutex_;  // makes the order in the queue that in the stream
   std::atomic<bool> capturing_{false};
 };
 
