@@ -236,8 +236,9 @@ int nacre_writev_async(const nacre_extent* extents, size_t count, const nacre_io
  * the work before it in the stream, and the work behind it waits for that, without a host callback. The
  * stream goes on after an error, too: look at the future. ENOTSUP with the reason: no GPU, one that cannot
  * wait for a value, or a stream that is being captured into a graph (whose replay would read nothing). Do not
- * enqueue a copy from or to unpinned host memory behind it before it is done: CUDA waits for the stream
- * inside that call, holding what the read needs. */
+ * enqueue a copy from or to unpinned host memory behind it before it is done, nor a kernel that the process
+ * has not used before (unless CUDA_MODULE_LOADING=EAGER): CUDA waits for the stream inside that call, holding
+ * what the read needs. */
 int nacre_read_on_stream(void* stream, const nacre_extent* extents, size_t count,
                          const nacre_io_options* options, nacre_future* future);
 int nacre_write_on_stream(void* stream, const nacre_extent* extents, size_t count,
