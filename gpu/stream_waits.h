@@ -6,7 +6,8 @@
 // the wait, neither ever ends. Measured on an H100 with driver 580: kernels, memsets and short copies to the
 // GPU (less than 32 KiB in one piece, also in a batch) stand behind such a stream, whatever the priority of
 // their own. What its copy engines do stands behind nobody: longer copies to the GPU, copies in two rows or
-// more, and all copies from it. So while a stream waits, only these are enqueued (issuer.h).
+// more, and all copies from it (docs/decisions/0028-waiting-streams.md). So while a stream waits, only these
+// are enqueued (issuer.h).
 //
 // Thread-safe.
 #pragma once
