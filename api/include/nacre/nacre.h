@@ -157,7 +157,8 @@ int nacre_buffer_get_info(nacre_buffer buffer, nacre_buffer_info* info);
 typedef enum nacre_verification {
   NACRE_VERIFIED_NONE = 0,  /* verification is off, or nothing came from an object server (see `path`) */
   NACRE_VERIFIED_HOST = 1,  /* against its checksums, by the CPU */
-  NACRE_VERIFIED_DEVICE = 2 /* by the GPU, where it lies */
+  NACRE_VERIFIED_DEVICE = 2 /* by the GPU, where it lies; while a stream waits for its read, by the CPU from a
+                               copy of what lies there */
 } nacre_verification;
 
 /* How one extent went. */
