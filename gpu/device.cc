@@ -37,7 +37,7 @@ std::vector<iovec> TakeFront(std::span<iovec> pieces, size_t most) {
   return taken;
 }
 
-// Without kernels: as many bytes at once as a staging buffer holds, whichever pieces they are of.
+// Where no kernel may run: as many bytes at once as a staging buffer holds, whichever pieces they are of.
 Task<StatusOr<std::vector<uint32_t>>> SumByCpu(DeviceState* state, std::vector<iovec> pieces) {
   std::vector<uint32_t> sums(pieces.size());
   size_t left = TotalBytes(pieces);

@@ -1,8 +1,9 @@
 #include "compat/cufile/parameters.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <map>
+#include <iterator>
 #include <mutex>
 #include <string>
 
@@ -35,9 +36,14 @@ constexpr int kSizeCount = std::size(kSizes), kBoolCount = std::size(kBools), kS
 
 struct Set {
   std::mutex mutex;
-  std::map<int, size_t> sizes;
-  std::map<int, bool> bools;
-  std::map<int, std::string> strings{{0, "ERROR"}};  // logging level
+  size_t sizes[kSizeCount];
+  bool bools[kBoolCount];
+  std::string strings[kStringCount] = {"ERROR"};  // the first one: logging level
+
+  Set() {
+    for (int i = 0; i < kSizeCount; ++i) sizes[i] = kSizes[i].value;
+    std::copy(std::begin(kBools), std::end(kBools), bools);
+  }
 };
 Set& Values() {
   static Set& set = *new Set;
@@ -65,8 +71,7 @@ CUfileDrvProps_t Properties() {
 CUfileError_t GetSize(int parameter, size_t* value) {
   if (value == nullptr || parameter < 0 || parameter >= kSizeCount) return Answer(kInvalidValue);
   std::lock_guard lock(Values().mutex);
-  auto set = Values().sizes.find(parameter);
-  *value = set == Values().sizes.end() ? kSizes[parameter].value : set->second;
+  *value = Values().sizes[parameter];
   return Answer(kSuccess);
 }
 
@@ -92,8 +97,7 @@ CUfileError_t GetSizeRange(int parameter, size_t* least, size_t* most) {
 CUfileError_t GetBool(int parameter, bool* value) {
   if (value == nullptr || parameter < 0 || parameter >= kBoolCount) return Answer(kInvalidValue);
   std::lock_guard lock(Values().mutex);
-  auto set = Values().bools.find(parameter);
-  *value = set == Values().bools.end() ? kBools[parameter] : set->second;
+  *value = Values().bools[parameter];
   return Answer(kSuccess);
 }
 

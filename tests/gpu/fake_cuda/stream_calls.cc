@@ -1,7 +1,6 @@
 // The functions of the driver's interface for streams, captures and events.
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
