@@ -10,6 +10,7 @@
 
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
+#include "server/metadata/directory_leases.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/recall.h"
 
@@ -25,6 +26,12 @@ void AddCoveringOf(Mds& mds, const Fid& fid, std::vector<Fid>* directories) {
 void AddDirectoryNamed(Mds& mds, const Fid& parent, const std::string& name, std::vector<Fid>* directories) {
   auto entry = mds.tables->FindEntry(parent, name);
   if (entry.ok() && entry->type == DT_DIR) directories->push_back(entry->fid);
+}
+
+// A file that the entry means and that somebody has late data of.
+void AddLate(Mds& mds, const Fid& parent, const std::string& name, std::vector<Fid>* changed) {
+  auto entry = mds.tables->FindEntry(parent, name);
+  if (entry.ok() && entry->type == DT_REG && HasWriter(mds, 0, entry->fid)) changed->push_back(entry->fid);
 }
 
 }  // namespace
@@ -55,6 +62,7 @@ std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& re
       changed = {from, to};
       AddDirectoryNamed(mds, from, rename.name(), &changed);
       AddDirectoryNamed(mds, to, rename.new_name(), &changed);
+      AddLate(mds, from, rename.name(), &changed);
       break;
     }
     case proto::MetadataRequest::kLink:
@@ -63,7 +71,9 @@ std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& re
     default:
       break;
   }
-  if (Fid fid = ChangedInode(request)) AddCoveringOf(mds, fid, &changed);
+  const Fid fid = ChangedInode(request);
+  if (fid) AddCoveringOf(mds, fid, &changed);
+  if (fid && HasWriter(mds, 0, fid)) changed.push_back(fid);
   return changed;  // the commit says what is missing
 }
 

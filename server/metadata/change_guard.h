@@ -31,7 +31,8 @@ struct Mds;
 
 // The directory whose lease covers the inode; none covers a file with several links, or without any.
 Fid CoveringDirectory(const Inode& inode);
-// Those of everything that the mutation will change, as things are now.
+// Those of everything that the mutation will change, as things are now; and the file, if somebody has data of
+// it that comes late (late_data.h).
 std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& request);
 
 class ChangeGuard {

@@ -66,20 +66,32 @@ Fid InodeRead(const proto::MetadataRequest& request) {
   }
 }
 
-// Those that cover what the request reads. A listing leaves out what others hold of the directories in it
-// (ops/readdir.cc).
-std::vector<Fid> DirectoriesRead(Mds& mds, const proto::MetadataRequest& request) {
+// What the name means, if it does mean something.
+Fid InodeNamed(Mds& mds, const Fid& parent, const std::string& name) {
+  auto entry = mds.tables->FindEntry(parent, name);
+  return entry.ok() ? entry->fid : Fid{};
+}
+
+bool IsFile(Mds& mds, const Fid& fid) {
+  auto inode = mds.tables->GetInode(fid);
+  return inode.ok() && !S_ISDIR((*inode)->mode);
+}
+
+// Directories that cover what the request reads, and the file itself, of which somebody may have late data. A
+// listing leaves out what others hold of what is in it (ops/readdir.cc).
+std::vector<Fid> InodesRead(Mds& mds, const proto::MetadataRequest& request) {
   const Fid fid = InodeRead(request);
   std::vector<Fid> read;
   if (request.has_lookup() && request.lookup().name() == "..") {
     auto inode = mds.tables->GetInode(fid);
     read = {fid, inode.ok() ? (*inode)->parent : Fid{}};
   } else if (request.has_lookup()) {
-    read = {fid, DirectoryNamed(mds, fid, request.lookup().name())};
+    read = {fid, InodeNamed(mds, fid, request.lookup().name())};
   } else if (request.has_readdir()) {
     read = {fid};
   } else if (fid) {
     read = {CoveringOf(mds, fid)};
+    if (IsFile(mds, fid)) read.push_back(fid);
   }
   std::erase(read, Fid{});
   return read;
@@ -124,15 +136,15 @@ std::vector<Fid> DirectoriesChanged(const proto::MetadataRequest& request,
 // Whether the session may be told wrong things while sessions are waited for that may hold leases.
 bool MayMissWriters(const Mds& mds) { return mds.Recovering() && mds.sessions.Count() > 1; }
 
-bool AnyWriter(const Mds& mds, SessionId reader, const std::vector<Fid>& directories) {
-  return std::any_of(directories.begin(), directories.end(),
-                     [&](const Fid& directory) { return HasWriter(mds, reader, directory); });
+bool AnyWriter(const Mds& mds, SessionId reader, const std::vector<Fid>& inodes) {
+  return std::any_of(inodes.begin(), inodes.end(),
+                     [&](const Fid& fid) { return HasWriter(mds, reader, fid); });
 }
 
 }  // namespace
 
-bool HasWriter(const Mds& mds, SessionId reader, const Fid& directory) {
-  return mds.leases.HasConflict(directory, reader, proto::LEASE_READ);
+bool HasWriter(const Mds& mds, SessionId reader, const Fid& inode) {
+  return mds.leases.HasConflict(inode, reader, proto::LEASE_READ);
 }
 
 std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto::MetadataRequest& request) {
@@ -188,7 +200,7 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
 
 bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& request) {
   if (mds.options.plant_overlooked) return false;
-  const std::vector<Fid> read = DirectoriesRead(mds, request);
+  const std::vector<Fid> read = InodesRead(mds, request);
   return !read.empty() && (MayMissWriters(mds) || AnyWriter(mds, reader, read));
 }
 
@@ -200,15 +212,21 @@ Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataReq
     co_await mds->sessions.recovery().Wait();
   }
   for (;;) {
-    std::vector<Fid> read = DirectoriesRead(*mds, request);
+    std::vector<Fid> read = InodesRead(*mds, request);
     if (!AnyWriter(*mds, reader, read)) co_return OkStatus();
-    for (const Fid& directory : read) {
-      if (HasWriter(*mds, reader, directory)) {
-        mds->leases.GrantNoneUntil(directory, proto::LEASE_WRITE, mds->env.clock.Now() + mds->options.peace);
-      }
+    for (const Fid& inode : read) {
+      if (HasWriter(*mds, reader, inode))
+        mds->leases.GrantNoneUntil(inode, proto::LEASE_WRITE, mds->env.clock.Now() + mds->options.peace);
     }
     CO_RETURN_IF_ERROR(co_await RecallAll(mds, reader, std::move(read), proto::LEASE_READ));
   }
+}
+
+Task<Status> AwaitWritersOf(MdsPtr mds, SessionId opener, Fid file) {
+  proto::MetadataRequest look;
+  *look.mutable_getattr()->mutable_fid() = ToProto(file);
+  if (NeedsWriters(*mds, opener, look)) co_return co_await AwaitWriters(mds, opener, look);
+  co_return OkStatus();
 }
 
 bool NamesUntold(Mds& mds, SessionId asker, const proto::MetadataRequest& request) {
@@ -226,6 +244,7 @@ Task<Status> AwaitMakers(MdsPtr mds, SessionId asker, const proto::MetadataReque
     const SessionId maker = MakerOf(*mds, fid);
     if (maker == 0 || maker == asker) continue;
     std::vector<Fid> written = mds->leases.WrittenBy(maker);
+    std::erase_if(written, [&](const Fid& inode) { return IsFile(*mds, inode); });
     CO_RETURN_IF_ERROR(co_await RecallAll(mds, asker, std::move(written), proto::LEASE_READ));
   }
   co_return OkStatus();

@@ -32,14 +32,18 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
                                          const proto::MetadataReply& reply);
 
-// Whether another session holds WRITE of the directory.
-bool HasWriter(const Mds& mds, SessionId reader, const Fid& directory);
+// Whether another session holds WRITE of the inode.
+bool HasWriter(const Mds& mds, SessionId reader, const Fid& inode);
 
 // Whether a request that changes nothing reads what another session may have changed without having told it.
 bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& request);
 // Then, before it is carried out: returns when nothing of that is untold, in bounded time
 // (revocation_deadline.h). `request` must outlive the task. Fails only when the server is stopping.
 Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataRequest& request);
+
+// After a handle for writing has been noted: as AwaitWriters, of what covers the file. Whoever was granted
+// WRITE in the meantime may have been told before that it is the only writer (AttrReply.sole_writer).
+Task<Status> AwaitWritersOf(MdsPtr mds, SessionId opener, Fid file);
 
 // For a request that was answered with ENOENT: whether it names an inode that another session may have made
 // and not told. Whoever asks by a FID need not have looked its name up (open_by_handle_at).

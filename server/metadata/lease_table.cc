@@ -40,6 +40,15 @@ LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto
     grant.mode = mode;
     return grant;
   }
+  return AddLocked(session, resource, mode);
+}
+
+LeaseGrant LeaseTable::GrantAnother(SessionId session, const Fid& resource, proto::LeaseMode mode) {
+  std::lock_guard lock(mutex_);
+  return AddLocked(session, resource, mode);
+}
+
+LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode) {
   while (grants_.contains(next_id_)) ++next_id_;  // one that was restored
   uint64_t id = next_id_++;
   by_resource_[resource].push_back(id);
@@ -151,6 +160,12 @@ bool LeaseTable::HasConflict(const Fid& resource, SessionId session, proto::Leas
            const LeaseGrant& grant = grants_.at(id).grant;
            return grant.session != session && Conflict(grant.mode, mode);
          });
+}
+
+bool LeaseTable::HoldsWrite(SessionId session, const Fid& resource) const {
+  return std::ranges::any_of(HoldersOf(resource), [session](const LeaseGrant& grant) {
+    return grant.session == session && grant.mode == proto::LEASE_WRITE;
+  });
 }
 
 bool LeaseTable::BeginRevoke(uint64_t id) {

@@ -38,6 +38,8 @@ class LeaseTable {
   // The grant of this session on the resource is made, or changed to this mode; one that is being given back
   // does not count. The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
+  // The same beside one that the session may have already, which is another purpose's.
+  LeaseGrant GrantAnother(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // READ for this session as well. Nothing: a change of the resource is under way, or was not long ago
   // (GrantNoneUntil); or the session has as many as one may have.
   std::optional<LeaseGrant> TryGrantRead(SessionId session, const Fid& resource, Duration now);
@@ -58,6 +60,7 @@ class LeaseTable {
   std::vector<LeaseGrant> Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   bool HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
+  bool HoldsWrite(SessionId session, const Fid& resource) const;  // being given back or not
 
   // From now on it counts as being given back. False: there is no such grant any more.
   bool BeginRevoke(uint64_t id);
@@ -87,6 +90,7 @@ class LeaseTable {
   std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
   bool HasRoom(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
+  LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now);
 
   mutable std::mutex mutex_;

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "server/metadata/directory_leases.h"
 
 namespace nacre::mds {
 namespace {
@@ -93,8 +94,17 @@ std::vector<std::string> Mds::Problems() const {
 
 Status Op::CheckCommit(const Transaction& transaction) const {
   if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
-  if (guard == nullptr || guard->Covers(transaction.ChangedDirectories())) return OkStatus();
-  return absl::AbortedError("a directory that is changed is not covered");
+  if (guard == nullptr) return OkStatus();
+  std::vector<Fid> changed = transaction.ChangedDirectories();
+  for (const Fid& file : transaction.ChangedFiles())
+    if (HasWriter(*mds, session->id, file)) changed.push_back(file);
+  if (guard->Covers(changed)) return OkStatus();
+  return absl::AbortedError("what is changed is not covered");
+}
+
+Status Op::CheckNotLate(const Fid& file) const {
+  if (guard == nullptr || !HasWriter(*mds, session->id, file) || guard->Covers({file})) return OkStatus();
+  return absl::AbortedError("somebody has data of the file that comes late");
 }
 
 Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
@@ -109,10 +119,15 @@ Task<Status> Op::CommitIntent(Transaction* transaction) const {
   co_return co_await mds->tables->Commit(transaction);
 }
 
-void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply) {
-  if (!op.mds->filesystem_lease.HeldBy(*op.mds, op.session->id)) return;
-  reply->set_promised_bytes(op.mds->PromisedBytes());
-  if (promised) transaction->batch().UseReserve();
+void KeepPromise(const Op& op, const Inode& inode, bool promised, Transaction* transaction,
+                 proto::AttrReply* reply) {
+  const LeaseTable& leases = op.mds->leases;
+  const SessionId session = op.session->id;
+  const bool filesystem = op.mds->filesystem_lease.HeldBy(*op.mds, session);
+  if (filesystem) reply->set_promised_bytes(op.mds->PromisedBytes());
+  const bool holds = filesystem || leases.HoldsWrite(session, CoveringDirectory(inode)) ||
+                     leases.HoldsWrite(session, inode.fid);
+  if (promised && holds) transaction->batch().UseReserve();
 }
 
 Task<FidLocks::Guard> LockOne(Mds& mds, Fid fid) {

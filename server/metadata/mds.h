@@ -108,13 +108,18 @@ struct Op {
   // Commits the first step of a change that takes two: the reply is recorded with the second.
   Task<Status> CommitIntent(Transaction* transaction) const;
 
+  // Before a mutation answers with attributes of a file that it finds: ABORTED if another session has late
+  // data of it; then the guard lacks it, and the mutation begins again.
+  Status CheckNotLate(const Fid& file) const;
+
  private:
   Status CheckCommit(const Transaction& transaction) const;
 };
 
-// For what the holder of the filesystem lease has held back: uses the room that was promised for it, and says
-// what there is from now on.
-void KeepPromise(const Op& op, bool promised, Transaction* transaction, proto::AttrReply* reply);
+// For what the holder of a WRITE lease has held back of the file: uses the room that was promised for it.
+// Tells the holder of the filesystem lease what there is from now on.
+void KeepPromise(const Op& op, const Inode& inode, bool promised, Transaction* transaction,
+                 proto::AttrReply* reply);
 
 // Locks.
 Task<FidLocks::Guard> LockOne(Mds& mds, Fid fid);

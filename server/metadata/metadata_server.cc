@@ -78,6 +78,14 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
     op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
 }
 
+// The file that the request has opened for writing; none.
+Fid OpenedForWriting(const proto::MetadataRequest& request, const proto::MetadataReply& reply) {
+  if (reply.status().error() != 0 || !S_ISREG(reply.entry().attr().mode())) return {};
+  const uint32_t flags = request.has_open() ? request.open().flags() : request.create().flags();
+  if (!mds::OpensForWriting(flags)) return {};
+  return request.has_open() || request.has_create() ? FromProto(reply.entry().attr().fid()) : Fid{};
+}
+
 Op MakeOp(const MdsPtr& mds, const Sender& sender, const proto::MetadataRequest& request) {
   Op op{mds, sender.session, request, mds::FromProto(request.credentials()), mds->env.clock.Wall()};
   op.stream = sender.stream;
@@ -123,6 +131,10 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
     auto begun = session->BeginMutation(request.sequence(), request.low_water());
     if (begun.answer.has_value() && !mds->options.plant_repeat_twice) {
       NoteHandles(op, *begun.answer);
+      if (const Fid opened = OpenedForWriting(request, *begun.answer)) {
+        Status alone = co_await mds::AwaitWritersOf(mds, session->id, opened);
+        if (!alone.ok()) co_return ToReply(*mds, alone);
+      }
       AddLeases(mds::GrantForChanging(*mds, session, request, *begun.answer), &*begun.answer);
       co_return *std::move(begun.answer);
     }
@@ -194,6 +206,10 @@ Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::Metada
     result = co_await mds::Dispatch(op);
   }
   proto::MetadataReply reply = ToReply(*mds, std::move(result));
+  if (const Fid opened = OpenedForWriting(request, reply)) {
+    Status alone = co_await mds::AwaitWritersOf(mds, reader, opened);
+    if (!alone.ok()) co_return ToReply(*mds, alone);
+  }
   AddLeases(leases, &reply);
   co_return reply;
 }

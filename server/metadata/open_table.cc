@@ -82,6 +82,14 @@ bool OpenTable::IsOpen(const Fid& fid) const {
   return files_.contains(fid);
 }
 
+bool OpenTable::IsSoleWriter(SessionId session, const Fid& fid) const {
+  std::lock_guard lock(mutex_);
+  auto it = files_.find(fid);
+  return it == files_.end() || std::none_of(it->second.begin(), it->second.end(), [session](const auto& one) {
+           return one.first != session && one.second.writers > 0;
+         });
+}
+
 uint64_t OpenTable::CountOf(SessionId session) const {
   std::lock_guard lock(mutex_);
   auto it = sessions_.find(session);

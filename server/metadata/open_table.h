@@ -38,6 +38,8 @@ class OpenTable {
   void Close(SessionId session, const Fid& fid, uint32_t count, bool write);
 
   bool IsOpen(const Fid& fid) const;
+  // Whether nobody but this session has it open for writing.
+  bool IsSoleWriter(SessionId session, const Fid& fid) const;
   uint64_t CountOf(SessionId session) const;
   std::vector<Fid> FilesOf(SessionId session) const;
   void DropSession(SessionId session);

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/late_data.h"
 #include "server/metadata/revocation_deadline.h"
 
 namespace nacre::mds {
@@ -78,6 +79,7 @@ Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
     view.leases_end = LeasesEnd(*mds, *holder);
     view.ost_down = AnyOstDown(*mds);
     view.waits_itself = holder->waits();
+    view.only_ost = WaitsForOst(*mds, grant);
     over = deadline.Look(view);
   }
   std::string what = grant.resource == kFilesystemFid ? "the filesystem" : grant.resource.ToString();

@@ -11,6 +11,9 @@
 // | leases back: a page that it must drop may be  |                 |                |
 // | locked until that is answered                 |                 |                |
 //
+// Data of a file that waits for an OST of that file has the first as long as it takes (late_data.h): nobody
+// but who wants that file waits for it.
+//
 // And one takes it away: when nothing has been heard of the session until its leases have run out by the
 // clock (LeasesEnd in eviction.h), it does not hold them any more, and nobody waits for it.
 //
@@ -31,6 +34,7 @@ class RevocationDeadline {
     Duration leases_end{0};  // by the clock, if nothing more is heard
     bool ost_down = false;
     bool waits_itself = false;
+    bool only_ost = false;  // it is a file's lease, and an OST of the file is down
   };
 
   RevocationDeadline(Duration now, Duration timeout)
@@ -44,7 +48,9 @@ class RevocationDeadline {
   bool Look(const View& view) {
     const Duration passed = view.now - std::exchange(looked_, view.now);
     const bool came_back = std::exchange(ost_down_, view.ost_down) && !view.ost_down;
-    if (view.ost_down)
+    if (view.only_ost)
+      deadline_ = view.now + timeout_;
+    else if (view.ost_down)
       Extend(passed, &for_osts_);
     else if (came_back)
       Extend(view.now + timeout_ - deadline_, &for_osts_);

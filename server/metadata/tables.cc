@@ -324,6 +324,16 @@ std::vector<Fid> Transaction::ChangedDirectories() const {
   return changed;
 }
 
+std::vector<Fid> Transaction::ChangedFiles() const {
+  std::vector<Fid> changed;
+  for (const auto& loaded : inodes_) {
+    const Inode& inode = loaded->inode;
+    if (loaded->dirty && !loaded->created && S_ISREG(inode.mode) && inode.nlink > 0)
+      changed.push_back(inode.fid);
+  }
+  return changed;
+}
+
 bool Transaction::FreesSpace() const {
   bool frees = entries_removed_ > 0;
   if (entries_added_ > 0 && entries_added_ >= entries_removed_) return false;

@@ -107,6 +107,8 @@ class Transaction {
 
   // The directories whose leases cover what it changes, before the change or after it (change_guard.h).
   std::vector<Fid> ChangedDirectories() const;
+  // The files that it changes and leaves a name.
+  std::vector<Fid> ChangedFiles() const;
 
   // It takes something away and adds nothing: neither an inode, nor a name, nor bytes of a client's.
   bool FreesSpace() const;

@@ -66,6 +66,7 @@ Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
   CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, may_empty, &transaction));
   Inode* const inode = file.inode;
   CO_RETURN_IF_ERROR(CheckOpen(op, *inode, how.flags));
+  CO_RETURN_IF_ERROR(op.CheckNotLate(fid));
   const bool truncate = may_empty && S_ISREG(inode->mode);
   if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, file.object_sequence));
   proto::MetadataReply reply;

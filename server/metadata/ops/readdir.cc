@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kMaxEntries = 4096;  // in one reply
 constexpr uint32_t kDefaultEntries = 1024;
 
-// Adds an entry, with its attributes if they are wanted and known here: those of a directory of which another
-// session holds WRITE may not be. What was unlinked meanwhile is left out.
+// Adds an entry, with its attributes if they are wanted and known here: those of what another session holds
+// WRITE of may not be. What was unlinked meanwhile is left out.
 Status AddEntry(const Op& op, Entry entry, bool plus, proto::ReaddirReply* out) {
   Mds& mds = *op.mds;
   proto::DirEntry* e = out->add_entries();
@@ -21,7 +21,7 @@ Status AddEntry(const Op& op, Entry entry, bool plus, proto::ReaddirReply* out) 
   *e->mutable_fid() = nacre::ToProto(entry.fid);
   e->set_type(entry.type);
   e->set_cookie(entry.cookie);
-  if (!plus || (entry.type == DT_DIR && HasWriter(mds, op.session->id, entry.fid))) return OkStatus();
+  if (!plus || HasWriter(mds, op.session->id, entry.fid)) return OkStatus();
   auto inode = mds.tables->GetInode(entry.fid);
   if (inode.ok())
     *e->mutable_attr() = ToProto(**inode);

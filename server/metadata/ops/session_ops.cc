@@ -7,6 +7,7 @@
 #include "rpc/convert.h"
 #include "server/metadata/directory_leases.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/late_data.h"
 #include "server/metadata/paths.h"
 #include "server/metadata/recall.h"
 
@@ -197,6 +198,10 @@ Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
   const Fid resource = FromProto(request.resource());
   if (resource != kFilesystemFid && request.mode() == proto::LEASE_READ) {
     ASSIGN_OR_RETURN(*lease, GrantRead(*op.mds, op.session->id, resource));
+    return reply;
+  }
+  if (resource != kFilesystemFid && request.mode() == proto::LEASE_WRITE) {
+    ASSIGN_OR_RETURN(*lease, GrantLateData(*op.mds, op.session->id, resource));
     return reply;
   }
   *lease->mutable_resource() = request.resource();

@@ -57,8 +57,9 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   TouchWritten(inode, request.has_mtime() ? FromProto(request.mtime()) : op.now);
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   if (!body.empty()) transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
-  KeepPromise(op, request.promised(), &transaction, reply.mutable_attr());
+  KeepPromise(op, *inode, request.promised(), &transaction, reply.mutable_attr());
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
+  reply.mutable_attr()->set_sole_writer(op.mds->opens.IsSoleWriter(op.session->id, fid));
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

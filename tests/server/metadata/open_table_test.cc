@@ -30,6 +30,18 @@ TEST_F(OpenTableTest, CountsHandles) {
   EXPECT_FALSE(table.IsOpen(kOpenA));
 }
 
+TEST_F(OpenTableTest, SaysWhoWritesAlone) {
+  EXPECT_TRUE(table.IsSoleWriter(1, kOpenA));
+  table.Open(1, kOpenA, true, 1);
+  table.Open(2, kOpenA, false, 1);
+  EXPECT_TRUE(table.IsSoleWriter(1, kOpenA));
+  EXPECT_FALSE(table.IsSoleWriter(2, kOpenA));
+  table.Open(2, kOpenA, true, 1);
+  EXPECT_FALSE(table.IsSoleWriter(1, kOpenA));
+  table.Close(2, kOpenA, 1, true);
+  EXPECT_TRUE(table.IsSoleWriter(1, kOpenA));
+}
+
 TEST_F(OpenTableTest, WhatIsHeldStaysUntilAllOfItIsClosed) {
   table.Open(1, kOpenA, false, 1);
   table.Hold(1, kOpenA);

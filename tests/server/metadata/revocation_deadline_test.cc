@@ -12,6 +12,7 @@ constexpr Duration kTimeout = 10s;
 struct Conditions {
   bool ost_down = false;
   bool waits_itself = false;
+  bool only_ost = false;
   Duration leases_end = 100h;
 };
 
@@ -21,7 +22,7 @@ Duration OverAt(At at, Duration limit = 1000s) {
   RevocationDeadline deadline(0s, kTimeout);
   for (Duration now = 1s; now <= limit; now += 1s) {
     const Conditions is = at(now);
-    if (deadline.Look({now, is.leases_end, is.ost_down, is.waits_itself})) return now;
+    if (deadline.Look({now, is.leases_end, is.ost_down, is.waits_itself, is.only_ost})) return now;
   }
   return 0s;
 }
@@ -44,6 +45,13 @@ TEST(RevocationDeadline, BeginsAnewWhenAnOstIsBack) {
   const Duration over = OverAt(flapping);
   EXPECT_GE(over, 20s);
   EXPECT_LE(over, 30s);
+}
+
+TEST(RevocationDeadline, OfAFileThatWaitsForItsOstBeginsWhenThatIsBack) {
+  EXPECT_EQ(OverAt([](Duration) { return Conditions{.ost_down = true, .only_ost = true}; }), 0s);
+  auto back = [](Duration now) { return Conditions{.ost_down = now < 500s, .only_ost = now < 500s}; };
+  EXPECT_EQ(OverAt(back), 510s);
+  EXPECT_EQ(OverAt([](Duration) { return Conditions{.only_ost = true, .leases_end = 3s}; }), 3s);
 }
 
 TEST(RevocationDeadline, WaitingAndOstsAddUp) {

@@ -1,0 +1,34 @@
+#include "server/metadata/late_data.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "server/metadata/change_guard.h"
+
+namespace nacre::mds {
+
+StatusOr<proto::Lease> GrantLateData(Mds& mds, SessionId session, const Fid& fid) {
+  ASSIGN_OR_RETURN(InodePtr inode, mds.tables->GetInode(fid));
+  if (!S_ISREG(inode->mode)) {
+    return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", fid.ToString(), inode->mode));
+  }
+  const Fid directory = CoveringDirectory(*inode);
+  if (mds.leases.HoldsWrite(session, directory))
+    return mds.leases.GrantAnother(session, fid, proto::LEASE_WRITE).ToProto();
+  return ErrnoError(ESTALE, absl::StrFormat("session %d does not hold WRITE of %s, the directory of %s",
+                                            session, directory.ToString(), fid.ToString()));
+}
+
+bool WaitsForOst(Mds& mds, const LeaseGrant& grant) {
+  if (grant.mode != proto::LEASE_WRITE) return false;
+  auto inode = mds.tables->GetInode(grant.resource);
+  if (!inode.ok() || !S_ISREG((*inode)->mode)) return false;
+  auto down = [&mds](OstIndex ost) { return !mds.osts.IsUp(ost); };
+  return std::ranges::any_of((*inode)->layout.components, [&](const LayoutComponent& component) {
+    return std::ranges::any_of(component.groups, down);
+  });
+}
+
+}  // namespace nacre::mds
