@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -179,6 +180,21 @@ class Core final : public FileSystem {
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);
 
+  // --- data of files under WRITE leases of directories (scoped_data.cc) ---
+  static bool HasScopedData(Inode& inode);
+  bool CachesData(Inode& inode);  // under either kind of lease
+  bool MayTakeData(const Inode& inode) const;
+  bool OutgrowsMdt(Inode& inode, bool append, uint64_t offset, size_t size) const;
+  Task<bool> TakeData(InodePtr inode);
+  Task<StatusOr<std::optional<size_t>>> WriteScoped(HandlePtr handle, uint64_t offset, Pieces pieces,
+                                                    size_t size);
+  Task<void> GiveDataUp(InodePtr inode);
+  Task<void> GiveDataUp(std::vector<InodePtr> files);
+  Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
+  Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
+  Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
+                            Learning present);
+
   // --- locks (locks.cc) ---
   Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);
   Task<void> CancelWait(HandlePtr handle, uint64_t wait_id);
@@ -207,20 +223,7 @@ class Core final : public FileSystem {
   Status CheckHandle(const FileHandle& handle) const;  // EIO if its session was evicted
 
   // --- changes answered before the MDS has done them (names_behind.cc) ---
-  // Marks what a mutation touches whose outcome the MDS decides, from before it is sent until its reply has
-  // been taken in: nothing of that is answered early meanwhile, and fsync of each has to see it synced from
-  // then on. Null pointers count for nothing.
-  class Settling {
-   public:
-    Settling(Core& core, std::vector<InodePtr> inodes);
-    ~Settling();
-    Settling(const Settling&) = delete;
-    Settling& operator=(const Settling&) = delete;
-
-   private:
-    Core& core_;
-    const std::vector<InodePtr> inodes_;
-  };
+  class Settling;  // settling.h
   // Null, false: the outcome is not certain, ask the MDS.
   // `opened`, if not null: a handle of what is made, a file, by the flags that it has.
   InodePtr TryMakeBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
@@ -237,6 +240,7 @@ class Core final : public FileSystem {
   // One link less; whether nobody needs the inode any more. Its mutex is held.
   static bool DropLink(Inode& inode, const proto::Time& now, bool* keep_open);
   void ForgetRemoved(Inode& directory, const Fid& fid);
+  static bool MayLoseName(const Inode& inode);
   void DistrustName(Inode& directory, const std::string& name);
   bool TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
                         proto::MetadataRequest request);
@@ -362,7 +366,7 @@ class Core final : public FileSystem {
   bool TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request);
   void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
   static ScopePtr WriteScopeOf(Inode& inode);
-  static void NoteAlone(Inode& inode, const ScopePtr& writer);
+  static void NoteAlone(Inode& inode, const ScopePtr& writer, const proto::AttrReply& reply);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size);
   Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
@@ -469,7 +473,7 @@ class Core final : public FileSystem {
   // The directories in which the MDS is changing what names mean that are not known here.
   std::multiset<Fid> changing_unknown_;
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
-  std::atomic<uint64_t> early_writes_{0};    // how many there were of files' bytes (tell.cc)
+  std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
 
   std::mutex mutex_;            // guards what follows
   uint64_t lease_id_ = 0;       // 0: none

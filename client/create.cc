@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/settling.h"
 
 namespace nacre::client {
 namespace {

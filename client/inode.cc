@@ -122,6 +122,8 @@ void Inode::Reset() {
   if (scope != nullptr) EndScope();
   opened_under.reset();
   alone_under.reset();
+  writer_under.reset();
+  data_scope.reset();
   leaving.clear();
   Forget();
 }

@@ -138,6 +138,10 @@ struct Inode {
   std::vector<OneShot<Unit>> own_change_waiters;  // for the end of these
   ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
   ScopePtr alone_under;   // as long as this is good, no other client has pages of the file
+  ScopePtr writer_under;  // as long as this is good, no other client has it open for writing
+  // Under which the file's data is cached and held back here, as under the filesystem's lease
+  // (scoped_data.cc); null: it is not. Becomes null, or not, with all of `range` locked.
+  ScopePtr data_scope;
 
   // Directories.
   ScopePtr scope;  // the lease that is held of it; null: none

@@ -194,15 +194,17 @@ Task<void> Core::AwaitTold(const Scope& scope) {
   co_await queue_->Drain();
 }
 
-// A lease of a directory (`scope`, which has ended), or of what is not known any more: changes and handles
-// may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it with the answer to the
+// A lease of a directory (`scope`, which has ended), or of what is not known any more: changes, data and
+// handles may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it with the answer to the
 // directory's making, which is awaited. `present`: from before it was noted as given up; until the release is
 // answered the lease may come once more.
 Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
                              Learning present) {
-  if (scope != nullptr) co_await AwaitTold(*scope);
   if (scope != nullptr) {
+    const std::set<Fid> late = co_await GiveDataUpUnder(epoch, scope);
+    co_await AwaitTold(*scope);
     std::vector<Fid> paged = scope->paged();
+    std::erase_if(paged, [&late](const Fid& fid) { return late.contains(fid); });
     co_await InvalidateKernel(std::move(paged));
   }
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());

@@ -84,7 +84,7 @@ Known Core::LearnListed(const Learning& learning, const proto::Attr& attr, uint6
   LearnFile(*inode, attr, nullptr, nullptr);
   if (cached()) return MakeKnown(*inode);
   Cover(learning, *inode, attr);
-  return untrusted;
+  return HasScopedData(*inode) ? MakeKnown(*inode) : untrusted;
 }
 
 void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout,
@@ -178,7 +178,7 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   if (IsOutdated(*inode, learning)) co_return Known{entry.attr(), Duration(0)};
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
   Cover(learning, *inode, entry.attr());
-  if (cached()) co_return MakeKnown(*inode);
+  if (CachesData(*inode)) co_return MakeKnown(*inode);
   co_return Known{entry.attr(), Duration(0)};
 }
 

@@ -13,6 +13,7 @@
 #include "client/core.h"
 #include "client/permission.h"
 #include "client/plain_change.h"
+#include "client/settling.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -186,7 +187,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     inode->attr = std::move(attr);
     inode->attr_known = true;
     inode->content_change = 1;
-    inode->covered = inode->alone_under = scope;
+    inode->covered = inode->alone_under = inode->writer_under = scope;
     inode->scope = change.born;
     inode->unsynced_whole = true;  // nothing of it has been written
     if (is_directory) inode->names.SetComplete();
@@ -229,6 +230,8 @@ bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
   if (is_directory || attr.nlink() > 0) return false;
   inode.covered.reset();  // no lease covers a file without names
   inode.alone_under.reset();
+  inode.writer_under.reset();
+  inode.data_scope.reset();
   inode.kept_open = *keep_open = inode.opens > 0;
   inode.gone = !inode.kept_open;
   return inode.gone;
@@ -243,6 +246,11 @@ void Core::ForgetRemoved(Inode& directory, const Fid& fid) {
     if (scope == nullptr || scope->promised() <= environment_.clock.Now()) return;
   }
   ForgetAttributes(fid);
+}
+
+// Its mutex is held. Without a name no lease covers the file, nor what the kernel and the cache have of it.
+bool Core::MayLoseName(const Inode& inode) {
+  return !PagesNeedCover(inode) && (inode.data_scope == nullptr || inode.opens == 0);
 }
 
 bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
@@ -272,7 +280,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
   {
     std::lock_guard guard(victim->mutex);
     if (!MayChangeEarly(*victim) || !Removable(*victim, caller, sticky, is_directory)) return false;
-    if (!cached() && PagesNeedCover(*victim)) return false;
+    if (!cached() && !MayLoseName(*victim)) return false;
     bool keep_open = false;
     unused = DropLink(*victim, request.time(), &keep_open);
     request.mutable_unlink()->set_keep_open(keep_open);

@@ -7,6 +7,7 @@
 
 #include "client/core.h"
 #include "client/permission.h"
+#include "client/settling.h"
 #include "common/limits.h"
 
 namespace nacre::client {
@@ -158,7 +159,8 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   DiscardData(*inode);
   LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
   std::lock_guard lock(inode->mutex);
-  inode->rewritten = cached();
+  inode->rewritten = true;
+  inode->data_scope.reset();
   inode->mutation = session_->mutations();
   co_return OkStatus();
 }
@@ -179,7 +181,7 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
     all.set_end(INT64_MAX);
     CO_RETURN_IF_ERROR(co_await SetLock(handle, std::move(all), false, 0));
   }
-  if (handle->writable() && cached()) {
+  if (handle->writable()) {
     Status sent = co_await SendClosed(handle->inode, false);
     CO_RETURN_IF_ERROR(TakeError(*handle));  // what SendClosed met is among them
     co_return sent;
@@ -195,8 +197,7 @@ Task<Status> Core::Release(HandlePtr handle) {
     std::lock_guard lock(handle->inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
   }
-  if (handle->writable() && cached())
-    (void)co_await SendClosed(handle->inode, true);  // errors are in the inode
+  if (handle->writable()) (void)co_await SendClosed(handle->inode, true);  // errors are in the inode
   Status error = TakeError(*handle);
   DropHandle(handle);
   co_return error;

@@ -49,6 +49,10 @@ std::vector<proto::Attr> AttributesAfter(const proto::MetadataReply& reply) {
     attributes = {entry.attr(), entry.parent(), entry.old_parent(), entry.replaced()};
   } else if (reply.has_attr()) {
     attributes = {reply.attr().attr(), reply.attr().parent()};
+  } else if (reply.has_moved_out()) {
+    attributes = {reply.moved_out().attr()};
+  } else if (reply.has_append()) {
+    attributes = {reply.append().attr()};
   }
   std::erase_if(attributes, [](const proto::Attr& attr) { return !FromProto(attr.fid()); });
   return attributes;
@@ -79,8 +83,10 @@ class Core::OwnChange {
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
     if (request.has_link()) linked_ = FromProto(request.link().fid());
     exchanges_ = request.has_rename() && (request.rename().flags() & RENAME_EXCHANGE) != 0;
+    if (request.has_append()) appended_ = FromProto(request.append().fid());
     takes_out_ = TakesFilesOut(request);
-    if (takes_out_ || TruncatesByName(request)) BeginNamed();
+    truncates_ = TruncatesByName(request);
+    if (takes_out_ || truncates_) BeginNamed();
     if (!takes_out_) return;
     for (const auto& [directory, name] : names_) {
       std::lock_guard lock(directory->mutex);
@@ -133,6 +139,27 @@ class Core::OwnChange {
       if (inode == nullptr) continue;
       std::lock_guard lock(inode->mutex);
       if (PagesNeedCover(*inode)) files.push_back(inode);
+    }
+    return files;
+  }
+
+  // Files whose data may be here that lose the lease under which it is, or get an end from the MDS.
+  std::vector<InodePtr> WithData() {
+    std::set<Fid> fids = {linked_, appended_};
+    for (const auto& [directory, name] : names_) {
+      if (!takes_out_ && !truncates_) break;
+      const NameKnown known = Find(*directory, name);
+      if (known.fid) fids.insert(known.fid);
+      if (known.answer != NameKnown::Answer::kUnknown) continue;
+      std::lock_guard lock(directory->mutex);
+      const ScopePtr& scope = directory->scope != nullptr ? directory->scope : directory->ended;
+      if (scope == nullptr) continue;
+      for (const Fid& fid : scope->with_data()) fids.insert(fid);  // any of them
+    }
+    std::vector<InodePtr> files;
+    for (const Fid& fid : fids) {
+      InodePtr inode = fid ? core_.inodes_->Find(fid) : nullptr;
+      if (inode != nullptr && HasScopedData(*inode)) files.push_back(std::move(inode));
     }
     return files;
   }
@@ -301,8 +328,9 @@ class Core::OwnChange {
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
   std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: there was no lease
-  Fid linked_;
+  Fid linked_, appended_;
   bool takes_out_ = false;
+  bool truncates_ = false;
   bool exchanges_ = false;
   std::vector<Fid> of_unknown_;  // in Core::changing_unknown_
 };
@@ -324,6 +352,8 @@ Task<void> Core::MakeKernelForget(OwnChange* change) {
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
   OwnChange change(*this, request);
   if (!options_.plant_hasty) co_await MakeKernelForget(&change);
+  std::vector<InodePtr> with_data = change.WithData();
+  if (!with_data.empty()) co_await GiveDataUp(std::move(with_data));
   const std::vector<InodePtr> paged = change.Paged();
   for (const InodePtr& inode : paged) co_await KeepPages(epoch, inode);
   std::vector<InodePtr> files = change.Leaving();

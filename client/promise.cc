@@ -2,6 +2,7 @@
 // bytes to the holder of the filesystem lease, and a write is held back only within them. So it cannot fail
 // later for want of space there (the OSTs' grants in targets.h are the same for objects).
 #include "client/core.h"
+#include "client/settling.h"
 
 namespace nacre::client {
 namespace {

@@ -1,4 +1,4 @@
-// Reading: out of the cache under the lease, past it otherwise or with O_DIRECT; readahead.
+// Reading: out of the cache under a lease, past it otherwise or with O_DIRECT; readahead.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -35,7 +35,7 @@ Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t 
   if (size > std::min<uint64_t>(kMostPinned, cache_->max_allocation() * kChunkSize / 2)) {
     co_return co_await ReadLarge(handle, offset, size);
   }
-  if (!cached()) co_return co_await ReadThrough(handle, offset, size);
+  if (!CachesData(*handle->inode)) co_return co_await ReadThrough(handle, offset, size);
   auto read = co_await ReadCached(handle, offset, size);
   if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));  // they ran out while it waited
   co_return read;
@@ -45,12 +45,13 @@ Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t 
 Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, size_t size) {
   auto buffer = std::make_shared<std::string>();
   const uint64_t most = std::min<uint64_t>(kMostPinned, cache_->max_allocation() * kChunkSize / 2);
-  const bool cached = this->cached();
+  bool relies = false;  // on a lease
   while (buffer->size() < size) {
     size_t want = std::min<uint64_t>(most, size - buffer->size());
     uint64_t at = offset + buffer->size();
     StatusOr<ReadResult> part = ErrnoError(EIO, "nothing read");
-    if (cached) {
+    if (CachesData(*handle->inode)) {
+      relies = true;
       part = co_await ReadCached(handle, at, want);
     } else {
       part = co_await ReadThrough(handle, at, want);
@@ -61,7 +62,7 @@ Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, si
     }
     if (part->size < want) break;
   }
-  if (cached && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  if (relies && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   co_return Slice(std::move(buffer), 0, size);
 }
 
@@ -90,6 +91,10 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   if (!cache_->TryRead(inode->data, offset, end - offset, &result.pieces, pins.get())) {
     RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(offset, end, false);
     if (!range) co_return GivenUp();
+    if (!CachesData(*inode)) {  // given up while we waited
+      range.Release();
+      co_return co_await ReadThrough(handle, offset, size);
+    }
     {
       std::lock_guard lock(inode->mutex);  // it may have been cut while we waited
       end = std::min(end, inode->Size());
@@ -185,6 +190,7 @@ void Core::ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint
 Task<void> Core::FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, [[maybe_unused]] Gate::Pass pass) {
   RangeLock::Guard range = inode->range.TryLock(begin, end, false);
   if (!range) co_return;  // being written: what is there now may not be wanted any more
+  if (!CachesData(*inode)) co_return;
   {
     std::lock_guard lock(inode->mutex);
     end = std::min(end, inode->Size());

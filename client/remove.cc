@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/settling.h"
 
 namespace nacre::client {
 
@@ -137,6 +138,8 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   if (!cached() && !nothing) {
     CO_RETURN_IF_ERROR(co_await SettleDirectory(from));
     if (to != from) CO_RETURN_IF_ERROR(co_await SettleDirectory(to));
+    const BehindRename named{from, to, name, new_name, nullptr, nullptr};
+    CO_RETURN_IF_ERROR(co_await SendBeforeReplacing(named, flags));
     if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
   }
   if (!cached() || nothing) {

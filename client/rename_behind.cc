@@ -45,7 +45,7 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   if (rename.target != nullptr) {
     std::lock_guard lock(rename.target->mutex);
     if (!MayChangeEarly(*rename.target) || !Removable(*rename.target, caller, to_sticky, false)) return false;
-    if (!cached() && PagesNeedCover(*rename.target)) return false;
+    if (!cached() && !MayLoseName(*rename.target)) return false;
   }
   std::lock_guard lock(rename.source->mutex);
   const proto::Attr& attr = rename.source->attr;
@@ -68,6 +68,11 @@ void Core::MoveCover(const BehindRename& rename) {
   from = std::exchange(rename.source->covered, to);
   if (rename.source->opened_under != nullptr) rename.source->opened_under = to;
   if (rename.source->alone_under == from) rename.source->alone_under = to;
+  if (rename.source->writer_under == from) rename.source->writer_under = to;
+  if (rename.source->data_scope != nullptr) {
+    (void)to->NoteData(rename.source->fid);  // whoever ends it waits for behind_mutex_
+    rename.source->data_scope = to;
+  }
   to->PromiseUntil(from->promised());
 }
 

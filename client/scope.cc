@@ -40,11 +40,24 @@ bool Scope::NotePages(const Fid& fid) {
   return good();
 }
 
+// As with the pages.
+bool Scope::NoteData(const Fid& fid) {
+  std::lock_guard lock(mutex_);
+  with_data_.insert(fid);
+  return good();
+}
+
 void Scope::Inherit(Scope& ended) {
   PromiseUntil(ended.promised());
-  const std::vector<Fid> pages = ended.paged();
+  const std::vector<Fid> pages = ended.paged(), data = ended.with_data();
   std::lock_guard lock(mutex_);
   paged_.insert(pages.begin(), pages.end());
+  with_data_.insert(data.begin(), data.end());
+}
+
+std::vector<Fid> Scope::with_data() {
+  std::lock_guard lock(mutex_);
+  return {with_data_.begin(), with_data_.end()};
 }
 
 std::vector<Fid> Scope::paged() {

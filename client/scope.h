@@ -80,8 +80,15 @@ class Scope {
   // Of which files it may.
   std::vector<Fid> paged();
 
-  // Takes over what the kernel keeps under one that has ended: of a lease that is held all the same, since
-  // its directory was forgotten for want of memory, or of an earlier lease of the directory.
+  // Data of this file is cached here, and held back, as long as the lease is good (scoped_data.cc). False: it
+  // has ended.
+  bool NoteData(const Fid& fid);
+  // Of which files there may be some.
+  std::vector<Fid> with_data();
+
+  // Takes over what the kernel keeps, and which files have data here, under one that has ended: of a lease
+  // that is held all the same, since its directory was forgotten for want of memory, or of an earlier lease
+  // of the directory.
   void Inherit(Scope& ended);
 
  private:
@@ -91,7 +98,7 @@ class Scope {
   std::atomic<uint32_t> moves_{0};  // under way
   std::atomic<Duration> promised_{Duration(0)};
   std::mutex mutex_;
-  std::set<Fid> paged_;  // guarded by it
+  std::set<Fid> paged_, with_data_;  // guarded by it
 };
 
 using ScopePtr = std::shared_ptr<Scope>;

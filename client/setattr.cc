@@ -5,6 +5,7 @@
 
 #include "client/core.h"
 #include "client/permission.h"
+#include "client/settling.h"
 
 namespace nacre::client {
 namespace {
@@ -102,7 +103,7 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     inline_data = false;
   }
   Frozen frozen;
-  if (cached() && !inline_data) {
+  if (CachesData(*inode) && !inline_data) {
     frozen = Frozen(cache_, &inode->data);  // what is cut need not be sent
     co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
     CO_RETURN_IF_ERROR(co_await SendPending(inode));
@@ -118,7 +119,8 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     if (answer.has_layout() && answer.layout().components_size() > 0) inode->ApplyLayout(answer.layout());
     inode->pending.size = inode->pending.sent_size = 0;
     inode->pending.mtime.reset();
-    if (size == 0) inode->rewritten = cached();
+    if (size == 0) inode->rewritten = true;
+    if (inode->attr.inline_data()) inode->data_scope.reset();
     CutInline(*inode, size, inline_data);
   }
   co_return MakeKnown(*inode);

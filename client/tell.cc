@@ -8,6 +8,7 @@
 #include "client/attribute_rules.h"
 #include "client/core.h"
 #include "client/permission.h"
+#include "client/settling.h"
 #include "common/log.h"
 
 namespace nacre::client {
@@ -167,8 +168,10 @@ ScopePtr Core::WriteScopeOf(Inode& inode) {
 
 // inode.mutex is held. A change of the file's data was answered that was asked for under this lease (null:
 // none): the others have given their pages up before, and nobody has got new ones since.
-void Core::NoteAlone(Inode& inode, const ScopePtr& writer) {
-  if (inode.covered == writer) inode.alone_under = writer;
+void Core::NoteAlone(Inode& inode, const ScopePtr& writer, const proto::AttrReply& reply) {
+  if (inode.covered != writer) return;
+  inode.alone_under = writer;
+  if (reply.sole_writer()) inode.writer_under = writer;
 }
 
 // No offset: at the end. False: the MDS has to be asked. Not if another client may have pages of the file,

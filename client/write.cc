@@ -1,5 +1,5 @@
-// Writing: into the cache under the lease, through to the servers otherwise, or when no space can be
-// reserved. O_DIRECT: docs/decisions/0040-direct-writes.md.
+// Writing: into the cache under a lease, through to the servers otherwise, or when no space can be reserved.
+// O_DIRECT: docs/decisions/0040-direct-writes.md.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "client/core.h"
+#include "client/settling.h"
 
 namespace nacre::client {
 namespace {
@@ -59,13 +60,20 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
   if (cached()) {
     written = co_await WriteCached(handle, offset, pieces, size);
-  } else if ((handle->flags & O_APPEND) != 0) {
-    written = co_await AppendThrough(handle, pieces, size);
   } else {
-    written = co_await WriteThrough(handle, offset, pieces, size);
+    auto scoped = co_await WriteScoped(handle, offset, pieces, size);
+    if (!scoped.ok()) {
+      written = scoped.status();
+    } else if (*scoped) {
+      written = **scoped;
+    } else if ((handle->flags & O_APPEND) != 0) {
+      written = co_await AppendThrough(handle, pieces, size);
+    } else {
+      written = co_await WriteThrough(handle, offset, pieces, size);
+    }
   }
   // Bytes in the cache are acknowledged only while it is certain that they can be sent.
-  if (cached() && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  if (CachesData(*inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   CO_RETURN_IF_ERROR(CheckHandle(*handle));
   // Without the lease another client may have given it one since this one last heard of the file.
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
@@ -89,9 +97,13 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
   // The kernel does not say which user wrote the page: it counts as root's, who loses no setuid bit.
   auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
   plain->writeback = true;
-  if (!cached()) co_return co_await WriteThrough(plain, offset, pieces, size);
-  auto written = co_await WriteCached(plain, offset, pieces, size);
-  if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
+  if (cached()) {
+    written = co_await WriteCached(plain, offset, pieces, size);
+  } else {
+    written = co_await WriteThrough(plain, offset, pieces, size);
+  }
+  if (CachesData(*plain->inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   co_return written;
 }
 
@@ -170,6 +182,7 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
     layout = inode->layout;
   }
   if (layout == nullptr) co_return ContentLost(*inode);
+  if (!cached()) ++early_writes_;
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (direct && (!options_.direct_behind || (handle->flags & (O_SYNC | O_DSYNC)) != 0))
     co_return co_await WriteDirect(handle, inode, layout, offset, pieces, size);
@@ -372,6 +385,7 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
 // The range is locked.
 Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
+  if (HasScopedData(*inode)) co_return co_await WriteCachedObjects(handle, offset, pieces, size);
   LayoutPtr stale;
   for (int attempt = 0;; ++attempt) {
     LayoutPtr layout;
@@ -448,7 +462,7 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   TakePromise(reply.attr());
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
-  NoteAlone(*inode, writer);
+  NoteAlone(*inode, writer, reply.attr());
   co_return OkStatus();
 }
 

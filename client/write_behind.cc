@@ -44,12 +44,16 @@ void Core::ListDirty(const InodePtr& inode) {
 void Core::ArmWriteBehind() {
   if (stopping_) return;
   write_behind_timer_ = environment_.clock.After(environment_.executor, options_.write_behind / 2, [this] {
+    bool idle = false;
     {
       std::lock_guard lock(mutex_);
       write_behind_timer_.reset();
-      if (stopping_ || dirty_.empty()) return;
-      ArmWriteBehind();
+      if (stopping_) return;
+      if (!dirty_.empty()) ArmWriteBehind();
+      idle = dirty_.empty();
     }
+    if (idle && !cached()) Background(targets_->ReturnGrants(epoch_));
+    if (idle) return;
     Background(SendOld(options_.write_behind / 2));
   });
 }
@@ -288,7 +292,7 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   TakePromise(reply->attr());
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply->attr().attr());
-  NoteAlone(*inode, writer);
+  NoteAlone(*inode, writer, reply->attr());
   co_return OkStatus();
 }
 
@@ -311,7 +315,7 @@ Task<Status> Core::SendPending(InodePtr inode) {
     layout = inode->layout;
     if (!inode->pending.any() || inode->gone || inode->Inline() || layout == nullptr) co_return OkStatus();
     sent = inode->pending;
-    sent.promised = inode->held > 0;
+    sent.promised = inode->held > 0 || inode->data_scope != nullptr;
     mtime = sent.mtime;
     if (!mtime) sent.mtime = FromProto(inode->attr.mtime());  // as it is
     inode->pending.blocks_delta = 0;

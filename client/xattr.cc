@@ -5,6 +5,7 @@
 
 #include "client/core.h"
 #include "client/layout_text.h"
+#include "client/settling.h"
 
 namespace nacre::client {
 namespace {

@@ -58,6 +58,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_untold = plant == Plant::kUntold;
   cluster->client.plant_hasty = plant == Plant::kHasty;
   cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
+  cluster->client.plant_kept_data = plant == Plant::kKeptData;
   metadata.plant_overlooked = plant == Plant::kOverlooked;
 }
 
@@ -83,6 +84,7 @@ const std::map<std::string, Plant>& Plants() {
       {"untold", Plant::kUntold},
       {"hasty", Plant::kHasty},
       {"early_release", Plant::kEarlyRelease},
+      {"kept_data", Plant::kKeptData},
       {"overlooked", Plant::kOverlooked},
   };
   return plants;

@@ -33,6 +33,7 @@ enum class Plant {
   kUntold,
   kHasty,
   kEarlyRelease,
+  kKeptData,
   kOverlooked,
 };
 const std::map<std::string, Plant>& Plants();

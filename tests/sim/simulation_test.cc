@@ -110,6 +110,10 @@ TEST_F(Simulation, FindsALeaseGivenBackBeforeWhatWasAnsweredUnderIt) {
   EXPECT_NE(FirstToFind(Plant::kEarlyRelease), 0u);
 }
 
+TEST_F(Simulation, FindsALeaseGivenBackWithDataHeldBackUnderIt) {
+  EXPECT_NE(FirstToFind(Plant::kKeptData), 0u);
+}
+
 TEST_F(Simulation, FindsAReadThatDoesNotWaitForWhoHasChangedIt) {
   EXPECT_NE(FirstToFind(Plant::kOverlooked), 0u);
 }

@@ -1,0 +1,259 @@
+// Data of large files under WRITE leases of directories: writes wait for no server, and whoever comes sees
+// all of it.
+#include <fcntl.h>
+
+#include "client/inode.h"
+#include "tests/client/harness.h"
+
+namespace nacre::client {
+namespace {
+
+using namespace std::chrono_literals;
+
+class ScopedData : public testing::Test {
+ protected:
+  ScopedData() : a_(harness_.Mount()), b_(harness_.Mount()), own_(a_->Mkdir("own")) {
+    (void)a_->Lookup("f", own_);  // as a kernel does
+    file_ = a_->Create("f", O_RDWR | O_EXCL, own_);
+    a_->Write(file_, 0, data_);
+    EXPECT_TRUE(a_->Fsync(file_).ok());
+    EXPECT_TRUE(Held(*file_->inode));
+  }
+
+  static bool Held(Inode& inode) {
+    std::lock_guard lock(inode.mutex);
+    return inode.data_scope != nullptr;
+  }
+  uint64_t Dirty() { return a_->fs().Look().dirty_bytes; }
+  // Writes over all of it without a server.
+  void Overwrite(uint64_t seed) {
+    data_ = Pattern(seed, data_.size());
+    const Duration before = harness_.world.clock().Now();
+    a_->Write(file_, 0, data_);
+    EXPECT_EQ(harness_.world.clock().Now(), before);
+    EXPECT_GT(Dirty(), 0u);
+  }
+  std::string ReadBy(Mounted& by, const std::string& name, Fid directory) {
+    HandlePtr file = by.OpenName(name, O_RDONLY, directory);
+    std::string bytes = by.Read(file, 0, 4 * kMiB);
+    EXPECT_TRUE(by.Close(file).ok());
+    return bytes;
+  }
+  Status Rename(Mounted& by, Fid from, const std::string& name, Fid to, const std::string& new_name) {
+    return by.Await(by.fs().Rename(by.caller, from, name, to, new_name, 0));
+  }
+
+  Harness harness_;
+  std::unique_ptr<Mounted> a_, b_;
+  Fid own_;
+  std::string data_ = Pattern(1, kMiB);
+  HandlePtr file_;
+};
+
+TEST_F(ScopedData, IsHeldBackAndReadHere) {
+  Overwrite(2);
+  EXPECT_EQ(a_->Read(file_, 0, 2 * kMiB), data_);
+  a_->Write(file_, data_.size(), "beyond");
+  EXPECT_EQ(a_->Stat(file_->inode->fid).size(), data_.size() + 6);
+  EXPECT_EQ(a_->Lookup("f", own_)->attr.size(), data_.size() + 6);
+  EXPECT_EQ(ReadBy(*a_, "f", own_), data_ + "beyond");
+}
+
+TEST_F(ScopedData, TheOtherSeesAllOfItAndFromThenOnEachWrite) {
+  Overwrite(2);
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
+  EXPECT_FALSE(Held(*file_->inode));
+  EXPECT_EQ(Dirty(), 0u);
+  a_->Write(file_, 100, "after that");
+  EXPECT_EQ(Dirty(), 0u);
+  data_.replace(100, 10, "after that");
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
+}
+
+TEST_F(ScopedData, TheOthersBytesAreNotHiddenByTheCache) {
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+  HandlePtr theirs = b_->OpenName("f", O_RDWR, own_);
+  b_->Write(theirs, 5000, "theirs");
+  data_.replace(5000, 6, "theirs");
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+}
+
+TEST_F(ScopedData, AppendsOfBothFollowEachOther) {
+  HandlePtr mine = a_->OpenName("f", O_WRONLY | O_APPEND, own_);
+  a_->Write(mine, 0, "one");
+  a_->Write(mine, 0, "two");
+  EXPECT_GT(Dirty(), 0u);
+  HandlePtr theirs = b_->OpenName("f", O_WRONLY | O_APPEND, own_);
+  b_->Write(theirs, 0, "three");
+  a_->Write(mine, 0, "four");
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_ + "onetwothreefour");
+  EXPECT_EQ(ReadBy(*a_, "f", own_), data_ + "onetwothreefour");
+}
+
+TEST_F(ScopedData, GoesAlongWithItsFile) {
+  const Fid below = a_->Mkdir("below", own_);
+  Overwrite(2);
+  ASSERT_TRUE(Rename(*a_, own_, "f", below, "g").ok());
+  EXPECT_GT(Dirty(), 0u);
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+  EXPECT_EQ(ReadBy(*b_, "g", below), data_);
+}
+
+TEST_F(ScopedData, OfAFileThatLeavesItsLeaseIsSentBefore) {
+  const Fid others = b_->Mkdir("others");
+  Overwrite(2);
+  ASSERT_TRUE(Rename(*a_, own_, "f", others, "g").ok());
+  EXPECT_FALSE(Held(*file_->inode));
+  EXPECT_EQ(ReadBy(*b_, "g", others), data_);
+  a_->Write(file_, 0, "in the other's directory");
+  EXPECT_EQ(ReadBy(*b_, "g", others).substr(0, 24), "in the other's directory");
+}
+
+TEST_F(ScopedData, OfAFileWithASecondNameIsSentBefore) {
+  Overwrite(2);
+  const Fid fid = file_->inode->fid;
+  EXPECT_TRUE(a_->Await(a_->fs().Link(a_->caller, fid, own_, "second")).ok());
+  EXPECT_FALSE(Held(*file_->inode));
+  EXPECT_EQ(b_->Read(b_->Open(fid, O_RDONLY), 0, kMiB), data_);
+}
+
+TEST_F(ScopedData, OfAnOpenFileOutlivesItsNames) {
+  Overwrite(2);
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, own_, "f")).ok());
+  EXPECT_FALSE(Held(*file_->inode));
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+  a_->Write(file_, 0, "still there");
+  EXPECT_EQ(a_->Read(file_, 0, 11), "still there");
+  EXPECT_TRUE(a_->Close(file_).ok());
+}
+
+TEST_F(ScopedData, OfAClosedFileThatIsRemovedGoesNowhere) {
+  Overwrite(2);
+  EXPECT_TRUE(a_->Close(file_).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, own_, "f")).ok());
+  EXPECT_TRUE(harness_.RunUntil([&] { return Dirty() == 0; }, 1s));
+  EXPECT_TRUE(b_->List(own_).empty());
+}
+
+TEST_F(ScopedData, TruncationsAndHolesMeetWhatIsHeldBack) {
+  Overwrite(2);
+  a_->Truncate(file_, 10'000);
+  a_->Write(file_, 20'000, "behind a hole");
+  data_ = data_.substr(0, 10'000) + std::string(10'000, '\0') + "behind a hole";
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+  EXPECT_TRUE(a_->Await(a_->fs().Fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096)).ok());
+  data_.replace(0, 4096, std::string(4096, '\0'));
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
+}
+
+TEST_F(ScopedData, OfAFileThatIsEmptiedByItsNameIsNotSentLater) {
+  Overwrite(2);
+  auto made = a_->Await(a_->fs().Create(a_->caller, own_, "f", 0644, O_RDWR | O_CREAT | O_TRUNC));
+  ASSERT_TRUE(made.ok());
+  a_->Write(made->handle, 0, "new");
+  EXPECT_EQ(ReadBy(*b_, "f", own_), "new");
+  harness_.world.RunFor(20s);
+  EXPECT_EQ(ReadBy(*b_, "f", own_), "new");
+}
+
+TEST_F(ScopedData, AClosedFilesDataLeavesAtOnce) {
+  Overwrite(2);
+  EXPECT_TRUE(a_->Close(file_).ok());
+  EXPECT_TRUE(harness_.RunUntil([&] { return Dirty() == 0; }, 1s));
+}
+
+TEST_F(ScopedData, IsDurableAfterFsync) {
+  Overwrite(2);
+  ASSERT_TRUE(a_->Fsync(file_).ok());
+  a_->Kill();
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
+}
+
+// Without fsync, whenever the client is killed: the old bytes or the new ones.
+TEST_F(ScopedData, AFileThatReplacesAnotherIsWhole) {
+  const std::string old = data_;
+  HandlePtr made = a_->Create("tmp", O_RDWR | O_EXCL, own_);
+  a_->Write(made, 0, Pattern(7, kMiB));
+  EXPECT_TRUE(a_->Close(made).ok());
+  ASSERT_TRUE(Rename(*a_, own_, "tmp", own_, "f").ok());
+  a_->Kill();
+  const std::string found = ReadBy(*b_, "f", own_);
+  EXPECT_TRUE(found == old || found == Pattern(7, kMiB)) << found.size();
+}
+
+// --- an OST that is away ---
+
+class LateData : public ScopedData {
+ protected:
+  LateData() {
+    other_ = a_->Create("other", O_RDWR | O_EXCL, own_);
+    Overwrite(2);
+    for (int oss : {0, 1}) harness_.cluster.Crash(harness_.cluster.oss(oss), sim::Loss::kProcess);
+  }
+  void Return() {
+    for (int oss : {0, 1}) harness_.cluster.Boot(harness_.cluster.oss(oss));
+  }
+  template <typename T>
+  std::shared_ptr<std::optional<T>> Start(Mounted& by, Task<T> task) {
+    auto result = std::make_shared<std::optional<T>>();
+    Spawn(by.process()->executor(), std::move(task), [result](T value) { *result = std::move(value); });
+    return result;
+  }
+
+  HandlePtr other_;
+  Duration unused_{0};
+};
+
+TEST_F(LateData, KeepsNobodyFromTheRestOfTheDirectory) {
+  auto names = Start(*b_, b_->fs().Lookup(b_->caller, own_, "other", &unused_));
+  EXPECT_TRUE(harness_.RunUntil([&] { return names->has_value(); }, 3s));
+  auto made = Start(*b_, b_->fs().Create(b_->caller, own_, "third", 0644, O_RDWR | O_CREAT));
+  EXPECT_TRUE(harness_.RunUntil([&] { return made->has_value(); }, 3s));
+  auto gone = Start(*b_, b_->fs().Unlink(b_->caller, own_, "other"));
+  EXPECT_TRUE(harness_.RunUntil([&] { return gone->has_value(); }, 3s));
+}
+
+TEST_F(LateData, IsWaitedForByWhoWantsTheFileAndNobodyIsEvicted) {
+  auto found = Start(*b_, b_->fs().Lookup(b_->caller, own_, "f", &unused_));
+  const Fid fid = file_->inode->fid;
+  SetAttributes set;
+  set.size = kMiB / 2;
+  auto cut = Start(*b_, b_->fs().Setattr(b_->caller, fid, set, nullptr));
+  harness_.world.RunFor(300s);
+  EXPECT_FALSE(found->has_value());
+  EXPECT_FALSE(cut->has_value());
+  const uint64_t epoch = a_->fs().Look().epoch;
+  Return();
+  EXPECT_TRUE(harness_.RunUntil([&] { return found->has_value() && cut->has_value(); }, 60s));
+  EXPECT_EQ(a_->fs().Look().epoch, epoch);
+  EXPECT_TRUE((*cut)->ok());
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_.substr(0, kMiB / 2));
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_.substr(0, kMiB / 2));
+  EXPECT_TRUE(a_->Fsync(file_).ok());
+}
+
+TEST_F(LateData, OfAFileThatTheOtherRemovesIsNotWaitedFor) {
+  auto gone = Start(*b_, b_->fs().Unlink(b_->caller, own_, "f"));
+  EXPECT_TRUE(harness_.RunUntil([&] { return gone->has_value(); }, 3s));
+  EXPECT_TRUE((*gone)->ok());
+  Return();
+  EXPECT_TRUE(harness_.RunUntil([&] { return Dirty() == 0; }, 60s));
+  EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+}
+
+TEST_F(LateData, StaysTheFilesWhenTheMdsRestarts) {
+  auto names = Start(*b_, b_->fs().Lookup(b_->caller, own_, "other", &unused_));
+  EXPECT_TRUE(harness_.RunUntil([&] { return names->has_value(); }, 3s));
+  harness_.cluster.Crash(0, sim::Loss::kProcess);
+  harness_.cluster.Boot(0);
+  auto found = Start(*b_, b_->fs().Lookup(b_->caller, own_, "f", &unused_));
+  harness_.world.RunFor(60s);
+  EXPECT_FALSE(found->has_value());
+  Return();
+  EXPECT_TRUE(harness_.RunUntil([&] { return found->has_value(); }, 60s));
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
+}
+
+}  // namespace
+}  // namespace nacre::client
