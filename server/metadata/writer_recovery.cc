@@ -8,6 +8,7 @@
 #include "rpc/convert.h"
 #include "server/metadata/layout.h"
 #include "server/metadata/mds.h"
+#include "server/metadata/recall.h"
 
 namespace nacre::mds {
 namespace {
@@ -109,7 +110,11 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   CO_ASSIGN_OR_RETURN(const uint64_t end, co_await EndNow(mds, ost, layout, object));
   auto blocks = co_await CountBlocks(mds, std::move(layout));
   ChangeGuard guard(mds, 0);
-  if (may_recall) {
+  if (mds->writer_recovery.sizes().closed()) {
+    // Whoever holds a lease has heard of the loss of power, and trusts nothing. What he has to tell before he
+    // can release it waits for the sizes.
+    (void)guard.TryCover(covering);
+  } else if (may_recall) {
     CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(covering)));
   } else if (!guard.TryCover(covering)) {
     co_return Extended::kLeased;
@@ -133,6 +138,7 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   TouchChanged(*inode, mds->env.clock.Wall());
   if (!guard.Covers(transaction.ChangedDirectories())) co_return Extended::kRaced;  // it was moved meanwhile
   CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
+  for (const LeaseGrant& grant : mds->leases.Conflicts(fid, 0, proto::LEASE_WRITE)) AskBack(*mds, grant);
   co_return Extended::kDone;
 }
 
