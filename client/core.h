@@ -124,11 +124,9 @@ class Core final : public FileSystem {
   void OnPush(proto::Push push);
   void OnEvicted(uint64_t epoch);
   Task<void> StartAnew(uint64_t epoch);
-  // --- the end (unmount.cc) ---
   Task<void> LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended);
   Status TellLoss();
   std::vector<std::string> PathsOf(const std::vector<Fid>& files);
-  // --- the time for which leases are good (expiry.cc) ---
   bool LeasesGood() const;
   bool MayEnter() const;
   Gate::Pass TryEnter();
@@ -194,6 +192,11 @@ class Core final : public FileSystem {
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                             Learning present);
+
+  // --- reading under READ of a file (leased_reads.cc) ---
+  bool ReadsCached(Inode& inode);
+  bool WantsContentLease(FileHandle& handle);
+  Task<void> LeaseContent(HandlePtr handle);
 
   // --- locks (locks.cc) ---
   Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);

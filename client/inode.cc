@@ -96,6 +96,7 @@ void Inode::NoteLeaving(const Scope& ending) {
 void Inode::Forget() {
   names.Forget();
   ++version;
+  pages.content = 0;
   attr_known = false;
   covered.reset();
   unsynced_whole = false;  // others may write
@@ -116,7 +117,7 @@ void Inode::Reset() {
   kept_open = overtold = false;
   locks.clear();
   pages.some = false;
-  pages.lease = 0;
+  pages.lease = pages.content = 0;
   pages.under.reset();
   ++pages.recalls;
   if (scope != nullptr) EndScope();

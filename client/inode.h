@@ -121,6 +121,8 @@ struct Inode {
     ScopePtr under;                            // the lease of the directory by which the last were opened
     uint64_t lease = 0;                        // READ, to be relied on; 0: none
     uint64_t recalls = 0;                      // rises when one begins to leave
+    uint64_t content = 0;                      // the lease under which content is known and cached
+    Duration recalled{0};                      // when one of the file was last asked back
     std::multimap<uint64_t, uint64_t> locked;  // begin and end of what the kernel waits for (HoldPages)
   } pages;
 
@@ -178,6 +180,8 @@ struct Inode {
   void NoteLeaving(const Scope& ending);
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
+  // Whether READ of the file makes sure of its content (leased_reads.cc).
+  bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
   // Whether the content is in inline_bytes, not in objects.
   bool Inline() const { return pending.cut || attr.inline_data(); }
   uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }
@@ -215,9 +219,10 @@ using Listing = std::shared_ptr<const std::vector<Listed>>;
 // The pattern of a handle's reads, for readahead. Guarded by its own mutex.
 struct ReadPattern {
   std::mutex mutex;
-  uint64_t next = 0;    // where a sequential reader goes on
-  uint64_t ahead = 0;   // fetched, or being fetched, up to here
-  uint64_t window = 0;  // 0: not sequential
+  uint64_t next = 0;        // where a sequential reader goes on
+  uint64_t ahead = 0;       // fetched, or being fetched, up to here
+  uint64_t window = 0;      // 0: not sequential
+  uint64_t past_cache = 0;  // reads that asked the MDS
 };
 
 class FileHandle {

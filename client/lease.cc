@@ -66,6 +66,8 @@ Task<void> Core::TakeLease(uint64_t lease_id) {
   }
   if (mine) {
     EndScopes();
+    for (const InodePtr& inode : inodes_->All())  // what readers have left there when their leases had ended
+      if (!HasScopedData(*inode)) DropData(*inode, 0, UINT64_MAX);
     inodes_->Forget();  // what was true without the lease need not be true now
     ++leases_taken_;
     cached_.store(true, std::memory_order_release);
@@ -170,7 +172,8 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     if (inode->scope != nullptr && inode->scope->lease() == 0) inode->scope->Name(lease_id);
     if (inode->scope != nullptr && inode->scope->lease() == lease_id) scope = inode->EndScope();
     ++inode->pages.recalls;
-    if (inode->pages.lease == lease_id) inode->pages.lease = 0;
+    if (inode->pages.lease == lease_id) inode->pages.lease = inode->pages.content = 0;
+    if (scope == nullptr) inode->pages.recalled = environment_.clock.Now();
     inode->leaving.push_back({lease_id, scope != nullptr && scope->writes()});
   }
   if (scope == nullptr) {

@@ -233,7 +233,7 @@ Task<Status> Core::LoadFile(InodePtr inode) {
 Task<StatusOr<FileContent>> Core::LoadContent(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
-    if (cached() || Trusts(*inode))
+    if (cached() || Trusts(*inode) || inode->ContentLeased())
       if (auto content = ContentOf(*inode)) co_return *std::move(content);
   }
   Caller system;

@@ -137,6 +137,7 @@ bool Core::MayHavePages(const HandlePtr& handle) {
 // better. inode.mutex is held. 0: there is no lease to return.
 uint64_t Core::ForgetPages(Inode& inode) {
   inode.pages.some = false;
+  inode.pages.content = 0;
   uint64_t lease = std::exchange(inode.pages.lease, 0);
   if (lease == 0) return 0;
   ++inode.pages.recalls;

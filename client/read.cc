@@ -35,7 +35,8 @@ Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t 
   if (size > std::min<uint64_t>(kMostPinned, cache_->max_allocation() * kChunkSize / 2)) {
     co_return co_await ReadLarge(handle, offset, size);
   }
-  if (!CachesData(*handle->inode)) co_return co_await ReadThrough(handle, offset, size);
+  if (!ReadsCached(*handle->inode) && WantsContentLease(*handle)) co_await LeaseContent(handle);
+  if (!ReadsCached(*handle->inode)) co_return co_await ReadThrough(handle, offset, size);
   auto read = co_await ReadCached(handle, offset, size);
   if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));  // they ran out while it waited
   co_return read;
@@ -50,7 +51,7 @@ Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, si
     size_t want = std::min<uint64_t>(most, size - buffer->size());
     uint64_t at = offset + buffer->size();
     StatusOr<ReadResult> part = ErrnoError(EIO, "nothing read");
-    if (CachesData(*handle->inode)) {
+    if (ReadsCached(*handle->inode)) {
       relies = true;
       part = co_await ReadCached(handle, at, want);
     } else {
@@ -91,7 +92,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
   if (!cache_->TryRead(inode->data, offset, end - offset, &result.pieces, pins.get())) {
     RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(offset, end, false);
     if (!range) co_return GivenUp();
-    if (!CachesData(*inode)) {  // given up while we waited
+    if (!ReadsCached(*inode)) {  // given up while we waited
       range.Release();
       co_return co_await ReadThrough(handle, offset, size);
     }
@@ -190,7 +191,7 @@ void Core::ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint
 Task<void> Core::FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, [[maybe_unused]] Gate::Pass pass) {
   RangeLock::Guard range = inode->range.TryLock(begin, end, false);
   if (!range) co_return;  // being written: what is there now may not be wanted any more
-  if (!CachesData(*inode)) co_return;
+  if (!ReadsCached(*inode)) co_return;
   {
     std::lock_guard lock(inode->mutex);
     end = std::min(end, inode->Size());

@@ -64,6 +64,7 @@ Task<bool> Core::TakeData(InodePtr inode) {
   if (inode->data_scope != nullptr) co_return true;
   // Whoever ends the lease looks through what is noted there afterwards.
   if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) co_return false;
+  if (!inode->ContentLeased()) cache_->Drop(inode->data, 0, UINT64_MAX, nullptr);
   inode->data_scope = inode->covered;
   co_return true;
 }

@@ -410,6 +410,7 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
     } else {
       Pending sent;
       status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &sent);
+      DropData(*inode, offset, offset + size);  // of readers (leased_reads.cc)
       sent.mtime = environment_.clock.Wall();
       sent.kill_suid = handle->caller.uid != 0;
       sent.writeback = handle->writeback;

@@ -1,7 +1,12 @@
 #include "server/metadata/eviction.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/lease_time.h"
 #include "common/log.h"
+#include "server/metadata/change_guard.h"
+#include "server/metadata/recall.h"
 #include "server/metadata/writer_recovery.h"
 
 namespace nacre::mds {
@@ -82,6 +87,21 @@ Task<Unit> RecoverSizesAt(MdsPtr mds, OstIndex ost, SessionId session) {
   co_return Unit{};
 }
 
+// What it had begun to write may be in the objects, and it will not tell: what others have cached of these
+// files is asked back. Not waited for.
+void AskCachesBack(Mds& mds, SessionId session) {
+  for (const Fid& fid : mds.opens.FilesOf(session)) {
+    std::vector<LeaseGrant> grants = mds.leases.Conflicts(fid, session, proto::LEASE_WRITE);
+    if (auto inode = mds.tables->GetInode(fid); inode.ok()) {
+      const Fid directory = CoveringDirectory(**inode);
+      std::ranges::copy(mds.leases.Conflicts(directory, session, proto::LEASE_WRITE),
+                        std::back_inserter(grants));
+    }
+    for (const LeaseGrant& grant : grants)
+      if (grant.mode == proto::LEASE_READ && !grant.revoking) AskBack(mds, grant);
+  }
+}
+
 Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   CO_ASSIGN_OR_RETURN(std::vector<OstIndex> told, co_await FenceEverywhere(mds, session->id));
   if (client == Client::kMayLive) co_await OutliveLeases(mds, session);
@@ -91,6 +111,7 @@ Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   for (OstIndex ost : told) sizes.push_back(RecoverSizesAt(mds, ost, session->id));
   co_await WhenAll(std::move(sizes));
   if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
+  AskCachesBack(*mds, session->id);
   co_return co_await EndSession(mds, session);
 }
 

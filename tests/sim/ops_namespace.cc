@@ -246,7 +246,8 @@ Task<bool> Rename(Context at) {
                                            at.model.PathOf(to), new_name, flags);
   const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
   const bool nothing = error == 0 && source == target;
-  const Duration began = at.workload->world().clock().Now();
+  // A client that may have been evicted by now may have lost with that what it had written before.
+  const Duration began = at.client->failing ? Duration::min() : at.workload->world().clock().Now();
   if (error == 0 && !nothing)
     operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, began));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
