@@ -69,10 +69,6 @@ void Batch::Destroy(CUfileBatchHandle_t handle) {
 
 Batch::~Batch() {
   Cancel();
-  for (const Group& group : under_way_) {
-    (void)nacre_future_wait(group.future, -1);
-    (void)nacre_future_free(group.future);
-  }
   ::close(event_);
 }
 
@@ -184,6 +180,15 @@ CUfileError_t Batch::Reap(unsigned least, unsigned* count, CUfileIOEvents_t* eve
 void Batch::Cancel() {
   std::lock_guard lock(mutex_);
   for (const Group& group : under_way_) (void)nacre_future_cancel(group.future);
+  for (const Group& group : under_way_) {
+    (void)nacre_future_wait(group.future, -1);
+    (void)nacre_future_free(group.future);
+  }
+  under_way_.clear();
+  done_.clear();
+  taken_ = 0;
+  const uint64_t ended = 1;
+  (void)!::write(event_, &ended, sizeof ended);  // for who waits in Reap
 }
 
 }  // namespace nacre::cufile

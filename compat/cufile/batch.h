@@ -21,12 +21,14 @@ class Batch {
   static std::shared_ptr<Batch> Find(CUfileBatchHandle_t handle);  // null: there is none
   static void Destroy(CUfileBatchHandle_t handle);
 
-  ~Batch();  // ends what is under way
+  ~Batch();  // as Cancel
 
   // All entries or none.
   CUfileError_t Submit(const CUfileIOParams_t* entries, unsigned count);
   // At least `least` unless the time is over; null: waits for ever. `*count`: room, then how many there are.
   CUfileError_t Reap(unsigned least, unsigned* count, CUfileIOEvents_t* events, const timespec* timeout);
+  // As NVIDIA's: nothing is told of what was submitted, and there is room for as much again. Returns when
+  // nobody reads or writes its memory any more.
   void Cancel();
 
  private:
