@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <list>
 #include <set>
 
 #include "client/core.h"
@@ -21,6 +22,32 @@ Status Aborted(const CancellationPtr& cancellation) {
   return cancellation == nullptr ? OkStatus() : cancellation->status();
 }
 
+// A byte of a device's memory that may come alone: requests and copies are cut between blocks.
+struct SingleByte {
+  size_t part;
+  MemorySpan target;
+  std::byte value{};
+};
+
+// Together with its neighbour in the piece, as that is by now. While a stream waits for the read, a GPU may
+// have to be idle before it takes a copy of one byte; one of two it takes at once
+// (docs/decisions/0028-waiting-streams.md). Nobody else may write the neighbour: the piece is the reader's.
+Task<Status> PutSingleByte(SingleByte* byte, MemorySpan piece) {
+  MemoryDevice* device = byte->target.region->device().get();
+  CO_ASSIGN_OR_RETURN(StagingBuffer buffer, co_await device->Stage(2));
+  const size_t place = byte->target.offset > piece.offset ? 1 : 0, count = piece.length > 1 ? 2 : 1;
+  std::byte* begin = byte->target.data() - place;
+  if (count > 1) {
+    std::vector<iovec> host(1, iovec{&buffer.bytes[1 - place], 1});
+    std::vector<iovec> neighbour(1, iovec{begin + 1 - place, 1});
+    CO_RETURN_IF_ERROR(co_await device->CopyOut(std::move(host), std::move(neighbour)));
+  }
+  buffer.bytes[place] = byte->value;
+  std::vector<iovec> target(1, iovec{begin, count});
+  std::vector<iovec> source(1, iovec{buffer.bytes.data(), count});
+  co_return co_await device->CopyIn(std::move(target), std::move(source));
+}
+
 }  // namespace
 
 struct Core::ReadIntoJob {
@@ -35,8 +62,10 @@ struct Core::ReadIntoJob {
   std::mutex mutex;
   std::set<std::string> paths;
   bool from_objects = false;
+  std::list<SingleByte> single_bytes;
 
   void Cut(const std::vector<ReadPiece>& pieces);
+  Status TakeSingleBytes(Targets& targets, size_t part, IoPiece* piece, std::vector<IoPiece>* host);
   PiecesRead Result(size_t pieces, bool verify);
 };
 
@@ -62,6 +91,32 @@ void Core::ReadIntoJob::Cut(const std::vector<ReadPiece>& pieces) {
   }
   slices.push_back(parts.size());
   sizes.resize(parts.size());
+}
+
+// From a piece of a device's memory; they come to the host.
+Status Core::ReadIntoJob::TakeSingleBytes(Targets& targets, size_t part, IoPiece* piece,
+                                          std::vector<IoPiece>* host) {
+  auto take = [&](uint64_t at) -> Status {
+    std::lock_guard lock(mutex);
+    SingleByte& byte = single_bytes.emplace_back(SingleByte{part, piece->memory});
+    byte.target.offset += at;
+    byte.target.length = 1;
+    ASSIGN_OR_RETURN(auto region, targets.Register(&byte.value, 1));
+    host->push_back({piece->file_offset + at, {std::move(region), 0, 1}});
+    return OkStatus();
+  };
+  uint64_t& length = piece->memory.length;
+  if (length == 1 || (piece->file_offset + length - 1) % kBlockSize == 0) {
+    RETURN_IF_ERROR(take(length - 1));
+    --length;
+  }
+  if (length > 0 && (piece->file_offset + 1) % kBlockSize == 0) {
+    RETURN_IF_ERROR(take(0));
+    ++piece->file_offset;
+    ++piece->memory.offset;
+    --length;
+  }
+  return OkStatus();
 }
 
 // Bytes behind a part that is short do not count: the file may have grown meanwhile.
@@ -92,12 +147,16 @@ Task<StatusOr<PiecesRead>> Core::ReadInto(HandlePtr handle, std::vector<ReadPiec
   const size_t slices = job.slices.size() - 1;
   if (slices == 1) {
     CO_RETURN_IF_ERROR(co_await ReadLane(&job));
-    co_return job.Result(pieces.size(), options_.verify);
+  } else {
+    std::vector<Task<Status>> lanes;
+    for (size_t i = 0; i < std::min(slices, kReadLanes); ++i) lanes.push_back(ReadLane(&job));
+    std::vector<Status> results = co_await WhenAll(std::move(lanes));
+    for (Status& result : results) CO_RETURN_IF_ERROR(std::move(result));
   }
-  std::vector<Task<Status>> lanes;
-  for (size_t i = 0; i < std::min(slices, kReadLanes); ++i) lanes.push_back(ReadLane(&job));
-  std::vector<Status> results = co_await WhenAll(std::move(lanes));
-  for (Status& result : results) CO_RETURN_IF_ERROR(std::move(result));
+  for (SingleByte& byte : job.single_bytes) {
+    MemorySpan piece = pieces[job.piece_of[byte.part]].memory;
+    CO_RETURN_IF_ERROR(co_await PutSingleByte(&byte, std::move(piece)));
+  }
   co_return job.Result(pieces.size(), options_.verify);
 }
 
@@ -125,6 +184,11 @@ Task<Status> Core::ReadSlice(ReadIntoJob* job, size_t begin, size_t end) {
 // False: the objects were replaced meanwhile, by a truncation; once more.
 Task<StatusOr<bool>> Core::TryReadSlice(ReadIntoJob* job, size_t begin, size_t end, bool last) {
   InodePtr inode = job->handle->inode;
+  {
+    std::lock_guard lock(job->mutex);
+    std::erase_if(job->single_bytes,
+                  [=](const SingleByte& byte) { return byte.part >= begin && byte.part < end; });
+  }
   CO_ASSIGN_OR_RETURN(FileContent content, co_await ContentForReading(inode));
   for (size_t i = begin; i < end; ++i) {
     const ReadPiece& part = job->parts[i];
@@ -160,6 +224,11 @@ Task<Status> Core::CopyInline(ReadIntoJob* job, size_t begin, size_t end,
       std::memcpy(part.memory.data(), from, job->sizes[i]);
       continue;
     }
+    if (job->sizes[i] == 1) {
+      std::lock_guard lock(job->mutex);
+      job->single_bytes.push_back({i, part.memory, *from});
+      continue;
+    }
     std::vector<iovec> target(1, iovec{part.memory.data(), job->sizes[i]});
     std::vector<iovec> source(1, iovec{from, job->sizes[i]});
     CO_RETURN_IF_ERROR(co_await device->CopyIn(std::move(target), std::move(source)));
@@ -177,12 +246,15 @@ Task<StatusOr<bool>> Core::ReadParts(ReadIntoJob* job, size_t begin, size_t end,
     const ReadPiece& part = job->parts[i];
     if (job->sizes[i] == 0) continue;
     regions.insert(part.memory.region.get());
-    pieces[part.memory.region->device().get()].push_back(
-        {part.offset, {part.memory.region, part.memory.offset, job->sizes[i]}});
+    MemoryDevice* device = part.memory.region->device().get();
+    IoPiece piece{part.offset, {part.memory.region, part.memory.offset, job->sizes[i]}};
+    if (device != nullptr) CO_RETURN_IF_ERROR(job->TakeSingleBytes(*targets_, i, &piece, &pieces[nullptr]));
+    if (piece.memory.length > 0) pieces[device].push_back(std::move(piece));
   }
-  if (pieces.empty()) co_return true;
+  if (regions.empty()) co_return true;
   bool complete = true;
   for (auto& [device, some] : pieces) {
+    if (some.empty()) continue;
     bool all = true;
     CO_RETURN_IF_ERROR(co_await io_->Read(epoch_, job->handle->inode->fid, layout, std::move(some), &all,
                                           job->cancellation));

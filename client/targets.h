@@ -59,6 +59,11 @@ class Targets {
   // How often the OST has lost power, as it last said; nothing: it has not said yet.
   std::optional<uint64_t> Losses(OstIndex ost) const;
 
+  // Host memory for Call, which must outlive the region.
+  StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) {
+    return transport_.Register(data, size);
+  }
+
   // How bytes of this memory went to or from the OSS that has the OST (Peer::PathFor); empty: not spoken to
   // yet.
   std::string PathTo(OstIndex ost, const MemoryRegion& memory) const;

@@ -6,7 +6,8 @@
 //
 // While a stream of the application's waits for us, everything is done by the copy engines (stream_waits.h):
 // copies in rows where one piece would be short, zeros by copies of zeros. Checksums they cannot make: these
-// jobs end with EBUSY. A single byte cannot be two rows; it may stand behind the stream.
+// jobs end with EBUSY. A single byte cannot be two rows; it may stand behind the stream. Readers avoid it
+// (client/read_into.cc).
 #pragma once
 
 #include <deque>

@@ -44,7 +44,9 @@ class Driver {
 
  private:
   Driver() {
-    ::setenv("NACRE_FAKE_CUDA", "devices=2", 1);
+    // Streams share one hardware queue, as with CUDA_DEVICE_MAX_CONNECTIONS=1.
+    ::setenv("NACRE_FAKE_CUDA", "devices=2,queues=1", 1);
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
     library_ = ::dlopen(Library().c_str(), RTLD_NOW);
     if (library_ == nullptr) {
       ADD_FAILURE() << ::dlerror();

@@ -269,6 +269,68 @@ TEST_F(ApiStream, AReadTakesItsTurn) {
   EXPECT_EQ(driver_.Find<int(void*)>("cuMemFreeHost")(seen), 0);
 }
 
+// A GPU that serves few queues takes one byte only when the stream goes on, which waits for the byte.
+TEST_F(ApiStream, BytesThatAreAloneInTheirBlocksCome) {
+  const uint64_t stripe_end = kMiB;
+  const std::string content = Pattern(28, 17 * kMiB + 1);
+  File file = Make(content);
+  DeviceMemory memory(18 * kMiB);
+  Buffer buffer = Register(memory);
+  struct {
+    uint64_t offset, length;
+  } reads[] = {{0, content.size()},        // the file's last byte
+               {0, content.size() + 100},  // also where more is asked for
+               {stripe_end - 1, 2},        // the last byte of a block and the first of the next one
+               {4095, 3},
+               {16 * kMiB - 1, kMiB},
+               {5, 4092},
+               {16 * kMiB, kMiB + 1}};
+  for (const auto& [offset, length] : reads) {
+    Fill(memory, 7);
+    Future future = file.read_on_stream(stream_, offset, buffer.span(3, length));
+    ASSERT_TRUE(future.wait_for(std::chrono::seconds(20))) << offset << " " << length;
+    Result read = future.get();
+    ASSERT_TRUE(read) << read.error().message();
+    const uint64_t taken = std::min<uint64_t>(length, content.size() - offset);
+    EXPECT_EQ(read.bytes(), taken);
+    EXPECT_TRUE(read.verification() != nacre::Verification::none);
+    Synchronize();
+    std::string expected(memory.size(), 7);
+    expected.replace(3, taken, content, offset, taken);
+    EXPECT_TRUE(memory.bytes() == expected) << offset << " " << length;
+  }
+}
+
+// The host memory by which they come is known to every transport, where there is no other to turn to.
+TEST_F(ApiStream, BytesThatAreAloneComeWhereTheTransportIsGiven) {
+  const std::string content = Pattern(29, kMiB + 1);
+  File made = Make(content);
+  ClientOptions options;
+  options.transport = "shm";
+  Client other = Open(options);
+  auto file = other.open_file(name_);
+  DeviceMemory memory(content.size());
+  auto buffer = other.register_buffer(memory.data(), memory.size());
+  Future future = file->read_on_stream(stream_, 0, buffer->span());
+  ASSERT_TRUE(future.wait_for(std::chrono::seconds(20)));
+  Result read = future.get();
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read.path(), "shm+gpu");
+  EXPECT_TRUE(memory.bytes() == content);
+}
+
+TEST_F(ApiStream, ASmallFileOfOneByteComes) {
+  File file = Make("x");
+  DeviceMemory memory(100);
+  Buffer buffer = Register(memory);
+  Fill(memory, 7);
+  Future future = file.read_on_stream(stream_, 0, buffer.span(3, 10));
+  ASSERT_TRUE(future.wait_for(std::chrono::seconds(20)));
+  EXPECT_EQ(future.get().bytes(), 1u);
+  Synchronize();
+  EXPECT_EQ(memory.bytes(), std::string(3, 7) + "x" + std::string(96, 7));
+}
+
 TEST_F(ApiStream, AnErrorLetsTheStreamGoOn) {
   File file = Make(Pattern(27, kMiB));
   DeviceMemory memory(kMiB);
