@@ -124,9 +124,11 @@ class Core final : public FileSystem {
   void OnPush(proto::Push push);
   void OnEvicted(uint64_t epoch);
   Task<void> StartAnew(uint64_t epoch);
+  // --- the end (unmount.cc) ---
   Task<void> LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended);
   Status TellLoss();
   std::vector<std::string> PathsOf(const std::vector<Fid>& files);
+  // --- the time for which leases are good (expiry.cc) ---
   bool LeasesGood() const;
   bool MayEnter() const;
   Gate::Pass TryEnter();
@@ -187,7 +189,7 @@ class Core final : public FileSystem {
   Task<StatusOr<std::optional<size_t>>> WriteScoped(HandlePtr handle, uint64_t offset, Pieces pieces,
                                                     size_t size);
   Task<void> GiveDataUp(InodePtr inode);
-  Task<void> GiveDataUp(std::vector<InodePtr> files);
+  OneShot<Unit> StartGivingUp(InodePtr inode);
   Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
@@ -255,12 +257,10 @@ class Core final : public FileSystem {
   void PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
                 MetadataQueue::Done then);  // behind_mutex_ held
   enum class Told { kNothing, kOnItsWay, kAsk };
-  static proto::MetadataRequest TakeInline(Inode& inode);
   Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);
   Status EndInline(const InodePtr& inode, const Reply& reply);
   Task<Status> SendInline(InodePtr inode);  // inode->meta held
   Task<StatusOr<bool>> TryCutBehind(InodePtr inode);
-  static bool MayCutBehind(const Inode& inode);
   Task<Status> TellCut(InodePtr inode);
   Task<Status> SendClosed(InodePtr inode, bool last);
   Task<Status> SendUnsent(InodePtr inode);
@@ -305,7 +305,6 @@ class Core final : public FileSystem {
   void CountHandle(FileHandle& handle, bool told);
   HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
-  static bool MayOpen(const Inode& inode, const Caller& caller, int flags);  // the inode's mutex is held
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);

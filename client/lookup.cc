@@ -16,6 +16,12 @@ bool MaySearch(const Inode& directory, const Caller& caller) {
   return S_ISDIR(directory.attr.mode()) && MayAccess(directory.attr, caller, kMayExecute);
 }
 
+// What the MDS says of it, with what is held back of its data here.
+Known AsHeldBack(Inode& inode, const proto::Attr& attr) {
+  std::lock_guard lock(inode.mutex);
+  return {inode.data_scope != nullptr ? inode.Effective() : attr, Duration(0)};
+}
+
 }  // namespace
 
 // How long the kernel may trust what it is told now. Not beyond the end of the leases by the clock.
@@ -84,7 +90,7 @@ Known Core::LearnListed(const Learning& learning, const proto::Attr& attr, uint6
   LearnFile(*inode, attr, nullptr, nullptr);
   if (cached()) return MakeKnown(*inode);
   Cover(learning, *inode, attr);
-  return HasScopedData(*inode) ? MakeKnown(*inode) : untrusted;
+  return AsHeldBack(*inode, attr);
 }
 
 void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout,
@@ -178,8 +184,8 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   if (IsOutdated(*inode, learning)) co_return Known{entry.attr(), Duration(0)};
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
   Cover(learning, *inode, entry.attr());
-  if (CachesData(*inode)) co_return MakeKnown(*inode);
-  co_return Known{entry.attr(), Duration(0)};
+  if (cached()) co_return MakeKnown(*inode);
+  co_return AsHeldBack(*inode, entry.attr());
 }
 
 Task<InodePtr> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {

@@ -11,6 +11,20 @@
 #include "common/limits.h"
 
 namespace nacre::client {
+namespace {
+
+// The inode's mutex is held.
+bool MayOpen(const Inode& inode, const Caller& caller, int flags) {
+  const bool directory = S_ISDIR(inode.attr.mode());
+  if (!directory && !S_ISREG(inode.attr.mode())) return false;
+  const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
+  uint32_t want = execute ? kMayExecute : 0;
+  if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
+  if ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) want |= kMayWrite;
+  return MayAccess(inode.attr, caller, want) && !(directory && (want & kMayWrite) != 0);
+}
+
+}  // namespace
 
 HandlePtr Core::NewHandle(const Caller& caller, InodePtr inode, int flags) {
   auto handle = std::make_shared<FileHandle>(std::move(inode), flags, caller, epoch_);
@@ -62,16 +76,6 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   inode->opened_under = inode->covered;
   untold_.insert(fid);
   return handle;
-}
-
-bool Core::MayOpen(const Inode& inode, const Caller& caller, int flags) {
-  const bool directory = S_ISDIR(inode.attr.mode());
-  if (!directory && !S_ISREG(inode.attr.mode())) return false;
-  const bool execute = (static_cast<uint32_t>(flags) & kOpenToExecute) != 0;
-  uint32_t want = execute ? kMayExecute : 0;
-  if (!execute && (flags & O_ACCMODE) != O_WRONLY) want |= kMayRead;
-  if ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) want |= kMayWrite;
-  return MayAccess(inode.attr, caller, want) && !(directory && (want & kMayWrite) != 0);
 }
 
 // The handle counts from before the MDS is asked, so that an unlink that runs meanwhile under the lease has

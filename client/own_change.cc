@@ -352,8 +352,9 @@ Task<void> Core::MakeKernelForget(OwnChange* change) {
 Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest request) {
   OwnChange change(*this, request);
   if (!options_.plant_hasty) co_await MakeKernelForget(&change);
-  std::vector<InodePtr> with_data = change.WithData();
-  if (!with_data.empty()) co_await GiveDataUp(std::move(with_data));
+  std::vector<OneShot<Unit>> given_up;
+  for (InodePtr& inode : change.WithData()) given_up.push_back(StartGivingUp(std::move(inode)));
+  for (const OneShot<Unit>& end : given_up) CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
   const std::vector<InodePtr> paged = change.Paged();
   for (const InodePtr& inode : paged) co_await KeepPages(epoch, inode);
   std::vector<InodePtr> files = change.Leaving();

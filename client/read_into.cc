@@ -174,6 +174,8 @@ Task<Status> Core::ReadLane(ReadIntoJob* job) {
 Task<Status> Core::ReadSlice(ReadIntoJob* job, size_t begin, size_t end) {
   NACRE_ENTER(pass);
   CO_RETURN_IF_ERROR(CheckHandle(*job->handle));
+  if (!ReadsCached(*job->handle->inode) && WantsContentLease(*job->handle))
+    co_await LeaseContent(job->handle);
   for (int attempt = 0;; ++attempt) {
     CO_RETURN_IF_ERROR(Aborted(job->cancellation));
     CO_ASSIGN_OR_RETURN(bool done, co_await TryReadSlice(job, begin, end, attempt >= kRaces));

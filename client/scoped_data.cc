@@ -107,15 +107,14 @@ Task<void> Core::GiveDataUp(InodePtr inode) {
   inode->data_scope.reset();
 }
 
-Task<void> Core::GiveDataUp(std::vector<InodePtr> files) {
-  std::vector<Task<Unit>> each;
-  for (InodePtr& file : files) {
-    each.push_back([](Core* core, InodePtr inode) -> Task<Unit> {
-      co_await core->GiveDataUp(std::move(inode));
-      co_return Unit{};
-    }(this, std::move(file)));
-  }
-  co_await WhenAll(std::move(each));
+// In the background, so that who waits for it can be cancelled. Set when it has ended.
+OneShot<Unit> Core::StartGivingUp(InodePtr inode) {
+  OneShot<Unit> end;
+  Background([](Core* core, InodePtr inode, OneShot<Unit> end) -> Task<void> {
+    co_await core->GiveDataUp(std::move(inode));
+    end.Set({});
+  }(this, std::move(inode), end));
+  return end;
 }
 
 // What is here under the lease of a directory, which has ended. A file whose servers are away must not keep
@@ -132,13 +131,8 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
     std::lock_guard lock(inode->mutex);
     if (inode->data_scope != nullptr && !inode->data_scope->good()) files.push_back(inode);
   }
-  std::vector<OneShot<Unit>> ends(files.size());
-  for (size_t i = 0; i < files.size(); ++i) {
-    Background([](Core* core, InodePtr inode, OneShot<Unit> end) -> Task<void> {
-      co_await core->GiveDataUp(std::move(inode));
-      end.Set({});
-    }(this, files[i], ends[i]));
-  }
+  std::vector<OneShot<Unit>> ends;
+  for (const InodePtr& inode : files) ends.push_back(StartGivingUp(inode));
   const Duration until = environment_.clock.Now() + kPatience;
   for (size_t i = 0; i < files.size(); ++i) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);

@@ -12,6 +12,36 @@
 #include "common/log.h"
 
 namespace nacre::client {
+namespace {
+
+// inode.mutex is held. Takes what is dirty out of the inode, for one request.
+proto::MetadataRequest TakeInline(Inode& inode) {
+  proto::MetadataRequest request;
+  proto::WriteInline* write = request.mutable_write_inline();
+  *write->mutable_fid() = ToProto(inode.fid);
+  const uint64_t begin = std::exchange(inode.inline_dirty_begin, 0);
+  const uint64_t end = std::exchange(inode.inline_dirty_end, 0);
+  if (inode.pending.cut) {
+    write->set_replace(true);
+    write->set_data(*inode.inline_bytes);
+  } else {
+    write->set_offset(begin);
+    write->set_data(inode.inline_bytes->substr(begin, end - begin));
+  }
+  *write->mutable_mtime() = inode.pending.mtime ? ToProto(*inode.pending.mtime) : inode.attr.mtime();
+  write->set_kill_suid(inode.pending.kill_suid);
+  write->set_promised(inode.held > 0);
+  return request;
+}
+
+// inode.mutex is held. What becomes of setuid bits and capabilities is for the MDS to judge.
+bool MayCutBehind(const Inode& inode) {
+  const proto::Attr& attr = inode.attr;
+  return inode.attr_known && S_ISREG(attr.mode()) && (attr.mode() & (S_ISUID | S_ISGID)) == 0 &&
+         !attr.has_xattrs() && !inode.gone && attr.nlink() > 0 && !inode.pending.kill_suid;
+}
+
+}  // namespace
 
 // --- size and times ---
 
@@ -57,26 +87,6 @@ void Core::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataReque
 }
 
 // --- inline bytes ---
-
-// inode.mutex is held. Takes what is dirty out of the inode, for one request.
-proto::MetadataRequest Core::TakeInline(Inode& inode) {
-  proto::MetadataRequest request;
-  proto::WriteInline* write = request.mutable_write_inline();
-  *write->mutable_fid() = ToProto(inode.fid);
-  const uint64_t begin = std::exchange(inode.inline_dirty_begin, 0);
-  const uint64_t end = std::exchange(inode.inline_dirty_end, 0);
-  if (inode.pending.cut) {
-    write->set_replace(true);
-    write->set_data(*inode.inline_bytes);
-  } else {
-    write->set_offset(begin);
-    write->set_data(inode.inline_bytes->substr(begin, end - begin));
-  }
-  *write->mutable_mtime() = inode.pending.mtime ? ToProto(*inode.pending.mtime) : inode.attr.mtime();
-  write->set_kill_suid(inode.pending.kill_suid);
-  write->set_promised(inode.held > 0);
-  return request;
-}
 
 // Pushes all that is dirty of an inline file, and the truncation before it, behind what was answered early
 // before. `answer` is set when the MDS has come to it.
@@ -274,13 +284,6 @@ Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
   }
   ListDirty(inode);
   co_return true;
-}
-
-// inode.mutex is held. What becomes of setuid bits and capabilities is for the MDS to judge.
-bool Core::MayCutBehind(const Inode& inode) {
-  const proto::Attr& attr = inode.attr;
-  return inode.attr_known && S_ISREG(attr.mode()) && (attr.mode() & (S_ISUID | S_ISGID)) == 0 &&
-         !attr.has_xattrs() && !inode.gone && attr.nlink() > 0 && !inode.pending.kill_suid;
 }
 
 // Before what needs the MDS to know of the truncation. The file is locked against writes.
