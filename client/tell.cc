@@ -9,6 +9,7 @@
 #include "client/core.h"
 #include "client/permission.h"
 #include "client/settling.h"
+#include "common/cancellation.h"
 #include "common/log.h"
 
 namespace nacre::client {
@@ -336,7 +337,15 @@ Task<Status> Core::SendUnsent(InodePtr inode) {
     if (!inode->IsUnsent()) co_return OkStatus();
   }
   if (TryPushInline(inode, {}) == Told::kOnItsWay) co_return OkStatus();
-  co_return co_await SendAll(inode);
+  // In the background, so that who waits for a server that is away can be cancelled.
+  auto sent = std::make_shared<Status>();
+  OneShot<Unit> end;
+  Background([](Core* core, InodePtr inode, std::shared_ptr<Status> sent, OneShot<Unit> end) -> Task<void> {
+    *sent = co_await core->SendAll(std::move(inode));
+    end.Set({});
+  }(this, inode, sent, end));
+  CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
+  co_return *sent;
 }
 
 }  // namespace nacre::client

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include "client/inode.h"
+#include "common/cancellation.h"
 #include "tests/client/harness.h"
 
 namespace nacre::client {
@@ -240,6 +241,22 @@ TEST_F(LateData, OfAFileThatTheOtherRemovesIsNotWaitedFor) {
   Return();
   EXPECT_TRUE(harness_.RunUntil([&] { return Dirty() == 0; }, 60s));
   EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
+}
+
+TEST_F(LateData, WhoRenamesTheFileMeanwhileCanBeKilled) {
+  const Fid others = kRootFid;
+  auto cancellation = std::make_shared<Cancellation>();
+  std::optional<Status> renamed;
+  Spawn(
+      a_->process()->executor(), a_->fs().Rename(a_->caller, own_, "f", others, "g", 0),
+      [&renamed](Status status) { renamed = std::move(status); }, cancellation);
+  harness_.world.RunFor(10s);
+  EXPECT_FALSE(renamed.has_value());
+  cancellation->Cancel(ErrnoError(EINTR, "killed"));
+  EXPECT_TRUE(harness_.RunUntil([&] { return renamed.has_value(); }, 1s));
+  EXPECT_THAT(*renamed, HasErrno(EINTR));
+  Return();
+  EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
 }
 
 TEST_F(LateData, StaysTheFilesWhenTheMdsRestarts) {
