@@ -8,7 +8,8 @@ begin two_mounts 240 3600 --mounts 2 -- "$@"
 other=${second_mount:-$mount}/$(basename "$here")
 for seed in $(seq "${seed:-1}" $((${seed:-1} + $(choose 0 9)))); do
   step "random operations from both against one model, seed $seed" \
-    "$programs/two_mounts.py" "$here" "$other" --seed "$seed" --operations "$(choose 600 20000)" --quiet-every "$(choose 150 500)"
+    "$programs/two_mounts.py" "$here" "$other" --seed "$seed" --operations "$(choose 600 20000)" --quiet-every "$(choose 150 500)" \
+    --alone-every "$(choose 150 100)"
 done
 step "races between the mounts: appends, locks, exclusive creates, renames" \
   "$programs/mount_races.py" "$here" "$other" --turns "$(choose 100 2000)"

@@ -8,7 +8,10 @@ their names since, go on being used. A failure prints the seed, the last operati
 --quiet-every N: after so many operations nobody changes anything for some seconds while both look at everything. Clients then hold leases
 and their kernels keep what they have seen, which the operations behind it must not leave them with.
 
-Usage: two_mounts.py DIRECTORY-ON-MOUNT-A SAME-DIRECTORY-ON-MOUNT-B [--seed N] [--operations N] [--quiet-every N]
+--alone-every N: after so many operations nobody looks for some seconds; then one mount alone does much, under WRITE of its directories,
+before the other one looks at everything.
+
+Usage: two_mounts.py DIRECTORY-ON-MOUNT-A SAME-DIRECTORY-ON-MOUNT-B [--seed N] [--operations N] [--quiet-every N] [--alone-every N]
 """
 import argparse
 import collections
@@ -28,6 +31,7 @@ SIZES = [1, 100, 4095, 4096, 5000, 70000, 300000]
 OFFSETS = [0, 0, 1, 4096, 10000, 65536, 131071, 1 << 20]
 PUNCH_HOLE_KEEP_SIZE = 3
 QUIET = 7  # seconds: after a conflict the MDS gives no lease of a directory for five
+ALONE = 150  # operations
 LIBC = ctypes.CDLL(None, use_errno=True)
 Open = collections.namedtuple("Open", "fd mount node")
 
@@ -286,7 +290,19 @@ class Run:
             self.check_tree()
             time.sleep(0.05)
 
-    def run(self, operations, quiet_every):
+    def work_alone(self, weights):
+        time.sleep(QUIET)
+        self.acting = self.random.randrange(2)
+        others = [file for file in self.open_files if file.mount != self.acting]
+        self.open_files = [file for file in self.open_files if file.mount == self.acting]
+        for _ in range(ALONE):
+            operation = self.random.choices(list(weights), list(weights.values()))[0]
+            for path in operation(self.acting):
+                self.check_path(self.acting, path)
+        self.open_files += others
+        self.check_tree()
+
+    def run(self, operations, quiet_every, alone_every):
         weights = {self.op_create: 12, self.op_mkdir: 6, self.op_symlink: 3, self.op_link: 4, self.op_unlink: 7, self.op_rmdir: 3,
                    self.op_rename: 10, self.op_chmod: 4, self.op_write: 16, self.op_append: 6, self.op_truncate: 6, self.op_punch: 3,
                    self.op_setxattr: 4, self.op_open: 5, self.op_use: 8, self.op_close: 4}
@@ -302,6 +318,8 @@ class Run:
                 self.check_tree()
             if quiet_every and number % quiet_every == quiet_every - 1:
                 self.look_for_a_while()
+            if alone_every and number % alone_every == alone_every - 1:
+                self.work_alone(weights)
         self.check_tree()
         while self.open_files:
             self.op_close(0)
@@ -320,13 +338,14 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--operations", type=int, default=2000)
     parser.add_argument("--quiet-every", type=int, default=0)
+    parser.add_argument("--alone-every", type=int, default=0)
     args = parser.parse_args()
     os.umask(0)
     name = f"random-{args.seed}-{os.getpid()}"
     os.mkdir(f"{args.mount_a}/{name}", 0o755)
     run = Run([f"{mount}/{name}" for mount in (args.mount_a, args.mount_b)], args.seed)
     try:
-        run.run(args.operations, args.quiet_every)
+        run.run(args.operations, args.quiet_every, args.alone_every)
     except (Different, OSError) as error:
         print(f"seed {args.seed}: the last operations:", *run.history, f"then: {error}", sep="\n  ")
         return 1
