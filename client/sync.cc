@@ -113,9 +113,19 @@ Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
   co_await InvalidateKernel(std::move(fids));
 }
 
-// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read.
+// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read. What is
+// cached under leases beside other clients may be what they had written there and not synced.
 void Core::OnLoss(OstIndex ost, uint64_t losses) {
-  for (const InodePtr& inode : inodes_->All()) durability_->CheckLosses(inode, ost, losses);
+  for (const InodePtr& inode : inodes_->All()) {
+    durability_->CheckLosses(inode, ost, losses);
+    bool shared = false;
+    {
+      std::lock_guard lock(inode->mutex);
+      shared = inode->data_scope != nullptr || inode->ContentLeased();
+      inode->pages.content = 0;
+    }
+    if (shared) Background(DropLost(inode, false));
+  }
 }
 
 // The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is

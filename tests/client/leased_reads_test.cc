@@ -84,6 +84,22 @@ TEST_F(LeasedReads, OnesOwnWritesAreSeen) {
   EXPECT_EQ(a_->Read(mine_, 0, 2 * kMiB), data_.substr(0, 6000));
 }
 
+// The OSTs lose power before what the other has written was synced: nobody else finds it there any more.
+TEST_F(LeasedReads, WhatAnOstHasLostIsNotReadFromTheCache) {
+  ASSERT_TRUE(b_->Fsync(theirs_).ok());
+  harness_.world.RunFor(3s);
+  Contend();
+  b_->Write(theirs_, 0, std::string(kMiB, 'x'));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(a_->Read(mine_, 0, 2 * kMiB).substr(0, 4), "xxxx");
+  ASSERT_TRUE(Leased());
+  for (int oss : {0, 1}) harness_.cluster.Crash(harness_.cluster.oss(oss), sim::Loss::kPower);
+  for (int oss : {0, 1}) harness_.cluster.Boot(harness_.cluster.oss(oss));
+  harness_.world.RunFor(10s);
+  auto fresh = harness_.Mount();
+  HandlePtr again = fresh->OpenName("f", O_RDONLY, shared_);
+  EXPECT_EQ(a_->Read(mine_, 0, 2 * kMiB), fresh->Read(again, 0, 2 * kMiB));
+}
+
 TEST_F(LeasedReads, AFileThatIsChangedIsNotLeasedAgainAtOnce) {
   (void)Reads();
   b_->Write(theirs_, 0, "x");
