@@ -59,12 +59,12 @@ Task<bool> Core::TakeData(InodePtr inode) {
   }
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return false;
+  if (HasScopedData(*inode)) co_return true;
+  DropData(*inode, 0, UINT64_MAX);  // of readers, whose leases may have ended
   std::lock_guard order(behind_mutex_);
   std::lock_guard lock(inode->mutex);
-  if (inode->data_scope != nullptr) co_return true;
   // Whoever ends the lease looks through what is noted there afterwards.
   if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) co_return false;
-  if (!inode->ContentLeased()) cache_->Drop(inode->data, 0, UINT64_MAX, nullptr);
   inode->data_scope = inode->covered;
   co_return true;
 }
