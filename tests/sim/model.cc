@@ -154,7 +154,7 @@ void Model::Link(InodeId id, InodeId parent, const std::string& name) {
 }
 
 void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
-                   bool exchange, Duration began) {
+                   bool exchange, int client, Duration began) {
   const InodeId id = inode(parent).children.at(name);
   const auto replaced = Child(new_parent, new_name);
   if (replaced == id) return;  // two names of one file: nothing happens
@@ -172,7 +172,10 @@ void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, 
     move(*replaced, new_parent, parent);
     return;
   }
-  if (replaced && inode(*replaced).regular() && inode(id).regular()) inode(id).replaced_at = began;
+  if (replaced && inode(*replaced).regular() && inode(id).regular()) {
+    inode(id).replaced_at = began;
+    inode(id).replaced_by = client;
+  }
   if (replaced) Remove(new_parent, new_name);
   inode(parent).children.erase(name);
   inode(new_parent).children[new_name] = id;
@@ -301,9 +304,11 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     inode.mtime.known = false;
     const std::optional<Duration> replaced_at =
         losses.replaced_whole ? inode.replaced_at : std::optional<Duration>();
-    auto unless_replaced = [replaced_at](const std::function<bool(const FileChange&)>& allowed) {
-      return [&allowed, replaced_at](const FileChange& change) {
-        const bool before = replaced_at && change.acknowledged && change.at <= *replaced_at;
+    auto unless_replaced = [replaced_at,
+                            by = inode.replaced_by](const std::function<bool(const FileChange&)>& allowed) {
+      return [&allowed, replaced_at, by](const FileChange& change) {
+        const bool before =
+            replaced_at && change.client == by && change.acknowledged && change.at <= *replaced_at;
         return !before && allowed && allowed(change);
       };
     };

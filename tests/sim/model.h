@@ -43,8 +43,10 @@ struct ModelInode {
   std::map<std::string, InodeId> children;
   InodeId parent = 0;   // of a directory
   bool synced = false;  // an fsync was answered: no loss of power takes it away
-  // When a rename began by which the file took another one's place: bytes written before belong to the name.
+  // When a rename began by which the file took another one's place, and by which client: bytes that this one
+  // had written before belong to the name.
   std::optional<Duration> replaced_at;
+  int replaced_by = 0;
   int open = 0;  // handles: an unlinked inode lives until the last one goes
 
   bool directory() const;
@@ -102,9 +104,9 @@ class Model {
   bool WasMade(Fid fid) const { return made_.contains(fid); }
   void Remove(InodeId parent, const std::string& name);
   void Link(InodeId inode, InodeId parent, const std::string& name);
-  // `began`: when the rename was asked for.
+  // `began`: when the client asked for the rename.
   void Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
-              bool exchange, Duration began);
+              bool exchange, int client, Duration began);
 
   // A change of the tree has been acknowledged. `position`: the client has answered it before the MDS had
   // done it, as this one of its changes (client::Seen::early_answered); 0: the MDS has done it. `operation`:

@@ -98,7 +98,7 @@ TEST_F(ModelTest, AnEntryThatIsThereBecauseItsRenameIsLostIsNoLinkToAnother) {
   const InodeId file = Make("a"), other = Make("z");
   Link(file, "b");
   const Fid fid = FidOf(file), other_fid = FidOf(other);
-  Early([this] { model.Rename(kRootInode, "b", kRootInode, "c", false, Duration{0}); });
+  Early([this] { model.Rename(kRootInode, "b", kRootInode, "c", false, 0, Duration{0}); });
   Unanswer(UnansweredLink(model, other, kRootInode, "b"));
   FindRoot({{"a", fid}, {"b", fid}, {"z", other_fid}});
   Found(fid, kFile, 2);

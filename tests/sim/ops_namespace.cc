@@ -246,17 +246,18 @@ Task<bool> Rename(Context at) {
                                            at.model.PathOf(to), new_name, flags);
   const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
   const bool nothing = error == 0 && source == target;
+  const int client = at.client->index;
   // A client that may have been evicted by now may have lost with that what it had written before.
   const Duration began = at.client->failing ? Duration::min() : at.workload->world().clock().Now();
   if (error == 0 && !nothing)
-    operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, began));
+    operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, client, began));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (status.ok() && !nothing)
     at.client->kernel->Renamed(from_fid, name, to_fid, new_name, at.FidOf(target.value_or(from)), exchange);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
   if (target) at.workload->NotePromise(Promise::kReplaced);
-  operation.Change([&model = at.model, from, name, to, new_name, exchange, began] {
-    model.Rename(from, name, to, new_name, exchange, began);
+  operation.Change([&model = at.model, from, name, to, new_name, exchange, client, began] {
+    model.Rename(from, name, to, new_name, exchange, client, began);
   });
   co_return true;
 }

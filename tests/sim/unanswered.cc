@@ -48,14 +48,14 @@ Unanswered UnansweredRemove(Model& model, InodeId directory, std::string name) {
 }
 
 Unanswered UnansweredRename(Model& model, InodeId from, std::string name, InodeId to, std::string new_name,
-                            bool exchange, Duration began) {
+                            bool exchange, int client, Duration began) {
   const Fid to_fid = model.inode(to).fid, source = model.inode(*model.Child(from, name)).fid;
   Unanswered rename;
   rename.happened = [to_fid, new_name, source](const ObservedTree& tree) {
     return FoundEntry(tree, to_fid, new_name) == source;
   };
-  rename.apply = [&model, from, name, to, new_name, exchange, began](const ObservedTree&) {
-    model.Rename(from, name, to, new_name, exchange, began);
+  rename.apply = [&model, from, name, to, new_name, exchange, client, began](const ObservedTree&) {
+    model.Rename(from, name, to, new_name, exchange, client, began);
   };
   return rename;
 }

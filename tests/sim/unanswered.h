@@ -22,6 +22,6 @@ Unanswered UnansweredLink(Model& model, InodeId source, InodeId directory, std::
 Unanswered UnansweredRemove(Model& model, InodeId directory, std::string name);
 // `began`: when it was asked for.
 Unanswered UnansweredRename(Model& model, InodeId from, std::string name, InodeId to, std::string new_name,
-                            bool exchange, Duration began);
+                            bool exchange, int client, Duration began);
 
 }  // namespace nacre::sim
