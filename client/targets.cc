@@ -9,7 +9,6 @@
 namespace nacre::client {
 namespace {
 
-constexpr uint64_t kGrantAhead = 16 << 20;  // asked for beyond the need, so that few writes have to ask
 constexpr Duration kReturnPatience = 2s;
 
 Status Evicted() {
@@ -178,10 +177,10 @@ Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want, Cancellat
   co_return OkStatus();
 }
 
-Task<bool> Targets::Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes) {
+Task<bool> Targets::Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes, uint64_t ahead) {
   uint64_t want = 0;
   if (TryReserve(ost, bytes, &want)) co_return true;
-  const bool reserved = co_await AskAndReserve(epoch, ost, bytes, BeginAsking(ost));
+  const bool reserved = co_await AskAndReserve(epoch, ost, bytes, ahead, BeginAsking(ost));
   std::lock_guard lock(mutex_);
   --targets_[ost].asking_now;
   co_return reserved;
@@ -193,12 +192,12 @@ std::shared_ptr<AsyncMutex> Targets::BeginAsking(OstIndex ost) {
   return targets_[ost].asking;
 }
 
-Task<bool> Targets::AskAndReserve(uint64_t epoch, OstIndex ost, uint64_t bytes,
+Task<bool> Targets::AskAndReserve(uint64_t epoch, OstIndex ost, uint64_t bytes, uint64_t ahead,
                                   std::shared_ptr<AsyncMutex> asking) {
   uint64_t want = 0;
   AsyncMutex::Guard turn = co_await asking->Lock();
   if (TryReserve(ost, bytes, &want)) co_return true;  // who was before us asked for enough
-  Status asked = co_await Ask(epoch, ost, want + kGrantAhead, nullptr);
+  Status asked = co_await Ask(epoch, ost, want + ahead, nullptr);
   if (!asked.ok()) {
     LogDebug("OST %d grants no space: %s", ost, std::string(asked.message()));
     co_return false;

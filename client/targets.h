@@ -45,9 +45,9 @@ class Targets {
                                           std::vector<MemorySpan> memory,
                                           CancellationPtr cancellation = nullptr);
 
-  // Sets `bytes` of granted space aside, asking the OST for more if need be. False: the OST has none to give,
-  // write through.
-  Task<bool> Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes);
+  // Sets `bytes` of granted space aside, asking the OST for more if need be, and for `ahead` beyond that, so
+  // that few writes have to ask. False: the OST has none to give, write through.
+  Task<bool> Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes, uint64_t ahead);
   // Gives back what Reserve set aside and was not used.
   void Unreserve(OstIndex ost, uint64_t bytes);
   // A write that the OST has answered has used up so much of what was set aside.
@@ -87,7 +87,8 @@ class Targets {
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
   Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation);
   std::shared_ptr<AsyncMutex> BeginAsking(OstIndex ost);
-  Task<bool> AskAndReserve(uint64_t epoch, OstIndex ost, uint64_t bytes, std::shared_ptr<AsyncMutex> asking);
+  Task<bool> AskAndReserve(uint64_t epoch, OstIndex ost, uint64_t bytes, uint64_t ahead,
+                           std::shared_ptr<AsyncMutex> asking);
   Task<Unit> ReturnGrant(uint64_t epoch, OstIndex ost, CancellationPtr cancellation);
   bool Current(uint64_t epoch) const;
   void NoteInstance(OstIndex ost, const proto::ObjectReply& reply);

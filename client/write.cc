@@ -15,6 +15,9 @@ namespace {
 
 constexpr uint64_t kWindow = 1 << 20;  // copied in one go
 
+// Space that is granted beyond the need. Nobody else can use it: of many clients each takes less.
+constexpr uint64_t kGrantAhead = 16 << 20, kSharedGrantAhead = 4 << 20;
+
 uint64_t BlocksIn(uint64_t begin, uint64_t end) {
   return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
 }
@@ -244,10 +247,11 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
   const uint64_t end = offset + size;
   co_await cache_->WaitForRoom();
   std::map<OstIndex, uint64_t> reserved;
+  const uint64_t ahead = cached() ? kGrantAhead : kSharedGrantAhead;
   bool granted = true;
   for (const StripePiece& piece : layout->Map(offset, size)) {
     uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
-    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes);
+    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, ahead);
     if (!granted) break;
     reserved[piece.ost] += bytes;
   }
