@@ -241,11 +241,10 @@ Task<bool> Rename(Context at) {
   co_await at.LookFirst(from, name);
   co_await at.LookFirst(to, new_name);
   const int error = RenameError(at.model, from, source, to, target, flags);
-  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
+  const bool exchange = (flags & RENAME_EXCHANGE) != 0, nothing = error == 0 && source == target;
   const std::string what = absl::StrFormat("rename %s/%s -> %s/%s flags %d", at.model.PathOf(from), name,
                                            at.model.PathOf(to), new_name, flags);
   const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
-  const bool nothing = error == 0 && source == target;
   const int client = at.client->index;
   // A client that may have been evicted by now may have lost with that what it had written before.
   const Duration began = at.client->failing ? Duration::min() : at.workload->world().clock().Now();
@@ -256,9 +255,8 @@ Task<bool> Rename(Context at) {
     at.client->kernel->Renamed(from_fid, name, to_fid, new_name, at.FidOf(target.value_or(from)), exchange);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
   if (target) at.workload->NotePromise(Promise::kReplaced);
-  operation.Change([&model = at.model, from, name, to, new_name, exchange, client, began] {
-    model.Rename(from, name, to, new_name, exchange, client, began);
-  });
+  operation.Change(
+      [=, &model = at.model] { model.Rename(from, name, to, new_name, exchange, client, began); });
   co_return true;
 }
 
