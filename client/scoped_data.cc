@@ -51,10 +51,10 @@ bool Core::OutgrowsMdt(Inode& inode, bool append, uint64_t offset, size_t size) 
 
 // Whether the file's data is worked on in the cache from now on.
 Task<bool> Core::TakeData(InodePtr inode) {
+  if (HasScopedData(*inode)) co_return true;
   {
     std::lock_guard order(behind_mutex_);
     std::lock_guard lock(inode->mutex);
-    if (inode->data_scope != nullptr) co_return true;
     if (!MayTakeData(*inode)) co_return false;
   }
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
@@ -63,7 +63,7 @@ Task<bool> Core::TakeData(InodePtr inode) {
   DropData(*inode, 0, UINT64_MAX);  // of readers, whose leases may have ended
   std::lock_guard order(behind_mutex_);
   std::lock_guard lock(inode->mutex);
-  // Whoever ends the lease looks through what is noted there afterwards.
+  // The file is noted before the lease is looked at: an end that is not seen here finds it.
   if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) co_return false;
   inode->data_scope = inode->covered;
   co_return true;
@@ -123,7 +123,7 @@ OneShot<Unit> Core::StartGivingUp(InodePtr inode) {
 Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   std::set<Fid> late;
   if (options_.plant_kept_data) co_return late;
-  { std::lock_guard order(behind_mutex_); }  // whoever found it good has moved or taken what he wanted to
+  { std::lock_guard order(behind_mutex_); }  // renames that found it good are done
   std::vector<InodePtr> files;
   for (const Fid& fid : scope->with_data()) {
     InodePtr inode = inodes_->Find(fid);

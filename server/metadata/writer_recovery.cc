@@ -111,8 +111,8 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   auto blocks = co_await CountBlocks(mds, std::move(layout));
   ChangeGuard guard(mds, 0);
   if (mds->writer_recovery.sizes().closed()) {
-    // Whoever holds a lease has heard of the loss of power, and trusts nothing. What he has to tell before he
-    // can release it waits for the sizes.
+    // A client that holds a lease has heard of the loss of power and trusts nothing. Its changes, which come
+    // before the release, wait for the sizes.
     (void)guard.TryCover(covering);
   } else if (may_recall) {
     CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(covering)));
