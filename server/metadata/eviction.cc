@@ -87,19 +87,28 @@ Task<Unit> RecoverSizesAt(MdsPtr mds, OstIndex ost, SessionId session) {
   co_return Unit{};
 }
 
-// What it had begun to write may be in the objects, and it will not tell: what others have cached of these
-// files is asked back. Not waited for.
-void AskCachesBack(Mds& mds, SessionId session) {
-  for (const Fid& fid : mds.opens.FilesOf(session)) {
-    std::vector<LeaseGrant> grants = mds.leases.Conflicts(fid, session, proto::LEASE_WRITE);
+// READ leases of others under which they may have cached what the session wrote. After a restart of this MDS
+// a session that has not reclaimed everything may have had any file open: then that is all of them.
+std::vector<LeaseGrant> ReadersBeside(const Mds& mds, const Session& session) {
+  if (!session.whole()) return mds.leases.ReadersBut(session.id);
+  std::vector<LeaseGrant> readers;
+  for (const Fid& fid : mds.opens.FilesOf(session.id)) {
+    std::ranges::copy(mds.leases.Conflicts(fid, session.id, proto::LEASE_WRITE), std::back_inserter(readers));
     if (auto inode = mds.tables->GetInode(fid); inode.ok()) {
       const Fid directory = CoveringDirectory(**inode);
-      std::ranges::copy(mds.leases.Conflicts(directory, session, proto::LEASE_WRITE),
-                        std::back_inserter(grants));
+      std::ranges::copy(mds.leases.Conflicts(directory, session.id, proto::LEASE_WRITE),
+                        std::back_inserter(readers));
     }
-    for (const LeaseGrant& grant : grants)
-      if (grant.mode == proto::LEASE_READ && !grant.revoking) AskBack(mds, grant);
   }
+  std::erase_if(readers, [](const LeaseGrant& grant) { return grant.mode != proto::LEASE_READ; });
+  return readers;
+}
+
+// The session may have begun to write bytes that it will never announce, so others give up what they have
+// cached of its files. Not waited for.
+void AskCachesBack(Mds& mds, const Session& session) {
+  for (const LeaseGrant& grant : ReadersBeside(mds, session))
+    if (!grant.revoking) AskBack(mds, grant);
 }
 
 Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
@@ -111,7 +120,7 @@ Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   for (OstIndex ost : told) sizes.push_back(RecoverSizesAt(mds, ost, session->id));
   co_await WhenAll(std::move(sizes));
   if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
-  AskCachesBack(*mds, session->id);
+  AskCachesBack(*mds, *session);
   co_return co_await EndSession(mds, session);
 }
 

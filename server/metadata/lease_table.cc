@@ -162,6 +162,15 @@ bool LeaseTable::HasConflict(const Fid& resource, SessionId session, proto::Leas
          });
 }
 
+std::vector<LeaseGrant> LeaseTable::ReadersBut(SessionId session) const {
+  std::vector<LeaseGrant> readers;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, slot] : grants_) {
+    if (slot.grant.session != session && slot.grant.mode == proto::LEASE_READ) readers.push_back(slot.grant);
+  }
+  return readers;
+}
+
 bool LeaseTable::HoldsWrite(SessionId session, const Fid& resource) const {
   return std::ranges::any_of(HoldersOf(resource), [session](const LeaseGrant& grant) {
     return grant.session == session && grant.mode == proto::LEASE_WRITE;

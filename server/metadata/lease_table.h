@@ -60,6 +60,7 @@ class LeaseTable {
   std::vector<LeaseGrant> Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   bool HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
+  std::vector<LeaseGrant> ReadersBut(SessionId session) const;    // all READ leases of other sessions
   bool HoldsWrite(SessionId session, const Fid& resource) const;  // being given back or not
 
   // From now on it counts as being given back. False: there is no such grant any more.

@@ -32,7 +32,9 @@ class ModelTest : public testing::Test {
     Early([this, name] { model.Remove(kRootInode, name); });
   }
   // It was asked for now, and the client dies before the answer.
-  void Unanswer(Unanswered change) { model.Begin(++operation, 0, answered, std::move(change)); }
+  void Unanswer(Unanswered change, int client = 0) {
+    model.Begin(++operation, client, client == 0 ? answered : 0, std::move(change));
+  }
 
   // The tree that is found.
   ObservedInode& Found(Fid fid, uint32_t mode, uint32_t links) {
@@ -127,6 +129,26 @@ TEST_F(ModelTest, AnUnansweredChangeMayHaveHappenedBehindAllThatWasAnsweredEarly
   FindRoot({{"a", fid}, {"c", fid}});
   Found(fid, kFile, 2);
   EXPECT_EQ(Settle(), "");
+}
+
+// Seed 204001451: the file was gone for the client that renamed it, and is there for the MDS.
+TEST_F(ModelTest, AnUnansweredRenameMayHaveMovedWhatAnotherClientsLostRemovalLeft) {
+  const Fid a = FidOf(Make("a"));
+  EarlyRemove("a");
+  Unanswer(UnansweredRename(model, kRootInode, "a", kRootInode, "b", 0, 1, Duration{0}), 1);
+  FindRoot({{"b", a}});
+  Found(a, kFile, 1);
+  EXPECT_EQ(Settle(), "");
+}
+
+// Nor has it moved anything else there.
+TEST_F(ModelTest, AnUnansweredRenameOfWhatWasNeverThereHasNotHappened) {
+  const Fid b = FidOf(Make("b"));
+  Unanswer(UnansweredRename(model, kRootInode, "a", kRootInode, "b", 0, 1, Duration{0}), 1);
+  FindRoot({{"b", b}});
+  Found(b, kFile, 1);
+  EXPECT_EQ(Settle(), "");
+  EXPECT_EQ(model.PathOf(*model.Child(kRootInode, "b")), "/b");
 }
 
 class ModelOrderTest : public ModelTest {

@@ -169,23 +169,6 @@ Task<bool> Remove(Context at) {
   co_return true;
 }
 
-// What rename(2) answers.
-int RenameError(Model& model, InodeId from, std::optional<InodeId> source, InodeId to,
-                std::optional<InodeId> target, uint32_t flags) {
-  if (!source) return ENOENT;
-  if (target && (flags & RENAME_NOREPLACE) != 0) return EEXIST;
-  if (!target && (flags & RENAME_EXCHANGE) != 0) return ENOENT;
-  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
-  const bool directory = model.inode(*source).directory();
-  if (directory && model.IsWithin(to, *source)) return EINVAL;
-  if (!target) return 0;
-  const bool onto_directory = model.inode(*target).directory();
-  if (exchange) return onto_directory && model.IsWithin(from, *target) ? EINVAL : 0;
-  if (*source == *target) return 0;
-  if (directory != onto_directory) return directory ? ENOTDIR : EISDIR;
-  return onto_directory && !model.inode(*target).children.empty() ? ENOTEMPTY : 0;
-}
-
 struct Name {
   InodeId directory;
   std::string name;
@@ -240,7 +223,7 @@ Task<bool> Rename(Context at) {
   if (!operation.Take(std::move(claims))) co_return false;
   co_await at.LookFirst(from, name);
   co_await at.LookFirst(to, new_name);
-  const int error = RenameError(at.model, from, source, to, target, flags);
+  const int error = RenameError(at.model, from, name, to, new_name, flags);
   const bool exchange = (flags & RENAME_EXCHANGE) != 0, nothing = error == 0 && source == target;
   const std::string what = absl::StrFormat("rename %s/%s -> %s/%s flags %d", at.model.PathOf(from), name,
                                            at.model.PathOf(to), new_name, flags);
@@ -248,8 +231,7 @@ Task<bool> Rename(Context at) {
   const int client = at.client->index;
   // A client that may have been evicted by now may have lost with that what it had written before.
   const Duration began = at.client->failing ? Duration::min() : at.workload->world().clock().Now();
-  if (error == 0 && !nothing)
-    operation.Pending(UnansweredRename(at.model, from, name, to, new_name, exchange, client, began));
+  operation.Pending(UnansweredRename(at.model, from, name, to, new_name, flags, client, began));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (status.ok() && !nothing)
     at.client->kernel->Renamed(from_fid, name, to_fid, new_name, at.FidOf(target.value_or(from)), exchange);
@@ -274,7 +256,7 @@ Task<bool> MakeLink(Context at) {
   const std::string what =
       absl::StrFormat("link %s -> %s/%s", at.model.PathOf(*source), at.model.PathOf(directory), name);
   const Fid parent = at.FidOf(directory), fid = at.FidOf(*source);
-  if (error == 0) operation.Pending(UnansweredLink(at.model, *source, directory, name));
+  operation.Pending(UnansweredLink(at.model, *source, directory, name));
   auto linked = co_await at.filesystem.Link(Root(), fid, parent, name);
   if (linked.ok()) at.client->kernel->Made(parent, name, *linked);
   if (operation.Expect(what, linked.status(), error) && error == 0) {

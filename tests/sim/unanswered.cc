@@ -1,5 +1,10 @@
 #include "tests/sim/unanswered.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
+#include <stdexcept>
+
 namespace nacre::sim {
 
 std::optional<Fid> FoundEntry(const ObservedTree& tree, Fid directory, const std::string& name) {
@@ -47,15 +52,38 @@ Unanswered UnansweredRemove(Model& model, InodeId directory, std::string name) {
   return remove;
 }
 
+// What rename(2) answers.
+int RenameError(Model& model, InodeId from, const std::string& name, InodeId to, const std::string& new_name,
+                uint32_t flags) {
+  const auto source = model.Child(from, name), target = model.Child(to, new_name);
+  if (!source) return ENOENT;
+  if (target && (flags & RENAME_NOREPLACE) != 0) return EEXIST;
+  if (!target && (flags & RENAME_EXCHANGE) != 0) return ENOENT;
+  const bool exchange = (flags & RENAME_EXCHANGE) != 0;
+  const bool directory = model.inode(*source).directory();
+  if (directory && model.IsWithin(to, *source)) return EINVAL;
+  if (!target) return 0;
+  const bool onto_directory = model.inode(*target).directory();
+  if (exchange) return onto_directory && model.IsWithin(from, *target) ? EINVAL : 0;
+  if (*source == *target) return 0;
+  if (directory != onto_directory) return directory ? ENOTDIR : EISDIR;
+  return onto_directory && !model.inode(*target).children.empty() ? ENOTEMPTY : 0;
+}
+
+// Which inode it moves is known only with the tree that it is made to.
 Unanswered UnansweredRename(Model& model, InodeId from, std::string name, InodeId to, std::string new_name,
-                            bool exchange, int client, Duration began) {
-  const Fid to_fid = model.inode(to).fid, source = model.inode(*model.Child(from, name)).fid;
+                            uint32_t flags, int client, Duration began) {
+  const Fid to_fid = model.inode(to).fid;
   Unanswered rename;
-  rename.happened = [to_fid, new_name, source](const ObservedTree& tree) {
-    return FoundEntry(tree, to_fid, new_name) == source;
+  rename.happened = [to_fid, new_name](const ObservedTree& tree) {
+    return FoundEntry(tree, to_fid, new_name).has_value();
   };
-  rename.apply = [&model, from, name, to, new_name, exchange, client, began](const ObservedTree&) {
-    model.Rename(from, name, to, new_name, exchange, client, began);
+  rename.apply = [=, &model](const ObservedTree& tree) {
+    const bool possible =
+        model.Exists(from) && model.Exists(to) && RenameError(model, from, name, to, new_name, flags) == 0;
+    if (!possible || model.inode(*model.Child(from, name)).fid != FoundEntry(tree, to_fid, new_name))
+      throw std::out_of_range("it moves nothing, or something else");
+    model.Rename(from, name, to, new_name, (flags & RENAME_EXCHANGE) != 0, client, began);
   };
   return rename;
 }
