@@ -60,6 +60,7 @@ constexpr std::array kErrnoTable = std::to_array<ErrnoRow>({
     {EBUSY, "EBUSY", absl::StatusCode::kFailedPrecondition, false},
     {EROFS, "EROFS", absl::StatusCode::kFailedPrecondition, false},
     {ESTALE, "ESTALE", absl::StatusCode::kFailedPrecondition, false},
+    {EBADMSG, "EBADMSG", absl::StatusCode::kFailedPrecondition, false},
     {EBADF, "EBADF", absl::StatusCode::kFailedPrecondition, false},
     {ETXTBSY, "ETXTBSY", absl::StatusCode::kFailedPrecondition, false},
     {ENODEV, "ENODEV", absl::StatusCode::kNotFound, false},

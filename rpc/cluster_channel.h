@@ -14,6 +14,7 @@ class ClusterHandler {
   virtual ~ClusterHandler() = default;
   virtual Task<proto::RegisterOssReply> RegisterOss(proto::RegisterOssRequest request) = 0;
   virtual Task<proto::HeartbeatReply> Heartbeat(proto::HeartbeatRequest request) = 0;
+  virtual Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest request) = 0;
   virtual Task<proto::ClusterStatus> GetStatus() = 0;
   virtual Task<proto::AdminReply> Administer(proto::AdminRequest request) = 0;
 };
@@ -24,6 +25,7 @@ class ClusterChannel {
   virtual ~ClusterChannel() = default;
   virtual Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest request) = 0;
   virtual Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) = 0;
+  virtual Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) = 0;
   virtual Task<StatusOr<proto::ClusterStatus>> GetStatus() = 0;
   virtual Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) = 0;
 };

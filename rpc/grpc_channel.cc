@@ -228,6 +228,10 @@ class GrpcClusterChannel : public ClusterChannel {
     return Call<proto::ClusterStatus>(&proto::Cluster::Stub::async_interface::GetStatus,
                                       proto::GetStatusRequest());
   }
+  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
+    return Call<proto::ReportChainReply>(&proto::Cluster::Stub::async_interface::ReportChain,
+                                         std::move(request));
+  }
   Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) override {
     return Call<proto::AdminReply>(&proto::Cluster::Stub::async_interface::Administer, std::move(request));
   }

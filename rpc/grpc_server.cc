@@ -236,6 +236,11 @@ class ClusterService : public proto::Cluster::CallbackService {
                                       proto::HeartbeatReply* reply) override {
     return Start(reply, handler_.Heartbeat(*request));
   }
+  grpc::ServerUnaryReactor* ReportChain(grpc::CallbackServerContext*,
+                                        const proto::ReportChainRequest* request,
+                                        proto::ReportChainReply* reply) override {
+    return Start(reply, handler_.ReportChain(*request));
+  }
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext*, const proto::GetStatusRequest*,
                                       proto::ClusterStatus* reply) override {
     return Start(reply, handler_.GetStatus());

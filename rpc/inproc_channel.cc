@@ -152,6 +152,10 @@ class InprocServer::Cluster : public ClusterChannel {
     if (stopped()) co_return Gone("it has stopped");
     co_return co_await core_->cluster.GetStatus();
   }
+  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
+    if (stopped()) co_return Gone("it has stopped");
+    co_return co_await core_->cluster.ReportChain(std::move(request));
+  }
   Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) override {
     if (stopped()) co_return Gone("it has stopped");
     co_return co_await core_->cluster.Administer(std::move(request));

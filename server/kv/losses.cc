@@ -45,6 +45,17 @@ Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::strin
   co_return record.losses;
 }
 
+Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses) {
+  CO_ASSIGN_OR_RETURN(std::string value, store->Get(key));
+  CO_ASSIGN_OR_RETURN(LossRecord record, ParseLossRecord(value));
+  record.losses = losses;
+  KvBatch batch;
+  batch.UseReserve();
+  batch.Put(std::move(key), EncodeLossRecord(record));
+  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
+  co_return co_await store->Sync();
+}
+
 Task<Status> EndClean(KvStore* store, std::string key) {
   CO_ASSIGN_OR_RETURN(std::string value, store->Get(key));
   CO_ASSIGN_OR_RETURN(LossRecord record, ParseLossRecord(value));

@@ -29,6 +29,9 @@ StatusOr<LossRecord> ParseLossRecord(std::string_view value);  // DATA_LOSS
 // of the machine.
 Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::string boot);
 
+// The count becomes this one, on stable storage: the store has got what another one has.
+Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses);
+
 // At the end, behind the last sync: nothing will be committed any more.
 Task<Status> EndClean(KvStore* store, std::string key);
 

@@ -68,14 +68,22 @@ StatusOr<Superblock> ParseSuperblock(std::string_view value);
 
 // --- object ---
 
+// Members of a chain that have an object in the same version have the same bytes of it.
+struct ObjectVersion {
+  uint32_t epoch = 0;    // of the chain when it was last changed; 0 without a chain
+  uint64_t changes = 0;  // so far; 0: there is no such object, or it is not all there
+  bool operator==(const ObjectVersion&) const = default;
+};
+
 struct ObjectRecord {
   uint64_t version = 0;    // rises with every change
   uint64_t size = 0;       // end of the last byte ever written
   uint64_t blocks = 0;     // mapped, unwritten ones included
   uint64_t unwritten = 0;  // of these: preallocated
   Fid parent;
-  uint32_t group_generation = 0;
+  uint32_t group_generation = 0;  // epoch of the chain when it was last changed
 
+  ObjectVersion full_version() const { return {group_generation, version}; }
   bool operator==(const ObjectRecord&) const = default;
 };
 std::string Encode(const ObjectRecord& record);

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "server/object/chain.h"
 #include "server/object/ops/ops.h"
 
 namespace nacre::ost {
@@ -41,6 +42,12 @@ Task<Status> Dispatch(OpContext context) {
       co_return co_await ListGrownOp(context);
     case proto::ObjectRequest::kSettleGrown:
       co_return co_await SettleGrownOp(context);
+    case proto::ObjectRequest::kSetChain:
+      co_return co_await SetChainOp(context);
+    case proto::ObjectRequest::kApply:
+      co_return co_await ApplyOp(context);
+    case proto::ObjectRequest::kLearn:
+      co_return co_await LearnOp(context);
     case proto::ObjectRequest::kPing:
       co_return OkStatus();
     case proto::ObjectRequest::OP_NOT_SET:
@@ -60,6 +67,8 @@ bool IsForMdsAlone(const proto::ObjectRequest& request) {
     case proto::ObjectRequest::kList:
     case proto::ObjectRequest::kListGrown:
     case proto::ObjectRequest::kSettleGrown:
+    case proto::ObjectRequest::kSetChain:
+    case proto::ObjectRequest::kLearn:
       return true;
     default:
       return false;
@@ -82,6 +91,19 @@ Status CheckHeader(ServerCore& core, const proto::ObjectRequest& request) {
   return OkStatus();
 }
 
+// Where the OST has several members: whether this one is the one to ask.
+Status CheckPlace(const Target& target, const proto::ObjectRequest& request) {
+  if (request.chain_epoch() != 0) {
+    if (target.chain == nullptr)
+      return ErrnoError(EINVAL, absl::StrCat("OST ", request.ost(), " has one member here"));
+    return target.chain->CheckFrom(request.chain_epoch());
+  }
+  if (request.has_apply() || request.has_learn())
+    return ErrnoError(EPERM, "only a member of the OST's chain may ask for this");
+  const bool of_the_server = request.has_set_chain() || request.has_ping() || request.has_statfs();
+  return target.chain == nullptr || of_the_server ? OkStatus() : target.chain->CheckHead();
+}
+
 // Whether a repeat after a restart must not be carried out again. A grant is in memory only and ends with the
 // process. An object that is destroyed again is not there any more, since no object ever has the same id.
 bool AnswerMustLast(const proto::ObjectRequest& request) {
@@ -99,6 +121,11 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     co_return reply.SerializeAsString();
   }
   Target* target = core->Find(request->ost());
+  checked = CheckPlace(*target, *request);
+  if (!checked.ok()) {
+    *reply.mutable_status() = ToProto(checked);
+    co_return reply.SerializeAsString();
+  }
   Sessions::Admission admission =
       co_await target->sessions->Admit(request->session(), request->sequence(), request->low_water());
   if (admission.answer) co_return *std::move(admission.answer);
@@ -113,7 +140,9 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     co_return reply.SerializeAsString();
   }
   if (AnswerMustLast(*request)) admission.ticket.RecordAnswer();
-  OpContext context{target, call, request, &reply, &admission.ticket};
+  admission.ticket.SetChainEpoch(request->chain_epoch());
+  if (request->has_apply()) admission.ticket.SetDelta(request->apply().delta());
+  OpContext context{target, call, request, &reply, &admission.ticket, core.get()};
   Status status = co_await Dispatch(context);
   const Answering* answering = admission.ticket.answering();
   if (status.ok() && answering != nullptr && !answering->stored)
@@ -122,7 +151,11 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
   *reply.mutable_status() = ToProto(status);
   reply.set_grant(target->sessions->GrantOf(request->session()));
   std::string encoded = reply.SerializeAsString();
-  if (!IsRetryable(status)) admission.ticket.Finish(encoded);
+  if (request->has_apply()) {
+    if (status.ok()) admission.ticket.FinishRecorded();
+  } else if (!IsRetryable(status)) {
+    admission.ticket.Finish(encoded);
+  }
   co_return encoded;
 }
 

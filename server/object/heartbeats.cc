@@ -18,6 +18,8 @@ proto::OstInfo Describe(Target& target) {
   info.set_available_bytes(space.available_bytes);
   info.set_objects(space.objects);
   info.set_directory(target.store->directory());
+  info.set_copies(target.copies);
+  if (target.chain != nullptr) info.set_chain_epoch(target.chain->epoch());
   for (Problem& problem : target.store->problems().List()) {
     info.add_problems(std::move(problem.text));
     *info.add_problem_files() = ToProto(problem.file);

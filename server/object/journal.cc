@@ -83,6 +83,17 @@ void AddSlots(const absl::flat_hash_map<SessionId, uint32_t>& slots,
   }
 }
 
+// Of a change that is handed on: ALREADY_EXISTS if it has been made before.
+Status CheckVersion(const ObjectId& id, const std::optional<ObjectRecord>& record, const Applied& applied) {
+  if (!applied.before) return OkStatus();
+  const ObjectVersion has = record ? record->full_version() : ObjectVersion{};
+  if (has == *applied.before) return OkStatus();
+  if (has == applied.after) return absl::AlreadyExistsError("");
+  return ErrnoError(EBADMSG,
+                    absl::StrFormat("object %s has version %d.%d here, not %d.%d", id.ToString(), has.epoch,
+                                    has.changes, applied.before->epoch, applied.before->changes));
+}
+
 uint64_t CountBlocks(const std::vector<BlockRun>& runs) {
   uint64_t count = 0;
   for (const BlockRun& run : runs) count += run.count;
@@ -117,9 +128,17 @@ StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectCh
   undo.before = object->Record();
   prepared.result.made = !undo.before;
   ObjectRecord record = undo.before.value_or(ObjectRecord{.parent = change.parent});
-  ++record.version;
-  if (change.grow_to) record.size = std::max(record.size, *change.grow_to);
-  if (change.cut_to) record.size = std::min(record.size, *change.cut_to);
+  if (change.applied != nullptr) {
+    RETURN_IF_ERROR(CheckVersion(object->id, undo.before, *change.applied));
+    record.group_generation = change.applied->after.epoch;
+    record.version = change.applied->after.changes;
+    record.size = change.applied->size;
+  } else {
+    ++record.version;
+    if (replicator_ != nullptr) record.group_generation = replicator_->epoch();
+    if (change.grow_to) record.size = std::max(record.size, *change.grow_to);
+    if (change.cut_to) record.size = std::min(record.size, *change.cut_to);
+  }
   if (!record.parent) record.parent = change.parent;
 
   KvBatch& batch = prepared.batch;
@@ -148,7 +167,7 @@ StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectCh
   prepared.grower = NextGrower(*object, change, undo.before, record, &batch);
   if (Answering* answering = AnsweringOf(change); answering != nullptr && change.ends_request) {
     undo.answer = answering->answer;
-    undo.answer->record.delta += delta;
+    if (change.applied == nullptr) undo.answer->record.delta += delta;
   }
   if (change.frees_space) batch.UseReserve();
   return prepared;
@@ -180,14 +199,27 @@ Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const Ob
   if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
   CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(change.by));
   CO_ASSIGN_OR_RETURN(Prepared prepared, Prepare(object, change));
+  if (replicator_ != nullptr) CO_RETURN_IF_ERROR(co_await HandOn(*object, change, prepared));
   CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
   object->SetRecord(prepared.record);
   object->SetGrower(prepared.grower);
   if (Answering* answering = AnsweringOf(change); answering != nullptr) {
-    answering->answer.record.delta += prepared.result.delta;
+    if (change.applied == nullptr) answering->answer.record.delta += prepared.result.delta;
     answering->stored = change.ends_request;
   }
   co_return prepared.result;
+}
+
+Task<Status> Journal::HandOn(const ObjectState& object, const ObjectChange& change,
+                             const Prepared& prepared) {
+  OutgoingChange outgoing;
+  outgoing.object = &object.id;
+  outgoing.change = &change;
+  outgoing.by = change.by;
+  outgoing.before = prepared.undo.before;
+  outgoing.after = prepared.record;
+  if (prepared.undo.answer) outgoing.answer = prepared.undo.answer->record;
+  co_return co_await replicator_->HandOn(outgoing);
 }
 
 Task<Status> Journal::CommitPrepared(Prepared* prepared) {
@@ -197,6 +229,7 @@ Task<Status> Journal::CommitPrepared(Prepared* prepared) {
   if (!status.ok()) {
     prepared->freed.clear();  // they are in use as before
     prepared->undo.answer.reset();
+    if (replicator_ != nullptr) replicator_->NoteFailure(status);
   }
   End(sequence, std::move(prepared->freed), prepared->undo.answer);
   co_return status;
@@ -208,6 +241,12 @@ Task<Status> Journal::Record(Originator* by) {
   Prepared prepared;
   prepared.undo.answer = by->answering()->answer;
   prepared.batch.UseReserve();
+  if (replicator_ != nullptr) {
+    OutgoingChange outgoing;
+    outgoing.by = by;
+    outgoing.answer = prepared.undo.answer->record;
+    CO_RETURN_IF_ERROR(co_await replicator_->HandOn(outgoing));
+  }
   CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
   by->answering()->stored = true;
   co_return OkStatus();

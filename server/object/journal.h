@@ -61,23 +61,60 @@ class Originator {
   virtual Status BeginCommit() = 0;       // not OK: the change must not be made
   virtual void EndCommit() = 0;
   virtual Answering* answering() = 0;  // null: this request's answer is not recorded
+  // Of a change that an earlier member of the chain hands on: the epoch of its chain. 0: it begins here.
+  virtual uint32_t chain_epoch() const { return 0; }
 };
+
+// What a change that an earlier member of the chain hands on makes of its object.
+struct Applied {
+  std::optional<ObjectVersion> before;  // EBADMSG if the object has another one; none: it is not looked at
+  ObjectVersion after;
+  uint64_t size = 0;
+};
+// The object is not all there yet; what completes it says its version.
+inline constexpr Applied kIncomplete{};
 
 // One atomic change of one object.
 struct ObjectChange {
-  Originator* by = nullptr;         // null: this server itself
-  bool ends_request = false;        // the last change of `by`'s request: records its answer
-  std::vector<ExtentEdit> edits;    // disjoint, ascending
-  std::optional<uint64_t> grow_to;  // the size becomes at least this
-  std::optional<uint64_t> cut_to;   // the size becomes at most this
-  Fid parent;                       // of an object that comes into being
-  bool destroy = false;             // the record goes; the edits unmap everything
-  bool frees_space = false;         // may use the KvStore's reserve
+  Originator* by = nullptr;          // null: this server itself
+  bool ends_request = false;         // the last change of `by`'s request: records its answer
+  std::vector<ExtentEdit> edits;     // disjoint, ascending
+  std::optional<uint64_t> grow_to;   // the size becomes at least this
+  std::optional<uint64_t> cut_to;    // the size becomes at most this
+  Fid parent;                        // of an object that comes into being
+  bool destroy = false;              // the record goes; the edits unmap everything
+  bool frees_space = false;          // may use the KvStore's reserve
+  const Applied* applied = nullptr;  // of a change that is handed on: instead of grow_to and cut_to
+};
+
+// A change that is about to be committed here, for the other members of the chain.
+struct OutgoingChange {
+  const ObjectId* object = nullptr;  // null: a request has ended without a change
+  const ObjectChange* change = nullptr;
+  Originator* by = nullptr;
+  std::optional<ObjectRecord> before;
+  std::optional<ObjectRecord> after;  // none: the object goes
+  std::optional<AnswerRecord> answer;
+};
+
+// Hands changes on to the members of the chain behind this one (server/object/chain.h).
+class Replicator {
+ public:
+  virtual ~Replicator() = default;
+  virtual uint32_t epoch() const = 0;
+  // Returns when all members behind have committed the change; not OK: it must not be committed here. The
+  // caller holds what keeps other changes of the object out.
+  virtual Task<Status> HandOn(const OutgoingChange& change) = 0;
+  // A change that was handed on could not be committed here: this member is behind the others now.
+  virtual void NoteFailure(const Status& why) = 0;
 };
 
 class Journal {
  public:
   Journal(KvStore* store, BlockStore* blocks, Space* space) : store_(store), blocks_(blocks), space_(space) {}
+
+  // Before the first commit; it outlives them. None: the OST has one member.
+  void SetReplicator(Replicator* replicator) { replicator_ = replicator; }
 
   // Verifies and empties the undo records. Before anything else; the allocator is filled afterwards.
   struct Recovered {
@@ -91,8 +128,11 @@ class Journal {
     bool made = false;  // there was no such object before
   };
   // Blocks that the change unmaps become free by later syncs. The caller holds the object's lock on the
-  // blocks it edits, and keeps object and change alive.
+  // blocks it edits, and keeps object and change alive. ALREADY_EXISTS: the object is as an applied change
+  // makes it.
   Task<StatusOr<Committed>> Commit(ObjectState* object, const ObjectChange& change);
+  // Until the guard goes nothing is committed to this object.
+  Task<AsyncMutex::Guard> HoldChanges(const ObjectId& id) { return OrderOf(id).Lock(); }
 
   // Records the answer of a request that ends without a change. A loss of power that takes back what was
   // committed before it takes back the answer, too.
@@ -143,6 +183,7 @@ class Journal {
   };
 
   StatusOr<Prepared> Prepare(ObjectState* object, const ObjectChange& change);
+  Task<Status> HandOn(const ObjectState& object, const ObjectChange& change, const Prepared& prepared);
   Task<Status> CommitPrepared(Prepared* prepared);
   AsyncMutex& OrderOf(const ObjectId& id);
   uint64_t Begin();  // a sequence number
@@ -160,6 +201,7 @@ class Journal {
   KvStore* const store_;
   BlockStore* const blocks_;
   Space* const space_;
+  Replicator* replicator_ = nullptr;
   std::atomic<bool> closed_{false};
 
   // From reading an object's records until their change is committed. Objects share them by their ids.

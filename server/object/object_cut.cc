@@ -80,6 +80,7 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
     ObjectChange change;
     change.frees_space = true;
     change.by = last.by;
+    if (last.applied != nullptr) change.applied = &kIncomplete;
     for (uint64_t chunk : chunks) {
       uint64_t from = std::max(first, chunk * kChunkBlocks), to = std::min(end, (chunk + 1) * kChunkBlocks);
       if (from < to) change.edits.push_back({from, to - from});
@@ -90,6 +91,8 @@ Task<StatusOr<int64_t>> ObjectStore::Unmap(ObjectState* object, uint64_t first, 
       change.cut_to = last.cut_to;
       change.destroy = last.destroy;
       change.ends_request = last.ends_request;
+      change.applied = last.applied;
+      change.parent = last.parent;
     } else if (last.cut_to || last.destroy) {
       change.cut_to = chunks.front() * kChunkBlocks * kBlockSize;
     }
@@ -181,13 +184,14 @@ Task<StatusOr<int64_t>> ObjectStore::Punch(ObjectId id, uint64_t offset, uint64_
   co_return delta;
 }
 
-Task<StatusOr<int64_t>> ObjectStore::Destroy(ObjectId id, Originator* by) {
+Task<StatusOr<int64_t>> ObjectStore::Destroy(ObjectId id, Originator* by, const Applied* applied) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
   RangeLock::Guard guard = co_await object->locks.Lock(0, RangeLock::kEnd, true);
   if (!object->Record()) co_return 0;
   ObjectChange last;
   last.destroy = true;
   last.by = by;
+  last.applied = applied;
   StatusOr<int64_t> delta = co_await Unmap(object.get(), 0, kMaxObjectBlocks, std::move(last));
   if (delta.ok()) --object_count_;
   co_return delta;

@@ -23,4 +23,11 @@ Task<Status> ObjectStore::Settle(Growth growth, uint64_t version) {
   co_return co_await journal_.Settle(object.get(), growth.session, version);
 }
 
+Task<Status> ObjectStore::LearnGrowth(std::vector<Growth> growths) {
+  KvBatch batch;
+  batch.UseReserve();
+  for (const Growth& growth : growths) batch.Put(GrowthKey(growth.session, growth.object), "");
+  co_return co_await devices_.store->Commit(std::move(batch));
+}
+
 }  // namespace nacre::ost

@@ -46,6 +46,10 @@ class ObjectServerImpl : public ObjectServer {
   std::unique_ptr<Listener> listener_;
 };
 
+ost::Chain::Report ReportTo(std::shared_ptr<ClusterChannel> cluster) {
+  return [cluster](proto::ReportChainRequest request) { return cluster->ReportChain(std::move(request)); };
+}
+
 Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
   ost::StoreOptions options;
   options.plant_commit_before_data = core->options.plant_commit_before_data;
@@ -68,6 +72,12 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
         devices.store, &target.store->journal(), &target.store->space(), &core->environment.clock,
         core->environment.cluster != nullptr ? &core->lease : nullptr);
     CO_RETURN_IF_ERROR(target.sessions->Load());
+    target.copies = devices.copies;
+    if (devices.copies > 1) {
+      target.chain = std::make_unique<ost::Chain>(core, target.store.get(), target.sessions.get(),
+                                                  ReportTo(core->environment.cluster));
+      target.store->journal().SetReplicator(target.chain.get());
+    }
     const std::string& uuid = target.store->superblock().cluster_uuid;
     if (!cluster.empty() && !uuid.empty() && uuid != cluster) {
       co_return absl::FailedPreconditionError(

@@ -30,6 +30,7 @@ struct OstDevices {  // must outlive the server
   KvStore* store = nullptr;
   BlockStore* blocks = nullptr;
   std::string directory;  // for messages
+  uint32_t copies = 1;    // members that the OST is to have, each on a server of its own
 };
 
 struct ObjectOptions {
@@ -38,6 +39,8 @@ struct ObjectOptions {
   uint64_t pool_bytes = 64 << 20;  // buffers and read cache, for all OSTs
   Duration sync_interval = std::chrono::seconds(1);
   Duration heartbeat = std::chrono::seconds(1);
+  // At which a head fills each member that joins its chain; 0: as fast as it can.
+  uint64_t fill_bytes_per_second = 0;
   std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_commit_before_data = false;  // the checksum is committed before its data is written

@@ -47,7 +47,9 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
                store->devices_.index, store->directory(), recovered->rolled_back);
   }
   std::string losses_key(kLossesKey);
-  CO_ASSIGN_OR_RETURN(store->losses_, co_await CountLosses(store->devices_.store, losses_key, options.boot));
+  CO_ASSIGN_OR_RETURN(const uint64_t losses,
+                      co_await CountLosses(store->devices_.store, losses_key, options.boot));
+  store->losses_.store(losses);
   CO_RETURN_IF_ERROR(store->ScanExtents());
   CO_RETURN_IF_ERROR(co_await store->space_.DiscardUnbacked());
   co_return store;
@@ -157,6 +159,14 @@ StatusOr<std::vector<ObjectStore::Listed>> ObjectStore::List(std::optional<Objec
     listed.push_back({id, record});
   }
   return listed;
+}
+
+Task<Status> ObjectStore::TakeLosses(uint64_t losses) {
+  if (losses == this->losses()) co_return OkStatus();
+  std::string key(kLossesKey);
+  CO_RETURN_IF_ERROR(co_await SetLosses(devices_.store, key, losses));
+  losses_.store(losses);
+  co_return OkStatus();
 }
 
 Task<Status> ObjectStore::Sync() {

@@ -85,6 +85,23 @@ struct WriteArgs {
   bool ends_request = false;
 };
 
+// A change of one object that another member of the chain hands on.
+struct ApplyArgs {
+  ObjectId object;
+  Fid parent;
+  Applied applied;
+  bool destroy = false;
+  struct Edit {
+    uint64_t first = 0;
+    uint64_t count = 0;
+    enum Kind { kWritten, kUnwritten, kHole } kind = kWritten;
+  };
+  std::vector<Edit> edits;    // ascending and disjoint
+  std::vector<uint32_t> crc;  // of the written blocks, in the order of the edits
+  Originator* by = nullptr;
+  bool ends_request = false;
+};
+
 struct StoreSpace {
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
@@ -119,7 +136,29 @@ class ObjectStore {
   Task<StatusOr<int64_t>> Punch(ObjectId id, uint64_t offset, uint64_t length, Originator* by = nullptr);
   Task<StatusOr<int64_t>> Preallocate(ObjectId id, Fid parent, uint64_t offset, uint64_t length,
                                       Originator* by = nullptr);
-  Task<StatusOr<int64_t>> Destroy(ObjectId id, Originator* by = nullptr);
+  Task<StatusOr<int64_t>> Destroy(ObjectId id, Originator* by = nullptr, const Applied* applied = nullptr);
+  // The source has the written blocks, whole, in the order of the edits; `memory` is of `pool`. EBADMSG: the
+  // object has another version here than the change begins from.
+  Task<Status> Apply(ApplyArgs args, DataSource* source, BufferPool* pool, Allotment* memory);
+  // The written blocks of edits that belong to this store, in pages of another pool, for the network.
+  struct Gathered {
+    std::vector<BufferPool::Pages> pages;
+    std::vector<MemorySpan> memory;
+  };
+  Task<StatusOr<Gathered>> Gather(const std::vector<ExtentEdit>& edits, std::shared_ptr<BufferPool> pool);
+  // Objects that are being walked through (server/object/filling.h).
+  StatusOr<std::shared_ptr<ObjectState>> Acquire(ObjectId id) { return objects_.Acquire(id); }
+  // Which of the blocks [first, first + count) are mapped, as edits that make another store's so; `physical`
+  // and `crc` hold what they point to.
+  struct Mapping {
+    std::vector<ExtentEdit> edits;
+    std::vector<uint64_t> physical;
+    std::vector<uint32_t> crc;
+  };
+  StatusOr<Mapping> MapOf(const ObjectId& id, uint64_t first, uint64_t count);
+  // The first chunk with extents at or behind this block; none: there is none.
+  StatusOr<std::optional<uint64_t>> NextChunk(const ObjectId& id, uint64_t block);
+
   // Records the answer of a request whose end has changed nothing.
   Task<Status> Record(Originator* by) { return journal_.Record(by); }
 
@@ -148,10 +187,15 @@ class ObjectStore {
   // The periodic work: a sync if there is something to sync, and space back to the disk below.
   Task<Status> Maintain();
 
+  // A session has made the object longer, as another member of the chain says.
+  Task<Status> LearnGrowth(std::vector<Growth> growths);
+
   // Behind the last sync of an orderly end.
   Task<Status> EndClean();
   // How often it may have lost what had been answered and not synced.
-  uint64_t losses() const { return losses_; }
+  uint64_t losses() const { return losses_.load(); }
+  // As another member of the chain counts them, whose data this store has now.
+  Task<Status> TakeLosses(uint64_t losses);
 
   StoreSpace GetSpace() const;
   Space& space() { return space_; }
@@ -168,6 +212,7 @@ class ObjectStore {
   void Close() { journal_.Close(); }
 
  private:
+  friend class ChangeApplier;
   friend class RangeReader;
   friend class RangeWriter;
 
@@ -179,6 +224,9 @@ class ObjectStore {
   Status CheckRange(uint64_t offset, uint64_t length) const;
   Status CheckWrite(const WriteArgs& args) const;
 
+  Task<Status> StoreBlocks(std::span<const uint64_t> physical, const BufferPool::Pages* pages);
+  Task<Status> LoadBlocks(std::span<const uint64_t> physical, const BufferPool::Pages& pages);
+  Task<Status> StoreRun(uint64_t physical, std::vector<std::span<const std::byte>> buffers);
   // The whole block, verified, in a page of its own.
   Task<Status> ReadBlock(ObjectState* object, uint64_t block, const Chunk* chunk, std::byte* page);
   // A copy of a written block with zeros in [from, to), not committed yet.
@@ -205,7 +253,7 @@ class ObjectStore {
   const uint32_t slot_;
   const StoreOptions options_;
   Superblock superblock_;
-  uint64_t losses_ = 0;
+  std::atomic<uint64_t> losses_{0};
   Space space_;
   ObjectTable objects_;
   Journal journal_;

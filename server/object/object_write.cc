@@ -52,8 +52,6 @@ class RangeWriter {
   }
 
  private:
-  using Buffers = std::vector<std::span<const std::byte>>;
-
   // --- where the blocks go ---
 
   Task<Status> Place() {
@@ -204,34 +202,11 @@ class RangeWriter {
     return OkStatus();
   }
 
-  // One device write for each run of blocks, side by side.
   Task<Status> StorePiece(uint64_t at, BufferPool::Pages pages) {
-    std::vector<Task<Status>> writes;
-    for (size_t i = 0; i < pages.size();) {
-      const size_t begin = i;
-      const uint64_t physical = physical_[at + begin];
-      Buffers buffers;
-      do {
-        const std::byte* data = pages.data(i);
-        AppendBuffer(&buffers, data, kBlockSize);
-        ++i;
-      } while (i < pages.size() && physical_[at + i] == physical + (i - begin));
-      writes.push_back(StoreRun(physical, std::move(buffers)));
-    }
-    Status status = OkStatus();
-    if (writes.size() == 1) {
-      status = co_await std::move(writes[0]);
-    } else {
-      std::vector<Status> all = co_await WhenAll(std::move(writes));
-      for (Status& one : all) status.Update(one);
-    }
+    std::span<const uint64_t> physical(physical_.data() + at, pages.size());
+    Status status = co_await store_->StoreBlocks(physical, &pages);
     if (status.ok()) Publish(at, pages);
     co_return status;
-  }
-
-  Task<Status> StoreRun(uint64_t physical, Buffers buffers) {
-    if (store_->journal_.closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
-    co_return co_await store_->devices_.blocks->Write(physical, buffers);
   }
 
   void Publish(uint64_t at, const BufferPool::Pages& pages) {
@@ -300,6 +275,31 @@ class RangeWriter {
   std::vector<BlockRun> allocated_;
   BufferPool::Pages loaded_;
 };
+
+// One device write for each run of blocks, side by side.
+Task<Status> ObjectStore::StoreBlocks(std::span<const uint64_t> physical, const BufferPool::Pages* pages) {
+  std::vector<Task<Status>> writes;
+  for (size_t i = 0; i < pages->size();) {
+    const size_t begin = i;
+    std::vector<std::span<const std::byte>> buffers;
+    do {
+      const std::byte* data = pages->data(i);
+      AppendBuffer(&buffers, data, kBlockSize);
+      ++i;
+    } while (i < pages->size() && physical[i] == physical[begin] + (i - begin));
+    writes.push_back(StoreRun(physical[begin], std::move(buffers)));
+  }
+  if (writes.size() == 1) co_return co_await std::move(writes[0]);
+  Status status = OkStatus();
+  std::vector<Status> all = co_await WhenAll(std::move(writes));
+  for (Status& one : all) status.Update(one);
+  co_return status;
+}
+
+Task<Status> ObjectStore::StoreRun(uint64_t physical, std::vector<std::span<const std::byte>> buffers) {
+  if (journal_.closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
+  co_return co_await devices_.blocks->Write(physical, buffers);
+}
 
 Status ObjectStore::CheckWrite(const WriteArgs& args) const {
   size_t checksums = 0;

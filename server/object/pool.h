@@ -74,6 +74,11 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void Publish(std::span<const uint64_t> keys, std::span<const uint32_t> pages);
   void Drop(uint32_t ost_slot, const BlockRun& run);
 
+  // Pages for the network; empty without a transport.
+  MemorySpan SpanOf(uint32_t page) const {
+    return region_ == nullptr ? MemorySpan{} : MemorySpan{region_, uint64_t{page} * kBlockSize, kBlockSize};
+  }
+
   std::byte* PageData(uint32_t page) const { return memory_->data() + uint64_t{page} * kBlockSize; }
   uint64_t bytes() const { return pages_.size() * kBlockSize; }
   size_t pinned_pages() const;

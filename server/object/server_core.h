@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "server/object/chain.h"
+#include "server/object/chain_buffers.h"
 #include "server/object/object_server.h"
 #include "server/object/object_store.h"
 #include "server/object/service_lease.h"
@@ -18,6 +20,8 @@ namespace nacre::ost {
 struct Target {  // one OST
   std::unique_ptr<ObjectStore> store;
   std::unique_ptr<Sessions> sessions;
+  uint32_t copies = 1;           // members that the OST is to have
+  std::unique_ptr<Chain> chain;  // null: it has one
 };
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {
@@ -53,6 +57,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   uint64_t instance = 0;
   std::string address;  // as clients are told
   std::shared_ptr<BufferPool> pool;
+  ChainBuffers chain_buffers;
   std::vector<Target> targets;
   ServiceLease lease;       // whether clients are served
   OneShot<Status> refused;  // by the MGS, for good

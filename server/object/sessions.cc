@@ -16,6 +16,7 @@ Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
   session_ = other.session_;
   answering_ = other.answering_;
   recorded_ = other.recorded_;
+  chain_epoch_ = other.chain_epoch_;
   return *this;
 }
 
@@ -30,6 +31,14 @@ void Sessions::Ticket::Finish(std::string reply) {
   Session& session = *sessions_->sessions_.at(session_);
   Kept* kept = session.requests.Find(answering_.answer.record.sequence);
   if (kept != nullptr) kept->answer = std::move(reply);
+}
+
+void Sessions::Ticket::FinishRecorded() {
+  if (answering_.answer.record.sequence == 0) return;
+  std::lock_guard lock(sessions_->mutex_);
+  Session& session = *sessions_->sessions_.at(session_);
+  Kept* kept = session.requests.Find(answering_.answer.record.sequence);
+  if (kept != nullptr) kept->recorded = answering_.answer.record.delta;
 }
 
 Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_); }
@@ -126,6 +135,50 @@ std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uin
       return std::nullopt;
   }
   return std::nullopt;
+}
+
+StatusOr<std::vector<SlotAnswer>> Sessions::StoredAnswers() const {
+  std::vector<SlotAnswer> answers;
+  RETURN_IF_ERROR(ForEachEntry(*store_, "A", [&](const KvEntry& entry) -> Status {
+    SlotAnswer& answer = answers.emplace_back();
+    ASSIGN_OR_RETURN(answer.slot, ParseAnswerKey(entry.key));
+    ASSIGN_OR_RETURN(answer.record, ParseAnswerRecord(entry.value));
+    return OkStatus();
+  }));
+  return answers;
+}
+
+StatusOr<std::vector<SessionId>> Sessions::Fences() const {
+  std::vector<SessionId> fences;
+  RETURN_IF_ERROR(ForEachEntry(*store_, "F", [&](const KvEntry& entry) -> Status {
+    ASSIGN_OR_RETURN(SessionId fenced, ParseFenceKey(entry.key));
+    fences.push_back(fenced);
+    return OkStatus();
+  }));
+  return fences;
+}
+
+Task<Status> Sessions::Learn(std::vector<SlotAnswer> answers) {
+  KvBatch batch;
+  batch.UseReserve();
+  {
+    std::lock_guard lock(mutex_);
+    for (SlotAnswer& answer : answers) {
+      if (IsFenced(answer.slot.session)) continue;
+      std::unique_ptr<Session>& known = sessions_[answer.slot.session];
+      if (known == nullptr) known = std::make_unique<Session>();
+      known->last_seen = clock_->Now();
+      known->requests.RaiseLowWater(answer.record.low_water);
+      if (answer.record.sequence < known->requests.low_water() || !known->HasSlot()) continue;
+      const uint32_t slot = known->slots.Take();
+      if (!known->requests.Restore(answer.record.sequence, {slot, std::nullopt, answer.record.delta})) {
+        known->slots.Free(slot);
+        continue;
+      }
+      batch.Put(AnswerKey(answer.slot.session, slot), Encode(answer.record));
+    }
+  }
+  co_return co_await store_->Commit(std::move(batch));
 }
 
 // The MDS is always served: it is what fences others, and its fences are what a registration waits for.

@@ -67,6 +67,12 @@ class Sessions {
     Status BeginCommit() override;
     void EndCommit() override;
     Answering* answering() override { return recorded_ ? &answering_ : nullptr; }
+    uint32_t chain_epoch() const override { return chain_epoch_; }
+    // The request comes from an earlier member of the chain of this epoch.
+    void SetChainEpoch(uint32_t epoch) { chain_epoch_ = epoch; }
+    // Of such a request: it has changed so many blocks in all, and a repeat by its client is answered so.
+    void SetDelta(int64_t delta) { answering_.answer.record.delta = delta; }
+    void FinishRecorded();
 
    private:
     void Release();
@@ -74,6 +80,7 @@ class Sessions {
     SessionId session_ = 0;
     Answering answering_;  // its answer's sequence 0: no mutation
     bool recorded_ = false;
+    uint32_t chain_epoch_ = 0;
   };
 
   struct Admission {
@@ -91,6 +98,12 @@ class Sessions {
   // under way. EINVAL: the MDS itself; or all below a number that is less than that of an earlier such fence:
   // the MDT then gives out numbers that are refused here.
   Task<Status> Fence(std::vector<SessionId> sessions);
+
+  // Every answer that lies in the store, as far as its last sync (Journal::Sync) has brought them there.
+  StatusOr<std::vector<SlotAnswer>> StoredAnswers() const;
+  // Mutations that another member of the chain has carried out; their slots there do not matter here.
+  Task<Status> Learn(std::vector<SlotAnswer> answers);
+  StatusOr<std::vector<SessionId>> Fences() const;  // as Fence was given them
 
   // The session's grant becomes up to `want` bytes, as far as space and fairness allow. Returns what it is.
   Task<uint64_t> Reserve(SessionId session, uint64_t want);

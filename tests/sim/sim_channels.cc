@@ -177,6 +177,12 @@ class SimClusterChannel : public ClusterChannel {
     auto ask = [](ClusterHandler& handler, Unit) { return handler.GetStatus(); };
     return Unary<proto::ClusterStatus, Unit>(ask, Unit{});
   }
+  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
+    auto ask = [](ClusterHandler& handler, proto::ReportChainRequest request) {
+      return handler.ReportChain(std::move(request));
+    };
+    return Unary<proto::ReportChainReply, proto::ReportChainRequest>(ask, std::move(request));
+  }
   Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) override {
     auto ask = [](ClusterHandler& handler, proto::AdminRequest request) {
       return handler.Administer(std::move(request));

@@ -12,6 +12,8 @@ Task<Status> FenceOp(OpContext context) {
   sessions.push_back(request.session());
   const size_t count = sessions.size();
   Status status = co_await context.target->sessions->Fence(std::move(sessions));
+  // Nothing of these sessions is handed on any more.
+  if (status.ok()) status = co_await HandOnRequest(context);
   if (status.ok()) {
     const bool all = IsAllBelow(request.session());
     LogInfo("OST %d: session%s %d %s fenced%s", context.target->store->superblock().index,

@@ -39,7 +39,7 @@ Task<Status> SettleGrownOp(OpContext context) {
     Growth growth{object.session(), FromProto(object.object())};
     CO_RETURN_IF_ERROR(co_await context.target->store->Settle(growth, object.version()));
   }
-  co_return OkStatus();
+  co_return co_await HandOnRequest(context);
 }
 
 }  // namespace nacre::ost

@@ -23,6 +23,8 @@ Task<Status> ListOp(OpContext context) {
     *out->mutable_parent() = ToProto(object.record.parent);
     out->set_size(object.record.size);
     out->set_blocks(object.record.blocks * (kBlockSize / 512));
+    out->mutable_version()->set_epoch(object.record.group_generation);
+    out->mutable_version()->set_changes(object.record.version);
   }
   reply->set_end(objects.size() < limit);
   co_return OkStatus();

@@ -18,6 +18,7 @@ struct OpContext {
   const proto::ObjectRequest* request;
   proto::ObjectReply* reply;
   Originator* by;  // the request's session, asked again before each commit
+  ServerCore* core;
 };
 
 Task<Status> ReadOp(OpContext context);
@@ -35,6 +36,12 @@ Task<Status> FenceOp(OpContext context);
 Task<Status> ListOp(OpContext context);
 Task<Status> ListGrownOp(OpContext context);
 Task<Status> SettleGrownOp(OpContext context);
+Task<Status> SetChainOp(OpContext context);
+Task<Status> ApplyOp(OpContext context);
+Task<Status> LearnOp(OpContext context);
+
+// Has the members of the OST's chain behind this one carry out the request as well, if there are any.
+Task<Status> HandOnRequest(OpContext context);
 
 // The range lies within the call's memory, and the call is of this kind.
 Status CheckMemory(const OpContext& context, CallMemory kind, const proto::ObjectRange& range);

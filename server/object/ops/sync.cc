@@ -2,6 +2,9 @@
 
 namespace nacre::ost {
 
-Task<Status> SyncOp(OpContext context) { co_return co_await context.target->store->Sync(); }
+Task<Status> SyncOp(OpContext context) {
+  CO_RETURN_IF_ERROR(co_await HandOnRequest(context));
+  co_return co_await context.target->store->Sync();
+}
 
 }  // namespace nacre::ost

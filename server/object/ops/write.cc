@@ -82,7 +82,11 @@ Task<Status> WriteOp(OpContext context) {
   }
   context.reply->mutable_write()->set_blocks_delta(delta * static_cast<int64_t>(kBlockSize / 512));
   if (!request.sync()) co_return OkStatus();
-  co_return co_await store.Sync();
+  proto::ObjectRequest sync;
+  sync.set_ost(context.request->ost());
+  sync.mutable_sync();
+  context.request = &sync;
+  co_return co_await SyncOp(context);
 }
 
 }  // namespace nacre::ost

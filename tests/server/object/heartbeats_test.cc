@@ -29,6 +29,9 @@ class FakeCluster : public ClusterChannel {
     co_return reply;
   }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
+  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest) override {
+    co_return proto::ReportChainReply();
+  }
   Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest) override {
     co_return proto::AdminReply();
   }

@@ -1,0 +1,116 @@
+// This store's place in the chain of its OST (docs/decisions/0064-chains-of-osts.md): whether it serves
+// clients, and the way from here to the members behind it.
+//
+//   waiting   the MGS has not said (since this process began, or since another member took the place)
+//   head      serves clients and the MDS, hands changes on to the next member and to those that join
+//   member    takes changes from the one before, hands them on to the next
+//   joining   takes changes from the head, which fills it (server/object/filling.h)
+//
+// The MGS alone decides. Whoever is told of a later epoch takes nothing from those who still act by an
+// earlier one. A head that cannot reach a member goes on when the MGS has taken that one out of the chain; if
+// it cannot reach the MGS either, what it has begun waits, until it is told that it is head no more.
+//
+// Thread-safe. The core, the store and the sessions outlive it.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/cluster.pb.h"
+#include "proto/object.pb.h"
+#include "server/object/chain_link.h"
+#include "server/object/journal.h"
+#include "server/object/object_store.h"
+#include "server/object/sessions.h"
+
+namespace nacre::ost {
+
+class Filling;
+class ServerCore;
+
+class Chain : public Replicator {
+ public:
+  // Asks the MGS (proto/cluster.proto, ReportChain).
+  using Report = absl::AnyInvocable<Task<StatusOr<proto::ReportChainReply>>(proto::ReportChainRequest)>;
+
+  Chain(ServerCore* core, ObjectStore* store, Sessions* sessions, Report report);
+  ~Chain() override;
+
+  // A client's or the MDS's request. ECONNRESET: another member is the one to ask, or none is yet.
+  Status CheckHead() const;
+  // What another member hands on. ESTALE: it acts by an epoch that is over. ECONNRESET: this one has not been
+  // told of its epoch yet.
+  Status CheckFrom(uint32_t epoch) const;
+  bool joining() const;
+  int place() const;  // 0: the head
+  uint32_t epoch() const override;
+
+  // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known.
+  Status Set(const proto::SetChain& told);
+
+  Task<Status> HandOn(const OutgoingChange& change) override;
+  void NoteFailure(const Status& why) override;
+  // Has the members behind carry out a request that changes no object (sync, fence, …) as well.
+  Task<Status> HandOnRequest(proto::ObjectRequest request);
+
+  // --- for the filling of a member ---
+
+  // Whether the member joins the chain still, as the same process.
+  bool Joins(const Filling& filling) const;
+  // It has everything that this store has: the MGS is asked to put it into the chain. OK: it has.
+  Task<Status> Joined(const Filling& filling);
+  // It does not answer, or does not take what it is given.
+  Task<void> GiveUp(std::shared_ptr<ChainLink> link, uint32_t epoch, Status why);
+
+ private:
+  enum class Role { kWaiting, kHead, kMember, kJoining };
+  using LinkPtr = std::shared_ptr<ChainLink>;
+  using FillingPtr = std::shared_ptr<Filling>;
+  struct View {
+    Role role = Role::kWaiting;
+    uint32_t epoch = 0;
+    LinkPtr next;  // null: this is the last one
+    std::vector<FillingPtr> fillings;
+  };
+  struct Outgoing {  // to one member
+    proto::ObjectRequest request;
+    std::vector<ExtentEdit> edits;
+  };
+
+  View Look() const;
+  bool Current(uint32_t epoch) const;
+  LinkPtr LinkTo(const proto::ChainMember& member, const std::vector<LinkPtr>& known) const;
+  std::vector<FillingPtr> SetFillings(const proto::Chain& chain, const std::vector<FillingPtr>& before,
+                                      const std::vector<LinkPtr>& known);  // mutex_ held
+  std::string_view RoleName() const;
+  void BecomeWaiting(uint32_t epoch);
+  std::optional<Outgoing> MessageFor(const OutgoingChange& change, Filling* filling) const;
+  Task<Status> Send(const LinkPtr& link, uint32_t epoch, Outgoing outgoing);
+  Task<Status> HandOnAsHead(const OutgoingChange& change);
+  Task<Status> HandOnAsMember(const OutgoingChange& change);
+  Task<StatusOr<proto::ObjectReply>> Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,
+                                          std::vector<MemorySpan> memory, Duration timeout);
+  Task<Status> Ask(proto::ReportChainRequest request);
+  static Task<void> StepDown(std::shared_ptr<ServerCore> core, Chain* chain, uint32_t epoch, Status why);
+
+  ServerCore* const core_;
+  ObjectStore* const store_;
+  Sessions* const sessions_;
+  const std::string uuid_;
+  Report report_;
+
+  mutable std::mutex mutex_;
+  Role role_ = Role::kWaiting;
+  uint32_t epoch_ = 0;
+  int place_ = 0;
+  LinkPtr next_;
+  std::vector<FillingPtr> fillings_;
+};
+
+}  // namespace nacre::ost

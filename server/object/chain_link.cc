@@ -1,0 +1,53 @@
+#include "server/object/chain_link.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "rpc/convert.h"
+
+namespace nacre::ost {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(10);
+constexpr Duration kLongestPause = std::chrono::milliseconds(200);
+
+}  // namespace
+
+Task<StatusOr<proto::ObjectReply>> ChainLink::Call(proto::ObjectRequest request,
+                                                   std::vector<MemorySpan> memory, Duration timeout,
+                                                   std::function<bool()> goes_on) {
+  request.set_ost(ost_);
+  request.set_instance(member_.instance());
+  const Duration begin = clock_.Now();
+  for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    auto reply = co_await Attempt(request, memory, timeout);
+    if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
+    const int error = ToErrno(reply.status());
+    if (error == EHOSTUNREACH || error == ETIMEDOUT) co_return reply;
+    if (clock_.Now() - begin >= kPatience || !goes_on()) {
+      co_return ErrnoError(ETIMEDOUT,
+                           absl::StrCat(peer_->address(), " cannot be reached: ", reply.status().message()));
+    }
+    co_await clock_.Sleep(pause);
+  }
+}
+
+Task<StatusOr<proto::ObjectReply>> ChainLink::Attempt(const proto::ObjectRequest& request,
+                                                      std::vector<MemorySpan> memory, Duration timeout) {
+  CallRequest call;
+  call.kind = memory.empty() ? CallMemory::kNone : CallMemory::kGetSource;
+  call.memory = std::move(memory);
+  if (!request.SerializeToString(&call.body) || call.body.size() > kMaxBodySize) {
+    co_return ErrnoError(
+        EMSGSIZE, absl::StrCat("a request of ", request.ByteSizeLong(),
+                               " bytes to a member of the chain is beyond the limit of ", kMaxBodySize));
+  }
+  CO_ASSIGN_OR_RETURN(std::string body, co_await peer_->Call(std::move(call), timeout));
+  proto::ObjectReply reply;
+  if (!reply.ParseFromString(body))
+    co_return ErrnoError(EPROTO, absl::StrCat("the answer of ", peer_->address(), " is malformed"));
+  CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  co_return reply;
+}
+
+}  // namespace nacre::ost

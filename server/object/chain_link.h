@@ -1,0 +1,53 @@
+// The way from a member of an OST's chain to another one. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/ids.h"
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/object.pb.h"
+#include "transport/transport.h"
+
+namespace nacre::ost {
+
+class ChainLink {
+ public:
+  ChainLink(std::shared_ptr<Peer> peer, Clock& clock, OstIndex ost, proto::ChainMember member)
+      : peer_(std::move(peer)), clock_(clock), ost_(ost), member_(std::move(member)) {}
+  ~ChainLink() { peer_->Close(); }
+  ChainLink(const ChainLink&) = delete;
+
+  const std::string& uuid() const { return member_.uuid(); }
+  bool Leads(const proto::ChainMember& member) const {
+    return member.uuid() == member_.uuid() && member.address() == member_.address() &&
+           member.instance() == member_.instance();
+  }
+
+  // Sends the request (op and header but for ost and instance filled in) with what the member may get from,
+  // and again as long as it cannot be reached or does not know the chain yet: for kPatience at most, or until
+  // `goes_on` says no. An attempt lasts for `timeout` at most. Not OK: the member's own refusal; or
+  // ETIMEDOUT, it has not answered; EHOSTUNREACH, one behind it has not, and the message begins with its uuid
+  // and a space.
+  Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, std::vector<MemorySpan> memory,
+                                          Duration timeout, std::function<bool()> goes_on);
+
+  static constexpr Duration kPatience = std::chrono::milliseconds(1500);
+  static constexpr Duration kChangeTimeout = std::chrono::seconds(4);
+  static constexpr Duration kSyncTimeout = std::chrono::seconds(20);
+
+ private:
+  Task<StatusOr<proto::ObjectReply>> Attempt(const proto::ObjectRequest& request,
+                                             std::vector<MemorySpan> memory, Duration timeout);
+
+  const std::shared_ptr<Peer> peer_;
+  Clock& clock_;
+  const OstIndex ost_;
+  const proto::ChainMember member_;
+};
+
+}  // namespace nacre::ost

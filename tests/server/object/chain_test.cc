@@ -1,0 +1,332 @@
+// Chains of OSTs (server/object/chain.h): what the members of one have, and who serves.
+#include "server/object/chain.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "common/metrics.h"
+#include "tests/server/object/chain_fixture.h"
+
+namespace nacre {
+namespace {
+
+constexpr ObjectId kObject{7, 0};
+
+proto::ObjectRequest Truncate(ObjectId id, uint64_t size) {
+  proto::ObjectRequest request;
+  *request.mutable_truncate()->mutable_object() = ToProto(id);
+  request.mutable_truncate()->set_size(size);
+  return request;
+}
+
+proto::ObjectRequest Punch(ObjectId id, uint64_t offset, uint64_t length) {
+  proto::ObjectRequest request;
+  *request.mutable_punch()->mutable_object() = ToProto(id);
+  request.mutable_punch()->set_offset(offset);
+  request.mutable_punch()->set_length(length);
+  return request;
+}
+
+proto::ObjectRequest Preallocate(ObjectId id, uint64_t offset, uint64_t length) {
+  proto::ObjectRequest request;
+  *request.mutable_preallocate()->mutable_object() = ToProto(id);
+  request.mutable_preallocate()->set_offset(offset);
+  request.mutable_preallocate()->set_length(length);
+  return request;
+}
+
+proto::ObjectRequest Destroy(ObjectId id) {
+  proto::ObjectRequest request;
+  *request.mutable_destroy()->add_objects() = ToProto(id);
+  return request;
+}
+
+class ChainTest : public testing::Test {
+ protected:
+  // A change of one of a few objects.
+  void ChangeSomething(ObjectStub* client, ObjectStub* mds) {
+    const ObjectId id{1 + f.random.Below(6), 0};
+    const uint64_t offset = f.random.Below(600'000), length = 1 + f.random.Below(40'000);
+    switch (f.random.Below(12)) {
+      case 0:
+        return (void)f.Change(mds, Truncate(id, offset));
+      case 1:
+        return (void)f.Change(client, Punch(id, offset, length));
+      case 2:
+        return (void)f.Change(client, Preallocate(id, offset, length));
+      case 3:
+        return (void)f.Change(mds, Destroy(id));
+      default:
+        const std::string data(length, static_cast<char>('a' + f.random.Below(26)));
+        EXPECT_TRUE(f.Write(client, id, offset, data).ok());
+    }
+  }
+
+  ChainFixture f;
+};
+
+TEST_F(ChainTest, ServesNobodyUntilItIsTold) {
+  auto client = f.Client(0, 5);
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "x", &written);
+  EXPECT_FALSE(f.RunUntil([&] { return written.has_value(); }, 300ms));
+  f.SetChain({0});
+  ASSERT_TRUE(f.RunUntil([&] { return written.has_value(); }));
+  EXPECT_TRUE(written->ok()) << *written;
+}
+
+TEST_F(ChainTest, EveryMemberHasWhatWasAcknowledged) {
+  f.SetChain({0, 1, 2});
+  auto client = f.Client(0, 5), mds = f.Client(0, 0);
+  for (int i = 0; i < 200; ++i) ChangeSomething(client.get(), mds.get());
+  const auto want = f.Contents(0);
+  EXPECT_FALSE(want.empty());
+  EXPECT_EQ(f.Contents(1), want);
+  EXPECT_EQ(f.Contents(2), want);
+}
+
+TEST_F(ChainTest, OnlyTheHeadServes) {
+  f.SetChain({0, 1});
+  auto client = f.Client(1, 5);
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "x", &written);
+  EXPECT_FALSE(f.RunUntil([&] { return written.has_value(); }, 300ms));
+  f.SetChain({1});
+  EXPECT_TRUE(f.RunUntil([&] { return written.has_value(); }));
+}
+
+// Its successor knows more than it does, and that this one is the head no more.
+TEST_F(ChainTest, AnOldHeadAcknowledgesNothing) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  proto::Chain next = f.judge->chain;
+  next.mutable_members()->DeleteSubrange(0, 1);
+  next.set_epoch(next.epoch() + 1);
+  f.judge->chain = next;
+  f.Run([](ChainFixture* f, proto::Chain next) -> Task<Unit> {
+    co_await f->judge->tell(next, next.members(0).uuid());
+    co_return Unit{};
+  }(&f, next));
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "x", &written);
+  EXPECT_FALSE(f.RunUntil([&] { return written.has_value(); }, 1s));
+  EXPECT_TRUE(f.Contents(1).empty());
+}
+
+TEST_F(ChainTest, GoesOnWithoutAMemberOnceTheJudgeHasTakenItOut) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "before").ok());
+  f.Crash(1);
+  f.judge->away = true;
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "behind", &written);
+  EXPECT_FALSE(f.RunUntil([&] { return written.has_value(); }, 3s)) << "acknowledged by one of two";
+  f.judge->away = false;
+  ASSERT_TRUE(f.RunUntil([&] { return written.has_value(); }));
+  EXPECT_TRUE(written->ok()) << *written;
+  EXPECT_EQ(*f.Read(client.get(), kObject, 10), "behind");
+}
+
+TEST_F(ChainTest, TheMemberThatIsLostMayBeFurtherOn) {
+  f.SetChain({0, 1, 2});
+  auto client = f.Client(0, 5);
+  f.Crash(2);
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "here").ok());
+  EXPECT_EQ(f.judge->chain.members_size(), 2);
+  EXPECT_EQ(f.Contents(1), f.Contents(0));
+}
+
+// The answer of a request is with every member: a repeat at the new head is not carried out.
+TEST_F(ChainTest, ARepeatAtTheNewHeadIsAnswered) {
+  f.SetChain({0, 1});
+  auto other = f.Client(0, 6), client = f.Client(0, 5);
+  const uint64_t first = f.sequence - 10000;
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "AAAA").ok());
+  ASSERT_TRUE(f.Write(other.get(), kObject, 0, "BBBB").ok());
+  f.Crash(0);
+  f.SetChain({1});
+  proto::ObjectRequest again = ServerFixture::WriteRequest(0, kObject, 0, "AAAA");
+  again.set_session(5);
+  again.set_sequence(first);
+  again.set_low_water(first);
+  CallRequest call;
+  ClientMemory sent(f.transports[ChainFixture::kServers].get(), 4);
+  sent.bytes = "AAAA";
+  call.body = again.SerializeAsString();
+  call.kind = CallMemory::kGetSource;
+  call.memory = sent.Spans();
+  auto peer = *f.transports[ChainFixture::kServers]->Connect("inproc:oss1");
+  auto body = f.Run(peer->Call(std::move(call), 5s));
+  ASSERT_TRUE(body.ok()) << body.status();
+  proto::ObjectReply reply;
+  ASSERT_TRUE(reply.ParseFromString(*body));
+  EXPECT_EQ(reply.status().error(), 0u) << reply.status().message();
+  EXPECT_EQ(reply.write().blocks_delta(), 8);
+  auto reader = f.Client(1, 7);
+  EXPECT_EQ(*f.Read(reader.get(), kObject, 4), "BBBB");
+}
+
+TEST_F(ChainTest, AFencedSessionIsFencedAtTheNextHead) {
+  f.SetChain({0, 1}, {2});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 3; }));
+  auto mds = f.Client(0, 0);
+  proto::ObjectRequest fence;
+  fence.mutable_fence()->set_session(5);
+  ASSERT_TRUE(f.Change(mds.get(), fence).ok());
+  for (int i : {1, 2}) {
+    f.SetChain({i});
+    auto client = f.Client(i, 5);
+    EXPECT_EQ(ToErrno(f.Write(client.get(), kObject, 0, "late")), ESTALE) << i;
+  }
+}
+
+// --- filling ---
+
+TEST_F(ChainTest, AnEmptyMemberIsFilledWhileTheHeadGoesOn) {
+  f.SetChain({0});
+  auto client = f.Client(0, 5), mds = f.Client(0, 0);
+  for (int i = 0; i < 100; ++i) ChangeSomething(client.get(), mds.get());
+  f.SetChain({0}, {1});
+  while (f.judge->chain.members_size() == 1) ChangeSomething(client.get(), mds.get());
+  for (int i = 0; i < 20; ++i) ChangeSomething(client.get(), mds.get());
+  const auto want = f.Contents(0);
+  EXPECT_EQ(f.Contents(1), want);
+}
+
+// It had been in the chain: what it has is old, of other versions, or should not be there at all.
+TEST_F(ChainTest, AMemberThatWasAwayIsBroughtUpToDate) {
+  for (int round = 0; round < 10; ++round) {
+    f.SetChain({0, 1});
+    auto client = f.Client(0, 5), mds = f.Client(0, 0);
+    for (int i = 0; i < 30; ++i) ChangeSomething(client.get(), mds.get());
+    f.SetChain({0});
+    for (int i = 0; i < 30; ++i) ChangeSomething(client.get(), mds.get());
+    f.SetChain({0}, {1});
+    while (f.judge->chain.members_size() == 1) ChangeSomething(client.get(), mds.get());
+    const auto want = f.Contents(0);
+    ASSERT_EQ(f.Contents(1), want) << round;
+  }
+}
+
+// Neither has the whole of what the other has; the chain's truth is the head's.
+TEST_F(ChainTest, AMemberThatHasLostPowerIsBroughtUpToDate) {
+  for (int round = 0; round < 5; ++round) {
+    f.SetChain({0, 1});
+    auto client = f.Client(0, 5), mds = f.Client(0, 0);
+    for (int i = 0; i < 40; ++i) ChangeSomething(client.get(), mds.get());
+    f.LosePower(1);
+    ChangeSomething(client.get(), mds.get());
+    f.Start(1);
+    f.SetChain({0}, {1});
+    while (f.judge->chain.members_size() == 1) ChangeSomething(client.get(), mds.get());
+    const auto want = f.Contents(0);
+    ASSERT_EQ(f.Contents(1), want) << round;
+  }
+}
+
+TEST_F(ChainTest, WhatTheHeadHasSyncedLastsAtAMemberThatHasJoined) {
+  f.SetChain({0});
+  auto client = f.Client(0, 5);
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, std::string(100'000, 's')).ok());
+  proto::ObjectRequest sync;
+  sync.mutable_sync();
+  ASSERT_TRUE(f.Change(client.get(), sync).ok());
+  f.SetChain({0}, {1});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 2; }));
+  f.Crash(0);
+  f.LosePower(1);
+  f.Start(1);
+  f.SetChain({1});
+  auto reader = f.Client(1, 6);
+  EXPECT_EQ(*f.Read(reader.get(), kObject, 100'000), std::string(100'000, 's'));
+}
+
+TEST_F(ChainTest, ASyncIsOfEveryMember) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "synced").ok());
+  proto::ObjectRequest sync;
+  sync.mutable_sync();
+  ASSERT_TRUE(f.Change(client.get(), sync).ok());
+  f.Crash(0);
+  f.LosePower(1);
+  f.Start(1);
+  f.SetChain({1});
+  auto reader = f.Client(1, 6);
+  EXPECT_EQ(*f.Read(reader.get(), kObject, 6), "synced");
+}
+
+TEST_F(ChainTest, OnlyWhatDiffersIsCopied) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  for (uint64_t i = 0; i < 20; ++i)
+    ASSERT_TRUE(f.Write(client.get(), {100 + i, 0}, 0, std::string(200'000, 'x')).ok());
+  f.SetChain({0});
+  ASSERT_TRUE(f.Write(client.get(), {105, 0}, 0, "y").ok());
+  static Counter& written = GetCounter("ost.filled_objects");
+  const int64_t before = written.Get();
+  f.SetChain({0}, {1});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 2; }));
+  EXPECT_EQ(written.Get() - before, 1);
+}
+
+TEST_F(ChainTest, AStoreThatFailsGivesItsPlaceUp) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "before").ok());
+  f.kv[1].SetCommitHook([](const KvBatch&) { return ErrnoError(ENOSPC, "full"); });
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "behind").ok());
+  EXPECT_EQ(f.judge->chain.members_size(), 1);
+  EXPECT_EQ(*f.Read(client.get(), kObject, 6), "behind");
+}
+
+TEST_F(ChainTest, MalformedChangesAreRefused) {
+  f.SetChain({0, 1});
+  auto peer = *f.transports[ChainFixture::kServers]->Connect("inproc:oss1");
+  auto send = [&](auto fill) {
+    proto::ObjectRequest request;
+    request.set_chain_epoch(f.judge->chain.epoch());
+    *request.mutable_apply()->mutable_object() = ToProto(kObject);
+    fill(request.mutable_apply());
+    CallRequest call;
+    call.body = request.SerializeAsString();
+    auto body = f.Run(peer->Call(std::move(call), 5s));
+    proto::ObjectReply reply;
+    EXPECT_TRUE(body.ok() && reply.ParseFromString(*body));
+    return static_cast<int>(reply.status().error());
+  };
+  auto edit = [](proto::ApplyChange* change, uint64_t first, uint64_t count) {
+    proto::BlockEdit* added = change->add_edits();
+    added->set_first(first);
+    added->set_count(count);
+    added->set_kind(proto::BlockEdit::HOLE);
+    return added;
+  };
+  EXPECT_EQ(send([&](proto::ApplyChange* change) { edit(change, 4, 0); }), EINVAL);
+  EXPECT_EQ(send([&](proto::ApplyChange* change) { edit(change, 4, ~uint64_t{0}); }), EINVAL);
+  EXPECT_EQ(send([&](proto::ApplyChange* change) {
+              edit(change, 4, 4);
+              edit(change, 7, 1);
+            }),
+            EINVAL);
+  EXPECT_EQ(
+      send([&](proto::ApplyChange* change) { edit(change, 0, 1)->set_kind(proto::BlockEdit::WRITTEN); }),
+      EINVAL)
+      << "no checksum";
+  EXPECT_EQ(send([&](proto::ApplyChange* change) {
+              edit(change, 0, 1)->set_kind(proto::BlockEdit::WRITTEN);
+              change->add_crc(1);
+            }),
+            EINVAL)
+      << "no memory";
+  EXPECT_EQ(send([&](proto::ApplyChange* change) {
+              change->mutable_before()->set_changes(3);
+              change->mutable_after()->set_changes(4);
+            }),
+            EBADMSG);
+}
+
+}  // namespace
+}  // namespace nacre
