@@ -63,6 +63,7 @@ Status Chain::CheckHead() const {
 
 Status Chain::CheckFrom(uint32_t epoch) const {
   std::lock_guard lock(mutex_);
+  if (core_->options.plant_unfenced && epoch <= epoch_) return OkStatus();
   if (epoch < epoch_)
     return ErrnoError(ESTALE, absl::StrFormat("the chain of epoch %d is over: it is %d", epoch, epoch_));
   if (epoch == epoch_ && (role_ == Role::kMember || role_ == Role::kJoining)) return OkStatus();
@@ -220,6 +221,7 @@ Task<Status> Chain::HandOnAsHead(const OutgoingChange& change) {
         done.push_back(link);
         continue;
       }
+      if (core_->options.plant_unagreed) continue;
       co_await GiveUp(link, view.epoch, status);
       complete = false;
       break;
@@ -269,9 +271,23 @@ Task<Status> Chain::Send(const LinkPtr& link, uint32_t epoch, Outgoing outgoing)
     NoteFailure(gathered.status());
     co_return gathered.status();
   }
+  if (core_->options.plant_early_ack) {
+    Spawn(core_->environment.executor, SendUnawaited(core_->shared_from_this(), this, link, epoch,
+                                                     std::move(outgoing), *std::move(gathered)));
+    co_return OkStatus();
+  }
   auto reply =
       co_await Call(link, epoch, std::move(outgoing.request), gathered->memory, ChainLink::kChangeTimeout);
   co_return reply.status();
+}
+
+// The planted bug.
+Task<void> Chain::SendUnawaited(std::shared_ptr<ServerCore> core, Chain* chain, LinkPtr link, uint32_t epoch,
+                                Outgoing outgoing, ObjectStore::Gathered gathered) {
+  ServerCore::Running running(core);
+  auto reply = co_await chain->Call(link, epoch, std::move(outgoing.request), gathered.memory,
+                                    ChainLink::kChangeTimeout);
+  (void)reply;
 }
 
 Task<StatusOr<proto::ObjectReply>> Chain::Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,

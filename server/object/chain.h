@@ -92,6 +92,8 @@ class Chain : public Replicator {
   void BecomeWaiting(uint32_t epoch);
   std::optional<Outgoing> MessageFor(const OutgoingChange& change, Filling* filling) const;
   Task<Status> Send(const LinkPtr& link, uint32_t epoch, Outgoing outgoing);
+  static Task<void> SendUnawaited(std::shared_ptr<ServerCore> core, Chain* chain, LinkPtr link,
+                                  uint32_t epoch, Outgoing outgoing, ObjectStore::Gathered gathered);
   Task<Status> HandOnAsHead(const OutgoingChange& change);
   Task<Status> HandOnAsMember(const OutgoingChange& change);
   Task<StatusOr<proto::ObjectReply>> Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,

@@ -184,8 +184,9 @@ Task<Status> Filling::Visit(ObjectId id, std::optional<ObjectVersion> there) {
       if (finished) co_return OkStatus();
       continue;
     }
-    const uint64_t from = at, to = std::max(at, *chunk * kChunkBlocks) + kCopyBlocks;
-    CO_RETURN_IF_ERROR(co_await CopyBlocks(object.get(), from, to));
+    const uint64_t first = std::max(at, *chunk * kChunkBlocks);
+    const uint64_t to = std::min(first + kCopyBlocks, kMaxObjectBlocks);
+    CO_RETURN_IF_ERROR(co_await CopyBlocks(object.get(), at, first, to));
     at = to;
   }
 }
@@ -195,6 +196,7 @@ Task<StatusOr<std::shared_ptr<ObjectState>>> Filling::BeginCopy(ObjectId id,
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, store_->Acquire(id));
   AsyncMutex::Guard held = co_await store_->journal().HoldChanges(id);
   const std::optional<ObjectRecord> record = object->Record();
+  if (record && there && core_->options.plant_epochless) there->epoch = record->group_generation;
   const bool done = Ahead(id) || (record && there && record->full_version() == *there);
   if (!done && !record && there) CO_RETURN_IF_ERROR(co_await Remove(id));
   if (done || !record) {
@@ -207,19 +209,19 @@ Task<StatusOr<std::shared_ptr<ObjectState>>> Filling::BeginCopy(ObjectId id,
   co_return object;
 }
 
-// Nobody changes these blocks meanwhile; who wants to waits for the member.
-Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t to) {
+// Copies the blocks [first, to) and the hole [from, first) before them. Nobody changes them meanwhile; who
+// wants to waits for the member.
+Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t first, uint64_t to) {
   RangeLock::Guard locked = co_await object->locks.Lock(from, to, /*exclusive=*/false);
   if (Ahead(object->id)) co_return OkStatus();  // it has been destroyed, and made anew
-  // What lies before the first chunk is a hole; only the rest is worth a look.
-  const uint64_t look = to - kCopyBlocks;
-  CO_ASSIGN_OR_RETURN(ObjectStore::Mapping map, store_->MapOf(object->id, look, kCopyBlocks));
+  CO_ASSIGN_OR_RETURN(ObjectStore::Mapping map, store_->MapOf(object->id, first, to - first));
   const std::optional<ObjectRecord> record = object->Record();
   proto::ObjectRequest request;
   proto::ApplyChange* apply = request.mutable_apply();
   *apply->mutable_object() = ToProto(object->id);
   if (record) *apply->mutable_parent() = ToProto(record->parent);
-  if (look > from) AddEdit(from, look - from, proto::BlockEdit::HOLE, apply);
+  if (record) apply->set_size(record->size);
+  if (first > from) AddEdit(from, first - from, proto::BlockEdit::HOLE, apply);
   for (const ExtentEdit& edit : map.edits) {
     AddEdit(edit.first, edit.count,
             edit.physical == nullptr ? proto::BlockEdit::HOLE

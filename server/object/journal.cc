@@ -132,7 +132,7 @@ StatusOr<Journal::Prepared> Journal::Prepare(ObjectState* object, const ObjectCh
     RETURN_IF_ERROR(CheckVersion(object->id, undo.before, *change.applied));
     record.group_generation = change.applied->after.epoch;
     record.version = change.applied->after.changes;
-    record.size = change.applied->size;
+    record.size = change.applied->size.value_or(record.size);
   } else {
     ++record.version;
     if (replicator_ != nullptr) record.group_generation = replicator_->epoch();

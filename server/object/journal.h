@@ -69,7 +69,7 @@ class Originator {
 struct Applied {
   std::optional<ObjectVersion> before;  // EBADMSG if the object has another one; none: it is not looked at
   ObjectVersion after;
-  uint64_t size = 0;
+  std::optional<uint64_t> size;  // none: as it was
 };
 // The object is not all there yet; what completes it says its version.
 inline constexpr Applied kIncomplete{};

@@ -70,7 +70,7 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
     target.store = *std::move(store);
     target.sessions = std::make_unique<ost::Sessions>(
         devices.store, &target.store->journal(), &target.store->space(), &core->environment.clock,
-        core->environment.cluster != nullptr ? &core->lease : nullptr);
+        core->environment.cluster != nullptr && !core->options.plant_unfenced ? &core->lease : nullptr);
     CO_RETURN_IF_ERROR(target.sessions->Load());
     target.copies = devices.copies;
     if (devices.copies > 1) {

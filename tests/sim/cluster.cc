@@ -13,25 +13,48 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
       options_(std::move(options)),
       disk_random_(world.random().Next()),
       nodes_(static_cast<size_t>(nodes()) + 1) {
+  nodes_[0].name = "mds";
+  AddDisk(nodes_[0], 0, 0);
+  for (int i = 0; i < options_.osses; ++i) nodes_[oss(i)].name = absl::StrFormat("oss%d", i);
+  for (int index = 0; index < osts(); ++index) {
+    for (int i : MembersOf(index)) AddDisk(nodes_[oss(i)], static_cast<OstIndex>(index), options_.ost_blocks);
+  }
+  for (int i = 0; i < options_.clients; ++i) nodes_[client(i)].name = absl::StrFormat("client%d", i);
+  nodes_[visitor()].name = "visitor";
+}
+
+void Cluster::AddDisk(Node& node, OstIndex index, uint64_t block_count) {
   MemBlockStoreOptions blocks;
   blocks.clock = &world_.clock();
   blocks.random = &disk_random_;
   blocks.slow_one_in = options_.slow_blocks_one_in;
-  auto add_disk = [this, blocks](Node& node, uint64_t block_count) {
-    auto disk = std::make_unique<Disk>();
-    disk->kv.SetSyncHook([this, &node] { return SlowSync(this, &node); });
-    disk->kv.SetCommitPause([this, &node] { return SlowCommit(this, &node); });
-    if (block_count > 0) disk->blocks = std::make_unique<MemBlockStore>(block_count, blocks);
-    node.stores.push_back(std::move(disk));
-  };
-  nodes_[0].name = "mds";
-  add_disk(nodes_[0], 0);
-  for (int i = 0; i < options_.osses; ++i) {
-    nodes_[oss(i)].name = absl::StrFormat("oss%d", i);
-    for (int k = 0; k < options_.osts_per_oss; ++k) add_disk(nodes_[oss(i)], options_.ost_blocks);
+  auto disk = std::make_unique<Disk>();
+  disk->index = index;
+  disk->kv.SetSyncHook([this, &node] { return SlowSync(this, &node); });
+  disk->kv.SetCommitPause([this, &node] { return SlowCommit(this, &node); });
+  if (block_count > 0) disk->blocks = std::make_unique<MemBlockStore>(block_count, blocks);
+  node.stores.push_back(std::move(disk));
+}
+
+std::vector<int> Cluster::MembersOf(int index) const {
+  std::vector<int> members;
+  for (int i = 0; i < options_.copies; ++i)
+    members.push_back((index / options_.osts_per_oss + i) % options_.osses);
+  return members;
+}
+
+Cluster::Disk* Cluster::member(int index, int oss_number) {
+  for (const auto& disk : nodes_[oss(oss_number)].stores) {
+    if (disk->index == static_cast<OstIndex>(index)) return disk.get();
   }
-  for (int i = 0; i < options_.clients; ++i) nodes_[client(i)].name = absl::StrFormat("client%d", i);
-  nodes_[visitor()].name = "visitor";
+  return nullptr;
+}
+
+void Cluster::Wipe(int oss_number) {
+  Node& node = nodes_[oss(oss_number)];
+  world_.Trace("the disks of %s are replaced by empty ones", node.name);
+  const auto old = std::exchange(node.stores, {});
+  for (const auto& disk : old) AddDisk(node, disk->index, options_.ost_blocks);
 }
 
 Cluster::~Cluster() { world_.KillAll(); }
@@ -129,7 +152,8 @@ Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
   std::vector<OstDevices> devices;
   for (size_t k = 0; k < node.stores.size(); ++k) {
     OstDevices device;
-    device.index = static_cast<OstIndex>(i * cluster->options_.osts_per_oss + static_cast<int>(k));
+    device.index = node.stores[k]->index;
+    device.copies = static_cast<uint32_t>(cluster->options_.copies);
     device.store = &node.stores[k]->kv;
     device.blocks = node.stores[k]->blocks.get();
     device.directory = absl::StrFormat("(simulated OST %d)", device.index);

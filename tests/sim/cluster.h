@@ -23,6 +23,7 @@ namespace nacre::sim {
 struct ClusterOptions {
   int osses = 2;
   int osts_per_oss = 1;
+  int copies = 1;  // members of each OST, on servers that follow each other; no more than OSSes
   int clients = 2;
   bool clocks_step = false;  // each start of a node finds its wall clock up to an hour off
   uint64_t ost_blocks = 16 << 10;
@@ -64,13 +65,19 @@ class Cluster {
 
   KvStore& mdt() { return mdt_disk(); }
   MemKv& mdt_disk() { return nodes_[0].stores[0]->kv; }
-  struct Disk {  // of an MDT (without blocks) or an OST
+  struct Disk {  // of an MDT (without blocks) or a member of an OST
+    OstIndex index = 0;
     MemKv kv;
     std::unique_ptr<MemBlockStore> blocks;
   };
-  Disk& ost(int index) {
-    return *nodes_[oss(index / options_.osts_per_oss)].stores[index % options_.osts_per_oss];
-  }
+  // The member of an OST that is on this OSS; null: none is.
+  Disk* member(int index, int oss_number);
+  // The OSSes of an OST's members, as they were configured.
+  std::vector<int> MembersOf(int index) const;
+  // That of the first member.
+  Disk& ost(int index) { return *member(index, index / options_.osts_per_oss); }
+  // The disks of an OSS that is down are replaced by empty ones.
+  void Wipe(int oss_number);
   int osts() const { return options_.osses * options_.osts_per_oss; }
   // How many steps the logs on this server's disks have taken: a commit has two, before and after it takes
   // effect, and so has a sync.
@@ -95,6 +102,7 @@ class Cluster {
     ObjectServer* object = nullptr;
   };
 
+  void AddDisk(Node& node, OstIndex index, uint64_t block_count);
   static Task<void> BootMds(Cluster* cluster, Process* process);
   static Task<void> BootOss(Cluster* cluster, Process* process, int i);
   static Task<void> BootClient(Cluster* cluster, Process* process, int i);

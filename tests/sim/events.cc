@@ -9,9 +9,10 @@
 namespace nacre::sim {
 namespace {
 
-constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, and what was under way
-constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
-constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
+constexpr Duration kServerLoss = 1500ms;      // a loss of power takes one second, and what was under way
+constexpr Duration kEarlyLag = 6s;            // how far the MDS may be behind what a client answers early
+constexpr Duration kBesideADeadServer = 10s;  // a client's pauses, and what one operation needs
+constexpr Duration kClientLoss = 6500ms;      // write-behind holds five seconds, and what was under way
 
 // Whether a loss of power of a server, at `lost`, may take this change.
 bool MayGoWithPower(const FileChange& change, Duration lost) {
@@ -23,20 +24,22 @@ bool MayGoWithPower(const FileChange& change, Duration lost) {
 
 const std::vector<EventKind>& EventKinds() {
   static const std::vector<EventKind> kinds = {
-      {"crash_server", 6, true, true, &Scenario::CrashServer},
-      {"crash_client", 2, true, true, &Scenario::CrashClient},
-      {"evict_client", 2, true, false, &Scenario::EvictClient},
-      {"power_loss", 2, true, true, &Scenario::PowerLoss},
-      {"oss_power_loss", 2, true, true, &Scenario::OssLosesPower},
-      {"partition", 2, true, false, &Scenario::Partition},
-      {"full_mdt", 1, true, false, &Scenario::FullMdt},
-      {"break", 4, true, false, &Scenario::BreakSome},
-      {"freeze_client", 2, true, false, &Scenario::FreezeClient},
-      {"mds_power_loss", 1, true, true, &Scenario::MdsLosesPower},
-      {"long_partition", 1, true, false, &Scenario::LongPartition},
-      {"dead_oss", 1, false, false, &Scenario::DeadOss},
-      {"failed_flush", 1, true, false, &Scenario::FailedFlush},
-      {"evict_without_oss", 1, true, false, &Scenario::EvictWithoutOss},
+      {"crash_server", 6, true, true, false, &Scenario::CrashServer},
+      {"crash_client", 2, true, true, false, &Scenario::CrashClient},
+      {"evict_client", 2, true, false, false, &Scenario::EvictClient},
+      {"power_loss", 2, true, true, false, &Scenario::PowerLoss},
+      {"oss_power_loss", 2, true, true, false, &Scenario::OssLosesPower},
+      {"partition", 2, true, false, false, &Scenario::Partition},
+      {"full_mdt", 1, true, false, false, &Scenario::FullMdt},
+      {"break", 4, true, false, false, &Scenario::BreakSome},
+      {"freeze_client", 2, true, false, false, &Scenario::FreezeClient},
+      {"mds_power_loss", 1, true, true, false, &Scenario::MdsLosesPower},
+      {"long_partition", 1, true, false, false, &Scenario::LongPartition},
+      {"dead_oss", 1, false, false, false, &Scenario::DeadOss},
+      {"failed_flush", 1, true, false, false, &Scenario::FailedFlush},
+      {"evict_without_oss", 1, true, false, false, &Scenario::EvictWithoutOss},
+      {"dead_member", 4, true, true, true, &Scenario::DeadMember},
+      {"wiped_member", 2, true, true, true, &Scenario::WipedMember},
   };
   return kinds;
 }
@@ -69,6 +72,7 @@ const EventKind& Scenario::PickEnd() {
 }
 
 bool Scenario::Chosen(const EventKind& kind) const {
+  if (kind.of_chains && copies_ == 1) return false;
   return only_.empty() ? kind.holds || ahead_ : only_ == kind.name;
 }
 
@@ -431,11 +435,36 @@ void Scenario::FailedFlush() {
   if (!failed()) ResumeClients();
 }
 
+// A server dies, or its machine, and everything goes on without it. When it comes back it catches up.
+void Scenario::DeadMember() {
+  if (!WaitInSync("before a server dies")) return;
+  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
+  cluster_.Crash(cluster_.oss(oss), world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
+  Work(10s);  // until the MGS knows, and clients have found the other members
+  WaitProgress("beside a dead server", kBesideADeadServer);
+  Work(UpTo(20s));
+  if (failed()) return;
+  cluster_.Boot(cluster_.oss(oss));
+  if (WaitReady("after a server was dead")) (void)WaitInSync("after a server was dead");
+}
+
+// Its disks are gone: it comes back with empty ones, which are filled.
+void Scenario::WipedMember() {
+  if (!WaitInSync("before a server loses its disks")) return;
+  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
+  cluster_.Crash(cluster_.oss(oss), Loss::kProcess);
+  cluster_.Wipe(oss);
+  Work(UpTo(15s));
+  if (failed()) return;
+  cluster_.Boot(cluster_.oss(oss));
+  if (WaitReady("after a server has lost its disks")) (void)WaitInSync("after a server has lost its disks");
+}
+
 // Operations end again, or nothing was under way.
-void Scenario::WaitProgress(const char* why) {
+void Scenario::WaitProgress(const char* why, Duration limit) {
   if (failed()) return;
   const uint64_t done = workload_.done();
-  if (!world_.RunUntil([&] { return workload_.done() > done || failed(); }, kPatience) && !failed())
+  if (!world_.RunUntil([&] { return workload_.done() > done || failed(); }, limit) && !failed())
     world_.Fail(absl::StrFormat("hang: nothing goes on %s", why));
 }
 

@@ -4,6 +4,8 @@
 
 #include "client/layout_text.h"
 #include "rpc/convert.h"
+#include "server/cluster/ost_record.h"
+#include "server/kv/kv_pages.h"
 #include "server/metadata/check.h"
 #include "server/object/check.h"
 #include "server/object/format.h"
@@ -11,12 +13,37 @@
 namespace nacre::sim {
 namespace {
 
-// Every block of one OST, and its objects for the comparison with the MDT.
+// What a member of an OST has of each object: its version, its size and the checksums of its blocks.
+std::map<ObjectId, std::string> ContentsOf(KvStore& store) {
+  std::map<ObjectId, std::string> contents;
+  (void)ForEachEntry(store, "O", [&](const KvEntry& entry) -> Status {
+    ASSIGN_OR_RETURN(const ObjectId id, ost::ParseObjectKey(entry.key));
+    ASSIGN_OR_RETURN(const ost::ObjectRecord record, ost::ParseObjectRecord(entry.value));
+    contents[id] =
+        absl::StrFormat("version %d.%d of %d bytes:", record.group_generation, record.version, record.size);
+    return OkStatus();
+  });
+  (void)ForEachEntry(store, "E", [&](const KvEntry& entry) -> Status {
+    ASSIGN_OR_RETURN(const ost::ExtentPlace place, ost::ParseExtentKey(entry.key));
+    ost::Chunk chunk;
+    RETURN_IF_ERROR(ost::ParseChunk(entry.value, &chunk));
+    for (uint32_t i = 0; i < ost::kChunkBlocks; ++i) {
+      if (!chunk.is_mapped(i)) continue;
+      const std::string block = chunk.is_written(i) ? absl::StrFormat("%08x", chunk.crc[i]) : "unwritten";
+      absl::StrAppend(&contents[place.object], " ", place.chunk * ost::kChunkBlocks + i, "=", block);
+    }
+    return OkStatus();
+  });
+  return contents;
+}
+
+// Every block of one OST, and its objects for the comparison with the MDT (null: without it).
 Task<Status> CheckOst(OstDevices devices, mds::ObjectCheck* objects) {
   Status listed;
   ost::CheckOptions options;
   options.verify_data = true;
   options.on_object = [&listed, objects, index = devices.index](const ost::CheckedObject& object) {
+    if (objects == nullptr) return;
     proto::ListedObject found;
     *found.mutable_object() = ToProto(object.id);
     *found.mutable_parent() = ToProto(object.parent);
@@ -50,6 +77,10 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   object.plant_early_sync = plant == Plant::kEarlySync;
   object.plant_forget_losses = plant == Plant::kForgetLosses;
   object.plant_leak_page = plant == Plant::kLeakPage;
+  object.plant_early_ack = plant == Plant::kEarlyAck;
+  object.plant_unagreed = plant == Plant::kUnagreed;
+  object.plant_unfenced = plant == Plant::kUnfenced;
+  object.plant_epochless = plant == Plant::kEpochless;
   metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
@@ -86,6 +117,10 @@ const std::map<std::string, Plant>& Plants() {
       {"early_release", Plant::kEarlyRelease},
       {"kept_data", Plant::kKeptData},
       {"overlooked", Plant::kOverlooked},
+      {"early_ack", Plant::kEarlyAck},
+      {"unagreed", Plant::kUnagreed},
+      {"unfenced", Plant::kUnfenced},
+      {"epochless", Plant::kEpochless},
   };
   return plants;
 }
@@ -125,6 +160,10 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   if (!options.plain && random.OneIn(2)) shape.workload.homes = cluster.clients;
   shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
+  if (options.copies > 1) {
+    cluster.copies = options.copies;
+    cluster.osses += options.copies - 1;
+  }
   return shape;
 }
 
@@ -133,6 +172,7 @@ Scenario::Scenario(World& world, const RunOptions& options)
       only_(options.event),
       ahead_(options.ahead),
       plain_(options.plain),
+      copies_(options.copies),
       moments_(~options.seed),
       shape_(ChooseShape(world.random(), options)),
       network_(world),
@@ -235,8 +275,10 @@ std::set<SessionId> Scenario::WaitEvicted(int clients) {
 void Scenario::WaitSizes(const std::set<SessionId>& living) {
   auto unsettled = [&] {
     for (int ost = 0; ost < cluster_.osts(); ++ost) {
+      const std::vector<int> in_sync = InSync(ost);
+      if (in_sync.empty()) return true;
       const std::string prefix = ost::GrowthPrefix(0);
-      auto notes = cluster_.ost(ost).kv.Scan(prefix, PrefixEnd(prefix), SIZE_MAX);
+      auto notes = cluster_.member(ost, in_sync.front())->kv.Scan(prefix, PrefixEnd(prefix), SIZE_MAX);
       if (!notes.ok()) return true;
       for (const KvEntry& note : *notes) {
         auto growth = ost::ParseGrowthKey(note.key);
@@ -295,14 +337,7 @@ void Scenario::Finish() {
 void Scenario::CheckStores() {
   mds::ObjectCheck objects(cluster_.mdt());
   Process* checker = world_.Start(cluster_.nodes(), "checker");
-  for (int i = 0; i < cluster_.osts() && !failed(); ++i) {
-    OstDevices devices;
-    devices.index = static_cast<OstIndex>(i);
-    devices.store = &cluster_.ost(i).kv;
-    devices.blocks = cluster_.ost(i).blocks.get();
-    devices.directory = absl::StrFormat("(simulated OST %d)", i);
-    (void)Await(checker, CheckOst(devices, &objects), "the checker of an OST");
-  }
+  for (int i = 0; i < cluster_.osts() && !failed(); ++i) CheckMembers(checker, i, &objects);
   if (!failed()) {
     Task<Status> check = FirstProblem(mds::CheckMdt(cluster_.mdt(), false));
     (void)Await(checker, std::move(check), "the checker of the MDT");
@@ -312,6 +347,63 @@ void Scenario::CheckStores() {
     (void)Await(checker, std::move(check), "the MDT against its OSTs");
   }
   world_.Kill(checker);
+}
+
+// The OSSes of the members that are in sync, the head first, as the MDT has it.
+std::vector<int> Scenario::InSync(int ost) {
+  auto value = cluster_.mdt().Get(cluster::OstKey(static_cast<OstIndex>(ost)));
+  if (!value.ok()) return {};
+  auto record = cluster::ParseOst(*value);
+  if (!record.ok()) return {};
+  std::vector<int> in_sync;
+  for (const cluster::OstMember& member : record->members) {
+    for (int i = 0; i < shape_.cluster.osses; ++i) {
+      if (member.in_sync() && member.address == absl::StrFormat("sim:oss%d", i)) in_sync.push_back(i);
+    }
+  }
+  return in_sync;
+}
+
+// All members of every OST.
+bool Scenario::WaitInSync(const char* why) {
+  auto in_sync = [this] {
+    for (int ost = 0; ost < cluster_.osts(); ++ost)
+      if (InSync(ost).size() < static_cast<size_t>(copies_)) return false;
+    return true;
+  };
+  for (Duration waited{0}; !in_sync() && waited < kPatience && !failed(); waited += 500ms) Work(500ms);
+  if (!failed() && !in_sync())
+    world_.Fail(absl::StrFormat("hang: not all members of the OSTs are in sync %s", why));
+  return !failed();
+}
+
+// Each member on its own; those in sync have the same, and the MDT knows the head's.
+void Scenario::CheckMembers(Process* checker, int ost, mds::ObjectCheck* objects) {
+  const std::vector<int> in_sync = InSync(ost);
+  if (in_sync.empty()) return world_.Fail(absl::StrFormat("OST %d has no member in sync", ost));
+  std::map<ObjectId, std::string> of_head;
+  for (int i : cluster_.MembersOf(ost)) {
+    const bool head = i == in_sync.front();
+    OstDevices devices;
+    devices.index = static_cast<OstIndex>(ost);
+    devices.store = &cluster_.member(ost, i)->kv;
+    devices.blocks = cluster_.member(ost, i)->blocks.get();
+    devices.directory = absl::StrFormat("(simulated OST %d at oss%d)", ost, i);
+    (void)Await(checker, CheckOst(devices, head ? objects : nullptr), "the checker of an OST");
+    if (failed()) return;
+  }
+  for (int i : in_sync) {
+    std::map<ObjectId, std::string> has = ContentsOf(cluster_.member(ost, i)->kv);
+    if (i == in_sync.front()) of_head = std::move(has);
+    if (i == in_sync.front() || has == of_head) continue;
+    for (const auto& [id, content] : of_head) {
+      if (has[id] == content) continue;
+      return world_.Fail(absl::StrFormat("OST %d: object %s is %s at oss%d, %s at oss%d", ost, id.ToString(),
+                                         content, in_sync.front(), has[id], i));
+    }
+    return world_.Fail(absl::StrFormat("OST %d: oss%d has %d objects, oss%d has %d", ost, i, has.size(),
+                                       in_sync.front(), of_head.size()));
+  }
 }
 
 RunResult RunSeed(const RunOptions& options) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "server/metadata/check.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/model.h"
 #include "tests/sim/workload.h"
@@ -35,6 +36,10 @@ enum class Plant {
   kEarlyRelease,
   kKeptData,
   kOverlooked,
+  kEarlyAck,
+  kUnagreed,
+  kUnfenced,
+  kEpochless,
 };
 const std::map<std::string, Plant>& Plants();
 
@@ -47,6 +52,7 @@ struct RunOptions {
   // Without slow disks, moments that faults wait for (moment.cc), added faults and files saved by rename:
   // what earlier versions did, whose seeds run as they did then.
   bool plain = false;
+  int copies = 1;  // of each OST; faults that are about these happen if there are several
 };
 
 struct RunResult {
@@ -77,8 +83,9 @@ class Scenario;
 struct EventKind {
   const char* name;
   uint64_t weight;
-  bool holds;  // false: not every seed holds yet; it happens only by its name or with RunOptions::ahead
-  bool ends;   // it begins with the end of a process or a machine: what was under way shows
+  bool holds;      // false: not every seed holds yet; it happens only by its name or with RunOptions::ahead
+  bool ends;       // it begins with the end of a process or a machine: what was under way shows
+  bool of_chains;  // only where OSTs have several members
   void (Scenario::*happen)();
 };
 const std::vector<EventKind>& EventKinds();
@@ -116,6 +123,10 @@ class Scenario {
   void DeadOss();
   void FullMdt();
   void FailedFlush();
+  void DeadMember();
+  void WipedMember();
+  bool WaitInSync(const char* why);
+  std::vector<int> InSync(int ost);
   void BreakSome();
   // One client after the other.
   void OnEachClient(Task<Status> (*todo)(Workload*, ClientState*), const char* what);
@@ -124,7 +135,7 @@ class Scenario {
   int PickClient();
   void EndClient(int index, Duration since);
   static Task<Status> Visit(client::FileSystem* filesystem);
-  void WaitProgress(const char* why);
+  void WaitProgress(const char* why, Duration limit = kPatience);
   void Work(Duration time);
 
   bool Quiesce();
@@ -137,6 +148,7 @@ class Scenario {
   void Settle(const Model::Losses& losses);
   void Finish();
   void CheckStores();
+  void CheckMembers(Process* checker, int ost, mds::ObjectCheck* objects);
   bool failed() const { return !world_.failure().empty(); }
   Duration UpTo(Duration limit);
 
@@ -144,6 +156,7 @@ class Scenario {
   const std::string only_;  // the one event that happens; empty: all
   const bool ahead_;
   const bool plain_;
+  const int copies_;
   SeededRandom moments_;  // of its own: a plain seed draws nothing for moments
   Shape shape_;
   Network network_;

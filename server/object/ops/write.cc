@@ -7,7 +7,10 @@
 namespace nacre::ost {
 namespace {
 
-constexpr uint64_t kMostTogether = 4 << 20;  // bytes of one commit, unless a single range is longer
+// Bytes of one commit, unless a single range is longer. With several members a commit is one message.
+constexpr uint64_t kMostTogether = 4 << 20;
+constexpr uint64_t kMostTogetherInChains = 512 << 10;
+constexpr uint64_t kLongestInChains = (ChainBuffers::kMostBlocks - 1) * kBlockSize;
 
 class CallSource : public DataSource {
  public:
@@ -35,7 +38,7 @@ bool Joins(const proto::WriteRange& range, const proto::WriteRange& next) {
 
 // The write that begins with ranges[begin], and where the next one begins.
 WriteArgs MakeWrite(const google::protobuf::RepeatedPtrField<proto::WriteRange>& ranges, int begin,
-                    int* end) {
+                    uint64_t most_together, int* end) {
   WriteArgs args;
   args.object = FromProto(ranges[begin].range().object());
   args.parent = FromProto(ranges[begin].parent());
@@ -46,7 +49,7 @@ WriteArgs MakeWrite(const google::protobuf::RepeatedPtrField<proto::WriteRange>&
     args.ranges.push_back({range.range().offset(), range.range().length()});
     args.crc.insert(args.crc.end(), range.crc().begin(), range.crc().end());
     bytes += range.range().length();
-  } while (*end < ranges.size() && bytes < kMostTogether && Joins(ranges[*end - 1], ranges[*end]));
+  } while (*end < ranges.size() && bytes < most_together && Joins(ranges[*end - 1], ranges[*end]));
   return args;
 }
 
@@ -59,9 +62,15 @@ Task<Status> WriteOp(OpContext context) {
     co_return ErrnoError(
         EINVAL, absl::StrCat(request.ranges_size(), " ranges: at most ", kMaxRanges, " in one request"));
   }
+  const bool chained = context.target->chain != nullptr;
   uint64_t blocks = 0;
   for (const proto::WriteRange& range : request.ranges()) {
     CO_RETURN_IF_ERROR(CheckMemory(context, CallMemory::kGetSource, range.range()));
+    if (chained && range.range().length() > kLongestInChains) {
+      co_return ErrnoError(EMSGSIZE,
+                           absl::StrCat("a range of ", range.range().length(), " bytes: of an OST with ",
+                                        "several members at most ", kLongestInChains, " at once"));
+    }
     blocks += ObjectStore::CountBlocks(range.range().offset(), range.range().length());
   }
   ObjectStore& store = *context.target->store;
@@ -71,7 +80,8 @@ Task<Status> WriteOp(OpContext context) {
   int64_t delta = 0;
   for (int at = 0, next = 0; at < request.ranges_size(); at = next) {
     CallSource source(context.call, request.ranges(at).range().memory_offset());
-    WriteArgs args = MakeWrite(request.ranges(), at, &next);
+    const uint64_t most_together = chained ? kMostTogetherInChains : kMostTogether;
+    WriteArgs args = MakeWrite(request.ranges(), at, most_together, &next);
     args.grant = &grant;
     args.by = context.by;
     args.ends_request = next == request.ranges_size();
