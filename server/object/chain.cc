@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -320,6 +321,30 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
     if (status.ok() && Current(view.epoch)) co_return OkStatus();
     if (core_->stopping()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
   }
+}
+
+Task<Status> Chain::FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) {
+  View view = Look();
+  if (view.role != Role::kHead || view.next == nullptr)
+    co_return ErrnoError(ENODEV, "there is no other member to ask");
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<BufferPool> buffers,
+                      core_->chain_buffers.At(ChainStep::kOutOfHead, &core_->environment.transport));
+  Allotment memory = co_await buffers->admission().Admit(0, 0, 1);
+  Allotment::Share share = co_await memory.Take(1);
+  BufferPool::Pages pages = buffers->Take(std::move(share), 1);
+  std::memset(pages.data(0), 0, kBlockSize);  // what lies behind the object's end, and holes
+  proto::ObjectRequest request;
+  proto::ObjectRange* range = request.mutable_read()->add_ranges();
+  *range->mutable_object() = nacre::ToProto(object);
+  range->set_offset(block * kBlockSize);
+  range->set_length(kBlockSize);
+  std::vector<MemorySpan> spans(1, buffers->SpanOf(pages.index(0)));
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(view.next, view.epoch, std::move(request),
+                                                              std::move(spans), ChainLink::kChangeTimeout));
+  if (reply.read().ranges_size() != 1) co_return ErrnoError(EPROTO, "an answer without the range");
+  CO_RETURN_IF_ERROR(FromProto(reply.read().ranges(0).status()));
+  std::memcpy(page.data(), pages.data(0), kBlockSize);
+  co_return OkStatus();
 }
 
 // --- asking the MGS ---

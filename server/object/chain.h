@@ -56,6 +56,7 @@ class Chain : public Replicator {
 
   Task<Status> HandOn(const OutgoingChange& change) override;
   void NoteFailure(const Status& why) override;
+  Task<Status> FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) override;
   // Has the members behind carry out a request that changes no object (sync, fence, …) as well.
   Task<Status> HandOnRequest(proto::ObjectRequest request);
 

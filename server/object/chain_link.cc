@@ -35,7 +35,9 @@ Task<StatusOr<proto::ObjectReply>> ChainLink::Call(proto::ObjectRequest request,
 Task<StatusOr<proto::ObjectReply>> ChainLink::Attempt(const proto::ObjectRequest& request,
                                                       std::vector<MemorySpan> memory, Duration timeout) {
   CallRequest call;
-  call.kind = memory.empty() ? CallMemory::kNone : CallMemory::kGetSource;
+  call.kind = memory.empty()       ? CallMemory::kNone
+              : request.has_read() ? CallMemory::kPutTarget
+                                   : CallMemory::kGetSource;
   call.memory = std::move(memory);
   if (!request.SerializeToString(&call.body) || call.body.size() > kMaxBodySize) {
     co_return ErrnoError(

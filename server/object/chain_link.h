@@ -28,11 +28,11 @@ class ChainLink {
            member.instance() == member_.instance();
   }
 
-  // Sends the request (op and header but for ost and instance filled in) with what the member may get from,
-  // and again as long as it cannot be reached or does not know the chain yet: for kPatience at most, or until
-  // `goes_on` says no. An attempt lasts for `timeout` at most. Not OK: the member's own refusal; or
-  // ETIMEDOUT, it has not answered; EHOSTUNREACH, one behind it has not, and the message begins with its uuid
-  // and a space.
+  // Sends the request (op and header but for ost and instance filled in) with what the member may get from
+  // (for a read: put into), and again as long as it cannot be reached or does not know the chain yet: for
+  // kPatience at most, or until `goes_on` says no. An attempt lasts for `timeout` at most. Not OK: the
+  // member's own refusal; or ETIMEDOUT, it has not answered; EHOSTUNREACH, one behind it has not, and the
+  // message begins with its uuid and a space.
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, std::vector<MemorySpan> memory,
                                           Duration timeout, std::function<bool()> goes_on);
 

@@ -27,6 +27,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "common/task.h"
@@ -105,6 +106,8 @@ class Replicator {
   // Returns when all members behind have committed the change; not OK: it must not be committed here. The
   // caller holds what keeps other changes of the object out.
   virtual Task<Status> HandOn(const OutgoingChange& change) = 0;
+  // The whole block of an object as another member in sync has it, unverified.
+  virtual Task<Status> FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) = 0;
   // A change that was handed on could not be committed here: this member is behind the others now.
   virtual void NoteFailure(const Status& why) = 0;
 };
@@ -115,6 +118,7 @@ class Journal {
 
   // Before the first commit; it outlives them. None: the OST has one member.
   void SetReplicator(Replicator* replicator) { replicator_ = replicator; }
+  Replicator* replicator() const { return replicator_; }
 
   // Verifies and empties the undo records. Before anything else; the allocator is filled afterwards.
   struct Recovered {

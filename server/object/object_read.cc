@@ -4,6 +4,8 @@
 #include <cerrno>
 
 #include "common/crc32c.h"
+#include "common/log.h"
+#include "common/metrics.h"
 #include "server/object/object_store.h"
 
 namespace nacre::ost {
@@ -98,11 +100,7 @@ class RangeReader {
   Task<Status> ReadRun(size_t begin, size_t count, std::vector<std::span<std::byte>> buffers) {
     uint64_t physical = blocks_[begin].physical;
     Status read = co_await store_->devices_.blocks->Read(physical, buffers);
-    if (!read.ok()) {
-      if (ToErrno(read) == ESHUTDOWN) co_return read;
-      co_return store_->BadBlock(object_, blocks_[begin].block, physical,
-                                 absl::StrCat("reading ", count, " blocks: ", read.message()));
-    }
+    if (ToErrno(read) == ESHUTDOWN) co_return read;
     std::array<uint32_t, kPieceBlocks + 1> crc;
     size_t at = 0;
     for (std::span<std::byte> buffer : buffers) {
@@ -112,9 +110,11 @@ class RangeReader {
     Status status = OkStatus();
     for (size_t i = 0; i < count; ++i) {
       const Mapped& mapped = blocks_[begin + i];
-      if (crc[i] == mapped.crc) continue;
-      std::string why = absl::StrFormat("checksum is %08x, should be %08x", crc[i], mapped.crc);
-      status.Update(store_->BadBlock(object_, mapped.block, mapped.physical, why));
+      if (read.ok() && crc[i] == mapped.crc) continue;
+      std::string why(read.message());
+      if (read.ok()) why = absl::StrFormat("checksum is %08x, should be %08x", crc[i], mapped.crc);
+      ObjectStore::Suspect suspect{mapped.block, mapped.physical, mapped.crc, pages_.data(begin + i)};
+      status.Update(co_await store_->Repair(object_, suspect, std::move(why)));
     }
     co_return status;
   }
@@ -218,11 +218,31 @@ Task<Status> ObjectStore::ReadBlock(ObjectState* object, uint64_t block, const C
   if (pool_->Copy(BufferPool::CacheKey(slot_, physical), page)) co_return OkStatus();
   std::vector<std::span<std::byte>> buffers(1, std::span<std::byte>(page, kBlockSize));
   Status read = co_await devices_.blocks->Read(physical, buffers);
-  if (!read.ok()) co_return BadBlock(object, block, physical, std::string(read.message()));
+  if (ToErrno(read) == ESHUTDOWN) co_return read;
   uint32_t crc = Crc32c(buffers[0]);
-  if (crc == chunk->crc[i]) co_return OkStatus();
-  co_return BadBlock(object, block, physical,
-                     absl::StrFormat("checksum is %08x, should be %08x", crc, chunk->crc[i]));
+  if (read.ok() && crc == chunk->crc[i]) co_return OkStatus();
+  std::string why(read.message());
+  if (read.ok()) why = absl::StrFormat("checksum is %08x, should be %08x", crc, chunk->crc[i]);
+  Suspect suspect{block, physical, chunk->crc[i], page};
+  co_return co_await Repair(object, suspect, std::move(why));
+}
+
+// The block is where it was afterwards: what its checksum says is what it should have held.
+Task<Status> ObjectStore::Repair(ObjectState* object, Suspect suspect, std::string why) {
+  Status fetched = ErrnoError(ENODEV, "there is no other member");
+  std::span<std::byte> page(suspect.page, kBlockSize);
+  if (Replicator* others = journal_.replicator(); others != nullptr)
+    fetched = co_await others->FetchBlock(object->id, suspect.block, page);
+  if (!fetched.ok() || Crc32c(page) != suspect.crc)
+    co_return BadBlock(object, suspect.block, suspect.physical, why);
+  static Counter& repaired = GetCounter("ost.repaired_blocks");
+  repaired.Add();
+  LogWarning("OST %d: object %s block %d (device block %d) was bad, and is repaired from another member: %s",
+             devices_.index, object->id.ToString(), suspect.block, suspect.physical, why);
+  std::vector<std::span<const std::byte>> buffers(1, page);
+  Status written = co_await devices_.blocks->Write(suspect.physical, buffers);
+  if (!written.ok()) (void)BadBlock(object, suspect.block, suspect.physical, std::string(written.message()));
+  co_return OkStatus();
 }
 
 }  // namespace nacre::ost

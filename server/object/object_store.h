@@ -245,6 +245,15 @@ class ObjectStore {
   StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
   Task<Status> LimitWaiting();
 
+  // A block that does not match its checksum or cannot be read, with a page for its content.
+  struct Suspect {
+    uint64_t block = 0;  // of the object
+    uint64_t physical = 0;
+    uint32_t crc = 0;  // that it should have
+    std::byte* page = nullptr;
+  };
+  // Fills the page from another member and writes the block anew; else as BadBlock.
+  Task<Status> Repair(ObjectState* object, Suspect suspect, std::string why);
   // Logs, counts and lists a block that does not match its checksum or cannot be read.
   Status BadBlock(ObjectState* object, uint64_t block, uint64_t physical, std::string_view why);
 

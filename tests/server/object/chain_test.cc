@@ -282,6 +282,32 @@ TEST_F(ChainTest, AStoreThatFailsGivesItsPlaceUp) {
   EXPECT_EQ(*f.Read(client.get(), kObject, 6), "behind");
 }
 
+TEST_F(ChainTest, ABadBlockIsReadFromTheNextMemberAndRepaired) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  const std::string data(10'000, 'r');
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, data).ok());
+  proto::ObjectRequest sync;
+  sync.mutable_sync();
+  ASSERT_TRUE(f.Change(client.get(), sync).ok());
+  f.Crash(0);  // and its cache with it
+  for (uint64_t block = 0; block < ChainFixture::kBlocks; ++block) f.disk[0]->FlipBit(block, 7);
+  f.Start(0);
+  f.SetChain({0, 1});
+  auto reader = f.Client(0, 6);
+  static Counter& repaired = GetCounter("ost.repaired_blocks");
+  const int64_t before = repaired.Get();
+  auto read = f.Read(reader.get(), kObject, 10'000);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, data);
+  EXPECT_EQ(repaired.Get() - before, 3);
+  f.Crash(0);
+  f.Start(0);
+  f.SetChain({0});  // nobody is there to ask
+  auto again = f.Client(0, 7);
+  EXPECT_EQ(*f.Read(again.get(), kObject, 10'000), data);
+}
+
 TEST_F(ChainTest, MalformedChangesAreRefused) {
   f.SetChain({0, 1});
   auto peer = *f.transports[ChainFixture::kServers]->Connect("inproc:oss1");
