@@ -31,6 +31,9 @@ class NullMds : public MetadataHandler, public ClusterHandler {
   Task<proto::HeartbeatReply> Heartbeat(proto::HeartbeatRequest) override {
     co_return proto::HeartbeatReply();
   }
+  Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest) override {
+    co_return proto::ReportChainReply();
+  }
   Task<proto::ClusterStatus> GetStatus() override { co_return proto::ClusterStatus(); }
   Task<proto::AdminReply> Administer(proto::AdminRequest) override { co_return proto::AdminReply(); }
 };

@@ -13,11 +13,42 @@ bool SpaceIsAlike(const std::vector<OstSpace>& osts) {
   return difference <= 0.17 * static_cast<double>(most->available_bytes);
 }
 
-UsableOsts::UsableOsts(std::vector<OstSpace> osts) : osts_(std::move(osts)), alike_(SpaceIsAlike(osts_)) {
+UsableOsts::UsableOsts(std::vector<OstSpace> osts, std::vector<OstSpace> all)
+    : osts_(std::move(osts)), alike_(SpaceIsAlike(osts_)) {
   std::sort(osts_.begin(), osts_.end(), [](auto& a, auto& b) { return a.index < b.index; });
   ends_.reserve(osts_.size());
   for (const OstSpace& ost : osts_)
     ends_.push_back((ends_.empty() ? 0 : ends_.back()) + (ost.available_bytes >> 20));
+  SortByCopies(all);
+}
+
+void UsableOsts::SortByCopies(const std::vector<OstSpace>& all) {
+  std::map<uint32_t, std::vector<OstSpace>> sorted;
+  for (const OstSpace& ost : osts_) sorted[ost.copies].push_back(ost);
+  if (sorted.empty()) return;
+  least_copies_ = sorted.begin()->first;
+  std::map<uint32_t, std::vector<OstSpace>> down;
+  for (const OstSpace& ost : all) {
+    if (!sorted.contains(ost.copies)) down[ost.copies].push_back(ost);
+  }
+  if (sorted.size() == 1) {
+    by_copies_[least_copies_] = nullptr;
+    sorted.clear();
+  }
+  sorted.merge(down);
+  for (auto& [copies, osts] : sorted) by_copies_[copies] = std::make_unique<UsableOsts>(std::move(osts));
+}
+
+const UsableOsts* UsableOsts::WithCopies(uint32_t copies) const {
+  auto it = by_copies_.find(copies == 0 ? least_copies_ : copies);
+  if (it == by_copies_.end()) return nullptr;
+  return it->second == nullptr ? this : it->second.get();
+}
+
+std::vector<uint32_t> UsableOsts::Copies() const {
+  std::vector<uint32_t> numbers;
+  for (const auto& [copies, osts] : by_copies_) numbers.push_back(copies);
+  return numbers;
 }
 
 size_t UsableOsts::At(uint64_t mebibyte) const {

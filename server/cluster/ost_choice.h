@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,6 +19,7 @@ struct OstSpace {
   OstIndex index = 0;
   uint64_t total_bytes = 0;
   uint64_t available_bytes = 0;
+  uint32_t copies = 1;
 };
 
 // Whether round robin is still fair: (most - least) / most <= 17 %.
@@ -25,7 +28,8 @@ bool SpaceIsAlike(const std::vector<OstSpace>& osts);
 // The OSTs that new files may go to, as they were at one moment. Immutable.
 class UsableOsts {
  public:
-  explicit UsableOsts(std::vector<OstSpace> osts);
+  // `all` that are known: of a number of copies that none of `osts` has, those that are down are usable.
+  explicit UsableOsts(std::vector<OstSpace> osts, std::vector<OstSpace> all = {});
 
   bool empty() const { return osts_.empty(); }
   size_t size() const { return osts_.size(); }
@@ -38,10 +42,19 @@ class UsableOsts {
   uint64_t total() const { return empty() ? 0 : ends_.back(); }
   size_t At(uint64_t mebibyte) const;  // below total(): whose that is
 
+  // Those that have so many copies; 0: the least number that any has. Null: there is none. Lives as long as
+  // this.
+  const UsableOsts* WithCopies(uint32_t copies) const;
+  std::vector<uint32_t> Copies() const;  // the numbers that there are
+
  private:
+  void SortByCopies(const std::vector<OstSpace>& all);
+
   std::vector<OstSpace> osts_;  // in the order of their indices
   bool alike_;
   std::vector<uint64_t> ends_;
+  uint32_t least_copies_ = 0;
+  std::map<uint32_t, std::unique_ptr<UsableOsts>> by_copies_;  // null: this one, which has no others
 };
 
 // Thread-safe.

@@ -1,63 +1,37 @@
 #include "server/cluster/ost_registry.h"
 
 #include <cerrno>
-#include <set>
 #include <string_view>
 
 #include "common/bytes.h"
 #include "common/lease_time.h"
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "server/cluster/chain_keeper.h"
 
 namespace nacre::cluster {
 namespace {
 
 constexpr int kMissedHeartbeats = 5;
 constexpr Duration kFencePatience = std::chrono::seconds(5);
-constexpr uint32_t kMaxOsts = 65536;
+// So a call to a head that is frozen is repeated at the next one.
+constexpr Duration kChainCallTimeout = std::chrono::seconds(5);
 
-// The OSTs of one request among themselves; CheckOwner holds each against those that are known.
-Status CheckDistinct(const proto::RegisterOssRequest& request) {
-  std::map<OstIndex, std::string_view> uuids;
-  std::set<std::string_view> seen;
-  for (const proto::OstInfo& info : request.osts()) {
-    if (auto [it, fresh] = uuids.try_emplace(info.index(), info.uuid()); !fresh) {
-      return ErrnoError(EEXIST, absl::StrFormat("the OSS at %s registered OST index %d twice, for %s and %s",
-                                                request.address(), info.index(), it->second, info.uuid()));
-    }
-    if (!seen.insert(info.uuid()).second) {
-      return ErrnoError(EEXIST, absl::StrFormat("the OSS at %s registered OST %s under two indices",
-                                                request.address(), info.uuid()));
-    }
-  }
-  return OkStatus();
+proto::StatusProto Unknown(const proto::HeartbeatRequest& request, const proto::OstInfo& info) {
+  return ToProto(ErrnoError(ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again",
+                                                    info.index(), request.address())));
 }
 
 }  // namespace
 
-std::string OstKey(OstIndex index) {
-  std::string key(1, kOstTable);
-  PutBig(&key, index);
-  return key;
-}
+OstRegistry::OstRegistry(KvStore& store, Clock& clock, Transport& transport, RegistryOptions options)
+    : store_(store),
+      clock_(clock),
+      transport_(transport),
+      options_(std::move(options)),
+      chains_(new ChainKeeper(store_, clock_, options_.heartbeat, *this)) {}
 
-std::string EncodeOst(const OstRecord& record) {
-  std::string out;
-  PutText<uint32_t>(&out, record.uuid);
-  PutText<uint32_t>(&out, record.address);
-  PutLittle(&out, record.total_bytes);
-  return out;
-}
-
-StatusOr<OstRecord> ParseOst(std::string_view data) {
-  ByteReader in(data);
-  OstRecord record;
-  record.uuid = in.Text<uint32_t>();
-  record.address = in.Text<uint32_t>();
-  record.total_bytes = in.Little<uint64_t>();
-  if (!in.ok() || !in.empty()) return absl::DataLossError("damaged OST record: wrong length");
-  return record;
-}
+OstRegistry::~OstRegistry() = default;
 
 Status OstRegistry::Load(uint64_t first_sequence) {
   first_sequence_ = first_sequence;
@@ -70,10 +44,12 @@ Status OstRegistry::Load(uint64_t first_sequence) {
     Ost& ost = osts_[index];
     ASSIGN_OR_RETURN(ost.record, ParseOst(entry.value));
     ost.info.set_index(index);
-    ost.info.set_uuid(ost.record.uuid);
-    ost.info.set_total_bytes(ost.record.total_bytes);
+    ost.info.set_uuid(ost.record.head().uuid);
+    ost.info.set_total_bytes(ost.record.head().total_bytes);
     ost.heard = clock_.Now();
+    ost.chained = ost.record.copies > 1;
     RETURN_IF_ERROR(PointStub(&ost));
+    if (ost.chained) chains_->Load(index, ost.record);
   }
   return OkStatus();
 }
@@ -88,7 +64,10 @@ void OstRegistry::Close() {
       stubs.push_back(ost.impatient);
     }
   }
-  for (auto& stub : stubs) stub->Close();
+  for (auto& stub : stubs) {
+    if (stub != nullptr) stub->Close();
+  }
+  chains_->Close();
 }
 
 StatusOr<std::shared_ptr<Peer>> OstRegistry::PeerOf(const std::string& address) {
@@ -100,16 +79,22 @@ StatusOr<std::shared_ptr<Peer>> OstRegistry::PeerOf(const std::string& address) 
 }
 
 Status OstRegistry::PointStub(Ost* ost) {
-  ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, PeerOf(ost->record.address));
-  Point(&ost->stub, peer, /*patient=*/true);
-  Point(&ost->impatient, peer, /*patient=*/false);
+  ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, PeerOf(ost->record.head().address));
+  Point(ost, peer);
   return OkStatus();
 }
 
-void OstRegistry::Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, bool patient) {
+void OstRegistry::Point(Ost* ost, const std::shared_ptr<Peer>& peer) {
   RetryPolicy policy;
-  policy.hard = patient;
+  if (ost->chained) policy.call_timeout = kChainCallTimeout;
+  PointOne(&ost->stub, peer, policy);
+  policy.hard = false;
   policy.soft_timeout = kFencePatience;
+  PointOne(&ost->impatient, peer, policy);
+}
+
+void OstRegistry::PointOne(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer,
+                           RetryPolicy policy) {
   if (*stub == nullptr)
     *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, first_sequence_, policy);
   else if ((*stub)->peer() != peer)
@@ -151,12 +136,15 @@ uint64_t OstRegistry::fences() const {
 }
 
 Task<bool> OstRegistry::FenceOrOutlive(OstIndex index, SessionId session) {
+  const std::string head = chains_->HeadOf(index);
   if (IsUp(index)) {
     std::vector<SessionId> sessions(1, session);
     Status told = co_await Fence(index, std::move(sessions));
     if (told.ok()) co_return true;
-    MarkDown(index, absl::StrFormat("it could not be told of the eviction of session %d (%s)", session,
-                                    std::string(told.message())));
+    const std::string why = absl::StrFormat("it could not be told of the eviction of session %d (%s)",
+                                            session, std::string(told.message()));
+    MarkDown(index, why);
+    chains_->MarkHeadDown(index, head, why);
   }
   while (true) {
     const Duration left = ServesUntil(index) - clock_.Now();
@@ -173,7 +161,8 @@ Task<bool> OstRegistry::FenceOrOutlive(OstIndex index, SessionId session) {
 Duration OstRegistry::ServesUntil(OstIndex index) const {
   std::lock_guard lock(mutex_);
   auto it = osts_.find(index);
-  return it == osts_.end() ? Duration{0} : it->second.heard + WithDrift(options_.lease());
+  if (it == osts_.end()) return Duration{0};
+  return it->second.chained ? chains_->ServesUntil(index) : it->second.heard + WithDrift(options_.lease());
 }
 
 Task<void> OstRegistry::RefreshSpace(OstIndex index) {
@@ -182,7 +171,7 @@ Task<void> OstRegistry::RefreshSpace(OstIndex index) {
     std::lock_guard lock(mutex_);
     auto it = osts_.find(index);
     if (it == osts_.end() || std::exchange(it->second.asked, true)) co_return;
-    instance = it->second.instance;
+    instance = it->second.chained ? chains_->InstanceOf(index) : it->second.instance;
   }
   proto::ObjectRequest request;
   request.set_ost(index);
@@ -191,121 +180,16 @@ Task<void> OstRegistry::RefreshSpace(OstIndex index) {
   std::lock_guard lock(mutex_);
   Ost& ost = osts_[index];
   ost.asked = false;
-  if (!reply.ok() || !reply->has_statfs() || ost.instance != instance)
+  if (ost.chained && reply.ok() && reply->has_statfs()) {
+    chains_->NoteSpace(index, instance, reply->statfs());
+    usable_.reset();
+  }
+  if (!reply.ok() || !reply->has_statfs() || ost.chained || ost.instance != instance)
     co_return;  // the last heartbeat's figures stay
   ost.info.set_total_bytes(reply->statfs().total_bytes());
   ost.info.set_available_bytes(reply->statfs().available_bytes());
   ost.info.set_objects(reply->statfs().objects());
   usable_.reset();
-}
-
-Status OstRegistry::CheckRequest(const proto::RegisterOssRequest& request) const {
-  if (!request.cluster_uuid().empty() && request.cluster_uuid() != options_.cluster_uuid) {
-    return ErrnoError(EINVAL,
-                      absl::StrFormat("the OSS at %s belongs to cluster %s, this is cluster %s: start it "
-                                      "with its own metadata server, or give it fresh directories",
-                                      request.address(), request.cluster_uuid(), options_.cluster_uuid));
-  }
-  if (request.address().empty()) return ErrnoError(EINVAL, "an OSS registered without an address");
-  if (request.osts().empty()) {
-    return ErrnoError(EINVAL, absl::StrCat("the OSS at ", request.address(), " registered without an OST"));
-  }
-  for (const proto::OstInfo& info : request.osts()) RETURN_IF_ERROR(CheckOwner(info));
-  return CheckDistinct(request);
-}
-
-Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
-  if (info.index() >= kMaxOsts) {
-    return ErrnoError(
-        EINVAL, absl::StrFormat("OST index %d is too high: the highest is %d", info.index(), kMaxOsts - 1));
-  }
-  if (info.uuid().empty())
-    return ErrnoError(EINVAL, absl::StrFormat("OST %d registered without a uuid", info.index()));
-  for (const auto& [index, ost] : osts_) {
-    if (index == info.index() && ost.record.uuid != info.uuid()) {
-      return ErrnoError(EEXIST, absl::StrFormat("OST index %d belongs to %s for ever, %s (%s) cannot have "
-                                                "it: give the new OST an index of its own",
-                                                index, ost.record.uuid, info.uuid(), info.directory()));
-    }
-    if (index != info.index() && ost.record.uuid == info.uuid()) {
-      return ErrnoError(
-          EEXIST, absl::StrFormat("OST %s has index %d, it cannot come back as %d: correct its configuration",
-                                  info.uuid(), index, info.index()));
-    }
-  }
-  return OkStatus();
-}
-
-Status OstRegistry::CheckAndConnect(const proto::RegisterOssRequest& request) {
-  std::lock_guard lock(mutex_);
-  RETURN_IF_ERROR(CheckRequest(request));
-  // An address that is none must not get into the store: the next start would fail over it.
-  return PeerOf(request.address()).status();
-}
-
-Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
-  CO_RETURN_IF_ERROR(CheckAndConnect(request));
-  KvBatch batch;
-  batch.UseReserve();  // without its OSTs a full cluster could not be emptied
-  for (const proto::OstInfo& info : request.osts()) {
-    OstRecord record{info.uuid(), request.address(), info.total_bytes()};
-    batch.Put(OstKey(info.index()), EncodeOst(record));
-  }
-  CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(batch)));
-  std::lock_guard lock(mutex_);
-  usable_.reset();
-  for (const proto::OstInfo& info : request.osts()) {
-    Ost& ost = osts_[info.index()];
-    ost.record = {info.uuid(), request.address(), info.total_bytes()};
-    ost.info = info;
-    CO_RETURN_IF_ERROR(PointStub(&ost));
-  }
-  co_return OkStatus();
-}
-
-Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest request) {
-  auto guard = co_await registering_.Lock();
-  proto::RegisterOssReply reply;
-  Status status = co_await Store(request);
-  if (status.ok()) status = co_await store_.Sync();
-  for (bool up = false; status.ok() && !up;) {
-    const uint64_t fences = this->fences();
-    for (int i = 0; i < request.osts_size() && status.ok() && admit_; ++i) {
-      OstIndex index = request.osts(i).index();
-      status = co_await admit_(index);
-    }
-    if (status.ok()) up = MarkUp(request, fences);
-  }
-  if (!status.ok()) {
-    LogWarning("OSS %s was not registered: %s", request.address(), std::string(status.message()));
-    *reply.mutable_status() = ToProto(status);
-    co_return reply;
-  }
-  reply.set_cluster_uuid(options_.cluster_uuid);
-  reply.set_heartbeat_ms(
-      static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.heartbeat).count()));
-  reply.set_lease_ms(
-      static_cast<uint32_t>(std::chrono::floor<std::chrono::milliseconds>(options_.lease()).count()));
-  co_return reply;
-}
-
-bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fences) {
-  {
-    std::lock_guard lock(mutex_);
-    if (fences != fences_) return false;
-    usable_.reset();
-    for (const proto::OstInfo& info : request.osts()) {
-      Ost& ost = osts_[info.index()];
-      ost.up = !info.failing();
-      ost.instance = request.instance();
-      ost.heard = clock_.Now();
-      LogInfo("OST %d (%s) is %s at %s", info.index(), info.uuid(), ost.up ? "up" : "there, but failing",
-              request.address());
-    }
-    ++version_;
-  }
-  Announce();
-  return true;
 }
 
 void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
@@ -316,7 +200,7 @@ void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
     it->second.up = false;
     usable_.reset();
     ++version_;
-    LogWarning("OST %d at %s is taken out of service: %s", index, it->second.record.address, why);
+    LogWarning("OST %d at %s is taken out of service: %s", index, it->second.record.head().address, why);
   }
   Announce();
 }
@@ -330,25 +214,39 @@ proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& requ
     if (changed) ++version_;
   }
   if (changed) Announce();
+  for (const proto::OstInfo& info : request.osts()) {
+    if (reply.status().error() != 0) break;
+    Arrival arrival{info, request.address(), request.instance()};
+    if (chains_->Has(info.index()) && !chains_->Beat(arrival))
+      *reply.mutable_status() = Unknown(request, info);
+  }
   return reply;
+}
+
+Task<proto::ReportChainReply> OstRegistry::ReportChain(proto::ReportChainRequest request) {
+  proto::ReportChainReply reply;
+  auto chain = co_await chains_->Report(std::move(request));
+  *reply.mutable_status() = ToProto(chain.status());
+  if (chain.ok()) *reply.mutable_chain() = *std::move(chain);
+  co_return reply;
 }
 
 proto::HeartbeatReply OstRegistry::TakeHeartbeat(const proto::HeartbeatRequest& request, bool* changed) {
   proto::HeartbeatReply reply;
   for (const proto::OstInfo& info : request.osts()) {
     auto it = osts_.find(info.index());
-    bool known = it != osts_.end() && it->second.record.uuid == info.uuid() &&
+    if (it != osts_.end() && it->second.chained) continue;
+    bool known = it != osts_.end() && it->second.record.head().uuid == info.uuid() &&
                  (it->second.up || info.failing()) && it->second.instance == request.instance() &&
-                 it->second.record.address == request.address();
+                 it->second.record.head().address == request.address();
     if (known) continue;
-    *reply.mutable_status() =
-        ToProto(ErrnoError(ENOENT, absl::StrFormat("OST %d of %s is not known as up: register again",
-                                                   info.index(), request.address())));
+    *reply.mutable_status() = Unknown(request, info);
     return reply;
   }
   usable_.reset();
   for (const proto::OstInfo& info : request.osts()) {
     Ost& ost = osts_.at(info.index());
+    if (ost.chained) continue;
     ost.info = info;
     ost.heard = clock_.Now();
     if (!info.failing() || !std::exchange(ost.up, false)) continue;
@@ -366,7 +264,7 @@ void OstRegistry::CheckHeartbeats() {
       if (!ost.up || clock_.Now() - ost.heard <= kMissedHeartbeats * options_.heartbeat) continue;
       ost.up = false;
       changed = true;
-      LogWarning("OST %d at %s is down: no heartbeat for %d s", index, ost.record.address,
+      LogWarning("OST %d at %s is down: no heartbeat for %d s", index, ost.record.head().address,
                  std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard).count());
     }
     if (!changed) return;
@@ -382,8 +280,12 @@ proto::ClusterMap OstRegistry::MapLocked() const {
   map.set_cluster_uuid(options_.cluster_uuid);
   for (const auto& [index, ost] : osts_) {
     proto::OstState* state = map.add_osts();
+    if (ost.chained) {
+      chains_->Fill(index, state);
+      continue;
+    }
     *state->mutable_info() = ost.info;
-    state->set_address(ost.record.address);
+    state->set_address(ost.record.head().address);
     state->set_up(ost.up);
     state->set_instance(ost.instance);
     auto silent = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard);
@@ -408,11 +310,13 @@ std::shared_ptr<const UsableOsts> OstRegistry::Usable() const {
   if (usable_ != nullptr) return usable_;
   std::vector<OstSpace> up, all;
   for (const auto& [index, ost] : osts_) {
-    OstSpace space{index, ost.info.total_bytes(), ost.info.available_bytes()};
+    const proto::OstInfo info = ost.chained ? chains_->Info(index) : ost.info;
+    OstSpace space{index, info.total_bytes(), info.available_bytes(), std::max(info.copies(), 1u)};
     all.push_back(space);
-    if (ost.up) up.push_back(space);
+    if (IsUpLocked(index, ost)) up.push_back(space);
   }
-  usable_ = std::make_shared<const UsableOsts>(up.empty() ? std::move(all) : std::move(up));
+  if (up.empty()) up = all;
+  usable_ = std::make_shared<const UsableOsts>(std::move(up), std::move(all));
   return usable_;
 }
 
@@ -431,7 +335,11 @@ uint64_t OstRegistry::version() const {
 bool OstRegistry::IsUp(OstIndex index) const {
   std::lock_guard lock(mutex_);
   auto it = osts_.find(index);
-  return it != osts_.end() && it->second.up;
+  return it != osts_.end() && IsUpLocked(index, it->second);
+}
+
+bool OstRegistry::IsUpLocked(OstIndex index, const Ost& ost) const {
+  return ost.chained ? chains_->IsUp(index) : ost.up;
 }
 
 StatusOr<std::shared_ptr<ObjectStub>> OstRegistry::Stub(OstIndex index) {
@@ -442,5 +350,49 @@ StatusOr<std::shared_ptr<ObjectStub>> OstRegistry::Stub(OstIndex index) {
   }
   return it->second.stub;
 }
+
+// --- for the chains ---
+
+StatusOr<std::shared_ptr<Peer>> OstRegistry::Connect(const std::string& address) {
+  std::lock_guard lock(mutex_);
+  return PeerOf(address);
+}
+
+void OstRegistry::PointTo(OstIndex index, const std::shared_ptr<Peer>& head) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return;
+  Ost& ost = osts_[index];
+  ost.chained = true;
+  Point(&ost, head);
+}
+
+void OstRegistry::Changed() {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    usable_.reset();
+    ++version_;
+  }
+  Announce();
+}
+
+bool OstRegistry::IfNoFenceSince(uint64_t fences, absl::AnyInvocable<void()> mark) {
+  std::lock_guard lock(mutex_);
+  if (fences != fences_) return false;
+  mark();
+  return true;
+}
+
+StatusOr<std::vector<SessionId>> OstRegistry::MissedFences(OstIndex index) {
+  if (missed_) return missed_(index);
+  return std::vector<SessionId>();
+}
+
+Task<Status> OstRegistry::AdmitHead(OstIndex index) {
+  if (admit_) co_return co_await admit_(index);
+  co_return OkStatus();
+}
+
+std::shared_ptr<void> OstRegistry::Hold() { return hold_ ? hold_() : std::make_shared<Unit>(); }
 
 }  // namespace nacre::cluster

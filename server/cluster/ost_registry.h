@@ -10,6 +10,10 @@
 // lease is over, it serves no client, and it will not before Register has admitted it again, which tells it
 // what it has missed. FenceOrOutlive goes from the first to one of which nothing can come any more, in
 // bounded time.
+//
+// An OST of several members (docs/decisions/0064-chains-of-osts.md) is up while the head of its chain is and
+// knows it, and the way to the OST leads to the head; all else about it is ChainKeeper's. Its OSSes have
+// shorter leases, so that a dead head is replaced soon. An OST of one member has nothing to do with this.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -25,7 +29,9 @@
 #include "common/task.h"
 #include "proto/cluster.pb.h"
 #include "rpc/object_stub.h"
+#include "server/cluster/chain_owner.h"
 #include "server/cluster/ost_choice.h"
+#include "server/cluster/ost_record.h"
 #include "server/kv/kv_store.h"
 #include "transport/transport.h"
 
@@ -36,24 +42,15 @@ struct RegistryOptions {
   Duration heartbeat = std::chrono::seconds(1);
   bool plant_patient_fence = false;  // MetadataOptions
 
-  Duration lease() const { return 10 * heartbeat; }
+  Duration lease() const { return 10 * heartbeat; }  // of an OSS without chains
 };
 
-// The stored record of an OST, under (table kOstTable, index).
-struct OstRecord {
-  std::string uuid;
-  std::string address;  // where it was last
-  uint64_t total_bytes = 0;
-};
-inline constexpr char kOstTable = 0x40;
-std::string OstKey(OstIndex index);
-std::string EncodeOst(const OstRecord& record);
-StatusOr<OstRecord> ParseOst(std::string_view data);
+class ChainKeeper;
 
-class OstRegistry {
+class OstRegistry : private ChainOwner {
  public:
-  OstRegistry(KvStore& store, Clock& clock, Transport& transport, RegistryOptions options)
-      : store_(store), clock_(clock), transport_(transport), options_(std::move(options)) {}
+  OstRegistry(KvStore& store, Clock& clock, Transport& transport, RegistryOptions options);
+  ~OstRegistry() override;
 
   // Before anything else. From `first_sequence` on this process numbers its changes of objects (ObjectStub).
   Status Load(uint64_t first_sequence);
@@ -66,11 +63,19 @@ class OstRegistry {
   // Before an OST counts as up: what has to be done at it first (fences that it missed). May be called more
   // than once for a registration. Set it before the first call.
   void SetAdmit(absl::AnyInvocable<Task<Status>(OstIndex)> admit) { admit_ = std::move(admit); }
+  // The sessions whose fences the OST has missed. Set it before the first call.
+  void SetMissed(absl::AnyInvocable<StatusOr<std::vector<SessionId>>(OstIndex)> missed) {
+    missed_ = std::move(missed);
+  }
+  // What keeps this registry alive, for the tasks that keep chains; null: it is ending. Set it before the
+  // first call, unless nothing is destroyed before what runs has ended.
+  void SetHold(absl::AnyInvocable<std::shared_ptr<void>()> hold) { hold_ = std::move(hold); }
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
   // An OST that says it is failing is marked down; when it says so no more it has to register again.
   proto::HeartbeatReply Heartbeat(const proto::HeartbeatRequest& request);
-  // Marks down what has missed five heartbeats.
+  Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest request);
+  // Marks down what has missed five heartbeats; chains have a look at theirs by themselves.
   void CheckHeartbeats();
 
   proto::ClusterMap Map() const;
@@ -78,7 +83,8 @@ class OstRegistry {
   std::shared_ptr<const UsableOsts> Usable() const;
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
-  uint64_t version() const;  // of the map: rises when an OSS registers or goes down
+  // Of the map: rises when an OSS registers or goes down, or a chain changes.
+  uint64_t version() const;
   // Asks the OST for its space, for Map and Usable. Waits a few seconds for one that does not answer; does
   // nothing while it is being asked already.
   Task<void> RefreshSpace(OstIndex index);
@@ -90,7 +96,8 @@ class OstRegistry {
   void NoteFences();
   // After NoteFences: returns when no client of that session is served by the OST any more. True: it has been
   // told. False: its lease is over (an OST that does not answer is taken out of service for that), or this
-  // registry was closed; it is told before it counts as up again.
+  // registry was closed; it is told before it counts as up again. Of several members the head is told, which
+  // hands it on; if it cannot be, whoever is the next head.
   Task<bool> FenceOrOutlive(OstIndex index, SessionId session);
   // A call that fails after a few seconds if the OST does not answer; no mutation (those of the MDS are
   // numbered by Stub()).
@@ -100,7 +107,8 @@ class OstRegistry {
 
  private:
   struct Ost {
-    OstRecord record;
+    bool chained = false;  // of several members: what follows, but for the stubs, means nothing
+    OstRecord record;      // of one member
     proto::OstInfo info;
     bool up = false;
     bool asked = false;  // RefreshSpace is under way
@@ -110,18 +118,38 @@ class OstRegistry {
     std::shared_ptr<ObjectStub> impatient;  // gives up on an OST that does not answer
   };
   proto::HeartbeatReply TakeHeartbeat(const proto::HeartbeatRequest& request, bool* changed);
-  void Point(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, bool patient);
+  void Point(Ost* ost, const std::shared_ptr<Peer>& peer);
+  void PointOne(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, RetryPolicy policy);
+
+  // ChainOwner
+  StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override;
+  void PointTo(OstIndex index, const std::shared_ptr<Peer>& head) override;
+  void Changed() override;
+  uint64_t fences() const override;
+  bool IfNoFenceSince(uint64_t fences, absl::AnyInvocable<void()> mark) override;
+  StatusOr<std::vector<SessionId>> MissedFences(OstIndex index) override;
+  Task<Status> AdmitHead(OstIndex index) override;
+  std::shared_ptr<void> Hold() override;
 
   Status CheckRequest(const proto::RegisterOssRequest& request) const;
   Status CheckOwner(const proto::OstInfo& info) const;
+  Status CheckMember(const proto::RegisterOssRequest& request, const proto::OstInfo& info) const;
+  bool IsChained(const proto::OstInfo& info) const;  // is, or is to be
   Status CheckAndConnect(const proto::RegisterOssRequest& request);
-  Task<Status> Store(const proto::RegisterOssRequest& request);  // call with registering_ held
+  // Call these with registering_ held.
+  Task<Status> Store(const proto::RegisterOssRequest& request);
+  Task<Status> Admit(const proto::RegisterOssRequest& request);
+  Task<Status> EnterChains(const proto::RegisterOssRequest& request);
+  // Not this: members wait for each other.
+  Task<Status> AwaitChains(const proto::RegisterOssRequest& request);
+  void AdoptChain(OstIndex index);
+  Status StartChain(OstIndex index, const Executor& executor);
   Status PointStub(Ost* ost);
   StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);
-  uint64_t fences() const;
   // False: there have been fences since, which it must hear of first.
   bool MarkUp(const proto::RegisterOssRequest& request, uint64_t fences);
   void MarkDown(OstIndex index, std::string_view why);
+  bool IsUpLocked(OstIndex index, const Ost& ost) const;
   Duration ServesUntil(OstIndex index) const;  // while it is not up: at the latest
   proto::ClusterMap MapLocked() const;
   void Announce();
@@ -132,6 +160,8 @@ class OstRegistry {
   const RegistryOptions options_;
   absl::AnyInvocable<void(const proto::ClusterMap&)> on_change_;
   absl::AnyInvocable<Task<Status>(OstIndex)> admit_;
+  absl::AnyInvocable<StatusOr<std::vector<SessionId>>(OstIndex)> missed_;
+  absl::AnyInvocable<std::shared_ptr<void>()> hold_;
   AsyncMutex registering_;  // one at a time: what was checked holds until it is stored
   mutable std::mutex mutex_;
   uint64_t first_sequence_ = 1;
@@ -141,6 +171,7 @@ class OstRegistry {
   std::map<OstIndex, Ost> osts_;                      // whoever changes it resets usable_
   mutable std::shared_ptr<const UsableOsts> usable_;  // null: to be made when it is asked for
   std::map<std::string, std::shared_ptr<Peer>> peers_;
+  const std::unique_ptr<ChainKeeper> chains_;
 };
 
 }  // namespace nacre::cluster

@@ -120,6 +120,12 @@ void StartBackground(const MdsPtr& mds) {
     if (mds == nullptr) return NotRunning();
     return Admit(std::move(mds), ost);
   });
+  mds->osts.SetMissed([weak = std::weak_ptr<Mds>(mds)](OstIndex ost) -> StatusOr<std::vector<SessionId>> {
+    MdsPtr mds = weak.lock();
+    if (mds == nullptr || mds->closed) return absl::UnavailableError("the metadata server is stopping");
+    return MissedFences(*mds, ost);
+  });
+  mds->osts.SetHold([weak = std::weak_ptr<Mds>(mds)] { return std::shared_ptr<void>(weak.lock()); });
   Spawn(mds->env.executor, SyncLoop(mds));
   Spawn(mds->env.executor, HeartbeatLoop(mds));
   Spawn(mds->env.executor, RecoveryLoop(mds));

@@ -189,6 +189,18 @@ Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
   co_return OkStatus();
 }
 
+StatusOr<std::vector<SessionId>> MissedFences(Mds& mds, OstIndex ost) {
+  std::vector<SessionId> sessions;
+  RETURN_IF_ERROR(ForEachEntry(*mds.tables, TableKey(Table::kFence), [&](KvEntry& entry) -> Status {
+    ByteReader key(std::string_view(entry.key).substr(1));
+    const SessionId session = key.Big<uint64_t>();
+    const std::vector<OstIndex> pending = ParsePending(mds, session, entry.value);
+    if (std::ranges::find(pending, ost) != pending.end()) sessions.push_back(session);
+    return OkStatus();
+  }));
+  return sessions;
+}
+
 Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost) {
   for (KvPages<Tables> pages(*mds->tables, TableKey(Table::kFence)); pages.more();) {
     CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, pages.Next());

@@ -35,6 +35,9 @@ Duration LeasesEnd(const Mds& mds, const Session& session);
 // Drops opens, locks, leases and the session's record; ends orphans that only it had open.
 Task<Status> EndSession(MdsPtr mds, SessionPtr session);
 
+// The sessions that the OST has yet to be told to refuse.
+StatusOr<std::vector<SessionId>> MissedFences(Mds& mds, OstIndex ost);
+
 // Before an OST counts as up: the fences that it missed.
 Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost);
 

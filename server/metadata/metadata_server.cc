@@ -238,6 +238,15 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   co_return reply;
 }
 
+// Members of chains wait here for each other: the registry must outlive that.
+Task<proto::RegisterOssReply> Register(MdsPtr mds, proto::RegisterOssRequest request) {
+  co_return co_await mds->osts.Register(std::move(request));
+}
+
+Task<proto::ReportChainReply> Report(MdsPtr mds, proto::ReportChainRequest request) {
+  co_return co_await mds->osts.ReportChain(std::move(request));
+}
+
 class Server : public MetadataServer {
  public:
   explicit Server(MdsPtr mds) : mds_(std::move(mds)) {}
@@ -254,11 +263,15 @@ class Server : public MetadataServer {
   }
 
   Task<proto::RegisterOssReply> RegisterOss(proto::RegisterOssRequest request) override {
-    return mds_->osts.Register(std::move(request));
+    return Register(mds_, std::move(request));
   }
 
   Task<proto::HeartbeatReply> Heartbeat(proto::HeartbeatRequest request) override {
     co_return mds_->osts.Heartbeat(request);
+  }
+
+  Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest request) override {
+    return Report(mds_, std::move(request));
   }
 
   Task<proto::ClusterStatus> GetStatus() override { return mds::MakeStatus(mds_); }

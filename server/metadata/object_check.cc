@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "server/cluster/ost_registry.h"
+#include "server/cluster/ost_record.h"
 #include "server/kv/kv_pages.h"
 #include "server/metadata/check.h"
 #include "server/metadata/keys.h"
@@ -54,7 +54,9 @@ Status ObjectCheck::AddOst(OstIndex ost, const std::string& uuid) {
   if (absl::IsNotFound(value.status())) return OkStatus();
   RETURN_IF_ERROR(value.status());
   ASSIGN_OR_RETURN(cluster::OstRecord known, cluster::ParseOst(*value));
-  if (known.uuid == uuid) looked_at_.insert(ost);
+  // Of several members any that is in sync has all objects.
+  const cluster::OstMember* member = known.Find(uuid);
+  if (member != nullptr && member->in_sync()) looked_at_.insert(ost);
   return OkStatus();
 }
 

@@ -8,7 +8,7 @@
 
 #include "common/bytes.h"
 #include "rpc/fence.h"
-#include "server/cluster/ost_registry.h"
+#include "server/cluster/ost_record.h"
 #include "server/kv/losses.h"
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/keys.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "server/cluster/ost_registry.h"
+#include "server/cluster/ost_record.h"
 #include "server/metadata/records.h"
 
 namespace nacre::mds {

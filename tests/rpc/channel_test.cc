@@ -77,6 +77,11 @@ class EchoMds : public MetadataHandler, public ClusterHandler {
     reply.mutable_status()->set_error(static_cast<uint32_t>(request.instance()));
     co_return reply;
   }
+  Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest request) override {
+    proto::ReportChainReply reply;
+    reply.mutable_chain()->set_epoch(request.epoch() + 1);
+    co_return reply;
+  }
   Task<proto::AdminReply> Administer(proto::AdminRequest request) override {
     proto::AdminReply reply;
     reply.set_evicted(request.evict().client());
@@ -320,6 +325,9 @@ TEST_P(ChannelTest, ClusterCallsGoThroughAndEndWithTheServer) {
   proto::HeartbeatRequest beat;
   beat.set_instance(ENOENT);
   EXPECT_EQ(runtime_.Run(cluster->Heartbeat(beat))->status().error(), ENOENT);
+  proto::ReportChainRequest report;
+  report.set_epoch(7);
+  EXPECT_EQ(runtime_.Run(cluster->ReportChain(report))->chain().epoch(), 8u);
   mds_.go.Set({});
   EXPECT_EQ(runtime_.Run(cluster->GetStatus())->inodes(), 7);
   proto::AdminRequest evict;

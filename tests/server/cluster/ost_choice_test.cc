@@ -61,5 +61,29 @@ TEST(OstChoice, StripesOfOneFileAreOnDifferentOsts) {
   EXPECT_THAT(chooser.Choose(osts, 2).size(), 2u);
 }
 
+TEST(UsableOsts, AreSortedByTheirNumberOfCopies) {
+  std::vector<OstSpace> up = Osts({kGiB, kGiB, kGiB});
+  up[1].copies = 2;
+  std::vector<OstSpace> all = up;
+  all.push_back({9, kGiB, kGiB, 3});  // down
+  all.push_back({8, kGiB, kGiB, 2});  // likewise, but another one of two is up
+  const UsableOsts osts(up, all);
+  EXPECT_EQ(osts.size(), 3u);
+  EXPECT_EQ(osts.WithCopies(0), osts.WithCopies(1));
+  ASSERT_NE(osts.WithCopies(1), nullptr);
+  EXPECT_EQ(osts.WithCopies(1)->size(), 2u);
+  ASSERT_NE(osts.WithCopies(2), nullptr);
+  ASSERT_EQ(osts.WithCopies(2)->size(), 1u);
+  EXPECT_EQ((*osts.WithCopies(2))[0].index, 1u);
+  ASSERT_NE(osts.WithCopies(3), nullptr);
+  EXPECT_EQ((*osts.WithCopies(3))[0].index, 9u);
+  EXPECT_EQ(osts.WithCopies(4), nullptr);
+  EXPECT_THAT(osts.Copies(), testing::ElementsAre(1, 2, 3));
+  const UsableOsts alike(Osts({kGiB, kGiB}));
+  EXPECT_EQ(alike.WithCopies(1), &alike);
+  EXPECT_EQ(alike.WithCopies(0), &alike);
+  EXPECT_EQ(UsableOsts({}).WithCopies(0), nullptr);
+}
+
 }  // namespace
 }  // namespace nacre::cluster
