@@ -224,10 +224,6 @@ class GrpcClusterChannel : public ClusterChannel {
   Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
     return Call<proto::HeartbeatReply>(&proto::Cluster::Stub::async_interface::Heartbeat, std::move(request));
   }
-  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
-    return Call<proto::ReportChainReply>(&proto::Cluster::Stub::async_interface::ReportChain,
-                                         std::move(request));
-  }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override {
     return Call<proto::ClusterStatus>(&proto::Cluster::Stub::async_interface::GetStatus,
                                       proto::GetStatusRequest());

@@ -148,10 +148,6 @@ class InprocServer::Cluster : public ClusterChannel {
     if (stopped()) co_return Gone("it has stopped");
     co_return co_await core_->cluster.Heartbeat(std::move(request));
   }
-  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
-    if (stopped()) co_return Gone("it has stopped");
-    co_return co_await core_->cluster.ReportChain(std::move(request));
-  }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override {
     if (stopped()) co_return Gone("it has stopped");
     co_return co_await core_->cluster.GetStatus();

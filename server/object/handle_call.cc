@@ -100,7 +100,9 @@ Status CheckPlace(const Target& target, const proto::ObjectRequest& request) {
   }
   if (request.has_apply() || request.has_learn())
     return ErrnoError(EPERM, "only a member of the OST's chain may ask for this");
-  const bool of_the_server = request.has_set_chain() || request.has_ping() || request.has_statfs();
+  // A member hears of fences before it becomes the head.
+  const bool of_the_server =
+      request.has_set_chain() || request.has_ping() || request.has_statfs() || request.has_fence();
   return target.chain == nullptr || of_the_server ? OkStatus() : target.chain->CheckHead();
 }
 

@@ -173,12 +173,6 @@ class SimClusterChannel : public ClusterChannel {
     };
     return Unary<proto::HeartbeatReply, proto::HeartbeatRequest>(ask, std::move(request));
   }
-  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
-    auto ask = [](ClusterHandler& handler, proto::ReportChainRequest request) {
-      return handler.ReportChain(std::move(request));
-    };
-    return Unary<proto::ReportChainReply, proto::ReportChainRequest>(ask, std::move(request));
-  }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override {
     auto ask = [](ClusterHandler& handler, Unit) { return handler.GetStatus(); };
     return Unary<proto::ClusterStatus, Unit>(ask, Unit{});

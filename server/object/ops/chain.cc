@@ -82,6 +82,10 @@ Task<Status> HandOnRequest(OpContext context) {
   co_return co_await ChainOf(context)->HandOnRequest(std::move(request));
 }
 
+bool IsHead(const OpContext& context) {
+  return ChainOf(context) == nullptr || ChainOf(context)->CheckHead().ok();
+}
+
 Task<Status> SetChainOp(OpContext context) {
   if (ChainOf(context) == nullptr) co_return NoChain();
   co_return ChainOf(context)->Set(context.request->set_chain());

@@ -12,8 +12,10 @@ Task<Status> FenceOp(OpContext context) {
   sessions.push_back(request.session());
   const size_t count = sessions.size();
   Status status = co_await context.target->sessions->Fence(std::move(sessions));
-  // Nothing of these sessions is handed on any more.
-  if (status.ok()) status = co_await HandOnRequest(context);
+  // Nothing of these sessions is handed on any more. Who is not the head hands on nothing; that one is told
+  // as well.
+  const bool alone = context.request->chain_epoch() == 0 && !IsHead(context);
+  if (status.ok() && !alone) status = co_await HandOnRequest(context);
   if (status.ok()) {
     const bool all = IsAllBelow(request.session());
     LogInfo("OST %d: session%s %d %s fenced%s", context.target->store->superblock().index,

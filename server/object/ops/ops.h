@@ -42,6 +42,7 @@ Task<Status> LearnOp(OpContext context);
 
 // Has the members of the OST's chain behind this one carry out the request as well, if there are any.
 Task<Status> HandOnRequest(OpContext context);
+bool IsHead(const OpContext& context);  // or the only member
 
 // The range lies within the call's memory, and the call is of this kind.
 Status CheckMemory(const OpContext& context, CallMemory kind, const proto::ObjectRange& range);

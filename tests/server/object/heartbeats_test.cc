@@ -28,9 +28,6 @@ class FakeCluster : public ClusterChannel {
     forget = false;
     co_return reply;
   }
-  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest) override {
-    co_return proto::ReportChainReply();
-  }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
   Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest) override {
     co_return proto::ReportChainReply();
