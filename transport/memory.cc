@@ -90,6 +90,10 @@ StatusOr<std::shared_ptr<MemoryRegion>> Transport::RegisterShared(std::shared_pt
       });
 }
 
+Status NotWaitedFor(const std::string& address) {
+  return ErrnoError(ECONNRESET, absl::StrFormat("the connection to %s is not waited for any more", address));
+}
+
 Status CheckCallRequest(const CallRequest& request) {
   if (request.body.size() > kMaxBodySize) {
     return ErrnoError(EINVAL, absl::StrFormat("a call's body of %d bytes is larger than the limit of %d",

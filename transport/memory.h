@@ -27,6 +27,9 @@ StatusOr<std::shared_ptr<MemoryRegion>> RegisterDeviceMemory(std::shared_ptr<Mem
 // INVALID_ARGUMENT with the offending span or size.
 Status CheckCallRequest(const CallRequest& request);
 
+// What Peer::EndGivenUp ends calls with that are without a connection: UNAVAILABLE.
+Status NotWaitedFor(const std::string& address);
+
 // The concatenation of a call's spans. Keeps the regions alive.
 class FlatMemory {
  public:

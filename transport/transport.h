@@ -11,6 +11,7 @@
 
 #include <absl/functional/any_invocable.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -79,10 +80,17 @@ struct PathInfo {
 
 enum class CallMemory { kNone, kPutTarget, kGetSource };
 
+// Shared by calls that their caller may give up together: set to true, and then Peer::EndGivenUp. Null:
+// never.
+using GiveUpFlag = std::shared_ptr<std::atomic<bool>>;
+
+inline bool IsGivenUp(const GiveUpFlag& flag) { return flag != nullptr && flag->load(); }
+
 struct CallRequest {
   std::string body;  // an encoded ObjectRequest; at most kMaxBodySize
   CallMemory kind = CallMemory::kNone;
   std::vector<MemorySpan> memory;  // what the server may put into or get from while the call lasts
+  GiveUpFlag given_up;
 };
 
 inline constexpr size_t kMaxBodySize = 1 << 20;
@@ -98,6 +106,13 @@ class Peer {
   // DEADLINE_EXCEEDED: likewise, after `timeout`. ENOTSUP: this path does not reach the call's memory, a
   // device's or such as could not be registered; nothing was sent, and the message says why.
   virtual Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) = 0;
+
+  // Ends the calls whose flag is set as if their time were over, those that are about to begin too: with
+  // DEADLINE_EXCEEDED, or with UNAVAILABLE if they have not got as far as a connection. Where a server could
+  // still touch the memory of such a call the connection goes with it, and with that other calls
+  // (UNAVAILABLE), as after a timeout. Never waits, so it may be called under a lock. A peer whose calls end
+  // soon by themselves need not have it.
+  virtual void EndGivenUp() {}
 
   virtual PathInfo path() const = 0;
   // How the bytes of calls with this memory went last: the path, and for a device's memory whether they land

@@ -15,6 +15,7 @@
 namespace nacre {
 
 inline constexpr Duration kNoDeadline = Duration::max();
+inline constexpr Duration kNow = Duration::zero();  // a deadline that is over: look at once
 
 // now + timeout without overflow.
 inline Duration DeadlineAfter(Duration now, Duration timeout) {

@@ -177,6 +177,7 @@ class SimPeer : public Peer {
     call->request = std::move(request);
     LinkPtr link = link_;
     if (closed_) co_return Closed();
+    if (IsGivenUp(call->request.given_up)) co_return GivenUp();
     if (link == nullptr || link->connection->noticed(kClientSide)) {
       auto connection = co_await network_.Dial(process_, address_, timeout);
       if (!connection.ok()) co_return connection.status();
@@ -184,6 +185,7 @@ class SimPeer : public Peer {
       link = link_ = NewLink(*std::move(connection));
     }
     CallGuard guard(link, call);
+    if (IsGivenUp(call->request.given_up)) co_return GivenUp();
     auto timer = network_.world().clock().After(process_->executor(), timeout, [call] {
       call->done.Set(ErrnoError(ETIMEDOUT, "no reply within the call's timeout"));
     });
@@ -193,6 +195,13 @@ class SimPeer : public Peer {
 
   PathInfo path() const override { return {"sim", "everything is simulated"}; }
   std::string address() const override { return address_; }
+
+  void EndGivenUp() override {
+    if (link_ == nullptr) return;
+    for (auto& [id, call] : link_->pending) {
+      if (IsGivenUp(call->request.given_up)) call->done.Set(GivenUp());
+    }
+  }
 
   void Close() override {
     closed_ = true;
@@ -220,6 +229,7 @@ class SimPeer : public Peer {
     const uint64_t id_;
   };
 
+  Status GivenUp() const { return ErrnoError(ETIMEDOUT, address_ + ": the call was given up"); }
   Status Closed() const { return ErrnoError(ECONNABORTED, address_ + ": this side has closed"); }
 
   static void FailAll(Link& link, const Status& status) {

@@ -29,12 +29,14 @@ class InprocCallState {
         kind_(request.kind),
         memory_(std::move(request.memory)),
         size_(memory_.size()),
-        deadline_(deadline) {}
+        deadline_(deadline),
+        given_up_(std::move(request.given_up)) {}
 
   const std::string& body() const { return body_; }
   CallMemory kind() const { return kind_; }
   uint64_t memory_size() const { return size_; }
   Duration deadline() const { return deadline_; }
+  bool given_up() const { return IsGivenUp(given_up_); }
 
   bool End(StatusOr<std::string> result) {
     {
@@ -96,6 +98,7 @@ class InprocCallState {
   FlatMemory memory_;
   const uint64_t size_;
   const Duration deadline_;
+  const GiveUpFlag given_up_;
   CallResult result_;
 };
 
@@ -132,7 +135,7 @@ class CallSet {
     {
       std::lock_guard lock(mutex_);
       for (const auto& call : calls_) {
-        if (call->deadline() <= now) {
+        if (call->deadline() <= now || call->given_up()) {
           expired.push_back(call);
         } else {
           next = std::min(next, call->deadline());
@@ -293,6 +296,7 @@ struct PeerCore {
 Task<StatusOr<std::string>> CallListener(std::shared_ptr<PeerCore> peer, CallRequest request,
                                          Duration timeout) {
   CO_RETURN_IF_ERROR(CheckCallRequest(request));
+  if (IsGivenUp(request.given_up)) co_return NotWaitedFor(peer->address);
   Duration deadline = DeadlineAfter(peer->clock.Now(), timeout);
   auto call = std::make_shared<InprocCallState>(std::move(request), deadline);
   if (!peer->calls.Add(call)) {
@@ -303,7 +307,7 @@ Task<StatusOr<std::string>> CallListener(std::shared_ptr<PeerCore> peer, CallReq
     peer->calls.Remove(call);
     co_return ErrnoError(ECONNREFUSED, absl::StrFormat("nobody listens on %s", peer->address));
   }
-  peer->watchdog->Arm(deadline);
+  peer->watchdog->Arm(call->given_up() ? kNow : deadline);
   StatusOr<std::string> result = co_await call->Wait();
   peer->calls.Remove(call);
   listener->calls.Remove(call);
@@ -326,6 +330,8 @@ class InprocPeer : public Peer {
   Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
     return CallListener(core_, std::move(request), timeout);
   }
+
+  void EndGivenUp() override { core_->watchdog->Arm(kNow); }
 
   PathInfo path() const override { return {"inproc", "client and server are one process"}; }
   std::string address() const override { return core_->address; }

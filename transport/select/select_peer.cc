@@ -57,11 +57,13 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   PathInfo path() const;
   std::string PathFor(const MemoryRegion& memory) const;
   const std::string& address() const { return address_; }
+  void EndGivenUp();
   void Close();
 
  private:
   Way Chosen();
-  static Task<StatusOr<Way>> AwaitChoice(std::shared_ptr<SelectCore> self, Duration deadline);
+  static Task<StatusOr<Way>> AwaitChoice(std::shared_ptr<SelectCore> self, Duration deadline,
+                                         GiveUpFlag given_up);
   static Task<void> Select(std::shared_ptr<SelectCore> self, size_t better_than);
   static Task<Choice> Choose(std::shared_ptr<SelectCore> self, size_t better_than);
   static Task<StatusOr<std::shared_ptr<Peer>>> Try(std::shared_ptr<SelectCore> self, size_t rank,
@@ -117,7 +119,7 @@ Task<StatusOr<std::string>> SelectCore::Call(std::shared_ptr<SelectCore> self, C
   const Duration deadline = DeadlineAfter(self->clock_.Coarse(), timeout);
   Way way = self->Chosen();
   if (way.peer == nullptr) {
-    CO_ASSIGN_OR_RETURN(way, co_await AwaitChoice(self, deadline));
+    CO_ASSIGN_OR_RETURN(way, co_await AwaitChoice(self, deadline, request.given_up));
   }
   if (request.memory.empty())
     co_return co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
@@ -261,12 +263,14 @@ Way SelectCore::Chosen() {
   return way;
 }
 
-Task<StatusOr<Way>> SelectCore::AwaitChoice(std::shared_ptr<SelectCore> self, Duration deadline) {
+Task<StatusOr<Way>> SelectCore::AwaitChoice(std::shared_ptr<SelectCore> self, Duration deadline,
+                                            GiveUpFlag given_up) {
   const OneShot<Status> done;
   bool start = false;
   {
     std::lock_guard lock(self->mutex_);
     if (self->closed_) co_return self->Closed();
+    if (IsGivenUp(given_up)) co_return NotWaitedFor(self->address_);
     if (self->way_.peer != nullptr) co_return self->way_;
     self->waiters_.push_back(done);
     start = !std::exchange(self->selecting_, true);
@@ -410,6 +414,20 @@ std::string SelectCore::PathFor(const MemoryRegion& memory) const {
                                            : way.peer->PathFor(*region->part(way.rank));
 }
 
+// Who waits for a choice is told whether his call is given up or not: he tries again.
+void SelectCore::EndGivenUp() {
+  Way way;
+  std::vector<OneShot<Status>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    way = way_;
+    waiters.swap(waiters_);
+  }
+  if (way.peer != nullptr && way.peer != tcp_) way.peer->EndGivenUp();
+  tcp_->EndGivenUp();
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(NotWaitedFor(address_));
+}
+
 void SelectCore::Close() {
   Way way;
   std::vector<OneShot<Status>> waiters;
@@ -433,6 +451,7 @@ class SelectPeer : public Peer {
   Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
     return SelectCore::Call(core_, std::move(request), timeout);
   }
+  void EndGivenUp() override { core_->EndGivenUp(); }
   PathInfo path() const override { return core_->path(); }
   std::string PathFor(const MemoryRegion& memory) const override { return core_->PathFor(memory); }
   std::string address() const override { return core_->address(); }

@@ -104,7 +104,7 @@ bool ClientConnection::Begin(const std::shared_ptr<ClientCall>& call) {
     }
   }
   count().client_calls.Add();
-  watchdog_->Arm(call->deadline);
+  watchdog_->Arm(IsGivenUp(call->given_up()) ? kNow : call->deadline);
   if (now) Send(call);
   return true;
 }
@@ -288,8 +288,8 @@ Task<Status> ClientConnection::OnReply(FrameHeader header) {
   co_return OkStatus();
 }
 
-// Ends what has waited for a slot for too long, and the whole connection if a call under way has expired: the
-// server could still write into its memory.
+// Ends what has waited for a slot for too long or is given up, and the whole connection if a call under way
+// has expired: the server could still write into its memory.
 Duration ClientConnection::Expire(Duration now) {
   std::vector<std::shared_ptr<ClientCall>> unsent;
   Duration next = kNoDeadline;
@@ -298,7 +298,7 @@ Duration ClientConnection::Expire(Duration now) {
     std::lock_guard lock(mutex_);
     auto keep = waiting_.begin();
     for (auto& call : waiting_) {
-      if (call->deadline <= now) {
+      if (call->HasExpired(now)) {
         unsent.push_back(std::move(call));
       } else {
         next = std::min(next, call->deadline);
@@ -308,7 +308,7 @@ Duration ClientConnection::Expire(Duration now) {
     waiting_.erase(keep, waiting_.end());
     for (Slot& slot : slots_) {
       if (slot.call == nullptr) continue;
-      if (slot.call->deadline <= now) {
+      if (slot.call->HasExpired(now)) {
         slot.call->timed_out_ = true;
         ++expired;
       } else {
@@ -322,7 +322,7 @@ Duration ClientConnection::Expire(Duration now) {
         ErrnoError(ETIMEDOUT, absl::StrFormat("%s was too busy to take the call in time", address_)));
   }
   if (expired == 0) return next;
-  Shutdown(ErrnoError(ECONNRESET, "closed because another call over it timed out"));
+  Shutdown(ErrnoError(ECONNRESET, "closed because another call over it timed out or was given up"));
   return kNoDeadline;
 }
 

@@ -26,7 +26,8 @@ class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCal
       : deadline(deadline),
         body(std::move(request.body)),
         kind(request.kind),
-        memory(std::move(request.memory)) {}
+        memory(std::move(request.memory)),
+        given_up_(std::move(request.given_up)) {}
 
   const Duration deadline;
   const std::string body;
@@ -34,11 +35,15 @@ class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCal
   const FlatMemory memory;
   CallResult result;
 
+  const GiveUpFlag& given_up() const { return given_up_; }
+  bool HasExpired(Duration now) const { return deadline <= now || IsGivenUp(given_up_); }
+
  private:
   friend class ClientConnection;
   friend class DataWrite;
   void Done(const Status& status) override;
 
+  const GiveUpFlag given_up_;
   ClientConnection* connection_ = nullptr;  // alive while the write is under way
   uint64_t id_ = 0;
   std::string shown_;  // see ShowSource
@@ -68,6 +73,8 @@ class ClientConnection : public Connection {
 
   // False: the connection is ending and nothing was done. Otherwise the call's result will be set.
   bool Begin(const std::shared_ptr<ClientCall>& call);
+  // Peer::EndGivenUp.
+  void EndGivenUp() { watchdog_->Arm(kNow); }
 
  protected:
   Task<Status> OnFrame(FrameHeader header) override;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "transport/memory.h"
 #include "transport/tcp/client_connection.h"
 
 namespace nacre {
@@ -55,8 +56,9 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
                                           Duration timeout);
   // Connects one lane, if none is.
   static Task<Status> ConnectNow(std::shared_ptr<PeerCore> self, Duration timeout) {
-    return AwaitConnection(self, 0, DeadlineAfter(self->clock_.Now(), timeout));
+    return AwaitConnection(self, 0, DeadlineAfter(self->clock_.Now(), timeout), nullptr);
   }
+  void EndGivenUp();
   void Close();
   const std::string& address() const { return address_; }
   PathInfo path() const { return {kind_.path, options_.path_reason, meters_->Read()}; }
@@ -88,7 +90,8 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
   static Task<StatusOr<std::string>> Carry(std::shared_ptr<PeerCore> self, std::shared_ptr<ClientCall> call);
   size_t Choose(uint64_t size, uint64_t load);
   std::shared_ptr<ClientConnection> Ready(size_t lane);
-  static Task<Status> AwaitConnection(std::shared_ptr<PeerCore> self, size_t lane, Duration deadline);
+  static Task<Status> AwaitConnection(std::shared_ptr<PeerCore> self, size_t lane, Duration deadline,
+                                      GiveUpFlag given_up);
   static Task<void> FillLane(std::shared_ptr<PeerCore> self, size_t lane);
   Status Closed() const {
     return ErrnoError(ENOTCONN, absl::StrFormat("the link to %s is closed", address_));
@@ -143,9 +146,10 @@ Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<PeerCore> self,
                                             std::shared_ptr<ClientCall> call) {
   const LaneUse use(self.get(), call->memory.size());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (IsGivenUp(call->given_up())) co_return NotWaitedFor(self->address_);
     std::shared_ptr<ClientConnection> connection = self->Ready(use.lane());
     if (connection == nullptr) {
-      Status status = co_await AwaitConnection(self, use.lane(), call->deadline);
+      Status status = co_await AwaitConnection(self, use.lane(), call->deadline, call->given_up());
       if (!status.ok()) co_return status;
       connection = self->Ready(use.lane());
     }
@@ -156,12 +160,14 @@ Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<PeerCore> self,
 }
 
 // Waits for the lane's connection, making it if nobody does already.
-Task<Status> PeerCore::AwaitConnection(std::shared_ptr<PeerCore> self, size_t lane, Duration deadline) {
+Task<Status> PeerCore::AwaitConnection(std::shared_ptr<PeerCore> self, size_t lane, Duration deadline,
+                                       GiveUpFlag given_up) {
   const OneShot<Status> done;
   bool make = false;
   {
     std::lock_guard lock(self->mutex_);
     if (self->closed_) co_return self->Closed();
+    if (IsGivenUp(given_up)) co_return NotWaitedFor(self->address_);
     Lane& place = self->lanes_[lane];
     if (place.connection != nullptr) co_return OkStatus();
     place.waiters.push_back(done);
@@ -192,6 +198,22 @@ Task<void> PeerCore::FillLane(std::shared_ptr<PeerCore> self, size_t lane) {
   for (const OneShot<Status>& waiter : waiters) waiter.Set(closed ? self->Closed() : connection.status());
 }
 
+// Who waits for a connection is told whether his call is given up or not: he tries again.
+void PeerCore::EndGivenUp() {
+  std::vector<std::shared_ptr<ClientConnection>> connections;
+  std::vector<OneShot<Status>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    for (Lane& lane : lanes_) {
+      if (lane.connection != nullptr) connections.push_back(lane.connection);
+      waiters.insert(waiters.end(), lane.waiters.begin(), lane.waiters.end());
+      lane.waiters.clear();
+    }
+  }
+  for (const auto& connection : connections) connection->EndGivenUp();
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(NotWaitedFor(address_));
+}
+
 void PeerCore::Close() {
   std::vector<std::shared_ptr<ClientConnection>> connections;
   std::vector<OneShot<Status>> waiters;
@@ -217,6 +239,7 @@ class LanePeer : public StreamPeer {
   Task<StatusOr<std::string>> Call(CallRequest request, Duration timeout) override {
     return PeerCore::Call(core_, std::move(request), timeout);
   }
+  void EndGivenUp() override { core_->EndGivenUp(); }
   Task<Status> ConnectNow(Duration timeout) override { return PeerCore::ConnectNow(core_, timeout); }
   PathInfo path() const override { return core_->path(); }
   std::string PathFor(const MemoryRegion& memory) const override { return core_->PathFor(memory); }

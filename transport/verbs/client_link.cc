@@ -154,7 +154,7 @@ ClientLink::Beginning ClientLink::Begin(const std::shared_ptr<LinkCall>& call) {
   }
   if (id == 0) meter_->Waits();
   Count().calls.Add();
-  watchdog_->Arm(call->deadline);
+  watchdog_->Arm(call->given_up() ? kNow : call->deadline);
   if (id != 0) Start(id, call);
   return Beginning::kBegun;
 }
@@ -363,8 +363,13 @@ Status ClientLink::TimedOut() const {
   return ErrnoError(ETIMEDOUT, absl::StrFormat("%s did not answer in time", address_));
 }
 
-// Ends what has waited for too long, and the whole link if a call under way has expired: the server could
-// still write into its memory.
+void ClientLink::EndGivenUp() {
+  watchdog_->Arm(kNow);
+  rail().puts()->Cancel(this, absl::UnavailableError("the RDMA connection is not waited for any more"));
+}
+
+// Ends what has waited for too long or is given up, and the whole link if a call under way has expired: the
+// server could still write into its memory.
 Duration ClientLink::Expire(Duration now) {
   std::vector<std::shared_ptr<LinkCall>> unsent;
   Duration next = kNoDeadline;
@@ -373,13 +378,15 @@ Duration ClientLink::Expire(Duration now) {
     std::lock_guard lock(mutex_);
     for (Queue* waiting : {&small_waiting_, &large_waiting_}) {
       for (const auto& call : *waiting) {
-        if (call->deadline <= now) unsent.push_back(call);
-        if (call->deadline > now) next = std::min(next, call->deadline);
+        if (!call->HasExpired(now)) next = std::min(next, call->deadline);
       }
-      std::erase_if(*waiting, [&](const auto& call) { return call->deadline <= now; });
+      auto expired_ones = std::stable_partition(waiting->begin(), waiting->end(),
+                                                [&](const auto& call) { return !call->HasExpired(now); });
+      unsent.insert(unsent.end(), expired_ones, waiting->end());
+      waiting->erase(expired_ones, waiting->end());
     }
     for (const auto& [id, call] : calls_) {
-      call->timed_out = call->deadline <= now;
+      call->timed_out = call->HasExpired(now);
       expired = expired || call->timed_out;
       if (!call->timed_out) next = std::min(next, call->deadline);
     }
@@ -387,7 +394,7 @@ Duration ClientLink::Expire(Duration now) {
   Count().timeouts.Add(static_cast<int64_t>(unsent.size()) + (expired ? 1 : 0));
   for (const auto& call : unsent) call->result.Set(TimedOut());
   if (!expired) return next;
-  Shutdown(ErrnoError(ECONNRESET, "closed because another call over it timed out"));
+  Shutdown(ErrnoError(ECONNRESET, "closed because another call over it timed out or was given up"));
   return kNoDeadline;
 }
 

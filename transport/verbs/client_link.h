@@ -34,6 +34,8 @@ struct LinkCall {
   bool reserves() const { return request.kind == CallMemory::kPutTarget && !with_reply; }
   // Until TakeMemoryBack, even if there is a result.
   bool holds_memory() const { return !windows.empty() || !held.empty(); }
+  bool given_up() const { return IsGivenUp(request.given_up); }
+  bool HasExpired(Duration now) const { return deadline <= now || given_up(); }
 
   CallRequest request;
   const uint64_t bytes;   // of its memory
@@ -69,6 +71,9 @@ class ClientLink : public Channel {
   // First, once.
   static Task<Status> Establish(std::shared_ptr<ClientLink> self, std::shared_ptr<RailSet> rails,
                                 std::optional<RemotePort> wanted, Duration timeout);
+
+  // Peer::EndGivenUp. Calls that wait to reserve are cancelled all, with UNAVAILABLE: they find a link again.
+  void EndGivenUp();
 
   PathMeter& meter() { return *meter_; }
   // Of calls under way, for whoever chooses among links.

@@ -68,13 +68,14 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
 
   static Task<StatusOr<std::string>> Call(std::shared_ptr<PeerCore> self, CallRequest request,
                                           Duration timeout);
+  void EndGivenUp();
   void Close();
   PathInfo path();
   bool connected();
   const std::string& address() const { return address_; }
 
   // Waits for a rail, making one if nobody does already.
-  static Task<Status> AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline);
+  static Task<Status> AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline, GiveUpFlag given_up);
 
  private:
   using Links = absl::InlinedVector<std::shared_ptr<ClientLink>, kMaxRails>;
@@ -178,10 +179,11 @@ Task<StatusOr<std::string>> PeerCore::Call(std::shared_ptr<PeerCore> self, CallR
   Links refused;  // the devices of these do not reach the call's memory
   Status refusal;
   for (size_t attempt = 0; attempt < kAttempts + refused.size(); ++attempt) {
+    if (call->given_up()) co_return NotWaitedFor(self->address_);
     std::shared_ptr<ClientLink> link = self->Choose(*call, refused);
     if (link == nullptr && !refused.empty()) co_return refusal;
     if (link == nullptr) {
-      Status status = co_await AwaitRail(self, deadline);
+      Status status = co_await AwaitRail(self, deadline, call->request.given_up);
       if (!status.ok()) co_return status;
       link = self->Choose(*call, refused);
     } else {
@@ -232,12 +234,13 @@ Task<StatusOr<std::string>> PeerCore::Carry(std::shared_ptr<PeerCore> self, std:
   co_return result;
 }
 
-Task<Status> PeerCore::AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline) {
+Task<Status> PeerCore::AwaitRail(std::shared_ptr<PeerCore> self, Duration deadline, GiveUpFlag given_up) {
   const OneShot<Status> done;
   bool look = false;
   {
     std::lock_guard lock(self->mutex_);
     if (self->closed_) co_return self->Closed();
+    if (IsGivenUp(given_up)) co_return NotWaitedFor(self->address_);
     if (!self->Living().empty()) co_return OkStatus();
     self->waiters_.push_back(done);
     look = !std::exchange(self->looking_, true);
@@ -424,6 +427,19 @@ bool PeerCore::HasOtherWay(const ClientLink* link) {
   });
 }
 
+void PeerCore::EndGivenUp() {
+  Links links;
+  std::vector<OneShot<Status>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    links = links_;
+    waiters.swap(waiters_);
+    asked_ = 0;
+  }
+  for (const auto& link : links) link->EndGivenUp();
+  for (const OneShot<Status>& waiter : waiters) waiter.Set(NotWaitedFor(address_));
+}
+
 void PeerCore::Close() {
   Links links;
   std::vector<OneShot<Status>> waiters;
@@ -446,6 +462,7 @@ class VerbsPeer : public Peer {
     return PeerCore::Call(core_, std::move(request), timeout);
   }
 
+  void EndGivenUp() override { core_->EndGivenUp(); }
   PathInfo path() const override { return core_->path(); }
   std::string PathFor(const MemoryRegion& memory) const override {
     return absl::StrCat(kPath, memory.device() == nullptr ? "" : "+gpu");
@@ -475,7 +492,7 @@ Task<StatusOr<std::shared_ptr<Peer>>> ConnectVerbsPeer(Executor executor, Clock&
   auto core = std::make_shared<PeerCore>(executor, clock, std::move(control), std::move(rails), address,
                                          std::move(meters));
   auto peer = std::make_shared<VerbsPeer>(core);
-  Status status = co_await PeerCore::AwaitRail(core, DeadlineAfter(clock.Now(), timeout));
+  Status status = co_await PeerCore::AwaitRail(core, DeadlineAfter(clock.Now(), timeout), nullptr);
   if (!status.ok()) co_return status;
   co_return std::shared_ptr<Peer>(std::move(peer));
 }
