@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -42,17 +43,26 @@ Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss 
     : transport_(transport), clock_(clock), policy_(policy), on_loss_(std::move(on_loss)) {}
 
 void Targets::Reset(SessionId session, uint64_t epoch) {
-  std::map<std::string, std::shared_ptr<ObjectStub>> old;
+  std::vector<std::shared_ptr<ObjectStub>> old;
   {
     std::lock_guard lock(mutex_);
     if (epoch < epoch_ || (epoch == epoch_ && (session == 0 || session == session_))) return;
     if (session != session_) sequences_ = std::make_shared<ObjectSequences>(1);
     session_ = session;
     epoch_ = epoch;
-    old.swap(stubs_);
+    old = TakeStubs();
     for (auto& [index, target] : targets_) target.granted = 0;
   }
-  for (auto& [address, stub] : old) stub->Close();
+  for (auto& stub : old) stub->Close();
+}
+
+std::vector<std::shared_ptr<ObjectStub>> Targets::TakeStubs() {
+  std::vector<std::shared_ptr<ObjectStub>> stubs;
+  for (auto& [index, target] : targets_) {
+    if (target.stub != nullptr) stubs.push_back(std::move(target.stub));
+  }
+  peers_.clear();  // the stubs close them
+  return stubs;
 }
 
 std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
@@ -64,27 +74,38 @@ std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
     if (ost.up() && target.instance != 0 && target.instance != ost.instance())
       restarted.push_back(ost.info().index());
     if (target.address == ost.address()) continue;
-    std::string old = std::exchange(target.address, ost.address());
-    auto stub = stubs_.find(old);
-    if (stub == stubs_.end() || stubs_.contains(target.address)) continue;
-    // The OSS has moved: its stub goes with it.
-    auto peer = transport_.Connect(target.address);
-    if (!peer.ok()) continue;
-    stub->second->SetPeer(*std::move(peer));
-    stubs_[target.address] = std::move(stub->second);
-    stubs_.erase(stub);
+    target.address = ost.address();
+    if (target.stub == nullptr) continue;
+    // What is under way goes on there. Where that cannot be, the next call says so.
+    if (auto peer = PeerOf(target.address); peer.ok()) target.stub->SetPeer(*std::move(peer));
   }
+  DropUnusedPeers();
   return restarted;
 }
 
+StatusOr<std::shared_ptr<Peer>> Targets::PeerOf(const std::string& address) {
+  if (auto it = peers_.find(address); it != peers_.end()) return it->second;
+  ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, transport_.Connect(address));
+  peers_[address] = peer;
+  return peer;
+}
+
+void Targets::DropUnusedPeers() {
+  std::set<std::shared_ptr<Peer>> used;
+  for (const auto& [index, target] : targets_) {
+    if (target.stub != nullptr) used.insert(target.stub->peer());
+  }
+  std::erase_if(peers_, [&](const auto& known) { return !used.contains(known.second); });
+}
+
 void Targets::Close() {
-  std::map<std::string, std::shared_ptr<ObjectStub>> old;
+  std::vector<std::shared_ptr<ObjectStub>> old;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
-    old.swap(stubs_);
+    old = TakeStubs();
   }
-  for (auto& [address, stub] : old) stub->Close();
+  for (auto& stub : old) stub->Close();
 }
 
 bool Targets::Current(uint64_t epoch) const {
@@ -97,13 +118,17 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t epo
   std::lock_guard lock(mutex_);
   if (closed_) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
   if (epoch != epoch_) return Evicted();
-  auto target = targets_.find(ost);
-  if (session_ == 0 || target == targets_.end()) return std::shared_ptr<ObjectStub>();
-  if (auto it = stubs_.find(target->second.address); it != stubs_.end()) return it->second;
-  ASSIGN_OR_RETURN(auto peer, transport_.Connect(target->second.address));
-  auto stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, sequences_, policy_);
-  stubs_[target->second.address] = stub;
-  return stub;
+  auto found = targets_.find(ost);
+  if (session_ == 0 || found == targets_.end() || found->second.address.empty())
+    return std::shared_ptr<ObjectStub>();
+  Target& target = found->second;
+  ASSIGN_OR_RETURN(std::shared_ptr<Peer> peer, PeerOf(target.address));
+  if (target.stub == nullptr) {
+    target.stub = std::make_shared<ObjectStub>(std::move(peer), clock_, session_, sequences_, policy_);
+  } else {
+    target.stub->SetPeer(std::move(peer));
+  }
+  return target.stub;
 }
 
 Task<StatusOr<proto::ObjectReply>> Targets::Call(uint64_t epoch, proto::ObjectRequest request,
@@ -260,16 +285,15 @@ Task<Unit> Targets::ReturnGrant(uint64_t epoch, OstIndex ost, CancellationPtr ca
 std::string Targets::PathTo(OstIndex ost, const MemoryRegion& memory) const {
   std::lock_guard lock(mutex_);
   auto target = targets_.find(ost);
-  if (target == targets_.end()) return "";
-  auto stub = stubs_.find(target->second.address);
-  return stub == stubs_.end() ? "" : stub->second->peer()->PathFor(memory);
+  if (target == targets_.end() || target->second.stub == nullptr) return "";
+  return target->second.stub->peer()->PathFor(memory);
 }
 
 std::vector<std::string> Targets::Paths() const {
   std::vector<std::string> paths;
   std::lock_guard lock(mutex_);
-  for (const auto& [address, stub] : stubs_) {
-    PathInfo path = stub->peer()->path();
+  for (const auto& [address, peer] : peers_) {
+    PathInfo path = peer->path();
     paths.push_back(path.reason.empty() ? absl::StrFormat("%s %s", address, path.path)
                                         : absl::StrFormat("%s %s (%s)", address, path.path, path.reason));
   }
@@ -279,8 +303,8 @@ std::vector<std::string> Targets::Paths() const {
 std::vector<proto::PathState> Targets::PathStates() const {
   std::vector<proto::PathState> states;
   std::lock_guard lock(mutex_);
-  for (const auto& [address, stub] : stubs_) {
-    for (const PathStats& stats : stub->peer()->path().stats) states.push_back(StateOf(address, stats));
+  for (const auto& [address, peer] : peers_) {
+    for (const PathStats& stats : peer->path().stats) states.push_back(StateOf(address, stats));
   }
   return states;
 }

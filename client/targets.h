@@ -1,6 +1,6 @@
-// The OSTs as the cluster map names them, a stub for each OSS, and the space that is reserved on each OST for
-// write-behind (Lustre's grants): a write is accepted into the cache only if the space that it will take is
-// granted, so it cannot fail later.
+// The OSTs as the cluster map names them, a stub for each that goes where the map says, and the space that is
+// reserved on each OST for write-behind (Lustre's grants): a write is accepted into the cache only if the
+// space that it will take is granted, so it cannot fail later.
 //
 // Thread-safe. A session's end means new stubs (Reset): their sequences begin anew. Calls name the epoch of
 // the session (Session::epoch) under which their reason was found, and fail with EIO in any other: what was
@@ -39,8 +39,8 @@ class Targets {
   // Every call ends with ESHUTDOWN.
   void Close();
 
-  // Sends to the OSS that has the OST now. EIO if the map has no such OST (soft: after the timeout; hard:
-  // waits for a map that has).
+  // Sends to the OSS that has the OST now, and to another one as soon as the map says that it is there. EIO
+  // if the map has no such OST (soft: after the timeout; hard: waits for a map that has).
   Task<StatusOr<proto::ObjectReply>> Call(uint64_t epoch, proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory,
                                           CancellationPtr cancellation = nullptr);
@@ -75,14 +75,18 @@ class Targets {
  private:
   struct Target {
     std::string address;
-    uint64_t instance = 0;  // of the OSS that gave the grant; another one has forgotten it
-    uint64_t losses = 0;    // as it last said
+    std::shared_ptr<ObjectStub> stub;  // null: not spoken to yet in this session
+    uint64_t instance = 0;             // of the OSS that gave the grant; another one has forgotten it
+    uint64_t losses = 0;               // as it last said
     uint64_t granted = 0;
     uint64_t reserved = 0;  // of these
     int asking_now = 0;     // who asks for more or gives back, or waits for the turn to (`asking`)
     std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
   };
 
+  StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);  // under mutex_
+  std::vector<std::shared_ptr<ObjectStub>> TakeStubs();                // likewise: there are none any more
+  void DropUnusedPeers();                                              // likewise
   StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t epoch);
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
   Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation);
@@ -101,8 +105,8 @@ class Targets {
   SessionId session_ = 0;  // 0: none just now
   uint64_t epoch_ = 0;     // of that session, or of the one to come
   bool closed_ = false;
-  std::shared_ptr<ObjectSequences> sequences_;                // of that session
-  std::map<std::string, std::shared_ptr<ObjectStub>> stubs_;  // by address
+  std::shared_ptr<ObjectSequences> sequences_;          // of that session
+  std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address; of the stubs
   std::map<OstIndex, Target> targets_;
 };
 

@@ -34,25 +34,33 @@ ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId sessi
     : clock_(clock),
       session_(session),
       policy_(policy),
-      peer_(std::move(peer)),
+      way_{std::move(peer)},
       sequences_(std::move(sequences)) {}
 
 void ObjectStub::SetPeer(std::shared_ptr<Peer> peer) {
-  std::lock_guard lock(mutex_);
-  peer_ = std::move(peer);
+  Way old{std::move(peer)};  // the new one, until they are swapped
+  {
+    std::lock_guard lock(mutex_);
+    if (way_.peer == old.peer) return;
+    std::swap(way_, old);
+  }
+  old.replaced->store(true);
+  old.peer->EndGivenUp();
 }
 
-std::shared_ptr<Peer> ObjectStub::peer() const {
+ObjectStub::Way ObjectStub::way() const {
   std::lock_guard lock(mutex_);
-  return peer_;
+  return way_;
 }
+
+std::shared_ptr<Peer> ObjectStub::peer() const { return way().peer; }
 
 void ObjectStub::Close() {
   std::shared_ptr<Peer> peer;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
-    peer = peer_;
+    peer = way_.peer;
   }
   peer->Close();
 }
@@ -91,27 +99,33 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
       timeout = std::clamp<Duration>(cancellation->deadline() - clock_.Now(), 1ms, timeout);
     }
     if (request.sequence() != 0) request.set_low_water(sequences_->LowWater(request.ost()));
-    auto reply = co_await Attempt(request, kind, memory, timeout);
+    const Way way = this->way();
+    auto reply = co_await Attempt(way, request, kind, memory, timeout);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
     if (closed())
-      co_return ErrnoError(ESHUTDOWN, "the connection to " + peer()->address() + " was closed by this side");
+      co_return ErrnoError(ESHUTDOWN,
+                           "the connection to " + way.peer->address() + " was closed by this side");
     const Duration waited = clock_.Now() - begin;
     if (!policy_.hard && waited + pause >= policy_.soft_timeout) {
       co_return ErrnoError(
           EIO, absl::StrFormat("OST %d at %s did not answer for %d s (soft timeout): %s", request.ost(),
-                               peer()->address(), waited / 1s, std::string(reply.status().message())));
+                               way.peer->address(), waited / 1s, std::string(reply.status().message())));
     }
-    LogDebug("OST %d at %s: %s; trying again", request.ost(), peer()->address(),
+    LogDebug("OST %d at %s: %s; trying again", request.ost(), way.peer->address(),
              std::string(reply.status().message()));
+    if (way.replaced->load()) {
+      pause = policy_.pause;
+      continue;
+    }
     co_await SleepUnlessCancelled(clock_, pause, cancellation);
     pause = std::min(2 * pause, policy_.max_pause);
   }
 }
 
-Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(proto::ObjectRequest request, CallMemory kind,
+Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, proto::ObjectRequest request, CallMemory kind,
                                                        std::vector<MemorySpan> memory, Duration timeout) {
-  std::shared_ptr<Peer> peer = this->peer();
   CallRequest call;
+  call.given_up = way.replaced;
   call.kind = kind;
   call.memory = std::move(memory);
   if (!request.SerializeToString(&call.body) || call.body.size() > kMaxBodySize) {
@@ -119,11 +133,11 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(proto::ObjectRequest requ
                          absl::StrFormat("a request of %d bytes to OST %d is beyond the limit of %d",
                                          request.ByteSizeLong(), request.ost(), kMaxBodySize));
   }
-  CO_ASSIGN_OR_RETURN(std::string body, co_await peer->Call(std::move(call), timeout));
+  CO_ASSIGN_OR_RETURN(std::string body, co_await way.peer->Call(std::move(call), timeout));
   proto::ObjectReply reply;
   if (!reply.ParseFromString(body)) {
     co_return ErrnoError(EIO, absl::StrFormat("the reply of OST %d at %s (%d bytes) is malformed",
-                                              request.ost(), peer->address(), body.size()));
+                                              request.ost(), way.peer->address(), body.size()));
   }
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
   co_return reply;

@@ -1,6 +1,7 @@
-// Typed calls to one OSS for one session: encodes ObjectRequests, numbers mutations per OST, repeats them
-// after a lost connection until they are answered (the OSS does each once, see proto/object.proto), and turns
-// replies into Status. Used by the client and by the MDS. Thread-safe; must outlive its calls.
+// Typed calls to one server, or to one OST wherever it is, for one session: encodes ObjectRequests, numbers
+// mutations per OST, repeats them after a lost connection until they are answered (the OSS does each once,
+// see proto/object.proto), and turns replies into Status. Used by the client and by the MDS. Thread-safe;
+// must outlive its calls.
 //
 // Sequences of a client's session begin at 1 and are the session's: its stubs share them, for an OST may come
 // to be reached by another stub, and what it has stored of the session goes with it. The MDS is session 0 for
@@ -60,11 +61,13 @@ class ObjectStub {
   ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session,
              std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy);
 
-  // The server moved (a new cluster map): later attempts go there.
+  // The server moved, or another one has the OST now (a new cluster map): later attempts go there. Those
+  // under way are given up, for the old one may never answer, and are repeated there at once.
   void SetPeer(std::shared_ptr<Peer> peer);
   std::shared_ptr<Peer> peer() const;
 
-  // Closes the peer; every call, also one that would wait for ever, ends with ESHUTDOWN.
+  // Closes the peer, also for other stubs that use it; every call, also one that would wait for ever, ends
+  // with ESHUTDOWN.
   void Close();
 
   // Sends the request (ost, op and fields filled in by the caller; session, sequence and low_water by the
@@ -77,17 +80,24 @@ class ObjectStub {
                                           CancellationPtr cancellation = nullptr);
 
  private:
+  // Where attempts go, and what ends them when they are to go elsewhere.
+  struct Way {
+    std::shared_ptr<Peer> peer;
+    GiveUpFlag replaced = std::make_shared<std::atomic<bool>>(false);
+  };
+
   Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,
                                             std::vector<MemorySpan> memory, CancellationPtr cancellation);
-  Task<StatusOr<proto::ObjectReply>> Attempt(proto::ObjectRequest request, CallMemory kind,
+  Task<StatusOr<proto::ObjectReply>> Attempt(Way way, proto::ObjectRequest request, CallMemory kind,
                                              std::vector<MemorySpan> memory, Duration timeout);
+  Way way() const;
   bool closed() const;
 
   Clock& clock_;
   const SessionId session_;
   const RetryPolicy policy_;
   mutable std::mutex mutex_;
-  std::shared_ptr<Peer> peer_;
+  Way way_;
   bool closed_ = false;
   const std::shared_ptr<ObjectSequences> sequences_;
 };

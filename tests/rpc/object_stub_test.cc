@@ -25,6 +25,11 @@ class FakePeer : public Peer {
     proto::ObjectRequest request;
     EXPECT_TRUE(request.ParseFromString(call.body));
     if (gate != nullptr && request.sequence() == gated_sequence) co_await gate->Wait();
+    if (frozen) {
+      flag = call.given_up;
+      co_await thawed.Wait();
+      co_return ErrnoError(ETIMEDOUT, "given up");
+    }
     Fate fate = closed ? Fate::kLoseRequest : next_fate();
     if (fate == Fate::kLoseRequest) co_return ErrnoError(ECONNREFUSED, "nobody listens");
     seen.push_back(request);
@@ -37,11 +42,17 @@ class FakePeer : public Peer {
   }
   PathInfo path() const override { return {"fake", ""}; }
   std::string address() const override { return "fake:1"; }
+  void EndGivenUp() override {
+    if (IsGivenUp(flag)) thawed.Set({});
+  }
   void Close() override { closed = true; }
 
   std::function<Fate()> next_fate = [] { return Fate::kDeliver; };
   OneShot<Unit>* gate = nullptr;
   uint64_t gated_sequence = 0;
+  bool frozen = false;  // answers nothing until the call is given up
+  GiveUpFlag flag;      // of the frozen call
+  OneShot<Unit> thawed;
   Status reply_status;
   std::string raw_reply;
   bool closed = false;
@@ -221,6 +232,29 @@ TEST_F(ObjectStubTest, AMovedServerIsFoundByTheNextAttempt) {
   context_.run();
   ASSERT_TRUE(reply.has_value() && reply->ok());
   EXPECT_EQ(moved->seen.back().sequence(), 1);
+}
+
+// The old server may be frozen and keep its calls for ever.
+TEST_F(ObjectStubTest, ACallAtTheOldServerGoesOnAtTheNewOneAtOnce) {
+  RetryPolicy policy;
+  policy.pause = 1h;  // a pause would fail the test
+  ObjectStub stub(peer_, RealClock(), 7, 1, policy);
+  peer_->frozen = true;
+  Reply reply;
+  Start(stub, Punch(), reply);
+  context_.poll();
+  ASSERT_FALSE(reply.has_value());
+  stub.SetPeer(peer_);  // is no move
+  context_.restart();
+  context_.poll();
+  ASSERT_FALSE(reply.has_value());
+  auto moved = std::make_shared<FakePeer>();
+  stub.SetPeer(moved);
+  context_.restart();
+  context_.poll();
+  ASSERT_TRUE(reply.has_value() && reply->ok());
+  EXPECT_EQ(moved->seen.back().sequence(), 1);
+  EXPECT_EQ(moved->mutations, 1);
 }
 
 // An OST that has moved to a server that another stub speaks to knows the session's numbers.
