@@ -19,6 +19,7 @@ constexpr uint64_t kEnd = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kSizeUnit = 64 << 10;
 constexpr uint64_t kMaxStripeSize = (4ull << 30) - kSizeUnit;
 constexpr int kMaxStripes = 2000;
+constexpr uint32_t kMaxCopies = 3;
 
 template <typename... Args>
 Status Wrong(const absl::FormatSpec<Args...>& format, const Args&... args) {
@@ -50,6 +51,15 @@ StatusOr<uint32_t> ParseStripeSize(const std::string& text) {
                  ExactSize(kMaxStripeSize));
   }
   return static_cast<uint32_t>(size);
+}
+
+StatusOr<uint32_t> ParseCopies(const std::string& text) {
+  uint32_t copies = 0;
+  if (!absl::SimpleAtoi(text, &copies) || copies > kMaxCopies) {
+    return Wrong("-N %s: the number of copies must be 1 to %d, or 0 for as few as there are", text,
+                 kMaxCopies);
+  }
+  return copies;
 }
 
 // Ends rise, fit the stripes, and the last one is the end of the file.
@@ -87,7 +97,12 @@ class Parser {
       current().set_stripe_size(size);
       return OkStatus();
     }
-    return Wrong("'%s' is not an option of a layout: -E END, -c COUNT and -S SIZE are", option);
+    if (option == "-N") {
+      ASSIGN_OR_RETURN(uint32_t copies, ParseCopies(value));
+      current().set_copies(copies);
+      return OkStatus();
+    }
+    return Wrong("'%s' is not an option of a layout: -E END, -c COUNT, -S SIZE and -N COPIES are", option);
   }
 
   StatusOr<proto::LayoutTemplate> Finish() && {
@@ -97,7 +112,7 @@ class Parser {
 
  private:
   Status Begin(const std::string& value) {
-    if (whole_) return Wrong("-E %s: must come before the -c and -S of its component", value);
+    if (whole_) return Wrong("-E %s: must come before the -c, -S and -N of its component", value);
     ASSIGN_OR_RETURN(uint64_t end, ParseEnd(value));
     proto::TemplateComponent component;
     component.set_stripe_count(1);
@@ -137,10 +152,13 @@ StatusOr<proto::LayoutTemplate> ParseLayout(std::string_view text) {
 
 std::string FormatLayout(const proto::LayoutTemplate& layout) {
   std::vector<std::string> parts;
+  uint32_t copies = 0;  // of the component before, which hold until others are named
   for (const auto& component : layout.components()) {
     std::string part =
         layout.components_size() > 1 ? absl::StrFormat("-E %s ", EndText(component.end())) : "";
     absl::StrAppendFormat(&part, "-c %d -S %s", component.stripe_count(), ExactSize(component.stripe_size()));
+    if (component.copies() != copies) absl::StrAppendFormat(&part, " -N %d", component.copies());
+    copies = component.copies();
     parts.push_back(std::move(part));
   }
   return absl::StrJoin(parts, " ");

@@ -2,11 +2,14 @@
 //
 // A template (kLayoutXattr, read and set on files and directories) is a list of components in Lustre's
 // options:
-//   -E END    begins a component that ends at this byte of the file; -1 or eof: its end. Without any -E there
-//   is one component -c COUNT  stripes; -1: one on every OST -S SIZE   bytes of a stripe, a multiple of 64
-//   KiB; 0: the file system's default
-// -c and -S hold for the components behind as well, until they are given again. "-E 1M -c 1 -E 64M -c 4 -E -1
-// -c -1".
+//   -E END     begins a component that ends at this byte of the file; -1 or eof: its end. Without any -E
+//   there
+//              is one component
+//   -c COUNT   stripes; -1: one on every OST
+//   -S SIZE    bytes of a stripe, a multiple of 64 KiB; 0: the file system's default
+//   -N COPIES  1 to 3: on OSTs with so many members; 0, the default: with as few as there are
+// -c, -S and -N hold for the components behind as well, until they are given again. "-E 1M -c 1 -E 64M -c 4
+// -E -1 -c -1 -N 2".
 #pragma once
 
 #include <string>

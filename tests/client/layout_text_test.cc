@@ -28,8 +28,26 @@ TEST(LayoutText, ProgressiveComponentsInheritFromTheOneBefore) {
   EXPECT_EQ(FormatLayout(*layout), "-E 1M -c 1 -S 64K -E 64M -c 4 -S 64K -E -1 -c -1 -S 4M");
 }
 
+TEST(LayoutText, CopiesHoldUntilOthersAreNamed) {
+  auto layout = ParseLayout("-c 2 -N 3 -S 1M");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->components(0).copies(), 3u);
+  EXPECT_EQ(FormatLayout(*layout), "-c 2 -S 1M -N 3");
+  layout = ParseLayout("-E 1M -S 1M -E 2M -N 2 -E 4M -E 8M -N 0 -E -1 -N 1");
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  std::vector<uint32_t> copies;
+  for (const auto& component : layout->components()) copies.push_back(component.copies());
+  EXPECT_EQ(copies, (std::vector<uint32_t>{0, 2, 2, 0, 1}));
+  EXPECT_EQ(
+      FormatLayout(*layout),
+      "-E 1M -c 1 -S 1M -E 2M -c 1 -S 1M -N 2 -E 4M -c 1 -S 1M -E 8M -c 1 -S 1M -N 0 -E -1 -c 1 -S 1M -N 1");
+  EXPECT_EQ(DescribeDirectory(Fid{1, 2, 0}, *ParseLayout("-S 1M -N 2"), false),
+            R"({"fid": "[0x1:0x2:0x0]", "layout": "-c 1 -S 1M -N 2", "inherited": false})");
+}
+
 TEST(LayoutText, WhatIsPrintedIsReadBack) {
-  for (const char* text : {"", "-c 1", "-S 1M", "-E eof -c 2", "-E 1M -E 1G -S 1M -E -1 -c 8"}) {
+  for (const char* text : {"", "-N 2", "-E 1M -N 3 -E 2M -N 0 -E -1 -N 2", "-E 1M -E -1 -N 1", "-c 1",
+                           "-S 1M", "-E eof -c 2", "-E 1M -E 1G -S 1M -E -1 -c 8"}) {
     auto layout = ParseLayout(text);
     ASSERT_TRUE(layout.ok()) << text << ": " << layout.status();
     auto again = ParseLayout(FormatLayout(*layout));
@@ -47,6 +65,10 @@ TEST(LayoutText, MistakesAreNamed) {
       {"-S 100", "multiple of 64K"},
       {"-S 4G", "at most"},
       {"-S x", "'x' is not a size"},
+      {"-N 4", "-N 4: the number of copies must be 1 to 3"},
+      {"-N -1", "-N -1: the number of copies"},
+      {"-N two", "-N two: the number of copies"},
+      {"-N 2 -E -1", "must come before the -c, -S and -N"},
       {"-x 1", "'-x' is not an option"},
       {"-E 1M -c 1", "must end at -1"},
       {"-E 1M -E 1M -E -1", "not behind the end"},
