@@ -40,6 +40,8 @@ std::string ClusterUuid(const ServerCore& core) {
   return "";
 }
 
+constexpr int kAttempts = 5;  // within an interval, until one is answered
+
 // The intervals that the MGS has set for this server.
 struct Terms {
   Duration interval{0};  // between heartbeats
@@ -121,7 +123,7 @@ Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core) {
     if (error != last_error && !status.ok()) LogWarning("MGS: %s; trying again", error);
     if (error != last_error && status.ok()) LogInfo("MGS: in contact again");
     last_error = std::move(error);
-    co_await core->Pause(terms.interval);
+    co_await core->Pause(status.ok() ? terms.interval : terms.interval / kAttempts);
   }
 }
 

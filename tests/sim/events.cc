@@ -441,7 +441,14 @@ void Scenario::DeadMember() {
   const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
   cluster_.Crash(cluster_.oss(oss), world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
   Work(10s);  // until the MGS knows, and clients have found the other members
-  WaitProgress("beside a dead server", kBesideADeadServer);
+  // Unless the network has kept another member away as well, just then.
+  bool served = true;
+  for (int ost = 0; ost < cluster_.osts(); ++ost) {
+    std::vector<int> others = InSync(ost);
+    std::erase(others, oss);
+    served = served && !others.empty();
+  }
+  if (served) WaitProgress("beside a dead server", kBesideADeadServer);
   Work(UpTo(20s));
   if (failed()) return;
   cluster_.Boot(cluster_.oss(oss));
@@ -457,7 +464,9 @@ void Scenario::WipedMember() {
   Work(UpTo(15s));
   if (failed()) return;
   cluster_.Boot(cluster_.oss(oss));
-  if (WaitReady("after a server has lost its disks")) (void)WaitInSync("after a server has lost its disks");
+  if (!WaitReady("after a server has lost its disks")) return;
+  Work(6s);  // until the MGS knows
+  if (!failed()) (void)WaitInSync("after a server has lost its disks");
 }
 
 // Operations end again, or nothing was under way.

@@ -358,7 +358,12 @@ std::vector<int> Scenario::InSync(int ost) {
   std::vector<int> in_sync;
   for (const cluster::OstMember& member : record->members) {
     for (int i = 0; i < shape_.cluster.osses; ++i) {
-      if (member.in_sync() && member.address == absl::StrFormat("sim:oss%d", i)) in_sync.push_back(i);
+      if (!member.in_sync() || member.address != absl::StrFormat("sim:oss%d", i)) continue;
+      Cluster::Disk* disk = cluster_.member(ost, i);
+      auto stored = disk->kv.Get(ost::kSuperblockKey);
+      if (!stored.ok()) continue;
+      auto superblock = ost::ParseSuperblock(*stored);
+      if (superblock.ok() && superblock->uuid == member.uuid) in_sync.push_back(i);
     }
   }
   return in_sync;
