@@ -1,5 +1,7 @@
 #include "server/metadata/layout.h"
 
+#include <absl/strings/str_join.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -14,6 +16,10 @@ Status CheckComponent(const TemplateComponent& component, uint64_t start) {
   if (component.stripe_count < -1 || component.stripe_count > kMaxStripeCount) {
     return ErrnoError(EINVAL, absl::StrFormat("stripe count %d is none of -1 (all OSTs), 1..%d",
                                               component.stripe_count, kMaxStripeCount));
+  }
+  if (component.copies > cluster::kMaxCopies) {
+    return ErrnoError(EINVAL, absl::StrFormat("%d copies are none of 0 (as few as there are), 1..%d",
+                                              component.copies, cluster::kMaxCopies));
   }
   if (component.end <= start) {
     return ErrnoError(EINVAL,
@@ -56,7 +62,7 @@ StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted) {
   LayoutTemplate checked;
   uint64_t start = 0;
   for (const proto::TemplateComponent& wish : wanted.components()) {
-    TemplateComponent component{wish.end(), wish.stripe_size(), wish.stripe_count()};
+    TemplateComponent component{wish.end(), wish.stripe_size(), wish.stripe_count(), wish.copies()};
     if (component.stripe_size == 0) component.stripe_size = kDefaultStripeSize;
     if (component.stripe_count == 0) component.stripe_count = 1;
     RETURN_IF_ERROR(CheckComponent(component, start));
@@ -78,8 +84,13 @@ StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const cluster::Usable
   layout.generation = 1;
   layout.object_sequence = object_sequence;
   for (const TemplateComponent& component : wanted) {
-    size_t count = component.stripe_count < 0 ? osts.size() : static_cast<size_t>(component.stripe_count);
-    layout.components.push_back({component.end, component.stripe_size, chooser->Choose(osts, count)});
+    const cluster::UsableOsts* fit = osts.WithCopies(component.copies);
+    if (fit == nullptr) {
+      return ErrnoError(ENODEV, absl::StrFormat("no OST has %d copies: there are OSTs with %s",
+                                                component.copies, absl::StrJoin(osts.Copies(), ", ")));
+    }
+    size_t count = component.stripe_count < 0 ? fit->size() : static_cast<size_t>(component.stripe_count);
+    layout.components.push_back({component.end, component.stripe_size, chooser->Choose(*fit, count)});
   }
   return layout;
 }

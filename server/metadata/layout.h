@@ -19,10 +19,10 @@ inline constexpr size_t kMaxTemplateComponents = 16;
 LayoutTemplate DefaultTemplate();
 
 // EINVAL with the offending value unless sizes are aligned and components follow each other up to the end of
-// the file. Zero stripe sizes become the default, a zero count becomes 1.
+// the file. Zero stripe sizes become the default, a zero count becomes 1, zero copies stay.
 StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted);
 
-// ENODEV when the cluster has no OST yet.
+// ENODEV when the cluster has no OST yet, or none with so many copies.
 StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const cluster::UsableOsts& osts,
                              cluster::OstChooser* chooser, uint64_t object_sequence);
 

@@ -2,13 +2,17 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "common/bytes.h"
 #include "rpc/convert.h"
+#include "server/cluster/ost_record.h"
 
 namespace nacre::mds {
 namespace {
 
 constexpr uint8_t kInodeVersion = 1;
+constexpr uint8_t kInodeWithCopies = 2;  // its default layout says how many copies the OSTs are to have
 constexpr uint8_t kFlagInline = 1;
 constexpr uint8_t kTruncateVersion = 1;
 // Bounds that a sound record never passes: a damaged length is refused instead of allocated.
@@ -82,16 +86,22 @@ Status ReadLayout(ByteReader* in, Layout* layout) {
   return OkStatus();
 }
 
-void PutTemplate(std::string* out, const LayoutTemplate& layout) {
+bool HasCopies(const Inode& inode) {
+  return S_ISDIR(inode.mode) &&
+         std::ranges::any_of(inode.default_layout, [](const TemplateComponent& c) { return c.copies != 0; });
+}
+
+void PutTemplate(std::string* out, const LayoutTemplate& layout, bool copies) {
   PutLittle(out, static_cast<uint8_t>(layout.size()));
   for (const TemplateComponent& component : layout) {
     PutLittle(out, component.end);
     PutLittle(out, component.stripe_size);
     PutLittle(out, static_cast<uint32_t>(component.stripe_count));
+    if (copies) PutLittle(out, static_cast<uint8_t>(component.copies));
   }
 }
 
-Status ReadTemplate(ByteReader* in, LayoutTemplate* layout) {
+Status ReadTemplate(ByteReader* in, LayoutTemplate* layout, bool copies) {
   size_t count = in->Little<uint8_t>();
   if (count > kMaxComponents) return Damaged("inode", absl::StrCat(count, " template components"));
   for (size_t i = 0; i < count; ++i) {
@@ -99,6 +109,9 @@ Status ReadTemplate(ByteReader* in, LayoutTemplate* layout) {
     component.end = in->Little<uint64_t>();
     component.stripe_size = in->Little<uint32_t>();
     component.stripe_count = static_cast<int32_t>(in->Little<uint32_t>());
+    if (copies) component.copies = in->Little<uint8_t>();
+    if (component.copies > cluster::kMaxCopies)
+      return Damaged("inode", absl::StrCat(component.copies, " copies"));
     layout->push_back(component);
   }
   return OkStatus();
@@ -115,7 +128,8 @@ Status CheckEnd(const ByteReader& in, std::string_view what) {
 std::string EncodeInode(const Inode& inode) {
   std::string out;
   out.reserve(192);
-  PutLittle(&out, kInodeVersion);
+  const bool copies = HasCopies(inode);
+  PutLittle(&out, copies ? kInodeWithCopies : kInodeVersion);
   PutLittle(&out, static_cast<uint8_t>(inode.inline_data ? kFlagInline : 0));
   PutLittle(&out, inode.mode);
   PutLittle(&out, inode.nlink);
@@ -130,7 +144,7 @@ std::string EncodeInode(const Inode& inode) {
   PutLittle(&out, inode.parent_cookie);
   PutLittle(&out, inode.xattrs);
   if (S_ISREG(inode.mode)) PutLayout(&out, inode.layout);
-  if (S_ISDIR(inode.mode)) PutTemplate(&out, inode.default_layout);
+  if (S_ISDIR(inode.mode)) PutTemplate(&out, inode.default_layout, copies);
   return out;
 }
 
@@ -139,7 +153,7 @@ StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data) {
   Inode inode;
   inode.fid = fid;
   uint8_t version = in.Little<uint8_t>();
-  if (version != kInodeVersion)
+  if (version != kInodeVersion && version != kInodeWithCopies)
     return Damaged("inode", absl::StrCat(fid.ToString(), " has version ", version));
   uint8_t flags = in.Little<uint8_t>();
   if ((flags & ~kFlagInline) != 0)
@@ -158,7 +172,9 @@ StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data) {
   inode.parent_cookie = in.Little<uint64_t>();
   inode.xattrs = in.Little<uint32_t>();
   if (S_ISREG(inode.mode)) RETURN_IF_ERROR(ReadLayout(&in, &inode.layout));
-  if (S_ISDIR(inode.mode)) RETURN_IF_ERROR(ReadTemplate(&in, &inode.default_layout));
+  if (S_ISDIR(inode.mode)) {
+    RETURN_IF_ERROR(ReadTemplate(&in, &inode.default_layout, version == kInodeWithCopies));
+  }
   RETURN_IF_ERROR(CheckEnd(in, absl::StrCat("inode ", fid.ToString())));
   if (inode.inline_data && (!S_ISREG(inode.mode) || inode.size > kMaxInline)) {
     return Damaged("inode", absl::StrCat(fid.ToString(), " has mode ", inode.mode, " and ", inode.size,
@@ -375,6 +391,7 @@ proto::LayoutTemplate ToProto(const LayoutTemplate& layout) {
     c->set_end(component.end);
     c->set_stripe_size(component.stripe_size);
     c->set_stripe_count(component.stripe_count);
+    c->set_copies(component.copies);
   }
   return out;
 }

@@ -39,6 +39,7 @@ struct TemplateComponent {
   uint64_t end = kEndOfFile;
   uint32_t stripe_size = 0;
   int32_t stripe_count = 1;
+  uint32_t copies = 0;  // of its OSTs; 0: as few as there are
   bool operator==(const TemplateComponent&) const = default;
 };
 using LayoutTemplate = std::vector<TemplateComponent>;

@@ -58,7 +58,7 @@ class FakeOssPeer : public Peer {
   FakeOssPeer(FakeOsts* osts, std::string address) : osts_(osts), address_(std::move(address)) {}
   Task<StatusOr<std::string>> Call(CallRequest request, Duration) override {
     if (closed_) co_return absl::UnavailableError("closed");
-    auto reply = osts_->Answer(request);
+    auto reply = osts_->Answer(address_, request);
     if (!reply.ok()) co_return reply.status();
     co_return reply->SerializeAsString();
   }
@@ -99,9 +99,10 @@ size_t FakeOsts::CountObjects() const {
   return count;
 }
 
-StatusOr<proto::ObjectReply> FakeOsts::Answer(const CallRequest& call) {
+StatusOr<proto::ObjectReply> FakeOsts::Answer(const std::string& address, const CallRequest& call) {
   proto::ObjectRequest request;
   if (!request.ParseFromString(call.body)) return absl::InvalidArgumentError("not an ObjectRequest");
+  if (on_call) RETURN_IF_ERROR(on_call(address, request));
   if (away.contains(request.ost())) return absl::UnavailableError("this OST is away");
   proto::ObjectReply reply;
   auto refusal = refuses.find(request.ost());
@@ -199,21 +200,24 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
   return reply;
 }
 
-namespace {
-
-proto::RegisterOssRequest Registration(OstIndex ost, uint64_t bytes) {
+proto::RegisterOssRequest Harness::Registration(OstIndex ost) {
   proto::RegisterOssRequest request;
   request.set_address(absl::StrCat("fake:", ost));
   request.set_instance(1);
   proto::OstInfo* info = request.add_osts();
   info->set_index(ost);
   info->set_uuid(absl::StrCat("ost-uuid-", ost));
-  info->set_total_bytes(bytes);
-  info->set_available_bytes(bytes);
+  info->set_total_bytes(ost_bytes);
+  info->set_available_bytes(ost_bytes);
+  if (copies_.contains(ost)) info->set_copies(copies_[ost]);
   return request;
 }
 
-}  // namespace
+void Harness::SetCopies(OstIndex ost, uint32_t copies) {
+  copies_[ost] = copies;
+  auto reply = Await(server->RegisterOss(Registration(ost)));
+  ASSERT_EQ(reply.status().error(), 0u) << reply.status().message();
+}
 
 Harness::Harness(int osts, MetadataOptions options) : ost_count(osts), options(options) {
   SetLogLevel(LogLevel::kError);
@@ -233,7 +237,7 @@ Task<void> Harness::BeatHearts(Harness* harness) {
 }
 
 Task<Status> Harness::BeatHeart(OstIndex ost) {
-  proto::RegisterOssRequest request = Registration(ost, ost_bytes);
+  proto::RegisterOssRequest request = Registration(ost);
   proto::HeartbeatRequest beat;
   beat.set_address(request.address());
   beat.set_instance(request.instance());

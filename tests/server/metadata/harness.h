@@ -56,7 +56,7 @@ class FakeOsts : public Transport {
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override;
   StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) override;
 
-  StatusOr<proto::ObjectReply> Answer(const CallRequest& call);
+  StatusOr<proto::ObjectReply> Answer(const std::string& address, const CallRequest& call);
   size_t CountObjects() const;
 
   std::map<OstIndex, std::map<ObjectId, Object>> objects;
@@ -68,6 +68,8 @@ class FakeOsts : public Transport {
   std::vector<std::string> calls;  // "destroy 3", …
   // The next sync finds that this OST has lost power before it: everything since the last one is gone.
   std::set<OstIndex> loses_power;
+  // Asked before each call to a server is carried out; an error fails it.
+  std::function<Status(const std::string& address, const proto::ObjectRequest& request)> on_call;
 
  private:
   proto::ObjectReply Do(const proto::ObjectRequest& request, const CallRequest& call);
@@ -110,6 +112,8 @@ class Harness {
   }
   // As Restart, of the machine: everything is gone that was not synced.
   void LosePower();
+  // The OST is to have so many members from now on; one of them is there.
+  void SetCopies(OstIndex ost, uint32_t copies);
   void RegisterOsts();  // what the heartbeats of those that are not away do by themselves within a second
 
   // Runs until `done`; false if the limit of time passes before.
@@ -137,6 +141,9 @@ class Harness {
  private:
   static Task<void> BeatHearts(Harness* harness);
   Task<Status> BeatHeart(OstIndex ost);
+  proto::RegisterOssRequest Registration(OstIndex ost);
+
+  std::map<OstIndex, uint32_t> copies_;  // of those that are to have several
 };
 
 // A client of the harness: numbers its mutations, keeps its session. Methods return replies; status() has the

@@ -13,6 +13,7 @@ class LayoutOpsTest : public testing::Test {
     uint64_t end;
     uint32_t stripe_size;
     int32_t stripe_count;
+    uint32_t copies = 0;
   };
 
   proto::MetadataReply Set(Fid fid, const std::vector<Wish>& wishes) {
@@ -24,6 +25,7 @@ class LayoutOpsTest : public testing::Test {
       component->set_end(wish.end);
       component->set_stripe_size(wish.stripe_size);
       component->set_stripe_count(wish.stripe_count);
+      component->set_copies(wish.copies);
     }
     return client.Call(request);
   }
@@ -93,6 +95,50 @@ TEST_F(LayoutOpsTest, RefusesLayoutsThatDoNotHoldTogether) {
   EXPECT_THAT(Set(dir, {{kMiB, 2 * kMiB, 1}, {kEnd, kMiB, 1}}), Fails(EINVAL));  // not whole stripes
   EXPECT_THAT(Set(dir, std::vector<Wish>(1000, Wish{kEnd, kMiB, 1})), Fails(EINVAL));
   EXPECT_TRUE(Get(dir).layout().inherited());
+}
+
+std::vector<uint32_t> GroupsOf(const proto::Component& component) {
+  std::vector<uint32_t> groups(component.ost_group().begin(), component.ost_group().end());
+  std::ranges::sort(groups);
+  return groups;
+}
+
+TEST_F(LayoutOpsTest, FilesGoToOstsWithAsManyCopiesAsAsked) {
+  harness.SetCopies(1, 2);
+  harness.SetCopies(3, 2);
+  const Fid dir = FidOf(client.Mkdir(kRootFid, "d"));
+  ASSERT_THAT(Set(dir, {{kMiB, kMiB, -1, 2}, {kEnd, kMiB, -1, 1}}), IsOk());
+  harness.Restart();
+  client.Reconnect();
+  harness.RegisterOsts();
+  const Fid inner = FidOf(client.Mkdir(dir, "inner"));
+  auto shown = Get(inner).layout();
+  EXPECT_TRUE(shown.inherited());
+  EXPECT_EQ(shown.directory_default().components(0).copies(), 2u);
+  auto layout = client.Create(inner, "f").entry().layout();
+  ASSERT_EQ(layout.components_size(), 2);
+  EXPECT_THAT(GroupsOf(layout.components(0)), testing::ElementsAre(1, 3));
+  EXPECT_THAT(GroupsOf(layout.components(1)), testing::ElementsAre(0, 2));
+  // Who does not say gets as few as there are.
+  ASSERT_THAT(Set(dir, {{kEnd, kMiB, -1}}), IsOk());
+  layout = client.Create(inner, "g").entry().layout();
+  EXPECT_THAT(GroupsOf(layout.components(0)), testing::ElementsAre(0, 2));
+  // Also where they are away: nothing goes to OSTs with another number.
+  harness.osts.away = {0, 2};
+  harness.RunFor(std::chrono::seconds(10));
+  const Fid file = FidOf(client.Create(kRootFid, "h"));
+  ASSERT_THAT(Set(file, {{kEnd, kMiB, -1, 1}}), IsOk());
+  EXPECT_THAT(GroupsOf(Get(file).layout().layout().components(0)), testing::ElementsAre(0, 2));
+}
+
+TEST_F(LayoutOpsTest, WithoutAnOstOfSoManyCopiesNoFileIsMade) {
+  harness.SetCopies(1, 2);
+  const Fid dir = FidOf(client.Mkdir(kRootFid, "d"));
+  EXPECT_THAT(Set(dir, {{kEnd, kMiB, 1, 4}}), Fails(EINVAL));
+  ASSERT_THAT(Set(dir, {{kEnd, kMiB, 1, 3}}), IsOk());
+  auto made = client.Create(dir, "f");
+  EXPECT_THAT(made, Fails(ENODEV));
+  EXPECT_THAT(made.status().message(), testing::HasSubstr("no OST has 3 copies: there are OSTs with 1, 2"));
 }
 
 TEST_F(LayoutOpsTest, IsForTheOwnerOfADirectoryAndWritersOfAFile) {

@@ -38,6 +38,10 @@ TEST(Records, AnInodeReadsBack) {
   directory.layout = {};
   directory.default_layout = {{kEndOfFile, 1 << 20, -1}};
   EXPECT_EQ(*ParseInode(kFid, EncodeInode(directory)), directory);
+  EXPECT_EQ(EncodeInode(directory)[0], 1);
+  directory.default_layout = {{1 << 20, 1 << 20, 1}, {kEndOfFile, 1 << 20, -1, 3}};
+  EXPECT_EQ(*ParseInode(kFid, EncodeInode(directory)), directory);
+  EXPECT_EQ(EncodeInode(directory)[0], 2);
 }
 
 TEST(Records, EveryCutInodeIsRefused) {
