@@ -230,7 +230,8 @@ StatusOr<std::optional<OstRecord>> OstChain::Report(const proto::ReportChainRequ
   const OstMember* joined = record_.Find(report.joined());
   const bool gives_up = !report.lost().empty() && report.lost() == report.reporter();
   if (gives_up && reporter != nullptr && !reporter->in_sync()) return std::nullopt;
-  if (reporter == nullptr || reporter != &record_.head()) {
+  // What a process has sent that has ended meanwhile is not what its successor knows.
+  if (reporter == nullptr || reporter != &record_.head() || Undecided(*reporter)) {
     return ErrnoError(ESTALE, absl::StrFormat("%s is not the head of OST %d in epoch %d", report.reporter(),
                                               index_, record_.epoch));
   }

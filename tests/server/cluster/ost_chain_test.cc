@@ -295,6 +295,14 @@ TEST_F(OstChainTest, ALostFollowerIsOutAtOnceAndJoinsWhenItRegistersAgain) {
   EXPECT_EQ(Text(), "A> B-");
 }
 
+TEST_F(OstChainTest, WhatAHeadHadSentBeforeItsRestartIsNotBelieved) {
+  MakePair();
+  Pass(2600ms, {});
+  Enter(Member("A", 2));
+  EXPECT_EQ(ToErrno(Report("A", "B", "")), ESTALE);
+  EXPECT_EQ(Text(), "A> B>");
+}
+
 TEST_F(OstChainTest, AHeadGivesUpItsPlaceIfAnotherOneIsThere) {
   MakePair();
   const uint32_t before = chain->record().epoch;
