@@ -25,6 +25,7 @@ using std::chrono::minutes;
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kTiB = 1ull << 40;
 constexpr OstIndex kMaxOstIndex = 65535;
+constexpr uint32_t kMaxCopies = 3;
 
 const std::vector<std::string> kLogLevels = {"debug", "info", "warning", "error"};
 
@@ -109,6 +110,8 @@ ConfigSection Describe(OssConfig* config) {
     each.Text("directory", &ost->directory, "where the OST lives");
     each.Size("size", &ost->size, 0, 1ull << 50,
               "space for objects; 0: what is free when the OST is formatted");
+    each.Number("copies", &ost->copies, 1, kMaxCopies,
+                "servers that have an OST of this index, each a copy of all of its objects");
     return each;
   });
   return section;
@@ -147,17 +150,32 @@ ConfigSection Describe(ClientConfig* config) {
   return section;
 }
 
+namespace {
+
+Status ParseCopies(const std::string& text, const std::string& value, uint32_t* copies) {
+  if (absl::SimpleAtoi(value, copies) && *copies >= 1 && *copies <= kMaxCopies) return OkStatus();
+  return ErrnoError(
+      EINVAL, absl::StrFormat("--ost '%s': '%s' is not allowed; copies must be a number from 1 to %d", text,
+                              value, kMaxCopies));
+}
+
+}  // namespace
+
 StatusOr<OstConfig> ParseOstFlag(const std::string& text) {
+  constexpr char kCopies[] = "copies=";
   OstConfig ost;
   std::vector<std::string> halves = absl::StrSplit(text, absl::MaxSplits('=', 1));
   if (halves.size() != 2 || !absl::SimpleAtoi(halves[0], &ost.index) || ost.index > kMaxOstIndex) {
-    return ErrnoError(EINVAL,
-                      absl::StrFormat("--ost '%s': must be INDEX=DIRECTORY or INDEX=DIRECTORY,SIZE", text));
+    return ErrnoError(EINVAL, absl::StrFormat("--ost '%s': must be INDEX=DIRECTORY[,SIZE][,copies=N]", text));
   }
-  std::vector<std::string> parts = absl::StrSplit(halves[1], absl::MaxSplits(',', 1));
+  std::vector<std::string> parts = absl::StrSplit(halves[1], ',');
   ost.directory = parts[0];
-  if (parts.size() == 2) {
-    ASSIGN_OR_RETURN(ost.size, ParseSize(parts[1]));
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (absl::StartsWith(parts[i], kCopies)) {
+      RETURN_IF_ERROR(ParseCopies(text, parts[i].substr(sizeof kCopies - 1), &ost.copies));
+    } else {
+      ASSIGN_OR_RETURN(ost.size, ParseSize(parts[i]));
+    }
   }
   return ost;
 }
@@ -183,8 +201,9 @@ Status Finish(OssConfig* config) {
     RETURN_IF_ERROR(
         Required(ost.directory, absl::StrFormat("[[oss.ost]] directory of OST %d", ost.index), "name one"));
     if (!indices.insert(ost.index).second) {
-      return ErrnoError(
-          EINVAL, absl::StrFormat("[[oss.ost]] index %d is there twice: each OST has its own", ost.index));
+      return ErrnoError(EINVAL, absl::StrFormat("[[oss.ost]] index %d is there twice: each OST has its own, "
+                                                "and its copies are on other servers",
+                                                ost.index));
     }
     if (!directories.insert(ost.directory).second) {
       return ErrnoError(

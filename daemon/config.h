@@ -33,7 +33,8 @@ struct MdsConfig {
 struct OstConfig {
   OstIndex index = 0;
   std::string directory;
-  uint64_t size = 0;  // 0: what the filesystem below has free when the OST is formatted
+  uint64_t size = 0;    // 0: what the filesystem below has free when the OST is formatted
+  uint32_t copies = 1;  // members of this index in the cluster, each on a server of its own
 };
 
 struct OssConfig {
@@ -68,7 +69,7 @@ ConfigSection Describe(MdsConfig* config);
 ConfigSection Describe(OssConfig* config);
 ConfigSection Describe(ClientConfig* config);
 
-// The value of --ost: "3=/var/lib/nacre/ost3" or "3=/var/lib/nacre/ost3,100GiB".
+// The value of --ost: "3=/var/lib/nacre/ost3", with ",100GiB", its size, and ",copies=2" behind it or not.
 StatusOr<OstConfig> ParseOstFlag(const std::string& text);
 
 // Checks what one key alone does not show, and fills in what follows from several keys (options.*). Errors

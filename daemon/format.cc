@@ -107,6 +107,12 @@ int RunFormat(const OssConfig& config) {
     if (!status.ok() || !IsWanted(TargetKind::kOst, name, ost.directory)) continue;
     status = FormatOst(runtime, ost, config.memory);
     if (status.ok()) std::printf("formatted a new %s in %s\n", name.c_str(), ost.directory.c_str());
+    if (status.ok() && ost.copies > 1) {
+      std::printf(
+          "%s is to have %u members: %u more server%s must have an [[oss.ost]] of this index and copies = "
+          "%u\n",
+          name.c_str(), ost.copies, ost.copies - 1, ost.copies > 2 ? "s" : "", ost.copies);
+    }
   }
   runtime.Stop();
   return Finished("nacre-oss", status);

@@ -43,7 +43,7 @@ int Main(int argc, char** argv) {
   DaemonFlags flags("nacre-oss", kAbout, nacre::Describe(&config));
   flags.app()
       .add_option("--ost", osts, "an OST and where it lives; may be given many times")
-      ->type_name("INDEX=DIRECTORY[,SIZE]");
+      ->type_name("INDEX=DIRECTORY[,SIZE][,copies=N]");
   bool format = false;
   flags.app().add_flag("--format", format,
                        "make new OSTs in those of its directories that are missing or empty, and end");

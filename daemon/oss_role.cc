@@ -32,7 +32,7 @@ StatusOr<OstDevices> OssRole::OpenOst(const OstConfig& config, uint64_t memory) 
   disk.size_bytes = config.size;
   disk.executor = runtime_.executor();
   ASSIGN_OR_RETURN(ost.blocks, OpenUringBlockStore(data, disk));
-  OstDevices device{config.index, ost.store.get(), ost.blocks.get(), config.directory};
+  OstDevices device{config.index, ost.store.get(), ost.blocks.get(), config.directory, config.copies};
   osts_.push_back(std::move(ost));
   return device;
 }

@@ -1,5 +1,6 @@
 #include "daemon/config.h"
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -184,6 +185,38 @@ TEST(Config, OstsAreSectionsOfTheirOwn) {
               HasSubstr("test.toml:2: unknown key 'indx' in [oss.ost]: did you mean 'index'?"));
   EXPECT_THAT(std::string(Read(&wrong, "[oss]\nost = 1").message()), HasSubstr("[[oss.ost]]"));
   EXPECT_THAT(std::string(Finish(&wrong).message()), HasSubstr("[[oss.ost]]"));
+}
+
+TEST(Config, AnOstMayHaveCopies) {
+  OssConfig oss;
+  ASSERT_EQ(
+      Read(&oss, "[[oss.ost]]\ndirectory = \"/a\"\n[[oss.ost]]\nindex = 1\ndirectory = \"/b\"\ncopies = 3"),
+      OkStatus());
+  EXPECT_EQ(oss.osts[0].copies, 1u);
+  EXPECT_EQ(oss.osts[1].copies, 3u);
+  EXPECT_EQ(Finish(&oss), OkStatus());
+  for (const char* copies : {"0", "4", "-1"}) {
+    OssConfig wrong;
+    EXPECT_THAT(std::string(Read(&wrong, absl::StrCat("[[oss.ost]]\ncopies = ", copies)).message()),
+                HasSubstr(absl::StrCat("test.toml:2: [oss.ost] copies: ", copies,
+                                       " is not allowed; must be a number from 1 to 3")));
+  }
+  EXPECT_EQ(ParseOstFlag("3=/a")->copies, 1u);
+  for (const char* text : {"3=/a,1GiB,copies=2", "3=/a,copies=2,1GiB"}) {
+    auto ost = ParseOstFlag(text);
+    ASSERT_TRUE(ost.ok()) << ost.status();
+    EXPECT_EQ(ost->index, 3u);
+    EXPECT_EQ(ost->directory, "/a");
+    EXPECT_EQ(ost->size, 1u << 30);
+    EXPECT_EQ(ost->copies, 2u);
+  }
+  for (const char* copies : {"0", "4", "two", ""}) {
+    auto ost = ParseOstFlag(absl::StrCat("3=/a,copies=", copies));
+    EXPECT_EQ(ToErrno(ost.status()), EINVAL);
+    EXPECT_THAT(
+        std::string(ost.status().message()),
+        HasSubstr(absl::StrCat("'", copies, "' is not allowed; copies must be a number from 1 to 3")));
+  }
 }
 
 TEST(Config, OneFileMayServeAll) {
