@@ -2,6 +2,7 @@
 
 #include "common/units.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/osts.h"
 #include "daemon/cli/status_json.h"
 #include "daemon/cli/status_report.h"
 
@@ -31,7 +32,7 @@ void PrintDf(const proto::ClusterStatus& status) {
   PrintLine("MDT", status.mdt_total_bytes(), status.mdt_used_bytes(), status.mdt_free_bytes(),
             std::to_string(status.inodes()) + " inodes");
   for (const proto::OstState& ost : status.map().osts()) {
-    const std::string objects = std::to_string(ost.info().objects()) + " objects";
+    const std::string objects = ObjectsAndMembers(ost);
     PrintSpace("OST " + std::to_string(ost.info().index()), ost.info().total_bytes(),
                ost.info().available_bytes(), ost.up() ? objects : "DOWN, as last heard: " + objects);
   }

@@ -3,10 +3,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "client/layout_text.h"
 #include "common/units.h"
+#include "daemon/cli/cluster_target.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/osts.h"
 #include "daemon/cli/status_json.h"
 #include "daemon/cli/xattr.h"
 
@@ -15,7 +19,7 @@ namespace {
 
 constexpr char kGetstripeExamples[] =
     "Examples:\n"
-    "  nacre getstripe /mnt/nacre/file       which OSTs hold it\n"
+    "  nacre getstripe /mnt/nacre/file       which OSTs hold it, and their members where they have several\n"
     "  nacre getstripe /mnt/nacre/dir        what is made there gets this layout\n"
     "  nacre getstripe --json /mnt/nacre/*\n"
     "  nacre getstripe -r -q /mnt/nacre/dir  the objects of everything below it\n"
@@ -41,6 +45,60 @@ StatusOr<Json> Read(const std::string& path) {
   Json out = {{"path", path}};
   out.update(stripes);
   return out;
+}
+
+// The OSTs that have several members, asked for once of each cluster. Where nobody answers there are none,
+// and it is said.
+class KnownChains {
+ public:
+  // Adds "chains" to what is known of a file: those of its OSTs.
+  void AddTo(const std::string& path, Json* stripes) {
+    if (!stripes->contains("components")) return;
+    const std::map<uint32_t, Json>& chains = Of(path);
+    std::set<uint32_t> osts;
+    for (const Json& component : (*stripes)["components"]) {
+      for (const Json& ost : component["osts"]) osts.insert(ost.get<uint32_t>());
+    }
+    for (uint32_t ost : osts) {
+      if (auto chain = chains.find(ost); chain != chains.end()) (*stripes)["chains"].push_back(chain->second);
+    }
+  }
+
+ private:
+  const std::map<uint32_t, Json>& Of(const std::string& path) {
+    ClusterTarget target;
+    target.path = path;
+    auto mds = FindMds(target);
+    target.mds = mds.ok() ? *mds : "";
+    auto [known, fresh] = clusters_.try_emplace(target.mds);
+    if (!fresh) return known->second;
+    auto status = mds.ok() ? FetchStatus(target) : StatusOr<proto::ClusterStatus>(mds.status());
+    if (!status.ok()) {
+      std::fprintf(stderr, "nacre: the members of OSTs are not shown: %s\n",
+                   std::string(status.status().message()).c_str());
+      return known->second;
+    }
+    for (const proto::OstState& ost : status->map().osts()) {
+      if (ost.members_size() > 0) known->second[ost.info().index()] = ChainToJson(ost);
+    }
+    return known->second;
+  }
+
+  std::map<std::string, std::map<uint32_t, Json>> clusters_;  // by the address of the MDS
+};
+
+// The members of each OST that has several: "OST 3: 10.0.0.11:7720 (head), 10.0.0.12:7720 (in sync)".
+void PrintChains(const Json& stripes) {
+  if (!stripes.contains("chains")) return;
+  for (const Json& chain : stripes["chains"]) {
+    std::string members;
+    for (const Json& member : chain["members"]) {
+      absl::StrAppendFormat(&members, "%s%s (%s%s)", members.empty() ? "" : ", ",
+                            member["address"].get<std::string>(), member["state"].get<std::string>(),
+                            member["up"].get<bool>() ? "" : ", down");
+    }
+    std::printf("  OST %u: %s\n", chain["ost"].get<uint32_t>(), members.c_str());
+  }
 }
 
 void PrintComponent(size_t number, const Json& component) {
@@ -71,6 +129,7 @@ void PrintGetstripe(const Json& stripes) {
               stripes.value("generation", 0u));
   size_t number = 0;
   for (const Json& component : stripes["components"]) PrintComponent(number++, component);
+  PrintChains(stripes);
 }
 
 void PrintObjects(const Json& stripes) {
@@ -133,6 +192,7 @@ class Shower {
 
   Status Show(const std::string& path) {
     ASSIGN_OR_RETURN(Json stripes, Read(path));
+    if (!arguments_.values_only() && !arguments_.quiet) chains_.AddTo(path, &stripes);
     if (arguments_.json)
       all_.push_back(std::move(stripes));
     else if (arguments_.values_only())
@@ -160,6 +220,7 @@ class Shower {
   }
 
   const Arguments& arguments_;
+  KnownChains chains_;
   Json all_ = Json::array();
   int exit_ = kOk;
 };

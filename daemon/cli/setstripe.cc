@@ -15,13 +15,14 @@ namespace nacre::cli {
 namespace {
 
 constexpr char kSetstripeHelp[] =
-    "nacre setstripe [-E END] [-c COUNT] [-S SIZE] [-E END ...] PATH...\n"
+    "nacre setstripe [-E END] [-c COUNT] [-S SIZE] [-N COPIES] [-E END ...] PATH...\n"
     "nacre setstripe -d DIR...\n"
     "\n"
     "Options (in this order for each component):\n"
     "  -E, --component-end END     a component up to this byte of the file; -1 or eof: its end\n"
     "  -c, --stripe-count COUNT    stripes; -1: one on every OST\n"
     "  -S, --stripe-size SIZE      bytes of a stripe, a multiple of 64K\n"
+    "  -N, --copies COPIES         on OSTs that have so many members, 1 to 3; 0: as few as there are\n"
     "  -d, --delete                directories: inherit again\n"
     "The MDS chooses the OSTs, by their free space; there are no pools of them. So of Lustre's other options "
     "-i is taken\n"
@@ -29,8 +30,8 @@ constexpr char kSetstripeHelp[] =
     "\n"
     "On a directory the layout is the default for what is made in it from then on. A file takes one only as "
     "long as it\n"
-    "has no data; a file that does not exist is made. -c and -S hold for the later components too until "
-    "given again.\n"
+    "has no data; a file that does not exist is made. -c, -S and -N hold for the later components too "
+    "until given again.\n"
     "\n"
     "Examples:\n"
     "  nacre setstripe -c 4 -S 1M /mnt/nacre/data             4 stripes of 1 MiB for what is made there\n"
@@ -38,6 +39,7 @@ constexpr char kSetstripeHelp[] =
     "  nacre setstripe -E 1M -c 1 -E 64M -c 4 -E -1 -c -1 /mnt/nacre/mixed\n"
     "                                                         progressive: the larger the file, the more "
     "OSTs\n"
+    "  nacre setstripe -c 4 --copies 2 /mnt/nacre/dear        each stripe on two servers\n"
     "  nacre setstripe -d /mnt/nacre/data                     what the parent directory says, again\n"
     "Exit status: 0 done, 1 failed, 2 wrong usage.";
 
@@ -51,11 +53,12 @@ bool IsOption(const std::string& word, const char* short_name, const char* long_
   return word == short_name || word == long_name;
 }
 
-// "-E", "-c" or "-S" for each spelling; "" for what is no option of a layout.
+// "-E", "-c", "-S" or "-N" for each spelling; "" for what is no option of a layout.
 std::string LayoutOption(const std::string& word) {
   if (IsOption(word, "-E", "--component-end")) return "-E";
   if (IsOption(word, "-c", "--stripe-count")) return "-c";
   if (IsOption(word, "-S", "--stripe-size")) return "-S";
+  if (IsOption(word, "-N", "--copies")) return "-N";
   return "";
 }
 
@@ -99,8 +102,9 @@ StatusOr<Request> Parse(const std::vector<std::string>& words) {
   }
   if (request.paths.empty()) return ErrnoError(EINVAL, "no path given; see nacre setstripe --help");
   if (request.remove == !request.layout.empty()) {
-    return ErrnoError(EINVAL, request.remove ? "-d takes no layout"
-                                             : "no layout given: say -c, -S or -E, or -d to inherit again");
+    return ErrnoError(EINVAL, request.remove
+                                  ? "-d takes no layout"
+                                  : "no layout given: say -c, -S, -N or -E, or -d to inherit again");
   }
   return request;
 }

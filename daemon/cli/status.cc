@@ -5,6 +5,7 @@
 
 #include "common/units.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/osts.h"
 #include "daemon/cli/status_json.h"
 #include "daemon/cli/status_report.h"
 
@@ -16,27 +17,8 @@ constexpr char kStatusExamples[] =
     "  nacre status --dir /tmp/n1          of a nacre local\n"
     "  nacre status --mds 127.0.0.1:7710   of a cluster\n"
     "  nacre status /mnt/nacre --json      of what is mounted there, for programs\n"
-    "Exit status: 0 everything is up, 1 the MDS cannot be reached, an OST is down or there are problems.";
-
-std::string Ago(uint64_t seconds) {
-  if (seconds < 120) return absl::StrFormat("%d s", seconds);
-  if (seconds < 2 * 3600) return absl::StrFormat("%d min", seconds / 60);
-  if (seconds < 48 * 3600) return absl::StrFormat("%d h", seconds / 3600);
-  return absl::StrFormat("%d days", seconds / 86400);
-}
-
-void PrintOst(const proto::OstState& ost) {
-  const proto::OstInfo& info = ost.info();
-  const std::string state = ost.up() ? "up"
-                            : info.failing()
-                                ? "FAILING"
-                                : absl::StrFormat("DOWN for %s", Ago(ost.seconds_since_heartbeat()));
-  std::printf("  OST %-3d %-14s %9s of %9s free  %8llu objects  %s  %s\n", info.index(), state.c_str(),
-              HumanSize(info.available_bytes()).c_str(), HumanSize(info.total_bytes()).c_str(),
-              static_cast<unsigned long long>(info.objects()), ost.address().c_str(),
-              info.directory().c_str());
-  for (const std::string& problem : info.problems()) std::printf("    problem: %s\n", problem.c_str());
-}
+    "Exit status: 0 everything is up, 1 the MDS cannot be reached, an OST is down or lacks members, or there "
+    "are problems.";
 
 std::string Took(uint64_t micros) {
   return micros < 10'000 ? absl::StrFormat("%d us", micros) : absl::StrFormat("%d ms", micros / 1000);
@@ -77,7 +59,9 @@ void PrintStatus(const proto::ClusterStatus& status) {
               Ago(status.mds_uptime_seconds()).c_str(), static_cast<unsigned long long>(status.inodes()),
               HumanSize(status.mdt_free_bytes()).c_str(), HumanSize(status.mdt_total_bytes()).c_str(),
               HumanSize(status.mds_resident_bytes()).c_str());
-  for (const proto::OstState& ost : status.map().osts()) PrintOst(ost);
+  for (const proto::OstState& ost : status.map().osts()) {
+    for (const std::string& line : OstLines(ost)) std::printf("  %s\n", line.c_str());
+  }
   if (status.map().osts().empty()) std::printf("  no OST has registered yet: is nacre-oss running?\n");
   if (status.destroy_queue() > 0) {
     std::printf("  %llu objects of deleted files are still to be destroyed\n",
@@ -90,7 +74,7 @@ void PrintStatus(const proto::ClusterStatus& status) {
 
 bool Healthy(const proto::ClusterStatus& status) {
   for (const proto::OstState& ost : status.map().osts()) {
-    if (!ost.up() || !ost.info().problems().empty()) return false;
+    if (!ost.up() || !OstProblems(ost).empty()) return false;
   }
   return status.problems().empty();
 }

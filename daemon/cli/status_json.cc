@@ -2,26 +2,31 @@
 
 #include <algorithm>
 
+#include "daemon/cli/osts.h"
+
 namespace nacre::cli {
 namespace {
 
-Json Texts(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+template <typename Range>
+Json Texts(const Range& texts) {
   Json out = Json::array();
   for (const std::string& text : texts) out.push_back(text);
   return out;
 }
 
 Json OstToJson(const proto::OstState& ost) {
-  return {{"index", ost.info().index()},
-          {"up", ost.up()},
-          {"address", ost.address()},
-          {"directory", ost.info().directory()},
-          {"uuid", ost.info().uuid()},
-          {"total_bytes", ost.info().total_bytes()},
-          {"available_bytes", ost.info().available_bytes()},
-          {"objects", ost.info().objects()},
-          {"seconds_since_heartbeat", ost.seconds_since_heartbeat()},
-          {"problems", Texts(ost.info().problems())}};
+  Json out = {{"index", ost.info().index()},
+              {"up", ost.up()},
+              {"address", ost.address()},
+              {"directory", ost.info().directory()},
+              {"uuid", ost.info().uuid()},
+              {"total_bytes", ost.info().total_bytes()},
+              {"available_bytes", ost.info().available_bytes()},
+              {"objects", ost.info().objects()},
+              {"seconds_since_heartbeat", ost.seconds_since_heartbeat()},
+              {"problems", Texts(OstProblems(ost))}};
+  if (!ost.members().empty()) out["chain"] = ChainToJson(ost);
+  return out;
 }
 
 Json PathToJson(const proto::PathState& path) {
@@ -107,6 +112,9 @@ Json SpaceToJson(const proto::ClusterStatus& status) {
                     {"total_bytes", ost.info().total_bytes()},
                     {"available_bytes", ost.info().available_bytes()},
                     {"objects", ost.info().objects()}});
+    if (ost.members().empty()) continue;
+    osts.back()["copies"] = WantedMembers(ost);
+    osts.back()["in_sync"] = MembersInSync(ost);
   }
   const Space space = OstSpace(status);
   return {{"mdt",

@@ -261,6 +261,11 @@ TEST(Commands, HelpTeachesAndUsageIsTwo) {
   EXPECT_EQ(RunProgram({"nacre", "status", "--jsn"}).exit, 2);
   EXPECT_EQ(RunProgram({"nacre", "setstripe", "-c", "4"}).exit, 2);
   EXPECT_EQ(RunProgram({"nacre", "setstripe", "-c", "0", "/tmp"}).exit, 2);
+  const Ended copies = RunProgram({"nacre", "setstripe", "--copies", "4", "/tmp"});
+  EXPECT_EQ(copies.exit, 2);
+  EXPECT_THAT(copies.output, HasSubstr("-N 4: the number of copies must be 1 to 3"));
+  EXPECT_THAT(RunProgram({"nacre", "setstripe", "--copies", "2", "/tmp"}).output,
+              HasSubstr("/tmp is not on a Nacre mount"));
   EXPECT_EQ(RunProgram({"nacre", "setstripe", "/tmp"}).exit, 2);
   EXPECT_THAT(RunProgram({"nacre", "version"}).output, HasSubstr("nacre 0."));
   EXPECT_THAT(RunProgram({"nacre", "getstripe", "/tmp"}).output, HasSubstr("/tmp is not on a Nacre mount"));

@@ -61,6 +61,8 @@ not_to_be_had() {
   refuses 'OSTs cannot be named' setstripe -c 2 -i 1 "$here/pooled"
   refuses 'OSTs cannot be named' setstripe -o 1,2 "$here/pooled"
   refuses '-i needs a value' setstripe -c 2 "$here/pooled" -i
+  refuses '-N 4: the number of copies must be 1 to 3' setstripe -c 2 --copies 4 "$here/pooled"
+  refuses '-N two: the number of copies must be 1 to 3' setstripe -N two "$here/pooled"
   [[ ! -e $here/pooled ]]
   "$bin/nacre" setstripe -i -1 -c 2 "$here/any"
   is 2 getstripe -c "$here/any"
