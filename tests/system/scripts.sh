@@ -15,6 +15,9 @@ says() {
 loopback_alone() {
   says 0 'deploy/loopback up' "$loopback" --help
   says 2 'deploy/loopback up' "$loopback" up "$work/none" "$work/mnt" --oss x
+  says 2 'deploy/loopback up' "$loopback" up "$work/none" "$work/mnt" --replicas 0
+  says 1 "--replicas 4: an OST has at most 3 members" "$loopback" up "$work/none" "$work/mnt" --oss 4 --replicas 4
+  says 1 "--replicas 2: each member of an OST is on a server of its own, and --oss says 1" "$loopback" up "$work/none" "$work/mnt" --replicas 2
   [[ ! -e $work/none ]]
   says 1 "is no cluster" "$loopback" status "$work/none"
 }
