@@ -93,6 +93,7 @@ void Workload::Start(int index) {
   auto client = std::make_shared<ClientState>();
   client->index = index;
   client->filesystem = &cluster_.filesystem(index);
+  client->early_seen = client->filesystem->Look().early_answered;  // it may have worked before
   client->process = cluster_.process(cluster_.client(index));
   client->kernel = std::make_unique<Kernel>(client->filesystem, &world_.clock());
   client->process->Own(client);
