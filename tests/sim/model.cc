@@ -279,7 +279,7 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
     if (!inode.synced || inode.nlink == 0 || tree.contains(inode.fid)) continue;
     return absl::StrFormat("%s %s was fsynced and is gone", PathOf(id), inode.fid.ToString());
   }
-  if (!wrong.empty() && losses.repeated && GoesBackAndRepeats(tree, *losses.names_after)) wrong.clear();
+  if (!wrong.empty() && losses.names_after && GoesBack(tree, losses)) wrong.clear();
   if (!wrong.empty() && losses.early) LoseEarly(pending, tree, &wrong);
   while (!wrong.empty() && losses.names_after && !history_.empty()) {
     GoBackTo(std::move(history_.back().second));
@@ -371,15 +371,17 @@ std::string Model::CompareWith(const std::map<uint64_t, Pending>& pending,
   return CompareTree(tree);
 }
 
-// True: the tree is one of the last that the MDS was in, with everything done to it that is early_ and
-// possible there.
-bool Model::GoesBackAndRepeats(const ObservedTree& tree, Duration durable) {
+// True: the tree is one of the last that the MDS was in. If clients have repeated what it had not answered:
+// with everything done to it that is early_ and possible there.
+bool Model::GoesBack(const ObservedTree& tree, const Losses& losses) {
   Inodes before = inodes_;
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
     GoBackTo(step->second);
-    for (const EarlyChange& early : early_) (void)Try(early.change);
+    for (const EarlyChange& early : early_) {
+      if (losses.repeated) (void)Try(early.change);
+    }
     if (CompareTree(tree).empty()) return true;
-    if (step->first && *step->first <= durable) break;
+    if (step->first && *step->first <= *losses.names_after) break;
   }
   inodes_ = std::move(before);
   return false;

@@ -144,7 +144,7 @@ class Model {
   // A change of the tree has been acknowledged (one operation at a time only): remembered, so that a loss of
   // power may go back to it.
   void Remember(Duration now);
-  // From now on every state of the tree that the MDS was in is remembered, too, for Losses::repeated.
+  // From now on every state of the tree that the MDS was in is remembered, too, for Losses::names_after.
   void RememberSteps() { remembers_steps_ = true; }
 
   struct Losses {
@@ -155,8 +155,9 @@ class Model {
     // happened: holds for the crash of a client, not for a loss of power.
     bool replaced_whole = false;
     bool early = false;  // changes answered early may be gone, the newest of each client first
-    // Changes of the tree acknowledged later than this may be gone, the newest first. Only if Remember was
-    // told of all.
+    // Changes of the tree acknowledged later than this may be gone, the newest first: in the order in which
+    // they were answered, or in that of the MDS, which does later what was answered early. Only if Remember
+    // was told of all.
     std::optional<Duration> names_after;
     // The MDS alone has lost power, and its clients have repeated what it had not answered: what it had
     // answered later than `names_after` may be gone, the newest first, while what a client had answered early
@@ -196,7 +197,7 @@ class Model {
   std::string CompareWith(const std::map<uint64_t, Pending>& pending,
                           const std::map<int, uint64_t>& lost_from, const ObservedTree& tree);
   void GoBackTo(Inodes inodes);
-  bool GoesBackAndRepeats(const ObservedTree& tree, Duration durable);
+  bool GoesBack(const ObservedTree& tree, const Losses& losses);
   std::string CompareTree(const ObservedTree& tree) const;
   std::string CompareInode(const ModelInode& inode, const ObservedInode& found) const;
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <set>
+
 #include "rpc/convert.h"
 #include "tests/sim/unanswered.h"
 
@@ -150,6 +152,46 @@ TEST_F(ModelTest, AnUnansweredRenameOfWhatWasNeverThereHasNotHappened) {
   EXPECT_EQ(Settle(), "");
   EXPECT_EQ(model.PathOf(*model.Child(kRootInode, "b")), "/b");
 }
+
+// Everything loses its power, the MDS's last changes too: those that it did last, in its order.
+class ModelPowerTest : public ModelTest {
+ protected:
+  // One client answers `e` early and another makes `a` and `b`; then the MDS does the first, and says so.
+  ModelPowerTest() {
+    model.RememberSteps();
+    model.Remember(Duration{0});
+    const InodeId early = model.NewId();
+    Early([this, early] { model.Add(early, kRootInode, "e", kFile, Fid{1, 77, 0}); });
+    model.Remember(10s);
+    for (const char* name : {"a", "b"}) {
+      fids_[name] = FidOf(Make(name));
+      model.Remember(10s);
+    }
+    model.EarlyDone(0, answered);
+    fids_["e"] = Fid{1, 77, 0};
+  }
+  std::string Lost(const std::set<std::string>& left) {
+    std::map<std::string, Fid> entries;
+    for (const std::string& name : left) {
+      entries[name] = fids_.at(name);
+      Found(fids_.at(name), kFile, 1);
+    }
+    FindRoot(std::move(entries));
+    Model::Losses losses;
+    losses.early = true;
+    losses.names_after = 5s;
+    return model.Settle(tree, losses);
+  }
+
+  std::map<std::string, Fid> fids_;
+};
+
+// Seed 1001008545: what was answered first was done last.
+TEST_F(ModelPowerTest, TakesWhatTheMdsHasDoneLast) { EXPECT_EQ(Lost({"a", "b"}), ""); }
+
+TEST_F(ModelPowerTest, TakesMoreOfThat) { EXPECT_EQ(Lost({"a"}), ""); }
+
+TEST_F(ModelPowerTest, TakesNothingBeforeThat) { EXPECT_NE(Lost({"b", "e"}), ""); }
 
 class ModelOrderTest : public ModelTest {
  protected:
