@@ -103,13 +103,16 @@ struct Inode {
   uint32_t write_opens = 0;  // of these, open for writing
   uint32_t told = 0;         // of these, known to the MDS, or about to be
   uint32_t closing = 0;      // closed here, and still open at the MDS until what is under way has arrived
-  uint64_t named = 0;        // how often Core::Held has named it as open
+  uint64_t named = 0;        // how often the MDS was told how often it is open (Core::Held, NameOpens)
   bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
   uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
   uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
   uint64_t capability_taken = 0;  // Core::leases_taken_ when a write made sure that there is none
   bool gone = false;              // no links and no handles left: nothing needs to be written any more
+
+  uint32_t closes_asked = 0;                 // closes that the MDS was sent and has not answered
+  std::vector<OneShot<Unit>> close_waiters;  // for the answers to these
 
   ErrorSequence errors;                 // of write-behind
   std::vector<proto::LockRange> locks;  // held through this client, for Reclaim

@@ -24,6 +24,15 @@ bool MayOpen(const Inode& inode, const Caller& caller, int flags) {
   return MayAccess(inode.attr, caller, want) && !(directory && (want & kMayWrite) != 0);
 }
 
+void CloseAnswered(Inode& inode) {
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(inode.mutex);
+    if (--inode.closes_asked == 0) waiters.swap(inode.close_waiters);
+  }
+  for (const OneShot<Unit>& waiter : waiters) waiter.Set({});
+}
+
 }  // namespace
 
 HandlePtr Core::NewHandle(const Caller& caller, InodePtr inode, int flags) {
@@ -127,18 +136,6 @@ void Core::NoteAnswer(FileHandle& handle, uint64_t named, bool opened) {
   } else if (!opened) {
     --inode.told;
   }
-}
-
-// A create was answered, and a Reclaim has gone to the MDS before its handle counted here: the MDS is told
-// again, and until the last close too much rather than too little. If the stream is lost again, the next
-// Reclaim does it.
-Task<void> Core::NameHandle(InodePtr inode) {
-  proto::MetadataRequest request;
-  {
-    std::lock_guard lock(inode->mutex);
-    NameOpens(*inode, request.mutable_reclaim()->add_opens());
-  }
-  (void)co_await session_->CallOnce(epoch_, std::move(request));
 }
 
 Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
@@ -247,33 +244,39 @@ void Core::DropHandle(const HandlePtr& handle) {
   }
 }
 
-// Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_): those
-// counts are right, but for a file that is not open here any more, which a Reclaim does not name. Count 0,
-// all handles, is not sent once there are new ones: then it is up to the last of these.
+// Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_), or
+// how often this file is open (Inode::named): those counts are right, but for a file that is not open here
+// any more, which a Reclaim does not name. Count 0, all handles, is not sent once there are new ones: then it
+// is up to the last of these.
 Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch) {
   const Fid fid = inode->fid;
   // Bytes on their way to the objects must not arrive after their destruction: they would bring them back.
   // Until they have arrived the file counts as open (`closing`), also for an MDS that asks.
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-  uint64_t held = 0;
+  uint64_t held = 0, named = 0;
   {
     std::lock_guard lock(inode->mutex);
     held = times_held_;
+    named = inode->named;
     --inode->closing;
   }
   for (;;) {
+    bool asked = false;
     proto::MetadataRequest request;
     *request.mutable_close()->mutable_fid() = ToProto(fid);
     request.mutable_close()->set_count(count);
     request.mutable_close()->set_write(write);
     co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
-    std::function<bool()> still = [this, held, of = inode.get(), count] {
+    std::function<bool()> still = [this, held, named, of = inode.get(), count, &asked] {
       std::lock_guard lock(of->mutex);
-      if (count != 0 || of->told == 0) return times_held_ == held;
-      of->overtold = true;
-      return false;
+      if (count == 0 && of->told > 0) of->overtold = true;
+      const bool outdated = count == 0 ? of->told > 0 : of->named != named;
+      asked = !outdated && times_held_ == held;
+      if (asked) ++of->closes_asked;
+      return asked;
     };
     auto reply = co_await session_->CallOnce(epoch, std::move(request), std::move(still));
+    if (asked) CloseAnswered(*inode);
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
     held = times_held_;
     std::lock_guard lock(inode->mutex);

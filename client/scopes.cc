@@ -8,6 +8,20 @@
 #include "client/core.h"
 
 namespace nacre::client {
+namespace {
+
+// Returns when the MDS has answered the closes of the file that it was sent.
+Task<void> AwaitCloses(InodePtr inode) {
+  OneShot<Unit> answered;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (inode->closes_asked == 0) co_return;
+    inode->close_waiters.push_back(answered);
+  }
+  co_await answered.Wait();
+}
+
+}  // namespace
 
 // --- trust ---
 
@@ -136,11 +150,14 @@ std::vector<InodePtr> Core::UntoldFiles() {
   return files;
 }
 
-// The inode's mutex is held. Names its told handles outside of a whole Reclaim.
+// The inode's mutex is held, and the MDS has answered every close that it was sent: one that it did behind
+// this would take a handle off that is named here. Names the told handles outside of a whole Reclaim, and
+// those whose closes will be sent all the same.
 void Core::NameOpens(Inode& inode, proto::OpenFile* open) {
   inode.overtold = true;
+  ++inode.named;
   *open->mutable_fid() = ToProto(inode.fid);
-  open->set_count(inode.told);
+  open->set_count(inode.told + inode.closing);
   open->set_write(inode.write_opens > 0);
 }
 
@@ -149,19 +166,39 @@ void Core::NameOpens(Inode& inode, proto::OpenFile* open) {
 Task<void> Core::TellOpens(uint64_t epoch, std::vector<InodePtr> files) {
   constexpr int kMost = 4000;  // in one message
   const uint64_t held = times_held_;
-  for (size_t i = 0; i < files.size() && epoch == epoch_;) {
+  while (!files.empty() && epoch == epoch_) {
+    for (const InodePtr& inode : files) co_await AwaitCloses(inode);
     proto::MetadataRequest request;
     proto::Reclaim* part = request.mutable_reclaim();
-    for (; i < files.size() && part->opens_size() < kMost; ++i) {
-      std::lock_guard lock(files[i]->mutex);
-      if (!IsUntold(*files[i])) continue;
-      files[i]->told = files[i]->opens;  // from here on a Reclaim names them, too
-      NameOpens(*files[i], part->add_opens());
+    std::vector<InodePtr> left;
+    for (const InodePtr& inode : files) {
+      std::lock_guard lock(inode->mutex);
+      if (!IsUntold(*inode)) continue;
+      if (inode->closes_asked > 0 || part->opens_size() == kMost) {
+        left.push_back(inode);
+        continue;
+      }
+      inode->told = inode->opens;  // from here on a Reclaim names them, too
+      NameOpens(*inode, part->add_opens());
     }
-    if (part->opens_size() == 0) co_return;
+    files = std::move(left);
+    if (part->opens_size() == 0) continue;
     (void)co_await session_->CallOnce(epoch, std::move(request),
                                       [this, held] { return times_held_ == held; });
   }
+}
+
+// A create was answered, and a Reclaim has gone to the MDS before its handle counted here: the MDS is told
+// again, and until the last close too much rather than too little. If the stream is lost again, the next
+// Reclaim does it.
+Task<void> Core::NameHandle(InodePtr inode) {
+  proto::MetadataRequest request;
+  while (request.reclaim().opens_size() == 0) {
+    co_await AwaitCloses(inode);
+    std::lock_guard lock(inode->mutex);
+    if (inode->closes_asked == 0) NameOpens(*inode, request.mutable_reclaim()->add_opens());
+  }
+  (void)co_await session_->CallOnce(epoch_, std::move(request));
 }
 
 Task<void> Core::TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope) {

@@ -243,6 +243,41 @@ TEST_F(LateData, OfAFileThatTheOtherRemovesIsNotWaitedFor) {
   EXPECT_EQ(a_->Read(file_, 0, kMiB), data_);
 }
 
+// Seed 1001011773: the close of the first handle waited for its bytes, and told the MDS of one handle less
+// behind the message that said how many there are.
+TEST_F(LateData, OfAClosedHandleLeavesTheNextOneOpen) {
+  const Fid fid = file_->inode->fid;
+  Return();
+  EXPECT_TRUE(a_->Close(file_).ok());
+  ASSERT_EQ(ReadBy(*b_, "f", own_), data_);
+  file_ = a_->Open(fid);                          // by the MDS
+  for (const char* name : {"third", "fourth"}) {  // the second time the lease is granted again
+    harness_.world.RunFor(10s);
+    EXPECT_TRUE(a_->Close(a_->Create(name, O_RDWR | O_EXCL, own_)).ok());
+  }
+  (void)a_->Lookup("f", own_);
+  a_->Write(file_, 0, data_);  // other kernels forget their pages
+  data_ = Pattern(4, kMiB);
+  a_->Write(file_, 0, data_);
+  ASSERT_GT(Dirty(), 0u);
+  for (int oss : {0, 1}) harness_.cluster.Crash(harness_.cluster.oss(oss), sim::Loss::kProcess);
+  EXPECT_TRUE(a_->Close(file_).ok());
+  HandlePtr next = a_->Open(fid);
+  ASSERT_EQ(a_->requests["open"], 1) << "under the lease";
+  const int named = a_->requests["reclaim"];
+  auto gone = Start(*b_, b_->fs().Unlink(b_->caller, own_, "f"));
+  EXPECT_TRUE(harness_.RunUntil([&] { return gone->has_value(); }, 5s));
+  EXPECT_EQ(a_->requests["reclaim"], named + 1);
+  Return();
+  harness_.world.RunFor(60s);
+  EXPECT_TRUE(a_->Read(next, 0, kMiB) == data_);
+  EXPECT_EQ(a_->Stat(fid).nlink(), 0u);
+  EXPECT_TRUE(b_->Await(b_->fs().Getattr(b_->caller, fid, nullptr)).ok());
+  EXPECT_TRUE(a_->Close(next).ok());
+  harness_.world.RunFor(60s);
+  EXPECT_THAT(b_->Await(b_->fs().Getattr(b_->caller, fid, nullptr)).status(), HasErrno(ENOENT));
+}
+
 TEST_F(LateData, WhoRenamesTheFileMeanwhileCanBeKilled) {
   const Fid others = kRootFid;
   auto cancellation = std::make_shared<Cancellation>();

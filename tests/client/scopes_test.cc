@@ -346,6 +346,28 @@ TEST_F(UntoldOpen, OutlivesALostStreamAndARemovalAfterIt) {
   ExpectKept();
 }
 
+// The MDS may do two messages in any order: the handle is named when it has done the close of the one before.
+TEST_F(UntoldOpen, IsToldBehindACloseThatIsUnderWay) {
+  EXPECT_TRUE(a_->Close(open_).ok());
+  HandlePtr told = a_->Open(fid_);
+  EXPECT_EQ(a_->requests["open"], 1);
+  bool closed = false, named_after = false;
+  a_->before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
+    if (request.has_reclaim()) named_after = closed;
+    if (!request.has_close()) co_return OkStatus();
+    co_await harness_.world.clock().Sleep(1s);
+    closed = true;
+    co_return OkStatus();
+  };
+  EXPECT_TRUE(a_->Close(told).ok());
+  (void)StatTree();
+  open_ = a_->Open(fid_, O_RDONLY);
+  ASSERT_EQ(a_->requests["open"], 1);
+  ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
+  EXPECT_TRUE(named_after);
+  ExpectKept();
+}
+
 TEST_F(UntoldOpen, SeveralHandlesAreClosedOneByOne) {
   HandlePtr second = a_->Open(fid_, O_RDONLY);
   ASSERT_TRUE(Unlink(*b_, directory_, "f").ok());
