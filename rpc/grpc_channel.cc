@@ -17,14 +17,7 @@ namespace nacre {
 namespace {
 
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& target) {
-  QuietGrpc();
-  grpc::ChannelArguments arguments;
-  SetChannelArguments(&arguments);
-  auto channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
-  // gRPC 1.51 ends its callback threads with the last channel, and aborts when a new one comes meanwhile (as
-  // after a lost connection): the first channel stays.
-  [[maybe_unused]] static const auto* const first = new std::shared_ptr<grpc::Channel>(channel);
-  return channel;
+  return NewGrpcChannel(target, grpc::InsecureChannelCredentials());
 }
 
 // One stream. gRPC's reactions and Call come from any thread. Calls into gRPC are made without the lock: a

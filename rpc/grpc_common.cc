@@ -81,6 +81,18 @@ void SetServerArguments(grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(kMaxGrpcMessage);
 }
 
+std::shared_ptr<grpc::Channel> NewGrpcChannel(const std::string& target,
+                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  QuietGrpc();
+  grpc::ChannelArguments arguments;
+  SetChannelArguments(&arguments);
+  auto channel = grpc::CreateCustomChannel(target, credentials, arguments);
+  // gRPC 1.51 ends its callback threads with the last channel, and aborts when a new one comes meanwhile (as
+  // after a lost connection): the first channel stays.
+  [[maybe_unused]] static const auto* const first = new std::shared_ptr<grpc::Channel>(channel);
+  return channel;
+}
+
 Status FromGrpc(const grpc::Status& status, const std::string& address) {
   const std::string& why = status.error_message();
   switch (status.error_code()) {

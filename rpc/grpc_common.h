@@ -1,12 +1,15 @@
-// Constants that both ends of the gRPC form agree on. Included by rpc/grpc_*.cc only.
+// What all that speaks gRPC has in common. Included by rpc/grpc_*.cc and server/coordination/etcd_*.cc only.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/status.h"
 
 namespace grpc {
+class Channel;
 class ChannelArguments;
+class ChannelCredentials;
 class ServerBuilder;
 class Status;
 }  // namespace grpc
@@ -27,6 +30,10 @@ StatusOr<std::string> GrpcTarget(const std::string& address);
 // Keepalive, limits, no proxies, quick reconnects.
 void SetChannelArguments(grpc::ChannelArguments* arguments);
 void SetServerArguments(grpc::ServerBuilder* builder);
+
+// With these arguments; connects at the first call.
+std::shared_ptr<grpc::Channel> NewGrpcChannel(const std::string& target,
+                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
 // Why a call to the server at `address` failed, with what to check.
 Status FromGrpc(const grpc::Status& status, const std::string& address);
