@@ -14,7 +14,8 @@
 namespace nacre::coordination {
 namespace {
 
-constexpr Duration kPause = 50ms;  // after each round over all members
+constexpr Duration kPause = 50ms;   // after each round over all members
+constexpr Duration kFresh = 200ms;  // an answer proves for so long that its connection stands
 constexpr int kMostDoublings = 6;
 constexpr int kTokens = 2;  // that one call tries
 
@@ -77,7 +78,7 @@ bool Answered(const grpc::Status& status) {
 class EtcdClient::Tries {
  public:
   Tries(EtcdClient& client, std::string what, Duration timeout)
-      : client_(client), what_(std::move(what)), timeout_(timeout), end_(RealClock().Now() + timeout) {
+      : client_(client), what_(std::move(what)), begin_(RealClock().Now()), end_(begin_ + timeout) {
     member_ = client.current();
   }
 
@@ -104,14 +105,13 @@ class EtcdClient::Tries {
   // False: tokens have been refused often enough.
   bool AnotherToken() { return ++tokens_ < kTokens; }
 
-  Status Failure() const {
-    return Unavailable(what_, timeout_, why_.empty() ? "there was no time to ask anybody" : why_);
-  }
+  Status Failure() const { return Failure(why_.empty() ? "there was no time to ask anybody" : why_); }
+  Status Failure(std::string_view why) const { return Unavailable(what_, RealClock().Now() - begin_, why); }
 
  private:
   EtcdClient& client_;
   const std::string what_;
-  const Duration timeout_, end_;
+  const Duration begin_, end_;
   size_t member_;
   int failures_ = 0, tokens_ = 0;
   std::string why_;
@@ -122,6 +122,7 @@ EtcdClient::EtcdClient(EtcdAccess access) : access_(std::move(access)) {
   for (const EtcdAccess::Endpoint& endpoint : access_.endpoints) {
     channels_.push_back(NewGrpcChannel(endpoint.target, credentials));
   }
+  answered_.assign(channels_.size(), Duration::min());
 }
 
 EtcdClient::~EtcdClient() = default;
@@ -146,6 +147,7 @@ Task<StatusOr<etcdserverpb::RangeResponse>> EtcdClient::Range(std::string what,
     Answer<etcdserverpb::RangeResponse> answer =
         co_await Send<etcdserverpb::KV>(channel(member), method, std::move(copy), *token, tries.patience());
     if (answer.status.ok()) {
+      NoteAnswer(member);
       CO_RETURN_IF_ERROR(CheckHeader(member, answer.reply.header(), floor));
       co_return std::move(answer.reply);
     }
@@ -182,9 +184,10 @@ Task<StatusOr<etcdserverpb::TxnResponse>> EtcdClient::Txn(std::string what, etcd
     Answer<etcdserverpb::TxnResponse> answer =
         co_await Send<etcdserverpb::KV>(channel(member), method, std::move(copy), *token, tries.left());
     if (answer.status.ok()) {
+      NoteAnswer(member);
       const Status same = CheckHeader(member, answer.reply.header(), floor);
       // It is done, if not where it was to be: who reads again is told what this is about.
-      if (!same.ok()) co_return Unavailable(tries.what(), timeout, std::string(same.message()));
+      if (!same.ok()) co_return tries.Failure(std::string(same.message()));
       co_return std::move(answer.reply);
     }
     const Verdict verdict = Judge(answer.status);
@@ -192,16 +195,17 @@ Task<StatusOr<etcdserverpb::TxnResponse>> EtcdClient::Txn(std::string what, etcd
     if (verdict == Verdict::kToken && tries.AnotherToken()) continue;
     if (verdict != Verdict::kUnknown) co_return Refusal(tries.what(), member, answer.status);
     Failed(member);
-    co_return Unavailable(tries.what(), timeout, Words(member, answer.status));
+    co_return tries.Failure(Words(member, answer.status));
   }
 }
 
-// gRPC does not tell whether a request that failed has left the machine. So none that must not be done twice
-// is given to a connection that does not stand. It stands as soon as a member has answered whatever.
+// gRPC does not tell whether a request that failed has left the machine, nor does it notice the end of a
+// connection while nobody waits for an answer. So a request that must not be done twice is given to a member
+// that has just answered: whatever, also that it wants a user.
 Task<Status> EtcdClient::FindConnected(Tries* tries) {
   while (!tries->over()) {
     const size_t member = tries->member();
-    if (channel(member)->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) co_return OkStatus();
+    if (HasJustAnswered(member)) co_return OkStatus();
     etcdserverpb::RangeRequest probe;
     probe.set_key(std::string(1, '\0'));
     probe.set_serializable(true);
@@ -210,7 +214,10 @@ Task<Status> EtcdClient::FindConnected(Tries* tries) {
         &Async<etcdserverpb::KV>::Range;
     const Answer<etcdserverpb::RangeResponse> answer = co_await Send<etcdserverpb::KV>(
         channel(member), method, std::move(probe), std::string(), tries->patience());
-    if (Answered(answer.status)) co_return OkStatus();
+    if (Answered(answer.status)) {
+      NoteAnswer(member);
+      co_return OkStatus();
+    }
     std::string why = Words(member, answer.status);
     co_await tries->Fail(std::move(why));
   }
@@ -224,7 +231,18 @@ size_t EtcdClient::current() const {
 
 void EtcdClient::Failed(size_t member) {
   std::lock_guard lock(mutex_);
+  answered_[member] = Duration::min();
   if (current_ == member) current_ = (member + 1) % channels_.size();
+}
+
+void EtcdClient::NoteAnswer(size_t member) {
+  std::lock_guard lock(mutex_);
+  answered_[member] = RealClock().Now();
+}
+
+bool EtcdClient::HasJustAnswered(size_t member) const {
+  std::lock_guard lock(mutex_);
+  return answered_[member] != Duration::min() && RealClock().Now() - answered_[member] < kFresh;
 }
 
 int64_t EtcdClient::floor() const {
@@ -301,8 +319,9 @@ std::string EtcdClient::Words(size_t member, const grpc::Status& status) const {
                          access_.tls ? "TLS, with certificates as given" : "without TLS");
 }
 
-// Errors of etcd's that are not here may come after the transaction was carried out, as does "database space
-// exceeded", which is told of the first one that was too much.
+// Errors of etcd's that are not here may come after the transaction was carried out. So may "database space
+// exceeded": a member that finds room when it accepts a transaction and none when it applies it does both,
+// applies it and says this.
 EtcdClient::Verdict EtcdClient::Judge(const grpc::Status& status) {
   const std::string& why = status.error_message();
   switch (status.error_code()) {

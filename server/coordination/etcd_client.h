@@ -32,7 +32,7 @@ class EtcdClient {
   Task<StatusOr<etcdserverpb::RangeResponse>> Range(std::string what, etcdserverpb::RangeRequest request,
                                                     Duration timeout);
 
-  // Sent once, to a member that is connected; again only if it was refused for the token's sake.
+  // Sent once, to a member that has just answered; again only if it was refused for the token's sake.
   Task<StatusOr<etcdserverpb::TxnResponse>> Txn(std::string what, etcdserverpb::TxnRequest request,
                                                 Duration timeout);
 
@@ -74,12 +74,15 @@ class EtcdClient {
   class Tries;
 
   Task<Status> FindConnected(Tries* tries);
+  void NoteAnswer(size_t member);
+  bool HasJustAnswered(size_t member) const;
   int64_t floor() const;
 
   const EtcdAccess access_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   mutable std::mutex mutex_;
   size_t current_ = 0;
+  std::vector<Duration> answered_;  // by member: when it did last
   std::optional<std::string> token_;
   uint64_t cluster_ = 0;  // 0: nobody has answered yet
   int64_t revision_ = 0;  // the highest that was seen

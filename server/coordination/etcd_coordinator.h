@@ -10,8 +10,8 @@
 namespace nacre::coordination {
 
 // Connects at the first request, and again after a loss. Readings are tried at one member after another. A
-// transaction is sent once, over a connection that stands. Errors are those of CheckEtcdOptions; nobody needs
-// to be there.
+// transaction is sent once, to a member that has just answered. Errors are those of CheckEtcdOptions; nobody
+// needs to be there.
 StatusOr<std::unique_ptr<Coordinator>> NewEtcdCoordinator(const EtcdOptions& options);
 
 }  // namespace nacre::coordination

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "rpc/grpc_common.h"
 
@@ -53,7 +53,9 @@ StatusOr<std::string> ReadPem(const std::string& path, const char* what, const c
     return ErrnoError(error,
                       absl::StrFormat("etcd: %s '%s' cannot be read: %s", what, path, std::strerror(error)));
   }
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  std::ostringstream content;
+  content << file.rdbuf();
+  std::string bytes = content.str();
   if (!absl::StrContains(bytes, "-----BEGIN ") || !absl::StrContains(bytes, label)) {
     return ErrnoError(EINVAL,
                       absl::StrFormat("etcd: %s '%s' has no block '%s' in PEM format", what, path, label));

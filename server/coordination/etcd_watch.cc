@@ -268,7 +268,9 @@ Status EtcdWatch::LeaveStream() {
     return OkStatus();
   }
   const std::string reason = seen_->refused;
-  if (!absl::StrContains(reason, "denied") && !absl::StrContains(reason, "auth")) {
+  const bool access = absl::StrContains(reason, "denied") || absl::StrContains(reason, "auth") ||
+                      absl::StrContains(reason, "user name");
+  if (!access) {
     Fail(absl::StrFormat("etcd at %s ended the watch: %s", client_.address(member_), reason));
     return OkStatus();
   }

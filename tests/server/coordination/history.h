@@ -5,6 +5,8 @@
 // read. Not thread-safe: everything on one executor of one thread.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -33,7 +35,6 @@ class History {
       const StatusOr<Outcome> outcome = co_await coordinator->Transact(std::move(transaction), timeout);
       if (outcome.ok()) {
         told_[token] = outcome->succeeded;
-        if (outcome->succeeded) last_success_ = clock->Now();
         continue;
       }
       Refused(outcome.status());
@@ -42,13 +43,16 @@ class History {
     }
   }
 
+  // Of the tokens in this value how many were told to nobody.
+  int Untold(const std::string& value) const {
+    int untold = 0;
+    for (const auto& [token, times] : Tokens(value)) untold += told_.contains(token) ? 0 : 1;
+    return untold;
+  }
+
   // What is wrong with this value of the key; empty: nothing.
   std::string Judge(const std::string& value) const {
-    std::map<std::string, int> found;
-    for (size_t at = 0, end = 0; at < value.size(); at = end + 1) {
-      end = value.find(' ', at);
-      ++found[value.substr(at, end + 1 - at)];
-    }
+    const std::map<std::string, int> found = Tokens(value);
     std::string wrong = wrong_;
     for (const auto& [token, times] : found) {
       if (times > 1) absl::StrAppend(&wrong, token, "is there ", times, " times; ");
@@ -65,10 +69,18 @@ class History {
         std::count_if(told_.begin(), told_.end(), [](const auto& one) { return one.second; }));
   }
   int unknown() const { return unknown_; }
-  Duration last_success() const { return last_success_; }
   const std::string& key() const { return key_; }
 
  private:
+  static std::map<std::string, int> Tokens(const std::string& value) {
+    std::map<std::string, int> found;
+    for (size_t at = 0, end = 0; at < value.size(); at = end + 1) {
+      end = value.find(' ', at);
+      ++found[value.substr(at, end + 1 - at)];
+    }
+    return found;
+  }
+
   void Refused(const Status& status) {
     if (!absl::IsUnavailable(status)) absl::StrAppend(&wrong_, "not UNAVAILABLE: ", status.ToString(), "; ");
   }
@@ -77,7 +89,6 @@ class History {
   std::map<std::string, bool> told_;  // token -> succeeded
   std::string wrong_;
   int unknown_ = 0;
-  Duration last_success_{0};
 };
 
 }  // namespace nacre::coordination
