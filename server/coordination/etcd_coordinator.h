@@ -1,4 +1,4 @@
-// The Coordinator over etcd's v3 API: works with 3.4, 3.5 and 3.6, with several members, TLS, and a user and
+// The Coordinator over etcd's v3 API: for 3.4 to 3.6, with several members, TLS, and a user and
 // password. Thread-safe.
 #pragma once
 

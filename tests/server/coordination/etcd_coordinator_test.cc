@@ -147,6 +147,24 @@ TEST_F(EtcdTest, AFrozenLeaderKeepsNobodyForLong) {
   EXPECT_EQ(Get(*coordinator, "a")->value, "2");
 }
 
+TEST_F(EtcdTest, AReadingAtAnyMemberShowsWhatWasDoneBefore) {
+  EtcdCluster cluster({.members = 3});
+  std::vector<std::unique_ptr<Coordinator>> members;
+  for (const std::string& endpoint : cluster.endpoints()) {
+    members.push_back(Connect(std::vector<std::string>{endpoint}));
+    ASSERT_TRUE(Get(*members.back(), "a").ok());
+  }
+  for (size_t i = 0; i < 60; ++i) {
+    const StatusOr<Outcome> outcome = Set(*members[i % 3], "a", absl::StrCat(i));
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    for (const auto& member : members) {
+      const StatusOr<Entry> entry = Get(*member, "a");
+      ASSERT_TRUE(entry.ok()) << entry.status();
+      ASSERT_EQ(entry->mod_revision, outcome->revision) << "round " << i;
+    }
+  }
+}
+
 TEST_F(EtcdTest, MembersThatAreNotThereAreGoneRound) {
   EtcdCluster cluster({.members = 1}), dead({.members = 1});
   dead.Kill(0);
