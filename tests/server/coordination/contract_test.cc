@@ -124,6 +124,9 @@ TEST_P(CoordinatorTest, ATransactionIsOneRevisionAllOrNothing) {
 TEST_P(CoordinatorTest, WhatIsMadeAgainHasAnotherRevision) {
   const int64_t first = Set("a", "1").revision;
   EXPECT_TRUE(Transact({{{Key("a"), first}}, {}, {Key("a")}}).succeeded);
+  const Outcome of_the_old = Transact({{{Key("a"), first}}, {{Key("a"), "2"}}, {}});
+  EXPECT_FALSE(of_the_old.succeeded);
+  EXPECT_EQ(of_the_old.present, (std::vector<Entry>{{Key("a"), "", 0}}));
   const int64_t second = Transact({{{Key("a"), 0}}, {{Key("a"), "1"}}, {}}).revision;
   EXPECT_GT(second, first);
   EXPECT_FALSE(Transact({{{Key("a"), first}}, {{Key("a"), "2"}}, {}}).succeeded);

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "common/runtime.h"
 #include "tests/server/coordination/etcd_cluster.h"
 #include "tests/server/coordination/history.h"
+#include "tests/server/coordination/tcp_proxy.h"
 
 namespace nacre::coordination {
 namespace {
@@ -125,6 +128,55 @@ TEST_F(EtcdTest, NothingIsLostOrDoneTwiceWhenTheLeaderIsKilled) {
       "%d transactions, %d of unknown end, of which %d were carried out; again after %.2f s at most\n",
       writers.history.successes(), writers.history.unknown(), writers.history.Untold(tokens->value),
       std::chrono::duration<double>(longest).count());
+}
+
+// The answer is lost, and then the connection: it looks like a request that did not get there.
+TEST_F(EtcdTest, ATransactionWhoseAnswerIsLostIsNotRepeated) {
+  EtcdCluster cluster({.members = 1});
+  const auto direct = Connect(cluster.endpoints());
+  ASSERT_TRUE(Get(*direct, "a").ok());
+  int rounds = 0;
+  for (int round = 0; round < 5; ++round) {
+    TcpProxy proxy(cluster.endpoints()[0]);
+    const auto coordinator = Connect(std::vector<std::string>{proxy.address()});
+    const std::string key = absl::StrCat("a", round);
+    ASSERT_TRUE(Get(*coordinator, key).ok());
+    std::promise<StatusOr<Outcome>> promise;
+    std::future<StatusOr<Outcome>> future = promise.get_future();
+    // Directly behind the reading, so that nothing else has to be asked first.
+    proxy.LoseAnswers();
+    Spawn(runtime_.executor(), coordinator->Transact({{{key, 0}}, {{key, "once"}}, {}}, kLong),
+          [&promise](StatusOr<Outcome> outcome) { promise.set_value(std::move(outcome)); });
+    for (int i = 0; i < 1000 && !Get(*direct, key)->exists(); ++i) continue;
+    const bool carried_out = Get(*direct, key)->exists();
+    proxy.BreakConnections();
+    const StatusOr<Outcome> outcome = future.get();
+    if (!carried_out) continue;  // on a machine so busy that the member was asked first whether it is there
+    ++rounds;
+    EXPECT_TRUE(absl::IsUnavailable(outcome.status())) << (outcome.ok() ? "it has an outcome" : "");
+    EXPECT_EQ(Get(*coordinator, key)->value, "once");
+  }
+  EXPECT_GT(rounds, 0);
+}
+
+// A network that has become silent, as where a cable is drawn: no end of the connection is seen.
+TEST_F(EtcdTest, ASilentNetworkIsLeftByReadingsAndWatches) {
+  EtcdCluster cluster({.members = 3});
+  const auto ready = ConnectToFirst(cluster.endpoints());
+  TcpProxy proxy(cluster.endpoints()[0]);
+  const auto coordinator = Connect({proxy.address(), cluster.endpoints()[1]});
+  const StatusOr<Outcome> outcome = Set(*coordinator, "w/a", "1");
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  const auto watch = coordinator->NewWatch("w/", outcome->revision);
+  EXPECT_EQ(*runtime_.Run(watch->Next(100ms)), Hint::kQuiet);
+  proxy.LoseAnswers();
+  ASSERT_TRUE(Set(*ready, "w/a", "2").ok());
+  const Duration begin = RealClock().Now();
+  EXPECT_EQ(Get(*coordinator, "w/a")->value, "2");
+  EXPECT_LT(RealClock().Now() - begin, 5s);
+  EXPECT_EQ(*NextHint(*watch), Hint::kGap);
+  EXPECT_LT(RealClock().Now() - begin, 15s);
+  EXPECT_EQ(Set(*coordinator, "w/a", "3")->present, std::vector<Entry>());
 }
 
 TEST_F(EtcdTest, AFrozenLeaderKeepsNobodyForLong) {
