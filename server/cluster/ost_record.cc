@@ -28,18 +28,17 @@ StatusOr<OstRecord> ParseOfOne(std::string_view data) {
   return record;
 }
 
-int Rank(State state) { return state == State::kInSync ? 0 : state == State::kJoining ? 1 : 2; }
-
 Status CheckMembers(const OstRecord& record) {
   if (record.members.empty() || record.members.size() > record.copies || !record.head().in_sync())
     return Damaged("no member in sync, or too many");
   std::set<std::string_view> uuids;
-  int rank = 0;
   for (const OstMember& member : record.members) {
     if (member.uuid.empty() || !uuids.insert(member.uuid).second) return Damaged("a member twice");
-    if (Rank(member.state) < rank) return Damaged("its members are out of order");
-    rank = Rank(member.state);
   }
+  auto place = [](const OstMember& member) {
+    return member.in_sync() ? 0 : member.state == State::kJoining ? 1 : 2;
+  };
+  if (!std::ranges::is_sorted(record.members, {}, place)) return Damaged("its members are out of order");
   return OkStatus();
 }
 
