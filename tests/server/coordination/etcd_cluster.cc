@@ -241,14 +241,14 @@ TestCertificates::TestCertificates() : directory_(NewDirectory()) {
     if (!output.ok()) Die(std::string(output.status().message()));
   };
   const std::string at = directory_ + "/";
-  must({"req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", at + "ca.key", "-out", at + "ca.crt",
-        "-days", "2", "-subj", "/CN=Test CA"});
+  must({"req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
+        at + "ca.key", "-out", at + "ca.crt", "-days", "2", "-subj", "/CN=Test CA"});
   std::ofstream(at + "server.ext") << "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n";
   std::ofstream(at + "client.ext") << "extendedKeyUsage=clientAuth\n";
   for (const std::string name : {"server", "client"}) {
     const std::string base = at + name;
-    must({"req", "-newkey", "rsa:2048", "-nodes", "-keyout", base + ".key", "-out", base + ".csr", "-subj",
-          "/CN=" + name});
+    must({"req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
+          base + ".key", "-out", base + ".csr", "-subj", "/CN=" + name});
     must({"x509", "-req", "-in", base + ".csr", "-CA", at + "ca.crt", "-CAkey", at + "ca.key",
           "-CAcreateserial", "-days", "2", "-extfile", base + ".ext", "-out", base + ".crt"});
   }
