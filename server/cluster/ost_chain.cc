@@ -86,6 +86,17 @@ bool OstChain::MayServe(const OstMember& member, Duration now) const {
   return !Restarted(member) && now < At(member).heard + WithDrift(ChainLease(heartbeat_));
 }
 
+// Members that die together are not missed together, and the one that was heard last must not take the others
+// with it: it may never come back, and they have everything.
+bool OstChain::Outlived(const OstMember& member) const {
+  const Presence& gone = At(member);
+  const Duration since = Restarted(member) ? gone.registered : gone.heard + WithDrift(ChainLease(heartbeat_));
+  return std::ranges::any_of(record_.members, [&](const OstMember& other) {
+    return other.uuid != member.uuid && Sound(other) &&
+           std::max(At(other).heard, At(other).registered) >= since;
+  });
+}
+
 bool OstChain::Undecided(const OstMember& member) const { return member.in_sync() && Restarted(member); }
 
 bool OstChain::Deposes(const OstMember& member) const {
@@ -290,7 +301,8 @@ void OstChain::ChangeInSync(Duration now, OstRecord* next) const {
   const bool sound = std::ranges::any_of(record_.members, [this](auto& member) { return Sound(member); });
   if (sound) {
     for (OstMember& member : next->members) {
-      if (member.in_sync() && !Sound(member) && !MayServe(member, now)) member.state = State::kAway;
+      if (member.in_sync() && !Sound(member) && !MayServe(member, now) && Outlived(member))
+        member.state = State::kAway;
     }
     return;
   }

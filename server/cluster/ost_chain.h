@@ -32,6 +32,7 @@
 namespace nacre::cluster {
 
 // Of the OSSes that have an OST of several members.
+inline Duration ChainInterval(Duration heartbeat) { return heartbeat / 2; }  // between their heartbeats
 inline Duration ChainLease(Duration heartbeat) { return 3 * heartbeat; }
 inline Duration ChainSilence(Duration heartbeat) { return 5 * heartbeat / 2; }  // then a member is down
 
@@ -132,8 +133,9 @@ class OstChain {
   bool Sound(const OstMember& member) const;      // in sync, and runs on
   bool OtherSound(std::string_view uuid) const;
   bool MayServe(const OstMember& member, Duration now) const;  // a client, by its lease
-  bool Undecided(const OstMember& member) const;               // restarted, and nobody else runs on
-  bool Deposes(const OstMember& member) const;                 // fails, and another one runs on
+  bool Outlived(const OstMember& member) const;   // another one has been heard since it cannot any more
+  bool Undecided(const OstMember& member) const;  // restarted, and nobody else runs on
+  bool Deposes(const OstMember& member) const;    // fails, and another one runs on
   Hearer HearerOf(const OstMember& member) const;
   Status CheckCopies(const proto::OstInfo& info) const;
   Status CheckPlace(const Arrival& arrival, const OstMember* replaced) const;

@@ -199,9 +199,10 @@ Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest re
   const bool chained = std::ranges::any_of(
       request.osts(), [this](const proto::OstInfo& info) { return chains_->Has(info.index()); });
   const Duration lease = chained ? ChainLease(options_.heartbeat) : options_.lease();
+  const Duration interval = chained ? ChainInterval(options_.heartbeat) : options_.heartbeat;
   reply.set_cluster_uuid(options_.cluster_uuid);
   reply.set_heartbeat_ms(
-      static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(options_.heartbeat).count()));
+      static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(interval).count()));
   reply.set_lease_ms(static_cast<uint32_t>(std::chrono::floor<std::chrono::milliseconds>(lease).count()));
   co_return reply;
 }

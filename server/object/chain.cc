@@ -8,18 +8,12 @@
 #include "rpc/convert.h"
 #include "server/object/filling.h"
 #include "server/object/server_core.h"
+#include "server/object/version_proto.h"
 
 namespace nacre::ost {
 namespace {
 
 constexpr Duration kReportPause = std::chrono::milliseconds(200);
-
-proto::ObjectVersion ToProto(const ObjectVersion& version) {
-  proto::ObjectVersion out;
-  out.set_epoch(version.epoch);
-  out.set_changes(version.changes);
-  return out;
-}
 
 // What of the edits lies before this block.
 std::vector<ExtentEdit> Before(const std::vector<ExtentEdit>& edits, uint64_t block) {
@@ -342,7 +336,7 @@ Task<Status> Chain::FetchBlock(ObjectId object, uint64_t block, std::span<std::b
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(view.next, view.epoch, std::move(request),
                                                               std::move(spans), ChainLink::kChangeTimeout));
   if (reply.read().ranges_size() != 1) co_return ErrnoError(EPROTO, "an answer without the range");
-  CO_RETURN_IF_ERROR(FromProto(reply.read().ranges(0).status()));
+  CO_RETURN_IF_ERROR(nacre::FromProto(reply.read().ranges(0).status()));
   std::memcpy(page.data(), pages.data(0), kBlockSize);
   co_return OkStatus();
 }
@@ -355,7 +349,7 @@ Task<Status> Chain::Ask(proto::ReportChainRequest request) {
   request.set_reporter(uuid_);
   auto reply = co_await report_(std::move(request));
   CO_RETURN_IF_ERROR(reply.status());
-  CO_RETURN_IF_ERROR(FromProto(reply->status()));
+  CO_RETURN_IF_ERROR(nacre::FromProto(reply->status()));
   proto::SetChain told;
   *told.mutable_chain() = reply->chain();
   told.set_member(uuid_);

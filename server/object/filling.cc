@@ -7,6 +7,7 @@
 #include "common/metrics.h"
 #include "rpc/convert.h"
 #include "server/object/server_core.h"
+#include "server/object/version_proto.h"
 
 namespace nacre::ost {
 namespace {
@@ -15,13 +16,10 @@ constexpr uint64_t kCopyBlocks = 256;  // at a time: 1 MiB
 constexpr size_t kListedAtOnce = 256;
 constexpr size_t kTaughtAtOnce = 2000;
 
-ObjectVersion FromProto(const proto::ObjectVersion& version) { return {version.epoch(), version.changes()}; }
-
 void SetVersion(const ObjectRecord& record, proto::ApplyChange* apply) {
-  apply->mutable_after()->set_epoch(record.group_generation);
-  apply->mutable_after()->set_changes(record.version);
+  *apply->mutable_after() = ToProto(record.full_version());
   apply->set_size(record.size);
-  *apply->mutable_parent() = ToProto(record.parent);
+  *apply->mutable_parent() = nacre::ToProto(record.parent);
 }
 
 void AddEdit(uint64_t first, uint64_t count, proto::BlockEdit::Kind kind, proto::ApplyChange* apply) {
@@ -52,6 +50,8 @@ Task<void> Filling::Run(std::shared_ptr<ServerCore> core, std::shared_ptr<Fillin
 // The answers come first: from then on each that is given here is handed on. What is in the store of the
 // member lasts before it counts.
 Task<Status> Filling::Fill() {
+  // What is being committed just now was not handed on to this member, and is not to be seen yet either.
+  co_await store_->journal().AwaitCommits();
   CO_RETURN_IF_ERROR(co_await TeachSessions());
   CO_RETURN_IF_ERROR(co_await Walk());
   CO_RETURN_IF_ERROR(co_await TeachGrowth());
@@ -118,7 +118,7 @@ Task<Status> Filling::TeachGrowth() {
     for (const ObjectStore::Grown& one : grown) {
       proto::GrownObject* out = request.mutable_learn()->add_grown();
       out->set_session(one.growth.session);
-      *out->mutable_object() = ToProto(one.growth.object);
+      *out->mutable_object() = nacre::ToProto(one.growth.object);
     }
     after = grown.back().growth;
     auto taught = co_await Send(std::move(request));
@@ -131,7 +131,7 @@ Task<Status> Filling::TeachGrowth() {
 Task<StatusOr<Filling::Listed>> Filling::ListThere(std::optional<ObjectId> after, bool* end) {
   proto::ObjectRequest request;
   request.mutable_list()->set_limit(kListedAtOnce);
-  if (after) *request.mutable_list()->mutable_after() = ToProto(*after);
+  if (after) *request.mutable_list()->mutable_after() = nacre::ToProto(*after);
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Send(std::move(request)));
   *end = reply.list().end();
   Listed listed(reply.list().objects().begin(), reply.list().objects().end());
@@ -218,8 +218,8 @@ Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t fi
   const std::optional<ObjectRecord> record = object->Record();
   proto::ObjectRequest request;
   proto::ApplyChange* apply = request.mutable_apply();
-  *apply->mutable_object() = ToProto(object->id);
-  if (record) *apply->mutable_parent() = ToProto(record->parent);
+  *apply->mutable_object() = nacre::ToProto(object->id);
+  if (record) *apply->mutable_parent() = nacre::ToProto(record->parent);
   if (record) apply->set_size(record->size);
   if (first > from) AddEdit(from, first - from, proto::BlockEdit::HOLE, apply);
   for (const ExtentEdit& edit : map.edits) {
@@ -256,7 +256,7 @@ Task<StatusOr<bool>> Filling::FinishCopy(ObjectState* object, uint64_t copied) {
     if (more) co_return false;
     proto::ObjectRequest request;
     proto::ApplyChange* apply = request.mutable_apply();
-    *apply->mutable_object() = ToProto(object->id);
+    *apply->mutable_object() = nacre::ToProto(object->id);
     SetVersion(*record, apply);
     AddEdit(copied, kMaxObjectBlocks - copied, proto::BlockEdit::HOLE, apply);
     auto sent = co_await Send(std::move(request));
@@ -270,7 +270,7 @@ Task<StatusOr<bool>> Filling::FinishCopy(ObjectState* object, uint64_t copied) {
 
 Task<Status> Filling::Remove(ObjectId id) {
   proto::ObjectRequest request;
-  *request.mutable_apply()->mutable_object() = ToProto(id);
+  *request.mutable_apply()->mutable_object() = nacre::ToProto(id);
   request.mutable_apply()->set_destroy(true);
   auto sent = co_await Send(std::move(request));
   co_return sent.status();

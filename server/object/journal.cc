@@ -235,7 +235,15 @@ Task<Status> Journal::CommitPrepared(Prepared* prepared) {
   co_return status;
 }
 
+Task<void> Journal::AwaitCommits() {
+  for (AsyncMutex& order : orders_) {
+    AsyncMutex::Guard guard = co_await order.Lock();
+  }
+}
+
 Task<Status> Journal::Record(Originator* by) {
+  AsyncMutex::Guard guard;  // for AwaitCommits
+  if (replicator_ != nullptr) guard = co_await orders_.front().Lock();
   if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
   CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(by));
   Prepared prepared;

@@ -135,6 +135,8 @@ class Journal {
   // blocks it edits, and keeps object and change alive. ALREADY_EXISTS: the object is as an applied change
   // makes it.
   Task<StatusOr<Committed>> Commit(ObjectState* object, const ObjectChange& change);
+  // When every change and every answer has been committed, or given up, that was being committed now.
+  Task<void> AwaitCommits();
   // Until the guard goes nothing is committed to this object.
   Task<AsyncMutex::Guard> HoldChanges(const ObjectId& id) { return OrderOf(id).Lock(); }
 

@@ -9,10 +9,9 @@
 namespace nacre::sim {
 namespace {
 
-constexpr Duration kServerLoss = 1500ms;      // a loss of power takes one second, and what was under way
-constexpr Duration kEarlyLag = 6s;            // how far the MDS may be behind what a client answers early
-constexpr Duration kBesideADeadServer = 10s;  // a client's pauses, and what one operation needs
-constexpr Duration kClientLoss = 6500ms;      // write-behind holds five seconds, and what was under way
+constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, and what was under way
+constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
+constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
 
 // Whether a loss of power of a server, at `lost`, may take this change.
 bool MayGoWithPower(const FileChange& change, Duration lost) {
@@ -40,6 +39,7 @@ const std::vector<EventKind>& EventKinds() {
       {"evict_without_oss", 1, true, false, false, &Scenario::EvictWithoutOss},
       {"dead_member", 4, true, true, true, &Scenario::DeadMember},
       {"wiped_member", 2, true, true, true, &Scenario::WipedMember},
+      {"members_lose_power", 2, true, true, true, &Scenario::MembersLosePower},
   };
   return kinds;
 }
@@ -203,6 +203,7 @@ void Scenario::EvictWithoutOss() {
 // A client's process stands still (a stopped daemon, a frozen container) while its machine goes on answering
 // for its connections. The others go on without it; when it runs again it has been evicted, or not.
 void Scenario::FreezeClient() {
+  const Duration begin = cluster_.HeldUpSince();
   const int index = PickClient();
   Process* process = cluster_.process(cluster_.client(index));
   workload_.Failing(index);
@@ -218,7 +219,7 @@ void Scenario::FreezeClient() {
                                        std::chrono::duration_cast<std::chrono::seconds>(frozen).count()));
   process->Freeze(false);
   Work(UpTo(3s));
-  EndClient(index, world_.clock().Now() - kClientLoss - frozen - 10s);
+  EndClient(index, std::min(begin, world_.clock().Now() - frozen - 10s) - kClientLoss);
 }
 
 void Scenario::OnEachClient(Task<Status> (*todo)(Workload*, ClientState*), const char* what) {
@@ -435,38 +436,31 @@ void Scenario::FailedFlush() {
   if (!failed()) ResumeClients();
 }
 
-// A server dies, or its machine, and everything goes on without it. When it comes back it catches up.
-void Scenario::DeadMember() {
-  if (!WaitInSync("before a server dies")) return;
-  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
-  cluster_.Crash(cluster_.oss(oss), world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
-  Work(10s);  // until the MGS knows, and clients have found the other members
-  // Unless the network has kept another member away as well, just then.
-  bool served = true;
-  for (int ost = 0; ost < cluster_.osts(); ++ost) {
-    std::vector<int> others = InSync(ost);
-    std::erase(others, oss);
-    served = served && !others.empty();
+// All OSSes lose power, each what it had not synced, and one of them comes back when the others have gone on
+// for a while: its objects may have as many changes as theirs, and others.
+void Scenario::MembersLosePower() {
+  if (!WaitInSync("before all OSSes lose power") || !Quiesce()) return;
+  const Duration lost = world_.clock().Now();
+  orphans_allowed_ = true;
+  const int late = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
+  for (int i = 0; i < shape_.cluster.osses; ++i) cluster_.Crash(cluster_.oss(i), Loss::kPower);
+  Work(4s);  // else who comes back first leaves the chain to one that the MGS takes to be there still
+  for (int i = 0; i < shape_.cluster.osses; ++i) {
+    if (i != late || !ServesWithout(late)) cluster_.Boot(cluster_.oss(i));
   }
-  if (served) WaitProgress("beside a dead server", kBesideADeadServer);
-  Work(UpTo(20s));
+  Work(10s);  // the others' leases end, and the clients hear of it
+  OnEachClient(SyncAll, "fsync after a loss of power");
   if (failed()) return;
-  cluster_.Boot(cluster_.oss(oss));
-  if (WaitReady("after a server was dead")) (void)WaitInSync("after a server was dead");
-}
-
-// Its disks are gone: it comes back with empty ones, which are filled.
-void Scenario::WipedMember() {
-  if (!WaitInSync("before a server loses its disks")) return;
-  const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
-  cluster_.Crash(cluster_.oss(oss), Loss::kProcess);
-  cluster_.Wipe(oss);
-  Work(UpTo(15s));
+  Model::Losses losses;
+  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
+  Settle(losses);
+  TakeAllErrors();
   if (failed()) return;
-  cluster_.Boot(cluster_.oss(oss));
-  if (!WaitReady("after a server has lost its disks")) return;
-  Work(6s);  // until the MGS knows
-  if (!failed()) (void)WaitInSync("after a server has lost its disks");
+  ResumeClients();
+  Work(UpTo(2s));
+  if (failed()) return;
+  BootDown();
+  if (WaitReady("after all OSSes have lost power")) (void)WaitInSync("after all OSSes have lost power");
 }
 
 // Operations end again, or nothing was under way.

@@ -369,6 +369,16 @@ std::vector<int> Scenario::InSync(int ost) {
   return in_sync;
 }
 
+// Whether every OST has a member in sync on another OSS.
+bool Scenario::ServesWithout(int oss) {
+  for (int ost = 0; ost < cluster_.osts(); ++ost) {
+    std::vector<int> others = InSync(ost);
+    std::erase(others, oss);
+    if (others.empty()) return false;
+  }
+  return true;
+}
+
 // All members of every OST.
 bool Scenario::WaitInSync(const char* why) {
   auto in_sync = [this] {
@@ -406,8 +416,11 @@ void Scenario::CheckMembers(Process* checker, int ost, mds::ObjectCheck* objects
       return world_.Fail(absl::StrFormat("OST %d: object %s is %s at oss%d, %s at oss%d", ost, id.ToString(),
                                          content, in_sync.front(), has[id], i));
     }
-    return world_.Fail(absl::StrFormat("OST %d: oss%d has %d objects, oss%d has %d", ost, i, has.size(),
-                                       in_sync.front(), of_head.size()));
+    for (const auto& [id, content] : has) {
+      if (of_head.contains(id)) continue;
+      return world_.Fail(absl::StrFormat("OST %d: object %s is not at oss%d, and %s at oss%d", ost,
+                                         id.ToString(), in_sync.front(), content, i));
+    }
   }
 }
 

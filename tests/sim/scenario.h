@@ -125,8 +125,10 @@ class Scenario {
   void FailedFlush();
   void DeadMember();
   void WipedMember();
+  void MembersLosePower();
   bool WaitInSync(const char* why);
   std::vector<int> InSync(int ost);
+  bool ServesWithout(int oss);
   void BreakSome();
   // One client after the other.
   void OnEachClient(Task<Status> (*todo)(Workload*, ClientState*), const char* what);

@@ -3,25 +3,14 @@
 
 #include "rpc/convert.h"
 #include "server/object/chain.h"
+#include "server/object/ops/call_source.h"
 #include "server/object/ops/ops.h"
+#include "server/object/version_proto.h"
 
 namespace nacre::ost {
 namespace {
 
 constexpr int kMostEdits = 16384;
-
-class CallSource : public DataSource {
- public:
-  explicit CallSource(IncomingCall* call) : call_(call) {}
-  Task<Status> Fetch(uint64_t offset, std::span<const std::span<std::byte>> buffers) override {
-    co_return co_await call_->Get(offset, buffers);
-  }
-
- private:
-  IncomingCall* const call_;
-};
-
-ObjectVersion FromProto(const proto::ObjectVersion& version) { return {version.epoch(), version.changes()}; }
 
 // Checks what the store takes for granted: order and limits of the edits, and one checksum and 4 KiB of
 // memory for each written block.
@@ -110,7 +99,7 @@ Task<Status> ApplyOp(OpContext context) {
                       context.core->chain_buffers.At(step, &context.core->environment.transport));
   Allotment memory =
       co_await pool->admission().Admit(context.request->session(), context.request->ost(), args.crc.size());
-  CallSource source(context.call);
+  CallSource source(context.call, 0);
   BufferPool* buffers = pool.get();
   co_return co_await store.Apply(std::move(args), &source, buffers, &memory);
 }

@@ -2,6 +2,7 @@
 
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "server/object/ops/call_source.h"
 #include "server/object/ops/ops.h"
 
 namespace nacre::ost {
@@ -11,19 +12,6 @@ namespace {
 constexpr uint64_t kMostTogether = 4 << 20;
 constexpr uint64_t kMostTogetherInChains = 512 << 10;
 constexpr uint64_t kLongestInChains = (ChainBuffers::kMostBlocks - 1) * kBlockSize;
-
-class CallSource : public DataSource {
- public:
-  CallSource(IncomingCall* call, uint64_t base) : call_(call), base_(base) {}
-
-  Task<Status> Fetch(uint64_t offset, std::span<const std::span<std::byte>> buffers) override {
-    co_return co_await call_->Get(base_ + offset, buffers);
-  }
-
- private:
-  IncomingCall* const call_;
-  const uint64_t base_;
-};
 
 // Whether `next` can be committed together with `range`: further on in the same object, with whole blocks at
 // the seam, and the bytes right behind in memory.
