@@ -124,6 +124,7 @@ void Inode::Reset() {
   opened_under.reset();
   alone_under.reset();
   writer_under.reset();
+  made_under.reset();
   data_scope.reset();
   leaving.clear();
   Forget();

@@ -144,6 +144,7 @@ struct Inode {
   ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
   ScopePtr alone_under;   // as long as this is good, no other client has pages of the file
   ScopePtr writer_under;  // as long as this is good, no other client has it open for writing
+  ScopePtr made_under;    // as long as this is good, no other client has ever had it open
   // Under which the file's data is cached and held back here, as under the filesystem's lease
   // (scoped_data.cc); null: it is not. Becomes null, or not, with all of `range` locked.
   ScopePtr data_scope;

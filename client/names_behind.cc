@@ -187,7 +187,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     inode->attr = std::move(attr);
     inode->attr_known = true;
     inode->content_change = 1;
-    inode->covered = inode->alone_under = inode->writer_under = scope;
+    inode->covered = inode->alone_under = inode->writer_under = inode->made_under = scope;
     inode->scope = change.born;
     inode->unsynced_whole = true;  // nothing of it has been written
     if (is_directory) inode->names.SetComplete();
@@ -231,6 +231,7 @@ bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
   inode.covered.reset();  // no lease covers a file without names
   inode.alone_under.reset();
   inode.writer_under.reset();
+  inode.made_under.reset();
   inode.data_scope.reset();
   inode.kept_open = *keep_open = inode.opens > 0;
   inode.gone = !inode.kept_open;
@@ -249,8 +250,12 @@ void Core::ForgetRemoved(Inode& directory, const Fid& fid) {
 }
 
 // Its mutex is held. Without a name no lease covers the file, nor what the kernel and the cache have of it.
+// What is held back is dropped then: another client that has it open would miss it.
 bool Core::MayLoseName(const Inode& inode) {
-  return !PagesNeedCover(inode) && (inode.data_scope == nullptr || inode.opens == 0);
+  if (PagesNeedCover(inode)) return false;
+  if (inode.data_scope == nullptr) return true;
+  const bool only_here = inode.made_under != nullptr && inode.made_under == inode.data_scope;
+  return inode.opens == 0 && (only_here || !inode.IsUnsent());
 }
 
 bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,

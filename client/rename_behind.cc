@@ -69,6 +69,7 @@ void Core::MoveCover(const BehindRename& rename) {
   if (rename.source->opened_under != nullptr) rename.source->opened_under = to;
   if (rename.source->alone_under == from) rename.source->alone_under = to;
   if (rename.source->writer_under == from) rename.source->writer_under = to;
+  if (rename.source->made_under == from) rename.source->made_under = to;
   if (rename.source->data_scope != nullptr) {
     (void)to->NoteData(rename.source->fid);  // whoever ends it waits for behind_mutex_
     rename.source->data_scope = to;

@@ -136,6 +136,33 @@ TEST_F(ScopedData, OfAClosedFileThatIsRemovedGoesNowhere) {
   EXPECT_TRUE(b_->List(own_).empty());
 }
 
+// Another one may read on in a file without names. Seed 1210000094 of OSTs with two members: it read a file
+// that ended too early.
+TEST_F(ScopedData, OfARemovedFileThatTheOtherHasOpenIsSent) {
+  HandlePtr theirs = b_->Create("t", O_RDWR | O_EXCL, own_);
+  b_->Write(theirs, 0, data_);
+  EXPECT_TRUE(b_->Close(theirs).ok());
+  theirs = b_->OpenName("t", O_RDONLY, own_);
+  (void)harness_.RunUntil([] { return false; }, 10s);  // until the directory may be lent to be changed
+  HandlePtr ours = a_->OpenName("t", O_RDWR, own_);
+  for (int i = 0; i < 10 && !Held(*ours->inode); ++i) {
+    EXPECT_TRUE(a_->Close(a_->Create(absl::StrCat("g", i), O_RDWR | O_EXCL, own_)).ok());
+    (void)a_->Lookup("t", own_);
+    a_->Write(ours, data_.size() + static_cast<uint64_t>(i), "x");
+    (void)harness_.RunUntil([] { return false; }, 1s);
+  }
+  ASSERT_TRUE(Held(*ours->inode));
+  data_ = Pattern(2, data_.size() + 100);
+  a_->Write(ours, 0, data_);
+  EXPECT_TRUE(a_->Fsync(ours).ok());
+  a_->Write(ours, data_.size(), "the end");
+  EXPECT_TRUE(a_->Close(ours).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, own_, "t")).ok());
+  (void)harness_.RunUntil([] { return false; }, 1s);
+  EXPECT_EQ(b_->Read(theirs, 0, 2 * kMiB), data_ + "the end");
+  EXPECT_TRUE(b_->Close(theirs).ok());
+}
+
 TEST_F(ScopedData, TruncationsAndHolesMeetWhatIsHeldBack) {
   Overwrite(2);
   a_->Truncate(file_, 10'000);
