@@ -59,13 +59,14 @@ TEST_F(Simulation, ASeedReplaysExactly) {
 }
 
 // The first seed that fails with the planted bug and holds without it; 0: none of those that may be tried.
-uint64_t FirstToFind(Plant plant, const char* event = "") {
+uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1) {
   constexpr uint64_t kLast = 2000;
   for (uint64_t seed = 1; seed <= kLast; ++seed) {
     RunOptions options;
     options.seed = seed;
     options.event = event;
     options.plant = plant;
+    options.copies = copies;
     if (RunSeed(options).failure.empty()) continue;
     options.plant = Plant::kNone;
     if (RunSeed(options).failure.empty()) return seed;
@@ -125,6 +126,32 @@ TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
 TEST_F(Simulation, FindsAFullMdtThatDoesNotStart) { EXPECT_NE(FirstToFind(Plant::kNoReserve), 0u); }
 
 TEST_F(Simulation, FindsAPageThatIsNotGivenBack) { EXPECT_NE(FirstToFind(Plant::kLeakPage), 0u); }
+
+TEST_F(Simulation, FindsAHeadThatAcknowledgesBeforeTheOthersHaveIt) {
+  EXPECT_NE(FirstToFind(Plant::kEarlyAck, "", 2), 0u);
+}
+
+TEST_F(Simulation, FindsAMemberLeftBehindWithoutTheMgs) {
+  EXPECT_NE(FirstToFind(Plant::kUnagreed, "", 2), 0u);
+}
+
+TEST_F(Simulation, FindsAnOldHeadThatIsNotFenced) {
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2), 0u);
+}
+
+TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
+  EXPECT_NE(FirstToFind(Plant::kEpochless, "members_lose_power", 2), 0u);
+}
+
+TEST_F(Simulation, OstsOfTwoMembers) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    RunOptions options;
+    options.seed = seed;
+    options.copies = 2;
+    const RunResult result = RunSeed(options);
+    EXPECT_EQ(result.failure, "") << "nacre-sim --copies 2 --seed " << seed;
+  }
+}
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
   EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);
