@@ -245,9 +245,9 @@ std::optional<Chain::Outgoing> Chain::MessageFor(const OutgoingChange& change, F
     if (!change.answer) return std::nullopt;
     return out;
   }
-  *apply->mutable_object() = nacre::ToProto(*change.object);
+  *apply->mutable_object() = ToProto(*change.object);
   apply->set_destroy(!change.after);
-  if (change.after) *apply->mutable_parent() = nacre::ToProto(change.after->parent);
+  if (change.after) *apply->mutable_parent() = ToProto(change.after->parent);
   if (change.after) apply->set_size(change.after->size);
   out.edits = covered.all ? change.change->edits : Before(change.change->edits, covered.blocks);
   Describe(out.edits, apply);
@@ -329,14 +329,14 @@ Task<Status> Chain::FetchBlock(ObjectId object, uint64_t block, std::span<std::b
   std::memset(pages.data(0), 0, kBlockSize);  // what lies behind the object's end, and holes
   proto::ObjectRequest request;
   proto::ObjectRange* range = request.mutable_read()->add_ranges();
-  *range->mutable_object() = nacre::ToProto(object);
+  *range->mutable_object() = ToProto(object);
   range->set_offset(block * kBlockSize);
   range->set_length(kBlockSize);
   std::vector<MemorySpan> spans(1, buffers->SpanOf(pages.index(0)));
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(view.next, view.epoch, std::move(request),
                                                               std::move(spans), ChainLink::kChangeTimeout));
   if (reply.read().ranges_size() != 1) co_return ErrnoError(EPROTO, "an answer without the range");
-  CO_RETURN_IF_ERROR(nacre::FromProto(reply.read().ranges(0).status()));
+  CO_RETURN_IF_ERROR(FromProto(reply.read().ranges(0).status()));
   std::memcpy(page.data(), pages.data(0), kBlockSize);
   co_return OkStatus();
 }
@@ -349,7 +349,7 @@ Task<Status> Chain::Ask(proto::ReportChainRequest request) {
   request.set_reporter(uuid_);
   auto reply = co_await report_(std::move(request));
   CO_RETURN_IF_ERROR(reply.status());
-  CO_RETURN_IF_ERROR(nacre::FromProto(reply->status()));
+  CO_RETURN_IF_ERROR(FromProto(reply->status()));
   proto::SetChain told;
   *told.mutable_chain() = reply->chain();
   told.set_member(uuid_);

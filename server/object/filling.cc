@@ -19,7 +19,7 @@ constexpr size_t kTaughtAtOnce = 2000;
 void SetVersion(const ObjectRecord& record, proto::ApplyChange* apply) {
   *apply->mutable_after() = ToProto(record.full_version());
   apply->set_size(record.size);
-  *apply->mutable_parent() = nacre::ToProto(record.parent);
+  *apply->mutable_parent() = ToProto(record.parent);
 }
 
 void AddEdit(uint64_t first, uint64_t count, proto::BlockEdit::Kind kind, proto::ApplyChange* apply) {
@@ -118,7 +118,7 @@ Task<Status> Filling::TeachGrowth() {
     for (const ObjectStore::Grown& one : grown) {
       proto::GrownObject* out = request.mutable_learn()->add_grown();
       out->set_session(one.growth.session);
-      *out->mutable_object() = nacre::ToProto(one.growth.object);
+      *out->mutable_object() = ToProto(one.growth.object);
     }
     after = grown.back().growth;
     auto taught = co_await Send(std::move(request));
@@ -131,7 +131,7 @@ Task<Status> Filling::TeachGrowth() {
 Task<StatusOr<Filling::Listed>> Filling::ListThere(std::optional<ObjectId> after, bool* end) {
   proto::ObjectRequest request;
   request.mutable_list()->set_limit(kListedAtOnce);
-  if (after) *request.mutable_list()->mutable_after() = nacre::ToProto(*after);
+  if (after) *request.mutable_list()->mutable_after() = ToProto(*after);
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Send(std::move(request)));
   *end = reply.list().end();
   Listed listed(reply.list().objects().begin(), reply.list().objects().end());
@@ -146,7 +146,7 @@ Task<Status> Filling::Walk() {
   for (;;) {
     if (there.empty() && !there_ends) {
       CO_ASSIGN_OR_RETURN(there, co_await ListThere(after_there, &there_ends));
-      if (!there.empty()) after_there = nacre::FromProto(there.back().object());
+      if (!there.empty()) after_there = FromProto(there.back().object());
       continue;
     }
     if (here.empty() && !here_ends) {
@@ -157,11 +157,10 @@ Task<Status> Filling::Walk() {
       continue;
     }
     if (here.empty() && there.empty()) break;
-    const bool mine =
-        !here.empty() && (there.empty() || here.front() <= nacre::FromProto(there.front().object()));
-    const ObjectId id = mine ? here.front() : nacre::FromProto(there.front().object());
+    const bool mine = !here.empty() && (there.empty() || here.front() <= FromProto(there.front().object()));
+    const ObjectId id = mine ? here.front() : FromProto(there.front().object());
     std::optional<ObjectVersion> version;
-    if (!there.empty() && nacre::FromProto(there.front().object()) == id) {
+    if (!there.empty() && FromProto(there.front().object()) == id) {
       version = FromProto(there.front().version());
       there.pop_front();
     }
@@ -218,8 +217,8 @@ Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t fi
   const std::optional<ObjectRecord> record = object->Record();
   proto::ObjectRequest request;
   proto::ApplyChange* apply = request.mutable_apply();
-  *apply->mutable_object() = nacre::ToProto(object->id);
-  if (record) *apply->mutable_parent() = nacre::ToProto(record->parent);
+  *apply->mutable_object() = ToProto(object->id);
+  if (record) *apply->mutable_parent() = ToProto(record->parent);
   if (record) apply->set_size(record->size);
   if (first > from) AddEdit(from, first - from, proto::BlockEdit::HOLE, apply);
   for (const ExtentEdit& edit : map.edits) {
@@ -256,7 +255,7 @@ Task<StatusOr<bool>> Filling::FinishCopy(ObjectState* object, uint64_t copied) {
     if (more) co_return false;
     proto::ObjectRequest request;
     proto::ApplyChange* apply = request.mutable_apply();
-    *apply->mutable_object() = nacre::ToProto(object->id);
+    *apply->mutable_object() = ToProto(object->id);
     SetVersion(*record, apply);
     AddEdit(copied, kMaxObjectBlocks - copied, proto::BlockEdit::HOLE, apply);
     auto sent = co_await Send(std::move(request));
@@ -270,7 +269,7 @@ Task<StatusOr<bool>> Filling::FinishCopy(ObjectState* object, uint64_t copied) {
 
 Task<Status> Filling::Remove(ObjectId id) {
   proto::ObjectRequest request;
-  *request.mutable_apply()->mutable_object() = nacre::ToProto(id);
+  *request.mutable_apply()->mutable_object() = ToProto(id);
   request.mutable_apply()->set_destroy(true);
   auto sent = co_await Send(std::move(request));
   co_return sent.status();

@@ -2,18 +2,19 @@
 #pragma once
 
 #include "proto/object.pb.h"
+#include "rpc/convert.h"
 #include "server/object/format.h"
 
-namespace nacre::ost {
+namespace nacre {
 
-inline ObjectVersion FromProto(const proto::ObjectVersion& version) {
+inline ost::ObjectVersion FromProto(const proto::ObjectVersion& version) {
   return {version.epoch(), version.changes()};
 }
-inline proto::ObjectVersion ToProto(const ObjectVersion& version) {
+inline proto::ObjectVersion ToProto(const ost::ObjectVersion& version) {
   proto::ObjectVersion out;
   out.set_epoch(version.epoch);
   out.set_changes(version.changes);
   return out;
 }
 
-}  // namespace nacre::ost
+}  // namespace nacre

@@ -17,8 +17,8 @@ constexpr int kMostEdits = 16384;
 StatusOr<ApplyArgs> ParseChange(const OpContext& context) {
   const proto::ApplyChange& change = context.request->apply();
   ApplyArgs args;
-  args.object = nacre::FromProto(change.object());
-  args.parent = nacre::FromProto(change.parent());
+  args.object = FromProto(change.object());
+  args.parent = FromProto(change.parent());
   if (change.has_before()) args.applied.before = FromProto(change.before());
   args.applied.after = FromProto(change.after());
   args.applied.size = change.size();
@@ -117,7 +117,7 @@ Task<Status> LearnOp(OpContext context) {
   if (!answers.empty()) CO_RETURN_IF_ERROR(co_await context.target->sessions->Learn(std::move(answers)));
   std::vector<Growth> growths;
   for (const proto::GrownObject& grown : learn.grown())
-    growths.push_back({grown.session(), nacre::FromProto(grown.object())});
+    growths.push_back({grown.session(), FromProto(grown.object())});
   if (!growths.empty()) CO_RETURN_IF_ERROR(co_await context.target->store->LearnGrowth(std::move(growths)));
   if (learn.has_losses()) CO_RETURN_IF_ERROR(co_await context.target->store->TakeLosses(learn.losses()));
   co_return OkStatus();
