@@ -25,7 +25,7 @@ void Sort(OstRecord* record) {
   std::ranges::stable_sort(record->members, {}, [](const OstMember& member) { return Rank(member.state); });
 }
 
-proto::ChainMember ToProto(const OstMember& member) {
+proto::ChainMember ToChainMember(const OstMember& member) {
   proto::ChainMember out;
   out.set_uuid(member.uuid);
   out.set_address(member.address);
@@ -58,8 +58,8 @@ proto::Chain OstChain::Describe() const {
   proto::Chain chain;
   chain.set_epoch(record_.epoch);
   for (const OstMember& member : record_.members) {
-    if (member.in_sync()) *chain.add_members() = ToProto(member);
-    if (member.state == State::kJoining) *chain.add_joining() = ToProto(member);
+    if (member.in_sync()) *chain.add_members() = ToChainMember(member);
+    if (member.state == State::kJoining) *chain.add_joining() = ToChainMember(member);
   }
   return chain;
 }
