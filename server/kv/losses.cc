@@ -3,6 +3,19 @@
 #include "common/bytes.h"
 
 namespace nacre {
+namespace {
+
+// On stable storage: else the next loss could take the record with it, and be taken for the clean end of
+// before.
+Task<Status> StoreRecord(KvStore* store, std::string key, LossRecord record) {
+  KvBatch batch;
+  batch.UseReserve();
+  batch.Put(std::move(key), EncodeLossRecord(record));
+  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
+  co_return co_await store->Sync();
+}
+
+}  // namespace
 
 std::string EncodeLossRecord(const LossRecord& record) {
   std::string out;
@@ -36,12 +49,7 @@ Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::strin
   }
   record.boot = std::move(boot);
   record.clean = false;
-  KvBatch batch;
-  batch.UseReserve();
-  batch.Put(std::move(key), EncodeLossRecord(record));
-  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
-  // Else the next loss could take this record with it, and be taken for the clean end of before.
-  CO_RETURN_IF_ERROR(co_await store->Sync());
+  CO_RETURN_IF_ERROR(co_await StoreRecord(store, key, record));
   co_return record.losses;
 }
 
@@ -49,22 +57,14 @@ Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses) {
   CO_ASSIGN_OR_RETURN(std::string value, store->Get(key));
   CO_ASSIGN_OR_RETURN(LossRecord record, ParseLossRecord(value));
   record.losses = losses;
-  KvBatch batch;
-  batch.UseReserve();
-  batch.Put(std::move(key), EncodeLossRecord(record));
-  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
-  co_return co_await store->Sync();
+  co_return co_await StoreRecord(store, key, record);
 }
 
 Task<Status> EndClean(KvStore* store, std::string key) {
   CO_ASSIGN_OR_RETURN(std::string value, store->Get(key));
   CO_ASSIGN_OR_RETURN(LossRecord record, ParseLossRecord(value));
   record.clean = true;
-  KvBatch batch;
-  batch.UseReserve();
-  batch.Put(std::move(key), EncodeLossRecord(record));
-  CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
-  co_return co_await store->Sync();
+  co_return co_await StoreRecord(store, key, record);
 }
 
 }  // namespace nacre

@@ -6,16 +6,16 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "server/object/change_proto.h"
 #include "server/object/filling.h"
 #include "server/object/server_core.h"
-#include "server/object/version_proto.h"
 
 namespace nacre::ost {
 namespace {
 
 constexpr Duration kReportPause = std::chrono::milliseconds(200);
 
-// What of the edits lies before this block.
+// Cuts the edits off at this block.
 std::vector<ExtentEdit> Before(const std::vector<ExtentEdit>& edits, uint64_t block) {
   std::vector<ExtentEdit> out;
   for (ExtentEdit edit : edits) {
@@ -24,19 +24,6 @@ std::vector<ExtentEdit> Before(const std::vector<ExtentEdit>& edits, uint64_t bl
     out.push_back(edit);
   }
   return out;
-}
-
-void Describe(const std::vector<ExtentEdit>& edits, proto::ApplyChange* apply) {
-  for (const ExtentEdit& edit : edits) {
-    proto::BlockEdit* out = apply->add_edits();
-    out->set_first(edit.first);
-    out->set_count(edit.count);
-    out->set_kind(edit.physical == nullptr ? proto::BlockEdit::HOLE
-                  : edit.crc == nullptr    ? proto::BlockEdit::UNWRITTEN
-                                           : proto::BlockEdit::WRITTEN);
-    if (edit.physical != nullptr && edit.crc != nullptr)
-      apply->mutable_crc()->Add(edit.crc, edit.crc + edit.count);
-  }
 }
 
 }  // namespace
@@ -250,7 +237,7 @@ std::optional<Chain::Outgoing> Chain::MessageFor(const OutgoingChange& change, F
   if (change.after) *apply->mutable_parent() = ToProto(change.after->parent);
   if (change.after) apply->set_size(change.after->size);
   out.edits = covered.all ? change.change->edits : Before(change.change->edits, covered.blocks);
-  Describe(out.edits, apply);
+  AddEdits(out.edits, apply);
   if (!covered.all) return out;
   *apply->mutable_before() = ToProto(change.before ? change.before->full_version() : ObjectVersion{});
   *apply->mutable_after() = ToProto(change.after ? change.after->full_version() : ObjectVersion{});

@@ -6,8 +6,8 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "server/object/change_proto.h"
 #include "server/object/server_core.h"
-#include "server/object/version_proto.h"
 
 namespace nacre::ost {
 namespace {
@@ -22,11 +22,8 @@ void SetVersion(const ObjectRecord& record, proto::ApplyChange* apply) {
   *apply->mutable_parent() = ToProto(record.parent);
 }
 
-void AddEdit(uint64_t first, uint64_t count, proto::BlockEdit::Kind kind, proto::ApplyChange* apply) {
-  proto::BlockEdit* edit = apply->add_edits();
-  edit->set_first(first);
-  edit->set_count(count);
-  edit->set_kind(kind);
+void AddHole(uint64_t first, uint64_t count, proto::ApplyChange* apply) {
+  AddEdits(std::vector<ExtentEdit>(1, ExtentEdit{first, count}), apply);
 }
 
 }  // namespace
@@ -220,15 +217,8 @@ Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t fi
   *apply->mutable_object() = ToProto(object->id);
   if (record) *apply->mutable_parent() = ToProto(record->parent);
   if (record) apply->set_size(record->size);
-  if (first > from) AddEdit(from, first - from, proto::BlockEdit::HOLE, apply);
-  for (const ExtentEdit& edit : map.edits) {
-    AddEdit(edit.first, edit.count,
-            edit.physical == nullptr ? proto::BlockEdit::HOLE
-            : edit.crc == nullptr    ? proto::BlockEdit::UNWRITTEN
-                                     : proto::BlockEdit::WRITTEN,
-            apply);
-    if (edit.crc != nullptr) apply->mutable_crc()->Add(edit.crc, edit.crc + edit.count);
-  }
+  if (first > from) AddHole(from, first - from, apply);
+  AddEdits(map.edits, apply);
   CO_ASSIGN_OR_RETURN(std::shared_ptr<BufferPool> buffers,
                       core_->chain_buffers.At(ChainStep::kOutOfHead, &core_->environment.transport));
   CO_ASSIGN_OR_RETURN(ObjectStore::Gathered gathered, co_await store_->Gather(map.edits, buffers));
@@ -257,7 +247,7 @@ Task<StatusOr<bool>> Filling::FinishCopy(ObjectState* object, uint64_t copied) {
     proto::ApplyChange* apply = request.mutable_apply();
     *apply->mutable_object() = ToProto(object->id);
     SetVersion(*record, apply);
-    AddEdit(copied, kMaxObjectBlocks - copied, proto::BlockEdit::HOLE, apply);
+    AddHole(copied, kMaxObjectBlocks - copied, apply);
     auto sent = co_await Send(std::move(request));
     CO_RETURN_IF_ERROR(sent.status());
     static Counter& objects = GetCounter("ost.filled_objects");

@@ -3,9 +3,9 @@
 
 #include "rpc/convert.h"
 #include "server/object/chain.h"
+#include "server/object/change_proto.h"
 #include "server/object/ops/call_source.h"
 #include "server/object/ops/ops.h"
-#include "server/object/version_proto.h"
 
 namespace nacre::ost {
 namespace {
