@@ -76,7 +76,7 @@ std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
     if (target.address == ost.address()) continue;
     target.address = ost.address();
     if (target.stub == nullptr) continue;
-    // What is under way goes on there. Where that cannot be, the next call says so.
+    // Calls under way go on there. If the address is of no use, the next call says so.
     if (auto peer = PeerOf(target.address); peer.ok()) target.stub->SetPeer(*std::move(peer));
   }
   DropUnusedPeers();

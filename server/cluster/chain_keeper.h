@@ -39,7 +39,7 @@ class ChainKeeper {
   void Close();
 
   bool Has(OstIndex index) const;
-  // What Enter would say.
+  // Says what Enter would answer, and changes nothing.
   Status Check(const Arrival& arrival) const;
   // Stores that the member is there. Start goes on with it; its registration is answered when AwaitEntry has
   // returned.

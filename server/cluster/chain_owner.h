@@ -20,7 +20,7 @@ class ChainOwner {
   virtual StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) = 0;
   // The way to the OST leads there from now on.
   virtual void PointTo(OstIndex index, const std::shared_ptr<Peer>& head) = 0;
-  // What others see of an OST has changed.
+  // Is told that what others see of an OST has changed.
   virtual void Changed() = 0;
   // Rises with each fence that is noted.
   virtual uint64_t fences() const = 0;

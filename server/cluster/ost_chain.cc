@@ -241,7 +241,7 @@ StatusOr<std::optional<OstRecord>> OstChain::Report(const proto::ReportChainRequ
   const OstMember* joined = record_.Find(report.joined());
   const bool gives_up = !report.lost().empty() && report.lost() == report.reporter();
   if (gives_up && reporter != nullptr && !reporter->in_sync()) return std::nullopt;
-  // What a process has sent that has ended meanwhile is not what its successor knows.
+  // A report of a process that has ended meanwhile does not say what its successor knows.
   if (reporter == nullptr || reporter != &record_.head() || Undecided(*reporter)) {
     return ErrnoError(ESTALE, absl::StrFormat("%s is not the head of OST %d in epoch %d", report.reporter(),
                                               index_, record_.epoch));
@@ -287,7 +287,7 @@ bool OstChain::CheckSilent(Duration now) {
   bool any = false;
   for (const OstMember& member : record_.members) {
     const Presence& presence = At(member);
-    // Who waits for the answer to its registration sends no heartbeats.
+    // A member that waits for the answer to its registration sends no heartbeats.
     const Duration until = presence.answered ? presence.heard + ChainSilence(heartbeat_)
                                              : presence.registered + kEntryHeartbeats * heartbeat_;
     if (!presence.here || now < until) continue;

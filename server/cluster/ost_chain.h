@@ -82,8 +82,8 @@ class OstChain {
 
   // --- telling ---
 
-  // Who has yet to hear of the chain; empty uuid: nobody. The members behind the head come first, and the
-  // head only when all those that are up have heard.
+  // The members that have yet to hear of the chain; empty uuid: none. The members behind the head come first,
+  // and the head only when all those that are up have heard.
   struct Hearer {
     std::string uuid;
     std::string address;

@@ -67,8 +67,8 @@ class OstRegistry : private ChainOwner {
   void SetMissed(absl::AnyInvocable<StatusOr<std::vector<SessionId>>(OstIndex)> missed) {
     missed_ = std::move(missed);
   }
-  // What keeps this registry alive, for the tasks that keep chains; null: it is ending. Set it before the
-  // first call, unless nothing is destroyed before what runs has ended.
+  // Gives what keeps this registry alive, for the tasks that keep chains; null: it is ending. Set it before
+  // the first call, unless nothing is destroyed before what runs has ended.
   void SetHold(absl::AnyInvocable<std::shared_ptr<void>()> hold) { hold_ = std::move(hold); }
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);

@@ -38,7 +38,7 @@ class EtcdClient {
 
   // For a watch, which has a stream of its own with one member.
   size_t current() const;
-  // What was asked of this member failed: the next one is the current one, if this was.
+  // Notes that a request to this member failed: the next one becomes the current one, if this was.
   void Failed(size_t member);
   const std::string& address(size_t member) const { return access_.endpoints[member].address; }
   const std::shared_ptr<grpc::Channel>& channel(size_t member) const { return channels_[member]; }
@@ -50,7 +50,7 @@ class EtcdClient {
   Task<StatusOr<std::string>> Token(size_t member, Duration timeout);
   // A member has refused it: the next Token is a new one.
   void TokenRefused(const std::string& token);
-  // What every request carries.
+  // Sets the headers that every request carries.
   static void SetMetadata(grpc::ClientContext* context, const std::string& token);
 
   // FAILED_PRECONDITION: another cluster than the one that has answered so far, or, where `floor` is given, a
@@ -58,7 +58,7 @@ class EtcdClient {
   Status CheckHeader(size_t member, const etcdserverpb::ResponseHeader& header,
                      std::optional<int64_t> floor = std::nullopt);
 
-  // What a failed call says, with what to check.
+  // Describes a failed call, with what to check.
   std::string Words(size_t member, const grpc::Status& status) const;
 
   enum class Verdict {

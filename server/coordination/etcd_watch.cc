@@ -82,7 +82,7 @@ class EtcdWatchStream
 
   void Close() { context_.TryCancel(); }
 
-  // What there is; `changed` is told once.
+  // The news so far; `changed` is told once.
   EtcdWatchState Take() {
     std::lock_guard lock(mutex_);
     EtcdWatchState state = state_;

@@ -34,7 +34,7 @@ struct MemWatchState {
 
 class MemEtcd::Service : public std::enable_shared_from_this<MemEtcd::Service> {
  public:
-  // What a client waits for; empty: nothing came.
+  // The answer that a client waits for; empty: none came.
   template <typename Reply>
   using Pending = OneShot<StatusOr<Reply>>;
 
