@@ -10,7 +10,7 @@ constexpr uint64_t kMostTogether = 1 << 20;  // bytes of one write, unless the l
 Task<Status> CommitQueue::Commit(KvBatch batch) {
   Commitment self;
   self.batch = std::move(batch);
-  for (const KvBatch::Op& op : self.batch.ops()) self.bytes += op.key.size() + op.value.size();
+  self.bytes = self.batch.bytes();
   if (!Enter(&self)) {
     const bool leads = co_await self.turn->Wait();
     if (!leads) co_return std::move(self.status);

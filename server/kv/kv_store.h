@@ -43,11 +43,22 @@ class KvBatch {
   void UseReserve() { use_reserve_ = true; }
   bool uses_reserve() const { return use_reserve_; }
 
+  // For the forms of KvStore::Admit.
+  void SetAdmitted() { admitted_ = true; }
+  bool admitted() const { return admitted_; }
+
+  uint64_t bytes() const {  // of keys and values
+    uint64_t sum = 0;
+    for (const Op& op : ops_) sum += op.key.size() + op.value.size();
+    return sum;
+  }
+
   const std::vector<Op>& ops() const { return ops_; }
 
  private:
   std::vector<Op> ops_;
   bool use_reserve_ = false;
+  bool admitted_ = false;
 };
 
 struct KvEntry {
@@ -86,6 +97,10 @@ class KvStore {
 
   // ENOSPC when the disk is full; nothing of the batch is done then. Callers that meet share one write.
   virtual Task<Status> Commit(KvBatch batch) = 0;
+
+  // For batches that go to other stores first: ENOSPC if Commit would refuse this one now. If not, Commit
+  // asks no more and takes it into its reserve; it fails with ENOSPC only if the disk really is full.
+  virtual Status Admit(KvBatch* batch) = 0;
 
   // Everything committed before the call is on stable storage afterwards. Several waiters share one flush.
   virtual Task<Status> Sync() = 0;

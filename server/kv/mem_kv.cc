@@ -69,15 +69,25 @@ Task<Status> MemKv::Commit(KvBatch batch) {
   co_return status;
 }
 
-Status MemKv::CommitNow(const KvBatch& batch) {
-  std::lock_guard lock(mutex_);
+Status MemKv::CheckRoom(const KvBatch& batch) {
   if (commit_hook_) RETURN_IF_ERROR(commit_hook_(batch));
   uint64_t added = 0;
   for (const KvBatch::Op& op : batch.ops()) added += op.erase ? 0 : op.key.size() + op.value.size();
-  if (bytes_ + added > total_bytes_) {
-    return ErrnoError(
-        ENOSPC, absl::StrFormat("in-memory store is full: %d of %d bytes in use", bytes_, total_bytes_));
-  }
+  if (bytes_ + added <= total_bytes_) return OkStatus();
+  return ErrnoError(ENOSPC,
+                    absl::StrFormat("in-memory store is full: %d of %d bytes in use", bytes_, total_bytes_));
+}
+
+Status MemKv::Admit(KvBatch* batch) {
+  std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(CheckRoom(*batch));
+  batch->SetAdmitted();
+  return OkStatus();
+}
+
+Status MemKv::CommitNow(const KvBatch& batch) {
+  std::lock_guard lock(mutex_);
+  if (!batch.admitted()) RETURN_IF_ERROR(CheckRoom(batch));
   Undo undo;
   undo.reserve(batch.ops().size());
   for (const KvBatch::Op& op : batch.ops()) Apply(op, &undo);

@@ -24,7 +24,8 @@ class MemKv : public KvStore {
   // Awaited by each Commit before it takes effect, and again before its caller goes on: the time that others
   // have to run meanwhile. None: it is done at once.
   using CommitPause = absl::AnyInvocable<Task<void>()>;
-  // Asked when a Commit takes effect; an error refuses the batch (a full disk).
+  // Asked when a Commit takes effect, or instead when it is admitted; an error refuses the batch (a full
+  // disk).
   using CommitHook = absl::AnyInvocable<Status(const KvBatch&)>;
 
   explicit MemKv(uint64_t total_bytes = uint64_t{1} << 40) : total_bytes_(total_bytes) {}
@@ -34,6 +35,7 @@ class MemKv : public KvStore {
   StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override;
   StatusOr<std::unique_ptr<KvSnapshot>> Snapshot() override;  // a copy
   Task<Status> Commit(KvBatch batch) override;
+  Status Admit(KvBatch* batch) override;
   Task<Status> Sync() override;
   Space GetSpace() override;
 
@@ -55,6 +57,7 @@ class MemKv : public KvStore {
   using Undo = std::vector<KvBatch::Op>;
 
   Status CommitNow(const KvBatch& batch);
+  Status CheckRoom(const KvBatch& batch);
   void Apply(KvBatch::Op op, Undo* undo);
   void TakeBack(Undo undo);
 

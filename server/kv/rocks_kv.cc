@@ -187,6 +187,12 @@ class RocksKv : public KvStore {
     return std::make_unique<RocksSnapshot>(this, std::move(held));
   }
 
+  Status Admit(KvBatch* batch) override {
+    RETURN_IF_ERROR(CheckSpace(batch->bytes(), batch->uses_reserve()));
+    batch->SetAdmitted();
+    return OkStatus();
+  }
+
   Task<Status> Commit(KvBatch batch) override {
     if (options_.read_only) co_return ErrnoError(EROFS, absl::StrCat(directory_, " was opened read-only"));
     co_return co_await commits_.Commit(std::move(batch));
@@ -275,7 +281,7 @@ class RocksKv : public KvStore {
     rocksdb::WriteBatch out;
     CommitQueue::Group together;
     for (CommitQueue::Commitment* one : group) {
-      one->status = CheckSpace(one->bytes, one->batch.uses_reserve());
+      if (!one->batch.admitted()) one->status = CheckSpace(one->bytes, one->batch.uses_reserve());
       if (one->status.ok()) one->status = Append(one->batch, &out);
       if (one->status.ok()) together.push_back(one);
     }
@@ -354,6 +360,7 @@ class RocksKv : public KvStore {
   // others have filled the disk all of a sudden, a little more is taken: clients have been told of changes
   // that they are done, and the next reply tells them that there is no room.
   Status CheckSpace(uint64_t bytes, bool use_reserve) {
+    std::lock_guard lock(space_mutex_);
     const Duration now = RealClock().Now();
     if (!low_ && now - checked_ < kSpaceCheckEvery) return OkStatus();
     struct statvfs fs;
@@ -431,7 +438,8 @@ class RocksKv : public KvStore {
   std::unique_ptr<rocksdb::DB> db_;                    // null after it could not be opened again
   std::atomic<uint64_t> committed_{1};  // the log of an earlier process may not be on the disk yet
   uint64_t synced_ = 0;                 // flusher's thread only
-  Duration checked_{0};                 // these two: of who writes
+  std::mutex space_mutex_;
+  Duration checked_{0};  // these two: with space_mutex_ held
   uint64_t told_ = 0;
   // RocksDB ends the process when a log is synced that could not be written. So nobody touches it once a
   // write has failed, and while there is little room it is written or synced, not both at once.
