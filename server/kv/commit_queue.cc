@@ -16,7 +16,7 @@ Task<Status> CommitQueue::Commit(KvBatch batch) {
     if (!leads) co_return std::move(self.status);
   }
   const Group group = TakeGroup(&self);
-  write_(group);
+  co_await write_(group);
   Leave(group);
   co_return std::move(self.status);
 }

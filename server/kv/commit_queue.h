@@ -5,6 +5,8 @@
 // more than one group, and one that is alone pays no change of threads. A batch whose Commit was called after
 // another's had returned is written after it.
 //
+// A write may be awaited (one that goes to other machines) or take the thread (one that goes to a file).
+//
 // Thread-safe. The queue outlives its callers, and a Commit under way must be let run to its end.
 #pragma once
 
@@ -33,8 +35,10 @@ class CommitQueue {
   };
   using Group = absl::InlinedVector<Commitment*, 8>;
 
-  // `write` writes a group's batches in order and sets the status of each. Called by one thread at a time.
-  explicit CommitQueue(absl::AnyInvocable<void(const Group&)> write) : write_(std::move(write)) {}
+  // Writes a group's batches in order and sets the status of each. One at a time.
+  using Write = absl::AnyInvocable<Task<void>(const Group&)>;
+
+  explicit CommitQueue(Write write) : write_(std::move(write)) {}
 
   Task<Status> Commit(KvBatch batch);
 
@@ -43,7 +47,7 @@ class CommitQueue {
   Group TakeGroup(Commitment* leader);
   void Leave(const Group& group);
 
-  absl::AnyInvocable<void(const Group&)> write_;
+  Write write_;
   std::mutex mutex_;
   bool writing_ = false;  // somebody leads, or was told to
   std::deque<Commitment*> waiting_;

@@ -277,6 +277,11 @@ class RocksKv : public KvStore {
     if (at != nullptr) db_->ReleaseSnapshot(at);
   }
 
+  Task<void> WriteHere(const CommitQueue::Group& group) {
+    WriteGroup(group);
+    co_return;
+  }
+
   void WriteGroup(const CommitQueue::Group& group) {
     rocksdb::WriteBatch out;
     CommitQueue::Group together;
@@ -448,7 +453,7 @@ class RocksKv : public KvStore {
   Duration reopened_{0};
   mutable std::mutex failure_mutex_;
   Status failure_;  // while failed_
-  CommitQueue commits_{[this](const CommitQueue::Group& group) { WriteGroup(group); }};
+  CommitQueue commits_{[this](const CommitQueue::Group& group) { return WriteHere(group); }};
   std::unique_ptr<Flusher> flusher_;
 };
 

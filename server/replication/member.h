@@ -44,6 +44,9 @@ struct MemberOptions {
   // Where nothing is stored in the coordinator yet, this member's store is what the filesystem begins with.
   // False: it waits for another one (nacre-mds --format --copy).
   bool may_form = true;
+  // An operator has decided: this member becomes primary after a loss of power although others that may have
+  // more do not answer.
+  bool accept_loss = false;
 
   Duration beacon = std::chrono::milliseconds(400);  // between two of them
   Duration promise = std::chrono::seconds(2);        // proto/copies.proto, Beacon

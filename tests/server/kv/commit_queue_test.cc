@@ -25,7 +25,7 @@ using Groups = std::vector<std::vector<std::string>>;
 // Writes into `groups`. The first write waits until the test has let others queue up.
 class CommitQueueTest : public testing::Test {
  protected:
-  void Write(const CommitQueue::Group& group) {
+  Task<void> Write(const CommitQueue::Group& group) {
     EXPECT_FALSE(writing_.exchange(true)) << "two write at the same time";
     std::vector<std::string> keys;
     for (CommitQueue::Commitment* one : group) {
@@ -35,6 +35,7 @@ class CommitQueueTest : public testing::Test {
     groups_.push_back(std::move(keys));
     if (groups_.size() == 1 && during_first_) during_first_();
     writing_ = false;
+    co_return;
   }
   void Start(std::string key, size_t size = 1) {
     Spawn(context_.get_executor(), queue_.Commit(Batch(key, size)),
@@ -42,7 +43,7 @@ class CommitQueueTest : public testing::Test {
   }
 
   asio::io_context context_;
-  CommitQueue queue_{[this](const CommitQueue::Group& group) { Write(group); }};
+  CommitQueue queue_{[this](const CommitQueue::Group& group) { return Write(group); }};
   std::function<void()> during_first_;
   std::set<std::string> refused_;
   std::atomic<bool> writing_{false};
@@ -95,6 +96,8 @@ TEST_F(CommitQueueTest, AGroupIsBounded) {
   EXPECT_EQ(groups_, (Groups{{"a"}, {"b", "c"}, {"d"}, {"e"}, {"f"}}));
 }
 
+Task<void> Nothing() { co_return; }
+
 // Each thread's commits are in the order in which it made them, and none is lost.
 TEST(CommitQueue, ManyThreads) {
   constexpr int kTasks = 8, kCommits = 500;
@@ -104,6 +107,7 @@ TEST(CommitQueue, ManyThreads) {
     EXPECT_FALSE(writing.exchange(true));
     for (CommitQueue::Commitment* one : group) written.push_back(one->batch.ops()[0].key);
     writing = false;
+    return Nothing();
   });
   Runtime runtime(4);
   std::vector<Task<int>> tasks;

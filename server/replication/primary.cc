@@ -1,0 +1,261 @@
+#include "server/replication/primary.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "rpc/convert.h"
+
+namespace nacre::replication {
+namespace {
+
+// How long a member that is there, by its promises, may take for one request.
+constexpr Duration kWorkTime = 10s;
+constexpr Duration kPause = 20ms;
+
+// A snapshot without the copies' own records, which are behind all others.
+class MdtSnapshot : public KvSnapshot {
+ public:
+  explicit MdtSnapshot(std::unique_ptr<KvSnapshot> all) : all_(std::move(all)) {}
+
+  StatusOr<std::vector<KvEntry>> Read(std::string_view from, size_t max_bytes) override {
+    ASSIGN_OR_RETURN(std::vector<KvEntry> entries, all_->Read(from, max_bytes));
+    std::erase_if(entries, [](const KvEntry& entry) { return entry.key >= kOwnPrefix; });
+    return entries;
+  }
+
+ private:
+  const std::unique_ptr<KvSnapshot> all_;
+};
+
+std::string_view EndOfMdt(std::string_view to) {
+  return to.empty() || to > std::string_view(kOwnPrefix) ? std::string_view(kOwnPrefix) : to;
+}
+
+Status Deposed() { return absl::UnavailableError("this MDS is not the primary any more"); }
+
+}  // namespace
+
+proto::ApplyGroup MessageOf(const Group& group) {
+  proto::ApplyGroup message;
+  *message.mutable_previous() = group.previous.Message();
+  message.set_sequence(group.position.sequence);
+  message.mutable_changes()->Reserve(static_cast<int>(group.ops.size()));
+  for (const KvBatch::Op& op : group.ops) {
+    proto::StoreChange* change = message.add_changes();
+    change->set_key(op.key);
+    change->set_value(op.value);
+    change->set_erase(op.erase);
+  }
+  return message;
+}
+
+Primary::Primary(Executor executor, Clock& clock, const MemberOptions& options, StoreCopy& copy,
+                 Neighbours& neighbours, std::shared_ptr<InSync> in_sync)
+    : executor_(std::move(executor)),
+      clock_(clock),
+      options_(options),
+      copy_(copy),
+      neighbours_(neighbours),
+      in_sync_(std::move(in_sync)) {}
+
+Task<Status> Primary::Start() {
+  CO_RETURN_IF_ERROR(co_await copy_.NoteWhole(in_sync_->filesystem()));
+  GroupPtr first = copy_.FirstOf(in_sync_->epoch());
+  CO_RETURN_IF_ERROR(co_await copy_.Apply(std::move(first)));
+  Spawn(executor_, LookForOthers(shared_from_this()));
+  co_return OkStatus();
+}
+
+Task<void> Primary::Resign() {
+  AsyncMutex::Guard turn = co_await turn_.Lock();
+  const std::vector<std::string> names = in_sync_->names();
+  const bool deposed = in_sync_->ended();
+  in_sync_->End(Deposed());
+  if (deposed) co_return;
+  for (const std::string& name : names) {
+    proto::CopyRequest request = NewRequest(name);
+    request.mutable_beacon()->set_resign(true);
+    auto told = co_await neighbours_.Exchange(std::move(request), options_.answer);
+    if (!told.ok()) LogInfo("the MDS %s was not told that this one ends: %s", name, told.status().message());
+  }
+}
+
+// --- reading: what is here, everybody has ---
+
+StatusOr<std::string> Primary::Get(std::string_view key) { return copy_.store().Get(key); }
+
+StatusOr<std::vector<KvEntry>> Primary::Scan(std::string_view from, std::string_view to, size_t limit) {
+  return copy_.store().Scan(from, EndOfMdt(to), limit);
+}
+
+StatusOr<KvEntry> Primary::Last(std::string_view from, std::string_view to) {
+  return copy_.store().Last(from, EndOfMdt(to));
+}
+
+StatusOr<std::unique_ptr<KvSnapshot>> Primary::Snapshot() {
+  ASSIGN_OR_RETURN(std::unique_ptr<KvSnapshot> all, copy_.store().Snapshot());
+  return std::make_unique<MdtSnapshot>(std::move(all));
+}
+
+// --- writing ---
+
+proto::CopyRequest Primary::NewRequest(const std::string& to) const {
+  proto::CopyRequest request;
+  request.set_filesystem(in_sync_->filesystem());
+  request.set_from(options_.name);
+  request.set_to(to);
+  request.set_epoch(in_sync_->epoch());
+  return request;
+}
+
+Task<void> Primary::Write(const CommitQueue::Group& group) {
+  AsyncMutex::Guard turn = co_await turn_.Lock();
+  auto together = std::make_shared<Group>();
+  std::vector<CommitQueue::Commitment*> taken;
+  for (CommitQueue::Commitment* one : group) {
+    one->status = in_sync_->ended() ? Deposed() : copy_.store().Admit(&one->batch);
+    if (!one->status.ok()) continue;
+    taken.push_back(one);
+    together->bytes += one->bytes;
+    together->ops.insert(together->ops.end(), one->batch.ops().begin(), one->batch.ops().end());
+  }
+  if (taken.empty()) co_return;
+  together->previous = copy_.position();
+  together->position = {in_sync_->epoch(), together->previous.sequence + 1};
+  const Status status = co_await WriteTogether(std::move(together));
+  for (CommitQueue::Commitment* one : taken) one->status = status;
+}
+
+Task<Status> Primary::WriteTogether(GroupPtr group) {
+  proto::CopyRequest request = NewRequest("");
+  *request.mutable_apply() = MessageOf(*group);
+  if (options_.plant_early_ack) {
+    auto late = [](std::shared_ptr<Primary> self, proto::CopyRequest request) -> Task<void> {
+      co_await self->DeliverToAll(std::move(request));
+    };
+    Spawn(executor_, late(shared_from_this(), std::move(request)));
+  } else {
+    co_await DeliverToAll(std::move(request));
+  }
+  // The others may have it or not: whoever is primary next knows. Nobody is told that it is done.
+  if (in_sync_->ended()) co_return Deposed();
+  Status status = co_await copy_.Apply(std::move(group));
+  if (status.ok()) co_return OkStatus();
+  // Others have what this store has not: it cannot go on as their primary.
+  in_sync_->End(status);
+  co_return status;
+}
+
+Status Primary::Check(const StatusOr<proto::CopyReply>& reply) {
+  RETURN_IF_ERROR(reply.status());
+  if (reply->epoch() > in_sync_->epoch()) {
+    Status deposed =
+        absl::FailedPreconditionError(absl::StrFormat("there is a primary in epoch %d", reply->epoch()));
+    in_sync_->End(deposed);
+    return deposed;
+  }
+  return nacre::FromProto(reply->status());
+}
+
+// Until the member has done it, or is out of the set.
+Task<Unit> Primary::Deliver(std::string name, proto::CopyRequest request) {
+  request.set_to(name);
+  const Duration begin = clock_.Now();
+  while (!in_sync_->ended() && in_sync_->Contains(name)) {
+    proto::CopyRequest attempt = request;
+    const Status done = Check(co_await neighbours_.Exchange(std::move(attempt), options_.answer));
+    if (done.ok() || in_sync_->ended()) break;
+    if (!IsRetryable(done) || clock_.Now() - begin > kWorkTime) {
+      std::string why(done.message());
+      co_await in_sync_->TryRemove(name, std::move(why));
+    }
+    if (in_sync_->Contains(name)) co_await clock_.Sleep(kPause);
+  }
+  co_return Unit{};
+}
+
+Task<void> Primary::DeliverToAll(proto::CopyRequest request) {
+  const std::vector<std::string> names = in_sync_->names();
+  std::vector<Task<Unit>> deliveries;
+  for (const std::string& name : names) deliveries.push_back(Deliver(name, request));
+  (void)co_await WhenAll(std::move(deliveries));
+}
+
+Task<Status> Primary::Sync() {
+  const uint64_t call = ++syncs_asked_;
+  AsyncMutex::Guard guard = co_await sync_.Lock();
+  if (synced_ >= call) co_return OkStatus();  // a round that has begun since
+  const uint64_t calls = syncs_asked_;
+  CO_RETURN_IF_ERROR(co_await SyncAll());
+  synced_ = calls;
+  co_return OkStatus();
+}
+
+Task<Status> Primary::SyncAll() {
+  if (in_sync_->ended()) co_return Deposed();
+  proto::CopyRequest request = NewRequest("");
+  request.mutable_sync();
+  auto others = [](Primary* self, proto::CopyRequest request) -> Task<Status> {
+    co_await self->DeliverToAll(std::move(request));
+    co_return OkStatus();
+  };
+  std::vector<Task<Status>> syncs;
+  syncs.push_back(copy_.Sync());
+  syncs.push_back(others(this, std::move(request)));
+  const std::vector<Status> done = co_await WhenAll(std::move(syncs));
+  CO_RETURN_IF_ERROR(done[0]);
+  co_return in_sync_->ended() ? Deposed() : OkStatus();
+}
+
+// --- what is said of it ---
+
+Task<proto::CopyReply> Primary::Handle(proto::CopyRequest request) {
+  proto::CopyReply reply;
+  *reply.mutable_position() = copy_.position().Message();
+  reply.set_epoch(in_sync_->epoch());
+  Status status;
+  if (!request.has_ask()) {
+    if (request.epoch() > in_sync_->epoch()) {
+      in_sync_->End(absl::FailedPreconditionError(
+          absl::StrFormat("%s is the primary now, in epoch %d", request.from(), request.epoch())));
+      status = absl::UnavailableError("this MDS has just learned that it is not the primary any more");
+    } else {
+      status = ErrnoError(ESTALE, absl::StrFormat("this MDS is the primary, in epoch %d", in_sync_->epoch()));
+    }
+  }
+  *reply.mutable_status() = nacre::ToProto(status);
+  co_return reply;
+}
+
+proto::MdtCopies Primary::Describe() const {
+  proto::MdtCopies copies;
+  copies.set_epoch(in_sync_->epoch());
+  copies.set_primary(options_.name);
+  copies.set_sequence(copy_.position().sequence);
+  std::map<std::string, proto::MdtCopyState> states;
+  proto::MdtCopyState& self = states[options_.name];
+  self.set_in_sync(true);
+  self.set_sequence(copy_.position().sequence);
+  self.set_state("primary");
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, link] : links_) {
+    proto::MdtCopyState& state = states[name];
+    state.set_in_sync(in_sync_->Contains(name));
+    state.set_sequence(link->position.sequence);
+    const Duration silent = clock_.Now() - link->answered;
+    state.set_milliseconds_since_answer(
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(silent).count()));
+    state.set_state(state.in_sync() ? "in sync" : link->state);
+  }
+  for (auto& [name, state] : states) {
+    state.set_name(name);
+    state.set_address(neighbours_.address(name));
+    *copies.add_members() = std::move(state);
+  }
+  return copies;
+}
+
+}  // namespace nacre::replication

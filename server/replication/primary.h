@@ -1,0 +1,104 @@
+// The primary's side of the copies: a KvStore whose commits go to every member that is in sync before they
+// take effect here, and what brings the others into sync.
+//
+// A commit waits for each member of the set until it has answered or is out of the set. What a reader finds
+// here, everybody who may become primary has. One group of commits is under way at a time; those that come
+// meanwhile are the next one.
+//
+// For each other member two tasks run: one asks for its promise, again and again, and has it taken out of the
+// set when it does not answer; the other brings it back, by the groups that it lacks or by the whole store.
+//
+// Lives in a shared_ptr, for its tasks. Thread-safe. Keys of other than MDT records do not show (kOwnPrefix).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "proto/cluster.pb.h"
+#include "server/kv/commit_queue.h"
+#include "server/replication/in_sync.h"
+#include "server/replication/neighbours.h"
+#include "server/replication/store_copy.h"
+
+namespace nacre::replication {
+
+class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
+ public:
+  Primary(Executor executor, Clock& clock, const MemberOptions& options, StoreCopy& copy,
+          Neighbours& neighbours, std::shared_ptr<InSync> in_sync);
+
+  // Makes the first change of the epoch, alone, and begins with the others.
+  Task<Status> Start();
+  // Ends the set; with the others told, who need not wait then, if nothing is under way any more.
+  Task<void> Resign();
+
+  // From a member that takes itself for something else.
+  Task<proto::CopyReply> Handle(proto::CopyRequest request);
+  proto::MdtCopies Describe() const;
+
+  StatusOr<std::string> Get(std::string_view key) override;
+  StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override;
+  StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override;
+  StatusOr<std::unique_ptr<KvSnapshot>> Snapshot() override;
+  Task<Status> Commit(KvBatch batch) override { return queue_.Commit(std::move(batch)); }
+  Status Admit(KvBatch* batch) override { return copy_.store().Admit(batch); }
+  Task<Status> Sync() override;
+  Space GetSpace() override { return copy_.store().GetSpace(); }
+  uint64_t UsedBytes() override { return copy_.store().UsedBytes(); }
+
+ private:
+  struct Link {  // to another member
+    explicit Link(std::string name) : name(std::move(name)) {}
+    const std::string name;
+    // With mutex_ held:
+    Position position;
+    Duration answered{0};
+    std::string state = "not heard of yet";
+  };
+  using LinkPtr = std::shared_ptr<Link>;
+
+  // The commits of others (primary.cc).
+  Task<void> Write(const CommitQueue::Group& group);
+  Task<Status> WriteTogether(GroupPtr group);
+  Task<Unit> Deliver(std::string name, proto::CopyRequest request);
+  Task<void> DeliverToAll(proto::CopyRequest request);
+  Task<Status> SyncAll();
+  proto::CopyRequest NewRequest(const std::string& to) const;
+  // What a reply says about who is primary. OK: the member has done what it was asked for.
+  Status Check(const StatusOr<proto::CopyReply>& reply);
+
+  // The others (links.cc).
+  static Task<void> LookForOthers(std::shared_ptr<Primary> self);
+  static Task<void> AskForPromises(std::shared_ptr<Primary> self, LinkPtr link);
+  Task<void> AskForPromise(LinkPtr link);
+  static Task<void> BringBack(std::shared_ptr<Primary> self, LinkPtr link);
+  Task<Status> Join(LinkPtr link);
+  Task<StatusOr<Position>> CopyAll(LinkPtr link);
+  Task<StatusOr<Position>> CatchUp(LinkPtr link, Position position);
+  Task<Status> Tell(proto::CopyRequest request);
+  void SetState(const LinkPtr& link, std::string state);
+
+  const Executor executor_;
+  Clock& clock_;
+  const MemberOptions options_;
+  StoreCopy& copy_;
+  Neighbours& neighbours_;
+  const std::shared_ptr<InSync> in_sync_;
+
+  AsyncMutex turn_;  // held while a group is under way, and while nothing may be
+  CommitQueue queue_{[this](const CommitQueue::Group& group) { return Write(group); }};
+
+  AsyncMutex sync_;
+  std::atomic<uint64_t> syncs_asked_{0};
+  uint64_t synced_ = 0;  // every call up to this one; with sync_ held
+
+  mutable std::mutex mutex_;
+  std::map<std::string, LinkPtr> links_;
+};
+
+// The message that a group is sent as.
+proto::ApplyGroup MessageOf(const Group& group);
+
+}  // namespace nacre::replication
