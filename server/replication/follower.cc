@@ -17,7 +17,7 @@ GroupPtr GroupOf(proto::CopyRequest request) {
   auto group = std::make_shared<Group>();
   proto::ApplyGroup& message = *request.mutable_apply();
   group->previous = Position::Of(message.previous());
-  group->position = {request.epoch(), message.sequence()};
+  group->position = Position::Of(message.position());
   group->ops.reserve(static_cast<size_t>(message.changes_size()));
   for (proto::StoreChange& change : *message.mutable_changes()) {
     group->bytes += change.key().size() + change.value().size();
@@ -265,8 +265,12 @@ Task<StatusOr<Judge::Known>> Follower::TakeOver(Judge::Known known) {
   AsyncMutex::Guard work = co_await work_.Lock();
   const StatusOr<MdtRecord> to = co_await AsPrimary(known);
   while (!stopped()) {
-    StatusOr<Judge::Known> now = to.status();
-    if (to.ok()) now = co_await judge_.Change(known, *to);
+    StatusOr<Judge::Known> now = Judge::Known{};
+    if (to.ok()) {
+      now = co_await judge_.Change(known, *to);
+    } else {
+      now = to.status();
+    }
     const bool taken = now.ok() && now->record == *to;
     if (!taken && absl::IsUnavailable(now.status())) {
       // It may be carried out yet: until it is known, this member neither promises nor applies anything.

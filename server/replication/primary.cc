@@ -41,7 +41,7 @@ Status Deposed() { return absl::UnavailableError("this MDS is not the primary an
 proto::ApplyGroup MessageOf(const Group& group) {
   proto::ApplyGroup message;
   *message.mutable_previous() = group.previous.Message();
-  message.set_sequence(group.position.sequence);
+  *message.mutable_position() = group.position.Message();
   message.mutable_changes()->Reserve(static_cast<int>(group.ops.size()));
   for (const KvBatch::Op& op : group.ops) {
     proto::StoreChange* change = message.add_changes();

@@ -1,0 +1,308 @@
+// Copies of the MDT in virtual time: what a member that dies, freezes, is cut off or loses power does to the
+// others.
+#include "server/replication/member.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/server/replication/member_fixture.h"
+
+namespace nacre::replication {
+namespace {
+
+using testing::HasSubstr;
+
+class MemberTest : public testing::Test {
+ protected:
+  void StartAll() {
+    f.Start(0);
+    ASSERT_TRUE(f.AwaitLeader(0));
+    f.Start(1);
+    f.Start(2);
+    ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  }
+  void ExpectPut(int i, std::string key, std::string value) {
+    const std::optional<Status> status = f.Put(i, std::move(key), std::move(value));
+    ASSERT_TRUE(status.has_value()) << "it waits for ever";
+    ASSERT_TRUE(status->ok()) << *status;
+  }
+  void ExpectEqual(const std::string& content) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(f.Content(i), content) << i;
+  }
+  uint64_t EpochOf(int i) const { return (*f.machines[i].primacy)->epoch; }
+  std::string BootOf(int i) const { return (*f.machines[i].primacy)->boot; }
+
+  MemberFixture f;
+};
+
+TEST_F(MemberTest, OthersGetEverythingAndEachCommit) {
+  f.Start(0);
+  ASSERT_TRUE(f.AwaitLeader(0));
+  ExpectPut(0, "before", "1");
+  f.Start(1);
+  f.Start(2);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectPut(0, "after", "2");
+  ExpectEqual("after=2 before=1 ");
+  EXPECT_EQ(f.machines[0].member->store().Get("after").value(), "2");
+}
+
+TEST_F(MemberTest, TheRecordsOfTheCopiesDoNotShow) {
+  StartAll();
+  ExpectPut(0, "k", "v");
+  KvStore& store = f.machines[0].member->store();
+  EXPECT_EQ(store.Scan({}, {}, 100)->size(), 1u);
+  EXPECT_EQ(store.Last({}, {})->key, "k");
+  auto snapshot = store.Snapshot();
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ((*snapshot)->Read("", 1000)->size(), 1u);
+  EXPECT_EQ((*snapshot)->Read("l", 1000)->size(), 0u);
+}
+
+TEST_F(MemberTest, ABlankMemberFormsNothing) {
+  f.Start(1);
+  f.world.RunFor(1min);
+  EXPECT_FALSE(f.machines[1].primacy.has_value());
+  EXPECT_EQ(f.InSync(), "");
+}
+
+TEST_F(MemberTest, AMemberThatDiesIsLeftOutBeforeAnythingIsAcknowledged) {
+  StartAll();
+  f.Kill(1);
+  ExpectPut(0, "k", "v");
+  EXPECT_EQ(f.InSync(), "0 2");
+  EXPECT_EQ(f.Get(2, "k"), "v");
+  f.Start(1);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectEqual("k=v ");
+}
+
+TEST_F(MemberTest, AFrozenMemberHoldsCommitsUpForASecondOrTwo) {
+  StartAll();
+  f.Freeze(2, true);
+  const Duration begin = f.world.clock().Now();
+  ExpectPut(0, "k", "v");
+  EXPECT_LT(f.world.clock().Now() - begin, 3s);
+  EXPECT_EQ(f.InSync(), "0 1");
+  EXPECT_TRUE(f.machines[0].member->MayServe());
+  f.Freeze(2, false);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectEqual("k=v ");
+}
+
+TEST_F(MemberTest, WithoutTheCoordinatorNobodyIsLeftOut) {
+  StartAll();
+  f.etcd.Cut("mds0");
+  ExpectPut(0, "k", "v");  // it is not asked for that
+  f.Kill(1);
+  EXPECT_FALSE(f.Put(0, "l", "w", 20s).has_value());
+  EXPECT_FALSE(f.machines[0].member->MayServe()) << "the other two may have a primary";
+  f.HealAll();
+  // Either the commit goes on, or another one has become primary meanwhile.
+  ASSERT_TRUE(f.RunUntil([&] { return f.Leader() >= 0; }));
+  const int leader = f.Leader();
+  ExpectPut(leader, "m", "x");
+  EXPECT_EQ(f.Get(leader, "k"), "v");
+}
+
+TEST_F(MemberTest, AnotherTakesOverWithEverythingAcknowledged) {
+  StartAll();
+  for (int i = 0; i < 20; ++i) ExpectPut(0, absl::StrCat("k", i), "v");
+  const std::string content = f.Content(0);
+  const std::string boot = BootOf(0);
+  f.Kill(0);
+  const Duration begin = f.world.clock().Now();
+  ASSERT_TRUE(f.RunUntil([&] { return f.Leader() > 0; }));
+  EXPECT_LT(f.world.clock().Now() - begin, 4s);
+  const int leader = f.Leader();
+  EXPECT_EQ(f.Content(leader), content);
+  EXPECT_EQ(EpochOf(leader), 2u);
+  EXPECT_EQ(BootOf(leader), boot) << "nothing was lost";
+  f.Start(0);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectEqual(content);
+  EXPECT_FALSE(f.Leads(0));
+}
+
+TEST_F(MemberTest, APrimaryThatIsCutOffStopsBeforeAnotherBegins) {
+  StartAll();
+  f.CutOff(0);
+  bool both = false;
+  ASSERT_TRUE(f.RunUntil([&] {
+    int serving = 0;
+    for (int i = 0; i < 3; ++i) serving += f.Leads(i) && f.machines[i].member->MayServe();
+    both = both || serving > 1;
+    return f.Leader() > 0;
+  }));
+  EXPECT_FALSE(both);
+  EXPECT_FALSE(f.Put(0, "lost", "1", 10s).has_value());
+  const int leader = f.Leader();
+  ExpectPut(leader, "k", "v");
+  f.HealAll();
+  ASSERT_TRUE(f.RunUntil([&] { return f.machines[0].end.has_value(); })) << "it learns of it";
+  f.Kill(0);
+  f.Start(0);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectEqual("k=v ");
+}
+
+TEST_F(MemberTest, AFrozenPrimaryThatWakesServesNobody) {
+  StartAll();
+  f.Freeze(0, true);
+  ASSERT_TRUE(f.RunUntil([&] { return f.Leads(1) || f.Leads(2); }));
+  f.Freeze(0, false);
+  EXPECT_FALSE(f.machines[0].member->MayServe());
+  const auto status = f.Put(0, "lost", "1");
+  ASSERT_TRUE(status.has_value());
+  EXPECT_FALSE(status->ok());
+  EXPECT_TRUE(f.machines[0].end.has_value());
+}
+
+// It was told of a change that the next primary had not: what it has is not a part of the history.
+TEST_F(MemberTest, WhoIsAheadIsSetBack) {
+  StartAll();
+  f.Cut(0, 1);
+  f.etcd.Cut("mds0");
+  EXPECT_FALSE(f.Put(0, "half", "1", 500ms).has_value());
+  EXPECT_EQ(f.Get(2, "half"), "1");
+  EXPECT_EQ(f.Get(0, "half"), "") << "nobody has read it";
+  f.Kill(0);
+  f.Freeze(2, true);
+  ASSERT_TRUE(f.AwaitLeader(1));
+  ExpectPut(1, "k", "v");
+  f.Kill(2);
+  f.HealAll();
+  f.Start(0);
+  f.Start(2);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectEqual("k=v ");
+}
+
+TEST_F(MemberTest, AMemberThatLostPowerIsNotPrimaryWhileAnotherHasMore) {
+  StartAll();
+  ExpectPut(0, "k", "v");
+  f.Kill(0);
+  f.LosePower(1);
+  f.Start(1);
+  ASSERT_TRUE(f.AwaitLeader(2));
+  EXPECT_EQ(f.Get(2, "k"), "v");
+  ASSERT_TRUE(f.AwaitInSync("1 2"));
+  EXPECT_EQ(f.Get(1, "k"), "v");
+  EXPECT_THAT(BootOf(2), HasSubstr(", 0")) << "nothing was lost";
+}
+
+TEST_F(MemberTest, WhenAllLosePowerTheOneWithMostGoesOn) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    MemberFixture g(seed);
+    g.Start(0);
+    ASSERT_TRUE(g.AwaitLeader(0));
+    g.Start(1);
+    g.Start(2);
+    ASSERT_TRUE(g.AwaitInSync("0 1 2"));
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(g.Put(0, absl::StrCat("k", i), "v")->ok());
+    size_t most = 0;
+    for (int i = 0; i < 3; ++i) g.LosePower(i);
+    for (int i = 0; i < 3; ++i) most = std::max(most, g.Content(i).size());
+    g.Start(0);
+    g.Start(1);
+    g.world.RunFor(10s);
+    EXPECT_EQ(g.Leader(), -1) << "the third may have more";
+    g.Start(2);
+    ASSERT_TRUE(g.RunUntil([&] { return g.Leader() >= 0; })) << seed;
+    ASSERT_TRUE(g.AwaitInSync("0 1 2")) << seed;
+    const int leader = g.Leader();
+    EXPECT_EQ(g.Content(leader).size(), most);
+    EXPECT_THAT((*g.machines[leader].primacy)->boot, HasSubstr(", 1")) << "clients have to know";
+  }
+}
+
+TEST_F(MemberTest, AnOrderlyEndLosesNothingWhateverBootFollows) {
+  StartAll();
+  ExpectPut(0, "k", "v");
+  f.Stop(0);
+  const Duration begin = f.world.clock().Now();
+  ASSERT_TRUE(f.RunUntil([&] { return f.Leader() > 0; }));
+  EXPECT_LT(f.world.clock().Now() - begin, 1s) << "nobody waits for promises that are void";
+  const int second = f.Leader(), third = 3 - second;
+  f.Stop(third);
+  f.Stop(second);
+  for (auto& machine : f.machines) ++machine.boots;
+  for (int i = 0; i < 3; ++i) f.Start(i);
+  ASSERT_TRUE(f.RunUntil([&] { return f.Leader() >= 0; }));
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  EXPECT_THAT(BootOf(f.Leader()), HasSubstr(", 0"));
+  ExpectEqual("k=v ");
+}
+
+TEST_F(MemberTest, AReplacedDiskIsFilled) {
+  StartAll();
+  for (int i = 0; i < 50; ++i) ExpectPut(0, absl::StrCat("k", i), std::string(100, 'v'));
+  f.Kill(2);
+  f.Wipe(2);
+  f.Start(2);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ASSERT_TRUE(f.RunUntil([&] { return f.Content(2) == f.Content(0); }));
+}
+
+// The last one of the set loses its disk: nobody may take the empty one for the filesystem.
+TEST_F(MemberTest, AnEmptyDiskIsNeverPrimary) {
+  f.Start(0);
+  ASSERT_TRUE(f.AwaitLeader(0));
+  ExpectPut(0, "k", "v");
+  f.Kill(0);
+  f.machines[0].disk = std::make_unique<MemKv>();
+  f.Start(0);
+  f.world.RunFor(1min);
+  EXPECT_FALSE(f.Leads(0));
+}
+
+TEST_F(MemberTest, AnMdtOfAnotherFilesystemIsRefused) {
+  StartAll();
+  f.Kill(2);
+  f.machines[2].disk = std::make_unique<MemKv>();
+  KvBatch batch;
+  batch.Put("mine", "1");
+  bool done = false;
+  Spawn(f.etcd_process->executor(), f.machines[2].disk->Commit(std::move(batch)),
+        [&](Status) { done = true; });
+  ASSERT_TRUE(f.RunUntil([&] { return done; }));
+  f.Start(2);
+  ASSERT_TRUE(f.RunUntil([&] { return f.machines[2].primacy.has_value(); }));
+  EXPECT_THAT(std::string(f.machines[2].primacy->status().message()), HasSubstr("--format --copy"));
+  f.world.RunFor(20s);
+  EXPECT_EQ(f.Get(2, "mine"), "1") << "and left alone";
+}
+
+TEST_F(MemberTest, AFullStoreRefusesBeforeAnybodyIsTold) {
+  StartAll();
+  f.machines[0].disk->SetCommitHook(
+      [](const KvBatch& batch) { return batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "full"); });
+  const auto status = f.Put(0, "k", "v");
+  ASSERT_TRUE(status.has_value());
+  EXPECT_EQ(ToErrno(*status), ENOSPC);
+  f.machines[0].disk->SetCommitHook(nullptr);
+  ExpectPut(0, "l", "w");
+  ExpectEqual("l=w ");
+}
+
+TEST_F(MemberTest, AMemberThatWasAwayGetsWhatItLacks) {
+  StartAll();
+  f.Kill(2);
+  for (int i = 0; i < 100; ++i) ExpectPut(0, absl::StrCat("k", i), "v");
+  f.Start(2);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ASSERT_TRUE(f.RunUntil([&] { return f.Content(2) == f.Content(0); }));
+  // The same after a takeover, with a primary that was a follower then.
+  f.Kill(2);
+  for (int i = 0; i < 100; ++i) ExpectPut(0, absl::StrCat("l", i), "v");
+  f.Kill(0);
+  ASSERT_TRUE(f.AwaitLeader(1));
+  f.Start(2);
+  ASSERT_TRUE(f.AwaitInSync("1 2"));
+  EXPECT_EQ(f.Content(2), f.Content(1));
+}
+
+}  // namespace
+}  // namespace nacre::replication
