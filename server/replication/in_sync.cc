@@ -7,7 +7,7 @@
 namespace nacre::replication {
 namespace {
 
-constexpr Duration kPause = 100ms;  // before the coordinator is asked again
+constexpr Duration kAskJudgeAgain = 100ms;  // before the coordinator is asked again
 
 }  // namespace
 
@@ -48,7 +48,7 @@ Task<void> InSync::Add(std::string name) {
       if (now->record == to) LogInfo("the MDS %s is in sync", name);
     } else {
       LogWarning("cannot take the MDS %s into the set: %s", name, now.status().message());
-      co_await clock_.Sleep(kPause);
+      co_await clock_.Sleep(kAskJudgeAgain);
     }
   }
   std::lock_guard lock(mutex_);
@@ -71,7 +71,7 @@ Task<void> InSync::TryRemove(std::string name, std::string why) {
     if (now->record == to) LogWarning("the MDS %s is no longer in sync: %s", name, why);
   } else {
     LogWarning("the MDS %s (%s) cannot be taken out of the set: %s", name, why, now.status().message());
-    co_await clock_.Sleep(kPause);
+    co_await clock_.Sleep(kAskJudgeAgain);
   }
 }
 

@@ -10,9 +10,9 @@
 namespace nacre::replication {
 namespace {
 
-constexpr Duration kLookAgain = 1s;  // where the members are
-constexpr Duration kMostTime = 10s;  // for one request to a member that is being brought back
-constexpr Duration kPause = 50ms;
+constexpr Duration kLookForOthersAgain = 1s;  // where the members are
+constexpr Duration kMostTime = 10s;           // for one request to a member that is being brought back
+constexpr Duration kTellAgain = 50ms;
 constexpr int kLastGroups = 8;  // are sent while commits wait
 
 }  // namespace
@@ -32,7 +32,7 @@ Task<void> Primary::LookForOthers(std::shared_ptr<Primary> self) {
       Spawn(self->executor_, AskForPromises(self, link));
       Spawn(self->executor_, BringBack(self, link));
     }
-    co_await self->clock_.Sleep(kLookAgain);
+    co_await self->clock_.Sleep(kLookForOthersAgain);
   }
 }
 
@@ -110,7 +110,7 @@ Task<Status> Primary::Tell(proto::CopyRequest request) {
     Status done = Check(co_await neighbours_.Exchange(std::move(attempt), kMostTime));
     if (done.ok() || in_sync_->ended() || !IsRetryable(done)) co_return done;
     if (clock_.Now() - begin > kMostTime) co_return done;
-    co_await clock_.Sleep(kPause);
+    co_await clock_.Sleep(kTellAgain);
   }
 }
 

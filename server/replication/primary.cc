@@ -13,7 +13,7 @@ namespace {
 
 // How long a member that is there, by its promises, may take for one request.
 constexpr Duration kWorkTime = 10s;
-constexpr Duration kPause = 20ms;
+constexpr Duration kDeliverAgain = 20ms;
 
 // A snapshot without the copies' own records, which are behind all others.
 class MdtSnapshot : public KvSnapshot {
@@ -172,7 +172,7 @@ Task<Unit> Primary::Deliver(std::string name, proto::CopyRequest request) {
       std::string why(done.message());
       co_await in_sync_->TryRemove(name, std::move(why));
     }
-    if (in_sync_->Contains(name)) co_await clock_.Sleep(kPause);
+    if (in_sync_->Contains(name)) co_await clock_.Sleep(kDeliverAgain);
   }
   co_return Unit{};
 }

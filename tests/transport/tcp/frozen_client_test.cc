@@ -23,8 +23,8 @@ int64_t Stalled() { return GetCounter("transport.tcp.server.connections_stalled"
 
 class FrozenClient : public TransportTest {
  protected:
-  // Listens with a handler that runs `transfer` and tells `outcome_` how it ended. A client that does nothing for
-  // `timeout` is taken for a frozen one.
+  // Listens with a handler that runs `transfer` and tells `outcome_` how it ended. A client that does nothing
+  // for `timeout` is taken for a frozen one.
   void ListenQuick(std::function<Task<Status>(IncomingCall*)> transfer, Duration timeout = 200ms) {
     TcpOptions options;
     options.transfer_timeout = timeout;
