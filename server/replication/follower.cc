@@ -37,6 +37,7 @@ Follower::Follower(MemberEnvironment environment, const MemberOptions& options, 
       judge_(judge),
       neighbours_(neighbours),
       own_mdt_(own_mdt),
+      instance_(environment.random.Next()),
       promised_until_(environment.clock.Now() + WithDrift(options.promise)) {}
 
 // --- what it is told ---
@@ -47,6 +48,7 @@ Task<proto::CopyReply> Follower::Handle(proto::CopyRequest request) {
   proto::CopyReply reply;
   *reply.mutable_position() = copy_.position().Message();
   reply.set_may_lack(copy_.may_lack());
+  reply.set_instance(instance_);
   {
     std::lock_guard lock(mutex_);
     reply.set_epoch(epoch_);
@@ -78,6 +80,9 @@ Status Follower::CheckSender(const proto::CopyRequest& request) {
                                               request.from(), request.epoch(), epoch_));
   }
   if (state_ != State::kFollowing) return absl::UnavailableError("this MDS tries to become primary");
+  if (request.beacon().resign() && request.epoch() != epoch_) {
+    return absl::UnavailableError("this MDS does not follow the one that resigns");
+  }
   epoch_ = request.epoch();
   primary_ = request.from();
   return OkStatus();
@@ -95,6 +100,9 @@ Task<Status> Follower::Carry(proto::CopyRequest request) {
       if (!request.sync().whole()) co_return co_await copy_.Sync();
       AsyncMutex::Guard work = co_await work_.Lock();
       CO_RETURN_IF_ERROR(CheckFollowing());
+      if (request.sync().instance() != instance_) {
+        co_return absl::FailedPreconditionError("this MDS has been started again meanwhile");
+      }
       std::string filesystem = request.filesystem();
       co_return co_await copy_.NoteWhole(std::move(filesystem));
     }

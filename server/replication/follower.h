@@ -53,6 +53,7 @@ class Follower {
   Judge& judge_;
   Neighbours& neighbours_;
   const bool own_mdt_;
+  const uint64_t instance_;
 
   AsyncMutex work_;  // held while the store is changed, and while this member becomes primary
 

@@ -119,6 +119,7 @@ Task<Status> Primary::Join(LinkPtr link) {
   ask.mutable_ask();
   auto reply = co_await neighbours_.Exchange(std::move(ask), options_.answer);
   CO_RETURN_IF_ERROR(Check(reply));
+  const uint64_t instance = reply->instance();
   Position position = Position::Of(reply->position());
   const Position mine = copy_.position();
   bool on_history = copy_.history().Contains(position, mine);
@@ -131,12 +132,13 @@ Task<Status> Primary::Join(LinkPtr link) {
     LogInfo("the MDS %s gets the whole MDT: it has %s, this one %s", link->name, position.ToString(),
             mine.ToString());
     hold.emplace(copy_.log());
-    CO_ASSIGN_OR_RETURN(position, co_await CopyAll(link));
+    CO_ASSIGN_OR_RETURN(position, co_await CopyAll(link, position));
   }
   SetState(link, "catching up");
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
   proto::CopyRequest whole = NewRequest(link->name);
   whole.mutable_sync()->set_whole(true);
+  whole.mutable_sync()->set_instance(instance);
   CO_RETURN_IF_ERROR(co_await Tell(std::move(whole)));
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
   AsyncMutex::Guard turn = co_await turn_.Lock();
@@ -171,8 +173,9 @@ Task<StatusOr<Position>> Primary::CatchUp(LinkPtr link, Position position) {
 }
 
 // Sends the whole store as it is now. Returns the position that the member has then.
-Task<StatusOr<Position>> Primary::CopyAll(LinkPtr link) {
-  CO_ASSIGN_OR_RETURN(std::unique_ptr<StoreParts> parts, StoreParts::Take(copy_.store()));
+Task<StatusOr<Position>> Primary::CopyAll(LinkPtr link, Position instead_of) {
+  CO_ASSIGN_OR_RETURN(std::unique_ptr<StoreParts> parts,
+                      StoreParts::Take(copy_.store(), random_.Next(), instead_of));
   uint64_t sent = 0;
   for (bool last = false; !last;) {
     CO_ASSIGN_OR_RETURN(proto::InstallPart part, parts->Next());

@@ -32,8 +32,7 @@ class OneMember : public Member, public std::enable_shared_from_this<OneMember> 
     const MdtRecord record = known.record;
     LogInfo("this MDS is the primary of the filesystem %s, in epoch %d", record.filesystem, record.epoch);
     auto in_sync = std::make_shared<InSync>(options_, environment_.clock, judge_, std::move(known));
-    auto primary = std::make_shared<Primary>(environment_.executor, environment_.clock, options_, *copy_,
-                                             neighbours_, in_sync);
+    auto primary = std::make_shared<Primary>(environment_, options_, *copy_, neighbours_, in_sync);
     {
       std::lock_guard lock(mutex_);
       in_sync_ = in_sync;

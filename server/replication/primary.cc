@@ -52,10 +52,11 @@ proto::ApplyGroup MessageOf(const Group& group) {
   return message;
 }
 
-Primary::Primary(Executor executor, Clock& clock, const MemberOptions& options, StoreCopy& copy,
+Primary::Primary(const MemberEnvironment& environment, const MemberOptions& options, StoreCopy& copy,
                  Neighbours& neighbours, std::shared_ptr<InSync> in_sync)
-    : executor_(std::move(executor)),
-      clock_(clock),
+    : executor_(environment.executor),
+      clock_(environment.clock),
+      random_(environment.random),
       options_(options),
       copy_(copy),
       neighbours_(neighbours),

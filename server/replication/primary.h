@@ -26,7 +26,7 @@ namespace nacre::replication {
 
 class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
  public:
-  Primary(Executor executor, Clock& clock, const MemberOptions& options, StoreCopy& copy,
+  Primary(const MemberEnvironment& environment, const MemberOptions& options, StoreCopy& copy,
           Neighbours& neighbours, std::shared_ptr<InSync> in_sync);
 
   // Makes the first change of the epoch, alone, and begins with the others.
@@ -75,13 +75,14 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   Task<void> AskForPromise(LinkPtr link);
   static Task<void> BringBack(std::shared_ptr<Primary> self, LinkPtr link);
   Task<Status> Join(LinkPtr link);
-  Task<StatusOr<Position>> CopyAll(LinkPtr link);
+  Task<StatusOr<Position>> CopyAll(LinkPtr link, Position instead_of);
   Task<StatusOr<Position>> CatchUp(LinkPtr link, Position position);
   Task<Status> Tell(proto::CopyRequest request);
   void SetState(const LinkPtr& link, std::string state);
 
   const Executor executor_;
   Clock& clock_;
+  Random& random_;
   const MemberOptions options_;
   StoreCopy& copy_;
   Neighbours& neighbours_;

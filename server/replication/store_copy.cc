@@ -212,21 +212,25 @@ Task<Status> StoreCopy::EndClean() {
 
 // --- the whole content ---
 
+Status StoreCopy::CheckPart(const proto::InstallPart& part) const {
+  const bool expected = part.first() ? Position::Of(part.instead_of()) == position_
+                                     : own_.installing() && part.copy() == installing_ &&
+                                           (part.from() == installed_ || part.from() == part_);
+  if (expected) return OkStatus();
+  return absl::FailedPreconditionError("a part of a copy that does not follow what is here");
+}
+
 Task<Status> StoreCopy::Install(proto::InstallPart part, std::string filesystem) {
   proto::StoreRecord record;
-  bool begin = false;
   {
     std::lock_guard lock(mutex_);
+    CO_RETURN_IF_ERROR(CheckPart(part));
     record = own_;
-    begin = part.first();
-    const bool known = record.installing() && (part.from() == installed_ || part.from() == part_);
-    if (!begin && (!known || part.from().empty())) {
-      co_return absl::FailedPreconditionError("a part of a copy that does not follow the one before");
-    }
     position_ = {};
+    installing_ = part.copy();
     part_ = part.from();
   }
-  if (begin) {
+  if (part.first()) {
     log_.Clear();
     record.set_installing(true);
     record.set_clean(false);
@@ -287,9 +291,9 @@ Task<Status> StoreCopy::FinishInstall(std::string filesystem) {
   co_return Load();
 }
 
-StatusOr<std::unique_ptr<StoreParts>> StoreParts::Take(KvStore& store) {
+StatusOr<std::unique_ptr<StoreParts>> StoreParts::Take(KvStore& store, uint64_t copy, Position instead_of) {
   ASSIGN_OR_RETURN(std::unique_ptr<KvSnapshot> snapshot, store.Snapshot());
-  std::unique_ptr<StoreParts> parts(new StoreParts(std::move(snapshot)));
+  std::unique_ptr<StoreParts> parts(new StoreParts(std::move(snapshot), copy, instead_of));
   ASSIGN_OR_RETURN(std::vector<KvEntry> own, parts->snapshot_->Read(kPositionKey, 1));
   if (own.empty() || own.front().key != kPositionKey) {
     return absl::InternalError("a copy is taken of a store without a position");
@@ -301,7 +305,9 @@ StatusOr<std::unique_ptr<StoreParts>> StoreParts::Take(KvStore& store) {
 StatusOr<proto::InstallPart> StoreParts::Next() {
   ASSIGN_OR_RETURN(std::vector<KvEntry> entries, snapshot_->Read(next_, kPartBytes));
   proto::InstallPart part;
+  part.set_copy(copy_);
   part.set_first(first_);
+  if (first_) *part.mutable_instead_of() = instead_of_.Message();
   part.set_from(next_);
   for (const KvEntry& entry : entries) {
     if (entry.key != kStoreKey) AddEntry(entry, &part);

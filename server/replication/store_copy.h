@@ -76,6 +76,7 @@ class StoreCopy {
   Status Load();
   proto::StoreRecord own() const;
   Task<Status> StoreOwn(proto::StoreRecord record);
+  Status CheckPart(const proto::InstallPart& part) const;  // mutex_ held
   Task<Status> Replace(std::string from, std::string to, proto::InstallPart part);
   Task<Status> FinishInstall(std::string filesystem);
 
@@ -88,23 +89,28 @@ class StoreCopy {
   History history_;
   proto::StoreRecord own_;
   bool may_lack_ = false;
-  std::string installed_;  // up to this key; what the next part begins with
-  std::string part_;       // what the newest one began with
+  uint64_t installing_ = 0;  // the number of the copy of which parts are expected
+  std::string installed_;    // up to this key; what the next part begins with
+  std::string part_;         // what the newest one began with
 };
 
 // The content of a store, in parts that Install takes, as it is when this is made.
 class StoreParts {
  public:
-  static StatusOr<std::unique_ptr<StoreParts>> Take(KvStore& store);
+  // `copy`: a number that no other copy has. `instead_of`: the position of the store that takes the parts.
+  static StatusOr<std::unique_ptr<StoreParts>> Take(KvStore& store, uint64_t copy, Position instead_of);
 
   // The next part; after the last one, nothing more is asked for.
   StatusOr<proto::InstallPart> Next();
   Position position() const { return position_; }
 
  private:
-  explicit StoreParts(std::unique_ptr<KvSnapshot> snapshot) : snapshot_(std::move(snapshot)) {}
+  StoreParts(std::unique_ptr<KvSnapshot> snapshot, uint64_t copy, Position instead_of)
+      : snapshot_(std::move(snapshot)), copy_(copy), instead_of_(instead_of) {}
 
-  std::unique_ptr<KvSnapshot> snapshot_;
+  const std::unique_ptr<KvSnapshot> snapshot_;
+  const uint64_t copy_;
+  const Position instead_of_;
   Position position_;
   std::string next_;
   bool first_ = true;
