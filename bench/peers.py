@@ -8,6 +8,11 @@ import subprocess
 from processes import Processes, retry, sh, wait_until
 
 ALL = ["ext4", "passthrough", "nacre", "moosefs", "glusterfs"]
+# What is started only when it is named: Nacre with two copies of every object, and with a second MDS that keeps a copy of the MDT.
+COPIES = {
+    "nacre_2_copies": ["--replicas", "2"],
+    "nacre_2_mds": ["--mds", "2", "--etcd", "1"],
+}
 PACKAGES = {
     "moosefs": ["moosefs-master", "moosefs-chunkserver", "moosefs-client"],
     "glusterfs": ["glusterfs-server", "glusterfs-client"],
@@ -32,7 +37,10 @@ class Peers(Processes):
         for name in self.wanted:
             mountpoint = self.top / "mnt" / name
             mountpoint.mkdir(parents=True)
-            getattr(self, f"start_{name}")(self.disk / name, mountpoint)
+            if name in COPIES:
+                self.start_nacre(self.disk / name, mountpoint, options=COPIES[name])
+            else:
+                getattr(self, f"start_{name}")(self.disk / name, mountpoint)
             self.mounts.append((name, mountpoint if name != "ext4" else self.disk / name))
 
     def make_disk(self):

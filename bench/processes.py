@@ -136,8 +136,8 @@ class Processes:
         self.spawn(BIN / "nacre-passthrough", store, mountpoint, log=self.top / "passthrough.log")
         wait_until(lambda: os.path.ismount(mountpoint), f"mount of {mountpoint}")
 
-    def start_nacre(self, store, mountpoint, mounts=1, **environment):
-        """An MDS, two OSSes of two OSTs and so many mounts: MOUNTPOINT, or MOUNTPOINT.1 and so on."""
+    def start_nacre(self, store, mountpoint, mounts=1, options=(), **environment):
+        """An MDS, two OSSes of two OSTs and so many mounts: MOUNTPOINT, or MOUNTPOINT.1 and so on. More options of deploy/loopback."""
         loopback = REPOSITORY / "deploy/loopback"
         self.undo.append(lambda: subprocess.run([loopback, "down", store], stdout=subprocess.DEVNULL, timeout=DOWN_SECONDS))
-        sh(loopback, "up", store, mountpoint, "--oss", "2", "--osts", "2", "--mounts", str(mounts), env=dict(os.environ, **environment))
+        sh(loopback, "up", store, mountpoint, "--oss", "2", "--osts", "2", "--mounts", str(mounts), *options, env=dict(os.environ, **environment))

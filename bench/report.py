@@ -4,9 +4,10 @@ import platform
 import statistics
 import sys
 
+from peers import COPIES
 from processes import PROGRAM
 
-NOT_PEERS = ("ext4", "passthrough", "nacre")
+NOT_PEERS = ("ext4", "passthrough", "nacre", *COPIES)
 
 
 def summarise(tests, labels, results):
