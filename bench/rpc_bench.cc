@@ -79,7 +79,7 @@ void RoundTrips(benchmark::State& state, const std::string& form) {
   } else {
     std::string address =
         form == "unix" ? absl::StrCat("unix:/tmp/nacre-rpc-bench.", getpid()) : "127.0.0.1:0";
-    grpc = GrpcServer::Start(server_threads.executor(), mds, mds, {address}).value();
+    grpc = GrpcServer::Start(server_threads.executor(), {&mds, &mds}, {address}).value();
     connector = NewGrpcConnector(grpc->addresses()[0]).value();
   }
   {

@@ -15,8 +15,11 @@ StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& t
   ASSIGN_OR_RETURN(role->server_, runtime.Run(MetadataServer::Start(environment, config.options)));
   role->inproc_ = std::make_unique<InprocServer>(runtime.executor(), *role->server_, *role->server_);
   role->backups_ = std::make_unique<MdtBackups>(*role->store_, RealClock());
-  auto grpc = GrpcServer::Start(runtime.executor(), *role->server_, *role->server_, config.listen,
-                                role->backups_.get());
+  GrpcServices services;
+  services.metadata = role->server_.get();
+  services.cluster = role->server_.get();
+  services.backup = role->backups_.get();
+  auto grpc = GrpcServer::Start(runtime.executor(), services, config.listen);
   if (!grpc.ok()) {
     Status stopped = role->Stop();
     (void)stopped;  // nothing was asked of it yet

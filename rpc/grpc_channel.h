@@ -1,4 +1,5 @@
-// The client's side of the gRPC form: see grpc_server.h for addresses. Thread-safe. Neither reads proxies
+// The client's side of the gRPC form: see grpc_server.h for an address. Both take a list of them, separated by
+// commas, where several MDSes have copies of one MDT (several_servers.h). Thread-safe. Neither reads proxies
 // from the environment.
 #pragma once
 
@@ -10,7 +11,7 @@
 
 namespace nacre {
 
-// INVALID_ARGUMENT: not an address. Connects at Connect.
+// INVALID_ARGUMENT: one of them is not an address. Connects at Connect.
 StatusOr<std::shared_ptr<MetadataConnector>> NewGrpcConnector(const std::string& address);
 
 // Connects at the first call and again after a loss; each call ends within the timeout.

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/cluster.grpc.pb.h"
+#include "proto/copies.grpc.pb.h"
 #include "proto/metadata.grpc.pb.h"
 #include "rpc/convert.h"
 #include "rpc/frame_batcher.h"
@@ -170,7 +171,7 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
   bool burst_posted_ = false;  // NextBurst is to come
 };
 
-// A call of the cluster service. Ends with the handler's reply or by cancellation, whatever comes first.
+// A call with one answer. Ends with the handler's reply or by cancellation, whatever comes first.
 template <typename Reply>
 class UnaryCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall<Reply>> {
  public:
@@ -332,6 +333,23 @@ class BackupService : public proto::Backup::CallbackService {
   BackupHandler& handler_;
 };
 
+class CopiesService : public proto::Copies::CallbackService {
+ public:
+  CopiesService(Executor executor, CopyHandler& handler)
+      : executor_(std::move(executor)), handler_(handler) {}
+
+  grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext*, const proto::CopyRequest* request,
+                                     proto::CopyReply* reply) override {
+    auto call = std::make_shared<UnaryCall<proto::CopyReply>>(reply);
+    call->Start(executor_, handler_.Exchange(*request));
+    return call.get();
+  }
+
+ private:
+  const Executor executor_;
+  CopyHandler& handler_;
+};
+
 int TryBind(int family, const sockaddr* address, socklen_t size) {
   int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
@@ -373,29 +391,31 @@ Status WhyNot(const std::string& address) {
 }  // namespace
 
 struct GrpcServer::Impl {
-  Impl(const Executor& executor, MetadataHandler& metadata, ClusterHandler& cluster, BackupHandler* backup)
-      : metadata(executor, metadata), cluster(executor, cluster) {
-    if (backup != nullptr) this->backup.emplace(executor, *backup);
+  Impl(const Executor& executor, const GrpcServices& services) {
+    if (services.metadata != nullptr) metadata.emplace(executor, *services.metadata);
+    if (services.cluster != nullptr) cluster.emplace(executor, *services.cluster);
+    if (services.backup != nullptr) backup.emplace(executor, *services.backup);
+    if (services.copies != nullptr) copies.emplace(executor, *services.copies);
   }
 
-  MetadataService metadata;
-  ClusterService cluster;
+  std::optional<MetadataService> metadata;
+  std::optional<ClusterService> cluster;
   std::optional<BackupService> backup;
+  std::optional<CopiesService> copies;
   std::vector<std::string> addresses;
   std::unique_ptr<grpc::Server> server;
 };
 
-StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor executor, MetadataHandler& metadata,
-                                                        ClusterHandler& cluster,
-                                                        const std::vector<std::string>& addresses,
-                                                        BackupHandler* backup) {
+StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor executor, const GrpcServices& services,
+                                                        const std::vector<std::string>& addresses) {
   QuietGrpc();
-  auto impl = std::make_unique<Impl>(executor, metadata, cluster, backup);
+  auto impl = std::make_unique<Impl>(executor, services);
   grpc::ServerBuilder builder;
   SetServerArguments(&builder);
-  builder.RegisterService(&impl->metadata);
-  builder.RegisterService(&impl->cluster);
+  if (impl->metadata) builder.RegisterService(&*impl->metadata);
+  if (impl->cluster) builder.RegisterService(&*impl->cluster);
   if (impl->backup) builder.RegisterService(&*impl->backup);
+  if (impl->copies) builder.RegisterService(&*impl->copies);
   std::vector<int> ports(addresses.size(), 0);
   for (size_t i = 0; i < addresses.size(); ++i) {
     ASSIGN_OR_RETURN(std::string target, GrpcTarget(addresses[i]));

@@ -44,6 +44,8 @@ class MetadataConnector {
   virtual Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events,
                                                                    Duration timeout) = 0;
   virtual std::string address() const = 0;
+  // How many servers it asks in turn, one at each Connect (several_servers.h).
+  virtual size_t servers() const { return 1; }
 };
 
 // Server's end of one stream, held by the MDS while it lasts. Thread-safe.

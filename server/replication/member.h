@@ -22,6 +22,7 @@
 #include "common/task.h"
 #include "proto/cluster.pb.h"
 #include "rpc/copy_channel.h"
+#include "rpc/mds_front.h"
 #include "server/coordination/coordinator.h"
 #include "server/kv/kv_store.h"
 
@@ -60,7 +61,7 @@ struct MemberOptions {
   bool plant_ahead_is_fine = false;  // a member that is ahead of its primary's history joins as it is
 };
 
-class Member : public CopyHandler {
+class Member : public CopyHandler, public Authority {
  public:
   // Opens the store's own records. FAILED_PRECONDITION: the store has an MDT of another filesystem than the
   // one in the coordinator, or one that never belonged to any; DATA_LOSS.
@@ -83,10 +84,9 @@ class Member : public CopyHandler {
   // whose promises lapse just waits.
   virtual Task<Status> AwaitEnd() = 0;
 
-  // Of a primary: whether nobody else can be primary at this moment.
-  virtual bool MayServe() const = 0;
-  // Waits until MayServe; UNAVAILABLE when the member has ended or is stopped.
-  virtual Task<Status> AwaitAuthority() = 0;
+  // Of a primary. UNAVAILABLE when the member has ended or is stopped.
+  bool MayServe() const override = 0;
+  Task<Status> AwaitAuthority() override = 0;
 
   // The address of the primary as this member knows it, which may be its own; empty: not known.
   virtual std::string primary_address() const = 0;

@@ -69,7 +69,7 @@ class Handler : public BackupHandler {
 class GrpcBackupTest : public testing::Test {
  protected:
   GrpcBackupTest() {
-    auto started = GrpcServer::Start(runtime.executor(), mds, mds, {"127.0.0.1:0"}, &handler);
+    auto started = GrpcServer::Start(runtime.executor(), {&mds, &mds, &handler}, {"127.0.0.1:0"});
     EXPECT_TRUE(started.ok()) << started.status();
     server = *std::move(started);
     address = server->addresses().front();

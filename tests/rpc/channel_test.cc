@@ -146,7 +146,7 @@ class Server {
       inproc_ = std::make_unique<InprocServer>(runtime.executor(), mds, mds);
       return;
     }
-    auto server = GrpcServer::Start(runtime.executor(), mds, mds, {address_});
+    auto server = GrpcServer::Start(runtime.executor(), {&mds, &mds}, {address_});
     ASSERT_TRUE(server.ok()) << server.status();
     grpc_ = *std::move(server);
     address_ = grpc_->addresses()[0];
@@ -378,7 +378,7 @@ TEST_P(GrpcTest, LargeMessagesPassAndTooLargeOnesAreRefusedWithoutLosingTheStrea
 TEST_P(GrpcTest, ASecondServerAtTheAddressIsRefusedWithTheReason) {
   if (GetParam() == "unix")
     GTEST_SKIP() << "a socket file is replaced: the directory's lock keeps a second server out";
-  auto second = GrpcServer::Start(runtime_.executor(), mds_, mds_, {server_->address()});
+  auto second = GrpcServer::Start(runtime_.executor(), {&mds_, &mds_}, {server_->address()});
   EXPECT_EQ(ToErrno(second.status()), EADDRINUSE);
   EXPECT_THAT(Message(second.status()), HasSubstr(server_->address()));
 }

@@ -1,0 +1,15 @@
+// The side that tells of the copies of an MDT, over gRPC: see copy_channel.h. Thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "rpc/copy_channel.h"
+
+namespace nacre {
+
+// Addresses as in grpc_server.h. Its channels connect at the first call and again after a loss: a server that
+// comes back is reached within half a second. Until then calls fail at once. Messages of up to 32 MiB pass
+// (grpc_common.h, kMaxGrpcMessage).
+std::shared_ptr<CopyConnector> NewGrpcCopyConnector();
+
+}  // namespace nacre
