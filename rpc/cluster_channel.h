@@ -20,6 +20,7 @@ class ClusterHandler {
 };
 
 // The caller's side; thread-safe. Every call fails with UNAVAILABLE or DEADLINE_EXCEEDED if the MGS is away.
+// GetStatus fails with the status of the reply if that is an error; of the others it is in the reply.
 class ClusterChannel {
  public:
   virtual ~ClusterChannel() = default;

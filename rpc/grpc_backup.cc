@@ -7,14 +7,17 @@
 #include "proto/backup.grpc.pb.h"
 #include "rpc/convert.h"
 #include "rpc/grpc_common.h"
+#include "rpc/several_servers.h"
 
 namespace nacre {
 
-Status FetchBackup(const std::string& address, const TakePiece& take) {
+namespace {
+
+Status FetchFrom(const std::string& address, GrpcPatience patience, const TakePiece& take) {
   ASSIGN_OR_RETURN(std::string target, GrpcTarget(address));
   QuietGrpc();
   grpc::ChannelArguments arguments;
-  SetChannelArguments(&arguments);
+  SetChannelArguments(&arguments, patience);
   auto channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
   auto stub = proto::Backup::NewStub(channel);
   grpc::ClientContext context;
@@ -31,6 +34,25 @@ Status FetchBackup(const std::string& address, const TakePiece& take) {
   grpc::Status end = reader->Finish();
   if (!status.ok() || whole) return status;
   return FromGrpc(end, address);
+}
+
+}  // namespace
+
+Status FetchBackup(const std::string& addresses, const TakePiece& take) {
+  ASSIGN_OR_RETURN(std::vector<std::string> servers, SplitAddresses(addresses));
+  for (const std::string& server : servers) RETURN_IF_ERROR(GrpcTarget(server).status());
+  const GrpcPatience patience = servers.size() > 1 ? GrpcPatience::kSeveral : GrpcPatience::kAlone;
+  bool begun = false;
+  const TakePiece note = [&](const std::string& data, uint64_t expected) {
+    begun = true;
+    return take(data, expected);
+  };
+  Status status;
+  for (const std::string& server : servers) {
+    status = FetchFrom(server, patience, note);
+    if (begun || !IsRetryable(status)) break;
+  }
+  return status;
 }
 
 }  // namespace nacre

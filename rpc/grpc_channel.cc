@@ -9,15 +9,33 @@
 #include "common/log.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/metadata.grpc.pb.h"
+#include "rpc/convert.h"
 #include "rpc/event_queue.h"
 #include "rpc/frame_batcher.h"
 #include "rpc/grpc_common.h"
+#include "rpc/several_servers.h"
 
 namespace nacre {
 namespace {
 
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& target) {
-  return NewGrpcChannel(target, grpc::InsecureChannelCredentials());
+// One of the servers that a list of addresses names.
+struct ServerAddress {
+  std::string address, target;
+  GrpcPatience patience = GrpcPatience::kAlone;
+
+  std::shared_ptr<grpc::Channel> NewChannel() const {
+    return NewGrpcChannel(target, grpc::InsecureChannelCredentials(), patience);
+  }
+};
+
+StatusOr<std::vector<ServerAddress>> ParseServers(const std::string& addresses) {
+  ASSIGN_OR_RETURN(std::vector<std::string> parts, SplitAddresses(addresses));
+  std::vector<ServerAddress> servers;
+  for (const std::string& part : parts) {
+    ASSIGN_OR_RETURN(std::string target, GrpcTarget(part));
+    servers.push_back({part, target, parts.size() > 1 ? GrpcPatience::kSeveral : GrpcPatience::kAlone});
+  }
+  return servers;
 }
 
 // One stream. gRPC's reactions and Call come from any thread. Calls into gRPC are made without the lock: a
@@ -27,10 +45,9 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
  public:
   using Answer = OneShot<StatusOr<proto::MetadataReply>>;
 
-  ClientStream(std::string address, const std::string& target, const Executor& executor,
-               MetadataChannelEvents events)
-      : address_(std::move(address)),
-        stub_(proto::Metadata::NewStub(NewChannel(target))),
+  ClientStream(const ServerAddress& server, const Executor& executor, MetadataChannelEvents events)
+      : address_(server.address),
+        stub_(proto::Metadata::NewStub(server.NewChannel())),
         events_(executor, std::move(events)) {}
 
   void Start() {
@@ -177,15 +194,14 @@ class GrpcMetadataChannel : public MetadataChannel {
 
 class GrpcConnector : public MetadataConnector {
  public:
-  GrpcConnector(std::string address, std::string target)
-      : address_(std::move(address)), target_(std::move(target)) {}
+  explicit GrpcConnector(ServerAddress server) : server_(std::move(server)) {}
 
   Task<StatusOr<std::shared_ptr<MetadataChannel>>> Connect(MetadataChannelEvents events,
                                                            Duration timeout) override {
     Executor executor = co_await CurrentExecutor();
-    auto stream = std::make_shared<ClientStream>(address_, target_, executor, std::move(events));
+    auto stream = std::make_shared<ClientStream>(server_, executor, std::move(events));
     stream->Start();
-    auto timer = RealClock().After(executor, timeout, [stream, address = address_, timeout] {
+    auto timer = RealClock().After(executor, timeout, [stream, address = server_.address, timeout] {
       stream->GiveUp(ErrnoError(
           ETIMEDOUT,
           absl::StrFormat("the MDS at %s did not answer within %.1f s: check that nacre-mds runs there and "
@@ -199,16 +215,16 @@ class GrpcConnector : public MetadataConnector {
     }
     co_return std::make_shared<GrpcMetadataChannel>(stream);
   }
-  std::string address() const override { return address_; }
+  std::string address() const override { return server_.address; }
 
  private:
-  const std::string address_, target_;
+  const ServerAddress server_;
 };
 
 class GrpcClusterChannel : public ClusterChannel {
  public:
-  GrpcClusterChannel(std::string address, const std::string& target, Duration timeout)
-      : address_(std::move(address)), timeout_(timeout), stub_(proto::Cluster::NewStub(NewChannel(target))) {}
+  GrpcClusterChannel(const ServerAddress& server, Duration timeout)
+      : address_(server.address), timeout_(timeout), stub_(proto::Cluster::NewStub(server.NewChannel())) {}
 
   Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest request) override {
     return Call<proto::RegisterOssReply>(&proto::Cluster::Stub::async_interface::RegisterOss,
@@ -218,8 +234,11 @@ class GrpcClusterChannel : public ClusterChannel {
     return Call<proto::HeartbeatReply>(&proto::Cluster::Stub::async_interface::Heartbeat, std::move(request));
   }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override {
-    return Call<proto::ClusterStatus>(&proto::Cluster::Stub::async_interface::GetStatus,
-                                      proto::GetStatusRequest());
+    proto::GetStatusRequest request;
+    auto reply = co_await Call<proto::ClusterStatus>(&proto::Cluster::Stub::async_interface::GetStatus,
+                                                     std::move(request));
+    if (reply.ok()) CO_RETURN_IF_ERROR(FromProto(reply->status()));
+    co_return reply;
   }
   Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
     return Call<proto::ReportChainReply>(&proto::Cluster::Stub::async_interface::ReportChain,
@@ -265,15 +284,23 @@ class GrpcClusterChannel : public ClusterChannel {
 
 }  // namespace
 
-StatusOr<std::shared_ptr<MetadataConnector>> NewGrpcConnector(const std::string& address) {
-  ASSIGN_OR_RETURN(std::string target, GrpcTarget(address));
-  return std::make_shared<GrpcConnector>(address, target);
+StatusOr<std::shared_ptr<MetadataConnector>> NewGrpcConnector(const std::string& addresses) {
+  ASSIGN_OR_RETURN(std::vector<ServerAddress> servers, ParseServers(addresses));
+  std::vector<std::shared_ptr<MetadataConnector>> connectors;
+  for (ServerAddress& server : servers)
+    connectors.push_back(std::make_shared<GrpcConnector>(std::move(server)));
+  if (connectors.size() == 1) return connectors.front();
+  return NewSeveralConnector(std::move(connectors));
 }
 
-StatusOr<std::shared_ptr<ClusterChannel>> NewGrpcClusterChannel(const std::string& address,
+StatusOr<std::shared_ptr<ClusterChannel>> NewGrpcClusterChannel(const std::string& addresses,
                                                                 Duration timeout) {
-  ASSIGN_OR_RETURN(std::string target, GrpcTarget(address));
-  return std::make_shared<GrpcClusterChannel>(address, target, timeout);
+  ASSIGN_OR_RETURN(std::vector<ServerAddress> servers, ParseServers(addresses));
+  std::vector<std::shared_ptr<ClusterChannel>> channels;
+  for (const ServerAddress& server : servers)
+    channels.push_back(std::make_shared<GrpcClusterChannel>(server, timeout));
+  if (channels.size() == 1) return channels.front();
+  return NewSeveralClusterChannel(std::move(channels), RealClock(), timeout);
 }
 
 }  // namespace nacre

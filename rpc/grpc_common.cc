@@ -18,6 +18,25 @@ namespace {
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
+struct Impatience {
+  int keepalive_ms;
+  int keepalive_timeout_ms;
+  int connect_ms;  // an attempt to connect takes no longer
+  int backoff_ms;  // between two of them at most, a fifth more or less
+};
+
+Impatience Of(GrpcPatience patience) {
+  switch (patience) {
+    case GrpcPatience::kSeveral:
+      return {2000, 2500, 1000, 1000};
+    case GrpcPatience::kCopies:
+      return {1000, 2000, 500, 400};
+    case GrpcPatience::kAlone:
+      break;
+  }
+  return {kKeepaliveMs, kKeepaliveTimeoutMs, 1000, 1000};
+}
+
 void LogFromGrpc(gpr_log_func_args* args) { LogDebug("grpc: %s", args->message); }
 
 }  // namespace
@@ -31,6 +50,12 @@ void QuietGrpc() {
 }
 
 StatusOr<std::string> GrpcTarget(const std::string& address) {
+  if (absl::StrContains(address, ',')) {
+    return ErrnoError(EINVAL,
+                      absl::StrFormat("address '%s': one is wanted here; a comma separates several, so "
+                                      "the path of a socket can have none",
+                                      address));
+  }
   if (absl::StartsWith(address, "unix:")) {
     std::string path = address.substr(5);
     if (path.empty() || path[0] != '/') {
@@ -52,16 +77,17 @@ StatusOr<std::string> GrpcTarget(const std::string& address) {
   return "dns:///" + address;
 }
 
-void SetChannelArguments(grpc::ChannelArguments* arguments) {
+void SetChannelArguments(grpc::ChannelArguments* arguments, GrpcPatience patience) {
+  const Impatience times = Of(patience);
   arguments->SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments->SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   // Each stream has a connection of its own, so that the failures of one do not make the next one wait.
   arguments->SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments->SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments->SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments->SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments->SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, times.connect_ms);
+  arguments->SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, times.backoff_ms);
+  arguments->SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, times.keepalive_ms);
+  arguments->SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, times.keepalive_timeout_ms);
   arguments->SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments->SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments->SetString(GRPC_ARG_OPTIMIZATION_TARGET, "latency");
@@ -74,7 +100,8 @@ void SetServerArguments(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              Of(GrpcPatience::kCopies).keepalive_ms / 2);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_OPTIMIZATION_TARGET, "latency");
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessage);
@@ -82,10 +109,11 @@ void SetServerArguments(grpc::ServerBuilder* builder) {
 }
 
 std::shared_ptr<grpc::Channel> NewGrpcChannel(const std::string& target,
-                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                              GrpcPatience patience) {
   QuietGrpc();
   grpc::ChannelArguments arguments;
-  SetChannelArguments(&arguments);
+  SetChannelArguments(&arguments, patience);
   auto channel = grpc::CreateCustomChannel(target, credentials, arguments);
   // gRPC 1.51 ends its callback threads with the last channel, and aborts when a new one comes meanwhile (as
   // after a lost connection): the first channel stays.

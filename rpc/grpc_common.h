@@ -27,13 +27,21 @@ void QuietGrpc();
 // "host:port" or "unix:/path" as gRPC wants it. INVALID_ARGUMENT for anything else.
 StatusOr<std::string> GrpcTarget(const std::string& address);
 
+// How soon a server that does not answer is found out and one that comes back is tried again.
+enum class GrpcPatience {
+  kAlone,    // there is no other one: a connection is given up after 20 s without an answer to a ping
+  kSeveral,  // others may serve instead: after less than 5 s
+  kCopies,   // it is to have a copy of everything: after 3 s, and it is tried again twice in a second
+};
+
 // Keepalive, limits, no proxies, quick reconnects.
-void SetChannelArguments(grpc::ChannelArguments* arguments);
+void SetChannelArguments(grpc::ChannelArguments* arguments, GrpcPatience patience);
 void SetServerArguments(grpc::ServerBuilder* builder);
 
 // With these arguments; connects at the first call.
 std::shared_ptr<grpc::Channel> NewGrpcChannel(const std::string& target,
-                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                              GrpcPatience patience = GrpcPatience::kAlone);
 
 // Why a call to the server at `address` failed, with what to check.
 Status FromGrpc(const grpc::Status& status, const std::string& address);

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "rpc/convert.h"
 #include "rpc/event_queue.h"
 
 namespace nacre {
@@ -150,7 +151,9 @@ class InprocServer::Cluster : public ClusterChannel {
   }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override {
     if (stopped()) co_return Gone("it has stopped");
-    co_return co_await core_->cluster.GetStatus();
+    proto::ClusterStatus reply = co_await core_->cluster.GetStatus();
+    CO_RETURN_IF_ERROR(FromProto(reply.status()));
+    co_return reply;
   }
   Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
     if (stopped()) co_return Gone("it has stopped");
