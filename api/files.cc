@@ -13,6 +13,7 @@
 #include "api/objects.h"
 #include "client/inode.h"
 #include "rpc/convert.h"
+#include "rpc/several_servers.h"
 
 namespace nacre::api {
 namespace {
@@ -54,7 +55,7 @@ Task<StatusOr<Fid>> Resolve(client::FileSystem* filesystem, client::Caller calle
 
 Status CheckFilesystem(Client& client, const MountPlace& place, const std::string& path) {
   const std::string& mds = client.connection().mds();
-  if (place.mds == mds) return OkStatus();
+  if (ShareServer(place.mds, mds)) return OkStatus();
   return ErrnoError(EXDEV, absl::StrFormat("%s is on the filesystem of %s, the client is on that of %s", path,
                                            place.mds, mds));
 }

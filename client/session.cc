@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "client/connect_pauses.h"
 #include "client/within.h"
 #include "common/cancellation.h"
 #include "common/log.h"
@@ -13,6 +14,10 @@ namespace nacre::client {
 namespace {
 
 constexpr Duration kGoodbyePatience = 5s;
+// Where there are several servers: one that takes so long for what it answers at once may be one that is cut
+// off from the others, and waits to be the primary for what that lasts.
+constexpr Duration kKeepAlivePatience = 5s;
+constexpr Duration kConnectPatience = 10s;  // new sessions wait for old ones after a restart
 
 }  // namespace
 
@@ -79,7 +84,7 @@ void Session::Acknowledge(proto::MetadataRequest* request) {
 
 Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
   const Duration begin = clock_.Now();
-  Duration pause = policy_.pause;
+  ConnectPauses pauses(policy_, connector_->servers());
   for (;;) {
     uint64_t connection;
     {
@@ -89,9 +94,9 @@ Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
     }
     auto reply = co_await ConnectOnce(connection);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
-    if (clock_.Now() - begin + pause > patience) co_return reply;
-    co_await clock_.Sleep(pause);
-    pause = std::min(2 * pause, policy_.max_pause);
+    pauses.Failed();
+    if (pauses.all_asked() && clock_.Now() - begin + pauses.pause() > patience) co_return reply;
+    co_await clock_.Sleep(pauses.Next());
   }
 }
 
@@ -124,7 +129,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     request.set_low_water(LowWater());
   }
   const Duration sent = clock_.Now();
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskWhileConnecting(channel, std::move(request)));
   Status status = FromProto(reply.status());
   if (!status.ok()) {
     channel->Close();
@@ -154,6 +159,13 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   lock.unlock();
   hooks_.leases_confirmed();
   co_return connected;
+}
+
+Task<StatusOr<proto::MetadataReply>> Session::AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
+                                                                 proto::MetadataRequest request) {
+  std::unique_ptr<TimerHandle> timer;
+  if (has_others()) timer = clock_.After(executor_, kConnectPatience, [channel] { channel->Close(); });
+  co_return co_await channel->Call(std::move(request));
 }
 
 void Session::ConfirmLocked(Duration sent) {
@@ -192,7 +204,7 @@ Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel) {
     proto::MetadataRequest request;
     *request.mutable_reclaim() = std::move(part);
     request.set_session(session);
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await channel->Call(std::move(request)));
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskWhileConnecting(channel, std::move(request)));
     CO_RETURN_IF_ERROR(FromProto(reply.status()));
     for (const proto::Fid& fid : reply.reclaim().lost()) {
       LogWarning("file %s is gone although it was open here: the MDS lost it", FromProto(fid).ToString());
@@ -225,8 +237,19 @@ void Session::Lost(uint64_t connection, Status why) {
   }(shared_from_this(), connection));
 }
 
+void Session::GiveUp(uint64_t connection, Status why) {
+  std::shared_ptr<MetadataChannel> channel;
+  {
+    std::lock_guard lock(mutex_);
+    if (connection != connection_ || state_ != State::kConnected) return;
+    channel = channel_;
+  }
+  Lost(connection, std::move(why));
+  channel->Close();  // what waits for answers by it is repeated
+}
+
 Task<void> Session::Reconnect(uint64_t connection) {
-  Duration pause = policy_.pause;
+  ConnectPauses pauses(policy_, connector_->servers());
   bool said = false;
   for (;;) {
     auto reply = co_await ConnectOnce(connection);
@@ -243,8 +266,8 @@ Task<void> Session::Reconnect(uint64_t connection) {
           std::string(reply.status().message()));
       said = true;
     }
-    co_await clock_.Sleep(pause);
-    pause = std::min(2 * pause, policy_.max_pause);
+    pauses.Failed();
+    co_await clock_.Sleep(pauses.Next());
     std::lock_guard lock(mutex_);
     if (state_ == State::kEnded) co_return;
     connection = ++connection_;
@@ -380,13 +403,30 @@ Task<StatusOr<proto::MetadataReply>> Session::CallOnce(uint64_t epoch, proto::Me
   co_return reply;
 }
 
+std::unique_ptr<TimerHandle> Session::GiveUpWithoutAnswer() {
+  uint64_t connection;
+  {
+    std::lock_guard lock(mutex_);
+    connection = connection_;
+  }
+  std::weak_ptr<Session> weak = weak_from_this();
+  return clock_.After(executor_, kKeepAlivePatience, [weak, connection] {
+    auto self = weak.lock();
+    if (self == nullptr) return;
+    self->GiveUp(connection, ErrnoError(ETIMEDOUT, "it does not answer a keep-alive"));
+  });
+}
+
 Task<void> Session::KeepAlive() {
   std::shared_ptr<Session> self = shared_from_this();
   proto::MetadataRequest request;
   hooks_.report(request.mutable_keep_alive());
   const uint64_t epoch = this->epoch();
   const Duration sent = clock_.Now();
+  std::unique_ptr<TimerHandle> timer;
+  if (has_others()) timer = GiveUpWithoutAnswer();
   auto reply = co_await CallOnce(epoch, std::move(request));
+  timer.reset();
   if (!reply.ok()) LogDebug("keep-alive: %s", std::string(reply.status().message()));
   if (reply.ok()) {
     {

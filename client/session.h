@@ -108,6 +108,12 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<void> SayGoodbye();
   Task<void> Reconnect(uint64_t connection);
   Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
+  Task<StatusOr<proto::MetadataReply>> AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
+                                                          proto::MetadataRequest request);
+  bool has_others() const { return connector_->servers() > 1; }
+  // Ends the stream, if it is still that of this connection: the server holds it, but does not answer.
+  void GiveUp(uint64_t connection, Status why);
+  std::unique_ptr<TimerHandle> GiveUpWithoutAnswer();  // the connection that is there now, in a while
   Status CheckConnecting(uint64_t connection, uint64_t epoch) const;
   Status CheckConnectingLocked(uint64_t connection, uint64_t epoch) const;  // mutex held
   Task<Status> SendReclaim(std::shared_ptr<MetadataChannel> channel);

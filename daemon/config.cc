@@ -88,7 +88,7 @@ ConfigSection Describe(MdsConfig* config) {
 ConfigSection Describe(OssConfig* config) {
   ObjectOptions& options = config->options;
   ConfigSection section("oss");
-  section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH");
+  section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH; of several: A,B");
   section.Text("listen", &config->listen, "address of the data plane: HOST:PORT or unix:/PATH");
   section.Text("advertise", &config->advertise, "address that clients are told, where it is another one");
   section.Flag("insecure", &config->insecure,
@@ -120,7 +120,7 @@ ConfigSection Describe(OssConfig* config) {
 ConfigSection Describe(ClientConfig* config) {
   client::Options& options = config->options;
   ConfigSection section("client");
-  section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH");
+  section.Text("mds", &config->mds, "address of the MDS: HOST:PORT or unix:/PATH; of several: A,B");
   section.Text("mount", &config->mount, "directory to mount at");
   section.Text("name", &options.name, "what nacre status calls this client; by default host:mountpoint@boot");
   section.Choice("recovery", &config->recovery, {"hard", "soft"},

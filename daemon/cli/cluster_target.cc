@@ -31,7 +31,8 @@ StatusOr<std::string> Absolute(const std::string& path) {
 void AddAddressOptions(CLI::App* command, ClusterTarget* target) {
   auto* directory =
       command->add_option("--dir", target->directory, "the directory of a `nacre local`")->type_name("DIR");
-  command->add_option("--mds", target->mds, "the address of the MDS: HOST:PORT or unix:/PATH")
+  command
+      ->add_option("--mds", target->mds, "the address of the MDS: HOST:PORT or unix:/PATH; of several: A,B")
       ->type_name("ADDRESS")
       ->excludes(directory);
 }

@@ -36,7 +36,7 @@ void AddMount(CLI::App& app, int* exit) {
   CLI::App* command = app.add_subcommand("mount", "Mount a filesystem");
   auto arguments = std::make_shared<MountArguments>();
   ClientConfig& config = arguments->options.config;
-  command->add_option("mds", config.mds, "address of the MDS: HOST:PORT or unix:/PATH")
+  command->add_option("mds", config.mds, "address of the MDS: HOST:PORT or unix:/PATH; of several: A,B")
       ->required()
       ->type_name("ADDRESS");
   command->add_option("mountpoint", config.mount, "directory to mount at")->required()->type_name("DIR");

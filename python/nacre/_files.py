@@ -175,7 +175,8 @@ class File(Owned):
 class Client(Owned):
     """A connection to one filesystem. Thread-safe.
 
-    `address`: "host:port" or "unix:/path" of the MDS; paths of files then begin at the filesystem's root.
+    `address`: "host:port" or "unix:/path" of the MDS, of several with copies of one MDT all of them with commas
+    between; paths of files then begin at the filesystem's root.
     `Client.from_path` takes any path on a mount instead, and paths are then the process's own.
 
     soft: a server that is away for `soft_timeout` seconds (60) is an EIO, else it is waited for. verify=False: what

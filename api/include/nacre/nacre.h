@@ -80,9 +80,10 @@ typedef struct nacre_client_options {
 #define NACRE_CLIENT_OPTIONS_INIT \
   { sizeof(nacre_client_options), 0, NULL, NULL, 0, 0, 0 }
 
-/* By the address of the MDS: "host:port" or "unix:/path". Paths of files then begin at the filesystem's root.
- * `options` may be NULL. ECONNREFUSED, ETIMEDOUT: no answer. Clients of one process with the same address and
- * options share one session. */
+/* By the address of the MDS: "host:port" or "unix:/path"; where several MDSes have copies of one MDT, all of
+ * them with commas between. Paths of files then begin at the filesystem's root. `options` may be NULL.
+ * ECONNREFUSED, ETIMEDOUT: no answer. Clients of one process with the same address and options share one
+ * session. */
 int nacre_client_open(const char* mds, const nacre_client_options* options, nacre_client* client);
 
 /* By any path on a mount of the filesystem: address and data path are those of the mount. Paths of files are
