@@ -34,13 +34,18 @@ Task<void> Filling::Run(std::shared_ptr<ServerCore> core, std::shared_ptr<Fillin
   LogInfo("OST %d: member %s at %s is being filled", ost, filling->member_.uuid(),
           filling->member_.address());
   filling->began_ = core->environment.clock.Now();
-  Status status = co_await filling->Fill();
-  if (status.ok()) status = co_await filling->chain_->Joined(*filling);
-  if (status.ok()) {
-    LogInfo("OST %d: member %s is in sync; %d bytes were copied", ost, filling->member_.uuid(),
-            filling->copied_bytes_);
-  } else if (filling->chain_->Joins(*filling)) {
+  for (;;) {
+    Status status = co_await filling->Fill();
+    if (status.ok()) status = co_await filling->chain_->Joined(*filling);
+    if (status.ok()) {
+      LogInfo("OST %d: member %s is in sync; %d bytes were copied", ost, filling->member_.uuid(),
+              filling->copied_bytes_);
+      co_return;
+    }
+    if (!filling->chain_->Joins(*filling)) co_return;
     co_await filling->chain_->GiveUp(filling->link_, filling->chain_->epoch(), status);
+    // It joins still if it was only told of the next epoch before this head was.
+    if (!filling->chain_->Joins(*filling)) co_return;
   }
 }
 
@@ -193,7 +198,7 @@ Task<StatusOr<std::shared_ptr<ObjectState>>> Filling::BeginCopy(ObjectId id,
   AsyncMutex::Guard held = co_await store_->journal().HoldChanges(id);
   const std::optional<ObjectRecord> record = object->Record();
   if (record && there && core_->options.plant_epochless) there->epoch = record->group_generation;
-  const bool done = Ahead(id) || (record && there && record->full_version() == *there);
+  const bool done = Follows(id) || (record && there && record->full_version() == *there);
   if (!done && !record && there) CO_RETURN_IF_ERROR(co_await Remove(id));
   if (done || !record) {
     Pass(id);
@@ -270,7 +275,7 @@ Task<Status> Filling::Remove(ObjectId id) {
 Filling::Covered Filling::CoverageOf(const ObjectId& id, bool made) {
   std::lock_guard lock(mutex_);
   Covered covered;
-  covered.all = passed_all_ || (passed_ && id <= *passed_) || ahead_.contains(id);
+  covered.all = Covers(id);
   if (covered.all) return covered;
   if (made) {
     ahead_.insert(id);
@@ -284,9 +289,18 @@ Filling::Covered Filling::CoverageOf(const ObjectId& id, bool made) {
 
 void Filling::Pass(const ObjectId& id) {
   std::lock_guard lock(mutex_);
-  passed_ = id;
+  if (!passed_ || *passed_ < id) passed_ = id;
   copying_.reset();
   absl::erase_if(ahead_, [&id](const ObjectId& one) { return one <= id; });
+}
+
+bool Filling::Covers(const ObjectId& id) const {
+  return passed_all_ || (passed_ && id <= *passed_) || ahead_.contains(id);
+}
+
+bool Filling::Follows(const ObjectId& id) const {
+  std::lock_guard lock(mutex_);
+  return Covers(id);
 }
 
 bool Filling::Ahead(const ObjectId& id) const {

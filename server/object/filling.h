@@ -7,7 +7,9 @@
 // from its first change on. All this is decided, and the walk moves on, while no change of the object is
 // being committed (Journal::HoldChanges).
 //
-// Interrupted, it begins anew, and finds that most versions agree. Thread-safe.
+// Interrupted by another epoch of the chain, in which the member joins still, it goes through the objects
+// again, but those that are covered stay so. Where the member has gone and comes again, another one begins
+// anew, and finds that most versions agree. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_set.h>
@@ -64,6 +66,8 @@ class Filling : public std::enable_shared_from_this<Filling> {
   Task<StatusOr<proto::ObjectReply>> Send(proto::ObjectRequest request, std::vector<MemorySpan> memory = {});
   Task<Status> KeepToRate(uint64_t bytes);
   void Pass(const ObjectId& id);
+  bool Covers(const ObjectId& id) const;   // mutex_ held
+  bool Follows(const ObjectId& id) const;  // Covers
   bool Ahead(const ObjectId& id) const;
 
   ServerCore* const core_;

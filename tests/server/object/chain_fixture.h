@@ -49,8 +49,8 @@ class ChainFixture {
   // The power of server i fails: what was not synced may be gone.
   void LosePower(int i);
   proto::ChainMember Member(int i) const;
-  // The judge decides, with the next epoch, and tells all members, the head last.
-  void SetChain(std::vector<int> members, std::vector<int> joining = {});
+  // The judge decides, with the next epoch, and tells all members, the head last, or not: until it asks.
+  void SetChain(std::vector<int> members, std::vector<int> joining = {}, bool head_hears = true);
   bool RunUntil(const std::function<bool()>& done, Duration limit = std::chrono::seconds(20));
 
   template <typename T>

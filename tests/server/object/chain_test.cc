@@ -195,6 +195,24 @@ TEST_F(ChainTest, AnEmptyMemberIsFilledWhileTheHeadGoesOn) {
   EXPECT_EQ(f.Contents(1), want);
 }
 
+// The member is told of an epoch before the head is, in the middle of the filling.
+TEST_F(ChainTest, AMemberIsFilledThoughItHearsOfTheNextEpochFirst) {
+  ChainFixture slow(/*fill_bytes_per_second=*/4 << 20);
+  slow.SetChain({0});
+  auto client = slow.Client(0, 5);
+  const std::string data(300'000, 'd');
+  for (uint64_t i = 1; i <= 6; ++i) ASSERT_TRUE(slow.Write(client.get(), {i, 0}, 0, data).ok());
+  slow.SetChain({0}, {1});
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_FALSE(slow.RunUntil([&] { return slow.judge->chain.members_size() == 2; }, 100ms));
+    ASSERT_TRUE(slow.Write(client.get(), {6 - i, 0}, 0, "changed").ok());
+    slow.SetChain({0}, {1}, /*head_hears=*/false);
+  }
+  ASSERT_TRUE(slow.RunUntil([&] { return slow.judge->chain.members_size() == 2; }));
+  const auto want = slow.Contents(0);
+  EXPECT_EQ(slow.Contents(1), want);
+}
+
 // It had been in the chain: what it has is old, of other versions, or should not be there at all.
 TEST_F(ChainTest, AMemberThatWasAwayIsBroughtUpToDate) {
   for (int round = 0; round < 10; ++round) {
