@@ -28,7 +28,7 @@ void Scenario::WipedMember() {
   if (!WaitInSync("before a server loses its disks")) return;
   const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
   cluster_.Crash(cluster_.oss(oss), Loss::kProcess);
-  cluster_.Wipe(oss);
+  cluster_.Wipe(cluster_.oss(oss));
   Work(UpTo(15s));
   if (failed()) return;
   cluster_.Boot(cluster_.oss(oss));

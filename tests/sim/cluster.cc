@@ -1,11 +1,6 @@
 #include "tests/sim/cluster.h"
 
 namespace nacre::sim {
-namespace {
-
-constexpr char kMdsAddress[] = "sim:mds";
-
-}  // namespace
 
 Cluster::Cluster(World& world, Network& network, ClusterOptions options)
     : world_(world),
@@ -13,8 +8,16 @@ Cluster::Cluster(World& world, Network& network, ClusterOptions options)
       options_(std::move(options)),
       disk_random_(world.random().Next()),
       nodes_(static_cast<size_t>(nodes()) + 1) {
-  nodes_[0].name = "mds";
-  AddDisk(nodes_[0], 0, 0);
+  for (int i = 0; i < options_.mdses; ++i) {
+    nodes_[Index(i)].name = options_.mdses == 1 ? "mds" : absl::StrFormat("mds%d", i);
+    nodes_[Index(i)].copy = i > 0;
+    AddDisk(nodes_[Index(i)], 0, 0);
+  }
+  if (options_.mdses > 1) {
+    etcd_random_.emplace(world_.random().Next());
+    Process* etcd = world_.Start(visitor() + 2, "etcd");
+    etcd_ = std::make_unique<coordination::MemEtcd>(world_.clock(), *etcd_random_, etcd->executor());
+  }
   for (int i = 0; i < options_.osses; ++i) nodes_[oss(i)].name = absl::StrFormat("oss%d", i);
   for (int index = 0; index < osts(); ++index) {
     for (int i : MembersOf(index)) AddDisk(nodes_[oss(i)], static_cast<OstIndex>(index), options_.ost_blocks);
@@ -50,11 +53,13 @@ Cluster::Disk* Cluster::member(int index, int oss_number) {
   return nullptr;
 }
 
-void Cluster::Wipe(int oss_number) {
-  Node& node = nodes_[oss(oss_number)];
+void Cluster::Wipe(int number) {
+  Node& node = nodes_[Index(number)];
   world_.Trace("the disks of %s are replaced by empty ones", node.name);
   const auto old = std::exchange(node.stores, {});
-  for (const auto& disk : old) AddDisk(node, disk->index, options_.ost_blocks);
+  for (const auto& disk : old) AddDisk(node, disk->index, disk->blocks ? options_.ost_blocks : 0);
+  node.copy = is_mds(number);
+  node.formatted = false;
 }
 
 Cluster::~Cluster() { world_.KillAll(); }
@@ -77,7 +82,7 @@ bool Cluster::AllReady() const {
   for (int node = 0; node < nodes(); ++node) {
     if (!ready(node)) return false;
   }
-  return true;
+  return options_.mdses == 1 || CopiesInSync();
 }
 
 void Cluster::Boot(int number) {
@@ -88,7 +93,10 @@ void Cluster::Boot(int number) {
   node.process = world_.Start(number, absl::StrFormat("%s.%d", node.name, ++node.starts), step);
   if (number < client(0)) last_boot_ = world_.clock().Now();
   Executor executor = node.process->executor();
-  if (number == mds()) return Spawn(executor, BootMds(this, node.process));
+  if (is_mds(number)) {
+    return Spawn(executor,
+                 options_.mdses == 1 ? BootMds(this, node.process) : BootMember(this, node.process, number));
+  }
   if (number < client(0)) return Spawn(executor, BootOss(this, node.process, number - oss(0)));
   Spawn(executor, BootClient(this, node.process, number - client(0)));
 }
@@ -99,6 +107,11 @@ Duration Cluster::HeldUpSince() const {
   return now - last_boot_ < kPauses ? held_up_since_ : now;
 }
 
+void Cluster::NoteHeldUp(Duration since) {
+  held_up_since_ = since;
+  last_boot_ = world_.clock().Now();
+}
+
 void Cluster::Crash(int number, Loss loss) {
   Node& node = nodes_[number];
   if (number < client(0)) held_up_since_ = HeldUpSince();
@@ -106,8 +119,9 @@ void Cluster::Crash(int number, Loss loss) {
     world_.Trace("%s of %s", loss == Loss::kPower ? "loss of power" : "crash", node.name);
     world_.Kill(std::exchange(node.process, nullptr));
   }
-  node.ready = false;
+  node.ready = node.taking_over = node.stopping = false;
   node.filesystem = nullptr;
+  node.member = nullptr;
   node.metadata = nullptr;
   node.object = nullptr;
   if (loss == Loss::kPower) ++node.boots;
@@ -138,7 +152,7 @@ Task<void> Cluster::BootMds(Cluster* cluster, Process* process) {
   service.process = process;
   service.metadata = node.metadata;
   service.cluster = node.metadata;
-  Status listening = cluster->network_.Add(kMdsAddress, std::move(service));
+  Status listening = cluster->network_.Add(cluster->MdsAddress(0), std::move(service));
   if (!listening.ok()) cluster->world_.Fail(listening.ToString());
   node.ready = true;
 }
@@ -148,7 +162,7 @@ Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
   std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
   process->Own(transport);
   ObjectEnvironment environment{process->executor(), process->clock(), process->random(), *transport,
-                                NewClusterChannel(cluster->network_, process, kMdsAddress)};
+                                cluster->ChannelToMdses(process)};
   std::vector<OstDevices> devices;
   for (size_t k = 0; k < node.stores.size(); ++k) {
     OstDevices device;
@@ -177,7 +191,7 @@ Task<void> Cluster::BootClient(Cluster* cluster, Process* process, int i) {
   std::shared_ptr<Transport> transport = NewTransport(cluster->network_, process);
   process->Own(transport);
   client::Environment environment{process->executor(), process->clock(), process->random(), *transport,
-                                  NewMetadataConnector(cluster->network_, process, kMdsAddress)};
+                                  cluster->ConnectorToMdses(process)};
   client::Options options = cluster->options_.client;
   options.name = process->name();
   while (true) {
@@ -198,6 +212,7 @@ Task<void> Cluster::Stop(Cluster* cluster, Node* node, OneShot<Unit> done) {
   Status stopped;
   if (node->filesystem != nullptr) stopped = co_await node->filesystem->Unmount();
   if (node->metadata != nullptr) stopped = co_await node->metadata->Stop();
+  if (node->member != nullptr && stopped.ok()) stopped = co_await node->member->Stop();
   if (node->object != nullptr) stopped = co_await node->object->Stop();
   if (!stopped.ok()) cluster->world_.Fail(node->name + " does not stop cleanly: " + stopped.ToString());
   done.Set({});
@@ -205,11 +220,12 @@ Task<void> Cluster::Stop(Cluster* cluster, Node* node, OneShot<Unit> done) {
 
 bool Cluster::Shutdown(int number, Duration limit) {
   Node& node = nodes_[number];
-  if (!ready(number)) {
+  if (!ready(number) || node.taking_over) {
     Crash(number, Loss::kProcess);
     return true;
   }
   OneShot<Unit> done;
+  node.stopping = true;
   Spawn(node.process->executor(), Stop(this, &node, done));
   const bool stopped = world_.RunUntil([&] { return done.IsSet(); }, limit);
   if (!stopped) world_.Fail(node.name + " does not stop");

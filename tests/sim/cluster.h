@@ -1,26 +1,30 @@
-// A whole cluster in one simulated world: an MDS, some OSSes, some clients, and the disks that outlive their
-// processes.
+// A whole cluster in one simulated world: an MDS or several, some OSSes, some clients, and the disks that
+// outlive their processes. Several MDSes have copies of one MDT, and an etcd that decides between them.
 //
 // Everything is real code but the seams beneath it. Boot and Crash may be called at any moment; a node that
 // is booted starts in the background. A start that fails for another reason than a fault is a failure of the
-// run.
+// run. A primary that has been deposed ends at once and is booted again, as nacre-mds does by itself.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/filesystem.h"
+#include "server/coordination/mem_coordinator.h"
 #include "server/kv/mem_kv.h"
 #include "server/metadata/metadata_server.h"
 #include "server/object/mem_block_store.h"
 #include "server/object/object_server.h"
+#include "server/replication/member.h"
 #include "tests/sim/network.h"
 #include "tests/sim/world.h"
 
 namespace nacre::sim {
 
 struct ClusterOptions {
+  int mdses = 1;
   int osses = 2;
   int osts_per_oss = 1;
   int copies = 1;  // members of each OST, on servers that follow each other; no more than OSSes
@@ -29,6 +33,7 @@ struct ClusterOptions {
   uint64_t ost_blocks = 16 << 10;
   uint64_t slow_blocks_one_in = 0;  // operations of an OST's disk that take as long as many messages; 0: none
   MetadataOptions metadata;
+  replication::MemberOptions member;  // of several MDSes
   ObjectOptions object;
   client::Options client;
 };
@@ -40,12 +45,13 @@ class Cluster {
   Cluster(World& world, Network& network, ClusterOptions options);
   ~Cluster();
 
-  // Nodes: 0 is the MDS, then the OSSes, then the clients. Behind them one more client, which is up only
-  // while somebody boots it: the visitor.
-  int mds() const { return 0; }
-  int oss(int i) const { return 1 + i; }
-  int client(int i) const { return 1 + options_.osses + i; }
-  int nodes() const { return 1 + options_.osses + options_.clients; }  // without the visitor
+  // Nodes: the MDSes, then the OSSes, then the clients. Behind them one more client, which is up only while
+  // somebody boots it: the visitor. Of several MDSes mds() is the primary; while there is none, the last one.
+  int mds() const;
+  bool is_mds(int node) const { return node < options_.mdses; }
+  int oss(int i) const { return options_.mdses + i; }
+  int client(int i) const { return oss(0) + options_.osses + i; }  // client(0): how many servers there are
+  int nodes() const { return client(0) + options_.clients; }       // without the visitor
   int visitor() const { return nodes(); }
   const ClusterOptions& options() const { return options_; }
 
@@ -56,15 +62,17 @@ class Cluster {
   Duration HeldUpSince() const;
   bool up(int node) const { return nodes_[node].process != nullptr; }
   bool ready(int node) const { return up(node) && nodes_[node].ready; }
+  // Of several MDSes also: one of them serves, and all others have what it has.
   bool AllReady() const;
   // Of a client that is ready.
   client::FileSystem& filesystem(int i) { return *nodes_[client(i)].filesystem; }
   client::FileSystem& visiting() { return *nodes_[visitor()].filesystem; }
   Process* process(int node) { return nodes_[node].process; }
-  MetadataServer& metadata() { return *nodes_[0].metadata; }  // of an MDS that is ready
+  bool serves() const { return nodes_[Index(mds())].metadata != nullptr; }  // the MDS
+  MetadataServer& metadata() { return *nodes_[Index(mds())].metadata; }     // of one that serves
 
-  KvStore& mdt() { return mdt_disk(); }
-  MemKv& mdt_disk() { return nodes_[0].stores[0]->kv; }
+  KvStore& mdt() { return mdt_disk(mds()); }
+  MemKv& mdt_disk(int mds) { return nodes_[Index(mds)].stores[0]->kv; }
   struct Disk {  // of an MDT (without blocks) or a member of an OST
     OstIndex index = 0;
     MemKv kv;
@@ -76,8 +84,19 @@ class Cluster {
   std::vector<int> MembersOf(int index) const;
   // That of the first member.
   Disk& ost(int index) { return *member(index, index / options_.osts_per_oss); }
-  // The disks of an OSS that is down are replaced by empty ones.
-  void Wipe(int oss_number);
+  // The disks of a server that is down are replaced by empty ones.
+  void Wipe(int node);
+
+  // Between several MDSes; none else.
+  coordination::MemEtcd& etcd() { return *etcd_; }
+  void CutFromEtcd(int mds) { etcd_->Cut(nodes_[Index(mds)].name); }
+  void HealEtcd();
+  // Something has kept the primary from serving since then, though it was up.
+  void NoteHeldUp(Duration since);
+  // What the primary knows of the copies, for people; and the first difference between two copies that say
+  // they are the same, which may be a change that is under way; empty: there is none.
+  std::string CopiesText() const;
+  std::string CopiesDiffer();
   int osts() const { return options_.osses * options_.osts_per_oss; }
   // How many steps the logs on this server's disks have taken: a commit has two, before and after it takes
   // effect, and so has a sync.
@@ -97,13 +116,28 @@ class Cluster {
     int boots = 1;  // of the machine
     std::vector<std::unique_ptr<Disk>> stores;
     uint64_t log_steps = 0;
+    bool copy = false;       // an MDS whose disk begins as a copy, and
+    bool formatted = false;  // has been told so
+    uint64_t epoch = 0;      // in which it was primary last
+    bool taking_over = false;
+    bool stopping = false;
     client::FileSystem* filesystem = nullptr;
+    replication::Member* member = nullptr;
     MetadataServer* metadata = nullptr;
     ObjectServer* object = nullptr;
   };
 
   void AddDisk(Node& node, OstIndex index, uint64_t block_count);
+  static size_t Index(int node) { return static_cast<size_t>(node); }
+  std::string MdsAddress(int mds) const;
+  std::shared_ptr<MetadataConnector> ConnectorToMdses(Process* process);
+  std::shared_ptr<ClusterChannel> ChannelToMdses(Process* process);
+  bool CopiesInSync() const;
+  void BeginAnew(int node, Process* process, const Status& why);
+
   static Task<void> BootMds(Cluster* cluster, Process* process);
+  static Task<void> BootMember(Cluster* cluster, Process* process, int i);
+  static Task<void> AwaitEnd(Cluster* cluster, Process* process, int i);
   static Task<void> BootOss(Cluster* cluster, Process* process, int i);
   static Task<void> BootClient(Cluster* cluster, Process* process, int i);
   static Task<void> Stop(Cluster* cluster, Node* node, OneShot<Unit> done);
@@ -115,6 +149,8 @@ class Cluster {
   const ClusterOptions options_;
   SeededRandom disk_random_;
   std::vector<Node> nodes_;
+  std::optional<SeededRandom> etcd_random_;
+  std::unique_ptr<coordination::MemEtcd> etcd_;  // of several MDSes
 };
 
 }  // namespace nacre::sim

@@ -23,23 +23,29 @@ bool MayGoWithPower(const FileChange& change, Duration lost) {
 
 const std::vector<EventKind>& EventKinds() {
   static const std::vector<EventKind> kinds = {
-      {"crash_server", 6, true, true, false, &Scenario::CrashServer},
-      {"crash_client", 2, true, true, false, &Scenario::CrashClient},
-      {"evict_client", 2, true, false, false, &Scenario::EvictClient},
-      {"power_loss", 2, true, true, false, &Scenario::PowerLoss},
-      {"oss_power_loss", 2, true, true, false, &Scenario::OssLosesPower},
-      {"partition", 2, true, false, false, &Scenario::Partition},
-      {"full_mdt", 1, true, false, false, &Scenario::FullMdt},
-      {"break", 4, true, false, false, &Scenario::BreakSome},
-      {"freeze_client", 2, true, false, false, &Scenario::FreezeClient},
-      {"mds_power_loss", 1, true, true, false, &Scenario::MdsLosesPower},
-      {"long_partition", 1, true, false, false, &Scenario::LongPartition},
-      {"dead_oss", 1, false, false, false, &Scenario::DeadOss},
-      {"failed_flush", 1, true, false, false, &Scenario::FailedFlush},
-      {"evict_without_oss", 1, true, false, false, &Scenario::EvictWithoutOss},
-      {"dead_member", 4, true, true, true, &Scenario::DeadMember},
-      {"wiped_member", 2, true, true, true, &Scenario::WipedMember},
-      {"members_lose_power", 2, true, true, true, &Scenario::MembersLosePower},
+      {"crash_server", 6, true, true, Needs::kNothing, &Scenario::CrashServer},
+      {"crash_client", 2, true, true, Needs::kNothing, &Scenario::CrashClient},
+      {"evict_client", 2, true, false, Needs::kNothing, &Scenario::EvictClient},
+      {"power_loss", 2, true, true, Needs::kNothing, &Scenario::PowerLoss},
+      {"oss_power_loss", 2, true, true, Needs::kNothing, &Scenario::OssLosesPower},
+      {"partition", 2, true, false, Needs::kNothing, &Scenario::Partition},
+      {"full_mdt", 1, true, false, Needs::kNothing, &Scenario::FullMdt},
+      {"break", 4, true, false, Needs::kNothing, &Scenario::BreakSome},
+      {"freeze_client", 2, true, false, Needs::kNothing, &Scenario::FreezeClient},
+      {"mds_power_loss", 1, true, true, Needs::kNothing, &Scenario::MdsLosesPower},
+      {"long_partition", 1, true, false, Needs::kNothing, &Scenario::LongPartition},
+      {"dead_oss", 1, false, false, Needs::kNothing, &Scenario::DeadOss},
+      {"failed_flush", 1, true, false, Needs::kNothing, &Scenario::FailedFlush},
+      {"evict_without_oss", 1, true, false, Needs::kNothing, &Scenario::EvictWithoutOss},
+      {"dead_member", 4, true, true, Needs::kChains, &Scenario::DeadMember},
+      {"wiped_member", 2, true, true, Needs::kChains, &Scenario::WipedMember},
+      {"members_lose_power", 2, true, true, Needs::kChains, &Scenario::MembersLosePower},
+      {"dead_mds", 6, true, true, Needs::kSeveralMdses, &Scenario::DeadMds},
+      {"mdses_lose_power", 3, true, true, Needs::kSeveralMdses, &Scenario::MdsesLosePower},
+      {"frozen_mds", 3, true, false, Needs::kSeveralMdses, &Scenario::FrozenMds},
+      {"cut_off_mds", 4, true, false, Needs::kSeveralMdses, &Scenario::CutOffMds},
+      {"leaderless_etcd", 2, true, false, Needs::kSeveralMdses, &Scenario::LeaderlessEtcd},
+      {"wiped_mds", 2, true, true, Needs::kSeveralMdses, &Scenario::WipedMds},
   };
   return kinds;
 }
@@ -72,14 +78,15 @@ const EventKind& Scenario::PickEnd() {
 }
 
 bool Scenario::Chosen(const EventKind& kind) const {
-  if (kind.of_chains && copies_ == 1) return false;
+  if (kind.needs == Needs::kChains && copies_ == 1) return false;
+  if (kind.needs == Needs::kSeveralMdses && shape_.cluster.mdses == 1) return false;
   return only_.empty() ? kind.holds || ahead_ : only_ == kind.name;
 }
 
 // A server comes back with all that was acknowledged, and the applications notice nothing.
 void Scenario::CrashServer() {
   constexpr Loss loss = Loss::kProcess;
-  const int node = static_cast<int>(world_.random().Below(1 + static_cast<uint64_t>(shape_.cluster.osses)));
+  const int node = static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.client(0))));
   cluster_.Crash(node, loss);
   Work(UpTo(2s));
   if (failed()) return;
@@ -139,7 +146,7 @@ void Scenario::CutOff(int index) {
   const int node = cluster_.client(index);
   workload_.CutOff(index);
   for (int server = 0; server < cluster_.client(0); ++server) {
-    if (server != cluster_.mds() && world_.random().OneIn(2)) continue;  // it still reaches this OSS
+    if (!cluster_.is_mds(server) && world_.random().OneIn(2)) continue;  // it still reaches this OSS
     network_.Cut(node, server);
     network_.Cut(server, node);
   }
@@ -276,7 +283,7 @@ void Scenario::PowerLoss() {
   for (int i = 0; i < shape_.cluster.osses; ++i) {
     if (everything || i == oss) cluster_.Crash(cluster_.oss(i), Loss::kPower);
   }
-  if (everything) cluster_.Crash(cluster_.mds(), Loss::kPower);
+  for (int mds = 0; everything && mds < shape_.cluster.mdses; ++mds) cluster_.Crash(mds, Loss::kPower);
   BootDown();
   if (!Quiesce() || !WaitReady("after a loss of power")) return;
   WaitSizes(WaitEvicted(shape_.cluster.clients));
@@ -312,16 +319,16 @@ void Scenario::OssLosesPower() {
   if (!failed()) ResumeClients();
 }
 
-// The MDS's machine loses power and the clients live on: names and small files of the last second may be
-// gone, and every handle with them. Applications close what they had open.
+// The MDS's machine, all of them, loses power and the clients live on: names and small files of the last
+// second may be gone, and every handle with them. Applications close what they had open.
 void Scenario::MdsLosesPower() {
   if (!shape_.workload.sequential || !Quiesce()) return;
   const Duration lost = world_.clock().Now();
   orphans_allowed_ = true;
   workload_.NoteDone();
-  cluster_.Crash(cluster_.mds(), Loss::kPower);
+  for (int mds = 0; mds < shape_.cluster.mdses; ++mds) cluster_.Crash(mds, Loss::kPower);
   Work(UpTo(2s));
-  cluster_.Boot(cluster_.mds());
+  BootDown();
   if (!WaitReady("after the MDS has lost power")) return;
   Work(5s);  // the clients hear of it
   OnEachClient(GiveUpHandles, "closing after a loss of power");
@@ -403,15 +410,17 @@ Task<Status> Scenario::Visit(client::FileSystem* filesystem) {
 // The MDT's disk is full when its server dies: it starts all the same, and takes its clients in again.
 void Scenario::FullMdt() {
   if (!Quiesce()) return;
-  MemKv& store = cluster_.mdt_disk();
-  store.SetCommitHook([](const KvBatch& batch) {
-    return batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "the simulated disk is full");
-  });
-  cluster_.Crash(cluster_.mds(), Loss::kProcess);
-  cluster_.Boot(cluster_.mds());
+  for (int mds = 0; mds < shape_.cluster.mdses; ++mds) {
+    cluster_.mdt_disk(mds).SetCommitHook([](const KvBatch& batch) {
+      return batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "the simulated disk is full");
+    });
+  }
+  const int dead = cluster_.mds();
+  cluster_.Crash(dead, Loss::kProcess);
+  cluster_.Boot(dead);
   const bool ready = WaitReady("with a full MDT");
   if (ready) Work(5s);  // the OSSes register
-  store.SetCommitHook(nullptr);
+  for (int mds = 0; mds < shape_.cluster.mdses; ++mds) cluster_.mdt_disk(mds).SetCommitHook(nullptr);
   if (ready && !failed()) ResumeClients();
 }
 

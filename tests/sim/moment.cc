@@ -30,7 +30,7 @@ void Scenario::AwaitMoment() {
       break;
     case 4:
     case 5:
-      AwaitLogStep(static_cast<int>(moments_.Below(1 + static_cast<uint64_t>(shape_.cluster.osses))));
+      AwaitLogStep(static_cast<int>(moments_.Below(static_cast<uint64_t>(cluster_.client(0)))));
       break;
     default:  // any time
       break;

@@ -29,6 +29,10 @@ int main(int argc, char** argv) {
   app.add_option("--copies", options.copies, "members of each OST (docs/replication.md)")
       ->check(CLI::Range(1, 3))
       ->capture_default_str();
+  app.add_option("--mds", options.mdses,
+                 "MDSes with copies of the MDT (docs/decisions/0066-copies-of-the-mdt.md)")
+      ->check(CLI::Range(1, 5))
+      ->capture_default_str();
   app.add_flag("--trace", options.trace, "print what happens, with the virtual time in seconds");
   app.add_flag("--log", logs, "print what the servers and clients log");
   app.add_flag("--keep-going", go_on, "run all seeds, whatever fails");

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "rpc/cluster_channel.h"
+#include "rpc/copy_channel.h"
 #include "rpc/metadata_channel.h"
 #include "tests/sim/world.h"
 #include "transport/transport.h"
@@ -38,6 +39,7 @@ struct Service {
   std::shared_ptr<CallHandler> calls;  // a Transport's listener
   MetadataHandler* metadata = nullptr;
   ClusterHandler* cluster = nullptr;
+  CopyHandler* copies = nullptr;
 };
 
 class Network {
@@ -139,5 +141,6 @@ std::unique_ptr<Transport> NewTransport(Network& network, Process* process);
 std::shared_ptr<MetadataConnector> NewMetadataConnector(Network& network, Process* process,
                                                         std::string address);
 std::shared_ptr<ClusterChannel> NewClusterChannel(Network& network, Process* process, std::string address);
+std::shared_ptr<CopyConnector> NewCopyConnector(Network& network, Process* process);
 
 }  // namespace nacre::sim

@@ -81,6 +81,10 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   object.plant_unagreed = plant == Plant::kUnagreed;
   object.plant_unfenced = plant == Plant::kUnfenced;
   object.plant_epochless = plant == Plant::kEpochless;
+  cluster->member.plant_early_ack = plant == Plant::kEarlyAck;
+  cluster->member.plant_unagreed = plant == Plant::kUnagreed;
+  cluster->member.plant_unfenced = plant == Plant::kUnfenced;
+  cluster->member.plant_ahead_is_fine = plant == Plant::kAheadIsFine;
   metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
@@ -121,6 +125,7 @@ const std::map<std::string, Plant>& Plants() {
       {"unagreed", Plant::kUnagreed},
       {"unfenced", Plant::kUnfenced},
       {"epochless", Plant::kEpochless},
+      {"ahead_is_fine", Plant::kAheadIsFine},
   };
   return plants;
 }
@@ -163,6 +168,15 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   if (options.copies > 1) {
     cluster.copies = options.copies;
     cluster.osses += options.copies - 1;
+  }
+  if (options.mdses > 1) {
+    cluster.mdses = options.mdses;
+    // With few bytes who comes back is mostly given the whole store.
+    cluster.member.log_bytes = random.OneIn(2) ? 64 << 20 : 4 << 10;
+    shape.etcd.max_delay = random.OneIn(2) ? 1ms : 100ms;
+    shape.etcd.late_one_in = random.OneIn(2) ? 0 : 20;
+    shape.etcd.lose_request_one_in = shape.etcd.lose_answer_one_in = random.OneIn(2) ? 0 : 20;
+    shape.etcd.lose_hint_one_in = random.OneIn(2) ? 0 : 2;
   }
   return shape;
 }
@@ -215,6 +229,7 @@ void Scenario::Start() {
   if (shape_.workload.sequential) model_.RememberSteps();
   model_.Remember(world_.clock().Now());
   network_.faults() = shape_.faults;
+  if (shape_.cluster.mdses > 1) cluster_.etcd().SetFaults(shape_.etcd);
   ResumeClients();
 }
 
@@ -230,6 +245,7 @@ bool Scenario::WaitReady(const char* why) {
   for (int node = 0; node < cluster_.nodes(); ++node) {
     if (!cluster_.ready(node)) missing += absl::StrFormat(" node %d", node);
   }
+  if (shape_.cluster.mdses > 1) absl::StrAppend(&missing, " ", cluster_.CopiesText());
   world_.Fail(absl::StrFormat("hang: not ready %s:%s", why, missing));
   return false;
 }
@@ -260,6 +276,7 @@ std::set<SessionId> Scenario::WaitEvicted(int clients) {
   const auto gone = [&] { return *living && (*living)->size() <= most; };
   for (Duration waited{0}; !gone() && waited < kPatience && !failed(); waited += 1s) {
     Work(1s);
+    if (!cluster_.serves()) continue;
     Spawn(cluster_.process(cluster_.mds())->executor(), cluster_.metadata().GetStatus(),
           [living](const proto::ClusterStatus& status) {
             living->emplace();
@@ -325,7 +342,11 @@ void Scenario::Finish() {
     cluster_.Shutdown(cluster_.client(i), kPatience);
   }
   Work(5s);  // deleted files' objects go in the background
-  for (int node = cluster_.client(0) - 1; node >= 0 && !failed(); --node) cluster_.Shutdown(node, kPatience);
+  if (shape_.cluster.mdses > 1) CheckCopies("at the end");
+  for (int node = cluster_.client(0) - 1; node >= 0 && !failed(); --node) {
+    if (node != cluster_.mds()) cluster_.Shutdown(node, kPatience);
+  }
+  if (!failed()) cluster_.Shutdown(cluster_.mds(), kPatience);
   if (!failed()) CheckStores();
   if (failed()) return;
   BootDown();

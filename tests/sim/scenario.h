@@ -40,6 +40,7 @@ enum class Plant {
   kUnagreed,
   kUnfenced,
   kEpochless,
+  kAheadIsFine,
 };
 const std::map<std::string, Plant>& Plants();
 
@@ -53,6 +54,7 @@ struct RunOptions {
   // what earlier versions did, whose seeds run as they did then.
   bool plain = false;
   int copies = 1;  // of each OST; faults that are about these happen if there are several
+  int mdses = 1;   // with copies of the MDT; the same holds
 };
 
 struct RunResult {
@@ -71,6 +73,7 @@ struct Shape {
   WorkloadOptions workload;
   std::string layout;    // of the root directory; empty: the default
   NetworkFaults faults;  // once everything runs
+  coordination::MemEtcdFaults etcd;
   int events = 4;
 };
 Shape ChooseShape(Random& random, const RunOptions& options);
@@ -79,13 +82,15 @@ inline constexpr Duration kPatience = 120s;  // whatever has not ended by then h
 
 class Scenario;
 
+enum class Needs { kNothing, kChains, kSeveralMdses };
+
 // A fault that may happen, and how often beside the others.
 struct EventKind {
   const char* name;
   uint64_t weight;
-  bool holds;      // false: not every seed holds yet; it happens only by its name or with RunOptions::ahead
-  bool ends;       // it begins with the end of a process or a machine: what was under way shows
-  bool of_chains;  // only where OSTs have several members
+  bool holds;   // false: not every seed holds yet; it happens only by its name or with RunOptions::ahead
+  bool ends;    // it begins with the end of a process or a machine: what was under way shows
+  Needs needs;  // it happens only where there is
   void (Scenario::*happen)();
 };
 const std::vector<EventKind>& EventKinds();
@@ -126,6 +131,15 @@ class Scenario {
   void DeadMember();
   void WipedMember();
   void MembersLosePower();
+  void DeadMds();
+  void MdsesLosePower();
+  void FrozenMds();
+  void CutOffMds();
+  void LeaderlessEtcd();
+  void WipedMds();
+  int PickMds();
+  void WaitCopies(const char* why);
+  void CheckCopies(const char* when);
   bool WaitInSync(const char* why);
   std::vector<int> InSync(int ost);
   bool ServesWithout(int oss);
