@@ -23,6 +23,7 @@ class ObjectServerImpl : public ObjectServer {
   }
 
   std::string address() const override { return core_->address; }
+  uint64_t instance() const override { return core_->instance; }
   const OneShot<Status>& refused() const override { return core_->refused; }
 
   Task<Status> Stop() override {

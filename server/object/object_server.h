@@ -65,6 +65,7 @@ class ObjectServer {
                                                              ObjectOptions options);
 
   virtual std::string address() const = 0;
+  virtual uint64_t instance() const = 0;  // of this process, as the MGS knows it
 
   // Arrives if the MGS does not take this server for what it is: an OST of another cluster, an index that
   // belongs to another OST. Not if it was registered before in this process; it keeps trying in any case.

@@ -46,6 +46,11 @@ std::vector<int> Cluster::MembersOf(int index) const {
   return members;
 }
 
+uint64_t Cluster::instance(int oss_number) const {
+  const ObjectServer* server = nodes_[Index(oss(oss_number))].object;
+  return server == nullptr ? 0 : server->instance();
+}
+
 Cluster::Disk* Cluster::member(int index, int oss_number) {
   for (const auto& disk : nodes_[oss(oss_number)].stores) {
     if (disk->index == static_cast<OstIndex>(index)) return disk.get();

@@ -80,6 +80,8 @@ class Cluster {
   };
   // The member of an OST that is on this OSS; null: none is.
   Disk* member(int index, int oss_number);
+  // 0: the OSS is not ready.
+  uint64_t instance(int oss_number) const;
   // The OSSes of an OST's members, as they were configured.
   std::vector<int> MembersOf(int index) const;
   // That of the first member.
@@ -95,6 +97,7 @@ class Cluster {
   void NoteHeldUp(Duration since);
   // What the primary knows of the copies, for people; and the first difference between two copies that say
   // they are the same, which may be a change that is under way; empty: there is none.
+  bool CopiesInSync() const;
   std::string CopiesText() const;
   std::string CopiesDiffer();
   int osts() const { return options_.osses * options_.osts_per_oss; }
@@ -132,7 +135,6 @@ class Cluster {
   std::string MdsAddress(int mds) const;
   std::shared_ptr<MetadataConnector> ConnectorToMdses(Process* process);
   std::shared_ptr<ClusterChannel> ChannelToMdses(Process* process);
-  bool CopiesInSync() const;
   void BeginAnew(int node, Process* process, const Status& why);
 
   static Task<void> BootMds(Cluster* cluster, Process* process);

@@ -11,6 +11,7 @@ namespace nacre::sim {
 namespace {
 
 constexpr Duration kClusterTimeout = 5s;
+constexpr char kPrefix[] = "/nacre/sim/";
 constexpr char kOwnRecords = '\xff';  // the first byte of the keys that a member has for itself
 
 // Of these simulated MDSes nobody takes a backup.
@@ -70,9 +71,15 @@ void Cluster::HealEtcd() {
   for (int i = 0; i < options_.mdses; ++i) etcd_->Heal(nodes_[Index(i)].name);
 }
 
+// As the primary sees it, and as etcd has it: whom the primary is about to take in it counts already.
 bool Cluster::CopiesInSync() const {
   const Node& primary = nodes_[Index(mds())];
   if (primary.metadata == nullptr || primary.member == nullptr || !primary.member->MayServe()) return false;
+  proto::MdtRecord record;
+  const auto contents = etcd_->Contents();
+  const auto stored = contents.find(absl::StrCat(kPrefix, "mdt"));
+  if (stored == contents.end() || !record.ParseFromString(stored->second.value)) return false;
+  if (record.epoch() != primary.epoch || record.in_sync_size() != options_.mdses) return false;
   const proto::MdtCopies copies = primary.member->Describe();
   return copies.members_size() == options_.mdses &&
          std::ranges::all_of(copies.members(), [](const auto& member) { return member.in_sync(); });
@@ -135,7 +142,7 @@ Task<void> Cluster::BootMember(Cluster* cluster, Process* process, int i) {
   replication::MemberOptions own = cluster->options_.member;
   own.name = node.name;
   own.address = cluster->MdsAddress(i);
-  own.prefix = "/nacre/sim/";
+  own.prefix = kPrefix;
   own.boot = absl::StrFormat("%d", node.boots);
   own.may_form = !node.copy;
   auto started = co_await replication::Member::Start(surroundings, own);

@@ -27,13 +27,17 @@ void Scenario::WaitCopies(const char* why) {
 
 // All copies come to be the same, key by key. Nobody works meanwhile.
 void Scenario::CheckCopies(const char* when) {
-  std::string differ = "not all copies are in sync";
+  const auto in_sync = [this] { return cluster_.CopiesInSync() || failed(); };
+  std::string differ = "not compared";
   for (Duration waited{0}; !differ.empty() && waited < kQuiet && !failed(); waited += 200ms) {
-    if (!cluster_.AllReady() && !WaitReady(when)) return;
+    if (!world_.RunUntil(in_sync, kPatience) && !failed()) {
+      return world_.Fail(
+          absl::StrFormat("hang: not all copies are in sync %s: %s", when, cluster_.CopiesText()));
+    }
     differ = cluster_.CopiesDiffer();
     if (!differ.empty()) Work(200ms);
   }
-  if (!failed() && !differ.empty()) world_.Fail(absl::StrFormat("%s: %s", when, differ));
+  if (!failed() && !differ.empty()) world_.Fail(absl::StrFormat("%s %s", differ, when));
 }
 
 // An MDS dies, or its machine, for a moment or for long. Then another one is primary, if it was, and

@@ -141,7 +141,7 @@ class Scenario {
   void WaitCopies(const char* why);
   void CheckCopies(const char* when);
   bool WaitInSync(const char* why);
-  std::vector<int> InSync(int ost);
+  std::vector<int> InSync(int ost, bool as_they_run = false);
   bool ServesWithout(int oss);
   void BreakSome();
   // One client after the other.
