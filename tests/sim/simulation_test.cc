@@ -59,7 +59,7 @@ TEST_F(Simulation, ASeedReplaysExactly) {
 }
 
 // The first seed that fails with the planted bug and holds without it; 0: none of those that may be tried.
-uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1) {
+uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int mdses = 1) {
   constexpr uint64_t kLast = 2000;
   for (uint64_t seed = 1; seed <= kLast; ++seed) {
     RunOptions options;
@@ -67,6 +67,7 @@ uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1) {
     options.event = event;
     options.plant = plant;
     options.copies = copies;
+    options.mdses = mdses;
     if (RunSeed(options).failure.empty()) continue;
     options.plant = Plant::kNone;
     if (RunSeed(options).failure.empty()) return seed;
@@ -150,6 +151,32 @@ TEST_F(Simulation, OstsOfTwoMembers) {
     options.copies = 2;
     const RunResult result = RunSeed(options);
     EXPECT_EQ(result.failure, "") << "nacre-sim --copies 2 --seed " << seed;
+  }
+}
+
+TEST_F(Simulation, FindsAPrimaryThatAcknowledgesBeforeTheOthersHaveIt) {
+  EXPECT_NE(FirstToFind(Plant::kEarlyAck, "", 1, 3), 0u);
+}
+
+TEST_F(Simulation, FindsAnMdsLeftBehindWithoutEtcd) {
+  EXPECT_NE(FirstToFind(Plant::kUnagreed, "", 1, 3), 0u);
+}
+
+TEST_F(Simulation, FindsAPrimaryThatGoesOnWithoutPromises) {
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "", 1, 3), 0u);
+}
+
+TEST_F(Simulation, FindsAnMdsThatIsAheadAndJoinsAsItIs) {
+  EXPECT_NE(FirstToFind(Plant::kAheadIsFine, "", 1, 3), 0u);
+}
+
+TEST_F(Simulation, ThreeMdses) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    RunOptions options;
+    options.seed = seed;
+    options.mdses = 3;
+    const RunResult result = RunSeed(options);
+    EXPECT_EQ(result.failure, "") << "nacre-sim --mds 3 --seed " << seed;
   }
 }
 
