@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 
@@ -40,17 +41,22 @@ Status Required(const std::string& value, const std::string& key, const std::str
   return ErrnoError(EINVAL, absl::StrFormat("%s is not set: %s", key, what));
 }
 
-// All sections, so that a file for several daemons is checked as a whole; only `own` is kept.
+// All sections, so that a file for several daemons is checked as a whole; only those of `own` are kept.
 template <typename Config>
 Status ReadOne(const std::string& path, Config* own) {
   MdsConfig mds;
   OssConfig oss;
   ClientConfig client;
-  std::vector<ConfigSection> sections = {Describe(&mds), Describe(&oss), Describe(&client)};
-  ConfigSection section = Describe(own);
-  for (ConfigSection& other : sections) {
-    if (other.name() == section.name()) other = std::move(section);
-  }
+  std::vector<ConfigSection> sections = Sections(own);
+  auto add = [&sections](std::vector<ConfigSection> others) {
+    for (ConfigSection& other : others) {
+      auto same = [&](const ConfigSection& section) { return section.name() == other.name(); };
+      if (std::none_of(sections.begin(), sections.end(), same)) sections.push_back(std::move(other));
+    }
+  };
+  add(Sections(&mds));
+  add(Sections(&oss));
+  add(Sections(&client));
   return ReadConfigFile(path, sections);
 }
 
@@ -150,6 +156,12 @@ ConfigSection Describe(ClientConfig* config) {
   return section;
 }
 
+std::vector<ConfigSection> Sections(MdsConfig* config) {
+  return {Describe(config), Describe(&config->copies)};
+}
+std::vector<ConfigSection> Sections(OssConfig* config) { return {Describe(config)}; }
+std::vector<ConfigSection> Sections(ClientConfig* config) { return {Describe(config)}; }
+
 namespace {
 
 Status ParseCopies(const std::string& text, const std::string& value, uint32_t* copies) {
@@ -185,6 +197,7 @@ Status Finish(MdsConfig* config) {
   if (config->listen.empty())
     return ErrnoError(EINVAL, "[mds] listen is empty: name an address, such as 127.0.0.1:7710");
   for (const std::string& address : config->listen) RETURN_IF_ERROR(CheckExposure(address, config->insecure));
+  RETURN_IF_ERROR(Finish(&config->copies, config->listen));
   config->options.inline_limit = static_cast<uint32_t>(config->inline_limit);
   config->options.boot = BootName();
   return OkStatus();

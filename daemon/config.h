@@ -10,6 +10,7 @@
 #include "client/filesystem.h"
 #include "common/status.h"
 #include "daemon/config_section.h"
+#include "server/coordination/etcd_options.h"
 #include "server/metadata/metadata_server.h"
 #include "server/object/object_server.h"
 
@@ -17,6 +18,20 @@ namespace nacre {
 
 inline constexpr char kDefaultMdsAddress[] = "127.0.0.1:7710";
 inline constexpr char kDefaultOssAddress[] = "127.0.0.1:7720";
+
+// This MDS as one of several that hold copies of one MDT (docs/replication.md).
+struct CopiesConfig {
+  std::string name;                      // empty: the machine's
+  std::string address;                   // empty: the first that is listened at
+  std::vector<std::string> coordinator;  // members of an etcd; none: this MDS is the only one
+  std::string prefix = "/nacre/";
+  std::string ca, certificate, key;  // files
+  std::string user, password_file;
+  bool accept_loss = false;        // of the command line alone
+  coordination::EtcdOptions etcd;  // what these come to
+
+  bool several() const { return !coordinator.empty(); }
+};
 
 struct MdsConfig {
   std::string directory;  // of the MDT
@@ -27,6 +42,7 @@ struct MdsConfig {
   unsigned threads = 2;
   std::string transport = "auto";
   std::string log = "info";
+  CopiesConfig copies;
   MetadataOptions options;
 };
 
@@ -65,9 +81,15 @@ struct ClientConfig {
   client::Options options;
 };
 
-ConfigSection Describe(MdsConfig* config);
+ConfigSection Describe(MdsConfig* config);  // without its copies
+ConfigSection Describe(CopiesConfig* config);
 ConfigSection Describe(OssConfig* config);
 ConfigSection Describe(ClientConfig* config);
+
+// All sections that a daemon reads for itself, its own first.
+std::vector<ConfigSection> Sections(MdsConfig* config);
+std::vector<ConfigSection> Sections(OssConfig* config);
+std::vector<ConfigSection> Sections(ClientConfig* config);
 
 // The value of --ost: "3=/var/lib/nacre/ost3", with ",100GiB", its size, and ",copies=2" behind it or not.
 StatusOr<OstConfig> ParseOstFlag(const std::string& text);
@@ -78,10 +100,13 @@ Status Finish(MdsConfig* config);
 Status Finish(OssConfig* config);
 Status Finish(ClientConfig* config);
 
-// Every section of nacre.toml may stand in one file: this one is read, the others are checked.
+// Every section of nacre.toml may stand in one file: the daemon's are read, the others are checked.
 Status ReadConfig(const std::string& path, MdsConfig* config);
 Status ReadConfig(const std::string& path, OssConfig* config);
 Status ReadConfig(const std::string& path, ClientConfig* config);
+
+// A part of Finish(MdsConfig*).
+Status Finish(CopiesConfig* config, const std::vector<std::string>& listen);
 
 // Refuses an address that other machines can reach unless `insecure` is set: there is no authentication yet.
 Status CheckExposure(const std::string& address, bool insecure);

@@ -28,28 +28,35 @@ std::string FlagComplaint(const CLI::App* app, const CLI::Error& error) {
 
 }  // namespace
 
-DaemonFlags::DaemonFlags(const std::string& program, const std::string& description, ConfigSection section)
-    : app_(description, program), section_(std::move(section)) {
+DaemonFlags::DaemonFlags(const std::string& program, const std::string& description,
+                         std::vector<ConfigSection> sections)
+    : app_(description, program), sections_(std::move(sections)) {
   app_.failure_message(FlagComplaint);
   app_.set_version_flag("--version", absl::StrCat(program, " ", kVersion));
   app_.add_option("--config", config_file_, "configuration file (nacre.toml(5)); the flags below win over it")
       ->type_name("FILE");
   app_.add_flag("--check", check_, "check the configuration and end");
-  for (const ConfigKey& key : section_.keys()) {
-    const std::string flag = "--" + absl::StrReplaceAll(key.name, {{"_", "-"}});
-    const std::string help = absl::StrCat(key.help, " (", key.allowed,
-                                          key.fallback.empty() ? "" : "; default ", key.fallback, ")");
-    auto keep = [this, &key](const std::vector<std::string>& values) {
-      ConfigValue value = values.back();
-      if (key.list) value = values;
-      given_.emplace_back(key.name, value);
-      return true;
-    };
-    // A switch may stand alone.
-    CLI::Option* option = app_.add_option(flag, CLI::callback_t(keep), help)->type_name("VALUE");
-    if (key.flag) option->expected(0, 1)->default_str("true")->type_name("[BOOL]");
-    if (key.list) option->expected(1, 64)->delimiter(',');
+  for (const ConfigSection& section : sections_) {
+    const std::string front = &section == &sections_.front() ? "--" : absl::StrCat("--", section.name(), "-");
+    for (const ConfigKey& key : section.keys()) {
+      AddFlag(front + absl::StrReplaceAll(key.name, {{"_", "-"}}), key);
+    }
   }
+}
+
+void DaemonFlags::AddFlag(const std::string& flag, const ConfigKey& key) {
+  const std::string help =
+      absl::StrCat(key.help, " (", key.allowed, key.fallback.empty() ? "" : "; default ", key.fallback, ")");
+  auto keep = [this, flag, &key](const std::vector<std::string>& values) {
+    ConfigValue value = values.back();
+    if (key.list) value = values;
+    given_.push_back({flag, &key, value});
+    return true;
+  };
+  // A switch may stand alone.
+  CLI::Option* option = app_.add_option(flag, CLI::callback_t(keep), help)->type_name("VALUE");
+  if (key.flag) option->expected(0, 1)->default_str("true")->type_name("[BOOL]");
+  if (key.list) option->expected(1, 64)->delimiter(',');
 }
 
 std::optional<int> DaemonFlags::Parse(int argc, char** argv) {
@@ -62,11 +69,10 @@ std::optional<int> DaemonFlags::Parse(int argc, char** argv) {
 }
 
 Status DaemonFlags::Apply() const {
-  for (const auto& [name, value] : given_) {
-    Status status = section_.Find(name)->assign(value);
+  for (const Given& given : given_) {
+    Status status = given.key->assign(given.value);
     if (status.ok()) continue;
-    return ErrnoError(ToErrno(status),
-                      absl::StrCat("--", absl::StrReplaceAll(name, {{"_", "-"}}), ": ", status.message()));
+    return ErrnoError(ToErrno(status), absl::StrCat(given.flag, ": ", status.message()));
   }
   return OkStatus();
 }

@@ -1,5 +1,6 @@
-// The command line of a daemon: --config FILE, --check, --version, and one flag for each key of its section,
-// which wins over the file. Main thread only.
+// The command line of a daemon: --config FILE, --check, --version, and one flag for each key of its sections,
+// which wins over the file. Flags of the first section have the keys' names; those of others have the
+// section's in front of them (--copies-name). Main thread only.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,8 +22,9 @@ inline constexpr int kExitUsage = 2;
 
 class DaemonFlags {
  public:
-  // `section` writes into the daemon's configuration.
-  DaemonFlags(const std::string& program, const std::string& description, ConfigSection section);
+  // The sections write into the daemon's configuration.
+  DaemonFlags(const std::string& program, const std::string& description,
+              std::vector<ConfigSection> sections);
 
   CLI::App& app() { return app_; }
 
@@ -36,11 +38,19 @@ class DaemonFlags {
   Status Apply() const;
 
  private:
+  void AddFlag(const std::string& flag, const ConfigKey& key);
+
+  struct Given {
+    std::string flag;
+    const ConfigKey* key;
+    ConfigValue value;
+  };
+
   CLI::App app_;
-  ConfigSection section_;
+  const std::vector<ConfigSection> sections_;
   std::string config_file_;
   bool check_ = false;
-  std::vector<std::pair<std::string, ConfigValue>> given_;
+  std::vector<Given> given_;
 };
 
 // Prints each line of the message behind the program's name.

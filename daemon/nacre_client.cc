@@ -12,7 +12,7 @@ constexpr char kAbout[] =
 
 int Main(int argc, char** argv) {
   ClientDaemonOptions options;
-  DaemonFlags flags("nacre-client", kAbout, Describe(&options.config));
+  DaemonFlags flags("nacre-client", kAbout, Sections(&options.config));
   flags.app().add_flag("--daemon", options.background,
                        "go on in the background once the filesystem is mounted");
   flags.app().add_flag("--make-mountpoint", options.make_mountpoint, "make the mountpoint if it is missing");

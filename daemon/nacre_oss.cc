@@ -40,7 +40,7 @@ std::string Describe(const OssRole& role, const OssConfig& config) {
 int Main(int argc, char** argv) {
   OssConfig config;
   std::vector<std::string> osts;
-  DaemonFlags flags("nacre-oss", kAbout, nacre::Describe(&config));
+  DaemonFlags flags("nacre-oss", kAbout, Sections(&config));
   flags.app()
       .add_option("--ost", osts, "an OST and where it lives; may be given many times")
       ->type_name("INDEX=DIRECTORY[,SIZE][,copies=N]");

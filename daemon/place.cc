@@ -22,12 +22,6 @@ namespace {
 
 constexpr int kPatienceTenths = 1200;  // of a second
 
-std::string HostName() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // Mounts of one name in different mount namespaces are different places, also if the namespaces share the
 // host's name.
 std::string MountNamespace() {
@@ -54,6 +48,12 @@ std::string LastWordsFile(const std::string& mountpoint, pid_t client) {
 }
 
 }  // namespace
+
+std::string HostName() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
 
 std::string BootName() {
   StatusOr<std::string> boot = BootId();

@@ -17,6 +17,8 @@ namespace nacre {
 // is the careful answer.
 std::string BootName();
 
+std::string HostName();
+
 // The name by which the MDS knows a client at this mountpoint: host, mountpoint, boot, and what tells
 // containers of one host apart.
 std::string PlaceName(const std::string& mountpoint);

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "daemon/config_file.h"
@@ -75,6 +76,7 @@ void ExpectDocumented(const std::string& sample, Config config) {
 
 TEST(Config, EveryKeyIsInItsSampleAndInTheManual) {
   ExpectDocumented("mds.toml", MdsConfig());
+  ExpectDocumented("mds.toml", CopiesConfig());
   ExpectDocumented("oss.toml", OssConfig());
   ExpectDocumented("client.toml", ClientConfig());
 }
@@ -217,6 +219,84 @@ TEST(Config, AnOstMayHaveCopies) {
         std::string(ost.status().message()),
         HasSubstr(absl::StrCat("'", copies, "' is not allowed; copies must be a number from 1 to 3")));
   }
+}
+
+MdsConfig OneOfSeveral() {
+  MdsConfig mds;
+  mds.directory = "/d";
+  mds.listen = {"127.0.0.1:7710", "unix:/a"};
+  mds.copies.coordinator = {"etcd1:2379", "http://10.0.0.2:2379"};
+  return mds;
+}
+
+TEST(Config, AnMdsMayBeOneOfSeveral) {
+  MdsConfig mds = OneOfSeveral();
+  ASSERT_EQ(Finish(&mds), OkStatus());
+  EXPECT_TRUE(mds.copies.several());
+  EXPECT_FALSE(mds.copies.name.empty());
+  EXPECT_EQ(mds.copies.address, "127.0.0.1:7710");
+  EXPECT_EQ(mds.copies.etcd.endpoints, mds.copies.coordinator);
+
+  std::vector<ConfigSection> sections = Sections(&mds);
+  ASSERT_EQ(ReadConfigText("[mds]\nthreads = 7\n[copies]\nname = \"b\"\naddress = \"unix:/b\"", "test.toml",
+                           sections),
+            OkStatus());
+  ASSERT_EQ(Finish(&mds), OkStatus());
+  EXPECT_EQ(mds.threads, 7u);
+  EXPECT_EQ(mds.copies.name, "b");
+  EXPECT_EQ(mds.copies.address, "unix:/b");
+  OssConfig oss;  // of another daemon: checked, not kept
+  EXPECT_EQ(ReadConfig(kTop / "deploy/config/mds.toml", &oss), OkStatus());
+
+  MdsConfig alone;
+  alone.directory = "/d";
+  EXPECT_EQ(Finish(&alone), OkStatus());
+  EXPECT_FALSE(alone.copies.several());
+}
+
+TEST(Config, WhatIsWrongWithCopiesIsNamed) {
+  auto why = [](const std::function<void(MdsConfig*)>& change) {
+    MdsConfig mds = OneOfSeveral();
+    change(&mds);
+    return std::string(Finish(&mds).message());
+  };
+  EXPECT_THAT(why([](MdsConfig* mds) {
+                mds->listen = {"0.0.0.0:7710"};
+                mds->insecure = true;
+              }),
+              AllOf(HasSubstr("[copies] address is not set"), HasSubstr("'0.0.0.0:7710'"),
+                    HasSubstr("every address of this machine; say the one by which")));
+  EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.address = "[::]:7710"; }),
+              HasSubstr("[copies] address '[::]:7710': '[::]' stands for every address"));
+  for (const char* address : {"mds1", "mds1:0", "mds1:port", ":7710", "mds1:70000"}) {
+    EXPECT_THAT(why([&](MdsConfig* mds) { mds->copies.address = address; }),
+                AllOf(HasSubstr(absl::StrCat("[copies] address '", address, "'")), HasSubstr("HOST:PORT")));
+  }
+  EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.address = "mds1:1,mds2:1"; }),
+              HasSubstr("must be one address"));
+  for (const char* name : {"a/b", "a b", "a,b"}) {
+    EXPECT_THAT(why([&](MdsConfig* mds) { mds->copies.name = name; }),
+                HasSubstr(absl::StrCat("[copies] name '", name, "'")));
+  }
+  for (const char* prefix : {"", "/nacre"}) {
+    EXPECT_THAT(why([&](MdsConfig* mds) { mds->copies.prefix = prefix; }),
+                HasSubstr(absl::StrCat("[copies] prefix '", prefix, "': must end with a slash")));
+  }
+  EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.coordinator = {"etcd1"}; }),
+              AllOf(HasSubstr("[copies] etcd endpoint 'etcd1'"), HasSubstr("HOST:PORT")));
+  EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.ca = "/nowhere/ca.pem"; }), HasSubstr("/nowhere/ca.pem"));
+  EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.user = "nacre"; }),
+              HasSubstr("[copies] user 'nacre' and password_file '' go together"));
+  EXPECT_THAT(why([](MdsConfig* mds) {
+                mds->copies.user = "nacre";
+                mds->copies.password_file = "/nowhere/password";
+              }),
+              HasSubstr("[copies] password_file '/nowhere/password': No such file"));
+  EXPECT_THAT(why([](MdsConfig* mds) {
+                mds->copies.coordinator.clear();
+                mds->copies.name = "mds1";
+              }),
+              HasSubstr("[copies] name is 'mds1', but coordinator is empty"));
 }
 
 TEST(Config, OneFileMayServeAll) {
