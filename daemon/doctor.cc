@@ -72,6 +72,23 @@ Status CheckStopped(const std::string& directory) {
   return OkStatus();
 }
 
+// A copy that is repaired differs from the others, and nothing would tell them.
+Status CheckMayRepair(KvStore& store) {
+  ASSIGN_OR_RETURN(auto own, store.Scan(mds::kMdtEnd, {}, 1));
+  if (own.empty()) return OkStatus();
+  return ErrnoError(
+      EPERM,
+      "this is one of several copies of the MDT, and would differ from the others after a repair. If another "
+      "copy has nothing wrong, make this one anew (nacre-mds --format --copy). If all have: stop all MDSes, "
+      "run nacre-mds --alone on one, repair that, and begin with it (docs/replication.md)");
+}
+
+// A copy that nobody has filled yet has no superblock, and nothing is wrong with that.
+StatusOr<bool> IsUnfilled(KvStore& store) {
+  ASSIGN_OR_RETURN(auto first, store.Scan({}, {}, 1));
+  return !first.empty() && first[0].key >= mds::kMdtEnd;
+}
+
 StatusOr<std::unique_ptr<KvStore>> OpenStore(const std::string& directory, bool repair) {
   RocksKvOptions options;
   options.read_only = !repair;
@@ -163,6 +180,12 @@ class Doctor {
   // After a repair what is left counts, which a second look tells.
   Status ExamineMdt(TargetReport* out) {
     ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenStore(targets_.mdt, options_.repair));
+    if (options_.repair) RETURN_IF_ERROR(CheckMayRepair(*store));
+    ASSIGN_OR_RETURN(const bool unfilled, IsUnfilled(*store));
+    if (unfilled) {
+      out->summary = "a blank copy that no other MDS has filled yet";
+      return OkStatus();
+    }
     ASSIGN_OR_RETURN(mds::CheckReport report, runtime_.Run(mds::CheckMdt(*store, options_.repair)));
     Take(out, report);
     out->summary = absl::StrFormat("%d inodes, %d entries", report.inodes, report.entries);
@@ -183,6 +206,7 @@ class Doctor {
 
   Status Compare(TargetReport* out) {
     ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenStore(targets_.mdt, options_.repair));
+    if (options_.repair) RETURN_IF_ERROR(CheckMayRepair(*store));
     ASSIGN_OR_RETURN(mds::CheckReport report, CompareWith(*store, options_.repair));
     Take(out, report);
     if (!options_.repair || report.clean()) return OkStatus();

@@ -31,6 +31,7 @@ class MdtBackup : public BackupSource {
       return encoder_.Begin(header_);
     }
     ASSIGN_OR_RETURN(std::vector<KvEntry> entries, snapshot_->Read(from_, mds::kBackupBlockBytes));
+    while (!entries.empty() && entries.back().key >= mds::kMdtEnd) entries.pop_back();
     if (entries.empty()) {
       ended_ = true;
       LogInfo("a backup of the MDT has been sent");

@@ -16,6 +16,7 @@ enum class Table : uint8_t {
   kCounter = 0x02,
   kInodeCount = 0x03,
   kLosses = 0x04,  // server/kv/losses.h
+  kEpoch = 0x05,   // server/replication/alone.h
   kInode = 0x10,
   kEntry = 0x11,
   kReverseLink = 0x12,
@@ -36,6 +37,9 @@ enum class Table : uint8_t {
 };
 
 enum class CounterId : uint8_t { kFidSequence = 1, kObjectSequence = 2, kSession = 3, kRun = 4 };
+
+// No key of the MDT is as high: what a copy of the MDT keeps beside it (server/replication/store_copy.h) is.
+inline constexpr std::string_view kMdtEnd = "\xff";
 
 inline std::string TableKey(Table table) { return std::string(1, static_cast<char>(table)); }
 

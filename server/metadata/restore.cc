@@ -2,6 +2,7 @@
 
 #include <absl/strings/str_format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <optional>
@@ -69,6 +70,7 @@ class Restorer {
     CO_RETURN_IF_ERROR(RaiseCounters(&batch));
     EndOldSessions(&batch);
     CO_RETURN_IF_ERROR(CountAsLoss(&batch));
+    CO_RETURN_IF_ERROR(RaiseEpoch(&batch));
     batch.Put(TableKey(Table::kSuperblock), superblock_);
     CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(batch)));
     co_return co_await store_.Sync();
@@ -88,6 +90,9 @@ class Restorer {
         return false;
       case Table::kLosses:
         losses_ = entry.value;
+        return false;
+      case Table::kEpoch:
+        epoch_ = entry.value;
         return false;
       case Table::kCounter:
         counters_[entry.key] = entry.value;
@@ -126,6 +131,18 @@ class Restorer {
     batch->Put(NumberKey(Table::kFence, all), EncodeDestroy(osts_));
   }
 
+  // OSSes obey no MDS of a lower epoch than they have heard of. A backup of several MDSes does not say
+  // theirs, which are small numbers.
+  Status RaiseEpoch(KvBatch* batch) {
+    uint64_t stored = 0;
+    if (epoch_) {
+      ASSIGN_OR_RETURN(stored, ParseNumber(*epoch_));
+    }
+    const uint64_t epoch = std::max(stored + 1, static_cast<uint64_t>(now_.seconds));
+    batch->Put(TableKey(Table::kEpoch), EncodeNumber(epoch));
+    return OkStatus();
+  }
+
   // Noted as a clean end, so that the start does not count it once more.
   Status CountAsLoss(KvBatch* batch) {
     LossRecord record;
@@ -141,7 +158,7 @@ class Restorer {
   KvStore& store_;
   const WallTime now_;
   std::string superblock_;
-  std::optional<std::string> losses_;
+  std::optional<std::string> losses_, epoch_;
   std::map<std::string, std::string> counters_;
   SessionId first_session_ = 0;
   DestroyRecord osts_;  // those that the MDT knows, as a fence record names them

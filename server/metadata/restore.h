@@ -12,6 +12,8 @@
 //  - It counts as a loss of power of the MDT (kv/losses.h): nobody sees a file that was being written then
 //    before the OSTs' notes of growth have given it its size (writer_recovery.h), and layouts get other
 //    generations than they had since the backup.
+//  - OSSes that have heard of an epoch of several MDSes (docs/decisions/0066) obey nobody of a lower one: the
+//    restored MDT is in an epoch made of the time, which is higher (server/replication/alone.h).
 //  - Objects that were made since belong to no file, and files that were removed or emptied since have lost
 //    theirs. Only a comparison finds these: nacre doctor (check.h).
 //

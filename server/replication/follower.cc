@@ -7,6 +7,7 @@
 #include "common/lease_time.h"
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "server/replication/alone.h"
 
 namespace nacre::replication {
 namespace {
@@ -246,6 +247,7 @@ Task<StatusOr<MdtRecord>> Follower::AsPrimary(const Judge::Known& known) {
   MdtRecord to = known.record;
   if (known.revision == 0) {
     to.filesystem = copy_.filesystem();
+    CO_ASSIGN_OR_RETURN(to.epoch, StoredEpoch(copy_.store()));
     if (to.filesystem.empty()) {
       Random& random = environment_.random;
       const uint64_t high = random.Next(), low = random.Next();
