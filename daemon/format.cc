@@ -18,6 +18,8 @@
 #include "daemon/process_transport.h"
 #include "daemon/target_directory.h"
 #include "server/kv/rocks_kv.h"
+#include "server/replication/alone.h"
+#include "server/replication/member.h"
 
 namespace nacre {
 namespace {
@@ -71,6 +73,15 @@ Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
   });
 }
 
+Status FormatCopy(Runtime& runtime, const MdsConfig& config) {
+  return FillTarget(TargetKind::kMdt, config.directory, [&]() -> Status {
+    RocksKvOptions options;
+    options.memory_bytes = config.memory;
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, options));
+    return runtime.Run(replication::MarkBlank(store.get()));
+  });
+}
+
 Status FormatOst(Runtime& runtime, const OstConfig& config, uint64_t memory) {
   return FillTarget(TargetKind::kOst, config.directory, [&]() -> Status {
     RETURN_IF_ERROR(CheckSize(config));
@@ -86,14 +97,47 @@ Status FormatOst(Runtime& runtime, const OstConfig& config, uint64_t memory) {
   });
 }
 
-int RunFormat(const MdsConfig& config) {
+int RunFormat(const MdsConfig& config, bool copy) {
   MakeFilesPrivate();
   SetLogLevel(LogLevel::kWarning);  // what it does is said on stdout
-  if (!IsWanted(TargetKind::kMdt, "the MDT", config.directory)) return Finished("nacre-mds", OkStatus());
+  if (copy && !config.copies.several()) {
+    return Finished("nacre-mds",
+                    ErrnoError(EINVAL,
+                               "--format --copy makes a copy that other MDSes fill, but [copies] "
+                               "coordinator is empty: name the members of their etcd there"));
+  }
+  if (!IsWanted(TargetKind::kMdt, copy ? "a copy of the MDT" : "the MDT", config.directory))
+    return Finished("nacre-mds", OkStatus());
   Runtime runtime(1);
-  Status status = FormatMdt(runtime, config);
+  Status status = copy ? FormatCopy(runtime, config) : FormatMdt(runtime, config);
   runtime.Stop();
-  if (status.ok()) std::printf("formatted a new MDT in %s\n", config.directory.c_str());
+  if (status.ok()) {
+    std::printf("formatted a new %s in %s\n", copy ? "blank copy of an MDT" : "MDT",
+                config.directory.c_str());
+  }
+  return Finished("nacre-mds", status);
+}
+
+int RunAlone(const MdsConfig& config) {
+  MakeFilesPrivate();
+  SetLogLevel(LogLevel::kWarning);  // what it does is said on stdout
+  Runtime runtime(1);
+  Status status = [&]() -> Status {
+    if (config.copies.several()) {
+      return ErrnoError(EINVAL,
+                        "--alone is for a filesystem of one MDS, but [copies] coordinator names an "
+                        "etcd: take the section [copies] out of the configuration first");
+    }
+    RETURN_IF_ERROR(CheckTarget(TargetKind::kMdt, config.directory));
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, RocksKvOptions()));
+    ASSIGN_OR_RETURN(uint64_t epoch, runtime.Run(replication::MakeAlone(store.get())));
+    std::printf(
+        "the copy in %s is the MDT of a filesystem of one MDS now, as of epoch %llu\n"
+        "format all other copies anew before they are used again, and delete the keys in etcd\n",
+        config.directory.c_str(), static_cast<unsigned long long>(epoch));
+    return OkStatus();
+  }();
+  runtime.Stop();
   return Finished("nacre-mds", status);
 }
 

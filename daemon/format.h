@@ -14,9 +14,15 @@ Status FormatMdt(Runtime& runtime, const MdsConfig& config);
 // EINVAL for a size that the disk does not have.
 Status FormatOst(Runtime& runtime, const OstConfig& config, uint64_t memory);
 
+// A store that another MDS of the filesystem fills.
+Status FormatCopy(Runtime& runtime, const MdsConfig& config);
+
 // nacre-mds --format and nacre-oss --format: makes the targets of the configuration that are not there yet.
 // The exit status for main.
-int RunFormat(const MdsConfig& config);
+int RunFormat(const MdsConfig& config, bool copy);
 int RunFormat(const OssConfig& config);
+
+// nacre-mds --alone: a copy of the MDT becomes the MDT of a filesystem of one MDS. The exit status for main.
+int RunAlone(const MdsConfig& config);
 
 }  // namespace nacre

@@ -2,6 +2,7 @@
 
 #include "common/random.h"
 #include "server/kv/rocks_kv.h"
+#include "server/replication/alone.h"
 
 namespace nacre {
 
@@ -11,8 +12,10 @@ StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& t
   RocksKvOptions store;
   store.memory_bytes = config.memory;
   ASSIGN_OR_RETURN(role->store_, OpenRocksKv(config.directory, store));
+  MetadataOptions options = config.options;
+  ASSIGN_OR_RETURN(options.epoch, replication::EpochOfAlone(*role->store_, config.directory));
   MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *role->store_, transport};
-  ASSIGN_OR_RETURN(role->server_, runtime.Run(MetadataServer::Start(environment, config.options)));
+  ASSIGN_OR_RETURN(role->server_, runtime.Run(MetadataServer::Start(environment, options)));
   role->inproc_ = std::make_unique<InprocServer>(runtime.executor(), *role->server_, *role->server_);
   role->backups_ = std::make_unique<MdtBackups>(*role->store_, RealClock());
   GrpcServices services;

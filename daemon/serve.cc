@@ -1,6 +1,14 @@
 #include "daemon/serve.h"
 
 #include <absl/strings/str_cat.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "common/log.h"
 #include "daemon/background.h"
@@ -23,19 +31,48 @@ StatusOr<std::vector<std::unique_ptr<PidFile>>> HoldDirectories(const ServeOptio
   return held;
 }
 
-// OK: it was asked to end.
-Status ServeUntilEnd(Runtime& runtime, OneShot<Status> failed) {
+struct Ending {
+  Status failure;  // OK: it was asked to end
+  bool anew = false;
+};
+
+Ending ServeUntilEnd(Runtime& runtime, const Served& served) {
   OneShot<Unit> over;
-  auto failure = std::make_shared<Status>();
-  Spawn(runtime.executor(),
-        [](OneShot<Status> failed, std::shared_ptr<Status> failure, OneShot<Unit> over) -> Task<void> {
-          *failure = co_await failed.Wait();
-          over.Set({});
-        }(failed, failure, over));
-  if (WaitForEnd(runtime, over) != 0) return OkStatus();
-  LogError("%s", std::string(failure->message()));
-  NotifySystemd(absl::StrCat("STATUS=", std::string(failure->message())));
-  return *failure;
+  OneShot<Ending> ending;
+  auto watch = [&](OneShot<Status> event, bool anew) {
+    Spawn(runtime.executor(),
+          [](OneShot<Status> event, bool anew, OneShot<Ending> ending, OneShot<Unit> over) -> Task<void> {
+            Status failure = co_await event.Wait();
+            ending.Set({std::move(failure), anew});
+            over.Set({});
+          }(event, anew, ending, over));
+  };
+  watch(served.failed, false);
+  watch(served.begin_anew, true);
+  if (WaitForEnd(runtime, over) != 0) return {};
+  Ending found =
+      runtime.Run([](OneShot<Ending> ending) -> Task<Ending> { co_return co_await ending.Wait(); }(ending));
+  const std::string why(found.failure.message());
+  LogError("%s", why);
+  NotifySystemd(absl::StrCat("STATUS=", why));
+  return found;
+}
+
+// What this process is goes on under its number: no file but those of its standard streams, the signals as
+// at a start. Comes back only with an error.
+int BeginAnew(char** arguments) {
+  LogInfo("beginning anew");
+  NotifySystemd("WATCHDOG=1");
+  std::fflush(nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (arguments != nullptr && ::close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC) == 0) {
+    ::execv("/proc/self/exe", arguments);
+  }
+  LogError("cannot begin anew: %s; ending instead", std::strerror(errno));
+  std::fflush(nullptr);
+  return kExitFailure;
 }
 
 }  // namespace
@@ -44,11 +81,13 @@ int Serve(Runtime& runtime, const ServeOptions& options, const std::function<Sta
   MakeFilesPrivate();
   ApplyLogLevel(options.log_level);
   SetLogName(options.log_name);
+  ::prctl(PR_SET_NAME, options.program.c_str());  // as it is after any start; /proc/self/exe has another
   auto held = HoldDirectories(options);
   if (!held.ok()) {
     Complain(options.program, held.status());
     return kExitFailure;
   }
+  StartWatchdog(runtime);  // a process that has begun anew is watched already
   StatusOr<Served> served = start();
   if (!served.ok()) {
     Complain(options.program, served.status());
@@ -56,8 +95,8 @@ int Serve(Runtime& runtime, const ServeOptions& options, const std::function<Sta
   }
   LogInfo("%s", served->description);
   NotifySystemd(absl::StrCat("READY=1\nSTATUS=", served->description));
-  StartWatchdog(runtime);
-  Status failure = ServeUntilEnd(runtime, served->failed);
+  const Ending ending = ServeUntilEnd(runtime, *served);
+  if (ending.anew) std::_Exit(BeginAnew(options.arguments));
   NotifySystemd("STOPPING=1");
   Status stopped = served->stop();
   if (!stopped.ok()) {
@@ -65,7 +104,7 @@ int Serve(Runtime& runtime, const ServeOptions& options, const std::function<Sta
     return kExitFailure;
   }
   LogInfo("stopped; everything is on disk");
-  return failure.ok() ? 0 : kExitFailure;
+  return ending.failure.ok() ? 0 : kExitFailure;
 }
 
 }  // namespace nacre

@@ -16,6 +16,9 @@ struct Served {
   std::string description;       // "serving MDT /var/lib/nacre/mdt at 127.0.0.1:7710"
   std::function<Status()> stop;  // must be called before what it stops is destroyed
   OneShot<Status> failed;        // may arrive while it serves: it ends, as a failure
+  // May arrive while it serves: the process executes itself anew, without `stop`, as if it had been killed
+  // and started again, but with its process number. Where that cannot be done it ends as a failure.
+  OneShot<Status> begin_anew;
 };
 
 struct ServeOptions {
@@ -24,6 +27,7 @@ struct ServeOptions {
   std::string log_level;
   TargetKind kind = TargetKind::kMdt;
   std::vector<std::string> directories;  // of targets that are there; one server each
+  char** arguments = nullptr;            // main's; for begin_anew
 };
 
 // The exit status for main. `start` gets everything going or says why not.
