@@ -61,7 +61,9 @@ StatusOr<proto::ClusterStatus> FetchStatus(const ClusterTarget& target) {
   ASSIGN_OR_RETURN(std::string address, FindMds(target));
   ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(address, kTimeout));
   Runtime runtime(1);
-  return runtime.Run(cluster->GetStatus());
+  ASSIGN_OR_RETURN(proto::ClusterStatus status, runtime.Run(cluster->GetStatus()));
+  RETURN_IF_ERROR(FromProto(status.status()));
+  return status;
 }
 
 StatusOr<proto::AdminReply> Administer(const ClusterTarget& target, proto::AdminRequest request,

@@ -7,6 +7,7 @@
 #include "daemon/cli/command.h"
 #include "daemon/cli/progress.h"
 #include "daemon/mdt_backup.h"
+#include "daemon/mdt_compare.h"
 #include "daemon/target_directory.h"
 
 namespace nacre::cli {
@@ -15,7 +16,7 @@ namespace {
 constexpr char kMdtHelp[] =
     "A backup has all names, attributes, layouts and small files; the bytes of larger files are at the "
     "OSTs.\n"
-    "nacre mdt backup --help and nacre mdt restore --help tell more.";
+    "nacre mdt backup --help, nacre mdt restore --help and nacre mdt compare --help tell more.";
 
 constexpr char kBackupHelp[] =
     "Writes the MDT of a running MDS, as it is at this moment, into FILE, which must not be there yet. The "
@@ -41,7 +42,17 @@ constexpr char kRestoreHelp[] =
     "  nacre mdt restore /backups/mdt.1 /var/lib/nacre/mdt\n"
     "Exit status: 0 the MDT is there, 1 nothing was made, 2 wrong usage.";
 
+constexpr char kCompareHelp[] =
+    "Each DIR has a copy of one MDT (docs/replication.md), whose MDS is stopped. Copies of MDSes that were "
+    "in "
+    "sync and have been stopped cleanly are equal.\n"
+    "\n"
+    "Example:\n"
+    "  nacre mdt compare /copies/mds1 /copies/mds2\n"
+    "Exit status: 0 they are equal, 1 they are not, or could not be read, 2 wrong usage.";
+
 struct MdtArguments {
+  std::vector<std::string> directories;
   std::string file, directory;
   ClusterTarget target;
 };
@@ -76,10 +87,27 @@ int RunRestore(const MdtArguments& arguments) {
   return kOk;
 }
 
+int RunCompare(const MdtArguments& arguments) {
+  auto found = CompareMdts(arguments.directories);
+  if (!found.ok()) return Fail(found.status());
+  std::printf("%s: %llu records\n", arguments.directories.front().c_str(),
+              static_cast<unsigned long long>(found->records));
+  for (const MdtDifferences::Other& other : found->others) {
+    if (other.differences == 0) {
+      std::printf("%s: equal\n", other.directory.c_str());
+      continue;
+    }
+    std::printf("%s: %llu differences\n", other.directory.c_str(),
+                static_cast<unsigned long long>(other.differences));
+    for (const std::string& place : other.places) std::printf("  %s\n", place.c_str());
+  }
+  return found->equal() ? kOk : kFailure;
+}
+
 }  // namespace
 
 void AddMdt(CLI::App& app, int* exit) {
-  CLI::App* mdt = app.add_subcommand("mdt", "Back the MDT up, and restore it");
+  CLI::App* mdt = app.add_subcommand("mdt", "Back the MDT up, restore it, compare copies of it");
   mdt->require_subcommand(1);
   mdt->footer(kMdtHelp);
   auto arguments = std::make_shared<MdtArguments>();
@@ -97,6 +125,14 @@ void AddMdt(CLI::App& app, int* exit) {
   restore->add_option("directory", arguments->directory, "missing, or empty")->required()->type_name("DIR");
   restore->footer(kRestoreHelp);
   restore->callback([=] { *exit = RunRestore(*arguments); });
+
+  CLI::App* compare = mdt->add_subcommand("compare", "Compare stopped copies of an MDT");
+  compare->add_option("directories", arguments->directories, "of the copies, two or more")
+      ->required()
+      ->expected(2, 64)
+      ->type_name("DIR");
+  compare->footer(kCompareHelp);
+  compare->callback([=] { *exit = RunCompare(*arguments); });
 }
 
 }  // namespace nacre::cli

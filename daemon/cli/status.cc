@@ -5,6 +5,7 @@
 
 #include "common/units.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/copies.h"
 #include "daemon/cli/osts.h"
 #include "daemon/cli/status_json.h"
 #include "daemon/cli/status_report.h"
@@ -17,8 +18,9 @@ constexpr char kStatusExamples[] =
     "  nacre status --dir /tmp/n1          of a nacre local\n"
     "  nacre status --mds 127.0.0.1:7710   of a cluster\n"
     "  nacre status /mnt/nacre --json      of what is mounted there, for programs\n"
-    "Exit status: 0 everything is up, 1 the MDS cannot be reached, an OST is down or lacks members, or there "
-    "are problems.";
+    "Exit status: 0 everything is up, 1 the MDS cannot be reached, an OST is down or lacks members, a copy "
+    "of "
+    "the MDT is not in sync, or there are problems.";
 
 std::string Took(uint64_t micros) {
   return micros < 10'000 ? absl::StrFormat("%d us", micros) : absl::StrFormat("%d ms", micros / 1000);
@@ -59,6 +61,9 @@ void PrintStatus(const proto::ClusterStatus& status) {
               Ago(status.mds_uptime_seconds()).c_str(), static_cast<unsigned long long>(status.inodes()),
               HumanSize(status.mdt_free_bytes()).c_str(), HumanSize(status.mdt_total_bytes()).c_str(),
               HumanSize(status.mds_resident_bytes()).c_str());
+  if (status.has_copies()) {
+    for (const std::string& line : CopiesLines(status.copies())) std::printf("  %s\n", line.c_str());
+  }
   for (const proto::OstState& ost : status.map().osts()) {
     for (const std::string& line : OstLines(ost)) std::printf("  %s\n", line.c_str());
   }
@@ -69,6 +74,8 @@ void PrintStatus(const proto::ClusterStatus& status) {
   }
   std::printf("%d client%s\n", status.sessions_size(), status.sessions_size() == 1 ? "" : "s");
   for (const proto::SessionState& session : status.sessions()) PrintSession(session);
+  for (const std::string& problem : CopiesProblems(status.copies()))
+    std::printf("problem: %s\n", problem.c_str());
   for (const std::string& problem : status.problems()) std::printf("problem: %s\n", problem.c_str());
 }
 
@@ -76,7 +83,7 @@ bool Healthy(const proto::ClusterStatus& status) {
   for (const proto::OstState& ost : status.map().osts()) {
     if (!ost.up() || !OstProblems(ost).empty()) return false;
   }
-  return status.problems().empty();
+  return status.problems().empty() && CopiesProblems(status.copies()).empty();
 }
 
 }  // namespace

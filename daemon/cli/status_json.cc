@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/cli/copies.h"
 #include "daemon/cli/osts.h"
 
 namespace nacre::cli {
@@ -86,22 +87,26 @@ Json StatusToJson(const proto::ClusterStatus& status) {
   for (const proto::OstState& ost : status.map().osts()) osts.push_back(OstToJson(ost));
   for (const auto& [operation, count] : status.requests()) requests[operation] = count;
   for (const proto::SessionState& session : status.sessions()) sessions.push_back(SessionToJson(session));
-  return {{"cluster_uuid", status.map().cluster_uuid()},
-          {"version", status.version()},
-          {"map_version", status.map().version()},
-          {"mds",
-           {{"uptime_seconds", status.mds_uptime_seconds()},
-            {"resident_bytes", status.mds_resident_bytes()},
-            {"inodes", status.inodes()},
-            {"total_bytes", status.mdt_total_bytes()},
-            {"used_bytes", status.mdt_used_bytes()},
-            {"free_bytes", status.mdt_free_bytes()},
-            {"destroy_queue", status.destroy_queue()},
-            {"requests", requests},
-            {"revocations", status.revocations()}}},
-          {"osts", osts},
-          {"sessions", sessions},
-          {"problems", Texts(status.problems())}};
+  std::vector<std::string> problems(status.problems().begin(), status.problems().end());
+  for (std::string& problem : CopiesProblems(status.copies())) problems.push_back(std::move(problem));
+  Json out = {{"cluster_uuid", status.map().cluster_uuid()},
+              {"version", status.version()},
+              {"map_version", status.map().version()},
+              {"mds",
+               {{"uptime_seconds", status.mds_uptime_seconds()},
+                {"resident_bytes", status.mds_resident_bytes()},
+                {"inodes", status.inodes()},
+                {"total_bytes", status.mdt_total_bytes()},
+                {"used_bytes", status.mdt_used_bytes()},
+                {"free_bytes", status.mdt_free_bytes()},
+                {"destroy_queue", status.destroy_queue()},
+                {"requests", requests},
+                {"revocations", status.revocations()}}},
+              {"osts", osts},
+              {"sessions", sessions},
+              {"problems", problems}};
+  if (status.has_copies()) out["copies"] = CopiesToJson(status.copies());
+  return out;
 }
 
 Json SpaceToJson(const proto::ClusterStatus& status) {
