@@ -126,11 +126,11 @@ kill_tree() {
   kill -KILL "$1" 2>/dev/null
 }
 
-# Processes of nacre's that have a path below $work in their command line: those of this test, whoever started them.
+# Processes of nacre's, and of etcd, that have a path below $work in their command line: those of this test, whoever started them.
 cluster_pids() {
   local file
   for file in /proc/[0-9]*/cmdline; do
-    { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -q "^[^ ]*nacre[^ ]* .*$work/" && basename "$(dirname "$file")"
+    { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -q "^[^ ]*\(nacre\|etcd\)[^ ]* .*$work/" && basename "$(dirname "$file")"
   done
   return 0
 }
