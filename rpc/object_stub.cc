@@ -30,10 +30,11 @@ uint64_t ObjectSequences::LowWater(OstIndex ost) const {
 }
 
 ObjectStub::ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session,
-                       std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy)
+                       std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy, uint64_t mdt_epoch)
     : clock_(clock),
       session_(session),
       policy_(policy),
+      mdt_epoch_(mdt_epoch),
       way_{std::move(peer)},
       sequences_(std::move(sequences)) {}
 
@@ -74,6 +75,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request
                                                     std::vector<MemorySpan> memory,
                                                     CancellationPtr cancellation) {
   request.set_session(session_);
+  request.set_mdt_epoch(mdt_epoch_);
   if (!IsMutation(request)) {
     co_return co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
   }
@@ -139,7 +141,9 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, proto::ObjectReq
     co_return ErrnoError(EIO, absl::StrFormat("the reply of OST %d at %s (%d bytes) is malformed",
                                               request.ost(), way.peer->address(), body.size()));
   }
-  CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  Status status = FromProto(reply.status());
+  if (!status.ok() && reply.mdt_epoch() != 0) status = ErrnoError(ENOTCONN, std::string(status.message()));
+  CO_RETURN_IF_ERROR(status);
   co_return reply;
 }
 

@@ -5,7 +5,9 @@
 //
 // Sequences of a client's session begin at 1 and are the session's: its stubs share them, for an OST may come
 // to be reached by another stub, and what it has stored of the session goes with it. The MDS is session 0 for
-// ever, so each of its processes begins above all that an earlier one has used.
+// ever, so each of its processes begins above all that an earlier one has used. Where there are several MDSes
+// it says in which epoch it is the primary; one whose epoch is over is refused, and takes it as if the server
+// were away, for it will be ended soon.
 #pragma once
 
 #include <map>
@@ -54,12 +56,13 @@ class ObjectSequences {
 
 class ObjectStub {
  public:
+  // `mdt_epoch`: of session 0; ObjectRequest.
   ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session, uint64_t first_sequence,
-             RetryPolicy policy)
-      : ObjectStub(std::move(peer), clock, session, std::make_shared<ObjectSequences>(first_sequence),
-                   policy) {}
+             RetryPolicy policy, uint64_t mdt_epoch = 0)
+      : ObjectStub(std::move(peer), clock, session, std::make_shared<ObjectSequences>(first_sequence), policy,
+                   mdt_epoch) {}
   ObjectStub(std::shared_ptr<Peer> peer, Clock& clock, SessionId session,
-             std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy);
+             std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy, uint64_t mdt_epoch = 0);
 
   // The server moved, or another one has the OST now (a new cluster map): later attempts go there. Those
   // under way are given up, for the old one may never answer, and are repeated there at once.
@@ -96,6 +99,7 @@ class ObjectStub {
   Clock& clock_;
   const SessionId session_;
   const RetryPolicy policy_;
+  const uint64_t mdt_epoch_;
   mutable std::mutex mutex_;
   Way way_;
   bool closed_ = false;

@@ -283,7 +283,8 @@ StatusOr<std::shared_ptr<ObjectStub>> ChainKeeper::StubTo(const std::string& add
     RetryPolicy policy;
     policy.hard = false;
     policy.soft_timeout = policy.call_timeout = heartbeat_;
-    stub = std::make_shared<ObjectStub>(std::move(peer), clock_, /*session=*/0, /*first_sequence=*/1, policy);
+    stub = std::make_shared<ObjectStub>(std::move(peer), clock_, /*session=*/0, /*first_sequence=*/1, policy,
+                                        epoch_);
   }
   return stub;
 }

@@ -30,8 +30,9 @@ namespace nacre::cluster {
 
 class ChainKeeper {
  public:
-  ChainKeeper(KvStore& store, Clock& clock, Duration heartbeat, ChainOwner& owner)
-      : store_(store), clock_(clock), heartbeat_(heartbeat), owner_(owner) {}
+  // `epoch`: MetadataOptions.
+  ChainKeeper(KvStore& store, Clock& clock, Duration heartbeat, uint64_t epoch, ChainOwner& owner)
+      : store_(store), clock_(clock), heartbeat_(heartbeat), epoch_(epoch), owner_(owner) {}
 
   // An OST that is known; once for each.
   void Load(OstIndex index, OstRecord record);
@@ -98,6 +99,7 @@ class ChainKeeper {
   KvStore& store_;
   Clock& clock_;
   const Duration heartbeat_;
+  const uint64_t epoch_;
   ChainOwner& owner_;
   mutable std::mutex mutex_;
   bool closed_ = false;

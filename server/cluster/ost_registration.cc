@@ -186,6 +186,7 @@ Task<Status> OstRegistry::AwaitChains(const proto::RegisterOssRequest& request) 
 Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest request) {
   auto guard = co_await registering_.Lock();
   proto::RegisterOssReply reply;
+  reply.set_mdt_epoch(options_.epoch);
   Status status = co_await Store(request);
   if (status.ok()) status = co_await EnterChains(request);
   if (status.ok()) status = co_await Admit(request);

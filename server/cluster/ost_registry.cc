@@ -29,7 +29,7 @@ OstRegistry::OstRegistry(KvStore& store, Clock& clock, Transport& transport, Reg
       clock_(clock),
       transport_(transport),
       options_(std::move(options)),
-      chains_(new ChainKeeper(store_, clock_, options_.heartbeat, *this)) {}
+      chains_(new ChainKeeper(store_, clock_, options_.heartbeat, options_.epoch, *this)) {}
 
 OstRegistry::~OstRegistry() = default;
 
@@ -96,7 +96,8 @@ void OstRegistry::Point(Ost* ost, const std::shared_ptr<Peer>& peer) {
 void OstRegistry::PointOne(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer,
                            RetryPolicy policy) {
   if (*stub == nullptr)
-    *stub = std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, first_sequence_, policy);
+    *stub =
+        std::make_shared<ObjectStub>(peer, clock_, /*session=*/0, first_sequence_, policy, options_.epoch);
   else if ((*stub)->peer() != peer)
     (*stub)->SetPeer(peer);
 }
@@ -213,6 +214,7 @@ proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& requ
     reply = TakeHeartbeat(request, &changed);
     if (changed) ++version_;
   }
+  reply.set_mdt_epoch(options_.epoch);
   if (changed) Announce();
   for (const proto::OstInfo& info : request.osts()) {
     if (reply.status().error() != 0) break;
@@ -225,6 +227,7 @@ proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& requ
 
 Task<proto::ReportChainReply> OstRegistry::ReportChain(proto::ReportChainRequest request) {
   proto::ReportChainReply reply;
+  reply.set_mdt_epoch(options_.epoch);
   auto chain = co_await chains_->Report(std::move(request));
   *reply.mutable_status() = ToProto(chain.status());
   if (chain.ok()) *reply.mutable_chain() = *std::move(chain);

@@ -41,6 +41,7 @@ struct RegistryOptions {
   std::string cluster_uuid;
   Duration heartbeat = std::chrono::seconds(1);
   bool plant_patient_fence = false;  // MetadataOptions
+  uint64_t epoch = 0;                // MetadataOptions
 
   Duration lease() const { return 10 * heartbeat; }  // of an OSS without chains
 };

@@ -17,7 +17,7 @@ constexpr size_t kXattrsAtOnce = 256;
 constexpr uint64_t kAmpleBytes = 64 << 20;  // beyond the reserve; what clients hold behind is far less
 
 cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables) {
-  return {tables.superblock().cluster_uuid, options.heartbeat, options.plant_patient_fence};
+  return {tables.superblock().cluster_uuid, options.heartbeat, options.plant_patient_fence, options.epoch};
 }
 
 // Another link takes the place of the primary one.

@@ -42,7 +42,7 @@ struct MetadataOptions {
   Duration heartbeat = std::chrono::seconds(1);
   uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files
   std::string boot;    // names this boot of the machine: after another one what was not synced may be gone
-  // Of the copies (docs/decisions/0066), in which this MDS is primary; 0: there is one MDS.
+  // Of the copies (docs/decisions/0066), in which this MDS is primary: said to the OSSes. 0: there is one MDS.
   uint64_t epoch = 0;
   bool leases = true;  // false: nobody gets the whole filesystem
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.

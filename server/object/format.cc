@@ -143,6 +143,20 @@ StatusOr<Superblock> ParseSuperblock(std::string_view value) {
   return superblock;
 }
 
+std::string EncodeMdtEpoch(uint64_t epoch) {
+  std::string out;
+  PutLittle(&out, epoch);
+  return out;
+}
+
+StatusOr<uint64_t> ParseMdtEpoch(std::string_view value) {
+  ByteReader in(value);
+  const uint64_t epoch = in.Little<uint64_t>();
+  if (!in.ok() || !in.empty() || epoch == 0)
+    return Malformed("epoch of the primary MDS", absl::StrCat(value.size(), " bytes"));
+  return epoch;
+}
+
 std::string Encode(const ObjectRecord& record) {
   std::string out;
   out.reserve(52);

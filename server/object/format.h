@@ -25,7 +25,8 @@ inline constexpr uint64_t kMaxPhysicalBlocks = uint64_t{1} << 48;
 // --- keys ---
 
 inline constexpr std::string_view kSuperblockKey = "S";
-inline constexpr std::string_view kLossesKey = "L";            // server/kv/losses.h
+inline constexpr std::string_view kLossesKey = "L";  // server/kv/losses.h
+inline constexpr std::string_view kMdtEpochKey = "M";
 std::string ObjectKey(const ObjectId& id);                     // 'O' id
 std::string ExtentKey(const ObjectId& id, uint64_t chunk);     // 'E' id chunk
 std::string UndoKey(uint64_t sequence);                        // 'U' sequence
@@ -65,6 +66,11 @@ struct Superblock {
 std::string Encode(const Superblock& superblock);
 // FAILED_PRECONDITION for another version.
 StatusOr<Superblock> ParseSuperblock(std::string_view value);
+
+// --- the epoch of the primary MDS ---
+
+std::string EncodeMdtEpoch(uint64_t epoch);
+StatusOr<uint64_t> ParseMdtEpoch(std::string_view value);  // not 0
 
 // --- object ---
 

@@ -112,6 +112,18 @@ bool AnswerMustLast(const proto::ObjectRequest& request) {
   return request.sequence() != 0 && !request.has_grant() && !request.has_destroy();
 }
 
+// Of the MDS that asks; 0: there is only one, or it is not the MDS. What a member of the chain hands on was
+// looked at where it came in.
+uint64_t PrimaryThatAsks(const proto::ObjectRequest& request) {
+  return request.session() == 0 && request.chain_epoch() == 0 ? request.mdt_epoch() : 0;
+}
+
+void SetStatus(const Status& status, const Sessions& sessions, uint64_t primary, proto::ObjectReply* reply) {
+  *reply->mutable_status() = ToProto(status);
+  if (ToErrno(status) == ESTALE && primary < sessions.mdt_epoch() && primary != 0)
+    reply->set_mdt_epoch(sessions.mdt_epoch());
+}
+
 // The encoded reply. `recorded` answers stand for repeats of the request; others leave it undone.
 Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
                          const proto::ObjectRequest* request) {
@@ -123,16 +135,18 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     co_return reply.SerializeAsString();
   }
   Target* target = core->Find(request->ost());
-  checked = CheckPlace(*target, *request);
+  const uint64_t primary = PrimaryThatAsks(*request);
+  if (!target->sessions->Obeys(primary)) checked = co_await ObeyPrimary(core, primary, target);
+  if (checked.ok()) checked = CheckPlace(*target, *request);
   if (!checked.ok()) {
-    *reply.mutable_status() = ToProto(checked);
+    SetStatus(checked, *target->sessions, primary, &reply);
     co_return reply.SerializeAsString();
   }
-  Sessions::Admission admission =
-      co_await target->sessions->Admit(request->session(), request->sequence(), request->low_water());
+  Sessions::Admission admission = co_await target->sessions->Admit(request->session(), request->sequence(),
+                                                                   request->low_water(), primary);
   if (admission.answer) co_return *std::move(admission.answer);
   if (!admission.status.ok()) {
-    *reply.mutable_status() = ToProto(admission.status);
+    SetStatus(admission.status, *target->sessions, primary, &reply);
     co_return reply.SerializeAsString();
   }
   reply.set_losses(target->store->losses());
@@ -150,7 +164,7 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
   if (status.ok() && answering != nullptr && !answering->stored)
     status = co_await target->store->Record(&admission.ticket);
   if (ToErrno(status) == ESHUTDOWN) status = ErrnoError(ECONNRESET, "the server is stopping");
-  *reply.mutable_status() = ToProto(status);
+  SetStatus(status, *target->sessions, primary, &reply);
   reply.set_grant(target->sessions->GrantOf(request->session()));
   std::string encoded = reply.SerializeAsString();
   if (request->has_apply()) {

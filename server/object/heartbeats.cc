@@ -58,6 +58,7 @@ Task<StatusOr<Terms>> Register(std::shared_ptr<ServerCore> core) {
   const Duration sent = core->environment.clock.Now();
   CO_ASSIGN_OR_RETURN(proto::RegisterOssReply reply,
                       co_await core->environment.cluster->RegisterOss(std::move(request)));
+  CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
   Terms terms;
   terms.interval = std::chrono::milliseconds(reply.heartbeat_ms());
@@ -79,6 +80,7 @@ Task<Status> Beat(std::shared_ptr<ServerCore> core, Terms terms) {
   const Duration sent = core->environment.clock.Now();
   CO_ASSIGN_OR_RETURN(proto::HeartbeatReply reply,
                       co_await core->environment.cluster->Heartbeat(std::move(request)));
+  CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
   core->lease.Renew(sent, terms.lease);
   co_return OkStatus();

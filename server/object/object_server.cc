@@ -47,8 +47,19 @@ class ObjectServerImpl : public ObjectServer {
   std::unique_ptr<Listener> listener_;
 };
 
-ost::Chain::Report ReportTo(std::shared_ptr<ClusterChannel> cluster) {
-  return [cluster](proto::ReportChainRequest request) { return cluster->ReportChain(std::move(request)); };
+Task<StatusOr<proto::ReportChainReply>> ReportChain(std::shared_ptr<ServerCore> core,
+                                                    proto::ReportChainRequest request) {
+  CO_ASSIGN_OR_RETURN(proto::ReportChainReply reply,
+                      co_await core->environment.cluster->ReportChain(std::move(request)));
+  CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
+  co_return reply;
+}
+
+// The core has the chain, and outlives its calls.
+ost::Chain::Report ReportBy(ServerCore* core) {
+  return [core](proto::ReportChainRequest request) {
+    return ReportChain(core->shared_from_this(), std::move(request));
+  };
 }
 
 Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
@@ -75,8 +86,8 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
     CO_RETURN_IF_ERROR(target.sessions->Load());
     target.copies = devices.copies;
     if (devices.copies > 1) {
-      target.chain = std::make_unique<ost::Chain>(core, target.store.get(), target.sessions.get(),
-                                                  ReportTo(core->environment.cluster));
+      target.chain =
+          std::make_unique<ost::Chain>(core, target.store.get(), target.sessions.get(), ReportBy(core));
       target.store->journal().SetReplicator(target.chain.get());
     }
     const std::string& uuid = target.store->superblock().cluster_uuid;
@@ -87,6 +98,11 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
     if (!uuid.empty()) cluster = uuid;
     core->targets.push_back(std::move(target));
   }
+  // What one of them has heard holds for all.
+  uint64_t mdt_epoch = 0;
+  for (const ost::Target& target : core->targets)
+    mdt_epoch = std::max(mdt_epoch, target.sessions->mdt_epoch());
+  for (ost::Target& target : core->targets) CO_RETURN_IF_ERROR(target.sessions->HearOf(mdt_epoch));
   co_return OkStatus();
 }
 

@@ -70,6 +70,15 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::vector<OneShot<Unit>> pauses_;
 };
 
+// Takes the MDS of this epoch for the primary: the OSTs of this server refuse those of earlier ones from now
+// on, also after a restart. ESTALE: a later one has been heard of. Fails if the record of it cannot be stored
+// in the OST that is asked; of an answer of the MGS (null) if in none: at a start the OSTs tell each other.
+Task<Status> ObeyPrimary(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch, const Target* asked);
+
+// What the MGS has answered in this epoch counts. UNAVAILABLE: it does not, it comes from a primary of the
+// past.
+Task<Status> CheckAnswer(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch);
+
 // Answers one call.
 Task<void> HandleCall(std::shared_ptr<ServerCore> core, std::shared_ptr<IncomingCall> call);
 

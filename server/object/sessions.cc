@@ -14,6 +14,7 @@ Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
   Release();
   sessions_ = std::exchange(other.sessions_, nullptr);
   session_ = other.session_;
+  mdt_epoch_ = other.mdt_epoch_;
   answering_ = other.answering_;
   recorded_ = other.recorded_;
   chain_epoch_ = other.chain_epoch_;
@@ -41,7 +42,7 @@ void Sessions::Ticket::FinishRecorded() {
   if (kept != nullptr) kept->recorded = answering_.answer.record.delta;
 }
 
-Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_); }
+Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_, mdt_epoch_); }
 
 void Sessions::Ticket::EndCommit() { sessions_->EndCommit(session_); }
 
@@ -51,6 +52,13 @@ Status Sessions::Load() {
     NoteFence(fenced);
     return OkStatus();
   }));
+  StatusOr<std::string> epoch = store_->Get(kMdtEpochKey);
+  if (epoch.ok()) {
+    ASSIGN_OR_RETURN(heard_, ParseMdtEpoch(*epoch));
+    obeyed_ = heard_;
+  } else if (!absl::IsNotFound(epoch.status())) {
+    return epoch.status();
+  }
   return LoadAnswers();
 }
 
@@ -74,7 +82,8 @@ Status Sessions::LoadAnswers() {
   return OkStatus();
 }
 
-Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water) {
+Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water,
+                                          uint64_t mdt_epoch) {
   Admission admission;
   if (sequence != 0 && !ReplyCache<Kept>::WellFormed(sequence, low_water)) {
     admission.status =
@@ -86,7 +95,7 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
     std::optional<OneShot<Unit>> other_done;
     {
       std::lock_guard lock(mutex_);
-      admission.status = CheckServed(id);
+      admission.status = CheckServed(id, mdt_epoch);
       if (!admission.status.ok()) co_return admission;
       std::unique_ptr<Session>& known = sessions_[id];
       if (known == nullptr) known = std::make_unique<Session>();
@@ -96,7 +105,7 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
       const bool begins = admission.status.ok() && !admission.answer && !admission.recorded && !other_done;
       if (begins) {
         ++known->in_progress;
-        admission.ticket = Ticket(this, id, answering);
+        admission.ticket = Ticket(this, id, mdt_epoch, answering);
       }
       if (!other_done) co_return admission;
     }
@@ -181,9 +190,10 @@ Task<Status> Sessions::Learn(std::vector<SlotAnswer> answers) {
   co_return co_await store_->Commit(std::move(batch));
 }
 
-// The MDS is always served: it is what fences others, and its fences are what a registration waits for.
-Status Sessions::CheckServed(SessionId id) const {
-  if (id == 0) return OkStatus();
+// The MDS is always served, unless another one has taken its place: it is what fences others, and its fences
+// are what a registration waits for.
+Status Sessions::CheckServed(SessionId id, uint64_t mdt_epoch) const {
+  if (id == 0) return CheckPrimary(mdt_epoch);
   if (id < first_served_) {
     return ErrnoError(ESTALE, absl::StrCat("session ", id,
                                            " is from before the MDT was restored from a backup; its "
@@ -235,9 +245,9 @@ void Sessions::NoteFence(SessionId fenced) {
   }
 }
 
-Status Sessions::BeginCommit(SessionId id) {
+Status Sessions::BeginCommit(SessionId id, uint64_t mdt_epoch) {
   std::lock_guard lock(mutex_);
-  RETURN_IF_ERROR(CheckServed(id));
+  RETURN_IF_ERROR(CheckServed(id, mdt_epoch));
   ++sessions_.at(id)->committing;
   return OkStatus();
 }
@@ -306,6 +316,46 @@ Task<Status> Sessions::Fence(std::vector<SessionId> fences) {
   // them.
   journal_->ForgetAnswers(slots);
   co_return OkStatus();
+}
+
+Status Sessions::CheckPrimary(uint64_t mdt_epoch) const {
+  if (mdt_epoch == 0 || mdt_epoch >= heard_) return OkStatus();
+  return ErrnoError(ESTALE, absl::StrCat("the MDS of epoch ", mdt_epoch,
+                                         " is the primary no more: that of epoch ", heard_, " is"));
+}
+
+Status Sessions::HearOf(uint64_t mdt_epoch) {
+  std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(CheckPrimary(mdt_epoch));
+  heard_ = std::max(heard_, mdt_epoch);
+  return OkStatus();
+}
+
+bool Sessions::Obeys(uint64_t mdt_epoch) const {
+  std::lock_guard lock(mutex_);
+  return mdt_epoch == 0 || (mdt_epoch == heard_ && mdt_epoch == obeyed_);
+}
+
+uint64_t Sessions::mdt_epoch() const {
+  std::lock_guard lock(mutex_);
+  return heard_;
+}
+
+Task<Status> Sessions::Obey(uint64_t mdt_epoch) {
+  CO_RETURN_IF_ERROR(HearOf(mdt_epoch));
+  if (Obeys(mdt_epoch)) co_return OkStatus();
+  auto guard = co_await obeying_.Lock();
+  CO_RETURN_IF_ERROR(HearOf(mdt_epoch));
+  if (Obeys(mdt_epoch)) co_return OkStatus();
+  KvBatch batch;
+  batch.UseReserve();
+  batch.Put(std::string(kMdtEpochKey), EncodeMdtEpoch(mdt_epoch));
+  CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+  CO_RETURN_IF_ERROR(co_await store_->Sync());
+  co_await AwaitCommits(0);
+  std::lock_guard lock(mutex_);
+  obeyed_ = mdt_epoch;
+  co_return CheckPrimary(mdt_epoch);
 }
 
 Task<void> Sessions::AwaitCommits(SessionId id) {

@@ -12,6 +12,8 @@
 // request with several changes that the end of the process cuts short, those that were made are made again:
 // nobody has been told yet that it is done. Failures are in memory only. A session that has been silent for
 // long is forgotten, but for the MDS's.
+//
+// Where there are several MDSes, the primaries of past epochs are fenced in the same way (Obey).
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -53,8 +55,8 @@ class Sessions {
    public:
     Ticket() = default;
     // `answering`: to be recorded if RecordAnswer is called.
-    Ticket(Sessions* sessions, SessionId session, Answering answering)
-        : sessions_(sessions), session_(session), answering_(std::move(answering)) {}
+    Ticket(Sessions* sessions, SessionId session, uint64_t mdt_epoch, Answering answering)
+        : sessions_(sessions), session_(session), mdt_epoch_(mdt_epoch), answering_(std::move(answering)) {}
     Ticket(Ticket&& other) noexcept { *this = std::move(other); }
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket() override { Release(); }
@@ -78,21 +80,31 @@ class Sessions {
     void Release();
     Sessions* sessions_ = nullptr;
     SessionId session_ = 0;
+    uint64_t mdt_epoch_ = 0;
     Answering answering_;  // its answer's sequence 0: no mutation
     bool recorded_ = false;
     uint32_t chain_epoch_ = 0;
   };
 
   struct Admission {
-    // ESTALE: fenced, or a late copy. ENOTCONN and ECONNRESET (ask again): the session leaves too many
-    // answers unacknowledged; this server's lease has run out.
+    // ESTALE: fenced, a late copy, or from a primary MDS of the past. ENOTCONN and ECONNRESET (ask again):
+    // the session leaves too many answers unacknowledged; this server's lease has run out.
     Status status;
     std::optional<std::string> answer;  // it was done before
     std::optional<int64_t> recorded;    // by an earlier process, and lasts: the change of blocks
     Ticket ticket;
   };
-  // sequence 0: no mutation. Waits if the same request is in progress.
-  Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water);
+  // sequence 0: no mutation. Waits if the same request is in progress. `mdt_epoch`: of the MDS; 0: there is
+  // only one, or another member of the chain hands this on.
+  Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water, uint64_t mdt_epoch = 0);
+
+  // Refuses the MDSes of earlier epochs (but 0) from now on, also after a restart; OK once no commit of
+  // theirs is under way. ESTALE: a later one has been heard of.
+  Task<Status> Obey(uint64_t mdt_epoch);
+  bool Obeys(uint64_t mdt_epoch) const;  // Obey has nothing to do and succeeds
+  // Refuses earlier ones from now on, until the process ends. ESTALE as above.
+  Status HearOf(uint64_t mdt_epoch);
+  uint64_t mdt_epoch() const;  // the highest that was heard of; 0: none
 
   // Refuses the sessions (rpc/fence.h) from now on, also after a restart; returns when no commit of theirs is
   // under way. EINVAL: the MDS itself; or all below a number that is less than that of an earlier such fence:
@@ -143,15 +155,16 @@ class Sessions {
     ReplyCache<Kept> requests;
   };
 
-  Status CheckServed(SessionId session) const;  // mutex_ held
-  bool IsFenced(SessionId session) const;       // likewise
+  Status CheckServed(SessionId session, uint64_t mdt_epoch) const;  // mutex_ held
+  Status CheckPrimary(uint64_t mdt_epoch) const;                    // likewise
+  bool IsFenced(SessionId session) const;                           // likewise
   Status CheckFence(SessionId fenced) const;
   std::vector<SessionId> NamedBy(
       const std::vector<SessionId>& fences) const;  // of those in memory; mutex_ held
   void NoteFence(SessionId fenced);                 // likewise, but for Load
   std::optional<OneShot<Unit>> Begin(SessionId id, Session* session, uint64_t sequence, uint64_t low_water,
                                      Admission* admission, Answering* answering);  // mutex_ held
-  Status BeginCommit(SessionId session);
+  Status BeginCommit(SessionId session, uint64_t mdt_epoch);
   void EndCommit(SessionId session);
   Status LoadAnswers();
   void End(SessionId session, uint64_t sequence);
@@ -168,6 +181,9 @@ class Sessions {
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
   absl::flat_hash_set<SessionId> fenced_;
   SessionId first_served_ = 0;  // all below are fenced
+  AsyncMutex obeying_;
+  uint64_t heard_ = 0;   // MDSes of lower epochs are refused
+  uint64_t obeyed_ = 0;  // the epoch whose MDS is obeyed: as heard_, when that is on stable storage
 };
 
 }  // namespace nacre::ost

@@ -44,6 +44,11 @@ void TryAnswer(std::string_view bytes) {
   if (record.ok()) Require(Encode(*record) == bytes);
 }
 
+void TryMdtEpoch(std::string_view bytes) {
+  StatusOr<uint64_t> epoch = ParseMdtEpoch(bytes);
+  if (epoch.ok()) Require(EncodeMdtEpoch(*epoch) == bytes);
+}
+
 void TrySuperblock(std::string_view bytes) {
   StatusOr<Superblock> superblock = ParseSuperblock(bytes);
   if (superblock.ok()) Require(Encode(*superblock) == bytes);
@@ -82,6 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 4:
       nacre::ost::TryAnswer(bytes);
+      nacre::ost::TryMdtEpoch(bytes);
       break;
     default:
       nacre::ost::TryKeys(bytes);

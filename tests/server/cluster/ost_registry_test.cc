@@ -105,6 +105,15 @@ TEST_F(OstRegistryTest, LetsAnOstInAndKeepsItsIndexForEver) {
   EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());
 }
 
+TEST_F(OstRegistryTest, EveryAnswerSaysTheEpoch) {
+  EXPECT_EQ(Register(Oss(3, "uuid-3")).mdt_epoch(), 0u);
+  registry.emplace(kv, clock, *transport, RegistryOptions{.cluster_uuid = "cluster-1", .epoch = 7});
+  ASSERT_TRUE(registry->Load(1).ok());
+  EXPECT_EQ(Beat(Oss(3, "uuid-3")).mdt_epoch(), 7u);  // also that which refuses
+  EXPECT_EQ(Register(Oss(3, "uuid-3")).mdt_epoch(), 7u);
+  EXPECT_EQ(Await(registry->ReportChain({})).mdt_epoch(), 7u);
+}
+
 TEST_F(OstRegistryTest, RefusesWhatIsWrongWithTheRequest) {
   auto stranger = Oss(0, "uuid-0");
   stranger.set_cluster_uuid("cluster-2");
