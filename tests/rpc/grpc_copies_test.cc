@@ -24,7 +24,7 @@ class TestCopy : public CopyHandler {
     size_t bytes = 0;
     for (const proto::StoreChange& change : request.apply().changes()) bytes += change.value().size();
     reply.mutable_position()->set_sequence(bytes);
-    reply.mutable_status()->set_message(std::string(request.apply().sequence(), 'x'));
+    reply.mutable_status()->set_message(std::string(request.apply().position().sequence(), 'x'));
     co_return reply;
   }
   bool on_executor = false;
@@ -72,7 +72,7 @@ TEST_F(GrpcCopiesTest, BringsRequestsAndAnswersAlsoLargeOnes) {
   EXPECT_EQ(reply->epoch(), 8u);
   EXPECT_TRUE(copy.on_executor);
   request.mutable_apply()->add_changes()->set_value(std::string(15 << 20, 'v'));
-  request.mutable_apply()->set_sequence(15 << 20);
+  request.mutable_apply()->mutable_position()->set_sequence(15 << 20);
   reply = Tell(request);
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->position().sequence(), 15u << 20);
