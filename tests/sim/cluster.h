@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/filesystem.h"
+#include "proto/copies.pb.h"
 #include "server/coordination/mem_coordinator.h"
 #include "server/kv/mem_kv.h"
 #include "server/metadata/metadata_server.h"
@@ -135,6 +136,7 @@ class Cluster {
   std::string MdsAddress(int mds) const;
   std::shared_ptr<MetadataConnector> ConnectorToMdses(Process* process);
   std::shared_ptr<ClusterChannel> ChannelToMdses(Process* process);
+  proto::MdtRecord Record() const;
   void BeginAnew(int node, Process* process, const Status& why);
 
   static Task<void> BootMds(Cluster* cluster, Process* process);

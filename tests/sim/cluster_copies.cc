@@ -71,14 +71,20 @@ void Cluster::HealEtcd() {
   for (int i = 0; i < options_.mdses; ++i) etcd_->Heal(nodes_[Index(i)].name);
 }
 
+// The MDT's, in etcd.
+proto::MdtRecord Cluster::Record() const {
+  proto::MdtRecord record;
+  const auto contents = etcd_->Contents();
+  const auto stored = contents.find(absl::StrCat(kPrefix, "mdt"));
+  if (stored != contents.end()) (void)record.ParseFromString(stored->second.value);
+  return record;
+}
+
 // As the primary sees it, and as etcd has it: whom the primary is about to take in it counts already.
 bool Cluster::CopiesInSync() const {
   const Node& primary = nodes_[Index(mds())];
   if (primary.metadata == nullptr || primary.member == nullptr || !primary.member->MayServe()) return false;
-  proto::MdtRecord record;
-  const auto contents = etcd_->Contents();
-  const auto stored = contents.find(absl::StrCat(kPrefix, "mdt"));
-  if (stored == contents.end() || !record.ParseFromString(stored->second.value)) return false;
+  const proto::MdtRecord record = Record();
   if (record.epoch() != primary.epoch || record.in_sync_size() != options_.mdses) return false;
   const proto::MdtCopies copies = primary.member->Describe();
   return copies.members_size() == options_.mdses &&
@@ -87,8 +93,9 @@ bool Cluster::CopiesInSync() const {
 
 std::string Cluster::CopiesText() const {
   const Node& primary = nodes_[Index(mds())];
-  if (primary.member == nullptr) return primary.name + " is down";
-  return primary.name + (primary.metadata == nullptr ? " does not serve" : " serves") + ": " +
+  const std::string record = "etcd: " + Record().ShortDebugString() + "; ";
+  if (primary.member == nullptr) return record + primary.name + " is down";
+  return record + primary.name + (primary.metadata == nullptr ? " does not serve" : " serves") + ": " +
          primary.member->Describe().ShortDebugString();
 }
 

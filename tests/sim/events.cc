@@ -169,7 +169,7 @@ void Scenario::EvictClient() {
     }
   }
   Work(shape_.cluster.metadata.session_timeout + 5s);
-  EndClient(index, world_.clock().Now() - kClientLoss - 20s);
+  EndClient(index, world_.clock().Now() - kClientLoss - shape_.cluster.metadata.session_timeout - 14s);
 }
 
 // The others leave, and this client works alone until it has nothing left that the servers do not know.

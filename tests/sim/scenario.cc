@@ -171,6 +171,11 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   }
   if (options.mdses > 1) {
     cluster.mdses = options.mdses;
+    // Who asks an MDS that does not answer asks the next one only after seconds (client/session.cc), and must
+    // not be evicted for that.
+    cluster.metadata.session_timeout = 25s;
+    cluster.metadata.recovery_window = 25s;
+    cluster.metadata.revoke_timeout = 40s;
     // With few bytes who comes back is mostly given the whole store.
     cluster.member.log_bytes = random.OneIn(2) ? 64 << 20 : 4 << 10;
     shape.etcd.max_delay = random.OneIn(2) ? 1ms : 100ms;
