@@ -17,7 +17,8 @@ constexpr Duration kGoodbyePatience = 5s;
 // Where there are several servers: one that takes so long for what it answers at once may be one that is cut
 // off from the others, and waits to be the primary for what that lasts.
 constexpr Duration kKeepAlivePatience = 5s;
-constexpr Duration kConnectPatience = 10s;  // new sessions wait for old ones after a restart
+constexpr Duration kConnectPatience = 10s;     // new sessions wait for old ones after a restart
+constexpr Duration kAdmissionPatience = 3min;  // until those that are gone have been evicted
 
 }  // namespace
 
@@ -83,9 +84,11 @@ void Session::Acknowledge(proto::MetadataRequest* request) {
 // --- connecting ---
 
 Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
-  const Duration begin = clock_.Now();
+  const Duration began = clock_.Now();
+  Duration begin = began;
   ConnectPauses pauses(policy_, connector_->servers());
   for (;;) {
+    const Duration asked = clock_.Now();
     uint64_t connection;
     {
       std::lock_guard lock(mutex_);
@@ -94,6 +97,10 @@ Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
     }
     auto reply = co_await ConnectOnce(connection);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
+    // That one is there, and may be waiting for another client's lease; it knows who asks again. Nobody would
+    // be let in who gave up before that has ended, for he left a session behind that is waited for next.
+    const Duration now = clock_.Now();
+    if (has_others() && now - asked >= kConnectPatience && now - began < kAdmissionPatience) begin = now;
     pauses.Failed();
     if (pauses.all_asked() && clock_.Now() - begin + pauses.pause() > patience) co_return reply;
     co_await clock_.Sleep(pauses.Next());
