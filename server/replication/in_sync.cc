@@ -70,9 +70,21 @@ Task<void> InSync::TryRemove(std::string name, std::string why) {
     Adopt(*now, to);
     if (now->record == to) LogWarning("the MDS %s is no longer in sync: %s", name, why);
   } else {
+    unsettled_ = true;
     LogWarning("the MDS %s (%s) cannot be taken out of the set: %s", name, why, now.status().message());
     co_await clock_.Sleep(kAskJudgeAgain);
   }
+}
+
+// The member that was to be taken out may answer again, and then nobody would ask for it any more; but the
+// coordinator may have taken it out. The record as it is known here, written again, shows what it is.
+Task<void> InSync::Settle() {
+  if (!unsettled_) co_return;
+  AsyncMutex::Guard guard = co_await record_.Lock();
+  if (ended() || !unsettled_) co_return;
+  const MdtRecord same = known_.record;
+  StatusOr<Judge::Known> now = co_await judge_.Change(known_, same);
+  if (now.ok()) Adopt(*now, same);
 }
 
 // The record is this now. If it is not what was wanted, an earlier change of ours was carried out late, or
@@ -83,6 +95,7 @@ void InSync::Adopt(const Judge::Known& known, const MdtRecord& wanted) {
         absl::StrFormat("%s is the primary now, in epoch %d", known.record.primary, known.record.epoch)));
   }
   known_ = known;
+  unsettled_ = false;
   std::lock_guard lock(mutex_);
   members_ = known.record.in_sync;
   members_.insert(adding_.begin(), adding_.end());

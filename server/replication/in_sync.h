@@ -8,6 +8,7 @@
 // Thread-safe. Lives in a shared_ptr.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -41,6 +42,9 @@ class InSync {
   // Asks the coordinator once to take the member out; what came of that Contains says.
   Task<void> TryRemove(std::string name, std::string why);
 
+  // If it is not known what has become of a change: has the coordinator say so. Once; does nothing otherwise.
+  Task<void> Settle();
+
   // The member has promised to try nothing until then, by this clock. Also of one that is not in the set yet.
   void Promised(const std::string& name, Duration until);
   bool HasPromise(const std::string& name) const;
@@ -65,8 +69,9 @@ class InSync {
   const uint64_t epoch_;
   const std::string filesystem_;
 
-  AsyncMutex record_;   // held while the coordinator is asked for a change
-  Judge::Known known_;  // with record_ held
+  AsyncMutex record_;                   // held while the coordinator is asked for a change
+  Judge::Known known_;                  // with record_ held
+  std::atomic<bool> unsettled_{false};  // a change of ours may have been carried out, or may be yet
 
   mutable std::mutex mutex_;
   std::set<std::string> members_;  // with those that are being added

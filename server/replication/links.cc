@@ -20,6 +20,7 @@ constexpr int kLastGroups = 8;  // are sent while commits wait
 Task<void> Primary::LookForOthers(std::shared_ptr<Primary> self) {
   while (!self->in_sync_->ended()) {
     (void)co_await self->neighbours_.Refresh();  // who is known stays known
+    co_await self->in_sync_->Settle();
     for (const std::string& name : self->neighbours_.names()) {
       LinkPtr link;
       {
