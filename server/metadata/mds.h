@@ -16,6 +16,7 @@
 #include "server/cluster/ost_choice.h"
 #include "server/cluster/ost_registry.h"
 #include "server/metadata/change_guard.h"
+#include "server/metadata/connecting.h"
 #include "server/metadata/destroyer.h"
 #include "server/metadata/fid_locks.h"
 #include "server/metadata/filesystem_lease.h"
@@ -53,6 +54,7 @@ struct Mds {
   LeaseTable leases;
   FilesystemLease filesystem_lease;
   SessionTable sessions;
+  Connecting connecting;
   cluster::OstRegistry osts;
   cluster::OstChooser chooser;
   Destroyer destroyer;

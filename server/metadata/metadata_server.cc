@@ -259,6 +259,7 @@ class Server : public MetadataServer {
   }
 
   void Disconnected(std::shared_ptr<MetadataPeer> peer) override {
+    mds_->connecting.Disconnected(peer.get());
     for (const SessionPtr& session : mds_->sessions.All()) session->Detach(peer);
   }
 

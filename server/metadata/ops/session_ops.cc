@@ -74,7 +74,10 @@ proto::Lease LeaseFor(Mds& mds, const SessionPtr& session) {
   return mds.filesystem_lease.GrantIfAlone(mds, session);
 }
 
+Status NobodyThere() { return absl::UnavailableError("the client has given up"); }
+
 Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
+  const Connecting::Ended gone = mds->connecting.Watch(peer.get());
   if (mds->sessions.FindByNonce(request.nonce()) == nullptr)
     CO_RETURN_IF_ERROR(co_await TakeOver(mds, request));
   co_await mds->sessions.recovery().Wait();
@@ -83,13 +86,16 @@ Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, p
   // The reply to an earlier attempt was lost: nobody else knows this nonce.
   admitted.session = mds->sessions.FindByNonce(request.nonce());
   if (admitted.session == nullptr) {
+    if (*gone) co_return NobodyThere();
     CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
+    if (*gone) co_return NobodyThere();
     CO_ASSIGN_OR_RETURN(SessionId id, co_await mds->ids.NextSession());
     SessionRecord record{request.name(), request.nonce(), request.read_only()};
     const Duration now = mds->env.clock.Now();
     CO_ASSIGN_OR_RETURN(admitted.session, co_await mds->sessions.Add(id, std::move(record), now));
     LogInfo("session %d opened: %s at %s", id, request.name(), peer->name());
   }
+  if (*gone) co_return NobodyThere();  // a session that is there may have its next stream already
   admitted.session->Attach(peer, mds->env.clock.Now());
   admitted.lease = LeaseFor(*mds, admitted.session);
   co_return admitted;

@@ -1,0 +1,42 @@
+// Streams on which a client waits to be let in. One that ends meanwhile has nobody any more who would have
+// the session that is opened: it would keep others waiting until it is evicted, and if those give up in turn,
+// for ever. Thread-safe.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "rpc/metadata_channel.h"
+
+namespace nacre::mds {
+
+class Connecting {
+ public:
+  using Ended = std::shared_ptr<std::atomic<bool>>;
+
+  // For as long as somebody holds what is returned, it becomes true when the stream ends.
+  Ended Watch(const MetadataPeer* peer) {
+    std::lock_guard lock(mutex_);
+    absl::erase_if(watched_, [](const auto& one) { return one.second.expired(); });
+    auto ended = std::make_shared<std::atomic<bool>>(false);
+    watched_[peer] = ended;
+    return ended;
+  }
+
+  void Disconnected(const MetadataPeer* peer) {
+    std::lock_guard lock(mutex_);
+    auto found = watched_.find(peer);
+    if (found == watched_.end()) return;
+    if (const Ended ended = found->second.lock()) ended->store(true);
+    watched_.erase(found);
+  }
+
+ private:
+  std::mutex mutex_;
+  absl::flat_hash_map<const MetadataPeer*, std::weak_ptr<std::atomic<bool>>> watched_;
+};
+
+}  // namespace nacre::mds
