@@ -41,8 +41,9 @@ struct MetadataOptions {
   // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
   Duration heartbeat = std::chrono::seconds(1);
   uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files
-  std::string boot;    // names this boot of the machine: after another one what was not synced may be gone
-  // Of the copies (docs/decisions/0066), in which this MDS is primary: said to the OSSes. 0: there is one MDS.
+  std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
+  // Of the copies (docs/decisions/0066), in which this MDS is primary: said to the OSSes. 0: there is one
+  // MDS.
   uint64_t epoch = 0;
   bool leases = true;  // false: nobody gets the whole filesystem
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.

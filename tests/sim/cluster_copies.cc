@@ -10,7 +10,7 @@
 namespace nacre::sim {
 namespace {
 
-constexpr Duration kClusterTimeout = 5s;
+constexpr Duration kTimeoutOfOneMds = 5s;
 constexpr char kPrefix[] = "/nacre/sim/";
 constexpr char kOwnRecords = '\xff';  // the first byte of the keys that a member has for itself
 
@@ -64,7 +64,7 @@ std::shared_ptr<ClusterChannel> Cluster::ChannelToMdses(Process* process) {
   std::vector<std::shared_ptr<ClusterChannel>> each;
   for (int i = 0; i < options_.mdses; ++i)
     each.push_back(NewClusterChannel(network_, process, MdsAddress(i)));
-  return NewSeveralClusterChannel(std::move(each), process->clock(), kClusterTimeout);
+  return NewSeveralClusterChannel(std::move(each), process->clock(), kTimeoutOfOneMds);
 }
 
 void Cluster::HealEtcd() {

@@ -162,14 +162,6 @@ TEST_F(Simulation, FindsAnMdsLeftBehindWithoutEtcd) {
   EXPECT_NE(FirstToFind(Plant::kUnagreed, "", 1, 3), 0u);
 }
 
-TEST_F(Simulation, FindsAPrimaryThatGoesOnWithoutPromises) {
-  EXPECT_NE(FirstToFind(Plant::kUnfenced, "", 1, 3), 0u);
-}
-
-TEST_F(Simulation, FindsAnMdsThatIsAheadAndJoinsAsItIs) {
-  EXPECT_NE(FirstToFind(Plant::kAheadIsFine, "", 1, 3), 0u);
-}
-
 TEST_F(Simulation, ThreeMdses) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     RunOptions options;
