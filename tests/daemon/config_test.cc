@@ -284,11 +284,6 @@ TEST(Config, WhatIsWrongWithCopiesIsNamed) {
   }
   EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.coordinator = {"etcd1"}; }),
               AllOf(HasSubstr("[copies] etcd endpoint 'etcd1'"), HasSubstr("HOST:PORT")));
-  EXPECT_THAT(why([](MdsConfig* mds) {
-                mds->copies.coordinator = {"https://10.0.0.2:2379"};
-                mds->copies.ca = "/nowhere/ca.pem";
-              }),
-              HasSubstr("/nowhere/ca.pem"));
   EXPECT_THAT(why([](MdsConfig* mds) { mds->copies.user = "nacre"; }),
               HasSubstr("[copies] user 'nacre' and password_file '' go together"));
   EXPECT_THAT(why([](MdsConfig* mds) {
