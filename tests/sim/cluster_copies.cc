@@ -14,7 +14,7 @@ constexpr Duration kTimeoutOfOneMds = 5s;
 constexpr char kPrefix[] = "/nacre/sim/";
 constexpr char kOwnRecords = '\xff';  // the first byte of the keys that a member has for itself
 
-// Of these simulated MDSes nobody takes a backup.
+// Refuses backups: nobody takes one of a simulated MDS.
 class NoBackup : public BackupHandler {
  public:
   StatusOr<std::unique_ptr<BackupSource>> BeginBackup() override {
@@ -22,8 +22,8 @@ class NoBackup : public BackupHandler {
   }
 };
 
-// Everything in a store but the member's own records.
-std::map<std::string, std::string> ContentsOf(KvStore& store) {
+// Everything in the store of a copy of the MDT but the member's own records.
+std::map<std::string, std::string> MdtContentsOf(KvStore& store) {
   std::map<std::string, std::string> contents;
   (void)ForEachEntry(store, "", [&](const KvEntry& entry) -> Status {
     if (entry.key.empty() || entry.key[0] != kOwnRecords) contents[entry.key] = entry.value;
@@ -34,8 +34,12 @@ std::map<std::string, std::string> ContentsOf(KvStore& store) {
 
 std::string Hex(std::string_view bytes) {
   std::string text;
-  for (unsigned char byte : bytes)
-    absl::StrAppendFormat(&text, byte >= ' ' && byte < 127 ? "%c" : "\\x%02x", byte);
+  for (unsigned char byte : bytes) {
+    if (byte >= ' ' && byte < 127)
+      text += static_cast<char>(byte);
+    else
+      absl::StrAppendFormat(&text, "\\x%02x", byte);
+  }
   return text;
 }
 
@@ -100,10 +104,10 @@ std::string Cluster::CopiesText() const {
 }
 
 std::string Cluster::CopiesDiffer() {
-  const std::map<std::string, std::string> want = ContentsOf(mdt());
+  const std::map<std::string, std::string> want = MdtContentsOf(mdt());
   for (int i = 0; i < options_.mdses; ++i) {
     if (i == mds()) continue;
-    const std::map<std::string, std::string> has = ContentsOf(mdt_disk(i));
+    const std::map<std::string, std::string> has = MdtContentsOf(mdt_disk(i));
     const auto [one, other] = std::ranges::mismatch(want, has);
     if (one == want.end() && other == has.end()) continue;
     const bool more = one == want.end() || (other != has.end() && other->first < one->first);
