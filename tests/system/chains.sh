@@ -36,11 +36,12 @@ for o in json.load(sys.stdin)["osts"]:
   return 1
 }
 
-# Writes blocks with checksums to a file of each mount, reads them again, syncs, for ever; the time of each round's end stands in $2.
+# Writes files with their checksums, reads them again, syncs, until $work/enough is there; the time of each round's end stands in $2. It ends between
+# two rounds: whoever is killed between a rename and the checksum beside it leaves what looks like damage.
 write_and_verify() {
   local dir=$1 beat=$2 n=0 sum
   mkdir -p "$dir"
-  while true; do
+  while [[ ! -e $work/enough ]]; do
     n=$((n + 1))
     head -c 3M /dev/urandom >"$dir/new" || return 1
     sum=$(md5sum <"$dir/new") || return 1
@@ -49,6 +50,7 @@ write_and_verify() {
     mv "$dir/new" "$dir/$((n % 20))" && echo "$sum" >"$dir/$((n % 20)).sum" || return 1
     date +%s.%N >"$beat.new" && mv "$beat.new" "$beat"
   done
+  touch "$beat.ended"
 }
 
 # Reads what is old, without a cache: the longest time that one read took stands in $2.
@@ -142,7 +144,8 @@ kill_mds_too() {
 all_right() {
   local i file
   for i in 1 2; do kill -0 "$(<"$work/worker.$i")" || { echo "the work on mount $i has ended: something was wrong"; return 1; }; done
-  for i in 1 2; do kill_tree "$(<"$work/worker.$i")" || true; done
+  touch "$work/enough"
+  for i in 1 2; do wait_for 60 "the last round of mount $i" test -e "$work/beat.$i.ended"; done
   for file in "$mount"/w?/*.sum; do
     [[ $(md5sum <"${file%.sum}") == "$(<"$file")" ]] || { echo "${file%.sum} is not what was written"; return 1; }
   done
