@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.sh"
 begin failover 240 7200 --own --bare -- "$@"
 ((rounds > 0)) || rounds=$(choose 1 10)
 PATH=${NACRE_ETCD:+$NACRE_ETCD:}$PATH
-have etcd && have etcdctl || skip "no etcd or etcdctl: deploy/install-deps installs them (etcd-server, etcd-client)"
+if ! have etcd || ! have etcdctl; then skip "no etcd or etcdctl: deploy/install-deps installs them (etcd-server, etcd-client)"; fi
 
 members=3
 hang=30 # seconds
