@@ -9,13 +9,13 @@ using namespace std::chrono_literals;
 MetadataOptions WithLeases() { return MetadataOptions{}; }
 
 // Starts to connect; the reply comes when the MDS lets it in.
-struct Connecting {
+struct ConnectingClient {
   std::shared_ptr<FakePeer> peer = std::make_shared<FakePeer>("late");
   std::shared_ptr<std::optional<proto::MetadataReply>> reply =
       std::make_shared<std::optional<proto::MetadataReply>>();
 
-  explicit Connecting(Harness& harness, uint64_t nonce = 4711, const std::string& name = "",
-                      bool replaces = false) {
+  explicit ConnectingClient(Harness& harness, uint64_t nonce = 4711, const std::string& name = "",
+                            bool replaces = false) {
     proto::MetadataRequest request;
     request.mutable_connect()->set_name(name);
     request.mutable_connect()->set_version(2);
@@ -90,7 +90,7 @@ TEST(Session, AReadOnlyOneChangesNothing) {
 
 TEST(Session, ARepeatedConnectIsTheSameSession) {
   Harness harness;
-  Connecting first(harness), second(harness);
+  ConnectingClient first(harness), second(harness);
   ASSERT_TRUE(harness.RunUntil([&] { return first.done() && second.done(); }));
   EXPECT_EQ((*first.reply)->connect().session(), (*second.reply)->connect().session());
 }
@@ -200,7 +200,7 @@ TEST(Lease, WhoLostItsStreamKeepsItUntilItHasRunOutByTheClockAndNoLonger) {
   Harness harness(2, WithLeases());
   TestClient client(harness);
   harness.server->Disconnected(client.peer);
-  Connecting second(harness);
+  ConnectingClient second(harness);
   harness.RunFor(harness.options.lease);
   EXPECT_FALSE(second.done());
   EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, harness.options.lease / 10 + 2s));
@@ -208,11 +208,11 @@ TEST(Lease, WhoLostItsStreamKeepsItUntilItHasRunOutByTheClockAndNoLonger) {
 
 TEST(Lease, TheOnlySessionHoldsTheFilesystemUntilASecondOneComes) {
   Harness harness(4, WithLeases());
-  Connecting first(harness, 1);
+  ConnectingClient first(harness, 1);
   ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
   auto lease = (*first.reply)->connect().filesystem_lease();
   EXPECT_EQ(lease.mode(), proto::LEASE_WRITE);
-  Connecting second(harness, 2);
+  ConnectingClient second(harness, 2);
   harness.RunFor(std::chrono::seconds(5));
   EXPECT_FALSE(second.done()) << "admitted before the lease was given back";
   ASSERT_EQ(first.peer->pushes.size(), 1u);
@@ -239,7 +239,7 @@ TEST(Lease, WhoDoesNotGiveItBackIsFencedAndEvicted) {
   TestClient client(harness);
   ASSERT_THAT(client.Create(kRootFid, "f"), IsOk());
   const Duration begin = harness.clock.Now();
-  Connecting second(harness);
+  ConnectingClient second(harness);
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_GE(harness.clock.Now() - begin, harness.options.lease) << "its caches were good for so long";
   EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
@@ -252,11 +252,11 @@ TEST(Lease, WhoDoesNotGiveItBackIsFencedAndEvicted) {
 TEST(Eviction, AClientThatIsStartedAgainTakesItsPlaceAtOnce) {
   Harness harness(2, WithLeases());
   const std::string place = "host:/mnt@boot";
-  Connecting first(harness, 1, place);
+  ConnectingClient first(harness, 1, place);
   ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
   harness.server->Disconnected(first.peer);  // killed
   const Duration begin = harness.clock.Now();
-  Connecting second(harness, 2, place, /*replaces=*/true);
+  ConnectingClient second(harness, 2, place, /*replaces=*/true);
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_LT(harness.clock.Now() - begin, std::chrono::seconds(1));
   EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
@@ -265,16 +265,16 @@ TEST(Eviction, AClientThatIsStartedAgainTakesItsPlaceAtOnce) {
 
   harness.Crash();  // and the MDS with it
   harness.Start();
-  Connecting third(harness, 3, place, /*replaces=*/true);
+  ConnectingClient third(harness, 3, place, /*replaces=*/true);
   ASSERT_TRUE(harness.RunUntil([&] { return third.done(); }));
   EXPECT_LT(harness.clock.Now() - begin, std::chrono::seconds(5));
 }
 
 TEST(Eviction, ANameOfALivingClientIsNotTakenOver) {
   Harness harness(2);
-  Connecting first(harness, 1, "same");
+  ConnectingClient first(harness, 1, "same");
   ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
-  Connecting second(harness, 2, "same");
+  ConnectingClient second(harness, 2, "same");
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_FALSE(first.peer->closed);
   EXPECT_TRUE(harness.osts.fenced[0].empty());
@@ -283,11 +283,11 @@ TEST(Eviction, ANameOfALivingClientIsNotTakenOver) {
 // Two clients with one configuration: the stream of the first blinks while the second comes.
 TEST(Eviction, NorWhenItsStreamIsDownForAMoment) {
   Harness harness(2);
-  Connecting first(harness, 1, "same");
+  ConnectingClient first(harness, 1, "same");
   ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
   const SessionId session = (*first.reply)->connect().session();
   harness.server->Disconnected(first.peer);
-  Connecting second(harness, 2, "same");
+  ConnectingClient second(harness, 2, "same");
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_TRUE(harness.osts.fenced[0].empty());
   proto::MetadataRequest back;
@@ -314,9 +314,9 @@ TEST(Lease, UnderItOpensAreNotNotedAndKeepOpenHoldsTheFile) {
 // kill -9 of a client: its stream may seem to be up when the next one comes, and its lease is not waited for.
 TEST(Session, ANewOneThatReplacesAnOldOneIsNotKeptWaiting) {
   Harness harness(2, WithLeases());
-  Connecting first(harness, 1, "same");
+  ConnectingClient first(harness, 1, "same");
   ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
-  Connecting second(harness, 2, "same", /*replaces=*/true);
+  ConnectingClient second(harness, 2, "same", /*replaces=*/true);
   auto before = harness.clock.Now();
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_LT(harness.clock.Now() - before, std::chrono::seconds(2));
@@ -410,7 +410,7 @@ TEST(Recovery, NewSessionsWaitUntilTheOldOnesAreBackOrEvicted) {
   harness.RegisterOsts();
   ASSERT_THAT(b.Connect(), IsOk());
   ASSERT_THAT(b.Call(ReclaimRequest()), IsOk());
-  Connecting late(harness);
+  ConnectingClient late(harness);
   harness.RunFor(std::chrono::seconds(20));
   EXPECT_FALSE(late.done());
   EXPECT_THAT(b.Getattr(f), IsOk()) << "an orphan of a session that may still come back";
@@ -437,7 +437,7 @@ TEST(Recovery, TheLeaseIsReclaimed) {
   auto reclaim = ReclaimRequest();
   *reclaim.mutable_reclaim()->add_leases() = held.lease().lease();
   ASSERT_THAT(client.Call(reclaim), IsOk());
-  Connecting second(harness);
+  ConnectingClient second(harness);
   harness.RunFor(std::chrono::seconds(3));
   EXPECT_FALSE(second.done());
   std::erase_if(client.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
