@@ -8,7 +8,7 @@ import subprocess
 from processes import Processes, retry, sh, wait_until
 
 ALL = ["ext4", "passthrough", "nacre", "moosefs", "glusterfs"]
-# What is started only when it is named: Nacre with two copies of every object, and with a second MDS that keeps a copy of the MDT.
+# Peers that run only when they are named: Nacre with two copies of every object, and with a second MDS that keeps a copy of the MDT.
 COPIES = {
     "nacre_2_copies": ["--replicas", "2"],
     "nacre_2_mds": ["--mds", "2", "--etcd", "1"],

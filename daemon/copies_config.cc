@@ -35,8 +35,8 @@ Status FinishName(std::string* name) {
                       given ? "" : "; say one of its own"));
 }
 
-// What is listened at may be every address of the machine, or a port that is not known yet; what others are
-// told is one.
+// Finds the one address that others are told: the server may listen at all addresses of the machine, or at a
+// port that is not known yet.
 Status FinishAddress(std::string* address, const std::vector<std::string>& listen) {
   const bool given = !address->empty();
   if (!given) *address = listen.front();
@@ -90,7 +90,7 @@ StatusOr<std::string> ReadPassword(const std::string& path) {
   return password;
 }
 
-// What only means something together with a coordinator.
+// Refuses settings that mean something only together with a coordinator.
 Status CheckUnused(const CopiesConfig& config) {
   const std::pair<const char*, const std::string*> keys[] = {{"name", &config.name},
                                                              {"address", &config.address},

@@ -16,7 +16,7 @@ namespace {
 
 // A start that fails because the member was deposed meanwhile is known as such within this time.
 constexpr Duration kDeposedFirst = 2s;
-// What the metadata server still has to write when it is stopped may wait for members that are away.
+// The last writes of a metadata server that stops may wait this long for members that are away.
 constexpr Duration kStopPatience = 30s;
 
 void Say(const std::string& state) {

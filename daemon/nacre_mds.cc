@@ -65,7 +65,8 @@ StatusOr<Served> StartMember(Runtime& runtime, Transport& transport, const MdsCo
   return served;
 }
 
-// What the operator has decided once is not decided again by a process that begins anew.
+// Leaves out the operator's decision to accept a loss: it was for one start, not for a process that begins
+// anew.
 std::vector<char*> ArgumentsAnew(int argc, char** argv) {
   std::vector<char*> arguments;
   for (int i = 0; i < argc; ++i) {

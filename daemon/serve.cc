@@ -58,8 +58,8 @@ Ending ServeUntilEnd(Runtime& runtime, const Served& served) {
   return found;
 }
 
-// What this process is goes on under its number: no file but those of its standard streams, the signals as
-// at a start. Comes back only with an error.
+// Executes the program again under this process's number, with no files open but its standard streams and the
+// signals as at a start. Comes back only with an error.
 int BeginAnew(char** arguments) {
   LogInfo("beginning anew");
   NotifySystemd("WATCHDOG=1");

@@ -17,7 +17,7 @@
 
 namespace nacre {
 
-// What a server has for others. Calls to what is null are refused as unknown.
+// The services that a server offers. Calls to one that is null are refused as unknown.
 struct GrpcServices {
   MetadataHandler* metadata = nullptr;
   ClusterHandler* cluster = nullptr;

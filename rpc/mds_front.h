@@ -1,6 +1,6 @@
-// What a process serves that is one of several MDSes (docs/decisions/0066-copies-of-the-mdt.md): it refuses
-// everything until its member has become the primary, and then stands between the callers and the MDS, so
-// that nothing is answered which somebody else may decide by then.
+// Stands between the callers and one of several MDSes (docs/decisions/0066-copies-of-the-mdt.md): refuses
+// everything until the process's member has become the primary, and from then on withholds every answer that
+// another primary may contradict by then.
 //
 // Refused is with UNAVAILABLE, in words that name this member and the primary, if it is known; but a request
 // of a session (any but Connect) gets no answer at all: its stream ends, as if this process had ended, for

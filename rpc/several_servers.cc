@@ -16,7 +16,7 @@ namespace {
 
 constexpr Duration kConnectPatience = std::chrono::seconds(3);
 
-// What several have failed with, for people.
+// One error that tells people those of all servers.
 Status AllOf(const std::vector<Status>& failures) {
   return ErrnoError(ToErrno(failures.front()),
                     absl::StrJoin(failures, "; ", [](std::string* out, const Status& failure) {
@@ -30,7 +30,7 @@ class Turn {
   explicit Turn(size_t servers) : servers_(servers) {}
 
   size_t current() const { return current_.load(); }
-  // What others have found out since stays.
+  // Does nothing if another caller has moved on from this server already.
   void Failed(size_t server) { current_.compare_exchange_strong(server, (server + 1) % servers_); }
 
  private:
@@ -145,7 +145,7 @@ class SeveralClusterChannel : public ClusterChannel {
     co_return AllOf(failures);
   }
 
-  // What is given up goes on by itself, and what comes of it is lost.
+  // A call that takes longer than the limit goes on by itself; its answer is dropped.
   template <typename Reply, typename... Request>
   Task<StatusOr<Reply>> AskWithin(Duration limit, size_t server, Method<Reply, Request...> method,
                                   Request... request) {

@@ -12,7 +12,7 @@ uint64_t Lag(const proto::MdtCopies& copies, const proto::MdtCopyState& member) 
   return copies.sequence() - std::min(copies.sequence(), member.sequence());
 }
 
-// What is under way is no lag: a member in sync has it before it is acknowledged.
+// Changes under way are no lag: a member in sync has each before it is acknowledged.
 std::string Behind(const proto::MdtCopies& copies, const proto::MdtCopyState& member) {
   if (member.in_sync()) return "";
   const uint64_t lag = Lag(copies, member);

@@ -98,7 +98,7 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
     if (!uuid.empty()) cluster = uuid;
     core->targets.push_back(std::move(target));
   }
-  // What one of them has heard holds for all.
+  // An epoch that one target has heard of holds for all of them.
   uint64_t mdt_epoch = 0;
   for (const ost::Target& target : core->targets)
     mdt_epoch = std::max(mdt_epoch, target.sessions->mdt_epoch());

@@ -75,8 +75,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
 // in the OST that is asked; of an answer of the MGS (null) if in none: at a start the OSTs tell each other.
 Task<Status> ObeyPrimary(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch, const Target* asked);
 
-// What the MGS has answered in this epoch counts. UNAVAILABLE: it does not, it comes from a primary of the
-// past.
+// OK: an answer of the MGS given in this epoch counts. UNAVAILABLE: it does not, it comes from a primary of
+// the past.
 Task<Status> CheckAnswer(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch);
 
 // Answers one call.

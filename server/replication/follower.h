@@ -21,7 +21,7 @@ class Follower {
   Follower(MemberEnvironment environment, const MemberOptions& options, StoreCopy& copy, Judge& judge,
            Neighbours& neighbours, bool own_mdt);
 
-  // What another member tells this one, or asks it.
+  // Answers a request of another member.
   Task<proto::CopyReply> Handle(proto::CopyRequest request);
 
   // Returns when this member is primary by the record, with that; from then on Handle does nothing any more.

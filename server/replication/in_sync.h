@@ -1,5 +1,5 @@
-// Who has everything that the primary has acknowledged: the set that the coordinator's record names, what its
-// members have promised, and with that whether this primary may serve.
+// The members that have everything which the primary has acknowledged, as the coordinator's record names
+// them; their promises; and, from both, whether this primary may serve.
 //
 // A member counts as in the set from before the coordinator is asked to take it in until it is known that the
 // coordinator has taken it out: whoever may become primary is waited for. Ends, for good, when the record

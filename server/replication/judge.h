@@ -1,4 +1,4 @@
-// What the coordinator says of the copies of the MDT: one record that names the primary and who is in sync,
+// The coordinator's records about the copies of the MDT: one that names the primary and the members in sync,
 // and the members' addresses (proto/copies.proto, "what is stored").
 //
 // Thread-safe; every call ends within some seconds. Errors are those of coordination::Coordinator, and

@@ -67,7 +67,7 @@ class Member : public CopyHandler, public Authority {
   // one in the coordinator, or one that never belonged to any; DATA_LOSS.
   static Task<StatusOr<std::shared_ptr<Member>>> Start(MemberEnvironment environment, MemberOptions options);
 
-  // What the MDS has to know of having become primary.
+  // Tells the MDS how its member has become primary.
   struct Primacy {
     uint64_t epoch = 0;
     // For MetadataOptions.boot: the same as that of the primary before, unless changes may have been lost

@@ -178,6 +178,10 @@ Task<Unit> Primary::Deliver(std::string name, proto::CopyRequest request) {
   co_return Unit{};
 }
 
+// Ends when each member that was in sync has answered, is out of the set, or the set has ended: a member that
+// is silent is taken out, and where the coordinator cannot be asked for that this primary's promises run out,
+// which ends the set. A primary whose coordinator is away for good waits for good: it must neither
+// acknowledge nor fail.
 Task<void> Primary::DeliverToAll(proto::CopyRequest request) {
   const std::vector<std::string> names = in_sync_->names();
   std::vector<Task<Unit>> deliveries;

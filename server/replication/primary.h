@@ -66,7 +66,7 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   Task<void> DeliverToAll(proto::CopyRequest request);
   Task<Status> SyncAll();
   proto::CopyRequest NewRequest(const std::string& to) const;
-  // What a reply says about who is primary. OK: the member has done what it was asked for.
+  // Learns from a reply who is primary. OK: the member has done what it was asked for.
   Status Check(const StatusOr<proto::CopyReply>& reply);
 
   // The others (links.cc).

@@ -1,4 +1,4 @@
-// What the stored records of this directory have in common: each begins with a version.
+// The version with which each stored record of this directory begins, and its check.
 #pragma once
 
 #include <absl/strings/str_format.h>

@@ -1,4 +1,4 @@
-// What MdsFront refuses, hands on, and withholds.
+// MdsFront refuses, hands on and withholds.
 #include "rpc/mds_front.h"
 
 #include <gmock/gmock.h>
@@ -61,6 +61,18 @@ class MdsFrontTest : public testing::Test {
     OneShot<StatusOr<proto::MetadataReply>> end;
     Spawn(runtime.executor(), channel->Call(std::move(request)),
           [end](StatusOr<proto::MetadataReply> reply) { end.Set(std::move(reply)); });
+    return end;
+  }
+  // A request whose answer is there when the authority has lapsed and is waited for.
+  OneShot<StatusOr<proto::MetadataReply>> BeginAndLapse() {
+    Serve();
+    Connect();
+    mds.waits = true;
+    auto end = Begin(WhoIsThere());
+    AwaitHandled(1);
+    authority->may = false;
+    mds.go.Set({});
+    Await(authority->waiting);
     return end;
   }
   void AwaitHandled(int count) {
@@ -135,28 +147,14 @@ TEST_F(MdsFrontTest, ARequestWaitsForTheAuthority) {
 }
 
 TEST_F(MdsFrontTest, AnAnswerWaitsForTheAuthorityThatHasLapsedMeanwhile) {
-  Serve();
-  Connect();
-  mds.waits = true;
-  auto end = Begin(WhoIsThere());
-  AwaitHandled(1);
-  authority->may = false;
-  mds.go.Set({});
-  Await(authority->waiting);
+  auto end = BeginAndLapse();
   EXPECT_FALSE(end.IsSet());
   authority->End(OkStatus());
   EXPECT_EQ(Await(end)->readlink().target(), "1");
 }
 
 TEST_F(MdsFrontTest, AnAnswerIsNeverGivenWhenTheAuthorityIsGone) {
-  Serve();
-  Connect();
-  mds.waits = true;
-  auto end = Begin(WhoIsThere());
-  AwaitHandled(1);
-  authority->may = false;
-  mds.go.Set({});
-  Await(authority->waiting);
+  auto end = BeginAndLapse();
   authority->End(ErrnoError(ENOTCONN, "deposed"));
   Status status = Await(end).status();
   EXPECT_TRUE(IsRetryable(status)) << status;

@@ -96,8 +96,8 @@ class Cluster {
   void HealEtcd();
   // Something has kept the primary from serving since then, though it was up.
   void NoteHeldUp(Duration since);
-  // What the primary knows of the copies, for people; and the first difference between two copies that say
-  // they are the same, which may be a change that is under way; empty: there is none.
+  // CopiesText tells people what the primary knows of the copies; CopiesDiffer the first difference between
+  // two copies that say they are the same, which may be a change that is under way (empty: there is none).
   bool CopiesInSync() const;
   std::string CopiesText() const;
   std::string CopiesDiffer();

@@ -171,8 +171,8 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   }
   if (options.mdses > 1) {
     cluster.mdses = options.mdses;
-    // Who asks an MDS that does not answer asks the next one only after seconds (client/session.cc), and must
-    // not be evicted for that.
+    // A client that asks an MDS that does not answer asks the next one only after seconds
+    // (client/session.cc), and must not be evicted for that.
     cluster.metadata.session_timeout = 25s;
     cluster.metadata.recovery_window = 25s;
     cluster.metadata.revoke_timeout = 40s;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What an operator does with several MDSes: a copy that is lost or of another filesystem, one MDS made of several and several of one, a backup; and
+# The operator's work with several MDSes: a copy that is lost or of another filesystem, one MDS made of several and several of one, a backup; and
 # what is refused. (failover.sh kills them.)
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"

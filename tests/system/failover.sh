@@ -128,7 +128,7 @@ answers_as_follower() {
   grep -q "is not the primary" <<<"$said"
 }
 
-# What sleeps for longer than its promises last believes, when it wakes, what it believed.
+# A primary that sleeps for longer than its promises last believes, when it wakes, that it still is one.
 freeze_primary() {
   local victim pid begin
   victim=$(await_primary)

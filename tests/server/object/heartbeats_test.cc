@@ -2,64 +2,14 @@
 
 #include <cerrno>
 
-#include "tests/server/object/server_fixture.h"
+#include "tests/server/object/fake_mgs.h"
 
 namespace nacre {
 namespace {
 
-// An MGS that says what it is told to say.
-class FakeCluster : public ClusterChannel {
- public:
-  Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest request) override {
-    registrations.push_back(request);
-    if (away) co_return ErrnoError(ECONNREFUSED, "nobody listens");
-    proto::RegisterOssReply reply;
-    *reply.mutable_status() = ToProto(refusal);
-    reply.set_cluster_uuid("cluster-1");
-    reply.set_heartbeat_ms(1);
-    reply.set_lease_ms(lease_ms);
-    co_return reply;
-  }
-  Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
-    heartbeats.push_back(request);
-    if (away) co_return ErrnoError(ECONNREFUSED, "nobody listens");
-    proto::HeartbeatReply reply;
-    if (forget) *reply.mutable_status() = ToProto(ErrnoError(ENOENT, "who are you?"));
-    forget = false;
-    co_return reply;
-  }
-  Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
-  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest) override {
-    co_return proto::ReportChainReply();
-  }
-  Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest) override {
-    co_return proto::AdminReply();
-  }
-
-  bool away = false;
-  bool forget = false;
-  uint32_t lease_ms = 60'000;
-  Status refusal;
-  std::vector<proto::RegisterOssRequest> registrations;
-  std::vector<proto::HeartbeatRequest> heartbeats;
-};
-
-ObjectOptions Quick() {
-  ObjectOptions options;
-  options.heartbeat = 1ms;
-  return options;
-}
-
-void RunUntil(ServerFixture* f, const std::function<bool()>& done) {
-  Duration deadline = RealClock().Now() + 20s;
-  f->context.restart();
-  while (!done() && RealClock().Now() < deadline) f->context.run_one_for(100ms);
-  ASSERT_TRUE(done());
-}
-
 TEST(Heartbeats, RegistersJoinsTheClusterAndBeats) {
-  auto cluster = std::make_shared<FakeCluster>();
-  ServerFixture f(Quick(), cluster);
+  auto cluster = std::make_shared<FakeMgs>();
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return cluster->heartbeats.size() >= 3; });
   ASSERT_EQ(cluster->registrations.size(), 1u);
   const proto::RegisterOssRequest request = cluster->registrations[0];
@@ -78,9 +28,9 @@ TEST(Heartbeats, RegistersJoinsTheClusterAndBeats) {
 }
 
 TEST(Heartbeats, GoesOnWhenTheMgsIsAwayAndRegistersAgainWhenItHasForgotten) {
-  auto cluster = std::make_shared<FakeCluster>();
+  auto cluster = std::make_shared<FakeMgs>();
   cluster->away = true;
-  ServerFixture f(Quick(), cluster);
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
   cluster->away = false;
   RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
@@ -98,9 +48,9 @@ bool Serves(ServerFixture* f, SessionId session) {
 
 // What it missed may concern the client that asks.
 TEST(Heartbeats, ClientsAreServedOnlyWhenTheMgsHasAdmittedTheServer) {
-  auto cluster = std::make_shared<FakeCluster>();
+  auto cluster = std::make_shared<FakeMgs>();
   cluster->refusal = ErrnoError(EINVAL, "a fence could not be told");
-  ServerFixture f(Quick(), cluster);
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
   EXPECT_FALSE(Serves(&f, 1));
   EXPECT_TRUE(Serves(&f, 0)) << "the MDS, which has to tell it";
@@ -110,9 +60,9 @@ TEST(Heartbeats, ClientsAreServedOnlyWhenTheMgsHasAdmittedTheServer) {
 }
 
 TEST(Heartbeats, WithoutAnswersOfTheMgsClientsAreRefusedWhenTheLeaseIsOver) {
-  auto cluster = std::make_shared<FakeCluster>();
+  auto cluster = std::make_shared<FakeMgs>();
   cluster->lease_ms = 300;
-  ServerFixture f(Quick(), cluster);
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
   EXPECT_TRUE(Serves(&f, 1));
   cluster->away = true;
@@ -127,8 +77,8 @@ TEST(Heartbeats, WithoutAnswersOfTheMgsClientsAreRefusedWhenTheLeaseIsOver) {
 }
 
 TEST(Heartbeats, ABadBlockIsReported) {
-  auto cluster = std::make_shared<FakeCluster>();
-  ServerFixture f(Quick(), cluster);
+  auto cluster = std::make_shared<FakeMgs>();
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
   auto client = f.Client(1);
   ASSERT_TRUE(f.Write(client.get(), 0, {9, 0}, 0, "data").ok());
@@ -147,9 +97,9 @@ TEST(Heartbeats, ABadBlockIsReported) {
 }
 
 TEST(Heartbeats, ARefusalForGoodIsTold) {
-  auto cluster = std::make_shared<FakeCluster>();
+  auto cluster = std::make_shared<FakeMgs>();
   cluster->refusal = ErrnoError(ENOSPC, "no room to store it just now");
-  ServerFixture f(Quick(), cluster);
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
   EXPECT_FALSE(f.server->refused().IsSet());
   cluster->refusal = ErrnoError(EEXIST, "OST index 1 belongs to another");
@@ -158,8 +108,8 @@ TEST(Heartbeats, ARefusalForGoodIsTold) {
 
 // A server that has been taken once goes on trying: its MGS may have been started with a wrong directory.
 TEST(Heartbeats, WhoWasRegisteredIsNotRefusedForGood) {
-  auto cluster = std::make_shared<FakeCluster>();
-  ServerFixture f(Quick(), cluster);
+  auto cluster = std::make_shared<FakeMgs>();
+  ServerFixture f(OftenBeating(), cluster);
   RunUntil(&f, [&] { return cluster->heartbeats.size() >= 1; });
   cluster->refusal = ErrnoError(EINVAL, "belongs to another cluster");
   cluster->forget = true;

@@ -6,7 +6,7 @@
 
 #include "server/object/format.h"
 #include "server/object/sessions.h"
-#include "tests/server/object/server_fixture.h"
+#include "tests/server/object/fake_mgs.h"
 
 namespace nacre {
 namespace {
@@ -16,47 +16,9 @@ using testing::HasSubstr;
 constexpr ObjectId kCut{9, 0};
 constexpr OstIndex kHere = 0, kBeside = 5;
 
-// The MGS of a primary that answers in this epoch.
-class Primary : public ClusterChannel {
- public:
-  Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest) override {
-    ++registrations;
-    proto::RegisterOssReply reply;
-    reply.set_cluster_uuid("cluster-1");
-    reply.set_heartbeat_ms(1);
-    reply.set_lease_ms(60'000);
-    reply.set_mdt_epoch(epoch);
-    co_return reply;
-  }
-  Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest) override {
-    ++heartbeats;
-    proto::HeartbeatReply reply;
-    if (forget) *reply.mutable_status() = ToProto(ErrnoError(ENOENT, "register again"));
-    reply.set_mdt_epoch(epoch);
-    co_return reply;
-  }
-  Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
-  Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest) override {
-    co_return proto::ReportChainReply();
-  }
-  Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest) override {
-    co_return proto::AdminReply();
-  }
-
-  uint64_t epoch = 0;
-  bool forget = false;
-  int registrations = 0, heartbeats = 0;
-};
-
-ObjectOptions OftenBeating() {
-  ObjectOptions options;
-  options.heartbeat = 1ms;
-  return options;
-}
-
 class PrimaryTest : public testing::Test {
  protected:
-  // What the MDS of this epoch is told when it cuts an object.
+  // Cuts an object as the MDS of this epoch, and returns what that is told.
   Status Cut(uint64_t epoch, OstIndex ost = kHere) {
     RetryPolicy policy;
     policy.hard = false;
@@ -139,25 +101,21 @@ TEST_F(PrimaryTest, WhatWasAdmittedBeforeIsNotCommittedBehind) {
 }
 
 TEST(PrimaryAnswers, ThoseOfThePastAreNone) {
-  auto mgs = std::make_shared<Primary>();
-  mgs->epoch = 5;
+  auto mgs = std::make_shared<FakeMgs>();
+  mgs->mdt_epoch = 5;
   ServerFixture f(OftenBeating(), mgs);
-  const auto run_until = [&](const std::function<bool()>& done) {
-    const Duration deadline = RealClock().Now() + 20s;
-    f.context.restart();
-    while (!done() && RealClock().Now() < deadline) f.context.run_one_for(100ms);
-    EXPECT_TRUE(done());
-  };
-  run_until([&] { return mgs->heartbeats >= 2; });
-  EXPECT_EQ(mgs->registrations, 1);
+  RunUntil(&f, [&] { return mgs->heartbeats.size() >= 2; });
+  EXPECT_EQ(mgs->registrations.size(), 1u);
   // It does not know this server, but nobody asks it.
-  mgs->epoch = 4;
+  mgs->mdt_epoch = 4;
   mgs->forget = true;
-  const int before = mgs->heartbeats;
-  run_until([&] { return mgs->heartbeats >= before + 4; });
-  EXPECT_EQ(mgs->registrations, 1);
-  mgs->epoch = 6;
-  run_until([&] { return mgs->registrations >= 2; });
+  const size_t before = mgs->heartbeats.size();
+  RunUntil(&f, [&] { return mgs->heartbeats.size() >= before + 4; });
+  EXPECT_FALSE(mgs->forget) << "it was asked";
+  EXPECT_EQ(mgs->registrations.size(), 1u);
+  mgs->mdt_epoch = 6;
+  mgs->forget = true;
+  RunUntil(&f, [&] { return mgs->registrations.size() >= 2; });
   for (MemKv& kv : f.kv) EXPECT_EQ(*ost::ParseMdtEpoch(*kv.Get("M")), 6u);
 }
 

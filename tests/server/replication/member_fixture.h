@@ -21,7 +21,7 @@ class MemberFixture {
   explicit MemberFixture(uint64_t seed = 1, int members = 3);
   ~MemberFixture();
 
-  // What a member's process and machine have; members are known by their numbers, and named "mds0", ….
+  // A member's process and machine; members are known by their numbers, and named "mds0", ….
   struct Machine {
     std::string name;
     std::unique_ptr<MemKv> disk = std::make_unique<MemKv>();

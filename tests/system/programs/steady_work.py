@@ -10,6 +10,7 @@ steady_work.py longest TIME LOG...        prints the milliseconds that the longe
 steady_work.py check-records DIR LOG      everything that LOG has is there, once, in order
 steady_work.py check-names DIR LOG        so are the names, and no others
 """
+import itertools
 import os
 import sys
 import time
@@ -28,10 +29,6 @@ def file_of(directory, number):
     return f"{directory}/records-{(number - 1) // RECORDS:06d}"
 
 
-def note(log, number, begin):
-    print(number, f"{begin:.6f}", f"{time.time():.6f}", file=log, flush=True)
-
-
 def put(path, data):
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     if os.write(fd, data) != len(data):
@@ -40,14 +37,16 @@ def put(path, data):
     os.close(fd)
 
 
-def records(directory, log_path):
+def steadily(log_path, change):
     with open(log_path, "a", encoding="ascii") as log:
-        number = 0
-        while True:
-            number += 1
+        for number in itertools.count(1):
             begin = time.time()
-            put(file_of(directory, number), record(number))
-            note(log, number, begin)
+            change(number)
+            print(number, f"{begin:.6f}", f"{time.time():.6f}", file=log, flush=True)
+
+
+def records(directory, log_path):
+    steadily(log_path, lambda number: put(file_of(directory, number), record(number)))
 
 
 def name_of(directory, number):
@@ -61,17 +60,14 @@ def fsync_directory(path):
 
 
 def names(directory, log_path):
-    with open(log_path, "a", encoding="ascii") as log:
-        number = 0
-        while True:
-            number += 1
-            begin = time.time()
-            put(f"{directory}/new", record(number))
-            os.rename(f"{directory}/new", name_of(directory, number))
-            if number > KEPT:
-                os.unlink(name_of(directory, number - KEPT))
-            fsync_directory(directory)
-            note(log, number, begin)
+    def change(number):
+        put(f"{directory}/new", record(number))
+        os.rename(f"{directory}/new", name_of(directory, number))
+        if number > KEPT:
+            os.unlink(name_of(directory, number - KEPT))
+        fsync_directory(directory)
+
+    steadily(log_path, change)
 
 
 def lines_of(log_path):
