@@ -79,10 +79,28 @@ Task<void> Primary::AskForPromise(LinkPtr link) {
   if (promised.ok()) in_sync_->Promised(link->name, sent + options_.promise);
   if (!counts) co_return;
   std::string why;
-  if (promised.ok() && reply->may_lack()) why = "it has lost power, and with it what was not synced";
-  if (promised.ok() && Position::Of(reply->position()) < acknowledged) why = "it has less than it had";
+  if (promised.ok()) {
+    const Position position = Position::Of(reply->position());
+    if (position < acknowledged) {
+      why = "it has less than it had";
+    } else if (reply->may_lack()) {
+      const Status noted = co_await SayWhole(link->name, reply->instance(), options_.answer);
+      if (!noted.ok())
+        why = absl::StrCat("it has lost power, and does not note what it has: ", noted.message());
+    }
+  }
   if (!promised.ok() && silent) why = absl::StrCat("it does not answer: ", promised.message());
   if (!why.empty()) co_await in_sync_->TryRemove(link->name, std::move(why));
+}
+
+// The member has everything that this primary has acknowledged: it notes that, as long as its process is the
+// one that said what it has. Until then a member that has lost power does not know whether it lacks anything,
+// and would tell of a loss if it became primary.
+Task<Status> Primary::SayWhole(const std::string& name, uint64_t instance, Duration timeout) {
+  proto::CopyRequest whole = NewRequest(name);
+  whole.mutable_sync()->set_whole(true);
+  whole.mutable_sync()->set_instance(instance);
+  co_return co_await Tell(std::move(whole), timeout);
 }
 
 // --- coming back ---
@@ -103,14 +121,14 @@ Task<void> Primary::BringBack(std::shared_ptr<Primary> self, LinkPtr link) {
   }
 }
 
-// Sends until the member has done it; for some seconds.
-Task<Status> Primary::Tell(proto::CopyRequest request) {
+// Sends until the member has done it, or the time is over.
+Task<Status> Primary::Tell(proto::CopyRequest request, Duration timeout) {
   const Duration begin = clock_.Now();
   while (true) {
     proto::CopyRequest attempt = request;
-    Status done = Check(co_await neighbours_.Exchange(std::move(attempt), kMostTime));
+    Status done = Check(co_await neighbours_.Exchange(std::move(attempt), timeout));
     if (done.ok() || in_sync_->ended() || !IsRetryable(done)) co_return done;
-    if (clock_.Now() - begin > kMostTime) co_return done;
+    if (clock_.Now() - begin > timeout) co_return done;
     co_await clock_.Sleep(kTellAgain);
   }
 }
@@ -137,10 +155,7 @@ Task<Status> Primary::Join(LinkPtr link) {
   }
   SetState(link, "catching up");
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
-  proto::CopyRequest whole = NewRequest(link->name);
-  whole.mutable_sync()->set_whole(true);
-  whole.mutable_sync()->set_instance(instance);
-  CO_RETURN_IF_ERROR(co_await Tell(std::move(whole)));
+  CO_RETURN_IF_ERROR(co_await SayWhole(link->name, instance, kMostTime));
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
   AsyncMutex::Guard turn = co_await turn_.Lock();
   for (int sent = 0; position != copy_.position(); ++sent) {
@@ -167,7 +182,7 @@ Task<StatusOr<Position>> Primary::CatchUp(LinkPtr link, Position position) {
     if (group == nullptr) co_return absl::UnavailableError("more has changed meanwhile than is kept");
     proto::CopyRequest apply = NewRequest(link->name);
     *apply.mutable_apply() = MessageOf(*group);
-    CO_RETURN_IF_ERROR(co_await Tell(std::move(apply)));
+    CO_RETURN_IF_ERROR(co_await Tell(std::move(apply), kMostTime));
     position = group->position;
   }
   co_return position;
@@ -184,7 +199,7 @@ Task<StatusOr<Position>> Primary::CopyAll(LinkPtr link, Position instead_of) {
     sent += part.ByteSizeLong();
     proto::CopyRequest request = NewRequest(link->name);
     *request.mutable_install() = std::move(part);
-    CO_RETURN_IF_ERROR(co_await Tell(std::move(request)));
+    CO_RETURN_IF_ERROR(co_await Tell(std::move(request), kMostTime));
     SetState(link, absl::StrFormat("copying, %d MiB so far", sent >> 20));
   }
   co_return parts->position();

@@ -77,7 +77,8 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   Task<Status> Join(LinkPtr link);
   Task<StatusOr<Position>> CopyAll(LinkPtr link, Position instead_of);
   Task<StatusOr<Position>> CatchUp(LinkPtr link, Position position);
-  Task<Status> Tell(proto::CopyRequest request);
+  Task<Status> SayWhole(const std::string& name, uint64_t instance, Duration timeout);
+  Task<Status> Tell(proto::CopyRequest request, Duration timeout);
   void SetState(const LinkPtr& link, std::string state);
 
   const Executor executor_;

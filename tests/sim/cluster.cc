@@ -148,7 +148,7 @@ Task<void> Cluster::BootMds(Cluster* cluster, Process* process) {
   MetadataEnvironment environment{process->executor(), process->clock(), process->random(),
                                   node.stores[0]->kv, *transport};
   MetadataOptions options = cluster->options_.metadata;
-  options.boot = absl::StrFormat("%d", node.boots);
+  options.boot = node.boot();
   auto server = co_await MetadataServer::Start(environment, options);
   if (!server.ok()) co_return cluster->world_.Fail("the MDS does not start: " + server.status().ToString());
   node.metadata = server->get();
@@ -180,7 +180,7 @@ Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
   }
   ObjectOptions options = cluster->options_.object;
   options.listen = options.advertise = absl::StrFormat("sim:%s", node.name);
-  options.boot = absl::StrFormat("%d", node.boots);
+  options.boot = node.boot();
   auto server = co_await ObjectServer::Start(environment, std::move(devices), options);
   if (!server.ok()) {
     co_return cluster->world_.Fail(

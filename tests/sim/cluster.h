@@ -118,6 +118,7 @@ class Cluster {
     bool ready = false;
     int starts = 0;
     int boots = 1;  // of the machine
+    std::string boot() const { return std::to_string(boots); }
     std::vector<std::unique_ptr<Disk>> stores;
     uint64_t log_steps = 0;
     bool copy = false;       // an MDS whose disk begins as a copy, and

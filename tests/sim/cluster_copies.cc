@@ -5,6 +5,7 @@
 #include "rpc/mds_front.h"
 #include "rpc/several_servers.h"
 #include "server/kv/kv_pages.h"
+#include "server/replication/store_copy.h"
 #include "tests/sim/cluster.h"
 
 namespace nacre::sim {
@@ -90,6 +91,13 @@ bool Cluster::CopiesInSync() const {
   if (primary.metadata == nullptr || primary.member == nullptr || !primary.member->MayServe()) return false;
   const proto::MdtRecord record = Record();
   if (record.epoch() != primary.epoch || record.in_sync_size() != options_.mdses) return false;
+  // A member that has lost power and has not been told yet that it has everything would tell of a loss.
+  for (int i = 0; i < options_.mdses; ++i) {
+    const Node& node = nodes_[Index(i)];
+    proto::StoreRecord own;
+    const StatusOr<std::string> stored = node.stores[0]->kv.Get(replication::kStoreKey);
+    if (!stored.ok() || !own.ParseFromString(*stored) || own.boot() != node.boot()) return false;
+  }
   const proto::MdtCopies copies = primary.member->Describe();
   return copies.members_size() == options_.mdses &&
          std::ranges::all_of(copies.members(), [](const auto& member) { return member.in_sync(); });
@@ -154,7 +162,7 @@ Task<void> Cluster::BootMember(Cluster* cluster, Process* process, int i) {
   own.name = node.name;
   own.address = cluster->MdsAddress(i);
   own.prefix = kPrefix;
-  own.boot = absl::StrFormat("%d", node.boots);
+  own.boot = node.boot();
   own.may_form = !node.copy;
   auto started = co_await replication::Member::Start(surroundings, own);
   if (!started.ok())

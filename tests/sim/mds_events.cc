@@ -41,11 +41,19 @@ void Scenario::CheckCopies(const char* when) {
 }
 
 // An MDS dies, or its machine, for a moment or for long. Then another one is primary, if it was, and
-// everything goes on without it. When it comes back, the primary may die while it still catches up.
+// everything goes on without it. One of the others may have missed its last words, and a change then be with
+// some of them only. When it comes back, the primary may die while it still catches up.
 void Scenario::DeadMds() {
   if (!WaitReady("before an MDS dies")) return;
   const Duration begin = cluster_.HeldUpSince();
   const int mds = PickMds();
+  if (world_.random().OneIn(2)) {
+    const int mdses = shape_.cluster.mdses;
+    network_.Cut(mds, (mds + 1 + static_cast<int>(world_.random().Below(mdses - 1))) % mdses);
+    Work(UpTo(500ms));  // less than it takes to leave that one out
+    network_.Heal();
+    if (failed()) return;
+  }
   cluster_.Crash(mds, world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
   if (world_.random().OneIn(2)) {
     Work(kTakeover);
