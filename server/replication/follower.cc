@@ -129,7 +129,8 @@ Task<Status> Follower::ApplyGroup(proto::CopyRequest request) {
   AsyncMutex::Guard work = co_await work_.Lock();
   CO_RETURN_IF_ERROR(CheckFollowing());
   GroupPtr group = GroupOf(std::move(request));
-  const Position position = copy_.position();
+  Position position = copy_.position();
+  if (options_.plant_epochless) position.epoch = group->previous.epoch;
   if (position == group->position) co_return OkStatus();
   if (position == group->previous) co_return co_await copy_.Apply(std::move(group));
   co_return absl::FailedPreconditionError(absl::StrFormat("changes behind %s, and this store has %s",

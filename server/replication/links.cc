@@ -141,11 +141,9 @@ Task<Status> Primary::Join(LinkPtr link) {
   const uint64_t instance = reply->instance();
   Position position = Position::Of(reply->position());
   const Position mine = copy_.position();
-  bool on_history = copy_.history().Contains(position, mine);
-  if (options_.plant_ahead_is_fine && !on_history && position.sequence >= mine.sequence) {
-    position = mine;
-    on_history = true;
-  }
+  const Position epochless{mine.epoch, position.sequence};
+  if (options_.plant_epochless && copy_.log().After(epochless) != nullptr) position = epochless;
+  const bool on_history = copy_.history().Contains(position, mine);
   std::optional<GroupLog::Hold> hold;
   if (!on_history || (position != mine && copy_.log().After(position) == nullptr)) {
     LogInfo("the MDS %s gets the whole MDT: it has %s, this one %s", link->name, position.ToString(),

@@ -58,7 +58,7 @@ struct MemberOptions {
   bool plant_early_ack = false;  // a commit is acknowledged before the others have it
   bool plant_unagreed = false;   // a member that does not answer is left out without asking the coordinator
   bool plant_unfenced = false;   // a primary goes on serving when the promises have lapsed
-  bool plant_ahead_is_fine = false;  // a member that is ahead of its primary's history joins as it is
+  bool plant_epochless = false;  // a member that joins is compared by the number of its last change alone
 };
 
 class Member : public CopyHandler, public Authority {

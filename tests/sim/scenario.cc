@@ -84,7 +84,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->member.plant_early_ack = plant == Plant::kEarlyAck;
   cluster->member.plant_unagreed = plant == Plant::kUnagreed;
   cluster->member.plant_unfenced = plant == Plant::kUnfenced;
-  cluster->member.plant_ahead_is_fine = plant == Plant::kAheadIsFine;
+  cluster->member.plant_epochless = plant == Plant::kEpochless;
   metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
@@ -125,7 +125,6 @@ const std::map<std::string, Plant>& Plants() {
       {"unagreed", Plant::kUnagreed},
       {"unfenced", Plant::kUnfenced},
       {"epochless", Plant::kEpochless},
-      {"ahead_is_fine", Plant::kAheadIsFine},
   };
   return plants;
 }

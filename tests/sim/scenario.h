@@ -40,7 +40,6 @@ enum class Plant {
   kUnagreed,
   kUnfenced,
   kEpochless,
-  kAheadIsFine,
 };
 const std::map<std::string, Plant>& Plants();
 

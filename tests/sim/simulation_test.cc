@@ -167,6 +167,14 @@ TEST_F(Simulation, FindsAnMdsLeftBehindWithoutEtcd) {
   EXPECT_NE(FirstToFind(Plant::kUnagreed, "", 1, 3), 0u);
 }
 
+TEST_F(Simulation, FindsAPrimaryThatServesWithoutPromises) {
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "frozen_mds", 1, 3), 0u);
+}
+
+TEST_F(Simulation, FindsAnMdsThatIsTakenForUpToDate) {
+  EXPECT_NE(FirstToFind(Plant::kEpochless, "dead_mds", 1, 3), 0u);
+}
+
 TEST_F(Simulation, ThreeMdses) { FirstSeedsHold(1, 3); }
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
