@@ -81,7 +81,7 @@ bad_input_is_refused() {
   refuses_with "[copies] coordinator is empty" "$bin/nacre-mds" --config "$(without_copies mds.1)" --format --copy
   refuses_with "take the section [copies] out" "$bin/nacre-mds" --config "$cluster/etc/mds.1.toml" --alone
   refuses_with "[copies] name 'a/b'" "$bin/nacre-mds" --config "$cluster/etc/mds.1.toml" --copies-name a/b --check
-  refuses_with "is not the primary: the primary is at" "$bin/nacre" status --mds "$(follower_address)"
+  wait_for 30 "the follower knows the primary" refuses_with "is not the primary: the primary is at" "$bin/nacre" status --mds "$(follower_address)"
 }
 follower_address() {
   status --json | python3 -c '
@@ -129,6 +129,8 @@ restored_backup_is_obeyed() {
   "$bin/nacre" mdt restore "$work/backup" "$cluster/mdt.3"
   sed -i "s|^directory = .*|directory = \"$cluster/mdt.3\"|" "$cluster/etc/mds.1.toml"
   serve_alone mds.1
+  # A restore evicts every client: what was under way in the old session fails, and what follows does not.
+  wait_for 60 "the mount has a new session" files_are_there
   still_works
 }
 
