@@ -16,7 +16,7 @@ namespace {
 
 constexpr Duration kConnectPatience = std::chrono::seconds(3);
 
-// One error that tells people those of all servers.
+// Joins the errors of all servers into one, for people.
 Status AllOf(const std::vector<Status>& failures) {
   return ErrnoError(ToErrno(failures.front()),
                     absl::StrJoin(failures, "; ", [](std::string* out, const Status& failure) {

@@ -1,11 +1,14 @@
 // Several MDSes with copies of one MDT: how they begin, follow each other and end.
 
+#include <absl/strings/escaping.h>
+
 #include <cerrno>
 
 #include "rpc/mds_front.h"
 #include "rpc/several_servers.h"
 #include "server/kv/kv_pages.h"
 #include "server/replication/store_copy.h"
+#include "server/replication/stored.h"
 #include "tests/sim/cluster.h"
 
 namespace nacre::sim {
@@ -13,7 +16,6 @@ namespace {
 
 constexpr Duration kTimeoutOfOneMds = 5s;
 constexpr char kPrefix[] = "/nacre/sim/";
-constexpr char kOwnRecords = '\xff';  // the first byte of the keys that a member has for itself
 
 // Refuses backups: nobody takes one of a simulated MDS.
 class NoBackup : public BackupHandler {
@@ -27,21 +29,10 @@ class NoBackup : public BackupHandler {
 std::map<std::string, std::string> MdtContentsOf(KvStore& store) {
   std::map<std::string, std::string> contents;
   (void)ForEachEntry(store, "", [&](const KvEntry& entry) -> Status {
-    if (entry.key.empty() || entry.key[0] != kOwnRecords) contents[entry.key] = entry.value;
+    if (!entry.key.starts_with(replication::kOwnPrefix)) contents[entry.key] = entry.value;
     return OkStatus();
   });
   return contents;
-}
-
-std::string Hex(std::string_view bytes) {
-  std::string text;
-  for (unsigned char byte : bytes) {
-    if (byte >= ' ' && byte < 127)
-      text += static_cast<char>(byte);
-    else
-      absl::StrAppendFormat(&text, "\\x%02x", byte);
-  }
-  return text;
 }
 
 }  // namespace
@@ -94,9 +85,10 @@ bool Cluster::CopiesInSync() const {
   // A member that has lost power and has not been told yet that it has everything would tell of a loss.
   for (int i = 0; i < options_.mdses; ++i) {
     const Node& node = nodes_[Index(i)];
-    proto::StoreRecord own;
     const StatusOr<std::string> stored = node.stores[0]->kv.Get(replication::kStoreKey);
-    if (!stored.ok() || !own.ParseFromString(*stored) || own.boot() != node.boot()) return false;
+    if (!stored.ok()) return false;
+    const auto own = replication::ParseStored<proto::StoreRecord>(*stored, "record of a copy of the MDT");
+    if (!own.ok() || own->boot() != node.boot()) return false;
   }
   const proto::MdtCopies copies = primary.member->Describe();
   return copies.members_size() == options_.mdses &&
@@ -119,7 +111,7 @@ std::string Cluster::CopiesDiffer() {
     const auto [one, other] = std::ranges::mismatch(want, has);
     if (one == want.end() && other == has.end()) continue;
     const bool more = one == want.end() || (other != has.end() && other->first < one->first);
-    const std::string key = Hex((more ? other : one)->first);
+    const std::string key = absl::CHexEscape((more ? other : one)->first);
     const char* how = more                       ? "only the latter has"
                       : has.contains(one->first) ? "they differ in"
                                                  : "only the former has";

@@ -9,7 +9,7 @@ begin chains 420 5400 --own --bare -- "$@"
 servers=2
 cluster=$work/cluster mount=$work/mnt.1
 export NACRE_OST_SIZE=$((1 << 30))
-"$loopback" up "$cluster" "$work/mnt" --oss "$servers" --osts 1 --mounts 2 --replicas 2 >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+bring_up "$work/mnt" --oss "$servers" --osts 1 --mounts 2 --replicas 2
 second_mount=$work/mnt.2
 
 status_json() { "$bin/nacre" status --mds "unix:$cluster/mds.sock" --json || true; }

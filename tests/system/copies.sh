@@ -4,15 +4,14 @@
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
 begin copies 240 240 --own --bare -- "$@"
-PATH=${NACRE_ETCD:+$NACRE_ETCD:}$PATH
-if ! have etcd || ! have etcdctl; then skip "no etcd or etcdctl: deploy/install-deps installs them (etcd-server, etcd-client)"; fi
+need_etcd
 
 cluster=$work/cluster mount=$work/mnt
 export NACRE_OST_SIZE=$((1 << 30))
-"$loopback" up "$cluster" "$mount" --oss 1 --osts 1 --mds 2 --etcd 1 >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
-all_mds=$(sed -n 's/^mds = "\(.*\)"/\1/p' "$cluster/etc/client.1.toml")
+bring_up "$mount" --oss 1 --osts 1 --mds 2 --etcd 1
+mdses=$(all_mds)
 
-status() { timeout 20 "$bin/nacre" status --mds "$all_mds" "$@"; }
+status() { timeout 20 "$bin/nacre" status --mds "$mdses" "$@"; }
 in_sync() { status | grep -q "2 of 2 copies in sync"; }
 ost_up() { status --json | grep -q '"up": true'; }
 epoch() { status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["copies"]["epoch"])'; }
@@ -91,7 +90,7 @@ print(next(m["address"] for m in copies["members"] if m["name"] != copies["prima
 }
 
 back_up() {
-  "$bin/nacre" mdt backup "$work/backup" --mds "$all_mds"
+  "$bin/nacre" mdt backup "$work/backup" --mds "$mdses"
 }
 
 # serve_alone PART: at its address, without the others; by loopback, so that it ends with the rest.
@@ -111,7 +110,7 @@ one_of_several() {
 }
 
 several_of_one() {
-  ETCDCTL_API=3 etcdctl --endpoints "127.0.0.1:$(sed -n 's/^listen-client-urls: .*:\([0-9]*\)$/\1/p' "$cluster/etc/etcd.1.yaml")" del --prefix /nacre/
+  ETCDCTL_API=3 etcdctl --endpoints "127.0.0.1:$(etcd_port etcd.1)" del --prefix /nacre/
   "$loopback" stop "$cluster" mds.1
   cp "$work/mds.1.copies" "$cluster/etc/mds.1.toml"
   rm -r "$cluster/mdt.2"

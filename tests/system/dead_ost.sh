@@ -10,7 +10,7 @@ osts=4      # 0 and 1 of oss.1, 2 and 3 of oss.2, which dies
 dead="2 3"
 cluster=$work/cluster mount=$work/mnt
 export NACRE_OST_SIZE=$((1 << 30))
-"$loopback" up "$cluster" "$mount" --oss 2 --osts 2 --mounts 4 >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+bring_up "$mount" --oss 2 --osts 2 --mounts 4
 mounts=("$mount.1" "$mount.2" "$mount.3" "$mount.4")
 
 ost_of() { getfattr --only-values -n nacre.stripes "$1" 2>/dev/null | grep -oE '"osts": *\[[0-9]+' | head -n 1 | grep -oE '[0-9]+$'; }

@@ -7,17 +7,15 @@ source "$(dirname "$0")/lib.sh"
 [[ ! ${1:-} =~ ^[0-9]+$ ]] || set -- --full --rounds "$@"
 begin failover 240 7200 --own --bare -- "$@"
 ((rounds > 0)) || rounds=$(choose 1 10)
-PATH=${NACRE_ETCD:+$NACRE_ETCD:}$PATH
-if ! have etcd || ! have etcdctl; then skip "no etcd or etcdctl: deploy/install-deps installs them (etcd-server, etcd-client)"; fi
+need_etcd
 
 members=3
 hang=30 # seconds
 cluster=$work/cluster mount=$work/mnt.1 second_mount=$work/mnt.2
 export NACRE_OST_SIZE=$((1 << 30))
-"$loopback" up "$cluster" "$work/mnt" --oss 1 --osts 2 --mounts 2 --mds "$members" --etcd 3 >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+bring_up "$work/mnt" --oss 1 --osts 2 --mounts 2 --mds "$members" --etcd 3
 
 address_of() { sed -nE 's/^listen = \["([^"]*)".*/\1/p' "$cluster/etc/$1.toml"; }
-all_mds() { sed -n 's/^mds = "\(.*\)"/\1/p' "$cluster/etc/client.1.toml"; }
 status_json() { timeout 20 "$bin/nacre" status --mds "$(all_mds)" --json || true; }
 pid_of() { cat "$cluster/run/$1.pid"; }
 
@@ -44,7 +42,7 @@ await_sync() { wait_for 90 "all copies in sync" in_sync; }
 etcd_leader() {
   local part port
   for part in etcd.1 etcd.2 etcd.3; do
-    port=$(sed -n 's/^listen-client-urls: .*:\([0-9]*\)$/\1/p' "$cluster/etc/$part.yaml")
+    port=$(etcd_port "$part")
     ETCDCTL_API=3 timeout 5 etcdctl --endpoints "127.0.0.1:$port" endpoint status -w json 2>/dev/null | python3 -c '
 import json, sys
 status = json.load(sys.stdin)[0]["Status"]

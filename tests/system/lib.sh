@@ -79,10 +79,15 @@ under_limit() {
   exit "$status"
 }
 
+# bring_up MOUNTPOINT OPTION…: the cluster in $cluster, by deploy/loopback.
+bring_up() {
+  "$loopback" up "$cluster" "$@" >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+}
+
 start_cluster() {
   [[ -x $loopback && -x $bin/nacre-mds ]] || skip "no deploy/loopback or no build/bin/nacre-mds: build first"
   cluster=$work/cluster mount=$work/mnt
-  "$loopback" up "$cluster" "$mount" --oss 2 --osts 2 --mounts "$1" >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+  bring_up "$mount" --oss 2 --osts 2 --mounts "$1"
   (($1 == 1)) || { second_mount=$mount.2 mount=$mount.1; }
 }
 
@@ -188,6 +193,14 @@ note() { echo "  --  $*"; }
 choose() { ((full == 1)) && echo "$2" || echo "$1"; }
 
 have() { command -v "$1" >/dev/null; }
+
+# For tests of several MDSes: an etcd, Debian's or the one in $NACRE_ETCD, and what the configurations of such a cluster say.
+need_etcd() {
+  PATH=${NACRE_ETCD:+$NACRE_ETCD:}$PATH
+  if ! have etcd || ! have etcdctl; then skip "no etcd or etcdctl: deploy/install-deps installs them (etcd-server, etcd-client)"; fi
+}
+all_mds() { sed -n 's/^mds = "\(.*\)"/\1/p' "$cluster/etc/client.1.toml"; }
+etcd_port() { sed -n 's/^listen-client-urls: .*:\([0-9]*\)$/\1/p' "$cluster/etc/$1.yaml"; }
 
 # wait_for SECONDS WHAT COMMAND…: until the command succeeds.
 wait_for() {

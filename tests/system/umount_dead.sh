@@ -7,7 +7,7 @@ begin umount_dead 300 300 --own --bare -- "$@"
 soon=15  # seconds for an unmount with nothing held back
 most=100 # seconds for any other
 cluster=$work/cluster mount=$work/mnt
-"$loopback" up "$cluster" "$mount" --oss 1 --osts 1 --mounts 1 >"$work/up.log" 2>&1 || { cat "$work/up.log" >&2; fail "deploy/loopback up"; }
+bring_up "$mount" --oss 1 --osts 1 --mounts 1
 
 pid_of() { "$loopback" status "$cluster" | awk -v name="$1" '$1 == name { print $2 }'; }
 

@@ -119,10 +119,7 @@ void ChainFixture::SetChain(std::vector<int> members, std::vector<int> joining, 
 }
 
 bool ChainFixture::RunUntil(const std::function<bool()>& done, Duration limit) {
-  const Duration deadline = RealClock().Now() + limit;
-  context.restart();
-  while (!done() && RealClock().Now() < deadline) context.run_one_for(100ms);
-  return done();
+  return nacre::RunUntil(context, done, limit);
 }
 
 std::unique_ptr<ObjectStub> ChainFixture::Client(int server, SessionId session) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
-#include <functional>
 #include <vector>
 
 #include "tests/server/object/server_fixture.h"
@@ -57,10 +56,7 @@ inline ObjectOptions OftenBeating() {
 }
 
 inline void RunUntil(ServerFixture* f, const std::function<bool()>& done) {
-  const Duration deadline = RealClock().Now() + std::chrono::seconds(20);
-  f->context.restart();
-  while (!done() && RealClock().Now() < deadline) f->context.run_one_for(std::chrono::milliseconds(100));
-  ASSERT_TRUE(done());
+  ASSERT_TRUE(RunUntil(f->context, done, std::chrono::seconds(20)));
 }
 
 }  // namespace nacre

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <memory>
 
 #include "common/crc32c.h"
@@ -15,6 +16,14 @@
 #include "transport/inproc/inproc_transport.h"
 
 namespace nacre {
+
+// Runs the context until it is done, or the time is over; returns whether it is.
+inline bool RunUntil(asio::io_context& context, const std::function<bool()>& done, Duration limit) {
+  const Duration deadline = RealClock().Now() + limit;
+  context.restart();
+  while (!done() && RealClock().Now() < deadline) context.run_one_for(std::chrono::milliseconds(100));
+  return done();
+}
 
 // A client's registered memory.
 struct ClientMemory {
