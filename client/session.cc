@@ -17,6 +17,7 @@ constexpr Duration kGoodbyePatience = 5s;
 // Where there are several servers: one that takes so long for what it answers at once may be one that is cut
 // off from the others, and waits to be the primary for what that lasts.
 constexpr Duration kKeepAlivePatience = 5s;
+constexpr Duration kReconnectPatience = 5s;    // less than leases last: they end with the stream's silence
 constexpr Duration kConnectPatience = 10s;     // new sessions wait for old ones after a restart
 constexpr Duration kAdmissionPatience = 3min;  // until those that are gone have been evicted
 
@@ -136,7 +137,9 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     request.set_low_water(LowWater());
   }
   const Duration sent = clock_.Now();
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskWhileConnecting(channel, std::move(request)));
+  const Duration patience = fresh ? kConnectPatience : kReconnectPatience;
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply,
+                      co_await AskWhileConnecting(channel, std::move(request), patience));
   Status status = FromProto(reply.status());
   if (!status.ok()) {
     channel->Close();
@@ -169,9 +172,10 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
 }
 
 Task<StatusOr<proto::MetadataReply>> Session::AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
-                                                                 proto::MetadataRequest request) {
+                                                                 proto::MetadataRequest request,
+                                                                 Duration patience) {
   std::unique_ptr<TimerHandle> timer;
-  if (has_others()) timer = clock_.After(executor_, kConnectPatience, [channel] { channel->Close(); });
+  if (has_others()) timer = clock_.After(executor_, patience, [channel] { channel->Close(); });
   co_return co_await channel->Call(std::move(request));
 }
 
@@ -211,7 +215,8 @@ Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel) {
     proto::MetadataRequest request;
     *request.mutable_reclaim() = std::move(part);
     request.set_session(session);
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskWhileConnecting(channel, std::move(request)));
+    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply,
+                        co_await AskWhileConnecting(channel, std::move(request), kConnectPatience));
     CO_RETURN_IF_ERROR(FromProto(reply.status()));
     for (const proto::Fid& fid : reply.reclaim().lost()) {
       LogWarning("file %s is gone although it was open here: the MDS lost it", FromProto(fid).ToString());

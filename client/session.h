@@ -109,7 +109,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<void> Reconnect(uint64_t connection);
   Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
   Task<StatusOr<proto::MetadataReply>> AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
-                                                          proto::MetadataRequest request);
+                                                          proto::MetadataRequest request, Duration patience);
   bool has_others() const { return connector_->servers() > 1; }
   // Ends the stream, if it is still that of this connection: the server holds it, but does not answer.
   void GiveUp(uint64_t connection, Status why);

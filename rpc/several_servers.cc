@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <mutex>
 #include <optional>
 
 #include "rpc/convert.h"
@@ -24,49 +25,103 @@ Status AllOf(const std::vector<Status>& failures) {
                     }));
 }
 
-// Which of several servers is to be asked. Thread-safe.
+// Which of several servers is to be asked. In each round all of them are asked once, those last that did not
+// answer when they were asked before: a frozen one must not cost its time-out whenever a stream to another
+// breaks. Thread-safe.
 class Turn {
  public:
-  explicit Turn(size_t servers) : servers_(servers) {}
+  explicit Turn(size_t servers) : away_(servers) { BeginRound(0); }
 
-  size_t current() const { return current_.load(); }
-  // Does nothing if another caller has moved on from this server already.
-  void Failed(size_t server) { current_.compare_exchange_strong(server, (server + 1) % servers_); }
+  size_t current() const {
+    std::lock_guard lock(mutex_);
+    return round_[asked_];
+  }
+  // It serves, and is the one that is asked until a stream to it fails. Then the others come first.
+  void Serves(size_t server) {
+    std::lock_guard lock(mutex_);
+    away_[server] = false;
+    if (round_[asked_] == server) serves_ = true;
+  }
+  // It answers that it does not serve.
+  void Refused(size_t server) {
+    std::lock_guard lock(mutex_);
+    away_[server] = false;
+    MoveOn(server);
+  }
+  // There is no stream to it, or not any more; `away`: because it does not answer.
+  void Failed(size_t server, bool away) {
+    std::lock_guard lock(mutex_);
+    if (away) away_[server] = true;
+    MoveOn(server);
+  }
 
  private:
-  const size_t servers_;
-  std::atomic<size_t> current_{0};
+  // To the next one, unless another caller has moved on from this one already.
+  void MoveOn(size_t server) {
+    if (round_[asked_] != server) return;
+    if (serves_ || ++asked_ == round_.size()) BeginRound((server + 1) % away_.size());
+  }
+
+  void BeginRound(size_t first) {
+    asked_ = 0;
+    serves_ = false;
+    round_.clear();
+    for (const bool away : {false, true}) {
+      for (size_t n = 0; n < away_.size(); ++n) {
+        const size_t server = (first + n) % away_.size();
+        if (away_[server] == away) round_.push_back(server);
+      }
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<bool> away_;     // did not answer when it was asked last
+  std::vector<size_t> round_;  // all of them, in the order in which they are asked
+  size_t asked_ = 0;           // so many of them were in vain; the next is current
+  bool serves_ = false;        // the current one
 };
 
-// A stream to one of them, which says when it has failed.
+// A stream to one of them, which says what becomes of it.
 class OneOfSeveral : public MetadataChannel {
  public:
   OneOfSeveral(std::shared_ptr<MetadataChannel> channel, std::shared_ptr<Turn> turn, size_t server)
       : channel_(std::move(channel)), turn_(std::move(turn)), server_(server) {}
 
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) override {
-    if (!request.has_connect()) return channel_->Call(std::move(request));
-    return Connect(channel_, turn_, server_, std::move(request));
+    return Ask(channel_, turn_, server_, unanswered_, std::move(request));
   }
 
-  // By who gives it up: what else there is may be better.
+  // Whoever closes it while the server owes an answer does not want to wait for that any longer.
   void Close() override {
-    turn_->Failed(server_);
+    if (unanswered_->load() > 0) turn_->Failed(server_, true);
     channel_->Close();
   }
 
  private:
-  static Task<StatusOr<proto::MetadataReply>> Connect(std::shared_ptr<MetadataChannel> channel,
-                                                      std::shared_ptr<Turn> turn, size_t server,
-                                                      proto::MetadataRequest request) {
+  using Count = std::shared_ptr<std::atomic<size_t>>;
+
+  static Task<StatusOr<proto::MetadataReply>> Ask(std::shared_ptr<MetadataChannel> channel,
+                                                  std::shared_ptr<Turn> turn, size_t server, Count unanswered,
+                                                  proto::MetadataRequest request) {
+    const bool connects = request.has_connect();
+    unanswered->fetch_add(1);
     auto reply = co_await channel->Call(std::move(request));
-    if (!reply.ok() || IsRetryable(FromProto(reply->status()))) turn->Failed(server);
+    unanswered->fetch_sub(1);
+    if (!connects) co_return reply;
+    if (!reply.ok()) {
+      turn->Failed(server, false);
+    } else if (IsRetryable(FromProto(reply->status()))) {
+      turn->Refused(server);
+    } else {
+      turn->Serves(server);
+    }
     co_return reply;
   }
 
   const std::shared_ptr<MetadataChannel> channel_;
   const std::shared_ptr<Turn> turn_;
   const size_t server_;
+  const Count unanswered_ = std::make_shared<std::atomic<size_t>>(0);
 };
 
 class SeveralConnector : public MetadataConnector {
@@ -80,13 +135,13 @@ class SeveralConnector : public MetadataConnector {
     const size_t server = turn->current();
     const std::shared_ptr<MetadataConnector> connector = connectors_[server];
     events.on_lost = [turn, server, lost = std::move(events.on_lost)](Status why) mutable {
-      turn->Failed(server);
+      turn->Failed(server, false);
       if (lost) lost(std::move(why));
     };
     timeout = std::min(timeout, kConnectPatience);
     auto channel = co_await connector->Connect(std::move(events), timeout);
     if (!channel.ok()) {
-      turn->Failed(server);
+      turn->Failed(server, true);
       co_return channel.status();
     }
     co_return std::make_shared<OneOfSeveral>(*std::move(channel), turn, server);

@@ -20,10 +20,11 @@ bool ShareServer(const std::string& addresses, const std::string& others);
 
 // Each Connect asks one server, for so long as the timeout allows but no longer than 3 s. It is the first one
 // until that has failed: could not be connected to, answered a session's Connect request with UNAVAILABLE (it
-// is not the primary), or its stream has ended; then the next, and so on round. So who wants a stream calls
-// again, servers() times before it takes it that none is there. (Not one Connect for all of them: whether a
-// server is the primary is only known from the answer to the first request.) Sessions that share the
-// connector share what they find out.
+// is not the primary), its stream has ended, or was closed while it owed an answer. Then the others follow,
+// one at each Connect, and last those that did not answer when they were asked before. So who wants a stream
+// calls again, servers() times before it takes it that none is there. (Not one Connect for all of them:
+// whether a server is the primary is only known from the answer to the first request.) Sessions that share
+// the connector share what they find out.
 std::shared_ptr<MetadataConnector> NewSeveralConnector(
     std::vector<std::shared_ptr<MetadataConnector>> connectors);
 

@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <thread>
 
 #include "rpc/grpc_backup.h"
 #include "rpc/grpc_channel.h"
@@ -119,6 +120,38 @@ TEST_F(SeveralServersTest, ASessionIsOpenedAtTheOneThatServes) {
   EXPECT_LE(attempts, 3);
 }
 
+// A stream to the primary that breaks again and again beside one that is frozen: only the first time waits
+// for it.
+TEST_F(SeveralServersTest, OneThatHasNotAnsweredIsAskedLast) {
+  for (size_t i = 0; i < kServers; ++i) Start(i);
+  mds[1].waits = true;
+  mds[2].status = ErrnoError(ENOTCONN, "not the primary");
+  auto connector = *NewGrpcConnector(All());
+  int attempts = 0;
+  EXPECT_EQ(Open(connector.get(), &attempts), 0u);
+  for (int broken = 0; broken < 4; ++broken) {
+    Kill(0);
+    EXPECT_FALSE(runtime.Run(channel->Call(WhoIsThere())).ok());
+    Start(0);
+    const bool first = broken == 0;
+    if (first) {  // as a session does that has waited for long enough
+      auto stream = *runtime.Run(connector->Connect({}, 5s));
+      Spawn(runtime.executor(), stream->Call(ConnectRequest()), [](const auto&) {});
+      while (mds[1].handled == 0) std::this_thread::sleep_for(1ms);
+      stream->Close();
+    }
+    EXPECT_EQ(Open(connector.get(), &attempts), 0u);
+    EXPECT_EQ(attempts, 2) << "the one that refuses, and the primary";
+    EXPECT_EQ(mds[1].handled, 1);
+  }
+  mds[1].go.Set({});
+  // When nobody else is left it is asked again.
+  Kill(0);
+  EXPECT_FALSE(runtime.Run(channel->Call(WhoIsThere())).ok());
+  EXPECT_EQ(Open(connector.get(), &attempts), 1u);
+  EXPECT_EQ(attempts, 3);
+}
+
 TEST_F(SeveralServersTest, AnErrorOfTheSessionIsNoReasonToGoElsewhere) {
   Start(0);
   Start(1);
@@ -128,6 +161,7 @@ TEST_F(SeveralServersTest, AnErrorOfTheSessionIsNoReasonToGoElsewhere) {
     auto stream = *runtime.Run(connector->Connect({}, 5s));
     auto reply = runtime.Run(stream->Call(ConnectRequest()));
     EXPECT_EQ(reply->connect().session(), 0u);
+    stream->Close();
   }
   EXPECT_EQ(mds[0].handled, 2);
 }
