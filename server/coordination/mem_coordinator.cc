@@ -84,6 +84,11 @@ class MemEtcd::Service : public std::enable_shared_from_this<MemEtcd::Service> {
     return revision_;
   }
 
+  bool Idle() const {
+    std::lock_guard lock(mutex_);
+    return under_way_.empty();
+  }
+
   void AskFor(const std::string& client, std::string prefix, bool whole_prefix, Pending<Listing> pending) {
     std::lock_guard lock(mutex_);
     Travel(client, faults_.lose_request_one_in, Delay(),
@@ -396,5 +401,6 @@ void MemEtcd::Heal(const std::string& client) { service_->Heal(client); }
 void MemEtcd::Compact() { service_->Compact(); }
 std::map<std::string, Entry> MemEtcd::Contents() const { return service_->Contents(); }
 int64_t MemEtcd::revision() const { return service_->revision(); }
+bool MemEtcd::Idle() const { return service_->Idle(); }
 
 }  // namespace nacre::coordination

@@ -54,6 +54,8 @@ class MemEtcd {
   // All that there is, as nobody's reading.
   std::map<std::string, Entry> Contents() const;
   int64_t revision() const;
+  // Nothing is on its way to or from a client: what was asked for is carried out, or never will be.
+  bool Idle() const;
 
  private:
   class Service;

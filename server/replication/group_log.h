@@ -14,12 +14,14 @@
 
 namespace nacre::replication {
 
-// Changes that are made together.
+// Changes that are made together. The first of an epoch is a group of its own, which has the history with it.
 struct Group {
   Position previous;  // of a store to which they are made
   Position position;  // of one that has them
   std::vector<KvBatch::Op> ops;
   uint64_t bytes = 0;  // of keys and values
+
+  bool begins_epoch() const { return position.epoch != previous.epoch; }
 };
 using GroupPtr = std::shared_ptr<const Group>;
 
@@ -37,13 +39,20 @@ class GroupLog {
     }
   }
 
-  // The one that a store with this position lacks first; null: it is not here.
-  GroupPtr After(Position position) const {
+  // What a store with this position lacks first, as one group: as many as have `max_bytes` together, and at
+  // least one. Null: it is not here.
+  GroupPtr After(Position position, uint64_t max_bytes = 0) const {
     std::lock_guard lock(mutex_);
     auto after = [](Position at, const GroupPtr& group) { return at < group->previous; };
-    auto it = std::upper_bound(groups_.begin(), groups_.end(), position, after);
-    if (it == groups_.begin() || (*std::prev(it))->previous != position) return nullptr;
-    return *std::prev(it);
+    auto end = std::upper_bound(groups_.begin(), groups_.end(), position, after);
+    if (end == groups_.begin() || (*std::prev(end))->previous != position) return nullptr;
+    const auto first = std::prev(end);
+    uint64_t bytes = (*first)->bytes;
+    for (; end != groups_.end() && !(*first)->begins_epoch() && !(*end)->begins_epoch(); ++end) {
+      if (bytes + (*end)->bytes > max_bytes) break;
+      bytes += (*end)->bytes;
+    }
+    return end - first == 1 ? *first : Together(first, end);
   }
 
   void Clear() {
@@ -67,6 +76,18 @@ class GroupLog {
   };
 
  private:
+  using Iterator = std::deque<GroupPtr>::const_iterator;
+
+  static GroupPtr Together(Iterator begin, Iterator end) {
+    auto all = std::make_shared<Group>();
+    all->previous = (*begin)->previous;
+    for (auto it = begin; it != end; ++it) {
+      all->position = (*it)->position;
+      all->bytes += (*it)->bytes;
+      all->ops.insert(all->ops.end(), (*it)->ops.begin(), (*it)->ops.end());
+    }
+    return all;
+  }
   void AddHolds(int holds) {
     std::lock_guard lock(mutex_);
     holds_ += holds;

@@ -13,7 +13,8 @@ namespace {
 constexpr Duration kLookForOthersAgain = 1s;  // where the members are
 constexpr Duration kMostTime = 10s;           // for one request to a member that is being brought back
 constexpr Duration kTellAgain = 50ms;
-constexpr int kLastGroups = 8;  // are sent while commits wait
+constexpr uint64_t kSentTogether = 1 << 20;  // bytes of changes in one request, if there are as many
+constexpr int kLastSends = 8;                // while commits wait
 
 }  // namespace
 
@@ -157,8 +158,8 @@ Task<Status> Primary::Join(LinkPtr link) {
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
   AsyncMutex::Guard turn = co_await turn_.Lock();
   for (int sent = 0; position != copy_.position(); ++sent) {
-    GroupPtr group = copy_.log().After(position);
-    if (group == nullptr || sent == kLastGroups) {
+    GroupPtr group = copy_.log().After(position, kSentTogether);
+    if (group == nullptr || sent == kLastSends) {
       co_return absl::UnavailableError("more has changed meanwhile than could be sent");
     }
     proto::CopyRequest apply = NewRequest(link->name);
@@ -173,15 +174,18 @@ Task<Status> Primary::Join(LinkPtr link) {
   co_return OkStatus();
 }
 
-// Sends the groups that the member lacks, until it has as good as all. Returns what it has then.
+// Sends what the member lacks, until it lacks no more than was changed during the last request: under
+// constant load it never has everything. Returns what it has then.
 Task<StatusOr<Position>> Primary::CatchUp(LinkPtr link, Position position) {
   while (position != copy_.position()) {
-    GroupPtr group = copy_.log().After(position);
+    const Position before = copy_.position();
+    GroupPtr group = copy_.log().After(position, kSentTogether);
     if (group == nullptr) co_return absl::UnavailableError("more has changed meanwhile than is kept");
     proto::CopyRequest apply = NewRequest(link->name);
     *apply.mutable_apply() = MessageOf(*group);
     CO_RETURN_IF_ERROR(co_await Tell(std::move(apply), kMostTime));
     position = group->position;
+    if (position >= before) break;
   }
   co_return position;
 }

@@ -78,9 +78,16 @@ void Scenario::DeadMds() {
   WaitCopies("after an MDS was dead");
 }
 
-// All of them but one, whose process may die at the same time. What was acknowledged is with that one.
+// All of them but one, whose process may die at the same time. What was acknowledged is with that one, which
+// is in the set: the primary has not asked for it to be taken out, which etcd could do after the primary's
+// death.
 void Scenario::MdsesLosePower() {
-  if (!WaitReady("before MDSes lose power")) return;
+  const auto settled = [this] { return (cluster_.AllReady() && cluster_.etcd().Idle()) || failed(); };
+  if (!WaitReady("before MDSes lose power") || !world_.RunUntil(settled, kPatience)) {
+    if (!failed()) world_.Fail("hang: the set of MDSes does not come to rest");
+    return;
+  }
+  if (failed()) return;
   const Duration begin = cluster_.HeldUpSince();
   const auto mdses = static_cast<uint64_t>(shape_.cluster.mdses);
   const int spared = static_cast<int>(world_.random().Below(mdses));

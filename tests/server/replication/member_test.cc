@@ -323,5 +323,29 @@ TEST_F(MemberTest, AMemberThatWasAwayGetsWhatItLacks) {
   EXPECT_EQ(f.Content(2), f.Content(1));
 }
 
+// A primary that is alone makes changes quicker than a request to another member takes.
+TEST_F(MemberTest, AMemberComesBackUnderConstantLoad) {
+  StartAll();
+  f.Kill(1);
+  f.Kill(2);
+  ExpectPut(0, "k", "v");
+  ASSERT_TRUE(f.AwaitInSync("0"));
+  bool enough = false;
+  auto load = [](KvStore* store, Clock* clock, const bool* enough) -> Task<void> {
+    for (int i = 0; !*enough; ++i) {
+      KvBatch batch;
+      batch.Put(absl::StrCat("load", i % 100), absl::StrCat(i));
+      (void)co_await store->Commit(std::move(batch));
+      co_await clock->Sleep(50us);
+    }
+  };
+  sim::Process& process = *f.machines[0].process;
+  Spawn(process.executor(), load(&f.machines[0].member->store(), &process.clock(), &enough));
+  f.Start(2);
+  EXPECT_TRUE(f.AwaitInSync("0 2"));
+  enough = true;
+  EXPECT_TRUE(f.RunUntil([&] { return f.Content(2) == f.Content(0); }));
+}
+
 }  // namespace
 }  // namespace nacre::replication

@@ -1,6 +1,7 @@
 // One copy of the MDT: its position, its history, and what replaces it as a whole.
 #include "server/replication/store_copy.h"
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -200,21 +201,43 @@ TEST_F(StoreCopyTest, ABlankStoreHasNothingInIt) {
   EXPECT_FALSE(Run(StoreCopy::MarkBlank(&from_)).ok());
 }
 
-TEST(GroupLogTest, FindsWhatComesNextAndForgetsTheOldest) {
-  GroupLog log(10 * (sizeof(Group) + 100));
+// Fifteen groups of 100 bytes, of which the eighth begins epoch 2.
+void AddFifteen(GroupLog* log) {
   for (uint64_t i = 1; i <= 15; ++i) {
     auto group = std::make_shared<Group>();
     group->previous = {i <= 8 ? uint64_t{1} : 2, i - 1};
     group->position = {i < 8 ? uint64_t{1} : 2, i};
+    group->ops.push_back({absl::StrCat("k", i), "", false});
     group->bytes = 100;
-    log.Add(std::move(group));
+    log->Add(std::move(group));
   }
+}
+
+TEST(GroupLogTest, FindsWhatComesNextAndForgetsTheOldest) {
+  GroupLog log(10 * (sizeof(Group) + 100));
+  AddFifteen(&log);
   EXPECT_EQ(log.After({2, 14})->position, (Position{2, 15}));
   EXPECT_EQ(log.After({1, 7})->position, (Position{2, 8}));
   EXPECT_EQ(log.After({2, 7}), nullptr);
   EXPECT_EQ(log.After({2, 15}), nullptr);
   EXPECT_EQ(log.After({1, 4}), nullptr) << "too old";
   EXPECT_NE(log.After({1, 5}), nullptr);
+}
+
+TEST(GroupLogTest, ManyAreOneUpToSoManyBytesAndWithinAnEpoch) {
+  GroupLog log(1 << 20);
+  AddFifteen(&log);
+  const GroupPtr three = log.After({1, 2}, 399);
+  EXPECT_EQ(three->previous, (Position{1, 2}));
+  EXPECT_EQ(three->position, (Position{1, 5}));
+  EXPECT_EQ(three->bytes, 300u);
+  ASSERT_EQ(three->ops.size(), 3u);
+  EXPECT_EQ(three->ops.front().key, "k3");
+  EXPECT_EQ(three->ops.back().key, "k5");
+  EXPECT_EQ(log.After({1, 2}, 99)->position, (Position{1, 3})) << "at least one";
+  EXPECT_EQ(log.After({1, 5}, 10'000)->position, (Position{1, 7})) << "not the first of the next epoch";
+  EXPECT_EQ(log.After({1, 7}, 10'000)->position, (Position{2, 8})) << "which goes alone";
+  EXPECT_EQ(log.After({2, 8}, 10'000)->position, (Position{2, 15}));
 }
 
 }  // namespace
