@@ -15,9 +15,8 @@ namespace {
 
 constexpr Duration kGoodbyePatience = 5s;
 // Where there are several servers: one that takes so long for what it answers at once may be one that is cut
-// off from the others, and waits to be the primary for what that lasts.
-constexpr Duration kKeepAlivePatience = 5s;
-constexpr Duration kReconnectPatience = 5s;    // less than leases last: they end with the stream's silence
+// off from the others, and waits to be the primary for what that lasts. Leases last longer than this.
+constexpr Duration kAtOncePatience = 5s;
 constexpr Duration kConnectPatience = 10s;     // new sessions wait for old ones after a restart
 constexpr Duration kAdmissionPatience = 3min;  // until those that are gone have been evicted
 
@@ -137,7 +136,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     request.set_low_water(LowWater());
   }
   const Duration sent = clock_.Now();
-  const Duration patience = fresh ? kConnectPatience : kReconnectPatience;
+  const Duration patience = fresh ? kConnectPatience : kAtOncePatience;
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply,
                       co_await AskWhileConnecting(channel, std::move(request), patience));
   Status status = FromProto(reply.status());
@@ -422,7 +421,7 @@ std::unique_ptr<TimerHandle> Session::GiveUpWithoutAnswer() {
     connection = connection_;
   }
   std::weak_ptr<Session> weak = weak_from_this();
-  return clock_.After(executor_, kKeepAlivePatience, [weak, connection] {
+  return clock_.After(executor_, kAtOncePatience, [weak, connection] {
     auto self = weak.lock();
     if (self == nullptr) return;
     self->GiveUp(connection, ErrnoError(ETIMEDOUT, "it does not answer a keep-alive"));

@@ -91,7 +91,8 @@ class OneOfSeveral : public MetadataChannel {
     return Ask(channel_, turn_, server_, unanswered_, std::move(request));
   }
 
-  // Whoever closes it while the server owes an answer does not want to wait for that any longer.
+  // Closing the stream while the server owes an answer means that the answer has taken too long: the server
+  // is asked last from now on.
   void Close() override {
     if (unanswered_->load() > 0) turn_->Failed(server_, true);
     channel_->Close();

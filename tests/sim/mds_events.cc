@@ -82,11 +82,9 @@ void Scenario::DeadMds() {
 // is in the set: the primary has not asked for it to be taken out, which etcd could do after the primary's
 // death.
 void Scenario::MdsesLosePower() {
-  const auto settled = [this] { return (cluster_.AllReady() && cluster_.etcd().Idle()) || failed(); };
-  if (!WaitReady("before MDSes lose power") || !world_.RunUntil(settled, kPatience)) {
-    if (!failed()) world_.Fail("hang: the set of MDSes does not come to rest");
-    return;
-  }
+  if (!WaitReady("before MDSes lose power")) return;
+  const auto at_rest = [this] { return (cluster_.AllReady() && cluster_.etcd().Idle()) || failed(); };
+  if (!world_.RunUntil(at_rest, kPatience)) world_.Fail("hang: the set of MDSes does not come to rest");
   if (failed()) return;
   const Duration begin = cluster_.HeldUpSince();
   const auto mdses = static_cast<uint64_t>(shape_.cluster.mdses);
