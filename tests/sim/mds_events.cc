@@ -146,7 +146,10 @@ void Scenario::CutOffMds() {
     world_.Trace("cut %d -- etcd", mds);
     cluster_.CutFromEtcd(mds);
   }
-  Work(UpTo(from_rest ? 1500ms : 12s));  // nobody is evicted
+  // Nobody is evicted: whoever is cut off from this one as well is so for less than that takes. The others
+  // find another primary, which waits no longer for those who would stay with this one.
+  const Duration longest = shape_.cluster.metadata.recovery_window + 15s;
+  Work(UpTo(from_rest ? 1500ms : world_.random().OneIn(3) ? longest : 12s));
   if (failed()) return;
   network_.Heal();
   cluster_.HealEtcd();

@@ -168,7 +168,7 @@ TEST_F(Simulation, FindsAnMdsLeftBehindWithoutEtcd) {
 }
 
 TEST_F(Simulation, FindsAPrimaryThatServesWithoutPromises) {
-  EXPECT_NE(FirstToFind(Plant::kUnfenced, "frozen_mds", 1, 3), 0u);
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "cut_off_mds", 1, 3), 0u);
 }
 
 TEST_F(Simulation, FindsAnMdsThatIsTakenForUpToDate) {
