@@ -263,7 +263,11 @@ class Frozen {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  void Stop() { kill(pid_, SIGSTOP); }
+  // It stands still when this returns: until all its threads have stopped, it may still answer.
+  void Stop() {
+    kill(pid_, SIGSTOP);
+    EXPECT_EQ(waitpid(pid_, nullptr, WUNTRACED), pid_);
+  }
 
  private:
   pid_t pid_;
