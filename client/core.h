@@ -139,7 +139,6 @@ class Core final : public FileSystem {
   void WakeEntering();
   void OnRunOut();
   void TakeMap(const proto::ClusterMap& map);
-  Task<void> SendRest(std::shared_ptr<Status> sent, OneShot<Unit> ended);
   std::vector<proto::Reclaim> Held();
   void BeginLease(const proto::Lease& lease, uint64_t epoch);
   Task<void> TakeLease(uint64_t lease_id);
@@ -151,6 +150,7 @@ class Core final : public FileSystem {
   Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
   void Background(Task<void> task);
+  OneShot<Unit> InBackground(Task<void> task);  // set when the task has ended
   Task<void> DrainBackground();
   bool cached() const { return cached_.load(std::memory_order_acquire); }
 
@@ -189,7 +189,6 @@ class Core final : public FileSystem {
   Task<StatusOr<std::optional<size_t>>> WriteScoped(HandlePtr handle, uint64_t offset, Pieces pieces,
                                                     size_t size);
   Task<void> GiveDataUp(InodePtr inode);
-  OneShot<Unit> StartGivingUp(InodePtr inode);
   Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
@@ -208,6 +207,8 @@ class Core final : public FileSystem {
   KernelPages PagesUnderScope(FileHandle& handle);
   Task<Status> LeasePages(uint64_t epoch, InodePtr inode);
   Task<void> KeepPages(uint64_t epoch, InodePtr inode);
+  Task<void> ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids);
+  Task<bool> LeaseLockedPages(uint64_t epoch, InodePtr inode);
   static bool PagesNeedCover(const Inode& inode);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
@@ -482,8 +483,7 @@ class Core final : public FileSystem {
   uint64_t lease_epoch_ = 0;    // in which it was granted
   uint64_t revoked_lease_ = 0;  // the last filesystem lease that was asked back
   Invalidation invalidation_;
-  absl::flat_hash_set<uint64_t>
-      given_up_;  // leases of inodes that are not held any more, and may come once more
+  absl::flat_hash_set<uint64_t> given_up_;    // leases of inodes not held any more, which may come once more
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
   ErrorSequence mount_errors_;
   std::vector<InodePtr> dirty_;   // first come first

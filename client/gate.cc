@@ -13,8 +13,6 @@ constexpr Duration kFirstClosedFor = 250ms;
 constexpr Duration kMostClosedFor = 4s;
 constexpr Duration kOpenFor = 1s;  // before the next try
 
-Task<void> Until(OneShot<Unit> event) { co_await event.Wait(); }
-
 }  // namespace
 
 Gate::Pass Gate::TryEnter() {
@@ -72,7 +70,7 @@ Task<void> Gate::CloseBetween(Clock& clock) {
     OneShot<Unit> empty;
     const bool nobody = co_await Shut(empty);
     if (nobody) co_return;
-    const bool left = co_await EndsWithin(clock, closed_for, Until(empty));
+    const bool left = co_await ComesWithin(clock, closed_for, empty);
     if (left) co_return;
     Open();
     co_await clock.Sleep(kOpenFor);

@@ -9,6 +9,7 @@
 #include <absl/container/flat_hash_set.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -184,6 +185,11 @@ struct Inode {
   void NoteLeaving(const Scope& ending);
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
+  // Whether the file has WRITE of its own while its data waits for a server (scoped_data.cc).
+  bool HasLateData() const {
+    return S_ISREG(attr.mode()) &&
+           std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.writes; });
+  }
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
   // Whether the content is in inline_bytes, not in objects.

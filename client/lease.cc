@@ -88,8 +88,8 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
     promised = environment_.clock.Now();
     if (!cached()) break;
     auto sent = std::make_shared<Status>();
-    OneShot<Unit> ended;
-    const bool all = co_await EndsWithin(environment_.clock, kFlushPatience, SendRest(sent, ended));
+    const OneShot<Unit> ended = InBackground(KeepStatus(sent, SendEverything()));
+    const bool all = co_await ComesWithin(environment_.clock, kFlushPatience, ended);
     if (all && !sent->ok())
       LogError("giving the lease up: not everything could be written back: %s", std::string(sent->message()));
     if (all) break;
@@ -139,11 +139,6 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   }
   co_await ReleaseLease(epoch, lease_id);
   if (was_cached) co_await targets_->ReturnGrants(epoch);
-}
-
-Task<void> Core::SendRest(std::shared_ptr<Status> sent, OneShot<Unit> ended) {
-  *sent = co_await SendEverything();
-  ended.Set({});
 }
 
 Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
@@ -208,7 +203,7 @@ Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, 
     co_await AwaitTold(*scope);
     std::vector<Fid> paged = scope->paged();
     std::erase_if(paged, [&late](const Fid& fid) { return late.contains(fid); });
-    co_await InvalidateKernel(std::move(paged));
+    co_await ForgetPagesUnderLease(epoch, std::move(paged));
   }
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
   if (scope != nullptr && lease_id == 0) lease_id = scope->lease();

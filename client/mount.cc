@@ -143,6 +143,15 @@ void Core::Background(Task<void> task) {
   }(this, std::move(task)));
 }
 
+OneShot<Unit> Core::InBackground(Task<void> task) {
+  OneShot<Unit> end;
+  Background([](Task<void> work, OneShot<Unit> ended) -> Task<void> {
+    co_await std::move(work);
+    ended.Set({});
+  }(std::move(task), end));
+  return end;
+}
+
 Task<void> Core::DrainBackground() {
   OneShot<Unit> done;
   {

@@ -353,7 +353,7 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
   OwnChange change(*this, request);
   if (!options_.plant_hasty) co_await MakeKernelForget(&change);
   std::vector<OneShot<Unit>> given_up;
-  for (InodePtr& inode : change.WithData()) given_up.push_back(StartGivingUp(std::move(inode)));
+  for (InodePtr& inode : change.WithData()) given_up.push_back(InBackground(GiveDataUp(std::move(inode))));
   for (const OneShot<Unit>& end : given_up) CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
   const std::vector<InodePtr> paged = change.Paged();
   for (const InodePtr& inode : paged) co_await KeepPages(epoch, inode);

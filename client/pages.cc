@@ -10,9 +10,15 @@
 #include <algorithm>
 
 #include "client/core.h"
+#include "client/within.h"
 #include "common/log.h"
 
 namespace nacre::client {
+namespace {
+
+constexpr Duration kPagesPatience = 1s;  // of who wants a directory, for locked pages of a file in it
+
+}  // namespace
 
 // O_APPEND goes past the pages: while others append as well the kernel does not know at which offset its
 // bytes end up.
@@ -86,6 +92,36 @@ Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
   }
   std::vector<Fid> fids(1, inode->fid);
   co_await InvalidateKernel(std::move(fids));
+}
+
+// Makes the kernel forget its pages of these files before a lease goes back that covers them. A page that is
+// being read stays locked as long as the server of its bytes is away, and that must not keep the lease from
+// those who want others of its files: such a file gets READ of its own, which goes back when somebody wants
+// to change the file and the page has gone.
+Task<void> Core::ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids) {
+  std::vector<OneShot<Unit>> ends;
+  for (const Fid& fid : fids) ends.push_back(InBackground(InvalidateKernel(fid, 0, UINT64_MAX)));
+  const Duration until = environment_.clock.Now() + kPagesPatience;
+  for (size_t i = 0; i < fids.size(); ++i) {
+    const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
+    const bool gone = co_await ComesWithin(environment_.clock, left, ends[i]);
+    if (gone) continue;
+    const bool leased = co_await LeaseLockedPages(epoch, inodes_->Get(fids[i]));
+    if (!leased) co_await ends[i].Wait();
+  }
+}
+
+// Whether the file has READ of its own, or had, and gives it back when the kernel has forgotten the pages.
+Task<bool> Core::LeaseLockedPages(uint64_t epoch, InodePtr inode) {
+  for (int i = 0; i < kRaces; ++i) {
+    {
+      std::lock_guard lock(inode->mutex);
+      if (inode->pages.lease != 0 || !inode->leaving.empty()) co_return true;
+    }
+    Status leased = co_await LeasePages(epoch, inode);
+    if (!leased.ok()) break;
+  }
+  co_return false;
 }
 
 // inode.mutex is held. Whether only the lease of its directory says that the kernel may have pages of the

@@ -19,8 +19,6 @@ namespace {
 // Of who wants the directory, for the data of one file.
 constexpr Duration kPatience = 1s;
 
-Task<void> Await(OneShot<Unit> end) { co_await end.Wait(); }
-
 }  // namespace
 
 bool Core::HasScopedData(Inode& inode) {
@@ -107,19 +105,10 @@ Task<void> Core::GiveDataUp(InodePtr inode) {
   inode->data_scope.reset();
 }
 
-// In the background, so that who waits for it can be cancelled. Set when it has ended.
-OneShot<Unit> Core::StartGivingUp(InodePtr inode) {
-  OneShot<Unit> end;
-  Background([](Core* core, InodePtr inode, OneShot<Unit> end) -> Task<void> {
-    co_await core->GiveDataUp(std::move(inode));
-    end.Set({});
-  }(this, std::move(inode), end));
-  return end;
-}
-
-// What is here under the lease of a directory, which has ended. A file whose servers are away must not keep
-// the lease from those who want others: it gets a lease of its own, which goes back when its data has been
-// sent. Returns these.
+// Gives up the data that is here under the lease of a directory, which has ended. A file whose servers are
+// away must not keep the lease from those who want others: it gets a lease of its own, which goes back when
+// its data has been sent. Returns these files, and those that had such a lease before: a file that has come
+// here from another directory may be late under the lease of that one.
 Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   std::set<Fid> late;
   if (options_.plant_kept_data) co_return late;
@@ -129,14 +118,18 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
     InodePtr inode = inodes_->Find(fid);
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
-    if (inode->data_scope != nullptr && !inode->data_scope->good()) files.push_back(inode);
+    if (inode->data_scope == nullptr || inode->data_scope->good()) continue;
+    if (inode->HasLateData())
+      late.insert(fid);
+    else
+      files.push_back(inode);
   }
   std::vector<OneShot<Unit>> ends;
-  for (const InodePtr& inode : files) ends.push_back(StartGivingUp(inode));
+  for (const InodePtr& inode : files) ends.push_back(InBackground(GiveDataUp(inode)));
   const Duration until = environment_.clock.Now() + kPatience;
   for (size_t i = 0; i < files.size(); ++i) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
-    (void)co_await EndsWithin(environment_.clock, left, Await(ends[i]));
+    (void)co_await ComesWithin(environment_.clock, left, ends[i]);
     if (!HasScopedData(*files[i])) continue;
     const bool leased = co_await LeaseLateData(epoch, files[i], ends[i]);
     if (leased) late.insert(files[i]->fid);
@@ -144,28 +137,34 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   co_return late;
 }
 
-// False: the data has been given up after all, or the session is over.
+// Whether the file has a lease of its own now. False: the data has been given up after all, or the session is
+// over. The MDS refuses the lease if the file lies in another directory by now; then that one's lease is what
+// the file becomes late under, or it is on its way back, too, and this finds the file's own lease later.
 Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end) {
-  proto::MetadataRequest request;
-  *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
-  request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
-  Learning present = BeginLearning();
-  Reply reply = co_await AskIn(epoch, std::move(request));
-  if (!reply.ok() || reply->lease().lease().mode() != proto::LEASE_WRITE) {
+  for (;;) {
+    proto::MetadataRequest request;
+    *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
+    request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
+    Learning present = BeginLearning();
+    Reply reply = co_await AskIn(epoch, std::move(request));
+    if (reply.ok() && reply->lease().lease().mode() == proto::LEASE_WRITE) {
+      const uint64_t lease = reply->lease().lease().id();
+      {
+        std::lock_guard lock(mutex_);
+        std::lock_guard inode_lock(inode->mutex);
+        given_up_.insert(lease);
+        inode->leaving.push_back({lease, true});
+      }
+      Background(ReturnLateData(epoch, std::move(inode), lease, end, std::move(present)));
+      co_return true;
+    }
     LogWarning("file %s: its directory's lease waits for its data: %s", inode->fid.ToString(),
                std::string(reply.status().message()));
-    co_await end.Wait();
-    co_return false;
+    const bool given_up = co_await ComesWithin(environment_.clock, kPatience, end);
+    if (given_up) co_return false;
+    std::lock_guard lock(inode->mutex);
+    if (inode->HasLateData()) co_return true;
   }
-  const uint64_t lease = reply->lease().lease().id();
-  {
-    std::lock_guard lock(mutex_);
-    std::lock_guard inode_lock(inode->mutex);
-    given_up_.insert(lease);
-    inode->leaving.push_back({lease, true});
-  }
-  Background(ReturnLateData(epoch, std::move(inode), lease, end, std::move(present)));
-  co_return true;
 }
 
 Task<void> Core::ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,

@@ -9,6 +9,7 @@
 #include "client/core.h"
 #include "client/permission.h"
 #include "client/settling.h"
+#include "client/within.h"
 #include "common/cancellation.h"
 #include "common/log.h"
 
@@ -339,12 +340,8 @@ Task<Status> Core::SendUnsent(InodePtr inode) {
   if (TryPushInline(inode, {}) == Told::kOnItsWay) co_return OkStatus();
   // In the background, so that who waits for a server that is away can be cancelled.
   auto sent = std::make_shared<Status>();
-  OneShot<Unit> end;
-  Background([](Core* core, InodePtr inode, std::shared_ptr<Status> sent, OneShot<Unit> end) -> Task<void> {
-    *sent = co_await core->SendAll(std::move(inode));
-    end.Set({});
-  }(this, inode, sent, end));
-  CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
+  const OneShot<Unit> ended = InBackground(KeepStatus(sent, SendAll(inode)));
+  CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(ended));
   co_return *sent;
 }
 

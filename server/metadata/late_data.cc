@@ -22,7 +22,6 @@ StatusOr<proto::Lease> GrantLateData(Mds& mds, SessionId session, const Fid& fid
 }
 
 bool WaitsForOst(Mds& mds, const LeaseGrant& grant) {
-  if (grant.mode != proto::LEASE_WRITE) return false;
   auto inode = mds.tables->GetInode(grant.resource);
   if (!inode.ok() || !S_ISREG((*inode)->mode)) return false;
   auto down = [&mds](OstIndex ost) { return !mds.osts.IsUp(ost); };

@@ -8,7 +8,8 @@
 // no change of the file early: its queue would wait for the holder, and the holder, for its size, for the
 // queue.
 //
-// While an OST of the file is down the holder is not evicted for it (recall.cc). Thread-safe.
+// While an OST of the file is down the holder is not evicted for it (recall.cc); nor is a holder of READ of a
+// file, whose kernel may have pages locked until the OST is back. Thread-safe.
 #pragma once
 
 #include "server/metadata/mds.h"

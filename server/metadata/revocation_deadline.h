@@ -11,8 +11,8 @@
 // | leases back: a page that it must drop may be  |                 |                |
 // | locked until that is answered                 |                 |                |
 //
-// Data of a file that waits for an OST of that file has the first as long as it takes (late_data.h): nobody
-// but who wants that file waits for it.
+// The lease of a file with an OST that is down has the first as long as it takes (late_data.h): nobody but
+// who wants that file waits for it.
 //
 // And one takes it away: when nothing has been heard of the session until its leases have run out by the
 // clock (LeasesEnd in eviction.h), it does not hold them any more, and nobody waits for it.

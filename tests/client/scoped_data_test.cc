@@ -321,6 +321,25 @@ TEST_F(LateData, WhoRenamesTheFileMeanwhileCanBeKilled) {
   EXPECT_EQ(ReadBy(*b_, "f", own_), data_);
 }
 
+// `dead_oss`, seed 24: the lease of the directory where the file was before asked for the file's own lease
+// once more, was refused it, and waited for the OST until this client was evicted.
+TEST_F(LateData, OfAFileThatHasMovedKeepsNobodyFromWhereItWas) {
+  Return();
+  EXPECT_TRUE(harness_.RunUntil([&] { return Dirty() == 0; }, 60s));
+  const Fid below = a_->Mkdir("below", own_);
+  data_ = Pattern(3, kMiB);
+  a_->Write(file_, 0, data_);
+  ASSERT_TRUE(Rename(*a_, own_, "f", below, "g").ok());
+  ASSERT_GT(Dirty(), 0u);
+  for (int oss : {0, 1}) harness_.cluster.Crash(harness_.cluster.oss(oss), sim::Loss::kProcess);
+  auto there = Start(*b_, b_->fs().Mknod(b_->caller, below, "there", S_IFREG | 0644, 0));
+  EXPECT_TRUE(harness_.RunUntil([&] { return there->has_value(); }, 3s));
+  auto where_it_was = Start(*b_, b_->fs().Mknod(b_->caller, own_, "here", S_IFREG | 0644, 0));
+  EXPECT_TRUE(harness_.RunUntil([&] { return where_it_was->has_value(); }, 3s));
+  Return();
+  EXPECT_EQ(ReadBy(*b_, "g", below), data_);
+}
+
 TEST_F(LateData, StaysTheFilesWhenTheMdsRestarts) {
   auto names = Start(*b_, b_->fs().Lookup(b_->caller, own_, "other", &unused_));
   EXPECT_TRUE(harness_.RunUntil([&] { return names->has_value(); }, 3s));

@@ -257,6 +257,49 @@ TEST_F(Scopes, TheKernelKeepsPagesOfAFileThatIsOnlyRead) {
   EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDONLY)), KernelPages::kNew);
 }
 
+// `dead_oss`, seed 12: a page that was being read stayed locked as long as its OST was away, and kept the
+// directory from everybody until this client was evicted.
+TEST_F(Scopes, APageThatIsBeingReadKeepsNobodyFromTheDirectory) {
+  OneShot<Unit> unlocked;
+  int forgetting = 0;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&](Fid, uint64_t, uint64_t) -> Task<void> {
+    ++forgetting;
+    co_await unlocked.Wait();
+  };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  (void)StatTree();
+  const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  HandlePtr reader = a_->Open(fid, O_RDONLY);
+  ASSERT_EQ(a_->fs().PagesFor(reader), KernelPages::kNew);
+  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(reader, 0, 4096)).ok());
+  const uint64_t epoch = a_->fs().Look().epoch;
+  std::optional<Status> made, written;
+  Spawn(b_->process()->executor(),
+        [](Mounted* by, Fid directory, std::optional<Status>* status) -> Task<void> {
+          std::string name = "made";
+          auto known = co_await by->fs().Mknod(by->caller, directory, name, S_IFREG | 0644, 0);
+          *status = known.status();
+        }(b_.get(), directory_, &made));
+  EXPECT_TRUE(harness_.RunUntil([&] { return made.has_value(); }, 3s));
+  EXPECT_EQ(forgetting, 1);
+
+  // The file itself is waited for, by whoever changes it.
+  HandlePtr writer = b_->Open(fid);
+  const std::string other = "other";
+  Spawn(b_->process()->executor(),
+        [](Mounted* by, HandlePtr to, std::string_view bytes, std::optional<Status>* status) -> Task<void> {
+          const std::span<const std::byte> piece = std::as_bytes(std::span(bytes));
+          auto size = co_await by->fs().Write(to, 0, std::span(&piece, 1));
+          *status = size.status();
+        }(b_.get(), writer, other, &written));
+  harness_.world.RunFor(3s);
+  EXPECT_FALSE(written.has_value());
+  unlocked.Set({});
+  EXPECT_TRUE(harness_.RunUntil([&] { return written.has_value(); }, 3s));
+  EXPECT_EQ(a_->fs().Look().epoch, epoch);
+}
+
 // The lease of the directory where it was says nothing of it from then on.
 TEST_F(Scopes, TheKernelForgetsPagesOfAFileThatThisClientHasMoved) {
   std::vector<Fid> forgotten;
