@@ -51,12 +51,13 @@ void FileModel::Begin(FileChange change) { recent_.push_back(std::move(change));
 
 // Changes of one file that run at once touch different bytes: the order in which they are noted does not
 // matter.
-void FileModel::Acknowledge(uint64_t operation, Duration now, bool lazy) {
+void FileModel::Acknowledge(uint64_t operation, Duration now, bool lazy, uint64_t answer) {
   for (FileChange& change : recent_) {
     if (change.operation != operation) continue;
     change.acknowledged = true;
     change.lazy = change.lazy || lazy;
     change.at = now;
+    change.answer = answer;
     Apply(change, &current_);
   }
 }

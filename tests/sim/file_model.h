@@ -31,6 +31,7 @@ struct FileChange {
   bool acknowledged = false;  // else it may have happened, in part
   bool durable = false;       // no crash may take it
   Duration at{0};             // when it was acknowledged
+  uint64_t answer = 0;        // which of all the answers that was (Workload::done): a moment has no order
   uint64_t offset = 0;
   uint64_t length = 0;  // kTruncate: none, the offset is the new size
   Bytes data;           // kWrite
@@ -44,8 +45,8 @@ class FileModel {
   // A change that begins: it may show from now on, and after a crash may or may not have happened. One with
   // the same operation is replaced.
   void Begin(FileChange change);
-  // It has been acknowledged. `lazy`: the client may still hold it back.
-  void Acknowledge(uint64_t operation, Duration now, bool lazy = false);
+  // It has been acknowledged, as the answer of this number. `lazy`: the client may still hold it back.
+  void Acknowledge(uint64_t operation, Duration now, bool lazy = false, uint64_t answer = 0);
   // It was refused: it must not show.
   void Withdraw(uint64_t operation);
 

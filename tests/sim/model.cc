@@ -154,7 +154,7 @@ void Model::Link(InodeId id, InodeId parent, const std::string& name) {
 }
 
 void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
-                   bool exchange, int client, Duration began) {
+                   bool exchange, int client, uint64_t behind) {
   const InodeId id = inode(parent).children.at(name);
   const auto replaced = Child(new_parent, new_name);
   if (replaced == id) return;  // two names of one file: nothing happens
@@ -173,7 +173,7 @@ void Model::Rename(InodeId parent, const std::string& name, InodeId new_parent, 
     return;
   }
   if (replaced && inode(*replaced).regular() && inode(id).regular()) {
-    inode(id).replaced_at = began;
+    inode(id).replaced_behind = behind;
     inode(id).replaced_by = client;
   }
   if (replaced) Remove(new_parent, new_name);
@@ -302,19 +302,18 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
   for (auto& [id, inode] : inodes_) {
     if (!inode.regular() || inode.nlink == 0) continue;
     inode.mtime.known = false;
-    const std::optional<Duration> replaced_at =
-        losses.replaced_whole ? inode.replaced_at : std::optional<Duration>();
-    auto unless_replaced = [replaced_at,
+    const std::optional<uint64_t> behind =
+        losses.replaced_whole ? inode.replaced_behind : std::optional<uint64_t>();
+    auto unless_replaced = [behind,
                             by = inode.replaced_by](const std::function<bool(const FileChange&)>& allowed) {
-      return [&allowed, replaced_at, by](const FileChange& change) {
-        const bool before =
-            replaced_at && change.client == by && change.acknowledged && change.at <= *replaced_at;
+      return [&allowed, behind, by](const FileChange& change) {
+        const bool before = behind && change.client == by && change.acknowledged && change.answer <= *behind;
         return !before && allowed && allowed(change);
       };
     };
     wrong = file(id).Settle(tree.at(inode.fid).bytes, unless_replaced(losses.may_be_lost),
                             unless_replaced(losses.may_wait));
-    inode.replaced_at.reset();
+    inode.replaced_behind.reset();
     if (!wrong.empty()) return absl::StrFormat("%s %s: %s", PathOf(id), inode.fid.ToString(), wrong);
   }
   return {};

@@ -43,9 +43,9 @@ struct ModelInode {
   std::map<std::string, InodeId> children;
   InodeId parent = 0;   // of a directory
   bool synced = false;  // an fsync was answered: no loss of power takes it away
-  // When a rename began by which the file took another one's place, and by which client: bytes that this one
-  // had written before belong to the name.
-  std::optional<Duration> replaced_at;
+  // How many answers there had been (Workload::done) when a rename began by which the file took another one's
+  // place, and whose rename it was: bytes that this client had written before belong to the name.
+  std::optional<uint64_t> replaced_behind;
   int replaced_by = 0;
   int open = 0;  // handles: an unlinked inode lives until the last one goes
 
@@ -104,9 +104,9 @@ class Model {
   bool WasMade(Fid fid) const { return made_.contains(fid); }
   void Remove(InodeId parent, const std::string& name);
   void Link(InodeId inode, InodeId parent, const std::string& name);
-  // `began`: when the client asked for the rename.
+  // `behind`: how many answers there had been when the client asked for the rename (Workload::done).
   void Rename(InodeId parent, const std::string& name, InodeId new_parent, const std::string& new_name,
-              bool exchange, int client, Duration began);
+              bool exchange, int client, uint64_t behind);
 
   // A change of the tree has been acknowledged. `position`: the client has answered it before the MDS had
   // done it, as this one of its changes (client::Seen::early_answered); 0: the MDS has done it. `operation`:

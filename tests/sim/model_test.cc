@@ -102,7 +102,7 @@ TEST_F(ModelTest, AnEntryThatIsThereBecauseItsRenameIsLostIsNoLinkToAnother) {
   const InodeId file = Make("a"), other = Make("z");
   Link(file, "b");
   const Fid fid = FidOf(file), other_fid = FidOf(other);
-  Early([this] { model.Rename(kRootInode, "b", kRootInode, "c", false, 0, Duration{0}); });
+  Early([this] { model.Rename(kRootInode, "b", kRootInode, "c", false, 0, 0); });
   Unanswer(UnansweredLink(model, other, kRootInode, "b"));
   FindRoot({{"a", fid}, {"b", fid}, {"z", other_fid}});
   Found(fid, kFile, 2);
@@ -137,7 +137,7 @@ TEST_F(ModelTest, AnUnansweredChangeMayHaveHappenedBehindAllThatWasAnsweredEarly
 TEST_F(ModelTest, AnUnansweredRenameMayHaveMovedWhatAnotherClientsLostRemovalLeft) {
   const Fid a = FidOf(Make("a"));
   EarlyRemove("a");
-  Unanswer(UnansweredRename(model, kRootInode, "a", kRootInode, "b", 0, 1, Duration{0}), 1);
+  Unanswer(UnansweredRename(model, kRootInode, "a", kRootInode, "b", 0, 1, 0), 1);
   FindRoot({{"b", a}});
   Found(a, kFile, 1);
   EXPECT_EQ(Settle(), "");
@@ -146,11 +146,42 @@ TEST_F(ModelTest, AnUnansweredRenameMayHaveMovedWhatAnotherClientsLostRemovalLef
 // Nor has it moved anything else there.
 TEST_F(ModelTest, AnUnansweredRenameOfWhatWasNeverThereHasNotHappened) {
   const Fid b = FidOf(Make("b"));
-  Unanswer(UnansweredRename(model, kRootInode, "a", kRootInode, "b", 0, 1, Duration{0}), 1);
+  Unanswer(UnansweredRename(model, kRootInode, "a", kRootInode, "b", 0, 1, 0), 1);
   FindRoot({{"b", b}});
   Found(b, kFile, 1);
   EXPECT_EQ(Settle(), "");
   EXPECT_EQ(model.PathOf(*model.Child(kRootInode, "b")), "/b");
+}
+
+// Of a file that has taken another one's place: what was written to it before is there when its client is
+// killed. Seed 620002311: a write that was answered in the same moment as the rename, and behind it.
+class ModelReplacedTest : public ModelTest {
+ protected:
+  // The write is the answer of number 4. `behind`: how many there were when the rename began.
+  std::string LoseWriteAtRenameBehind(uint64_t behind) {
+    const InodeId file = Make("a");
+    Make("b");
+    FileChange write;
+    write.operation = 7;
+    write.length = 100;
+    write.data = Pattern(write.operation, 0, write.length);
+    model.file(file).Begin(write);
+    model.file(file).Acknowledge(write.operation, 5s, /*lazy=*/true, /*answer=*/4);
+    model.Change(0, 0, 0,
+                 [this, behind] { model.Rename(kRootInode, "a", kRootInode, "b", false, 0, behind); });
+    FindRoot({{"b", FidOf(file)}});
+    Found(FidOf(file), kFile, 1);
+    Model::Losses losses;
+    losses.may_be_lost = [](const FileChange&) { return true; };
+    losses.replaced_whole = true;
+    return model.Settle(tree, losses);
+  }
+};
+
+TEST_F(ModelReplacedTest, WhatWasWrittenBeforeIsThere) { EXPECT_NE(LoseWriteAtRenameBehind(4), ""); }
+
+TEST_F(ModelReplacedTest, WhatWasAnsweredBehindItsBeginningNeedNotBe) {
+  EXPECT_EQ(LoseWriteAtRenameBehind(3), "");
 }
 
 // Everything loses its power, the MDS's last changes too: those that it did last, in its order.

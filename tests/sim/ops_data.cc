@@ -281,7 +281,7 @@ void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation
   World& world = workload.world();
   FileModel& content = workload.model().file(inode);
   const bool early = client.filesystem->Look().early_writes != operation.began().early_writes;
-  content.Acknowledge(operation.id(), world.clock().Now(), early);
+  content.Acknowledge(operation.id(), world.clock().Now(), early, workload.done());
   if (early) workload.model().WroteEarly(client.index, inode);
   // Older writes have been sent by write-behind; but a client that was frozen has sent nothing meanwhile.
   const Duration old = client.failing ? Duration::min() : world.clock().Now() - 12s;

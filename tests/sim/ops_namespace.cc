@@ -230,15 +230,15 @@ Task<bool> Rename(Context at) {
   const Fid from_fid = at.FidOf(from), to_fid = at.FidOf(to);
   const int client = at.client->index;
   // A client that may have been evicted by now may have lost with that what it had written before.
-  const Duration began = at.client->failing ? Duration::min() : at.workload->world().clock().Now();
-  operation.Pending(UnansweredRename(at.model, from, name, to, new_name, flags, client, began));
+  const uint64_t behind = at.client->failing ? 0 : at.workload->done();
+  operation.Pending(UnansweredRename(at.model, from, name, to, new_name, flags, client, behind));
   Status status = co_await at.filesystem.Rename(Root(), from_fid, name, to_fid, new_name, flags);
   if (status.ok() && !nothing)
     at.client->kernel->Renamed(from_fid, name, to_fid, new_name, at.FidOf(target.value_or(from)), exchange);
   if (!operation.Expect(what, status, error) || error != 0 || nothing) co_return true;
   if (target) at.workload->NotePromise(Promise::kReplaced);
   operation.Change(
-      [=, &model = at.model] { model.Rename(from, name, to, new_name, exchange, client, began); });
+      [=, &model = at.model] { model.Rename(from, name, to, new_name, exchange, client, behind); });
   co_return true;
 }
 

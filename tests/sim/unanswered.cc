@@ -72,7 +72,7 @@ int RenameError(Model& model, InodeId from, const std::string& name, InodeId to,
 
 // Which inode it moves is known only with the tree that it is made to.
 Unanswered UnansweredRename(Model& model, InodeId from, std::string name, InodeId to, std::string new_name,
-                            uint32_t flags, int client, Duration began) {
+                            uint32_t flags, int client, uint64_t behind) {
   const Fid to_fid = model.inode(to).fid;
   Unanswered rename;
   rename.happened = [to_fid, new_name](const ObservedTree& tree) {
@@ -83,7 +83,7 @@ Unanswered UnansweredRename(Model& model, InodeId from, std::string name, InodeI
         model.Exists(from) && model.Exists(to) && RenameError(model, from, name, to, new_name, flags) == 0;
     if (!possible || model.inode(*model.Child(from, name)).fid != FoundEntry(tree, to_fid, new_name))
       throw std::out_of_range("it moves nothing, or something else");
-    model.Rename(from, name, to, new_name, (flags & RENAME_EXCHANGE) != 0, client, began);
+    model.Rename(from, name, to, new_name, (flags & RENAME_EXCHANGE) != 0, client, behind);
   };
   return rename;
 }

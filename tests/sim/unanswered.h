@@ -23,8 +23,8 @@ Unanswered UnansweredRemove(Model& model, InodeId directory, std::string name);
 // What rename(2) answers in the tree as the model has it now; 0: it is possible. `flags` are rename(2)'s.
 int RenameError(Model& model, InodeId from, const std::string& name, InodeId to, const std::string& new_name,
                 uint32_t flags);
-// `began`: when it was asked for.
+// `behind`: as Model::Rename.
 Unanswered UnansweredRename(Model& model, InodeId from, std::string name, InodeId to, std::string new_name,
-                            uint32_t flags, int client, Duration began);
+                            uint32_t flags, int client, uint64_t behind);
 
 }  // namespace nacre::sim

@@ -119,7 +119,7 @@ class Workload {
   void NoteDone();
   // Null: it is gone, or another one since.
   ClientState* client(int index) { return clients_[static_cast<size_t>(index)].lock().get(); }
-  uint64_t done() const { return done_; }
+  uint64_t done() const { return done_; }  // how many operations have been answered as they must be
   void NotePromise(Promise promise) { ++promised_[static_cast<size_t>(promise)]; }
   uint64_t promised(Promise promise) const { return promised_[static_cast<size_t>(promise)]; }
   // Whether any other client has something under way. (An operation that does not end keeps its claims: in a
