@@ -241,8 +241,10 @@ Task<Status> TakeErrors(Workload* workload, ClientState* client) {
   for (const auto& [id, inode] : workload->model().inodes()) {
     if (inode.regular() && inode.nlink > 0) files.push_back(inode.fid);
   }
+  if (files.empty()) files.push_back(kRootFid);  // those of the mount wait for whatever is opened next
   for (Fid fid : files) {
-    auto opened = co_await client->filesystem->Open(Root(), fid, O_RDONLY);
+    const int flags = fid == kRootFid ? O_RDONLY | O_DIRECTORY : O_RDONLY;
+    auto opened = co_await client->filesystem->Open(Root(), fid, flags);
     CO_RETURN_IF_ERROR(opened.status());
     client::HandlePtr handle = *std::move(opened);
     for (int errors = 0; errors < kMostErrors; ++errors) {  // the file's, and then those of the mount

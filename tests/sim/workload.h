@@ -168,8 +168,8 @@ Task<void> ReleaseAll(Workload* workload, ClientState* client);
 // Fsync of every open file: what has been answered is durable from then on, or the answer is EIO.
 Task<Status> SyncAll(Workload* workload, ClientState* client);
 
-// Opens every file and fsyncs it: errors of write-behind that nobody has been told of are told to the next
-// handle, whatever it does.
+// Opens every file, or the root where there is none, and fsyncs it: errors of write-behind that nobody has
+// been told of, a file's or the mount's, are told to the next handle, whatever it does.
 Task<Status> TakeErrors(Workload* workload, ClientState* client);
 
 // A change of a file's bytes: visible from its start on, and its time lies between start and end.
