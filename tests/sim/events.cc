@@ -13,11 +13,17 @@ constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, a
 constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
 constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
 
-// Whether a loss of power of a server, at `lost`, may take this change.
-bool MayGoWithPower(const FileChange& change, Duration lost) {
+// Whether a loss of power of a server, at `lost`, may take this change. `held_up`: since when clients that
+// end with it may have been unable to send what they held back.
+bool MayGoWithPower(const FileChange& change, Duration lost, Duration held_up) {
   if (!change.acknowledged) return true;
-  return !change.durable && change.at >= lost - kServerLoss - (change.lazy ? kClientLoss : 0s);
+  Duration since = lost - kServerLoss;
+  if (change.lazy) since = std::min(since, held_up) - kClientLoss;
+  return !change.durable && change.at >= since;
 }
+
+// The same where all clients live on.
+bool MayGoWithPower(const FileChange& change, Duration lost) { return MayGoWithPower(change, lost, lost); }
 
 }  // namespace
 
@@ -273,7 +279,7 @@ void Scenario::EndClient(int index, Duration since) {
 // Of one OSS or of everything; the clients go with it.
 void Scenario::PowerLoss() {
   const bool everything = shape_.workload.sequential && world_.random().OneIn(2);
-  const Duration lost = world_.clock().Now();
+  const Duration lost = world_.clock().Now(), held_up = cluster_.HeldUpSince();
   orphans_allowed_ = true;
   for (int i = 0; i < shape_.cluster.clients; ++i) {
     workload_.Dies(i);
@@ -289,7 +295,9 @@ void Scenario::PowerLoss() {
   WaitSizes(WaitEvicted(shape_.cluster.clients));
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
+  losses.may_be_lost = [lost, held_up](const FileChange& change) {
+    return MayGoWithPower(change, lost, held_up);
+  };
   losses.may_wait = [](const FileChange& change) { return !change.durable && change.lazy; };
   losses.early = true;
   if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;

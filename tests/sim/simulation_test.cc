@@ -47,6 +47,22 @@ TEST_F(Simulation, SeedsThatFailedOnce) {
   }
 }
 
+// A loss of power ended a client that could not have sent what it held back, since the MDSes had been away
+// (629000473).
+TEST_F(Simulation, SeedsThatFailedLater) {
+  struct Failed {
+    uint64_t seed;
+    int copies, mdses;
+  };
+  for (const Failed& failed : {Failed{629000473, 1, 3}}) {
+    RunOptions options;
+    options.seed = failed.seed;
+    options.copies = failed.copies;
+    options.mdses = failed.mdses;
+    EXPECT_EQ(RunSeed(options).failure, "") << "seed " << failed.seed;
+  }
+}
+
 TEST_F(Simulation, ASeedReplaysExactly) {
   for (uint64_t seed : {3, 11, 17}) {
     RunOptions options;
