@@ -2,6 +2,8 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+
 namespace nacre::client {
 namespace {
 
@@ -146,6 +148,13 @@ InodePtr InodeTable::Drop(Inode* inode) {
 std::vector<ScopePtr> InodeTable::TakeDroppedScopes() {
   std::lock_guard lock(mutex_);
   return std::exchange(dropped_scopes_, {});
+}
+
+ScopePtr InodeTable::DroppedScope(const Fid& directory) {
+  std::lock_guard lock(mutex_);
+  auto it =
+      std::ranges::find(dropped_scopes_, directory, [](const ScopePtr& scope) { return scope->directory; });
+  return it == dropped_scopes_.end() ? nullptr : *it;
 }
 
 ScopePtr InodeTable::KeepScope(uint64_t lease) {

@@ -45,6 +45,8 @@ class InodeTable {
 
   // The leases of directories that went since the last call: to be given back.
   std::vector<ScopePtr> TakeDroppedScopes();
+  // Of those the one of this directory; null: none is.
+  ScopePtr DroppedScope(const Fid& directory);
   // The lease is held by another inode of the directory now. Null: it was not dropped.
   ScopePtr KeepScope(uint64_t lease);
 

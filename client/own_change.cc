@@ -86,12 +86,13 @@ class Core::OwnChange {
     if (request.has_append()) appended_ = FromProto(request.append().fid());
     takes_out_ = TakesFilesOut(request);
     truncates_ = TruncatesByName(request);
-    if (takes_out_ || truncates_) BeginNamed();
+    if (!takes_out_ && !truncates_) return;
+    BeginNamed();
+    for (const auto& [directory, name] : names_) scopes_.push_back(LastScope(*directory));
     if (!takes_out_) return;
-    for (const auto& [directory, name] : names_) {
-      std::lock_guard lock(directory->mutex);
-      moves_.push_back(directory->scope != nullptr ? directory->scope : directory->ended);
-      if (moves_.back() != nullptr) moves_.back()->BeginMove();
+    moves_ = scopes_;
+    for (const ScopePtr& scope : moves_) {
+      if (scope != nullptr) scope->BeginMove();
     }
   }
   OwnChange(const OwnChange&) = delete;
@@ -146,15 +147,11 @@ class Core::OwnChange {
   // Files whose data may be here that lose the lease under which it is, or get an end from the MDS.
   std::vector<InodePtr> WithData() {
     std::set<Fid> fids = {linked_, appended_};
-    for (const auto& [directory, name] : names_) {
-      if (!takes_out_ && !truncates_) break;
-      const NameKnown known = Find(*directory, name);
+    for (size_t i = 0; i < scopes_.size(); ++i) {
+      const NameKnown known = Find(*names_[i].first, names_[i].second);
       if (known.fid) fids.insert(known.fid);
-      if (known.answer != NameKnown::Answer::kUnknown) continue;
-      std::lock_guard lock(directory->mutex);
-      const ScopePtr& scope = directory->scope != nullptr ? directory->scope : directory->ended;
-      if (scope == nullptr) continue;
-      for (const Fid& fid : scope->with_data()) fids.insert(fid);  // any of them
+      if (known.answer != NameKnown::Answer::kUnknown || scopes_[i] == nullptr) continue;
+      for (const Fid& fid : scopes_[i]->with_data()) fids.insert(fid);  // any of them
     }
     std::vector<InodePtr> files;
     for (const Fid& fid : fids) {
@@ -301,6 +298,17 @@ class Core::OwnChange {
       core_.changing_unknown_.erase(core_.changing_unknown_.find(directory));
   }
 
+  // The lease under which something of what lies in the directory may be here: the one that is held, or the
+  // last one. That may have gone with the directory for want of memory, and not be on its way back yet.
+  // behind_mutex_ is held: no file gets data under it from here on.
+  ScopePtr LastScope(Inode& directory) {
+    std::lock_guard order(core_.mutex_);  // or it may be on its way from there to the directory
+    ScopePtr dropped = core_.inodes_->DroppedScope(directory.fid);
+    std::lock_guard lock(directory.mutex);
+    if (directory.scope != nullptr) return directory.scope;
+    return dropped != nullptr ? dropped : directory.ended;
+  }
+
   // Finds what the name means, unless another change of this client may be about to say otherwise.
   NameKnown Find(Inode& directory, const std::string& name) {
     std::lock_guard lock(directory.mutex);
@@ -327,7 +335,9 @@ class Core::OwnChange {
   Fid named_;                       // the one that was made; zero: one was removed
   std::vector<InodePtr> inodes_;
   std::vector<std::pair<InodePtr, std::string>> names_;
-  std::vector<ScopePtr> moves_;  // of names_, if files may leave these; null: there was no lease
+  // Of names_, if files may leave these or lose their bytes; null: there was no lease.
+  std::vector<ScopePtr> scopes_;
+  std::vector<ScopePtr> moves_;  // the same, if files may leave
   Fid linked_, appended_;
   bool takes_out_ = false;
   bool truncates_ = false;

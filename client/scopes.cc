@@ -82,8 +82,8 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
   for (const proto::Lease& lease : reply.directory_leases()) {
     InodePtr directory = inodes_->Get(FromProto(lease.resource()));
     learning->granted.push_back(lease.id());
-    ScopePtr before = inodes_->KeepScope(lease.id());
     std::lock_guard lock(mutex_);
+    ScopePtr before = inodes_->KeepScope(lease.id());
     // It may have been revoked before it came, or be on its way back; or a Reclaim that did not name it has
     // ended it.
     std::lock_guard inode_lock(directory->mutex);
@@ -230,15 +230,18 @@ void Core::EndScopes() {
 
 // Those of directories that were let go for want of memory.
 void Core::ReturnDroppedScopes() {
-  for (ScopePtr& scope : inodes_->TakeDroppedScopes()) {
-    InodePtr directory = inodes_->Get(scope->directory);
-    {
-      std::lock_guard lock(directory->mutex);
+  std::vector<std::pair<InodePtr, ScopePtr>> dropped;
+  {
+    std::lock_guard lock(mutex_);  // who looks for one finds it there or here (OwnChange::LastScope)
+    for (ScopePtr& scope : inodes_->TakeDroppedScopes()) {
+      InodePtr directory = inodes_->Get(scope->directory);
+      std::lock_guard inode_lock(directory->mutex);
       directory->NoteLeaving(*scope);
       if (directory->scope == nullptr) directory->ended = scope;
+      dropped.emplace_back(std::move(directory), std::move(scope));
     }
-    ReturnScope(std::move(directory), std::move(scope));
   }
+  for (auto& [directory, scope] : dropped) ReturnScope(std::move(directory), std::move(scope));
 }
 
 void Core::ReturnScope(InodePtr directory, ScopePtr scope) {

@@ -110,6 +110,30 @@ TEST_F(ScopedData, OfAFileThatLeavesItsLeaseIsSentBefore) {
   EXPECT_EQ(ReadBy(*b_, "g", others).substr(0, 24), "in the other's directory");
 }
 
+// Seed 624002243: the directory was known no more, and with it which files have data under its lease.
+TEST_F(ScopedData, OfAFileThatLeavesADirectoryThatWasForgottenForWantOfMemoryIsSentBefore) {
+  Options small;
+  small.known_bytes = 64 << 10;
+  std::unique_ptr<Mounted> c = harness_.Mount(small);
+  const Fid directory = c->Mkdir("small"), others = b_->Mkdir("others");
+  constexpr int kMany = 400;
+  for (int i = 0; i < kMany; ++i) EXPECT_TRUE(b_->Close(b_->Create(absl::StrCat("f", i))).ok());
+  (void)c->Lookup("f", directory);
+  HandlePtr file = c->Create("f", O_RDWR | O_EXCL, directory);
+  c->Write(file, 0, data_);
+  ASSERT_TRUE(c->Fsync(file).ok());
+  c->Write(file, 0, "held back");
+  (void)c->Lookup("f0");  // has the root's lease, which nobody gets for a while when it was in the way
+  EXPECT_TRUE(b_->Close(b_->Create("another")).ok());
+  for (int i = 0; i < kMany; ++i) (void)c->Lookup(absl::StrCat("f", i));
+  ASSERT_TRUE(Held(*file->inode));
+  ASSERT_TRUE(Rename(*c, directory, "f", others, "g").ok());
+  EXPECT_FALSE(Held(*file->inode));
+  EXPECT_EQ(ReadBy(*b_, "g", others).substr(0, 9), "held back");
+  c->Write(file, 0, "in the other's directory");
+  EXPECT_EQ(ReadBy(*b_, "g", others).substr(0, 24), "in the other's directory");
+}
+
 TEST_F(ScopedData, OfAFileWithASecondNameIsSentBefore) {
   Overwrite(2);
   const Fid fid = file_->inode->fid;
