@@ -26,6 +26,9 @@ int main(int argc, char** argv) {
   app.add_flag("--ahead", options.ahead, "also faults and promises that do not hold yet (docs/testing.md)");
   app.add_flag("--plain", options.plain,
                "as earlier versions did, for their seeds: faults at any time (docs/testing.md)");
+  app.add_option("--clients", options.clients, "no cluster has fewer clients than this")
+      ->check(CLI::Range(1, 3))
+      ->capture_default_str();
   app.add_option("--copies", options.copies, "members of each OST (docs/replication.md)")
       ->check(CLI::Range(1, 3))
       ->capture_default_str();

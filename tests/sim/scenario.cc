@@ -133,6 +133,7 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   Shape shape;
   ClusterOptions& cluster = shape.cluster;
   cluster.clients = random.OneIn(3) ? 1 : 2 + static_cast<int>(random.Below(2));
+  cluster.clients = std::max(cluster.clients, options.clients);
   cluster.osses = 1 + static_cast<int>(random.Below(2));
   cluster.osts_per_oss = 1 + static_cast<int>(random.Below(2));
   cluster.metadata.inline_limit = random.OneIn(3) ? 0 : 16 << 10;

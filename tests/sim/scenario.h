@@ -52,8 +52,9 @@ struct RunOptions {
   // Without slow disks, moments that faults wait for (moment.cc), added faults and files saved by rename:
   // what earlier versions did, whose seeds run as they did then.
   bool plain = false;
-  int copies = 1;  // of each OST; faults that are about these happen if there are several
-  int mdses = 1;   // with copies of the MDT; the same holds
+  int clients = 1;  // at least so many
+  int copies = 1;   // of each OST; faults that are about these happen if there are several
+  int mdses = 1;    // with copies of the MDT; the same holds
 };
 
 struct RunResult {

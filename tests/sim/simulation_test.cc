@@ -160,20 +160,21 @@ TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
   EXPECT_NE(FirstToFind(Plant::kEpochless, "members_lose_power", 2), 0u);
 }
 
-// The first seeds hold with OSTs of so many members and so many MDSes.
-void FirstSeedsHold(int copies, int mdses) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
-    RunOptions options;
-    options.seed = seed;
-    options.copies = copies;
-    options.mdses = mdses;
+// The first seeds hold with these options.
+void FirstSeedsHold(RunOptions options) {
+  for (options.seed = 1; options.seed <= 40; ++options.seed) {
     const RunResult result = RunSeed(options);
-    EXPECT_EQ(result.failure, "") << "nacre-sim --copies " << copies << " --mds " << mdses << " --seed "
-                                  << seed;
+    EXPECT_EQ(result.failure, "") << "nacre-sim --clients " << options.clients << " --copies "
+                                  << options.copies << " --mds " << options.mdses << " --event '"
+                                  << options.event << "' --seed " << options.seed;
   }
 }
 
-TEST_F(Simulation, OstsOfTwoMembers) { FirstSeedsHold(2, 1); }
+TEST_F(Simulation, OstsOfTwoMembers) { FirstSeedsHold({.copies = 2}); }
+
+TEST_F(Simulation, AnOssIsAwayForLongUnderSeveralClients) {
+  FirstSeedsHold({.event = "dead_oss", .clients = 2});
+}
 
 TEST_F(Simulation, FindsAPrimaryThatAcknowledgesBeforeTheOthersHaveIt) {
   EXPECT_NE(FirstToFind(Plant::kEarlyAck, "", 1, 3), 0u);
@@ -191,7 +192,7 @@ TEST_F(Simulation, FindsAnMdsThatIsTakenForUpToDate) {
   EXPECT_NE(FirstToFind(Plant::kEpochless, "dead_mds", 1, 3), 0u);
 }
 
-TEST_F(Simulation, ThreeMdses) { FirstSeedsHold(1, 3); }
+TEST_F(Simulation, ThreeMdses) { FirstSeedsHold({.mdses = 3}); }
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
   EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);
