@@ -40,6 +40,8 @@ enum class Plant {
   kUnagreed,
   kUnfenced,
   kEpochless,
+  kEarlyRead,
+  kEarlyCall,
 };
 const std::map<std::string, Plant>& Plants();
 
