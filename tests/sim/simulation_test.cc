@@ -75,9 +75,9 @@ TEST_F(Simulation, ASeedReplaysExactly) {
 }
 
 // The first seed that fails with the planted bug and holds without it; 0: none of those that may be tried.
-uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int mdses = 1) {
+uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int mdses = 1, uint64_t from = 1) {
   constexpr uint64_t kLast = 2000;
-  for (uint64_t seed = 1; seed <= kLast; ++seed) {
+  for (uint64_t seed = from; seed <= kLast; ++seed) {
     RunOptions options;
     options.seed = seed;
     options.event = event;
@@ -185,7 +185,8 @@ TEST_F(Simulation, FindsAnMdsLeftBehindWithoutEtcd) {
 }
 
 TEST_F(Simulation, FindsAPrimaryThatServesWithoutPromises) {
-  EXPECT_NE(FirstToFind(Plant::kUnfenced, "cut_off_mds", 1, 3), 0u);
+  // Those before show nothing, and take minutes.
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "cut_off_mds", 1, 3, 300), 0u);
 }
 
 TEST_F(Simulation, FindsAnMdsThatIsTakenForUpToDate) {
