@@ -5,6 +5,10 @@
 // for survives the end of the process at once, and a loss of power once a later Sync has returned; what a
 // loss of power takes is always the newest batches, never one out of the middle.
 //
+// A store that is copied to other machines (server/replication/primary.h) returns from Commit before these
+// have the batch: readers see it from then on, and whoever serves over such a store lets nothing leave the
+// process that may depend on it until they have it. So what the end of the process takes nobody has heard of.
+//
 // A commit may take as long as a disk or a network takes: callers hold no std::mutex while they await it. A
 // batch whose Commit was called after another's had returned lies behind it in the store; two that are under
 // way at the same time may end up in either order, so callers whose batches touch the same keys order them by
@@ -54,6 +58,7 @@ class KvBatch {
   }
 
   const std::vector<Op>& ops() const { return ops_; }
+  std::vector<Op> TakeOps() && { return std::move(ops_); }
 
  private:
   std::vector<Op> ops_;
@@ -67,8 +72,8 @@ struct KvEntry {
 };
 
 // What a store held at one moment, whatever is committed after it: every batch whose Commit had returned
-// then, and none in part. Holding one costs space on the disk (what is overwritten stays), so for minutes,
-// not days. Thread-safe; gone before its store is.
+// then (of a store that is copied: that its copies had), and none in part. Holding one costs space on the
+// disk (what is overwritten stays), so for minutes, not days. Thread-safe; gone before its store is.
 class KvSnapshot {
  public:
   virtual ~KvSnapshot() = default;
