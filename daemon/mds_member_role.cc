@@ -10,6 +10,7 @@
 #include "rpc/grpc_copies.h"
 #include "server/coordination/etcd_coordinator.h"
 #include "server/kv/rocks_kv.h"
+#include "server/replication/withheld_transport.h"
 
 namespace nacre {
 namespace {
@@ -119,8 +120,9 @@ Task<void> MdsMemberRole::Live() {
 
 Task<Status> MdsMemberRole::Serve(replication::Member::Primacy primacy) {
   Say(absl::StrFormat("MDS %s becomes the primary, in epoch %d", config_.copies.name, primacy.epoch));
+  to_osts_ = replication::NewWithheldTransport(transport_, member_, RealClock());
   MetadataEnvironment environment{runtime_.executor(), RealClock(), SystemRandom(), member_->store(),
-                                  transport_};
+                                  *to_osts_};
   MetadataOptions options = config_.options;
   options.epoch = primacy.epoch;
   options.boot = primacy.boot;

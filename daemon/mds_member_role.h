@@ -67,6 +67,7 @@ class MdsMemberRole {
   std::shared_ptr<CopyConnector> connector_;
   std::shared_ptr<replication::Member> member_;
   std::mutex mutex_;                        // guards stopping_ and the arrival of server_
+  std::shared_ptr<Transport> to_osts_;      // of a primary, as is what follows
   std::unique_ptr<MetadataServer> server_;  // of a primary; stays once it is there
   bool stopping_ = false;
   std::unique_ptr<ShownCopies> cluster_;

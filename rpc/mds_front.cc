@@ -5,11 +5,13 @@
 #include <cerrno>
 
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
+#include "rpc/withheld_peer.h"
 
 namespace nacre {
 
 MdsFront::MdsFront(std::string name, std::function<std::string()> primary)
-    : name_(std::move(name)), primary_(std::move(primary)) {}
+    : name_(std::move(name)), primary_(std::move(primary)), peers_(std::make_shared<WithheldPeers>()) {}
 
 MdsFront::~MdsFront() = default;
 
@@ -38,15 +40,30 @@ Task<Status> MdsFront::AwaitTurn() {
   co_return OkStatus();
 }
 
+// Behind what is kept: while that is waited for the authority may lapse, and what is changed meanwhile does
+// not matter.
+Task<Status> MdsFront::AwaitLeave() {
+  OneShot<bool> kept;
+  served_.load()->authority->WhenKept([kept](bool yes) { kept.Set(yes); });
+  const bool yes = co_await kept.Wait();
+  if (!yes) co_return ErrnoError(ENOTCONN, absl::StrFormat("MDS %s is the primary no more", name_));
+  co_return co_await AwaitTurn();
+}
+
+std::shared_ptr<MetadataPeer> MdsFront::Withheld(const std::shared_ptr<MetadataPeer>& peer) {
+  return peers_->Of(peer, served_.load()->authority);
+}
+
 Task<proto::MetadataReply> MdsFront::Handle(std::shared_ptr<MetadataPeer> peer,
                                             proto::MetadataRequest request) {
   const bool connects = request.has_connect();
+  const bool early = plant_early_reads_ && !IsMutation(request) && !request.has_batch();
   proto::MetadataReply reply;
   Status status = co_await AwaitTurn();
   if (status.ok()) {
-    std::shared_ptr<MetadataPeer> same = peer;
-    reply = co_await served_.load()->metadata.Handle(std::move(same), std::move(request));
-    status = co_await AwaitTurn();
+    std::shared_ptr<MetadataPeer> withheld = Withheld(peer);
+    reply = co_await served_.load()->metadata.Handle(std::move(withheld), std::move(request));
+    if (!early) status = co_await AwaitLeave();
   }
   if (status.ok()) co_return reply;
   if (!connects) peer->Close();  // before the answer, which goes nowhere then
@@ -56,7 +73,7 @@ Task<proto::MetadataReply> MdsFront::Handle(std::shared_ptr<MetadataPeer> peer,
 }
 
 void MdsFront::Disconnected(std::shared_ptr<MetadataPeer> peer) {
-  if (const Served* served = served_.load()) served->metadata.Disconnected(std::move(peer));
+  if (const Served* served = served_.load()) served->metadata.Disconnected(Withheld(peer));
 }
 
 template <typename Reply, typename... Request>
@@ -66,7 +83,7 @@ Task<Reply> MdsFront::Pass(Task<Reply> (ClusterHandler::*method)(Request...), Re
   if (status.ok()) {
     ClusterHandler& cluster = served_.load()->cluster;
     reply = co_await (cluster.*method)(std::move(request)...);
-    status = co_await AwaitTurn();
+    status = co_await AwaitLeave();
   }
   if (status.ok()) co_return reply;
   Reply refused;

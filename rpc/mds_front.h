@@ -1,6 +1,6 @@
 // Stands between the callers and one of several MDSes (docs/decisions/0066-copies-of-the-mdt.md): refuses
-// everything until the process's member has become the primary, and from then on withholds every answer that
-// another primary may contradict by then.
+// everything until the process's member has become the primary, and from then on withholds every answer and
+// every push that another primary may contradict by then.
 //
 // Refused is with UNAVAILABLE, in words that name this member and the primary, if it is known; but a request
 // of a session (any but Connect) gets no answer at all: its stream ends, as if this process had ended, for
@@ -8,6 +8,8 @@
 //
 // Thread-safe. Outlives whatever still runs on the executor of the server that serves it.
 #pragma once
+
+#include <absl/functional/any_invocable.h>
 
 #include <atomic>
 #include <functional>
@@ -28,7 +30,12 @@ class Authority {
   virtual bool MayServe() const = 0;
   // Waits until MayServe. UNAVAILABLE: it never will again.
   virtual Task<Status> AwaitAuthority() = 0;
+  // Calls `done` with true when all that this MDS has changed before the call is with everybody who may be
+  // the primary after it: at once, or later, in the order of the calls. With false if that will never be.
+  virtual void WhenKept(absl::AnyInvocable<void(bool kept)> done) = 0;
 };
+
+class WithheldPeers;
 
 class MdsFront : public MetadataHandler, public ClusterHandler, public BackupHandler {
  public:
@@ -39,11 +46,14 @@ class MdsFront : public MetadataHandler, public ClusterHandler, public BackupHan
 
   // From now on requests go to these, which outlive whatever still runs on the server's executor. Once.
   //
-  // A request waits for the authority, is handed on, and waits for it again if it has lapsed when the answer
-  // is ready. So an answer that is given was true at a moment within the request at which this was the
-  // primary; and one that was made under promises that have lapsed, and that cannot be renewed, is never
-  // given. Pushes are not held back: what they say is void with the primary that says it. A backup needs the
-  // authority when it begins, and does not wait for it: it is a picture of one moment.
+  // A request waits for the authority and is handed on; its answer waits until what the MDS has changed by
+  // then, which it may depend on, is kept by those who may be the primary next, and for the authority again
+  // if that has lapsed meanwhile. So an answer that is given was true at a moment within the request at which
+  // this was the primary; and one that was made under promises that have lapsed, and that cannot be renewed,
+  // is never given. A push waits for the others to keep what was changed before it, and pushes to one peer
+  // leave in their order, the end of its stream behind them; for the authority they do not wait: what they
+  // say of leases and locks is void with the primary that says it. A backup needs the authority when it
+  // begins, and does not wait for it: it is a picture of one moment, of what the others have.
   void Serve(MetadataHandler& metadata, ClusterHandler& cluster, BackupHandler& backup,
              std::shared_ptr<Authority> authority);
 
@@ -59,6 +69,10 @@ class MdsFront : public MetadataHandler, public ClusterHandler, public BackupHan
 
   StatusOr<std::unique_ptr<BackupSource>> BeginBackup() override;
 
+  // A bug planted for the simulation (docs/testing.md): an answer to what changes nothing is given before
+  // what it may show is kept.
+  void PlantEarlyReads() { plant_early_reads_ = true; }
+
  private:
   struct Served {
     MetadataHandler& metadata;
@@ -70,6 +84,10 @@ class MdsFront : public MetadataHandler, public ClusterHandler, public BackupHan
   Status Refusal() const;
   // OK: the one that serves has the authority at this moment.
   Task<Status> AwaitTurn();
+  // OK: so has it, and what was changed before the call is kept, which the answer may depend on.
+  Task<Status> AwaitLeave();
+  // What the MDS that serves gets for a peer: always the same while somebody has it.
+  std::shared_ptr<MetadataPeer> Withheld(const std::shared_ptr<MetadataPeer>& peer);
   template <typename Reply, typename... Request>
   Task<Reply> Pass(Task<Reply> (ClusterHandler::*method)(Request...), Request... request);
 
@@ -77,6 +95,8 @@ class MdsFront : public MetadataHandler, public ClusterHandler, public BackupHan
   const std::function<std::string()> primary_;
   std::unique_ptr<const Served> owned_;
   std::atomic<const Served*> served_{nullptr};  // owned_, once it is there
+  const std::shared_ptr<WithheldPeers> peers_;
+  bool plant_early_reads_ = false;
 };
 
 }  // namespace nacre

@@ -60,6 +60,12 @@ class OneMember : public Member, public std::enable_shared_from_this<OneMember> 
     co_return co_await in_sync->AwaitAuthority();
   }
 
+  void WhenKept(absl::AnyInvocable<void(bool kept)> done) override {
+    std::shared_ptr<Primary> primary = this->primary();
+    if (primary == nullptr) return done(false);
+    primary->WhenKept(std::move(done));
+  }
+
   std::string primary_address() const override {
     if (primary() != nullptr) return options_.address;
     return neighbours_.address(follower_.primary());

@@ -6,6 +6,10 @@
 // follower again: when AwaitEnd ends, its owner ends everything at once and begins anew with another Member
 // over the same store. The coordinator says who is primary; no other way leads there.
 //
+// A commit to store() shows at once to whoever reads from it, and is with the others later. Whatever leaves
+// the process and may depend on a commit waits for that in WhenKept: MdsFront and NewWithheldTransport
+// (withheld_transport.h) see to it.
+//
 // While the promises of the others last, a primary may answer; requests wait in AwaitAuthority for more, and
 // answers that were made under promises that have lapsed are not given (MayServe).
 //
@@ -87,6 +91,7 @@ class Member : public CopyHandler, public Authority {
   // Of a primary. UNAVAILABLE when the member has ended or is stopped.
   bool MayServe() const override = 0;
   Task<Status> AwaitAuthority() override = 0;
+  void WhenKept(absl::AnyInvocable<void(bool kept)> done) override = 0;
 
   // The address of the primary as this member knows it, which may be its own; empty: not known.
   virtual std::string primary_address() const = 0;

@@ -60,7 +60,16 @@ Primary::Primary(const MemberEnvironment& environment, const MemberOptions& opti
       options_(options),
       copy_(copy),
       neighbours_(neighbours),
-      in_sync_(std::move(in_sync)) {}
+      in_sync_(std::move(in_sync)),
+      pipeline_(
+          copy.store(), environment.clock,
+          [this](Pipeline::Changes changes) { return Write(std::move(changes)); },
+          [this](Task<void> task) {
+            auto keep = [](std::shared_ptr<Primary>, Task<void> task) -> Task<void> {
+              co_await std::move(task);
+            };
+            Spawn(executor_, keep(shared_from_this(), std::move(task)));
+          }) {}
 
 Task<Status> Primary::Start() {
   CO_RETURN_IF_ERROR(co_await copy_.NoteWhole(in_sync_->filesystem()));
@@ -84,16 +93,16 @@ Task<void> Primary::Resign() {
   }
 }
 
-// --- reading: what is here, everybody has ---
+// --- reading ---
 
-StatusOr<std::string> Primary::Get(std::string_view key) { return copy_.store().Get(key); }
+StatusOr<std::string> Primary::Get(std::string_view key) { return pipeline_.view().Get(key); }
 
 StatusOr<std::vector<KvEntry>> Primary::Scan(std::string_view from, std::string_view to, size_t limit) {
-  return copy_.store().Scan(from, EndOfMdt(to), limit);
+  return pipeline_.view().Scan(from, EndOfMdt(to), limit);
 }
 
 StatusOr<KvEntry> Primary::Last(std::string_view from, std::string_view to) {
-  return copy_.store().Last(from, EndOfMdt(to));
+  return pipeline_.view().Last(from, EndOfMdt(to));
 }
 
 StatusOr<std::unique_ptr<KvSnapshot>> Primary::Snapshot() {
@@ -112,34 +121,35 @@ proto::CopyRequest Primary::NewRequest(const std::string& to) const {
   return request;
 }
 
-Task<void> Primary::Write(const CommitQueue::Group& group) {
+Task<Status> Primary::Commit(KvBatch batch) {
+  if (in_sync_->ended()) co_return Deposed();
+  co_return co_await pipeline_.Change(std::move(batch));
+}
+
+Task<Status> Primary::Write(Pipeline::Changes changes) {
   AsyncMutex::Guard turn = co_await turn_.Lock();
-  auto together = std::make_shared<Group>();
-  std::vector<CommitQueue::Commitment*> taken;
-  for (CommitQueue::Commitment* one : group) {
-    one->status = in_sync_->ended() ? Deposed() : copy_.store().Admit(&one->batch);
-    if (!one->status.ok()) continue;
-    taken.push_back(one);
-    together->bytes += one->bytes;
-    together->ops.insert(together->ops.end(), one->batch.ops().begin(), one->batch.ops().end());
-  }
-  if (taken.empty()) co_return;
-  together->previous = copy_.position();
-  together->position = {in_sync_->epoch(), together->previous.sequence + 1};
-  const Status status = co_await WriteTogether(std::move(together));
-  for (CommitQueue::Commitment* one : taken) one->status = status;
+  if (in_sync_->ended()) co_return Deposed();
+  auto group = std::make_shared<Group>();
+  group->previous = copy_.position();
+  group->position = {in_sync_->epoch(), group->previous.sequence + 1};
+  group->ops = std::move(changes.ops);
+  group->bytes = changes.bytes;
+  co_return co_await WriteTogether(std::move(group));
 }
 
 Task<Status> Primary::WriteTogether(GroupPtr group) {
-  proto::CopyRequest request = NewRequest("");
-  *request.mutable_apply() = MessageOf(*group);
+  MakeRequest make = [this, group](std::string to) {
+    proto::CopyRequest request = NewRequest(to);
+    *request.mutable_apply() = MessageOf(*group);
+    return request;
+  };
   if (options_.plant_early_ack) {
-    auto late = [](std::shared_ptr<Primary> self, proto::CopyRequest request) -> Task<void> {
-      co_await self->DeliverToAll(std::move(request));
+    auto late = [](std::shared_ptr<Primary> self, MakeRequest make) -> Task<void> {
+      co_await self->DeliverToAll(std::move(make));
     };
-    Spawn(executor_, late(shared_from_this(), std::move(request)));
+    Spawn(executor_, late(shared_from_this(), std::move(make)));
   } else {
-    co_await DeliverToAll(std::move(request));
+    co_await DeliverToAll(std::move(make));
   }
   // The others may have it or not: whoever is primary next knows. Nobody is told that it is done.
   if (in_sync_->ended()) co_return Deposed();
@@ -162,11 +172,10 @@ Status Primary::Check(const StatusOr<proto::CopyReply>& reply) {
 }
 
 // Until the member has done it, or is out of the set.
-Task<Unit> Primary::Deliver(std::string name, proto::CopyRequest request) {
-  request.set_to(name);
+Task<Unit> Primary::Deliver(std::string name, MakeRequest make) {
   const Duration begin = clock_.Now();
   while (!in_sync_->ended() && in_sync_->Contains(name)) {
-    proto::CopyRequest attempt = request;
+    proto::CopyRequest attempt = make(name);
     const Status done = Check(co_await neighbours_.Exchange(std::move(attempt), options_.answer));
     if (done.ok() || in_sync_->ended()) break;
     if (!IsRetryable(done) || clock_.Now() - begin > kWorkTime) {
@@ -182,10 +191,10 @@ Task<Unit> Primary::Deliver(std::string name, proto::CopyRequest request) {
 // is silent is taken out, and where the coordinator cannot be asked for that this primary's promises run out,
 // which ends the set. A primary whose coordinator is away for good waits for good: it must neither
 // acknowledge nor fail.
-Task<void> Primary::DeliverToAll(proto::CopyRequest request) {
+Task<void> Primary::DeliverToAll(MakeRequest make) {
   const std::vector<std::string> names = in_sync_->names();
   std::vector<Task<Unit>> deliveries;
-  for (const std::string& name : names) deliveries.push_back(Deliver(name, request));
+  for (const std::string& name : names) deliveries.push_back(Deliver(name, make));
   (void)co_await WhenAll(std::move(deliveries));
 }
 
@@ -200,16 +209,20 @@ Task<Status> Primary::Sync() {
 }
 
 Task<Status> Primary::SyncAll() {
+  CO_RETURN_IF_ERROR(co_await pipeline_.AwaitKept());
   if (in_sync_->ended()) co_return Deposed();
-  proto::CopyRequest request = NewRequest("");
-  request.mutable_sync();
-  auto others = [](Primary* self, proto::CopyRequest request) -> Task<Status> {
-    co_await self->DeliverToAll(std::move(request));
+  auto others = [](Primary* self) -> Task<Status> {
+    MakeRequest make = [self](std::string to) {
+      proto::CopyRequest request = self->NewRequest(to);
+      request.mutable_sync();
+      return request;
+    };
+    co_await self->DeliverToAll(std::move(make));
     co_return OkStatus();
   };
   std::vector<Task<Status>> syncs;
   syncs.push_back(copy_.Sync());
-  syncs.push_back(others(this, std::move(request)));
+  syncs.push_back(others(this));
   const std::vector<Status> done = co_await WhenAll(std::move(syncs));
   CO_RETURN_IF_ERROR(done[0]);
   co_return in_sync_->ended() ? Deposed() : OkStatus();

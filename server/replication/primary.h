@@ -1,9 +1,11 @@
 // The primary's side of the copies: a KvStore whose commits go to every member that is in sync before they
-// take effect here, and what brings the others into sync.
+// take effect in the store here, and what brings the others into sync.
 //
-// A commit waits for each member of the set until it has answered or is out of the set. What a reader finds
-// here, everybody who may become primary has. One group of commits is under way at a time; those that come
-// meanwhile are the next one.
+// A commit returns as soon as readers in this process see it, which is before the others have it
+// (pipeline.h). So whatever of it leaves the process has to wait: answers and pushes do in MdsFront, requests
+// to OSSes in the transport that NewWithheldTransport makes, both by WhenKept; Sync waits by itself. A
+// snapshot has what all others have, and nothing else. A group of commits waits for each member of the set
+// until it has answered or is out of the set.
 //
 // For each other member two tasks run: one asks for its promise, again and again, and has it taken out of the
 // set when it does not answer; the other brings it back, by the groups that it lacks or by the whole store.
@@ -11,15 +13,16 @@
 // Lives in a shared_ptr, for its tasks. Thread-safe. Keys of other than MDT records do not show (kOwnPrefix).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "proto/cluster.pb.h"
-#include "server/kv/commit_queue.h"
 #include "server/replication/in_sync.h"
 #include "server/replication/neighbours.h"
+#include "server/replication/pipeline.h"
 #include "server/replication/store_copy.h"
 
 namespace nacre::replication {
@@ -38,11 +41,14 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   Task<proto::CopyReply> Handle(proto::CopyRequest request);
   proto::MdtCopies Describe() const;
 
+  // Pipeline::WhenKept of what was committed before.
+  void WhenKept(Pipeline::Done done) { pipeline_.WhenKept(std::move(done)); }
+
   StatusOr<std::string> Get(std::string_view key) override;
   StatusOr<std::vector<KvEntry>> Scan(std::string_view from, std::string_view to, size_t limit) override;
   StatusOr<KvEntry> Last(std::string_view from, std::string_view to) override;
   StatusOr<std::unique_ptr<KvSnapshot>> Snapshot() override;
-  Task<Status> Commit(KvBatch batch) override { return queue_.Commit(std::move(batch)); }
+  Task<Status> Commit(KvBatch batch) override;
   Status Admit(KvBatch* batch) override { return copy_.store().Admit(batch); }
   Task<Status> Sync() override;
   Space GetSpace() override { return copy_.store().GetSpace(); }
@@ -60,10 +66,12 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   using LinkPtr = std::shared_ptr<Link>;
 
   // The commits of others (primary.cc).
-  Task<void> Write(const CommitQueue::Group& group);
+  Task<Status> Write(Pipeline::Changes changes);
   Task<Status> WriteTogether(GroupPtr group);
-  Task<Unit> Deliver(std::string name, proto::CopyRequest request);
-  Task<void> DeliverToAll(proto::CopyRequest request);
+  // Makes a request, which may be large, once for each time that it is sent.
+  using MakeRequest = std::function<proto::CopyRequest(std::string to)>;
+  Task<Unit> Deliver(std::string name, MakeRequest make);
+  Task<void> DeliverToAll(MakeRequest make);
   Task<Status> SyncAll();
   proto::CopyRequest NewRequest(const std::string& to) const;
   // Learns from a reply who is primary. OK: the member has done what it was asked for.
@@ -90,7 +98,7 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   const std::shared_ptr<InSync> in_sync_;
 
   AsyncMutex turn_;  // held while a group is under way, and while nothing may be
-  CommitQueue queue_{[this](const CommitQueue::Group& group) { return Write(group); }};
+  Pipeline pipeline_;
 
   AsyncMutex sync_;
   std::atomic<uint64_t> syncs_asked_{0};

@@ -29,6 +29,31 @@ class TestAuthority : public Authority {
     waiting.Set({});
     co_return co_await end.Wait();
   }
+  void WhenKept(absl::AnyInvocable<void(bool)> done) override {
+    {
+      std::lock_guard lock(mutex);
+      if (pending) return withheld.push_back(std::move(done));
+    }
+    done(true);
+  }
+  // Changes are under way from now on.
+  void Change() {
+    std::lock_guard lock(mutex);
+    pending = true;
+  }
+  void Keep(bool kept = true) {
+    std::vector<absl::AnyInvocable<void(bool)>> released;
+    {
+      std::lock_guard lock(mutex);
+      pending = false;
+      released.swap(withheld);
+    }
+    for (auto& done : released) done(kept);
+  }
+  size_t waiting_outputs() {
+    std::lock_guard lock(mutex);
+    return withheld.size();
+  }
   void End(Status status) {
     may = status.ok();
     std::lock_guard lock(mutex);
@@ -40,12 +65,33 @@ class TestAuthority : public Authority {
   OneShot<Unit> waiting;  // the first time
   std::mutex mutex;
   OneShot<Status> waiter;
+  bool pending = false;
+  std::vector<absl::AnyInvocable<void(bool)>> withheld;
+};
+
+// Keeps the peer of the last request, as a session does.
+class MdsWithPeer : public TestMds {
+ public:
+  Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> from,
+                                    proto::MetadataRequest request) override {
+    {
+      std::lock_guard lock(mutex);
+      same = peer == from;
+      peer = from;
+    }
+    return TestMds::Handle(std::move(from), std::move(request));
+  }
+
+  std::mutex mutex;
+  std::shared_ptr<MetadataPeer> peer;
+  bool same = false;  // the request before came by it, too
 };
 
 class MdsFrontTest : public testing::Test {
  protected:
   ~MdsFrontTest() override {
     channel.reset();
+    mds.peer.reset();
     server.Stop();
     runtime.Stop();
   }
@@ -80,7 +126,7 @@ class MdsFrontTest : public testing::Test {
   }
 
   std::string primary = "host:1";
-  TestMds mds;
+  MdsWithPeer mds;
   std::shared_ptr<TestAuthority> authority = std::make_shared<TestAuthority>();
   Runtime runtime{2};
   MdsFront front{"mds-b", [this] { return primary; }};
@@ -186,6 +232,78 @@ TEST_F(MdsFrontTest, AnAnswerToAnOssIsNotGivenEither) {
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_TRUE(IsRetryable(FromProto(reply->status())));
   EXPECT_EQ(reply->mdt_epoch(), 0u);
+}
+
+TEST_F(MdsFrontTest, AnAnswerWaitsUntilWhatWasChangedBeforeItIsKept) {
+  Serve();
+  Connect();
+  authority->Change();
+  auto end = Begin(WhoIsThere());
+  while (authority->waiting_outputs() < 1) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(end.IsSet());
+  authority->Keep();
+  EXPECT_EQ(Await(end)->readlink().target(), "1");
+}
+
+TEST_F(MdsFrontTest, AnAnswerToAnOssWaitsForThatToo) {
+  Serve();
+  authority->Change();
+  OneShot<StatusOr<proto::HeartbeatReply>> end;
+  Spawn(runtime.executor(), cluster->Heartbeat({}),
+        [end](StatusOr<proto::HeartbeatReply> reply) { end.Set(std::move(reply)); });
+  while (authority->waiting_outputs() < 1) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(end.IsSet());
+  authority->Keep();
+  EXPECT_TRUE(Await(end).ok());
+}
+
+TEST_F(MdsFrontTest, WhatIsNeverKeptIsNeverAnswered) {
+  Serve();
+  Connect();
+  authority->Change();
+  auto end = Begin(WhoIsThere());
+  while (authority->waiting_outputs() < 1) std::this_thread::sleep_for(1ms);
+  authority->Keep(false);
+  const Status status = Await(end).status();
+  EXPECT_TRUE(IsRetryable(status)) << status;
+}
+
+TEST_F(MdsFrontTest, PushesWaitAndLeaveInTheirOrder) {
+  std::mutex mutex;
+  std::vector<uint64_t> pushed;
+  std::atomic<bool> lost{false};
+  MetadataChannelEvents events;
+  events.on_push = [&](proto::Push push) {
+    std::lock_guard lock(mutex);
+    pushed.push_back(push.map().version());
+  };
+  events.on_lost = [&](Status) { lost = true; };
+  auto arrived = [&] {
+    std::lock_guard lock(mutex);
+    return pushed;
+  };
+  Serve();
+  channel = *runtime.Run(connector->Connect(std::move(events), 5s));
+  ASSERT_TRUE(runtime.Run(channel->Call(WhoIsThere())).ok());
+  ASSERT_TRUE(runtime.Run(channel->Call(WhoIsThere())).ok());
+  EXPECT_TRUE(mds.same) << "the MDS tells peers apart by who they are";
+  auto push = [&](uint64_t version) {
+    proto::Push push;
+    push.mutable_map()->set_version(version);
+    mds.peer->Send(std::move(push));
+  };
+  push(1);
+  while (arrived().size() < 1) std::this_thread::sleep_for(1ms);
+  authority->Change();
+  push(2);
+  push(3);
+  mds.peer->Close();
+  EXPECT_EQ(authority->waiting_outputs(), 3u);
+  EXPECT_EQ(arrived().size(), 1u);
+  EXPECT_FALSE(lost);
+  authority->Keep();
+  while (!lost) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(arrived(), (std::vector<uint64_t>{1, 2, 3}));
 }
 
 }  // namespace

@@ -37,6 +37,9 @@ struct ClusterOptions {
   replication::MemberOptions member;  // of several MDSes
   ObjectOptions object;
   client::Options client;
+  // Bugs planted where an MDS is put together (docs/testing.md): before the other MDSes have what it may
+  // depend on, an answer to what changes nothing is given, or a request to an OSS is sent.
+  bool plant_early_read = false, plant_early_call = false;
 };
 
 enum class Loss { kProcess, kPower };

@@ -9,6 +9,7 @@
 #include "server/kv/kv_pages.h"
 #include "server/replication/store_copy.h"
 #include "server/replication/stored.h"
+#include "server/replication/withheld_transport.h"
 #include "tests/sim/cluster.h"
 
 namespace nacre::sim {
@@ -163,6 +164,7 @@ Task<void> Cluster::BootMember(Cluster* cluster, Process* process, int i) {
   process->Own(member);
   auto front =
       std::make_shared<MdsFront>(node.name, [member = member.get()] { return member->primary_address(); });
+  if (cluster->options_.plant_early_read) front->PlantEarlyReads();
   process->Own(front);
   Service service;
   service.process = process;
@@ -186,8 +188,11 @@ Task<void> Cluster::BootMember(Cluster* cluster, Process* process, int i) {
   node.epoch = primacy->epoch;
   node.taking_over = true;
   Spawn(process->executor(), AwaitEnd(cluster, process, i));
+  std::shared_ptr<Transport> to_osts =
+      replication::NewWithheldTransport(*transport, member, process->clock());
+  process->Own(to_osts);
   MetadataEnvironment environment{process->executor(), process->clock(), process->random(), member->store(),
-                                  *transport};
+                                  cluster->options_.plant_early_call ? *transport : *to_osts};
   MetadataOptions options = cluster->options_.metadata;
   options.boot = primacy->boot;
   options.epoch = primacy->epoch;

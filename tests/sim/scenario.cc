@@ -85,6 +85,8 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->member.plant_unagreed = plant == Plant::kUnagreed;
   cluster->member.plant_unfenced = plant == Plant::kUnfenced;
   cluster->member.plant_epochless = plant == Plant::kEpochless;
+  cluster->plant_early_read = plant == Plant::kEarlyRead;
+  cluster->plant_early_call = plant == Plant::kEarlyCall;
   metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
@@ -129,6 +131,8 @@ const std::map<std::string, Plant>& Plants() {
       {"epochless", Plant::kEpochless},
       {"blind_migration", Plant::kBlindMigration},
       {"unrecalled_migration", Plant::kUnrecalledMigration},
+      {"early_read", Plant::kEarlyRead},
+      {"early_call", Plant::kEarlyCall},
   };
   return plants;
 }

@@ -43,6 +43,8 @@ enum class Plant {
   kEpochless,
   kBlindMigration,
   kUnrecalledMigration,
+  kEarlyRead,
+  kEarlyCall,
 };
 const std::map<std::string, Plant>& Plants();
 

@@ -7,30 +7,39 @@
 
 namespace nacre::replication {
 
-// From one member to another. What is cut gets lost; a process that is not there refuses at once.
+// From one member to another. What is cut gets lost; a process that is not there refuses at once. What is on
+// its way stays so when the sender is killed.
 class TestChannel : public CopyChannel {
  public:
-  TestChannel(MemberFixture& fixture, int from, int to) : fixture_(fixture), from_(from), to_(to) {}
+  TestChannel(MemberFixture& fixture, int from, int to) : way_{fixture, from, to} {}
 
   Task<StatusOr<proto::CopyReply>> Exchange(proto::CopyRequest request, Duration timeout) override {
     OneShot<StatusOr<proto::CopyReply>> answer;
-    sim::Process* const caller = fixture_.machines[from_].process;
-    auto timer = fixture_.world.clock().After(caller->executor(), timeout, [answer] {
+    sim::Process* const caller = way_.fixture.machines[way_.from].process;
+    auto timer = way_.fixture.world.clock().After(caller->executor(), timeout, [answer] {
       answer.Set(absl::DeadlineExceededError("no answer in time"));
     });
-    fixture_.world.clock().At(Delay(), [this, answer, request = std::move(request)]() mutable {
-      Arrive(std::move(request), answer);
+    way_.fixture.world.clock().At(Delay(way_), [way = way_, answer, request = std::move(request)]() mutable {
+      Arrive(way, std::move(request), answer);
     });
     StatusOr<proto::CopyReply> reply = co_await answer.Wait();
     co_return reply;
   }
 
  private:
-  Duration Delay() { return std::chrono::microseconds(50 + fixture_.world.random().Below(500)); }
+  struct Way {
+    MemberFixture& fixture;
+    int from, to;
+    bool severed() const { return fixture.Severed(from, to); }
+  };
 
-  void Arrive(proto::CopyRequest request, OneShot<StatusOr<proto::CopyReply>> answer) {
-    MemberFixture::Machine& target = fixture_.machines[to_];
-    if (fixture_.Severed(from_, to_)) return;
+  static Duration Delay(const Way& way) {
+    return std::chrono::microseconds(50 + way.fixture.world.random().Below(500));
+  }
+
+  static void Arrive(const Way& way, proto::CopyRequest request, OneShot<StatusOr<proto::CopyReply>> answer) {
+    MemberFixture::Machine& target = way.fixture.machines[way.to];
+    if (way.severed()) return;
     if (target.process == nullptr || target.member == nullptr) {
       answer.Set(absl::UnavailableError("nobody listens there"));
       return;
@@ -39,15 +48,14 @@ class TestChannel : public CopyChannel {
       co_return co_await member->Exchange(std::move(request));
     };
     Spawn(target.process->executor(), handle(target.member, std::move(request)),
-          [this, answer](proto::CopyReply reply) {
-            fixture_.world.clock().At(Delay(), [this, answer, reply = std::move(reply)] {
-              if (!fixture_.Severed(from_, to_)) answer.Set(reply);
+          [way, answer](proto::CopyReply reply) {
+            way.fixture.world.clock().At(Delay(way), [way, answer, reply = std::move(reply)] {
+              if (!way.severed()) answer.Set(reply);
             });
           });
   }
 
-  MemberFixture& fixture_;
-  const int from_, to_;
+  const Way way_;
 };
 
 namespace {
@@ -195,7 +203,12 @@ std::optional<Status> MemberFixture::Put(int i, std::string key, std::string val
   KvBatch batch;
   batch.Put(std::move(key), std::move(value));
   auto commit = [](std::shared_ptr<Member> member, KvBatch batch) -> Task<Status> {
-    co_return co_await member->store().Commit(std::move(batch));
+    Status committed = co_await member->store().Commit(std::move(batch));
+    OneShot<bool> kept;
+    member->WhenKept([kept](bool yes) { kept.Set(yes); });
+    const bool yes = co_await kept.Wait();
+    if (!yes) committed.Update(absl::UnavailableError("it has not been kept"));
+    co_return committed;
   };
   Spawn(machines[i].process->executor(), commit(machines[i].member, std::move(batch)),
         [done](Status status) { *done = std::move(status); });

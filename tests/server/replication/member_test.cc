@@ -347,5 +347,136 @@ TEST_F(MemberTest, AMemberComesBackUnderConstantLoad) {
   EXPECT_TRUE(f.RunUntil([&] { return f.Content(2) == f.Content(0); }));
 }
 
+// --- changes under way (docs/decisions/0067-changes-under-way.md) ---
+
+// A hundred changes, none of which waits for another one; true when all have returned.
+bool ChangeMuch(MemberFixture& f, int i, const std::string& name, int* returned) {
+  auto change = [](KvStore* store, std::string name, int* returned) -> Task<void> {
+    for (int number = 0; number < 100; ++number) {
+      KvBatch batch;
+      batch.Put(absl::StrFormat("%s%02d", name, number), "v");
+      const Status status = co_await store->Commit(std::move(batch));
+      if (status.ok()) ++*returned;
+    }
+  };
+  Spawn(f.machines[i].process->executor(), change(&f.machines[i].member->store(), name, returned));
+  return f.RunUntil([returned] { return *returned == 100; }, 1ms);
+}
+
+TEST_F(MemberTest, ACommitShowsAtOnceAndIsInNoStoreBeforeTheOthersHaveIt) {
+  StartAll();
+  int returned = 0;
+  const uint64_t groups = f.machines[0].member->Describe().sequence();
+  f.Cut(0, 1);
+  f.etcd.Cut("mds0");
+  ASSERT_TRUE(ChangeMuch(f, 0, "k", &returned));
+  f.world.RunFor(500ms);
+  KvStore& store = f.machines[0].member->store();
+  EXPECT_EQ(store.Get("k99").value(), "v");
+  EXPECT_EQ(store.Scan("k", "l", 1000)->size(), 100u);
+  EXPECT_EQ(f.Content(0), "");
+  EXPECT_TRUE((*store.Snapshot())->Read("", 1000)->empty()) << "a backup has what all have";
+  EXPECT_EQ(f.machines[0].member->Describe().sequence(), groups);
+  f.HealAll();
+  ASSERT_TRUE(f.RunUntil([&] { return f.Content(0).size() == 600; }));
+  EXPECT_LE(f.machines[0].member->Describe().sequence(), groups + 2) << "what meets is one group";
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ASSERT_TRUE(f.RunUntil([&] { return f.Content(1) == f.Content(0); }));
+  EXPECT_EQ(f.Content(2), f.Content(0));
+}
+
+// Whoever is primary next has the changes up to one of them, and none behind it.
+TEST_F(MemberTest, ATakeoverFindsABeginningOfWhatWasUnderWay) {
+  int cut_short = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    MemberFixture g(seed);
+    g.Start(0);
+    ASSERT_TRUE(g.AwaitLeader(0));
+    g.Start(1);
+    g.Start(2);
+    ASSERT_TRUE(g.AwaitInSync("0 1 2"));
+    int returned = 0, more = 0;
+    uint64_t kept = 0;
+    ASSERT_TRUE(ChangeMuch(g, 0, "k", &returned));
+    g.machines[0].member->WhenKept([&](bool yes) { kept = yes ? 100 : 0; });
+    g.world.RunFor(std::chrono::microseconds(100 * seed));
+    ASSERT_TRUE(ChangeMuch(g, 0, "l", &more));
+    g.machines[0].member->WhenKept([](bool) {});
+    g.world.RunFor(std::chrono::microseconds(37 * seed));
+    g.Kill(0);
+    ASSERT_TRUE(g.RunUntil([&] { return g.Leader() > 0; }));
+    const std::string content = g.Content(g.Leader());
+    const uint64_t count = content.size() / std::string("k00=v ").size();
+    EXPECT_GE(count, kept) << "seed " << seed;
+    std::string expected;
+    for (uint64_t i = 0; i < count; ++i)
+      absl::StrAppendFormat(&expected, "%c%02d=v ", i < 100 ? 'k' : 'l', i % 100);
+    EXPECT_EQ(content, expected) << "seed " << seed;
+    cut_short += count < 200;
+    g.Start(0);
+    ASSERT_TRUE(g.AwaitInSync("0 1 2"));
+    ASSERT_TRUE(g.RunUntil([&] { return g.Content(0) == content && g.Content(3 - g.Leader()) == content; }));
+  }
+  EXPECT_GT(cut_short, 0) << "some takeovers find less than was changed";
+  EXPECT_LT(cut_short, 30);
+}
+
+TEST_F(MemberTest, ASyncWaitsForWhatIsUnderWay) {
+  StartAll();
+  f.Freeze(1, true);
+  int returned = 0;
+  ASSERT_TRUE(ChangeMuch(f, 0, "k", &returned));
+  std::optional<Status> synced;
+  auto sync = [](KvStore* store) -> Task<Status> { co_return co_await store->Sync(); };
+  Spawn(f.machines[0].process->executor(), sync(&f.machines[0].member->store()),
+        [&](Status status) { synced = std::move(status); });
+  f.world.RunFor(500ms);
+  EXPECT_FALSE(synced.has_value());
+  ASSERT_TRUE(f.RunUntil([&] { return synced.has_value(); })) << "the frozen one is left out";
+  EXPECT_TRUE(synced->ok()) << *synced;
+  EXPECT_EQ(f.Content(0).size(), 600u);
+  f.LosePower(0);
+  f.LosePower(2);
+  EXPECT_EQ(f.Content(0).size(), 600u);
+  EXPECT_EQ(f.Content(2).size(), 600u);
+}
+
+// A store that was refused does not know what the others have been told: there is nothing to be taken back.
+TEST_F(MemberTest, AFullStoreRefusesInTheMiddleOfAPipeline) {
+  StartAll();
+  f.Freeze(1, true);
+  int returned = 0;
+  ASSERT_TRUE(ChangeMuch(f, 0, "k", &returned));
+  f.machines[0].disk->SetCommitHook(
+      [](const KvBatch& batch) { return batch.uses_reserve() ? OkStatus() : ErrnoError(ENOSPC, "full"); });
+  int refused = 0;
+  EXPECT_FALSE(ChangeMuch(f, 0, "l", &refused));
+  EXPECT_EQ(refused, 0);
+  f.machines[0].disk->SetCommitHook(nullptr);
+  ExpectPut(0, "m", "v");
+  EXPECT_EQ(f.Content(0).size(), 604u) << "k00 to k99, and m";
+  EXPECT_EQ(f.Content(2), f.Content(0));
+}
+
+TEST_F(MemberTest, NothingLeavesADeposedPrimaryThatDependsOnWhatTheOthersLack) {
+  StartAll();
+  f.CutOff(0);
+  int returned = 0;
+  ASSERT_TRUE(ChangeMuch(f, 0, "k", &returned));
+  std::optional<bool> kept;
+  f.machines[0].member->WhenKept([&](bool yes) { kept = yes; });
+  ASSERT_TRUE(f.RunUntil([&] { return f.Leader() > 0; }));
+  EXPECT_FALSE(kept.has_value());
+  ExpectPut(f.Leader(), "other", "1");
+  f.HealAll();
+  ASSERT_TRUE(f.RunUntil([&] { return f.machines[0].end.has_value(); }));
+  ASSERT_TRUE(f.RunUntil([&] { return kept.has_value(); }));
+  EXPECT_FALSE(*kept);
+  f.Kill(0);
+  f.Start(0);
+  ASSERT_TRUE(f.AwaitInSync("0 1 2"));
+  ExpectEqual("other=1 ");
+}
+
 }  // namespace
 }  // namespace nacre::replication
