@@ -129,16 +129,31 @@ void Scenario::FrozenMds() {
 }
 
 // Nothing gets from an MDS to others, or from them to it: to other MDSes, to etcd, to clients and OSSes.
+//
+// A primary that goes on although it must not is mostly silent all the same: it lets nothing out behind a
+// change that the others do not get. So now and then it is cut off wholly from those who then make another
+// one primary; the clients that still reach it only read, and the others do not reach it.
 void Scenario::CutOffMds() {
   if (!WaitReady("before an MDS is cut off")) return;
   const Duration begin = cluster_.HeldUpSince();
   const int mds = PickMds();
   const bool from_copies = !world_.random().OneIn(4), from_etcd = world_.random().OneIn(2),
              from_rest = world_.random().OneIn(4);
+  const bool readers =
+      from_copies && from_etcd && !from_rest && mds == cluster_.mds() && world_.random().OneIn(2);
+  for (int i = 0; readers && i < shape_.cluster.clients; ++i) {
+    if (world_.random().OneIn(2)) {
+      workload_.OnlyReads(i, true);
+    } else {
+      network_.Cut(cluster_.client(i), mds);
+      network_.Cut(mds, cluster_.client(i));
+    }
+  }
   for (int node = 0; node < cluster_.nodes(); ++node) {
     if (node == mds || !(cluster_.is_mds(node) ? from_copies : from_rest)) continue;
-    if (world_.random().OneIn(8)) continue;
-    const bool in = !world_.random().OneIn(4), out = !in || !world_.random().OneIn(4);
+    if (!readers && world_.random().OneIn(8)) continue;
+    const bool in = readers || !world_.random().OneIn(4);
+    const bool out = readers || !in || !world_.random().OneIn(4);
     if (in) network_.Cut(node, mds);
     if (out) network_.Cut(mds, node);
   }
@@ -151,6 +166,7 @@ void Scenario::CutOffMds() {
   const Duration longest = shape_.cluster.metadata.recovery_window + 15s;
   Work(UpTo(from_rest ? 1500ms : world_.random().OneIn(3) ? longest : 12s));
   if (failed()) return;
+  for (int i = 0; i < shape_.cluster.clients; ++i) workload_.OnlyReads(i, false);
   network_.Heal();
   cluster_.HealEtcd();
   const NetworkFaults faults = std::exchange(network_.faults(), NetworkFaults{});

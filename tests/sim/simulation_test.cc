@@ -194,6 +194,14 @@ TEST_F(Simulation, FindsAnMdsThatIsTakenForUpToDate) {
   EXPECT_NE(FirstToFind(Plant::kEpochless, "dead_mds", 1, 3), 0u);
 }
 
+TEST_F(Simulation, FindsAReadOfWhatTheOtherMdsesDoNotHave) {
+  EXPECT_NE(FirstToFind(Plant::kEarlyRead, "dead_mds", 1, 3), 0u);
+}
+
+TEST_F(Simulation, FindsARequestToAnOssForWhatTheOtherMdsesDoNotHave) {
+  EXPECT_NE(FirstToFind(Plant::kEarlyCall, "dead_mds", 1, 3), 0u);
+}
+
 TEST_F(Simulation, ThreeMdses) { FirstSeedsHold({.mdses = 3}); }
 
 TEST_F(Simulation, FindsAMoveThatDoesNotSeeThatTheFileWasWritten) {

@@ -117,7 +117,11 @@ Task<void> Workload::Worker(Workload* workload, ClientState* client) {
     if (workload->options_.sequential && workload->busy_ != nullptr) continue;
     workload->busy_ = client;
     const bool names = client->files.empty() || random.OneIn(3);
-    if (names) {
+    if (client->only_reads && names) {
+      (void)co_await ReadNames(workload, client);
+    } else if (client->only_reads) {
+      (void)co_await ReadData(workload, client);
+    } else if (names) {
       (void)co_await NamespaceOperation(workload, client);
     } else {
       (void)co_await DataOperation(workload, client);
@@ -142,6 +146,10 @@ Task<void> Workload::Onlooker(Workload* workload, ClientState* client, bool asks
       (void)co_await ReadData(workload, client);
     }
   }
+}
+
+void Workload::OnlyReads(int index, bool only) {
+  if (auto client = clients_[static_cast<size_t>(index)].lock()) client->only_reads = only;
 }
 
 void Workload::Dies(int index) {

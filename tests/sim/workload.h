@@ -50,6 +50,7 @@ struct ClientState {
   std::vector<OpenFile> files;
   uint64_t early_seen = 0;  // client::Seen::early_answered at its last change
   int under_way = 0;        // operations
+  bool only_reads = false;  // those that begin from now on change nothing
   // It is being evicted: errors are allowed, and leave it open whether the operation happened; so does any
   // answer that comes in another session than that in which the operation began, since what was answered
   // early before is lost by then. Its count of early answers that are done is not believed: it includes
@@ -112,6 +113,7 @@ class Workload {
 
   void Pause() { paused_ = true; }
   void Resume() { paused_ = false; }
+  void OnlyReads(int client, bool only);
   // Workers hardly pause: much is under way at once.
   void Hurry(bool hurries) { hurries_ = hurries; }
   bool Idle() const { return running_ == 0; }
