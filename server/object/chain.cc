@@ -43,14 +43,38 @@ Status Chain::CheckHead() const {
   return ErrnoError(ECONNRESET, "this server is not the head of the OST's chain (any more, or yet)");
 }
 
-Status Chain::CheckFrom(uint32_t epoch) const {
+// Those of the member before this one; in an epoch they all come from one process.
+Status Chain::Hear(const proto::ObjectRequest& request) {
+  const HandedOn by{request.chain_epoch(), request.chain_turn()};
+  if (request.chain_low_water() > by.turn) {
+    return ErrnoError(EPROTO, absl::StrFormat("request %d of a member of the chain has the low water %d, "
+                                              "which lies above itself",
+                                              by.turn, request.chain_low_water()));
+  }
   std::lock_guard lock(mutex_);
-  if (core_->options.plant_unfenced && epoch <= epoch_) return OkStatus();
-  if (epoch < epoch_)
-    return ErrnoError(ESTALE, absl::StrFormat("the chain of epoch %d is over: it is %d", epoch, epoch_));
-  if (epoch == epoch_ && (role_ == Role::kMember || role_ == Role::kJoining)) return OkStatus();
-  return ErrnoError(ECONNRESET,
-                    absl::StrFormat("this member does not know the chain of epoch %d yet", epoch));
+  RETURN_IF_ERROR(CheckFromLocked(by));
+  if (by.epoch == epoch_) low_water_ = std::max(low_water_, request.chain_low_water());
+  return OkStatus();
+}
+
+Status Chain::CheckFrom(HandedOn by) const {
+  std::lock_guard lock(mutex_);
+  return CheckFromLocked(by);
+}
+
+// mutex_ held.
+Status Chain::CheckFromLocked(HandedOn by) const {
+  if (core_->options.plant_unfenced && by.epoch <= epoch_) return OkStatus();
+  if (by.epoch < epoch_)
+    return ErrnoError(ESTALE, absl::StrFormat("the chain of epoch %d is over: it is %d", by.epoch, epoch_));
+  if (by.epoch > epoch_ || (role_ != Role::kMember && role_ != Role::kJoining)) {
+    return ErrnoError(ECONNRESET,
+                      absl::StrFormat("this member does not know the chain of epoch %d yet", by.epoch));
+  }
+  if (by.turn == 0 || by.turn >= low_water_) return OkStatus();
+  return ErrnoError(ESTALE, absl::StrFormat("request %d of the chain of epoch %d was answered long ago; "
+                                            "this is a late copy",
+                                            by.turn, by.epoch));
 }
 
 bool Chain::joining() const {
@@ -94,6 +118,7 @@ Status Chain::Set(const proto::SetChain& told) {
     for (const FillingPtr& filling : fillings_) known.push_back(filling->link());
     const std::vector<FillingPtr> before = fillings_;
     epoch_ = chain.epoch();
+    low_water_ = 0;
     role_ = Role::kWaiting;
     next_.reset();
     place_ = chain.members_size();
@@ -170,17 +195,18 @@ std::vector<Chain::FillingPtr> Chain::SetFillings(const proto::Chain& chain,
 // --- handing on ---
 
 Task<Status> Chain::HandOn(const OutgoingChange& change) {
-  const uint32_t from = change.by == nullptr ? 0 : change.by->chain_epoch();
+  const uint32_t from = change.by == nullptr ? 0 : change.by->handed_on().epoch;
   if (from == 0) co_return co_await HandOnAsHead(change);
   co_return co_await HandOnAsMember(change);
 }
 
 Task<Status> Chain::HandOnAsMember(const OutgoingChange& change) {
-  CO_RETURN_IF_ERROR(CheckFrom(change.by->chain_epoch()));
+  const HandedOn by = change.by->handed_on();
+  CO_RETURN_IF_ERROR(CheckFrom(by));
   View view = Look();
   if (view.next == nullptr) co_return OkStatus();
   std::optional<Outgoing> outgoing = MessageFor(change, nullptr);
-  Status status = co_await Send(view.next, change.by->chain_epoch(), *std::move(outgoing));
+  Status status = co_await Send(view.next, by.epoch, *std::move(outgoing));
   if (status.ok() || ToErrno(status) == ESTALE) co_return status;
   co_return ErrnoError(EHOSTUNREACH, absl::StrCat(view.next->uuid(), " ", status.message()));
 }
@@ -280,11 +306,12 @@ Task<StatusOr<proto::ObjectReply>> Chain::Call(LinkPtr link, uint32_t epoch, pro
 }
 
 Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
-  const uint32_t from = request.chain_epoch();
+  const HandedOn by{request.chain_epoch(), request.chain_turn()};
+  const uint32_t from = by.epoch;
   request.set_sequence(0);  // it may be carried out again
   request.set_low_water(0);
   for (;;) {
-    Status may = from == 0 ? CheckHead() : CheckFrom(from);
+    Status may = from == 0 ? CheckHead() : CheckFrom(by);
     CO_RETURN_IF_ERROR(may);
     View view = Look();
     std::vector<LinkPtr> to;

@@ -44,9 +44,12 @@ class Chain : public Replicator {
 
   // A client's or the MDS's request. ECONNRESET: another member is the one to ask, or none is yet.
   Status CheckHead() const;
-  // What another member hands on. ESTALE: it acts by an epoch that is over. ECONNRESET: this one has not been
-  // told of its epoch yet.
-  Status CheckFrom(uint32_t epoch) const;
+  // What another member hands on. ESTALE: it acts by an epoch that is over, or this is a late copy.
+  // ECONNRESET: this one has not been told of its epoch yet. Hear is for a request that comes; CheckFrom asks
+  // again right before a change is made, for it may have waited, and another copy of it been answered and
+  // followed by others.
+  Status Hear(const proto::ObjectRequest& request);
+  Status CheckFrom(HandedOn by) const;
   bool joining() const;
   int place() const;  // 0: the head
   uint32_t epoch() const override;
@@ -86,6 +89,7 @@ class Chain : public Replicator {
 
   View Look() const;
   bool Current(uint32_t epoch) const;
+  Status CheckFromLocked(HandedOn by) const;
   LinkPtr LinkTo(const proto::ChainMember& member, const std::vector<LinkPtr>& known) const;
   std::vector<FillingPtr> SetFillings(const proto::Chain& chain, const std::vector<FillingPtr>& before,
                                       const std::vector<LinkPtr>& known);  // mutex_ held
@@ -112,6 +116,7 @@ class Chain : public Replicator {
   Role role_ = Role::kWaiting;
   uint32_t epoch_ = 0;
   int place_ = 0;
+  uint64_t low_water_ = 0;  // of what is handed on in this epoch: requests of lower numbers come late
   LinkPtr next_;
   std::vector<FillingPtr> fillings_;
 };

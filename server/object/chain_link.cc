@@ -13,13 +13,40 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(200);
 
 }  // namespace
 
+// The number of a call, from its beginning to its end.
+class ChainLink::Turn {
+ public:
+  explicit Turn(ChainLink& link) : link_(link) {
+    std::lock_guard lock(link_.mutex_);
+    number_ = ++link_.last_;
+    link_.under_way_.insert(number_);
+  }
+  ~Turn() {
+    std::lock_guard lock(link_.mutex_);
+    link_.under_way_.erase(number_);
+  }
+  Turn(const Turn&) = delete;
+
+  void Note(proto::ObjectRequest* request) const {
+    std::lock_guard lock(link_.mutex_);
+    request->set_chain_turn(number_);
+    request->set_chain_low_water(*link_.under_way_.begin());
+  }
+
+ private:
+  ChainLink& link_;
+  uint64_t number_ = 0;
+};
+
 Task<StatusOr<proto::ObjectReply>> ChainLink::Call(proto::ObjectRequest request,
                                                    std::vector<MemorySpan> memory, Duration timeout,
                                                    std::function<bool()> goes_on) {
   request.set_ost(ost_);
   request.set_instance(member_.instance());
+  const Turn turn(*this);
   const Duration begin = clock_.Now();
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    turn.Note(&request);
     auto reply = co_await Attempt(request, memory, timeout);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
     const int error = ToErrno(reply.status());

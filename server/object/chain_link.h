@@ -1,8 +1,14 @@
 // The way from a member of an OST's chain to another one. Thread-safe.
+//
+// A request is sent again when a connection breaks, and what was under way on that may be carried out later
+// all the same: when the other has done it once more, and what followed. So requests are numbered, and each
+// says below which number nothing is waited for any more: the other refuses copies of those (Chain::Hear).
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +47,8 @@ class ChainLink {
   static constexpr Duration kSyncTimeout = std::chrono::seconds(20);
 
  private:
+  class Turn;
+
   Task<StatusOr<proto::ObjectReply>> Attempt(const proto::ObjectRequest& request,
                                              std::vector<MemorySpan> memory, Duration timeout);
 
@@ -48,6 +56,10 @@ class ChainLink {
   Clock& clock_;
   const OstIndex ost_;
   const proto::ChainMember member_;
+
+  std::mutex mutex_;
+  uint64_t last_ = 0;             // the newest number
+  std::set<uint64_t> under_way_;  // of calls that have not ended
 };
 
 }  // namespace nacre::ost

@@ -96,7 +96,7 @@ Status CheckPlace(const Target& target, const proto::ObjectRequest& request) {
   if (request.chain_epoch() != 0) {
     if (target.chain == nullptr)
       return ErrnoError(EINVAL, absl::StrCat("OST ", request.ost(), " has one member here"));
-    return target.chain->CheckFrom(request.chain_epoch());
+    return target.chain->Hear(request);
   }
   if (request.has_apply() || request.has_learn())
     return ErrnoError(EPERM, "only a member of the OST's chain may ask for this");
@@ -156,7 +156,7 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     co_return reply.SerializeAsString();
   }
   if (AnswerMustLast(*request)) admission.ticket.RecordAnswer();
-  admission.ticket.SetChainEpoch(request->chain_epoch());
+  admission.ticket.SetHandedOn({request->chain_epoch(), request->chain_turn()});
   if (request->has_apply()) admission.ticket.SetDelta(request->apply().delta());
   OpContext context{target, call, request, &reply, &admission.ticket, core.get()};
   Status status = co_await Dispatch(context);

@@ -53,6 +53,13 @@ struct Answering {
   bool stored = false;
 };
 
+// Of what an earlier member of the chain hands on: the epoch of its chain, and the number of the request
+// (proto/object.proto, chain_turn). Epoch 0: it begins here.
+struct HandedOn {
+  uint32_t epoch = 0;
+  uint64_t turn = 0;
+};
+
 // The request that a change is part of. The journal asks it right before the commit, when everything that a
 // request may have to wait for lies behind it, and tells it when the commit is over.
 class Originator {
@@ -62,8 +69,7 @@ class Originator {
   virtual Status BeginCommit() = 0;       // not OK: the change must not be made
   virtual void EndCommit() = 0;
   virtual Answering* answering() = 0;  // null: this request's answer is not recorded
-  // Of a change that an earlier member of the chain hands on: the epoch of its chain. 0: it begins here.
-  virtual uint32_t chain_epoch() const { return 0; }
+  virtual HandedOn handed_on() const { return {}; }
 };
 
 // What a change that an earlier member of the chain hands on makes of its object.

@@ -17,7 +17,7 @@ Sessions::Ticket& Sessions::Ticket::operator=(Ticket&& other) noexcept {
   mdt_epoch_ = other.mdt_epoch_;
   answering_ = other.answering_;
   recorded_ = other.recorded_;
-  chain_epoch_ = other.chain_epoch_;
+  handed_on_ = other.handed_on_;
   return *this;
 }
 

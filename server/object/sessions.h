@@ -69,9 +69,9 @@ class Sessions {
     Status BeginCommit() override;
     void EndCommit() override;
     Answering* answering() override { return recorded_ ? &answering_ : nullptr; }
-    uint32_t chain_epoch() const override { return chain_epoch_; }
-    // The request comes from an earlier member of the chain of this epoch.
-    void SetChainEpoch(uint32_t epoch) { chain_epoch_ = epoch; }
+    HandedOn handed_on() const override { return handed_on_; }
+    // The request comes from an earlier member of the chain.
+    void SetHandedOn(HandedOn by) { handed_on_ = by; }
     // Of such a request: it has changed so many blocks in all, and a repeat by its client is answered so.
     void SetDelta(int64_t delta) { answering_.answer.record.delta = delta; }
     void FinishRecorded();
@@ -83,7 +83,7 @@ class Sessions {
     uint64_t mdt_epoch_ = 0;
     Answering answering_;  // its answer's sequence 0: no mutation
     bool recorded_ = false;
-    uint32_t chain_epoch_ = 0;
+    HandedOn handed_on_;
   };
 
   struct Admission {

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "common/metrics.h"
+#include "server/object/change_proto.h"
 #include "tests/server/object/chain_fixture.h"
 
 namespace nacre {
@@ -211,6 +212,57 @@ TEST_F(ChainTest, AMemberIsFilledThoughItHearsOfTheNextEpochFirst) {
   ASSERT_TRUE(slow.RunUntil([&] { return slow.judge->chain.members_size() == 2; }));
   const auto want = slow.Contents(0);
   EXPECT_EQ(slow.Contents(1), want);
+}
+
+// What was under way on a connection that broke may be carried out when it has been sent again, and answered,
+// and others have followed. Seed 612000681 of OSTs with two members: the end of an object's copy made the
+// object as it had been before the next write.
+TEST_F(ChainTest, ALateCopyOfWhatWasHandedOnIsRefused) {
+  f.SetChain({0, 1});
+  const uint32_t epoch = f.judge->chain.epoch();
+  auto peer = *f.transports[ChainFixture::kServers]->Connect("inproc:oss1");
+  auto send = [&](uint64_t turn, uint64_t low_water, std::optional<uint64_t> before, uint64_t after) {
+    proto::ObjectRequest request;
+    request.set_chain_epoch(epoch);
+    request.set_chain_turn(turn);
+    request.set_chain_low_water(low_water);
+    proto::ApplyChange* apply = request.mutable_apply();
+    *apply->mutable_object() = ToProto(kObject);
+    if (before) *apply->mutable_before() = ToProto(ost::ObjectVersion{epoch, *before});
+    *apply->mutable_after() = ToProto(ost::ObjectVersion{epoch, after});
+    apply->set_size(1000 * after);
+    CallRequest call;
+    call.body = request.SerializeAsString();
+    auto body = f.Run(peer->Call(std::move(call), 5s));
+    proto::ObjectReply reply;
+    EXPECT_TRUE(body.ok() && reply.ParseFromString(*body));
+    return static_cast<int>(reply.status().error());
+  };
+  EXPECT_EQ(send(7, 5, std::nullopt, 1), 0);
+  EXPECT_EQ(send(7, 5, std::nullopt, 1), 0);  // 7 is waited for still
+  EXPECT_EQ(send(8, 8, 1, 2), 0);
+  EXPECT_EQ(send(7, 5, std::nullopt, 1), ESTALE);
+  EXPECT_EQ(send(9, 10, 2, 3), EPROTO);
+  EXPECT_EQ(send(8, 8, 1, 2), 0);  // has been made
+  const std::map<std::string, std::string> contents = f.Contents(1);
+  ASSERT_TRUE(contents.contains(kObject.ToString()));
+  EXPECT_TRUE(contents.at(kObject.ToString()).starts_with(absl::StrFormat("version %d.2, 2000 bytes", epoch)))
+      << contents.at(kObject.ToString());
+}
+
+// In another epoch another process may hand on, which counts anew.
+TEST_F(ChainTest, TheNextEpochCountsAnew) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(f.Write(client.get(), kObject, 0, "before").ok());
+  f.Crash(0);
+  f.Start(0);
+  f.SetChain({0, 1});
+  auto next = f.Client(0, 6);
+  ASSERT_TRUE(f.Write(next.get(), kObject, 0, "behind").ok());
+  EXPECT_EQ(f.judge->chain.members_size(), 2);
+  const auto want = f.Contents(0);
+  EXPECT_EQ(f.Contents(1), want);
 }
 
 // It had been in the chain: what it has is old, of other versions, or should not be there at all.
