@@ -26,9 +26,11 @@ Duration Scope::Promise(Duration now, Duration quiet, Duration most) {
 }
 
 void Scope::PromiseUntil(Duration time) {
+  if (time > promised_.load()) RaisePromised(time + kStep);
+}
+
+void Scope::RaisePromised(Duration time) {
   Duration promised = promised_.load();
-  if (time <= promised) return;
-  time += kStep;
   while (time > promised && !promised_.compare_exchange_weak(promised, time)) {
   }
 }
@@ -47,8 +49,10 @@ bool Scope::NoteData(const Fid& fid) {
   return good();
 }
 
+// The time as it is: were a step added, a directory that goes from one client to another again and again
+// would be promised for longer with each lease.
 void Scope::Inherit(Scope& ended) {
-  PromiseUntil(ended.promised());
+  RaisePromised(ended.promised());
   const std::vector<Fid> pages = ended.paged(), data = ended.with_data();
   std::lock_guard lock(mutex_);
   paged_.insert(pages.begin(), pages.end());
@@ -63,6 +67,16 @@ std::vector<Fid> Scope::with_data() {
 std::vector<Fid> Scope::paged() {
   std::lock_guard lock(mutex_);
   return {paged_.begin(), paged_.end()};
+}
+
+void Scope::ForgotPages(const std::vector<Fid>& files) {
+  std::lock_guard lock(mutex_);
+  for (const Fid& fid : files) paged_.erase(fid);
+}
+
+void Scope::GaveUpData(const std::vector<Fid>& files) {
+  std::lock_guard lock(mutex_);
+  for (const Fid& fid : files) with_data_.erase(fid);
 }
 
 }  // namespace nacre::client

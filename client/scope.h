@@ -79,12 +79,20 @@ class Scope {
   bool NotePages(const Fid& fid);
   // Of which files it may.
   std::vector<Fid> paged();
+  // The lease has ended, and the kernel has forgotten its pages of these.
+  void ForgotPages(const std::vector<Fid>& files);
 
   // Data of this file is cached here, and held back, as long as the lease is good (scoped_data.cc). False: it
   // has ended.
   bool NoteData(const Fid& fid);
   // Of which files there may be some.
   std::vector<Fid> with_data();
+  // The lease has ended, and nothing of these is held back under it any more.
+  void GaveUpData(const std::vector<Fid>& files);
+
+  // A request was answered under the lease that would have been one to the MDS (proto::ReleaseLease).
+  void CountAnswer() { answered_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t answered() const { return answered_; }
 
   // Takes over what the kernel keeps, and which files have data here, under one that has ended: of a lease
   // that is held all the same, since its directory was forgotten for want of memory, or of an earlier lease
@@ -92,10 +100,13 @@ class Scope {
   void Inherit(Scope& ended);
 
  private:
+  void RaisePromised(Duration time);
+
   std::atomic<uint64_t> lease_;
   std::atomic<bool> good_{true};
   std::atomic<bool> writes_{false};
   std::atomic<uint32_t> moves_{0};  // under way
+  std::atomic<uint64_t> answered_{0};
   std::atomic<Duration> promised_{Duration(0)};
   std::mutex mutex_;
   std::set<Fid> paged_, with_data_;  // guarded by it

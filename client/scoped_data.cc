@@ -113,8 +113,9 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   std::set<Fid> late;
   if (options_.plant_kept_data) co_return late;
   { std::lock_guard order(behind_mutex_); }  // renames that found it good are done
+  std::vector<Fid> noted = scope->with_data();
   std::vector<InodePtr> files;
-  for (const Fid& fid : scope->with_data()) {
+  for (const Fid& fid : noted) {
     InodePtr inode = inodes_->Find(fid);
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
@@ -134,6 +135,8 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
     const bool leased = co_await LeaseLateData(epoch, files[i], ends[i]);
     if (leased) late.insert(files[i]->fid);
   }
+  std::erase_if(noted, [&late](const Fid& fid) { return late.contains(fid); });
+  scope->GaveUpData(noted);
   co_return late;
 }
 
