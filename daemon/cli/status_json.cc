@@ -57,6 +57,8 @@ Json SessionToJson(const proto::SessionState& session) {
           {"connected", session.connected()},
           {"open_files", session.open_files()},
           {"leases", session.leases()},
+          {"write_leases", session.write_leases()},
+          {"leases_asked_back", session.leases_asked_back()},
           {"locks", session.locks()},
           {"resident_bytes", session.resident_bytes()},
           {"paths", Texts(session.paths())},
@@ -101,7 +103,8 @@ Json StatusToJson(const proto::ClusterStatus& status) {
                 {"free_bytes", status.mdt_free_bytes()},
                 {"destroy_queue", status.destroy_queue()},
                 {"requests", requests},
-                {"revocations", status.revocations()}}},
+                {"revocations", status.revocations()},
+                {"conflicts", status.conflicts()}}},
               {"osts", osts},
               {"sessions", sessions},
               {"problems", problems}};

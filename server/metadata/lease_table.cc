@@ -1,6 +1,7 @@
 #include "server/metadata/lease_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rpc/convert.h"
 
@@ -8,7 +9,7 @@ namespace nacre::mds {
 namespace {
 
 // A client that uses more directories than this works without leases in the rest.
-constexpr size_t kMostOfSession = 1 << 16;
+constexpr size_t kMostOfSession = 1 << 17;
 
 bool Conflict(proto::LeaseMode a, proto::LeaseMode b) {
   return a == proto::LEASE_WRITE || b == proto::LEASE_WRITE;
@@ -53,7 +54,7 @@ LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::
   uint64_t id = next_id_++;
   by_resource_[resource].push_back(id);
   by_session_[session].insert(id);
-  grants_[id].grant = {id, resource, session, mode, false};
+  grants_[id].grant = {id, resource, session, mode, false, Now(), {}};
   return grants_[id].grant;
 }
 
@@ -106,12 +107,21 @@ void LeaseTable::EndChange(const Fid& resource) {
 }
 
 // Times only rise, as the clock does.
-void LeaseTable::GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time) {
+void LeaseTable::GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time, bool whatever) {
   std::lock_guard lock(mutex_);
   Blocked& blocked = blocked_[resource];
   if (mode == proto::LEASE_READ) blocked.until = time;
   blocked.write_until = time;
+  blocked.whatever = whatever;
   quiet_.emplace_back(time, resource);
+}
+
+void LeaseTable::EndPeace(const Fid& resource) {
+  std::lock_guard lock(mutex_);
+  auto it = blocked_.find(resource);
+  if (it == blocked_.end() || it->second.whatever) return;
+  it->second.until = it->second.write_until = Duration{0};
+  if (it->second.changes == 0) blocked_.erase(it);
 }
 
 bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
@@ -127,7 +137,7 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   if (grants_.contains(lease.id())) return false;
   by_resource_[resource].push_back(lease.id());
   by_session_[session].insert(lease.id());
-  grants_[lease.id()].grant = {lease.id(), resource, session, lease.mode(), false};
+  grants_[lease.id()].grant = {lease.id(), resource, session, lease.mode(), false, Now(), {}};
   return true;
 }
 
@@ -142,6 +152,12 @@ std::vector<LeaseGrant> LeaseTable::HoldersLocked(const Fid& resource) const {
 std::vector<LeaseGrant> LeaseTable::HoldersOf(const Fid& resource) const {
   std::lock_guard lock(mutex_);
   return HoldersLocked(resource);
+}
+
+std::optional<LeaseGrant> LeaseTable::Find(uint64_t id) const {
+  std::lock_guard lock(mutex_);
+  auto it = grants_.find(id);
+  return it != grants_.end() ? std::optional(it->second.grant) : std::nullopt;
 }
 
 std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId session,
@@ -181,7 +197,8 @@ bool LeaseTable::BeginRevoke(uint64_t id) {
   std::lock_guard lock(mutex_);
   auto it = grants_.find(id);
   if (it == grants_.end()) return false;
-  it->second.grant.revoking = true;
+  LeaseGrant& grant = it->second.grant;
+  if (!std::exchange(grant.revoking, true)) grant.asked_back = Now();
   return true;
 }
 
@@ -252,11 +269,23 @@ void LeaseTable::DropSession(SessionId session) {
   EraseAll(session, [](const LeaseGrant&) { return true; });
 }
 
-std::map<SessionId, uint64_t> LeaseTable::CountBySession() const {
+std::map<SessionId, LeaseTable::Counts> LeaseTable::CountBySession() const {
   std::lock_guard lock(mutex_);
-  std::map<SessionId, uint64_t> counts;
-  for (const auto& [session, ids] : by_session_) counts[session] = ids.size();
+  std::map<SessionId, Counts> counts;
+  for (const auto& [id, slot] : grants_) {
+    Counts& of = counts[slot.grant.session];
+    ++of.held;
+    if (slot.grant.mode == proto::LEASE_WRITE) ++of.writes;
+    if (slot.grant.revoking) ++of.asked_back;
+  }
   return counts;
+}
+
+LeaseTable::Refused LeaseTable::WhyNot(const Fid& resource) const {
+  std::lock_guard lock(mutex_);
+  auto it = blocked_.find(resource);
+  if (it == blocked_.end()) return {};
+  return {it->second.until, it->second.write_until, it->second.changes};
 }
 
 std::vector<Fid> LeaseTable::WrittenBy(SessionId session) const {

@@ -26,6 +26,8 @@ struct LeaseGrant {
   SessionId session = 0;
   proto::LeaseMode mode = proto::LEASE_NONE;
   bool revoking = false;
+  Duration since{0};       // when it was granted, by the server's clock
+  Duration asked_back{0};  // when it was first asked back
 
   proto::Lease ToProto() const;
 };
@@ -33,7 +35,8 @@ struct LeaseGrant {
 class LeaseTable {
  public:
   // Ids begin here: other ones than those of an earlier process, which clients may still name.
-  explicit LeaseTable(uint64_t first_id) : next_id_(first_id) {}
+  // `clock`, which must outlive this, says since when leases are held; null: nobody wants to know.
+  explicit LeaseTable(uint64_t first_id, Clock* clock = nullptr) : next_id_(first_id), clock_(clock) {}
 
   // The grant of this session on the resource is made, or changed to this mode; one that is being given back
   // does not count. The caller has made sure that no other session's conflicts.
@@ -49,8 +52,11 @@ class LeaseTable {
   // From here to as many calls of EndChange neither of them grants anything on it.
   void BeginChange(const Fid& resource);
   void EndChange(const Fid& resource);
-  // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone.
-  void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time);
+  // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone. `whatever`:
+  // also if EndPeace is called.
+  void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time, bool whatever = false);
+  // What the last GrantNoneUntil has said of it does not hold any more.
+  void EndPeace(const Fid& resource);
 
   // Enters a lease that a client says it held before a restart, or takes over its mode: the reply with a
   // higher one was lost. False: another session's grant conflicts.
@@ -60,6 +66,7 @@ class LeaseTable {
   std::vector<LeaseGrant> Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   bool HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
+  std::optional<LeaseGrant> Find(uint64_t id) const;
   std::vector<LeaseGrant> ReadersBut(SessionId session) const;    // all READ leases of other sessions
   bool HoldsWrite(SessionId session, const Fid& resource) const;  // being given back or not
 
@@ -73,7 +80,19 @@ class LeaseTable {
   // Grants of inodes that the session does not name as its own end: the replies with them were lost.
   void EndUnnamed(SessionId session, const std::set<uint64_t>& named);
   void DropSession(SessionId session);
-  std::map<SessionId, uint64_t> CountBySession() const;
+  struct Counts {
+    uint64_t held = 0;
+    uint64_t writes = 0;      // of these
+    uint64_t asked_back = 0;  // of these
+  };
+  std::map<SessionId, Counts> CountBySession() const;
+  // Why nothing is granted on the resource now, for people: until when no lease, no WRITE, and how many
+  // changes are under way.
+  struct Refused {
+    Duration until{0}, write_until{0};
+    uint32_t changes = 0;
+  };
+  Refused WhyNot(const Fid& resource) const;
   std::vector<Fid> WrittenBy(SessionId session) const;  // the inodes of which it holds WRITE
 
  private:
@@ -86,6 +105,7 @@ class LeaseTable {
     uint32_t changes = 0;  // under way
     Duration until{0};
     Duration write_until{0};  // WRITE; no earlier
+    bool whatever = false;    // EndPeace does not end that
     bool any(Duration now) const { return changes > 0 || write_until > now; }
   };
   std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
@@ -94,8 +114,11 @@ class LeaseTable {
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now);
 
+  Duration Now() const { return clock_ != nullptr ? clock_->Now() : Duration(0); }
+
   mutable std::mutex mutex_;
   uint64_t next_id_;
+  Clock* const clock_;
   std::map<uint64_t, Slot> grants_;
   absl::flat_hash_map<Fid, std::vector<uint64_t>> by_resource_;
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> by_session_;

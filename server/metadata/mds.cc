@@ -45,7 +45,7 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       instance(environment.random.Next() | 1),
       started(environment.clock.Now()),
       ids(*tables),
-      leases(instance >> 1),
+      leases(instance >> 1, &env.clock),
       sessions(*tables),
       osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
       chooser(environment.random) {

@@ -28,6 +28,7 @@
 #include "server/metadata/metadata_server.h"
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
+#include "server/metadata/recall_waits.h"
 #include "server/metadata/session_table.h"
 #include "server/metadata/tables.h"
 #include "server/metadata/writer_recovery.h"
@@ -53,6 +54,7 @@ struct Mds {
   LockTable file_locks;
   LeaseTable leases;
   FilesystemLease filesystem_lease;
+  RecallWaits recall_waits;
   SessionTable sessions;
   Connecting connecting;
   cluster::OstRegistry osts;

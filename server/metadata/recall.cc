@@ -127,6 +127,9 @@ Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
     std::vector<LeaseGrant> conflicts = mds->leases.Conflicts(resource, keeper, mode);
     grants.insert(grants.end(), conflicts.begin(), conflicts.end());
   }
+  if (grants.empty()) co_return OkStatus();
+  mds->messages.CountConflict();
+  RecallWaits::Wait known(mds->recall_waits, {keeper, std::move(resources), mode, mds->env.clock.Now()});
   for (const LeaseGrant& grant : grants) {
     if (!grant.revoking) AskBack(*mds, grant);
   }
