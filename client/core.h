@@ -143,9 +143,9 @@ class Core final : public FileSystem {
   void BeginLease(const proto::Lease& lease, uint64_t epoch);
   Task<void> TakeLease(uint64_t lease_id);
   Task<void> GiveLeaseUp(uint64_t lease_id);
-  Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
+  Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id, uint64_t answered = 0);
+  static void NoteReturned(const InodePtr& inode, uint64_t lease_id);
   Task<void> GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  Task<void> AwaitTold(const Scope& scope);
   Task<void> ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present);
   Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
@@ -173,9 +173,8 @@ class Core final : public FileSystem {
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
   bool IsUntold(const Inode& inode) const;
   std::vector<InodePtr> UntoldFiles();
-  static void NameOpens(Inode& inode, proto::OpenFile* open);
   Task<void> TellOpens(uint64_t epoch, std::vector<InodePtr> files);
-  Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope);
+  std::vector<InodePtr> UntoldUnder(uint64_t lease, const ScopePtr& scope);
   void EndScopes();
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);

@@ -190,6 +190,10 @@ struct Inode {
     return S_ISREG(attr.mode()) &&
            std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.writes; });
   }
+  // Something was answered under that lease.
+  void CountAnswer() const {
+    if (covered != nullptr) covered->CountAnswer();
+  }
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
   // Whether the content is in inline_bytes, not in objects.

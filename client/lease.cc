@@ -141,9 +141,23 @@ Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
   if (was_cached) co_await targets_->ReturnGrants(epoch);
 }
 
-Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
+// Behind what was answered early: the MDS ends the lease when it has done that, and whoever waits for the
+// lease need not wait for the answer to the one and then for the other. Many that are given back at a time,
+// and what stands before them, are few messages.
+Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id, uint64_t answered) {
   proto::MetadataRequest release;
   release.mutable_release_lease()->set_id(lease_id);
+  release.mutable_release_lease()->set_answered(answered);
+  if (options_.plant_early_release) {
+    (void)co_await session_->Call(epoch, std::move(release));
+    co_return;
+  }
+  if (session_->many_leases()) {
+    auto refused = std::make_shared<bool>(false);  // by an older MDS that has taken the place of ours
+    queue_->Push(epoch, release, [refused](const Reply& released) { *refused = !released.ok(); });
+    co_await queue_->Drain();
+    if (!*refused) co_return;
+  }
   auto released = co_await AskIn(epoch, std::move(release));
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
@@ -184,41 +198,47 @@ Task<void> Core::AwaitForgotten(Duration promised) {
   if (left > 0ns) co_await environment_.clock.Sleep(left);
 }
 
-// Returns when the MDS has done what was answered early under the lease, which has ended. Whoever has found
-// it good before has its change in the queue when he lets behind_mutex_ go.
-Task<void> Core::AwaitTold(const Scope& scope) {
-  if (!scope.writes() || options_.plant_early_release) co_return;
-  { std::lock_guard order(behind_mutex_); }
-  co_await queue_->Drain();
-}
-
 // A lease of a directory (`scope`, which has ended), or of what is not known any more: changes, data and
 // handles may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it with the answer to the
 // directory's making, which is awaited. `present`: from before it was noted as given up; until the release is
 // answered the lease may come once more.
 Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
-                             Learning present) {
+                             [[maybe_unused]] Learning present) {
   if (scope != nullptr) {
     const std::set<Fid> late = co_await GiveDataUpUnder(epoch, scope);
-    co_await AwaitTold(*scope);
+    // Whoever has found the lease good before has its change in the queue when he lets this go.
+    { std::lock_guard order(behind_mutex_); }
     std::vector<Fid> paged = scope->paged();
+    const bool told = !scope->writes() || options_.plant_early_release;  // nothing was answered early
+    const bool kept = !paged.empty() || scope->promised() > environment_.clock.Now();
+    // Where nothing has to be done between what was answered early and the release, both are one message.
+    const bool at_once = !kept && lease_id != 0 && UntoldUnder(lease_id, scope).empty();
+    if (!told && !at_once) co_await queue_->Drain();
     std::erase_if(paged, [&late](const Fid& fid) { return late.contains(fid); });
+    std::vector<Fid> forgotten = paged;
     co_await ForgetPagesUnderLease(epoch, std::move(paged));
+    scope->ForgotPages(forgotten);  // the next lease of the directory need not have them forgotten once more
   }
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
   if (scope != nullptr && lease_id == 0) lease_id = scope->lease();
-  co_await TellOpensUnder(epoch, lease_id, scope);
+  std::vector<InodePtr> untold = UntoldUnder(lease_id, scope);
+  if (!untold.empty()) co_await TellOpens(epoch, std::move(untold));
   if (lease_id == 0) co_return;
-  co_await ReturnPages(epoch, std::move(inode), lease_id, std::move(present));
+  co_await ReleaseLease(epoch, lease_id, scope != nullptr ? scope->answered() : 0);
+  NoteReturned(inode, lease_id);
+}
+
+void Core::NoteReturned(const InodePtr& inode, uint64_t lease_id) {
+  if (inode == nullptr) return;
+  std::lock_guard lock(inode->mutex);
+  std::erase_if(inode->leaving, [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; });
 }
 
 // A lease under which nothing is open that the MDS does not know.
 Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
                              [[maybe_unused]] Learning present) {
   co_await ReleaseLease(epoch, lease_id);
-  if (inode == nullptr) co_return;
-  std::lock_guard lock(inode->mutex);
-  std::erase_if(inode->leaving, [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; });
+  NoteReturned(inode, lease_id);
 }
 
 // Lists what this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a
@@ -227,7 +247,6 @@ std::vector<proto::Reclaim> Core::Held() {
   ReturnDroppedScopes();  // or the MDS would end them before the kernel has forgotten what they cover
   ++times_held_;          // before anything is counted: a close that comes later is not in it
   std::vector<proto::Reclaim> parts(1);
-  proto::Reclaim leases;  // all in the last message: the MDS ends those that it does not name
   int entries = 0;
   auto part = [&]() -> proto::Reclaim* {
     if (entries++ == kEntriesOfReclaim) {
@@ -255,15 +274,14 @@ std::vector<proto::Reclaim> Core::Held() {
       open->set_write(inode->write_opens > 0);
     }
     for (const proto::LockRange& lock_range : inode->locks) *part()->add_locks() = lock_range;
-    if (inode->pages.lease != 0) AddLease(*inode, inode->pages.lease, false, &leases);
+    if (inode->pages.lease != 0) AddLease(*inode, inode->pages.lease, false, part());
     const ScopePtr& scope = inode->scope;
-    if (scope != nullptr) AddLease(*inode, scope->lease(), scope->writes(), &leases);
+    if (scope != nullptr) AddLease(*inode, scope->lease(), scope->writes(), part());
     // One that the MDS has not named keeps others out until what was answered under it is told.
     const ScopePtr& ended = inode->ended;
-    if (scope == nullptr && ended != nullptr && ended->lease() == 0) AddLease(*inode, 0, true, &leases);
-    for (const Inode::Leaving& one : inode->leaving) AddLease(*inode, one.lease, one.writes, &leases);
+    if (scope == nullptr && ended != nullptr && ended->lease() == 0) AddLease(*inode, 0, true, part());
+    for (const Inode::Leaving& one : inode->leaving) AddLease(*inode, one.lease, one.writes, part());
   }
-  if (leases.leases_size() > 0) parts.push_back(std::move(leases));
   std::lock_guard lock(mutex_);
   if (lease_id_ != 0) {
     proto::Lease* lease = parts.back().add_leases();

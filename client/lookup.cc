@@ -141,10 +141,12 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     const bool known_names = Trusts(*directory) && TrustsNames(*directory);
     if (known_names && MaySearch(*directory, caller)) known = FindKnown(*directory, name);
     if (cached() || known.answer != NameKnown::Answer::kUnknown) valid = PromiseOfNames(*directory);
+    if (known.answer == NameKnown::Answer::kAbsent) directory->CountAnswer();
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     std::lock_guard lock(inode->mutex);
     if (Trusts(*inode)) {
+      inode->CountAnswer();
       Known answer = MakeKnownLocked(*inode);
       answer.valid = std::min(answer.valid, valid);
       co_return answer;
@@ -219,7 +221,10 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
   if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
   if (InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid)) {
     std::lock_guard lock(inode->mutex);
-    if (Trusts(*inode)) co_return MakeKnownLocked(*inode);
+    if (Trusts(*inode)) {
+      inode->CountAnswer();
+      co_return MakeKnownLocked(*inode);
+    }
   }
   co_return co_await Refresh(caller, fid, false);
 }
@@ -239,8 +244,9 @@ Task<Status> Core::LoadFile(InodePtr inode) {
 Task<StatusOr<FileContent>> Core::LoadContent(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
-    if (cached() || Trusts(*inode) || inode->ContentLeased())
-      if (auto content = ContentOf(*inode)) co_return *std::move(content);
+    auto content = cached() || Trusts(*inode) || inode->ContentLeased() ? ContentOf(*inode) : std::nullopt;
+    if (content) inode->CountAnswer();
+    if (content) co_return *std::move(content);
   }
   Caller system;
   for (int attempt = 0; attempt <= kRaces; ++attempt) {

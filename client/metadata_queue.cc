@@ -5,6 +5,7 @@
 
 #include "common/cancellation.h"
 #include "rpc/convert.h"
+#include "rpc/mutation.h"
 
 namespace nacre::client {
 namespace {
@@ -37,7 +38,7 @@ MetadataQueue::MetadataQueue(std::shared_ptr<Session> session, Clock& clock,
 
 void MetadataQueue::Push(uint64_t epoch, proto::MetadataRequest mutation, Done done) {
   Item item;
-  session_->Number(epoch, &mutation);
+  if (IsMutation(mutation)) session_->Number(epoch, &mutation);
   item.epoch = epoch;
   item.bytes = mutation.ByteSizeLong();
   item.mutation = std::move(mutation);

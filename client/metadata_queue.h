@@ -31,7 +31,8 @@ class MetadataQueue {
   MetadataQueue(std::shared_ptr<Session> session, Clock& clock, std::function<void(Task<void>)> background,
                 std::function<void(bool)> allowed);
 
-  // Numbers the mutation in the session of this epoch and appends it.
+  // Numbers the mutation in the session of this epoch and appends it. Or a ReleaseLease, of a lease under
+  // which what stands before it was answered (proto::Batch): it has no number.
   void Push(uint64_t epoch, proto::MetadataRequest mutation, Done done);
 
   // Non-OK: the task's chain was cancelled before.

@@ -68,6 +68,7 @@ void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, Behi
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
     inode->mutation = mutations;
+    if (inode == (change.directory != nullptr ? change.directory : change.inode)) inode->CountAnswer();
   }
 }
 

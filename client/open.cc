@@ -82,6 +82,7 @@ HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   if (!MayOpen(*inode, caller, flags)) return nullptr;
   CountHandle(*handle, false);
   if (leased) return handle;
+  inode->CountAnswer();
   inode->opened_under = inode->covered;
   untold_.insert(fid);
   return handle;

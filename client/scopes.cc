@@ -10,6 +10,17 @@
 namespace nacre::client {
 namespace {
 
+// The inode's mutex is held, and the MDS has answered every close that it was sent: one that it did behind
+// this would take a handle off that is named here. Names the told handles outside of a whole Reclaim, and
+// those whose closes will be sent all the same.
+void NameOpens(Inode& inode, proto::OpenFile* open) {
+  inode.overtold = true;
+  ++inode.named;
+  *open->mutable_fid() = ToProto(inode.fid);
+  open->set_count(inode.told + inode.closing);
+  open->set_write(inode.write_opens > 0);
+}
+
 // Returns when the MDS has answered the closes of the file that it was sent.
 Task<void> AwaitCloses(InodePtr inode) {
   OneShot<Unit> answered;
@@ -150,17 +161,6 @@ std::vector<InodePtr> Core::UntoldFiles() {
   return files;
 }
 
-// The inode's mutex is held, and the MDS has answered every close that it was sent: one that it did behind
-// this would take a handle off that is named here. Names the told handles outside of a whole Reclaim, and
-// those whose closes will be sent all the same.
-void Core::NameOpens(Inode& inode, proto::OpenFile* open) {
-  inode.overtold = true;
-  ++inode.named;
-  *open->mutable_fid() = ToProto(inode.fid);
-  open->set_count(inode.told + inode.closing);
-  open->set_write(inode.write_opens > 0);
-}
-
 // Returns when the MDS knows of the handles of these files, or has lost the stream: then the Reclaim that
 // follows tells it.
 Task<void> Core::TellOpens(uint64_t epoch, std::vector<InodePtr> files) {
@@ -201,15 +201,17 @@ Task<void> Core::NameHandle(InodePtr inode) {
   (void)co_await session_->CallOnce(epoch_, std::move(request));
 }
 
-Task<void> Core::TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope) {
+// The files that are open under this lease, which has ended, without the MDS's having been told.
+std::vector<InodePtr> Core::UntoldUnder(uint64_t lease, const ScopePtr& scope) {
   std::vector<InodePtr> files;
+  if (options_.plant_untold) return files;
   for (InodePtr& inode : UntoldFiles()) {
     std::lock_guard lock(inode->mutex);
     if (!IsUntold(*inode)) continue;
     const ScopePtr& under = inode->opened_under;
     if (under == scope || (lease != 0 && under->lease() == lease)) files.push_back(inode);
   }
-  if (!files.empty() && !options_.plant_untold) co_await TellOpens(epoch, std::move(files));
+  return files;
 }
 
 // --- giving back ---

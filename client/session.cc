@@ -20,6 +20,15 @@ constexpr Duration kAtOncePatience = 5s;
 constexpr Duration kConnectPatience = 10s;     // new sessions wait for old ones after a restart
 constexpr Duration kAdmissionPatience = 3min;  // until those that are gone have been evicted
 
+// An older server ends the leases that the last message does not name.
+void GatherLeases(std::vector<proto::Reclaim>* parts) {
+  for (proto::Reclaim& part : *parts) {
+    if (&part == &parts->back()) return;
+    parts->back().mutable_leases()->MergeFrom(part.leases());
+    part.clear_leases();
+  }
+}
+
 }  // namespace
 
 Session::Session(Executor executor, Clock& clock, Random& random,
@@ -148,7 +157,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   CO_RETURN_IF_ERROR(CheckConnecting(connection, epoch));
   hooks_.connected(connected, fresh, epoch);
   if (!fresh) {
-    Status reclaimed = co_await SendReclaim(channel);
+    Status reclaimed = co_await SendReclaim(channel, connected.many_leases());
     if (!reclaimed.ok()) {
       channel->Close();
       co_return reclaimed;
@@ -158,6 +167,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   CO_RETURN_IF_ERROR(CheckConnectingLocked(connection, epoch));
   id_ = connected.session();
   cluster_uuid_ = connected.cluster_uuid();
+  many_leases_ = connected.many_leases();
   lease_ = std::chrono::milliseconds(connected.lease_ms());
   keep_alive_ = std::max<Duration>(lease_ / 3, 100ms);
   ConfirmLocked(sent);
@@ -205,9 +215,10 @@ Status Session::CheckConnectingLocked(uint64_t connection, uint64_t epoch) const
   return OkStatus();
 }
 
-Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel) {
+Task<Status> Session::SendReclaim(std::shared_ptr<MetadataChannel> channel, bool many_leases) {
   std::vector<proto::Reclaim> parts = hooks_.held();
   if (parts.empty()) parts.emplace_back();
+  if (!many_leases) GatherLeases(&parts);
   parts.back().set_last(true);
   const SessionId session = id();
   for (proto::Reclaim& part : parts) {

@@ -73,6 +73,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // itself otherwise) and stops.
   Task<void> End(bool clean);
 
+  // Whether the MDS takes leases that are given back in a batch (proto::ConnectReply).
+  bool many_leases() const { return many_leases_; }
+
   SessionId id() const;
   // Rises with each eviction: what was got under an older one is gone.
   uint64_t epoch() const { return epoch_; }
@@ -116,7 +119,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<TimerHandle> GiveUpWithoutAnswer();  // the connection that is there now, in a while
   Status CheckConnecting(uint64_t connection, uint64_t epoch) const;
   Status CheckConnectingLocked(uint64_t connection, uint64_t epoch) const;  // mutex held
-  Task<Status> SendReclaim(std::shared_ptr<MetadataChannel> channel);
+  Task<Status> SendReclaim(std::shared_ptr<MetadataChannel> channel, bool many_leases);
   Task<void> KeepAlive();
   void Wake();
 
@@ -134,7 +137,8 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionId id_ = 0;
   uint64_t nonce_ = 0;
   std::atomic<uint64_t> epoch_{1};  // changed with the mutex held
-  Duration lease_{0};               // ConnectReply.lease_ms
+  std::atomic<bool> many_leases_{false};
+  Duration lease_{0};  // ConnectReply.lease_ms
   std::atomic<Duration::rep> leases_end_{0};
   uint64_t connection_ = 0;  // number of the connection that is up or being made
   bool lost_ = false;        // that connection is lost already

@@ -241,6 +241,10 @@ bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& req
 // behind_mutex_ is held.
 void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request) {
   ++early_writes_;
+  {
+    std::lock_guard guard(inode->mutex);
+    inode->CountAnswer();
+  }
   PushTold(inode, change, std::move(request), [this, inode](const Reply& reply) {
     if (reply.ok()) return;
     LogError("file %s: a write that was answered is lost: %s", inode->fid.ToString(),

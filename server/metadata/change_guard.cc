@@ -122,8 +122,11 @@ Task<Status> ChangeGuard::CoverMissing() {
   for (const Fid& directory : BlockMissing()) {
     if (mds_->options.plant_uncovered) continue;
     std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(directory, changer_, proto::LEASE_WRITE);
-    if (!conflicts.empty())
-      mds_->leases.GrantNoneUntil(directory, proto::LEASE_READ, mds_->env.clock.Now() + mds_->options.peace);
+    // Each of many takes its lease again at once if it was worth it to him; to recall all of them for each
+    // change is worth it to nobody.
+    const bool many = conflicts.size() > 1;
+    const Duration peace = mds_->env.clock.Now() + mds_->options.peace;
+    if (!conflicts.empty()) mds_->leases.GrantNoneUntil(directory, proto::LEASE_READ, peace, many);
     held.insert(held.end(), conflicts.begin(), conflicts.end());
   }
   if (changer_ != 0 && mds_->Recovering() && mds_->sessions.Count() > 1) {

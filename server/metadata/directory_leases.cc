@@ -14,6 +14,9 @@
 namespace nacre::mds {
 namespace {
 
+// A revocation costs a message to the holder and one from it; so many requests it has to save.
+constexpr uint64_t kWorthRevoking = 2;
+
 // The directory that the name means, if it does mean one.
 Fid DirectoryNamed(Mds& mds, const Fid& parent, const std::string& name) {
   auto entry = mds.tables->FindEntry(parent, name);
@@ -142,6 +145,12 @@ bool AnyWriter(const Mds& mds, SessionId reader, const std::vector<Fid>& inodes)
 }
 
 }  // namespace
+
+void NoteReturn(Mds& mds, SessionId session, const proto::ReleaseLease& release) {
+  if (release.answered() < kWorthRevoking || release.keep() != proto::LEASE_NONE) return;
+  auto grant = mds.leases.Find(release.id());
+  if (grant && grant->session == session && grant->revoking) mds.leases.EndPeace(grant->resource);
+}
 
 bool HasWriter(const Mds& mds, SessionId reader, const Fid& inode) {
   return mds.leases.HasConflict(inode, reader, proto::LEASE_READ);

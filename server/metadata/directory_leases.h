@@ -4,7 +4,10 @@
 // that reads what another session holds WRITE of waits until that is given back, and so does one that changes
 // what others hold anything of (change_guard.h). After a change that had to wait the directory is left
 // without leases for a while (MetadataOptions::peace), after a look without WRITE: where several work, a
-// request to the MDS costs each of them less than a revocation. Thread-safe.
+// request to the MDS costs each of them less than a revocation. Unless the lease was worth it: if its holder,
+// who alone had one, has answered more requests under it than its revocation has cost, whoever comes next
+// gets it at once (NoteReturn). So two clients that work in a directory by turns pass its lease on, and those
+// that work in it at the same time do without. Thread-safe.
 #pragma once
 
 #include <optional>
@@ -31,6 +34,9 @@ std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const F
 std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
                                          const proto::MetadataReply& reply);
+
+// A session is about to release a lease, and says how many requests it has answered under it.
+void NoteReturn(Mds& mds, SessionId session, const proto::ReleaseLease& release);
 
 // Whether another session holds WRITE of the inode.
 bool HasWriter(const Mds& mds, SessionId reader, const Fid& inode);

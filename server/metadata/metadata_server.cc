@@ -157,10 +157,16 @@ bool NeedsSizes(const proto::MetadataRequest& request) {
     case proto::MetadataRequest::kReclaim:
     case proto::MetadataRequest::kReleaseLease:
     case proto::MetadataRequest::kReportProblem:
+    case proto::MetadataRequest::kBatch:  // each of its requests by itself
       return false;
     default:
       return true;
   }
+}
+
+Task<void> AwaitSizes(MdsPtr mds, const proto::MetadataRequest& request) {
+  Latch& sizes = mds->writer_recovery.sizes();
+  if (sizes.closed() && NeedsSizes(request)) co_await sizes.Wait();
 }
 
 Status CheckRequest(const proto::MetadataRequest& request) {
@@ -168,14 +174,18 @@ Status CheckRequest(const proto::MetadataRequest& request) {
   return ErrnoError(EINVAL, absl::StrFormat("a time with %d nanoseconds", request.time().nanos()));
 }
 
-// Each mutation of a batch in its turn, as if it had come alone.
+// Each mutation of a batch in its turn, as if it had come alone; and each lease that is given back behind
+// them.
 Task<proto::MetadataReply> EachOnce(MdsPtr mds, Sender sender, const proto::MetadataRequest& request,
                                     proto::MetadataRequest one) {
   Status valid = CheckRequest(one);
+  if (valid.ok() && one.has_release_lease())
+    co_return ToReply(*mds, mds::ReleaseLease(MakeOp(mds, sender, one), one.release_lease()));
   if (valid.ok() && !IsMutation(one)) {
     valid = ErrnoError(EPROTO, absl::StrFormat("operation %d cannot be part of a batch", one.op_case()));
   }
   if (!valid.ok()) co_return ToReply(*mds, valid);
+  co_await AwaitSizes(mds, one);
   one.set_session(request.session());
   one.set_low_water(request.low_water());
   co_return co_await Once(mds, sender, one, true);
@@ -227,8 +237,7 @@ Task<proto::MetadataReply> HandleRequest(MdsPtr mds, std::shared_ptr<MetadataPee
   Status valid = CheckRequest(request);
   if (!valid.ok()) co_return ToReply(*mds, valid);
   if (request.answered_below() != 0) sender->session->Acknowledge(request);
-  Latch& sizes = mds->writer_recovery.sizes();
-  if (sizes.closed() && NeedsSizes(request)) co_await sizes.Wait();
+  co_await AwaitSizes(mds, request);
   if (request.has_batch()) co_return co_await HandleBatch(mds, *sender, std::move(request));
   proto::MetadataReply reply = co_await Answer(mds, *sender, request);
   // A recorded reply, too: the process that made it may have ended before others had forgotten their pages.

@@ -53,6 +53,19 @@ void Session::Push(proto::Push push) {
   if (auto to = peer()) to->Send(std::move(push));
 }
 
+void Session::NameLeases(uint64_t stream, const std::set<uint64_t>& leases) {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(named_by_, stream) != stream) named_leases_.clear();
+  named_leases_.insert(leases.begin(), leases.end());
+}
+
+std::set<uint64_t> Session::TakeNamedLeases(uint64_t stream) {
+  std::lock_guard lock(mutex_);
+  std::set<uint64_t> named = std::exchange(named_leases_, {});
+  if (named_by_ != stream) named.clear();
+  return named;
+}
+
 void Session::Touch(Duration now) {
   std::lock_guard lock(mutex_);
   heard_ = now;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Session {
   // Between a restart of the MDS and the session's last Reclaim.
   bool whole() const;
   void set_whole(bool whole);
+  // Leases that a Reclaim on this stream names; and all that those on it have named so far, which begin anew.
+  void NameLeases(uint64_t stream, const std::set<uint64_t>& leases);
+  std::set<uint64_t> TakeNamedLeases(uint64_t stream);
   // An ended session's requests are refused.
   bool ended() const;
   bool TryEnd();  // true for the first caller: it ends the session
@@ -100,6 +104,8 @@ class Session {
   bool whole_ = true;
   bool ended_ = false;
   proto::KeepAlive report_;
+  uint64_t named_by_ = 0;  // the stream
+  std::set<uint64_t> named_leases_;
   AnswerSlots slots_;
   ReplyCache<Answer> answers_;
 };

@@ -12,6 +12,8 @@ class CountingChannel : public MetadataChannel {
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) override {
     const auto* field = request.GetDescriptor()->FindFieldByNumber(request.op_case());
     ++mounted_->requests[field->name()];
+    mounted_->released += request.has_release_lease() ? 1 : 0;
+    for (const auto& one : request.batch().requests()) mounted_->released += one.has_release_lease() ? 1 : 0;
     if (mounted_->before_reply == nullptr) return next_->Call(std::move(request));
     return CallAndWait(next_, mounted_, std::move(request));
   }

@@ -45,6 +45,7 @@ class Mounted {
   // How many requests of each kind have gone to the MDS, by proto field name; `total` but keep-alives.
   std::map<std::string, int> requests;
   int total() const;
+  int released = 0;  // leases given back, alone or in a batch
 
   // Awaited when a reply has come, before the client gets it: or this error in its place.
   std::function<Task<Status>(const proto::MetadataRequest&)> before_reply;

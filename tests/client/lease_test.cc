@@ -174,7 +174,7 @@ TEST_F(Pages, AreHeldWithOneRequestAndGoWithTheLastHandle) {
   EXPECT_THAT(forgotten_, testing::IsEmpty());
   ASSERT_TRUE(a_->Close(file_).ok());
   harness_.world.RunFor(1s);
-  EXPECT_EQ(a_->requests["release_lease"], 2);  // the filesystem's was the first
+  EXPECT_EQ(a_->released, 2);  // the filesystem's was the first
   b_->Write(b_->OpenName("f"), 0, "new");
   EXPECT_THAT(forgotten_, testing::IsEmpty());
 }

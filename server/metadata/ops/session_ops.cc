@@ -115,6 +115,7 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
   *reply->mutable_root() = ToProto(*root);
   reply->set_fid_sequence(SessionSequence(session.id));
   reply->set_names_behind(mds.AllowsNamesBehind(session));
+  reply->set_many_leases(true);
   return OkStatus();
 }
 
@@ -179,10 +180,11 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
       RestoreLease(mds, op.session, lease);
     }
   }
+  op.session->NameLeases(op.stream, named);
   if (!request.last()) co_return reply;
   mds.NoteReclaim();
   mds.opens.Replace(op.session->id, opens, op.stream);
-  mds.leases.EndUnnamed(op.session->id, named);
+  mds.leases.EndUnnamed(op.session->id, op.session->TakeNamedLeases(op.stream));
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.recovery().Open();
   Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {
@@ -218,6 +220,7 @@ Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
 }
 
 Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
+  NoteReturn(*op.mds, op.session->id, request);
   op.mds->leases.Release(op.session->id, request.id(), request.keep());
   return proto::MetadataReply{};
 }

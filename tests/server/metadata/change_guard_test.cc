@@ -34,7 +34,7 @@ class ChangeGuardTest : public testing::Test {
   }
 
   // The mutation is not answered before the reader has been asked for this lease and has released it.
-  void ExpectWaits(proto::MetadataRequest change, uint64_t lease) {
+  void ExpectWaits(proto::MetadataRequest change, uint64_t lease, uint64_t answered = 0) {
     reader_.peer->pushes.clear();
     auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
     writer_.Start(std::move(change), answer);
@@ -42,7 +42,7 @@ class ChangeGuardTest : public testing::Test {
     EXPECT_FALSE(answer->has_value());
     ASSERT_EQ(reader_.peer->pushes.size(), 1u);
     EXPECT_EQ(reader_.peer->pushes[0].revoke().id(), lease);
-    Release(reader_, lease);
+    Release(reader_, lease, answered);
     ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
     EXPECT_THAT(**answer, IsOk());
   }
@@ -141,6 +141,31 @@ TEST_F(ChangeGuardTest, AfterAConflictTheDirectoryIsLeftWithoutForAWhile) {
   ExpectWaits(ChmodOf(file_), LookUp(reader_, directory_, "f", directory_));
   EXPECT_EQ(LookUp(reader_, directory_, "f", directory_), 0u);
   EXPECT_EQ(LookUp(writer_, directory_, "f", directory_), 0u);
+  harness_.RunFor(6s);
+  EXPECT_NE(LookUp(reader_, directory_, "f", directory_), 0u);
+}
+
+// By turns each has the lease for its turn.
+TEST_F(ChangeGuardTest, AfterALeaseThatWasWorthItsRevocationOthersAreGrantedAtOnce) {
+  ExpectWaits(ChmodOf(file_), LookUp(reader_, directory_, "f", directory_), 2);
+  EXPECT_NE(LookUp(reader_, directory_, "f", directory_), 0u);
+  EXPECT_NE(LookUp(writer_, directory_, "f", directory_), 0u);
+}
+
+// To recall all of many for each change is worth it to nobody, whatever it was to each of them.
+TEST_F(ChangeGuardTest, WhereManyLookedTheDirectoryIsLeftWithoutAllTheSame) {
+  TestClient third(harness_);
+  const uint64_t first = LookUp(reader_, directory_, "f", directory_);
+  const uint64_t second = LookUp(third, directory_, "f", directory_);
+  ASSERT_NE(first, 0u);
+  ASSERT_NE(second, 0u);
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  writer_.Start(ChmodOf(file_), answer);
+  harness_.RunFor(100ms);
+  Release(reader_, first, 100);
+  Release(third, second, 100);
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
+  EXPECT_EQ(LookUp(reader_, directory_, "f", directory_), 0u);
   harness_.RunFor(6s);
   EXPECT_NE(LookUp(reader_, directory_, "f", directory_), 0u);
 }

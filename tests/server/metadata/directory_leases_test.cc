@@ -52,7 +52,7 @@ class DirectoryLeases : public testing::Test {
   }
 
   // The request is not answered before the writer has been asked for its lease and has released it.
-  proto::MetadataReply ExpectWaits(proto::MetadataRequest request, uint64_t lease) {
+  proto::MetadataReply ExpectWaits(proto::MetadataRequest request, uint64_t lease, uint64_t answered = 0) {
     auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
     reader_.Start(reader_.Prepare(std::move(request)), answer);
     harness_.RunFor(100ms);
@@ -61,7 +61,7 @@ class DirectoryLeases : public testing::Test {
     if (!writer_.peer->pushes.empty()) {
       EXPECT_EQ(writer_.peer->pushes[0].revoke().id(), lease);
     }
-    Release(writer_, lease);
+    Release(writer_, lease, answered);
     EXPECT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
     return answer->value_or(proto::MetadataReply());
   }
@@ -130,6 +130,91 @@ TEST_F(DirectoryLeases, AfterALookOthersReadAndNobodyWritesForAWhile) {
   EXPECT_EQ(Change(writer_, directory_, "h", S_IFREG | 0644, directory_), 0u);
   harness_.RunFor(6s);
   EXPECT_NE(Change(writer_, directory_, "i", S_IFREG | 0644, directory_), 0u);
+}
+
+// Two that work in it by turns pass the lease on.
+TEST_F(DirectoryLeases, AfterALookAtWhatWasWorthItsLeaseOthersMayWriteAtOnce) {
+  proto::MetadataRequest request;
+  *request.mutable_lookup()->mutable_parent() = ToProto(directory_);
+  request.mutable_lookup()->set_name("f");
+  request.mutable_lookup()->set_want_lease(true);
+  const proto::MetadataReply reply = ExpectWaits(std::move(request), lease_, 2);
+  ASSERT_EQ(reply.directory_leases_size(), 1);
+  EXPECT_EQ(Change(reader_, directory_, "h", S_IFREG | 0644, directory_), reply.directory_leases(0).id());
+}
+
+TEST_F(DirectoryLeases, OneThatHasSavedLessThanItsRevocationHasCostWasNotWorthIt) {
+  proto::MetadataRequest request;
+  *request.mutable_lookup()->mutable_parent() = ToProto(directory_);
+  request.mutable_lookup()->set_name("f");
+  (void)ExpectWaits(std::move(request), lease_, 1);
+  EXPECT_EQ(Change(reader_, directory_, "h", S_IFREG | 0644, directory_), 0u);
+}
+
+// Whoever gives a lease back unasked says nothing about a conflict.
+TEST_F(DirectoryLeases, OnlyOneThatWasAskedBackEndsThePeace) {
+  (void)ExpectWaits(GetattrOf(file_), lease_);
+  proto::MetadataRequest look = GetattrOf(directory_);
+  look.mutable_getattr()->set_want_lease(true);
+  const proto::MetadataReply reply = reader_.Call(reader_.Prepare(std::move(look)));
+  ASSERT_EQ(reply.directory_leases_size(), 1);
+  Release(reader_, reply.directory_leases(0).id(), 100);
+  EXPECT_EQ(Change(writer_, directory_, "h", S_IFREG | 0644, directory_), 0u);
+}
+
+// In one message with what was answered under it; whoever waits sees that.
+TEST_F(DirectoryLeases, ALeaseGoesBackBehindWhatWasAnsweredUnderIt) {
+  const Fid made{SessionSequence(writer_.session), 1, 0};
+  proto::MetadataRequest look;
+  *look.mutable_lookup()->mutable_parent() = ToProto(directory_);
+  look.mutable_lookup()->set_name("early");
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  reader_.Start(reader_.Prepare(std::move(look)), answer);
+  harness_.RunFor(100ms);
+  EXPECT_FALSE(answer->has_value());
+  proto::MetadataRequest batch;
+  proto::MetadataRequest mknod;
+  *mknod.mutable_mknod()->mutable_parent() = ToProto(directory_);
+  mknod.mutable_mknod()->set_name("early");
+  mknod.mutable_mknod()->set_mode(S_IFREG | 0644);
+  *mknod.mutable_mknod()->mutable_fid() = ToProto(made);
+  *batch.mutable_batch()->add_requests() = writer_.Prepare(std::move(mknod));
+  batch.mutable_batch()->add_requests()->mutable_release_lease()->set_id(lease_);
+  const proto::MetadataReply done = writer_.Call(std::move(batch));
+  ASSERT_THAT(done, IsOk());
+  ASSERT_EQ(done.batch().replies_size(), 2);
+  EXPECT_THAT(done.batch().replies(1), IsOk());
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
+  EXPECT_THAT(**answer, IsOk());
+  EXPECT_EQ(FidOf(**answer), made);
+}
+
+// A client may hold more than one message has room for.
+TEST_F(DirectoryLeases, AReclaimNamesLeasesInSeveralMessages) {
+  const uint64_t below = Change(writer_, below_, "x", S_IFREG | 0644, below_);
+  const Fid other = FidOf(writer_.Mkdir(kRootFid, "other"));
+  ASSERT_NE(Change(writer_, other, "x", S_IFREG | 0644, other), 0u);
+  const auto name = [&](Fid fid, uint64_t id, bool last) {
+    proto::MetadataRequest request;
+    proto::Lease* lease = request.mutable_reclaim()->add_leases();
+    *lease->mutable_resource() = ToProto(fid);
+    lease->set_mode(proto::LEASE_WRITE);
+    lease->set_id(id);
+    request.mutable_reclaim()->set_last(last);
+    EXPECT_THAT(writer_.Call(std::move(request)), IsOk());
+  };
+  writer_.Connect();
+  name(other, 4711, false);  // this stream is lost before the end
+  writer_.Connect();
+  name(directory_, lease_, false);
+  name(below_, below, true);
+  writer_.peer->pushes.clear();
+  EXPECT_THAT(ExpectWaits(GetattrOf(file_), lease_), IsOk());
+  writer_.peer->pushes.clear();
+  EXPECT_THAT(ExpectWaits(GetattrOf(below_), below), IsOk());
+  writer_.peer->pushes.clear();
+  EXPECT_THAT(reader_.Getattr(other), IsOk());
+  EXPECT_TRUE(writer_.peer->pushes.empty()) << "what no message of the stream has named has ended";
 }
 
 // Their attributes may have been changed; whoever wants them asks for each.

@@ -11,9 +11,11 @@ inline MetadataOptions WithLeases() {
   return options;
 }
 
-inline void Release(TestClient& client, uint64_t id) {
+// `answered`: how many requests the client says it has answered under the lease.
+inline void Release(TestClient& client, uint64_t id, uint64_t answered = 0) {
   proto::MetadataRequest request;
   request.mutable_release_lease()->set_id(id);
+  request.mutable_release_lease()->set_answered(answered);
   EXPECT_THAT(client.Call(std::move(request)), IsOk());
 }
 
