@@ -86,7 +86,7 @@ class MdsFront : public MetadataHandler, public ClusterHandler, public BackupHan
   Task<Status> AwaitTurn();
   // OK: so has it, and what was changed before the call is kept, which the answer may depend on.
   Task<Status> AwaitLeave();
-  // What the MDS that serves gets for a peer: always the same while somebody has it.
+  // The MDS that serves gets this in place of the peer: always the same one while somebody has it.
   std::shared_ptr<MetadataPeer> Withheld(const std::shared_ptr<MetadataPeer>& peer);
   template <typename Reply, typename... Request>
   Task<Reply> Pass(Task<Reply> (ClusterHandler::*method)(Request...), Request... request);
