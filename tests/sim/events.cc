@@ -13,17 +13,16 @@ constexpr Duration kServerLoss = 1500ms;  // a loss of power takes one second, a
 constexpr Duration kEarlyLag = 6s;        // how far the MDS may be behind what a client answers early
 constexpr Duration kClientLoss = 6500ms;  // write-behind holds five seconds, and what was under way
 
-// Whether a loss of power of a server, at `lost`, may take this change. `held_up`: since when clients that
-// end with it may have been unable to send what they held back.
-bool MayGoWithPower(const FileChange& change, Duration lost, Duration held_up) {
-  if (!change.acknowledged) return true;
-  Duration since = lost - kServerLoss;
-  if (change.lazy) since = std::min(since, held_up) - kClientLoss;
-  return !change.durable && change.at >= since;
+// Which changes a loss of power of a server at `lost` may take. `held_up`: since when clients may have been
+// unable to send what they held back. They end with the server, or sent it right before.
+std::function<bool(const FileChange&)> TakenWithPower(Duration lost, Duration held_up) {
+  return [lost, held_up](const FileChange& change) {
+    if (!change.acknowledged) return true;
+    Duration since = lost - kServerLoss;
+    if (change.lazy) since = std::min(since, held_up) - kClientLoss;
+    return !change.durable && change.at >= since;
+  };
 }
-
-// The same where all clients live on.
-bool MayGoWithPower(const FileChange& change, Duration lost) { return MayGoWithPower(change, lost, lost); }
 
 }  // namespace
 
@@ -295,9 +294,7 @@ void Scenario::PowerLoss() {
   WaitSizes(WaitEvicted(shape_.cluster.clients));
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost, held_up](const FileChange& change) {
-    return MayGoWithPower(change, lost, held_up);
-  };
+  losses.may_be_lost = TakenWithPower(lost, held_up);
   losses.may_wait = [](const FileChange& change) { return !change.durable && change.lazy; };
   losses.early = true;
   if (everything) losses.names_after = lost - kServerLoss - kEarlyLag;
@@ -310,7 +307,7 @@ void Scenario::PowerLoss() {
 // or it is there.
 void Scenario::OssLosesPower() {
   if (!Quiesce()) return;
-  const Duration lost = world_.clock().Now();
+  const Duration lost = world_.clock().Now(), held_up = cluster_.HeldUpSince();
   const int node =
       cluster_.oss(static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses))));
   orphans_allowed_ = true;
@@ -321,7 +318,7 @@ void Scenario::OssLosesPower() {
   OnEachClient(SyncAll, "fsync after a loss of power");
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
+  losses.may_be_lost = TakenWithPower(lost, held_up);
   Settle(losses);
   TakeAllErrors();
   if (!failed()) ResumeClients();
@@ -331,7 +328,7 @@ void Scenario::OssLosesPower() {
 // second may be gone, and every handle with them. Applications close what they had open.
 void Scenario::MdsLosesPower() {
   if (!shape_.workload.sequential || !Quiesce()) return;
-  const Duration lost = world_.clock().Now();
+  const Duration lost = world_.clock().Now(), held_up = cluster_.HeldUpSince();
   orphans_allowed_ = true;
   workload_.NoteDone();
   for (int mds = 0; mds < shape_.cluster.mdses; ++mds) cluster_.Crash(mds, Loss::kPower);
@@ -342,7 +339,7 @@ void Scenario::MdsLosesPower() {
   OnEachClient(GiveUpHandles, "closing after a loss of power");
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
+  losses.may_be_lost = TakenWithPower(lost, held_up);
   losses.early = true;
   losses.names_after = lost - kServerLoss - kEarlyLag;
   losses.repeated = true;
@@ -457,7 +454,7 @@ void Scenario::FailedFlush() {
 // for a while: its objects may have as many changes as theirs, and others.
 void Scenario::MembersLosePower() {
   if (!WaitInSync("before all OSSes lose power") || !Quiesce()) return;
-  const Duration lost = world_.clock().Now();
+  const Duration lost = world_.clock().Now(), held_up = cluster_.HeldUpSince();
   orphans_allowed_ = true;
   const int late = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
   for (int i = 0; i < shape_.cluster.osses; ++i) cluster_.Crash(cluster_.oss(i), Loss::kPower);
@@ -469,7 +466,7 @@ void Scenario::MembersLosePower() {
   OnEachClient(SyncAll, "fsync after a loss of power");
   if (failed()) return;
   Model::Losses losses;
-  losses.may_be_lost = [lost](const FileChange& change) { return MayGoWithPower(change, lost); };
+  losses.may_be_lost = TakenWithPower(lost, held_up);
   Settle(losses);
   TakeAllErrors();
   if (failed()) return;
