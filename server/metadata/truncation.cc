@@ -43,13 +43,16 @@ SessionPtr TakeOverMutation(Mds& mds, const TruncateRecord& record) {
 }  // namespace
 
 Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid) {
-  while (true) {
+  {
     FidLocks::Guard guard = co_await LockOne(mds, fid);
     if (!mds.data_locks.IsHeld(fid)) co_return guard;
-    guard.Release();
-    std::vector<Fid> fids(1, fid);
-    FidLocks::Guard over = co_await mds.data_locks.Lock(std::move(fids));
   }
+  // Who comes behind us with the data lock waits for the file's lock. (Several who wait here must not look for
+  // each other's turn again and again.)
+  std::vector<Fid> fids(1, fid);
+  FidLocks::Guard over = co_await mds.data_locks.Lock(std::move(fids));
+  FidLocks::Guard guard = co_await LockOne(mds, fid);
+  co_return guard;
 }
 
 Task<StatusOr<LockedFile>> LockFile(Mds& mds, Fid fid, bool may_empty, Transaction* transaction) {

@@ -138,6 +138,30 @@ TEST_F(TruncateTest, AWriteUnderTheOldLayoutIsRefused) {
   EXPECT_THAT(client.Call(update), IsOk());
 }
 
+// They looked for each other's turn for ever.
+TEST_F(TruncateTest, SeveralThatWaitForItGoOn) {
+  Fid f = Striped(kBigFile);
+  harness.osts.away = {0};
+  auto cut = StartTruncation(f, 1000);
+  std::vector<std::shared_ptr<std::optional<proto::MetadataReply>>> replies;
+  for (int i = 0; i < 5; ++i) {
+    proto::MetadataRequest append;
+    *append.mutable_append()->mutable_fid() = ToProto(f);
+    append.mutable_append()->set_length(10);
+    replies.push_back(std::make_shared<std::optional<proto::MetadataReply>>());
+    client.Start(append, replies.back());
+  }
+  harness.RunFor(1s);
+  harness.osts.away = {};
+  client.StayFor(60s);
+  ASSERT_TRUE(cut->has_value());
+  for (const auto& reply : replies) {
+    ASSERT_TRUE(reply->has_value());
+    EXPECT_THAT(**reply, IsOk());
+  }
+  EXPECT_EQ(Attr(f).size(), 1050u);
+}
+
 TEST_F(TruncateTest, OfAFileThatIsRemovedMeanwhileLeavesNothing) {
   Fid f = Striped(kBigFile);
   ASSERT_THAT(client.Close(f), IsOk());
