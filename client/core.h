@@ -28,6 +28,7 @@
 #include "client/metadata_queue.h"
 #include "client/object_io.h"
 #include "client/session.h"
+#include "client/space_change.h"
 #include "client/targets.h"
 #include "rpc/convert.h"
 
@@ -343,6 +344,7 @@ class Core final : public FileSystem {
 
   // --- data (read.cc, write.cc, truncate.cc) ---
   Task<StatusOr<ReadResult>> ReadCached(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<ReadResult>> ReadInCache(HandlePtr handle, uint64_t offset, size_t size);
   Task<StatusOr<ReadResult>> ReadThrough(HandlePtr handle, uint64_t offset, size_t size);
   Task<StatusOr<ReadResult>> ReadObjects(InodePtr inode, LayoutPtr layout, uint64_t offset, size_t size,
                                          bool* complete);
@@ -400,7 +402,6 @@ class Core final : public FileSystem {
   void StartSendDirect(const InodePtr& inode);
   Task<void> SendDirect(InodePtr inode);
   Task<Status> SendFlight(InodePtr inode, DataCache::Flight flight);
-  // Tells the MDS of size, times and blocks.
   Task<Status> SendPending(InodePtr inode);
   Task<Status> SendAll(InodePtr inode);
   Task<Status> SendParts(InodePtr inode);
@@ -427,11 +428,10 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
 
   // --- space (space.cc) ---
-  Task<Status> Punch(InodePtr inode, uint64_t offset, uint64_t length);
-  Task<Status> Preallocate(InodePtr inode, uint64_t offset, uint64_t length);
-  using ObjectRequestMaker = proto::ObjectRequest (*)(const ObjectId& object, uint64_t begin, uint64_t end,
-                                                      Fid fid);
-  Task<Status> ForEachObject(InodePtr inode, uint64_t offset, uint64_t length, ObjectRequestMaker make);
+  Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
+  Task<Status> ChangeSpace(InodePtr inode, LayoutPtr layout, SpaceChange change, Pending* sent);
+  Task<Status> SendToObjects(InodePtr inode, std::vector<proto::ObjectRequest> requests, Pending* sent);
+  Task<StatusOr<uint64_t>> SeekIn(LayoutPtr layout, uint64_t size, uint64_t offset, bool hole);
   Task<StatusOr<uint64_t>> NextData(LayoutPtr layout, uint64_t offset);
   Task<StatusOr<uint64_t>> NextHole(LayoutPtr layout, uint64_t offset, uint64_t size);
 

@@ -67,7 +67,25 @@ Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, si
   co_return Slice(std::move(buffer), 0, size);
 }
 
+// READ of a file may end while something is read under it, for nobody who gives a lease back waits for reads.
+// Then the file may have left the objects that were asked.
 Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, size_t size) {
+  Inode& inode = *handle->inode;
+  uint64_t lease = 0;
+  {
+    std::lock_guard lock(inode.mutex);
+    if (inode.ContentLeased()) lease = inode.pages.lease;
+  }
+  auto read = co_await ReadInCache(handle, offset, size);
+  if (CachesData(inode)) co_return read;
+  {
+    std::lock_guard lock(inode.mutex);
+    if (inode.ContentLeased() && inode.pages.lease == lease) co_return read;
+  }
+  co_return co_await ReadThrough(handle, offset, size);
+}
+
+Task<StatusOr<ReadResult>> Core::ReadInCache(HandlePtr handle, uint64_t offset, size_t size) {
   InodePtr inode = handle->inode;
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
   LayoutPtr layout;
@@ -239,6 +257,7 @@ Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, 
     bool complete = true;
     auto result = co_await ReadObjects(inode, file.layout, offset,
                                        std::min<uint64_t>(size, file.size - offset), &complete);
+    if (ToErrno(result.status()) == ESTALE && attempt < kRaces) continue;  // its objects have been moved
     if (!result.ok() || complete || attempt >= kRaces) co_return result;
     const bool replaced = co_await Replaced(inode, file);
     if (!replaced) co_return result;

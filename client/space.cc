@@ -30,6 +30,35 @@ std::vector<ObjectExtent> ObjectExtents(const LayoutMap& layout, uint64_t offset
   return extents;
 }
 
+proto::ObjectRequest Punch(const ObjectId& object, const ObjectExtent& extent, const Fid&) {
+  proto::ObjectRequest request;
+  *request.mutable_punch()->mutable_object() = ToProto(object);
+  request.mutable_punch()->set_offset(extent.begin);
+  request.mutable_punch()->set_length(extent.end - extent.begin);
+  return request;
+}
+
+proto::ObjectRequest Preallocate(const ObjectId& object, const ObjectExtent& extent, const Fid& fid) {
+  proto::ObjectRequest request;
+  *request.mutable_preallocate()->mutable_object() = ToProto(object);
+  *request.mutable_preallocate()->mutable_parent() = ToProto(fid);
+  request.mutable_preallocate()->set_offset(extent.begin);
+  request.mutable_preallocate()->set_length(extent.end - extent.begin);
+  return request;
+}
+
+// A request for each object's part of the range.
+std::vector<proto::ObjectRequest> ForEachObject(
+    const LayoutMap& layout, const SpaceChange& change, const Fid& fid,
+    proto::ObjectRequest (*make)(const ObjectId&, const ObjectExtent&, const Fid&)) {
+  std::vector<proto::ObjectRequest> requests;
+  for (const ObjectExtent& extent : ObjectExtents(layout, change.offset, change.length)) {
+    requests.push_back(make(layout.Object(extent.stripe), extent, fid));
+    requests.back().set_ost(layout.Ost(extent.stripe));
+  }
+  return requests;
+}
+
 }  // namespace
 
 Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) {
@@ -66,10 +95,18 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
       CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
     }
   }
-  if (punch || zero) {
-    CO_RETURN_IF_ERROR(co_await Punch(inode, offset, length));
-  }
-  if (!punch) CO_RETURN_IF_ERROR(co_await Preallocate(inode, offset, length));
+  SpaceChange change;
+  change.punches = punch || zero;
+  change.preallocates = !punch;
+  change.offset = offset;
+  change.length = length;
+  if (!punch && !keep) change.end = end;
+  if (!CachesData(*inode)) co_return co_await ChangeSpaceThrough(handle, change);
+  CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
+  Pending sent;
+  Status changed = co_await ChangeSpace(inode, file.layout, change, &sent);
+  NoteSent(*inode, sent);
+  CO_RETURN_IF_ERROR(std::move(changed));
   NoteWrite(*inode, handle->caller, punch || keep ? 0 : std::max(end, size));
   {
     std::lock_guard lock(inode->mutex);
@@ -78,51 +115,54 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   co_return co_await SendPending(inode);
 }
 
-// The range reads as zeros and takes no space. Locked by the caller.
-Task<Status> Core::Punch(InodePtr inode, uint64_t offset, uint64_t length) {
-  CO_RETURN_IF_ERROR(co_await SendData(inode, offset, offset + length));
-  DropData(*inode, offset, offset + length);
-  co_return co_await ForEachObject(inode, offset, length,
-                                   [](const ObjectId& object, uint64_t begin, uint64_t end, Fid) {
-                                     proto::ObjectRequest request;
-                                     *request.mutable_punch()->mutable_object() = ToProto(object);
-                                     request.mutable_punch()->set_offset(begin);
-                                     request.mutable_punch()->set_length(end - begin);
-                                     return request;
-                                   });
+// Until the MDS takes it: the file's objects may be replaced meanwhile (by a truncation, or a move). The
+// range is locked.
+Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
+  InodePtr inode = handle->inode;
+  for (int attempt = 0;; ++attempt) {
+    const uint64_t losses = mdt_losses_;
+    CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
+    Pending sent;
+    Status status = co_await ChangeSpace(inode, file.layout, change, &sent);
+    sent.mtime = environment_.clock.Wall();
+    sent.kill_suid = handle->caller.uid != 0;
+    sent.sent_size = change.end;
+    if (status.ok()) status = co_await TellSize(inode, file.layout, sent);
+    if (ToErrno(status) != ESTALE || attempt >= kRaces) co_return status;
+    ForgetLayout(*inode, file.layout);
+    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+    std::lock_guard lock(inode->mutex);
+    const bool replaced =
+        inode->layout == nullptr || inode->layout->object_sequence() != file.layout->object_sequence();
+    if (replaced) Background(DestroyObjects(file.layout, losses));
+  }
 }
 
-Task<Status> Core::Preallocate(InodePtr inode, uint64_t offset, uint64_t length) {
-  co_return co_await ForEachObject(inode, offset, length,
-                                   [](const ObjectId& object, uint64_t begin, uint64_t end, Fid fid) {
-                                     proto::ObjectRequest request;
-                                     *request.mutable_preallocate()->mutable_object() = ToProto(object);
-                                     *request.mutable_preallocate()->mutable_parent() = ToProto(fid);
-                                     request.mutable_preallocate()->set_offset(begin);
-                                     request.mutable_preallocate()->set_length(end - begin);
-                                     return request;
-                                   });
-}
-
-// Sends a request for each object's part of the extent, all at once.
-Task<Status> Core::ForEachObject(InodePtr inode, uint64_t offset, uint64_t length, ObjectRequestMaker make) {
-  CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
-  LayoutPtr layout = file.layout;
+Task<Status> Core::ChangeSpace(InodePtr inode, LayoutPtr layout, SpaceChange change, Pending* sent) {
   if (layout == nullptr) {
     co_return ErrnoError(EBUSY,
                          absl::StrFormat("file %s was truncated by another client meanwhile: try again",
                                          inode->fid.ToString()));
   }
+  if (change.punches) {
+    CO_RETURN_IF_ERROR(co_await SendData(inode, change.offset, change.offset + change.length));
+    DropData(*inode, change.offset, change.offset + change.length);
+    std::vector<proto::ObjectRequest> punches = ForEachObject(*layout, change, inode->fid, Punch);
+    CO_RETURN_IF_ERROR(co_await SendToObjects(inode, std::move(punches), sent));
+  }
+  if (!change.preallocates) co_return OkStatus();
+  std::vector<proto::ObjectRequest> requests = ForEachObject(*layout, change, inode->fid, Preallocate);
+  co_return co_await SendToObjects(inode, std::move(requests), sent);
+}
+
+Task<Status> Core::SendToObjects(InodePtr inode, std::vector<proto::ObjectRequest> requests, Pending* sent) {
   std::vector<Task<StatusOr<proto::ObjectReply>>> calls;
   std::vector<OstIndex> osts;
-  for (const ObjectExtent& extent : ObjectExtents(*layout, offset, length)) {
-    proto::ObjectRequest request = make(layout->Object(extent.stripe), extent.begin, extent.end, inode->fid);
-    request.set_ost(layout->Ost(extent.stripe));
-    osts.push_back(layout->Ost(extent.stripe));
+  for (proto::ObjectRequest& request : requests) {
+    osts.push_back(request.ost());
     calls.push_back(io_->Send(epoch_, std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(calls));
-  int64_t delta = 0;
   Status first;
   Losses touched;
   for (size_t i = 0; i < replies.size(); ++i) {
@@ -130,12 +170,10 @@ Task<Status> Core::ForEachObject(InodePtr inode, uint64_t offset, uint64_t lengt
       if (first.ok()) first = replies[i].status();
       continue;
     }
-    delta += replies[i]->write().blocks_delta();
+    sent->blocks_delta += replies[i]->write().blocks_delta();
     touched.emplace(osts[i], replies[i]->losses());
   }
   durability_->Written(inode, touched);
-  std::lock_guard lock(inode->mutex);
-  inode->pending.blocks_delta += delta;
   co_return first;
 }
 
@@ -147,19 +185,30 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
   if (whence != SEEK_DATA && whence != SEEK_HOLE)
     co_return ErrnoError(EINVAL, absl::StrFormat("seek: whence %d", whence));
   InodePtr inode = handle->inode;
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-  CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));  // the objects know best
-  LayoutPtr layout;
-  uint64_t size = 0;
-  {
-    std::lock_guard lock(inode->mutex);
-    size = inode->Size();
-    if (!inode->Inline()) layout = inode->layout;
+  for (int attempt = 0;; ++attempt) {
+    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+    CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));  // the objects know best
+    LayoutPtr layout;
+    uint64_t size = 0;
+    {
+      std::lock_guard lock(inode->mutex);
+      size = inode->Size();
+      if (!inode->Inline()) layout = inode->layout;
+    }
+    auto found = co_await SeekIn(layout, size, offset, whence == SEEK_HOLE);
+    if (layout == nullptr || CachesData(*inode) || attempt >= kRaces) co_return found;
+    // Objects that the file has left meanwhile look like holes.
+    Caller system;
+    CO_ASSIGN_OR_RETURN(const Known now, co_await Refresh(system, inode->fid, false));
+    if (now.attr.layout_generation() == layout->generation()) co_return found;
   }
+}
+
+// `layout`: null if the file's bytes lie in the MDT.
+Task<StatusOr<uint64_t>> Core::SeekIn(LayoutPtr layout, uint64_t size, uint64_t offset, bool hole) {
   if (offset >= size)
     co_return ErrnoError(
         ENXIO, absl::StrFormat("seek: offset %d is not before the end of the file, %d", offset, size));
-  const bool hole = whence == SEEK_HOLE;
   if (layout == nullptr) co_return hole ? size : offset;
   if (!hole) {
     CO_ASSIGN_OR_RETURN(uint64_t data, co_await NextData(layout, offset));
