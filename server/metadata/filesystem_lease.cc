@@ -93,4 +93,11 @@ void FilesystemLease::Restore(Mds& mds, const SessionPtr& session, const proto::
   }
 }
 
+void FilesystemLease::AskUnnamedBack(Mds& mds, const SessionPtr& session, const std::set<uint64_t>& named) {
+  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
+    if (grant.session == session->id && grant.revoking && !named.contains(grant.id))
+      PushRevoke(mds, *session, grant.id, kFilesystemFid);
+  }
+}
+
 }  // namespace nacre::mds

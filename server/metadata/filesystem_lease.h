@@ -39,6 +39,10 @@ class FilesystemLease {
   // A client that comes back says that it held this lease.
   void Restore(Mds& mds, const SessionPtr& session, const proto::Lease& lease);
 
+  // A client that comes back does not say that it holds the lease: if that is being asked back, it is told so
+  // once more, for what said so may be lost with the stream, as the grant.
+  void AskUnnamedBack(Mds& mds, const SessionPtr& session, const std::set<uint64_t>& named);
+
   // A change that goes on whatever becomes of the session that has asked for it (truncation.h). As long as
   // one of these lives nobody else is granted the lease: he would not be told when the change is done. Its
   // end offers the lease to who has been waiting for that.

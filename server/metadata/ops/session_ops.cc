@@ -183,6 +183,7 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   mds.NoteReclaim();
   mds.opens.Replace(op.session->id, opens, op.stream);
   mds.leases.EndUnnamed(op.session->id, named);
+  mds.filesystem_lease.AskUnnamedBack(mds, op.session, named);
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.recovery().Open();
   Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {

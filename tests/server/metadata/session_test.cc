@@ -447,5 +447,20 @@ TEST(Recovery, TheLeaseIsReclaimed) {
   EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, std::chrono::seconds(1)));
 }
 
+// The grant was lost with the stream, and the revocation behind it, too: then the client knows of neither,
+// and was evicted for a lease that it did not have.
+TEST(Reclaim, ALeaseThatTheClientDoesNotKnowIsAskedBackAgain) {
+  Harness harness(2, WithLeases());
+  TestClient client(harness);
+  ConnectingClient second(harness);
+  harness.RunFor(std::chrono::seconds(3));
+  ASSERT_FALSE(second.done());
+  client.Reconnect();
+  std::erase_if(client.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
+  ASSERT_EQ(client.peer->pushes.size(), 1u);
+  ASSERT_THAT(client.Call(ReleaseRequest(client.peer->pushes[0].revoke().id())), IsOk());
+  EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, std::chrono::seconds(1)));
+}
+
 }  // namespace
 }  // namespace nacre::mds
