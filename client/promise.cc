@@ -1,6 +1,6 @@
 // Room on the MDT for what is held back of small files, and of sizes and times: the MDS promises so many
-// bytes to the holder of the filesystem lease, and a write is held back only within them. So it cannot fail
-// later for want of space there (the OSTs' grants in targets.h are the same for objects).
+// bytes to each session, and a write is held back only within them. So it cannot fail later for want of space
+// there (the OSTs' grants in targets.h are the same for objects).
 #include "client/core.h"
 #include "client/settling.h"
 
@@ -10,10 +10,6 @@ namespace {
 constexpr int kTries = 3;
 
 }  // namespace
-
-void Core::TakePromise(const proto::AttrReply& reply) {
-  if (cached()) promised_ = reply.promised_bytes();
-}
 
 bool Core::TryHold(Inode& inode, uint64_t bytes) {
   std::lock_guard lock(inode.mutex);

@@ -1,5 +1,5 @@
-// Leases of directories: asking for them, learning under them, and giving them back. With several
-// clients, none of which has the filesystem lease, they are what lets a client answer without the MDS.
+// Leases of directories: asking for them, learning under them, and giving them back. They are what lets a
+// client answer without the MDS.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,23 +26,22 @@ Task<void> AwaitCloses(InodePtr inode) {
 // --- trust ---
 
 bool Core::Trusts(const Inode& inode) const {
-  return inode.attr_known && (cached() || (inode.IsCovered() && LeasesGood()));
+  return inode.IsCovered() && LeasesGood();
 }
 
 bool Core::TrustsNames(const Inode& directory) const {
-  return cached() || (directory.scope != nullptr && directory.scope->good() && LeasesGood());
+  return directory.scope != nullptr && directory.scope->good() && LeasesGood();
 }
 
 // With behind_mutex_ and the mutex of the inode held: whether a change of it, and of its names, may be
 // answered before the MDS has done it: what is known of it is true, and nothing else changes it.
 bool Core::MayChangeEarly(const Inode& inode) const {
   if (!inode.attr_known || inode.settling > 0) return false;
-  if (cached()) return true;
   return inode.own_changes == 0 && inode.IsCovered() && inode.covered->writes() &&
          !changing_unknown_.contains(FromProto(inode.attr.parent()));
 }
 
-bool Core::WantsScopes() const { return options_.caching && !cached(); }
+bool Core::WantsScopes() const { return options_.caching; }
 
 // --- learning ---
 

@@ -1,4 +1,5 @@
-// Writing: into the cache under a lease, through to the servers otherwise, or when no space can be reserved.
+// Writing: into the cache where the file's data is worked on here (held_data.cc), through to the servers
+// otherwise, or when no space can be reserved.
 // O_DIRECT: docs/decisions/0040-direct-writes.md.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,8 +16,7 @@ namespace {
 
 constexpr uint64_t kWindow = 1 << 20;  // copied in one go
 
-// Space that is granted beyond the need. Nobody else can use it: of many clients each takes less.
-constexpr uint64_t kGrantAhead = 16 << 20, kSharedGrantAhead = 4 << 20;
+constexpr uint64_t kGrantAhead = 4 << 20;  // space that is granted beyond the need: nobody else can use it
 
 uint64_t BlocksIn(uint64_t begin, uint64_t end) {
   return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
@@ -60,25 +60,11 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   const InodePtr inode = handle->inode;
   const bool take = MayHaveCapability(*inode);
   if (take) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
-  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
-  if (cached()) {
-    written = co_await WriteCached(handle, offset, pieces, size);
-  } else {
-    auto scoped = co_await WriteScoped(handle, offset, pieces, size);
-    if (!scoped.ok()) {
-      written = scoped.status();
-    } else if (*scoped) {
-      written = **scoped;
-    } else if ((handle->flags & O_APPEND) != 0) {
-      written = co_await AppendThrough(handle, pieces, size);
-    } else {
-      written = co_await WriteThrough(handle, offset, pieces, size);
-    }
-  }
+  StatusOr<size_t> written = co_await WriteSomehow(handle, offset, pieces, size);
   // Bytes in the cache are acknowledged only while it is certain that they can be sent.
-  if (CachesData(*inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  if (HoldsData(*inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   CO_RETURN_IF_ERROR(CheckHandle(*handle));
-  // Without the lease another client may have given it one since this one last heard of the file.
+  // Another client may have given it one since this one last heard of the file.
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
@@ -87,6 +73,18 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
     if (handle->inode->errors.count() != errors) co_return handle->inode->errors.last();
   }
   co_return written;
+}
+
+Task<StatusOr<size_t>> Core::WriteSomehow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+  const bool append = (handle->flags & O_APPEND) != 0;
+  const bool taken = co_await TakeData(handle->inode);
+  if (taken) {
+    const std::optional<uint64_t> at = append ? std::nullopt : std::optional<uint64_t>(offset);
+    CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, at, pieces, size, MayGiveUp::kYes));
+    if (written) co_return *written;
+  }
+  if (append) co_return co_await AppendThrough(handle, pieces, size);
+  co_return co_await WriteThrough(handle, offset, pieces, size, MayGiveUp::kYes);
 }
 
 Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces pieces) {
@@ -100,13 +98,8 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
   // The kernel does not say which user wrote the page: it counts as root's, who loses no setuid bit.
   auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
   plain->writeback = true;
-  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
-  if (cached()) {
-    written = co_await WriteCached(plain, offset, pieces, size);
-  } else {
-    written = co_await WriteThrough(plain, offset, pieces, size);
-  }
-  if (CachesData(*plain->inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  StatusOr<size_t> written = co_await WriteThrough(plain, offset, pieces, size, MayGiveUp::kYes);
+  if (HoldsData(*plain->inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   co_return written;
 }
 
@@ -127,52 +120,66 @@ void Core::NoteSent(Inode& inode, const Pending& sent) {
 
 // --- into the cache ---
 
-Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
-  InodePtr inode = handle->inode;
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-  const bool append = (handle->flags & O_APPEND) != 0;
-  RangeLock::Guard range;
-  bool is_inline = false;
+Task<RangeLock::Guard> Core::LockForWriting(Inode& inode, uint64_t begin, uint64_t end, MayGiveUp may) {
+  if (may == MayGiveUp::kYes) return inode.range.LockUnlessCancelled(begin, end, true);
+  return inode.range.Lock(begin, end, true);
+}
+
+// Locks what a write of the file needs whose data is worked on here: all of an inline file. `offset`: none for
+// the end, which it is set to.
+Task<StatusOr<Core::HeldRange>> Core::LockHeld(InodePtr inode, std::optional<uint64_t> offset, size_t size,
+                                               MayGiveUp may) {
+  const bool append = !offset;
   for (;;) {
-    uint64_t from = 0, to = UINT64_MAX;
+    HeldRange held;
     {
       std::lock_guard lock(inode->mutex);
-      is_inline = inode->Inline();
-      if (append) offset = inode->Size();
-      if (!is_inline) {
-        from = offset;
-        to = append ? UINT64_MAX : offset + size;
-      }
+      held.is_inline = inode->Inline();
+      held.offset = offset.value_or(inode->Size());
     }
-    range = co_await inode->range.LockUnlessCancelled(from, to, true);
-    if (!range) co_return GivenUp();
+    const bool whole = held.is_inline || append;
+    held.range = co_await LockForWriting(*inode, held.is_inline ? 0 : held.offset,
+                                         whole ? RangeLock::kEnd : held.offset + size, may);
+    if (!held.range) co_return GivenUp();
     std::lock_guard lock(inode->mutex);
-    if (is_inline && append) offset = inode->Size();
-    if (inode->Inline() == is_inline && (!append || offset == inode->Size())) break;
-    range.Release();
+    held.taken = inode->data_scope != nullptr;
+    if (held.is_inline && append) held.offset = inode->Size();
+    const bool same = inode->Inline() == held.is_inline && (!append || held.offset == inode->Size());
+    if (!held.taken || same) co_return held;
   }
-  if (is_inline) {
-    if (offset + size <= inline_limit_) {
-      uint64_t bytes;
-      {
-        std::lock_guard lock(inode->mutex);
-        bytes = std::max<uint64_t>(offset + size, inode->Size()) + kRecordRoom;
-      }
-      bool held = co_await Hold(inode, bytes);
-      if (!held) co_return co_await WriteInlineNow(handle, offset, pieces, size);
-      CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, offset, pieces, size));
-      NoteWrite(*inode, handle->caller, offset + size);
-      ListDirty(inode);
-      co_return size;
+}
+
+// Nothing: the file's data is not worked on here any more. No offset: at the end.
+Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::optional<uint64_t> offset,
+                                                      Pieces pieces, size_t size, MayGiveUp may) {
+  InodePtr inode = handle->inode;
+  CO_ASSIGN_OR_RETURN(const HeldRange held, co_await LockHeld(inode, offset, size, may));
+  if (!held.taken) co_return std::optional<size_t>();
+  if (held.is_inline) CO_RETURN_IF_ERROR(co_await LoadFile(inode));  // it may have gone for want of memory
+  ++early_writes_;
+  if (held.is_inline && held.offset + size <= inline_limit_) {
+    uint64_t bytes;
+    {
+      std::lock_guard lock(inode->mutex);
+      bytes = std::max<uint64_t>(held.offset + size, inode->Size()) + kRecordRoom;
     }
-    CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+    const bool room = co_await Hold(inode, bytes);
+    if (!room) {
+      CO_ASSIGN_OR_RETURN(size_t written, co_await WriteInlineNow(handle, held.offset, pieces, size));
+      co_return std::optional<size_t>(written);
+    }
+    CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, held.offset, pieces, size));
+    NoteWrite(*inode, handle->caller, held.offset + size);
+    ListDirty(inode);
+    co_return std::optional<size_t>(size);
   }
-  const bool held = co_await Hold(inode, kRecordRoom);
-  StatusOr<size_t> written = co_await WriteCachedObjects(handle, offset, pieces, size);
+  if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+  const bool room = co_await Hold(inode, kRecordRoom);
+  StatusOr<size_t> written = co_await WriteCachedObjects(handle, held.offset, pieces, size);
   if (!written.ok()) LetGo(*inode);
-  if (!written.ok() || held) co_return written;
-  CO_RETURN_IF_ERROR(co_await SendAll(inode));  // the MDT decides now
-  co_return written;
+  CO_RETURN_IF_ERROR(written.status());
+  if (!room) CO_RETURN_IF_ERROR(co_await SendAll(inode));  // the MDT decides now
+  co_return std::optional<size_t>(*written);
 }
 
 // The range is locked.
@@ -185,7 +192,6 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
     layout = inode->layout;
   }
   if (layout == nullptr) co_return ContentLost(*inode);
-  if (!cached()) ++early_writes_;
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (direct && (!options_.direct_behind || (handle->flags & (O_SYNC | O_DSYNC)) != 0))
     co_return co_await WriteDirect(handle, inode, layout, offset, pieces, size);
@@ -247,11 +253,10 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
   const uint64_t end = offset + size;
   co_await cache_->WaitForRoom();
   std::map<OstIndex, uint64_t> reserved;
-  const uint64_t ahead = cached() ? kGrantAhead : kSharedGrantAhead;
   bool granted = true;
   for (const StripePiece& piece : layout->Map(offset, size)) {
     uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
-    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, ahead);
+    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, kGrantAhead);
     if (!granted) break;
     reserved[piece.ost] += bytes;
   }
@@ -380,16 +385,21 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
   co_return OkStatus();
 }
 
-Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
-  RangeLock::Guard range = co_await handle->inode->range.LockUnlessCancelled(offset, offset + size, true);
-  if (!range) co_return GivenUp();
-  co_return co_await WriteLocked(handle, offset, pieces, size);
+Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
+                                          MayGiveUp may) {
+  for (;;) {
+    RangeLock::Guard range = co_await LockForWriting(*handle->inode, offset, offset + size, may);
+    if (!range) co_return GivenUp();
+    if (!HoldsData(*handle->inode)) co_return co_await WriteLocked(handle, offset, pieces, size);
+    range.Release();
+    CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, offset, pieces, size, may));
+    if (written) co_return *written;
+  }
 }
 
 // The range is locked.
 Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
-  if (HasScopedData(*inode)) co_return co_await WriteCachedObjects(handle, offset, pieces, size);
   LayoutPtr stale;
   for (int attempt = 0;; ++attempt) {
     LayoutPtr layout;
@@ -408,8 +418,6 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
     }
     Status status;
     if (layout == nullptr) {
-      CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-      if (TryWriteEarly(handle, offset, pieces, size)) co_return size;
       status = co_await WriteInlineThrough(handle, offset, pieces, size);
     } else {
       Pending sent;
@@ -461,13 +469,12 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
-  const ScopePtr writer = WriteScopeOf(*inode);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
-  TakePromise(reply.attr());
+  promised_ = reply.attr().promised_bytes();
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
-  NoteAlone(*inode, writer, reply.attr());
+  NoteAlone(*inode, reply.attr().alone_under());
   co_return OkStatus();
 }
 
