@@ -64,6 +64,9 @@ class WriterRecovery {
   // Likewise, until every OST has been asked since the last loss of power.
   Task<void> RunAfterLoss(std::shared_ptr<Mds> mds);
 
+  // The OST has been removed: nobody waits for its sizes any more.
+  void Forget(OstIndex ost);
+
   // The filesystem lease was asked back for a file's size: the passes see to it that it is offered again.
   void NoteAskedBack() { asked_back_ = true; }
 
