@@ -280,8 +280,10 @@ void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operati
 void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation, WallTime start) {
   World& world = workload.world();
   FileModel& content = workload.model().file(inode);
-  const bool early = client.filesystem->Look().early_writes != operation.began().early_writes;
-  content.Acknowledge(operation.id(), world.clock().Now(), early, workload.done());
+  const client::Seen seen = client.filesystem->Look();
+  const bool early = seen.early_writes != operation.began().early_writes;
+  // The filesystem's lease may have come while it waited.
+  content.Acknowledge(operation.id(), world.clock().Now(), early || seen.filesystem_lease, workload.done());
   if (early) workload.model().WroteEarly(client.index, inode);
   // Older writes have been sent by write-behind; but a client that was frozen has sent nothing meanwhile.
   const Duration old = client.failing ? Duration::min() : world.clock().Now() - 12s;
