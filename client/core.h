@@ -374,7 +374,7 @@ class Core final : public FileSystem {
   static void NoteAlone(Inode& inode, const ScopePtr& writer, const proto::AttrReply& reply);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size);
-  Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
+  Task<void> DropObjects(Fid fid, LayoutPtr layout);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
