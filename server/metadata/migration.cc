@@ -207,7 +207,9 @@ Status WrittenAllTheTime(const Fid& fid) {
 Task<StatusOr<std::unique_ptr<FilesystemUnleased>>> FilesystemUnleased::Begin(MdsPtr mds) {
   AsyncMutex::Guard admission = co_await mds->filesystem_lease.LockAdmission();
   std::unique_ptr<FilesystemUnleased> unleased(new FilesystemUnleased(mds));
-  CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
+  // Nobody is evicted for a move: the holder may be waiting for an OST that is away.
+  const bool given = co_await mds->filesystem_lease.TryMakeWay(mds, kLeasePatience);
+  if (!given) co_return absl::UnavailableError("a client does not give the filesystem's lease back yet");
   co_return unleased;
 }
 
