@@ -150,7 +150,8 @@ Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end
         std::lock_guard lock(mutex_);
         std::lock_guard inode_lock(inode->mutex);
         given_up_.insert(lease);
-        inode->leaving.push_back({lease, true});
+        const bool waits = inode->data_scope != nullptr && !inode->data_scope->good();
+        inode->leaving.push_back({lease, true, waits});
       }
       Background(ReturnLateData(epoch, std::move(inode), lease, end, std::move(present)));
       co_return true;

@@ -131,6 +131,7 @@ struct Inode {
   struct Leaving {
     uint64_t lease = 0;
     bool writes = false;
+    bool data = false;  // it protects data that waits for a server (held_data.cc)
   };
   std::vector<Leaving> leaving;
 
@@ -178,10 +179,12 @@ struct Inode {
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
-  // Its data is not worked on here any more.
+  // Its data is not worked on here any more. A lease of its own that is on its way back protects none of what
+  // comes from now on.
   void EndData() {
     data_scope.reset();
     unsynced_whole = false;  // others may write
+    for (Leaving& one : leaving) one.data = false;
   }
   // Ends the lease of the directory, which is held, and returns it.
   ScopePtr EndScope();
@@ -191,8 +194,7 @@ struct Inode {
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the file has WRITE of its own while its data waits for a server (held_data.cc).
   bool HasLateData() const {
-    return S_ISREG(attr.mode()) &&
-           std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.writes; });
+    return std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.data; });
   }
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
