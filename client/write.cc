@@ -171,14 +171,17 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
     CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, held.offset, pieces, size));
     NoteWrite(*inode, handle->caller, held.offset + size);
     ListDirty(inode);
+    if (!TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
     co_return std::optional<size_t>(size);
   }
   if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
-  const bool room = co_await Hold(inode, kRecordRoom);
+  (void)co_await Hold(inode, kRecordRoom);
   StatusOr<size_t> written = co_await WriteCachedObjects(handle, held.offset, pieces, size);
   if (!written.ok()) LetGo(*inode);
   CO_RETURN_IF_ERROR(written.status());
-  if (!room) CO_RETURN_IF_ERROR(co_await SendAll(inode));  // the MDT decides now
+  // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
+  // what this write held.
+  if (!TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
   co_return std::optional<size_t>(*written);
 }
 
