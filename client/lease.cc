@@ -38,9 +38,9 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
 // their pages locked, and the kernel waits for them before it forgets. Names and attributes it forgets by
 // itself, after the time that it was promised (scope.h).
 Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
-  ReturnDroppedScopes();  // it may be among them
   Learning present = BeginLearning();
   InodePtr inode = inodes_->Get(fid);
+  ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
   ScopePtr scope;  // null: the lease is of a file
   {
     std::lock_guard lock(mutex_);

@@ -227,17 +227,20 @@ void Core::EndScopes() {
   ReturnDroppedScopes();
 }
 
-// Those of directories that were let go for want of memory.
+// Those of directories that were let go for want of memory. To make room for these directories others may be let
+// go: all are returned.
 void Core::ReturnDroppedScopes() {
   std::vector<std::pair<InodePtr, ScopePtr>> dropped;
   {
     std::lock_guard lock(mutex_);  // who looks for one finds it there or here (OwnChange::LastScope)
-    for (ScopePtr& scope : inodes_->TakeDroppedScopes()) {
-      InodePtr directory = inodes_->Get(scope->directory);
-      std::lock_guard inode_lock(directory->mutex);
-      directory->NoteLeaving(*scope);
-      if (directory->scope == nullptr) directory->ended = scope;
-      dropped.emplace_back(std::move(directory), std::move(scope));
+    for (auto scopes = inodes_->TakeDroppedScopes(); !scopes.empty(); scopes = inodes_->TakeDroppedScopes()) {
+      for (ScopePtr& scope : scopes) {
+        InodePtr directory = inodes_->Get(scope->directory);
+        std::lock_guard inode_lock(directory->mutex);
+        directory->NoteLeaving(*scope);
+        if (directory->scope == nullptr) directory->ended = scope;
+        dropped.emplace_back(std::move(directory), std::move(scope));
+      }
     }
   }
   for (auto& [directory, scope] : dropped) ReturnScope(std::move(directory), std::move(scope));
