@@ -195,17 +195,21 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::Metadat
 Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
   if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
   const SessionId reader = sender.session->id;
-  if (mds::NeedsWriters(*mds, reader, request)) {
-    Status told = co_await mds::AwaitWriters(mds, reader, request);
-    if (!told.ok()) co_return ToReply(*mds, told);
-  }
   Op op = MakeOp(mds, sender, request);
-  std::vector<mds::LeaseGrant> leases = mds::GrantForReading(*mds, sender.session, request);
-  mds::Reply result = co_await mds::Dispatch(op);
-  if (MayBeUntold(op, result.status())) {
+  std::vector<mds::LeaseGrant> leases;
+  mds::Reply result;
+  for (bool waited = false;;) {
+    if (mds::NeedsWriters(*mds, reader, request)) {
+      Status told = co_await mds::AwaitWriters(mds, reader, request);
+      if (!told.ok()) co_return ToReply(*mds, told);
+    }
+    leases = mds::GrantForReading(*mds, sender.session, request);
+    result = co_await mds::Dispatch(op);
+    if (waited || !MayBeUntold(op, result.status())) break;
+    // Its maker may hold what covers it by then, born with it.
     Status told = co_await mds::AwaitMakers(mds, reader, request);
     if (!told.ok()) co_return ToReply(*mds, told);
-    result = co_await mds::Dispatch(op);
+    waited = true;
   }
   proto::MetadataReply reply = ToReply(*mds, std::move(result));
   if (const Fid opened = OpenedForWriting(request, reply)) {
