@@ -20,7 +20,7 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
     RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
     if (!range) co_return GivenUp();
     if (!HoldsData(*inode)) {
-      CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, std::nullopt, pieces, size));
+      CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, std::nullopt, pieces, size, &range));
       co_return size;
     }
     range.Release();

@@ -358,7 +358,7 @@ class Core final : public FileSystem {
                            uint64_t size);
   Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
                                       MayGiveUp may);
-  Task<StatusOr<size_t>> WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  Task<StatusOr<LayoutPtr>> LayoutForWriting(InodePtr inode, bool again, LayoutPtr stale);
   Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
@@ -366,7 +366,7 @@ class Core final : public FileSystem {
   bool TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request);
   void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
-                                  size_t size);
+                                  size_t size, RangeLock::Guard* range);
   Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
@@ -374,7 +374,7 @@ class Core final : public FileSystem {
   Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   Task<StatusOr<bool>> EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteSent(Inode& inode, const Pending& sent);
-  Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent);
+  Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
   void ForgetLayout(Inode& inode, const LayoutPtr& layout);
   Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                          bool open_for_writing);

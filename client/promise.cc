@@ -48,7 +48,7 @@ Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, P
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   CO_RETURN_IF_ERROR(co_await SendInline(inode));
   Settling settling(*this, {inode});
-  CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size));
+  CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size, nullptr));
   std::lock_guard lock(inode->mutex);
   if (inode->inline_bytes == nullptr) co_return size;
   std::string& bytes = inode->inline_bytes.Grow(offset + size);

@@ -388,40 +388,26 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
   co_return OkStatus();
 }
 
+// The MDS may answer only when other clients' kernels have forgotten their pages of the file, and these wait for
+// what their applications are writing: so nobody here waits for the range by then. Else two clients that write to
+// a file which both have mapped would wait for each other.
 Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
                                           MayGiveUp may) {
-  for (;;) {
-    RangeLock::Guard range = co_await LockForWriting(*handle->inode, offset, offset + size, may);
-    if (!range) co_return GivenUp();
-    if (!HoldsData(*handle->inode)) co_return co_await WriteLocked(handle, offset, pieces, size);
-    range.Release();
-    CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, offset, pieces, size, may));
-    if (written) co_return *written;
-  }
-}
-
-// The range is locked.
-Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
   LayoutPtr stale;
   for (int attempt = 0;; ++attempt) {
-    LayoutPtr layout;
-    {
-      std::lock_guard lock(inode->mutex);
-      if (!inode->attr.inline_data()) layout = inode->layout;
+    RangeLock::Guard range = co_await LockForWriting(*inode, offset, offset + size, may);
+    if (!range) co_return GivenUp();
+    if (HoldsData(*inode)) {
+      range.Release();
+      CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, offset, pieces, size, may));
+      if (written) co_return *written;
+      continue;
     }
-    if (layout == nullptr || attempt > 0) {
-      const uint64_t losses = mdt_losses_;
-      CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-      std::lock_guard lock(inode->mutex);
-      bool replaced = stale != nullptr && (inode->layout == nullptr ||
-                                           inode->layout->object_sequence() != stale->object_sequence());
-      if (replaced) Background(DestroyObjects(stale, losses));
-      layout = inode->attr.inline_data() ? nullptr : inode->layout;
-    }
+    CO_ASSIGN_OR_RETURN(const LayoutPtr layout, co_await LayoutForWriting(inode, attempt > 0, stale));
     Status status;
     if (layout == nullptr) {
-      status = co_await WriteInlineThrough(handle, offset, pieces, size);
+      status = co_await WriteInlineThrough(handle, offset, pieces, size, &range);
     } else {
       Pending sent;
       status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &sent);
@@ -429,7 +415,7 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
       sent.mtime = environment_.clock.Wall();
       sent.kill_suid = handle->caller.uid != 0;
       sent.writeback = handle->writeback;
-      if (status.ok()) status = co_await TellSize(inode, layout, sent);
+      if (status.ok()) status = co_await TellSize(inode, layout, sent, &range);
       stale = layout;
     }
     if (status.ok()) co_return size;
@@ -440,6 +426,24 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
   }
 }
 
+// Null: the file's bytes lie in the MDT. `again`: what is known is not believed. `stale`: objects that were
+// written to and may not be the file's any more.
+Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, LayoutPtr stale) {
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->attr.inline_data()) layout = inode->layout;
+  }
+  if (layout != nullptr && !again) co_return layout;
+  const uint64_t losses = mdt_losses_;
+  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  std::lock_guard lock(inode->mutex);
+  const bool replaced = stale != nullptr && (inode->layout == nullptr ||
+                                             inode->layout->object_sequence() != stale->object_sequence());
+  if (replaced) Background(DestroyObjects(stale, losses));
+  co_return inode->attr.inline_data() ? nullptr : inode->layout;
+}
+
 Task<Status> Core::MoveOutThrough(InodePtr inode) {
   proto::MetadataRequest request;
   *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
@@ -448,9 +452,10 @@ Task<Status> Core::MoveOutThrough(InodePtr inode) {
   co_return OkStatus();
 }
 
-// EFBIG: it has been moved out for this write, or by somebody else; write to the objects.
+// EFBIG: it has been moved out for this write, or by somebody else; write to the objects. `range`, if not null: is
+// released as soon as nobody takes the file's data before the answer.
 Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
-                                      size_t size) {
+                                      size_t size, RangeLock::Guard* range) {
   InodePtr inode = handle->inode;
   uint64_t at = 0;  // an append's place is the server's to know; this says whether it is worth asking
   {
@@ -472,6 +477,8 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
+  Settling settling(*this, {inode});
+  if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
   promised_ = reply.attr().promised_bytes();

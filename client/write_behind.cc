@@ -273,8 +273,9 @@ Task<void> Core::SendDirect(InodePtr inode) {
 
 // --- the MDS ---
 
-// One UpdateSize: `sent` as it is.
-Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
+// One UpdateSize: `sent` as it is. `range`, if not null: is released as soon as nobody takes the file's data
+// before the answer.
+Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range) {
   proto::MetadataRequest request;
   proto::UpdateSize* update = request.mutable_update_size();
   *update->mutable_fid() = ToProto(inode->fid);
@@ -288,6 +289,7 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryTellEarly(inode, request)) co_return OkStatus();
   Settling settling(*this, {inode});
+  if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   promised_ = reply.attr().promised_bytes();
   std::lock_guard lock(inode->mutex);
