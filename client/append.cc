@@ -24,7 +24,8 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
       co_return size;
     }
     range.Release();
-    CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, std::nullopt, pieces, size, MayGiveUp::kYes));
+    CO_ASSIGN_OR_RETURN(auto written,
+                        co_await WriteHeld(handle, std::nullopt, pieces, size, MayGiveUp::kYes));
     if (!written) co_return ErrnoError(ESTALE, "the file's data is not worked on here any more");
     co_return *written;
   }

@@ -2,8 +2,8 @@
 // one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc, write.cc, …).
 //
 // What leases of directories cover is true, changes of that are answered early under WRITE (scope.h), and
-// everything else goes to the servers (docs/architecture.md, Leases). Each operation passes the gate and stays
-// in one epoch of the session until it leaves; the gate is closed for the change from one to the next
+// everything else goes to the servers (docs/architecture.md, Leases). Each operation passes the gate and
+// stays in one epoch of the session until it leaves; the gate is closed for the change from one to the next
 // (eviction.cc). Thread-safe.
 #pragma once
 
@@ -452,9 +452,9 @@ class Core final : public FileSystem {
   // is closed and nothing is on its way (StartAnew), so whoever is inside the gate, holds an Inode::meta or
   // has taken a flight sees one epoch only.
   std::atomic<uint64_t> epoch_{1};
-  std::atomic<uint64_t> times_held_{0};    // how often Held has been called
-  std::atomic<uint64_t> events_{0};        // in whose order answers are learned (scope.h)
-  std::atomic<uint64_t> learners_{0};      // Learnings that have not ended
+  std::atomic<uint64_t> times_held_{0};  // how often Held has been called
+  std::atomic<uint64_t> events_{0};      // in whose order answers are learned (scope.h)
+  std::atomic<uint64_t> learners_{0};    // Learnings that have not ended
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
   std::atomic<uint64_t> promised_{0};      // proto::AttrReply
@@ -470,7 +470,7 @@ class Core final : public FileSystem {
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
   std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
 
-  std::mutex mutex_;            // guards what follows
+  std::mutex mutex_;  // guards what follows
   Invalidation invalidation_;
   absl::flat_hash_set<uint64_t> given_up_;    // leases of inodes not held any more, which may come once more
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended

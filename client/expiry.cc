@@ -5,8 +5,8 @@
 // caches and nothing is acknowledged that is held back: operations wait at the gate (hard), or fail after the
 // soft time-out, and the kernel is made to forget the pages it has; attributes and names it was never allowed
 // to keep for longer (MakeKnown). When the MDS answers again, with the same session, everything goes on; when
-// the session is gone, StartAnew follows, and those operations go on in the next one that do not need a handle
-// of the old.
+// the session is gone, StartAnew follows, and those operations go on in the next one that do not need a
+// handle of the old.
 #include <cerrno>
 
 #include "client/core.h"

@@ -108,7 +108,7 @@ struct Inode {
   bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
   uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
-  bool gone = false;              // no links and no handles left: nothing needs to be written any more
+  bool gone = false;         // no links and no handles left: nothing needs to be written any more
 
   uint32_t closes_asked = 0;                 // closes that the MDS was sent and has not answered
   std::vector<OneShot<Unit>> close_waiters;  // for the answers to these
@@ -145,9 +145,9 @@ struct Inode {
   ScopePtr alone_under;
   ScopePtr made_under;           // as long as this is good, no other client has ever had it open
   ScopePtr no_capability_under;  // as long as this is good, the file has none: a write has made sure of that
-  ScopePtr synced_under;         // as long as this is good, all that others have changed of the file is synced
-  // Under which the file's data is cached and held back here (held_data.cc); null: it is not. Becomes null, or
-  // not, with all of `range` locked.
+  ScopePtr synced_under;  // as long as this is good, all that others have changed of the file is synced
+  // Under which the file's data is cached and held back here (held_data.cc); null: it is not. Becomes null,
+  // or not, with all of `range` locked.
   ScopePtr data_scope;
 
   // Directories.

@@ -1,4 +1,5 @@
-// Leases of inodes: giving them back when the MDS asks for them, and naming them to an MDS that has lost them.
+// Leases of inodes: giving them back when the MDS asks for them, and naming them to an MDS that has lost
+// them.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -41,7 +42,7 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   Learning present = BeginLearning();
   InodePtr inode = inodes_->Get(fid);
   ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
-  ScopePtr scope;  // null: the lease is of a file
+  ScopePtr scope;         // null: the lease is of a file
   {
     std::lock_guard lock(mutex_);
     std::lock_guard inode_lock(inode->mutex);

@@ -24,8 +24,8 @@ Known AsHeldBack(Inode& inode, const proto::Attr& attr) {
 
 }  // namespace
 
-// How long the kernel may trust what it is told now of what this lease covers. Not beyond the end of the leases
-// by the clock.
+// How long the kernel may trust what it is told now of what this lease covers. Not beyond the end of the
+// leases by the clock.
 Duration Core::PromiseUnder(Scope& scope) const {
   const Duration now = environment_.clock.Coarse();
   const Duration left = session_->leases_end() - now;
@@ -199,8 +199,8 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
   co_return co_await Refresh(caller, fid, false);
 }
 
-// With the mutex of the inode held. Bytes are the file's content only if they came with the attributes that are
-// known, or are worked on here.
+// With the mutex of the inode held. Bytes are the file's content only if they came with the attributes that
+// are known, or are worked on here.
 std::optional<FileContent> Core::ContentOf(const Inode& inode) {
   const bool held = inode.data_scope != nullptr || inode.pending.cut;
   const bool current = held || inode.content_change == inode.attr.change();

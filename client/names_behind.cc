@@ -1,5 +1,5 @@
-// Changes of names and attributes that are answered before the MDS has done them, under WRITE of the directories
-// that they touch (docs/decisions/0022-metadata-write-behind.md, 0062).
+// Changes of names and attributes that are answered before the MDS has done them, under WRITE of the
+// directories that they touch (docs/decisions/0022-metadata-write-behind.md, 0062).
 //
 // Each Try… function decides from what is known here whether the outcome is certain. If so, it changes what
 // is known exactly as the MDS will change it, change numbers included, and pushes the mutation; all of that

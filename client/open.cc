@@ -61,9 +61,9 @@ HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags) {
 }
 
 // An open that the MDS need not hear of: what is known here is true under a lease of the directory, and the
-// access is allowed. One that writes only where this client is alone with the file: the MDS says whether it is
-// when it is asked. Before the lease goes, or this client takes the file out from under it, the MDS is told of
-// the handle (TellOpens).
+// access is allowed. One that writes only where this client is alone with the file: the MDS says whether it
+// is when it is asked. Before the lease goes, or this client takes the file out from under it, the MDS is
+// told of the handle (TellOpens).
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   const bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
   if (!WantsScopes()) return nullptr;
@@ -158,8 +158,8 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   co_return truncated.status();
 }
 
-// What is held back of the old content must neither be seen nor be sent afterwards. Whether the MDS leaves the
-// truncation to this client.
+// What is held back of the old content must neither be seen nor be sent afterwards. Whether the MDS leaves
+// the truncation to this client.
 Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();

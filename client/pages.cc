@@ -23,8 +23,8 @@ constexpr Duration kPagesPatience = 1s;  // of who wants a directory, for locked
 // bytes end up.
 KernelPages Core::PagesFor(const HandlePtr& handle) {
   if ((handle->flags & (O_DIRECT | O_APPEND)) != 0) return KernelPages::kNone;
-  // Else a write would take the file's cover away for as long as it is under way, and each page that is filled
-  // meanwhile would need a lease of its own.
+  // Else a write would take the file's cover away for as long as it is under way, and each page that is
+  // filled meanwhile would need a lease of its own.
   if (handle->writable() && (!handle->readable() || !TryTakeData(handle->inode))) return KernelPages::kNone;
   Inode& inode = *handle->inode;
   std::lock_guard lock(inode.mutex);

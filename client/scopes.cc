@@ -25,9 +25,7 @@ Task<void> AwaitCloses(InodePtr inode) {
 
 // --- trust ---
 
-bool Core::Trusts(const Inode& inode) const {
-  return inode.IsCovered() && LeasesGood();
-}
+bool Core::Trusts(const Inode& inode) const { return inode.IsCovered() && LeasesGood(); }
 
 bool Core::TrustsNames(const Inode& directory) const {
   return directory.scope != nullptr && directory.scope->good() && LeasesGood();
@@ -227,8 +225,8 @@ void Core::EndScopes() {
   ReturnDroppedScopes();
 }
 
-// Those of directories that were let go for want of memory. To make room for these directories others may be let
-// go: all are returned.
+// Those of directories that were let go for want of memory. To make room for these directories others may be
+// let go: all are returned.
 void Core::ReturnDroppedScopes() {
   std::vector<std::pair<InodePtr, ScopePtr>> dropped;
   {

@@ -89,8 +89,7 @@ Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inod
   if (!OnlyEmpties(set)) co_return false;
   {
     std::lock_guard lock(inode->mutex);
-    if (!Trusts(*inode) || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite)))
-      co_return false;
+    if (!Trusts(*inode) || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite))) co_return false;
   }
   co_return co_await TryCutBehind(inode);
 }

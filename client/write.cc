@@ -120,71 +120,6 @@ void Core::NoteSent(Inode& inode, const Pending& sent) {
 
 // --- into the cache ---
 
-Task<RangeLock::Guard> Core::LockForWriting(Inode& inode, uint64_t begin, uint64_t end, MayGiveUp may) {
-  if (may == MayGiveUp::kYes) return inode.range.LockUnlessCancelled(begin, end, true);
-  return inode.range.Lock(begin, end, true);
-}
-
-// Locks what a write of the file needs whose data is worked on here: all of an inline file. `offset`: none for
-// the end, which it is set to.
-Task<StatusOr<Core::HeldRange>> Core::LockHeld(InodePtr inode, std::optional<uint64_t> offset, size_t size,
-                                               MayGiveUp may) {
-  const bool append = !offset;
-  for (;;) {
-    HeldRange held;
-    {
-      std::lock_guard lock(inode->mutex);
-      held.is_inline = inode->Inline();
-      held.offset = offset.value_or(inode->Size());
-    }
-    const bool whole = held.is_inline || append;
-    held.range = co_await LockForWriting(*inode, held.is_inline ? 0 : held.offset,
-                                         whole ? RangeLock::kEnd : held.offset + size, may);
-    if (!held.range) co_return GivenUp();
-    std::lock_guard lock(inode->mutex);
-    held.taken = inode->data_scope != nullptr;
-    if (held.is_inline && append) held.offset = inode->Size();
-    const bool same = inode->Inline() == held.is_inline && (!append || held.offset == inode->Size());
-    if (!held.taken || same) co_return held;
-  }
-}
-
-// Nothing: the file's data is not worked on here any more. No offset: at the end.
-Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::optional<uint64_t> offset,
-                                                      Pieces pieces, size_t size, MayGiveUp may) {
-  InodePtr inode = handle->inode;
-  CO_ASSIGN_OR_RETURN(const HeldRange held, co_await LockHeld(inode, offset, size, may));
-  if (!held.taken) co_return std::optional<size_t>();
-  if (held.is_inline) CO_RETURN_IF_ERROR(co_await LoadFile(inode));  // it may have gone for want of memory
-  ++early_writes_;
-  if (held.is_inline && held.offset + size <= inline_limit_) {
-    uint64_t bytes;
-    {
-      std::lock_guard lock(inode->mutex);
-      bytes = std::max<uint64_t>(held.offset + size, inode->Size()) + kRecordRoom;
-    }
-    const bool room = co_await Hold(inode, bytes);
-    if (!room) {
-      CO_ASSIGN_OR_RETURN(size_t written, co_await WriteInlineNow(handle, held.offset, pieces, size));
-      co_return std::optional<size_t>(written);
-    }
-    CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, held.offset, pieces, size));
-    NoteWrite(*inode, handle->caller, held.offset + size);
-    ListDirty(inode);
-    if (!TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
-    co_return std::optional<size_t>(size);
-  }
-  if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
-  (void)co_await Hold(inode, kRecordRoom);
-  StatusOr<size_t> written = co_await WriteCachedObjects(handle, held.offset, pieces, size);
-  if (!written.ok()) LetGo(*inode);
-  CO_RETURN_IF_ERROR(written.status());
-  // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
-  // what this write held.
-  if (!TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
-  co_return std::optional<size_t>(*written);
-}
-
 // The range is locked.
 Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces,
                                                 size_t size) {
@@ -388,9 +323,9 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
   co_return OkStatus();
 }
 
-// The MDS may answer only when other clients' kernels have forgotten their pages of the file, and these wait for
-// what their applications are writing: so nobody here waits for the range by then. Else two clients that write to
-// a file which both have mapped would wait for each other.
+// The MDS may answer only when other clients' kernels have forgotten their pages of the file, and these wait
+// for what their applications are writing: so nobody here waits for the range by then. Else two clients that
+// write to a file which both have mapped would wait for each other.
 Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
                                           MayGiveUp may) {
   InodePtr inode = handle->inode;
@@ -452,8 +387,8 @@ Task<Status> Core::MoveOutThrough(InodePtr inode) {
   co_return OkStatus();
 }
 
-// EFBIG: it has been moved out for this write, or by somebody else; write to the objects. `range`, if not null: is
-// released as soon as nobody takes the file's data before the answer.
+// EFBIG: it has been moved out for this write, or by somebody else; write to the objects. `range`, if not
+// null: is released as soon as nobody takes the file's data before the answer.
 Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                       size_t size, RangeLock::Guard* range) {
   InodePtr inode = handle->inode;

@@ -1,5 +1,5 @@
-// Clients that come. New sessions are let in one at a time, so that a client which asks again finds the session
-// that its first request has opened.
+// Clients that come. New sessions are let in one at a time, so that a client which asks again finds the
+// session that its first request has opened.
 //
 // Streams on which a client waits to be let in. One that ends meanwhile has nobody any more who would have
 // the session that is opened: it would keep others waiting until it is evicted, and if those give up in turn,

@@ -35,9 +35,9 @@ class LeaseTable {
   // Ids begin here: other ones than those of an earlier process, which clients may still name.
   explicit LeaseTable(uint64_t first_id) : next_id_(first_id) {}
 
-  // The grant of this session on the resource is made, or raised to this mode. One that is being given back does
-  // not count, nor WRITE for who asks for READ: it is another purpose's, and goes back by its own (late_data.h).
-  // The caller has made sure that no other session's conflicts.
+  // The grant of this session on the resource is made, or raised to this mode. One that is being given back
+  // does not count, nor WRITE for who asks for READ: it is another purpose's, and goes back by its own
+  // (late_data.h). The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // The same beside one that the session may have already, which is another purpose's.
   LeaseGrant GrantAnother(SessionId session, const Fid& resource, proto::LeaseMode mode);
@@ -99,7 +99,8 @@ class LeaseTable {
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // `changes`: how many changes of it may be under way.
   bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, uint32_t changes = 0);
-  bool OthersHold(SessionId than, const Fid& resource) const;  // anything; or it is about to give its own back
+  bool OthersHold(SessionId than,
+                  const Fid& resource) const;  // anything; or it is about to give its own back
 
   mutable std::mutex mutex_;
   uint64_t next_id_;

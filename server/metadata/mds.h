@@ -60,9 +60,9 @@ struct Mds {
   MessageCounts messages;
   std::atomic<bool> closed{false};
 
-  // How many bytes each session may hold back (proto/metadata.proto, AttrReply): half of what is free has room
-  // for all of them, so sessions that come do no harm before the others have been told. 0 when the MDT is
-  // nearly full.
+  // How many bytes each session may hold back (proto/metadata.proto, AttrReply): half of what is free has
+  // room for all of them, so sessions that come do no harm before the others have been told. 0 when the MDT
+  // is nearly full.
   uint64_t PromisedBytes();
 
   // For nacre status: the newest few are kept. false: it is known already.
@@ -117,8 +117,8 @@ struct Op {
   Status CheckCommit(const Transaction& transaction) const;
 };
 
-// For what the holder of a WRITE lease has held back of the file: uses the room that was promised for it. Tells
-// the session what there is from now on.
+// For what the holder of a WRITE lease has held back of the file: uses the room that was promised for it.
+// Tells the session what there is from now on.
 void KeepPromise(const Op& op, const Inode& inode, bool promised, Transaction* transaction,
                  proto::AttrReply* reply);
 

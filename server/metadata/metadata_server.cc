@@ -68,8 +68,7 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
   const proto::Attr& opened = reply.entry().attr();
   if (request.has_create() && S_ISREG(opened.mode()))
     mds::NoteOpen(op, FromProto(opened.fid()), request.create().flags());
-  if (request.has_open())
-    mds::NoteOpen(op, FromProto(opened.fid()), request.open().flags());
+  if (request.has_open()) mds::NoteOpen(op, FromProto(opened.fid()), request.open().flags());
   const proto::Attr* removed = nullptr;
   if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
   if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced())

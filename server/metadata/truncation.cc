@@ -15,7 +15,7 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLongestPause = std::chrono::seconds(30);
 constexpr Duration kAwayPause = std::chrono::milliseconds(500);  // between two looks at an OST that is away
-constexpr Duration kTellingPause = std::chrono::seconds(3);  // comes after some seconds of attempts
+constexpr Duration kTellingPause = std::chrono::seconds(3);      // comes after some seconds of attempts
 
 TruncateRecord MakeRecord(const Op& op, const Inode& inode, uint64_t size) {
   TruncateRecord record;
@@ -48,8 +48,8 @@ Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid) {
     FidLocks::Guard guard = co_await LockOne(mds, fid);
     if (!mds.data_locks.IsHeld(fid)) co_return guard;
   }
-  // Who comes behind us with the data lock waits for the file's lock. (Several who wait here must not look for
-  // each other's turn again and again.)
+  // Who comes behind us with the data lock waits for the file's lock. (Several who wait here must not look
+  // for each other's turn again and again.)
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard over = co_await mds.data_locks.Lock(std::move(fids));
   FidLocks::Guard guard = co_await LockOne(mds, fid);

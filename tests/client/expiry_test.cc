@@ -234,8 +234,8 @@ TEST_F(Expiry, UnmountSaysWhatIsLostWithADeadServer) {
   EXPECT_LT(harness_.world.clock().Now() - begin, harness_.options.client.unmount_patience + 30s);
 }
 
-// What is held back for a dead OST keeps nobody from the rest of the directory, nor who uses the cache of this
-// mount.
+// What is held back for a dead OST keeps nobody from the rest of the directory, nor who uses the cache of
+// this mount.
 TEST_F(Expiry, OperationsGoOnWhileARevocationWaitsForADeadOst) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, Pattern(1, 4 * kMiB));

@@ -353,8 +353,7 @@ TEST_F(FullMdt, ARenameDuringAWriteThatIsNotHeldBackIsWhatTheMdsMakesOfIt) {
   client->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
     if (once || !request.has_write_inline()) co_return OkStatus();
     once = true;
-    Spawn(client->process()->executor(),
-          client->fs().Rename(client->caller, kRootFid, "f", kRootFid, "g", 0),
+    Spawn(client->process()->executor(), client->fs().Rename(client->caller, kRootFid, "f", kRootFid, "g", 0),
           [&renamed](Status status) { renamed = std::move(status); });
     co_await client->process()->world().clock().Sleep(10ms);
     co_return OkStatus();

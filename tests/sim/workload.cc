@@ -200,8 +200,7 @@ void Workload::CutOff(int index) {
   if (!client) return;
   client->cut_epoch = client->filesystem->Look().epoch;
   const bool asks = cluster_.options().clients == 1;
-  for (int i = 0; i < kOnlookers; ++i)
-    Spawn(client->process->executor(), Onlooker(this, client.get(), asks));
+  for (int i = 0; i < kOnlookers; ++i) Spawn(client->process->executor(), Onlooker(this, client.get(), asks));
 }
 
 void Workload::CloseAll(ClientState& client) {

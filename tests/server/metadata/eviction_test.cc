@@ -90,7 +90,8 @@ TEST_F(EvictionTest, ADeadOstDoesNotKeepTheSession) {
   EXPECT_EQ(SizeOf(f), 50000u);
 }
 
-// The OST was away when its writer went, and comes back when another client has a lease of the file's directory.
+// The OST was away when its writer went, and comes back when another client has a lease of the file's
+// directory.
 class EvictionWithLeases : public testing::Test {
  protected:
   EvictionWithLeases() {

@@ -52,9 +52,9 @@ TEST(LeaseTable, WriteIsForWhoIsAlone) {
   EXPECT_TRUE(table.WrittenBy(1).empty());
 }
 
-// A session that has WRITE of a file while its data comes late may want READ of it, for pages of its kernel, and
-// gives the two back at different times. They were one: the data came, and the session went on to read what
-// others had changed since (seed 886000896).
+// A session that has WRITE of a file while its data comes late may want READ of it, for pages of its kernel,
+// and gives the two back at different times. They were one: the data came, and the session went on to read
+// what others had changed since (seed 886000896).
 TEST(LeaseTable, ReadBesideWriteOfALateFileIsAnotherLease) {
   LeaseTable table(100);
   const uint64_t late = table.GrantAnother(1, kFile, proto::LEASE_WRITE).id;
