@@ -17,10 +17,17 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
     is_inline = inode->attr.inline_data();
   }
   if (is_inline) {
-    CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-    if (TryWriteEarly(handle, std::nullopt, pieces, size)) co_return size;
-    CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, std::nullopt, pieces, size));
-    co_return size;
+    RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+    if (!range) co_return GivenUp();
+    if (!HoldsData(*inode)) {
+      CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, std::nullopt, pieces, size, &range));
+      co_return size;
+    }
+    range.Release();
+    CO_ASSIGN_OR_RETURN(auto written,
+                        co_await WriteHeld(handle, std::nullopt, pieces, size, MayGiveUp::kYes));
+    if (!written) co_return ErrnoError(ESTALE, "the file's data is not worked on here any more");
+    co_return *written;
   }
   proto::MetadataRequest request;
   *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
@@ -28,8 +35,7 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.append().attr(), nullptr, nullptr);
   const uint64_t offset = reply.append().offset();
-  RangeLock::Guard range = co_await inode->range.Lock(offset, offset + size, true);
-  co_return co_await WriteLocked(handle, offset, pieces, size);
+  co_return co_await WriteThrough(handle, offset, pieces, size, MayGiveUp::kNo);
 }
 
 Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {

@@ -1,11 +1,10 @@
 // FileSystem as it is: one object that holds the session, the targets and the caches; the operations are in
 // one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc, write.cc, …).
 //
-// Two ways of working (docs/architecture.md, Leases). With the filesystem lease (`cached`): everything known
-// is true, changes may be held back. Without: what leases of directories cover is true, changes of that are
-// answered early under WRITE (scope.h), and everything else goes to the servers. Each operation passes the
-// gate and stays in one way, and in one epoch of the session, until it leaves; the gate is closed for the
-// change from one way to the other (lease.cc) and from one epoch to the next (eviction.cc). Thread-safe.
+// What leases of directories cover is true, changes of that are answered early under WRITE (scope.h), and
+// everything else goes to the servers (docs/architecture.md, Leases). Each operation passes the gate and
+// stays in one epoch of the session until it leaves; the gate is closed for the change from one to the next
+// (eviction.cc). Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -38,8 +37,7 @@ namespace nacre::client {
 inline constexpr uint64_t kRecordRoom = 1024;
 inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
 
-// Passes the gate, without a coroutine where it is open and the leases are good. Who is cancelled before
-// gives up.
+// Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
 #define NACRE_ENTER(pass)       \
   Gate::Pass pass = TryEnter(); \
   if (!pass) CO_RETURN_IF_ERROR(co_await Enter(&pass))
@@ -141,9 +139,6 @@ class Core final : public FileSystem {
   void OnRunOut();
   void TakeMap(const proto::ClusterMap& map);
   std::vector<proto::Reclaim> Held();
-  void BeginLease(const proto::Lease& lease, uint64_t epoch);
-  Task<void> TakeLease(uint64_t lease_id);
-  Task<void> GiveLeaseUp(uint64_t lease_id);
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
   Task<void> GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id);
   Task<void> AwaitTold(const Scope& scope);
@@ -153,7 +148,6 @@ class Core final : public FileSystem {
   void Background(Task<void> task);
   OneShot<Unit> InBackground(Task<void> task);  // set when the task has ended
   Task<void> DrainBackground();
-  bool cached() const { return cached_.load(std::memory_order_acquire); }
 
   // --- leases of directories (scopes.cc) ---
   class OwnChange;
@@ -181,14 +175,15 @@ class Core final : public FileSystem {
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);
 
-  // --- data of files under WRITE leases of directories (scoped_data.cc) ---
-  static bool HasScopedData(Inode& inode);
-  bool CachesData(Inode& inode);  // under either kind of lease
+  // --- data of files under WRITE leases of directories (held_data.cc) ---
+  static bool HoldsData(Inode& inode);
+  static ScopePtr WriteScopeOf(Inode& inode);
+  bool IsAloneWith(const Inode& inode) const;
   bool MayTakeData(const Inode& inode) const;
-  bool OutgrowsMdt(Inode& inode, bool append, uint64_t offset, size_t size) const;
+  bool WantsData(Inode& inode, bool* known);
   Task<bool> TakeData(InodePtr inode);
-  Task<StatusOr<std::optional<size_t>>> WriteScoped(HandlePtr handle, uint64_t offset, Pieces pieces,
-                                                    size_t size);
+  bool TryTakeData(const InodePtr& inode);
+  bool TakeDataLocked(const InodePtr& inode);
   Task<void> GiveDataUp(InodePtr inode);
   Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
@@ -205,7 +200,6 @@ class Core final : public FileSystem {
   Task<void> CancelWait(HandlePtr handle, uint64_t wait_id);
 
   // --- the kernel's pages (pages.cc) ---
-  KernelPages PagesUnderScope(FileHandle& handle);
   Task<Status> LeasePages(uint64_t epoch, InodePtr inode);
   Task<void> KeepPages(uint64_t epoch, InodePtr inode);
   Task<void> ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids);
@@ -253,39 +247,34 @@ class Core final : public FileSystem {
                         proto::MetadataRequest request);
 
   // --- what write-behind tells the MDS of a file (tell.cc) ---
-  // In its order among the changes that are answered early. Waits for the reply.
-  Task<Reply> Tell(InodePtr inode, proto::MetadataRequest request);
-  bool TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request, const OneShot<Reply>& answer);
   void PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
                 MetadataQueue::Done then);  // behind_mutex_ held
   enum class Told { kNothing, kOnItsWay, kAsk };
   Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);
   Status EndInline(const InodePtr& inode, const Reply& reply);
   Task<Status> SendInline(InodePtr inode);  // inode->meta held
+  static void NoteAlone(Inode& inode, uint64_t lease);
+  bool MayHoldCutsBack() const;
   Task<StatusOr<bool>> TryCutBehind(InodePtr inode);
   Task<Status> TellCut(InodePtr inode);
   Task<Status> SendClosed(InodePtr inode, bool last);
   Task<Status> SendUnsent(InodePtr inode);
   std::vector<InodePtr> TakingPlaces(const BehindRename& rename, uint32_t flags);
   Task<Status> SendBeforeReplacing(const BehindRename& rename, uint32_t flags);
-  bool HoldsBackBeforeReplacing(const BehindRename& rename, uint32_t flags);
   bool MayAnswerEarly() const { return names_behind_ && LeasesGood(); }
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
   void RetireIfGone(Inode& inode);
   void NameBorn(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   HandlePtr OpenMade(const Caller& caller, const InodePtr& made, int flags);
   bool MayChangeEntry(const Inode& directory, const Caller& caller) const;
-  NameKnown FindEarly(const Inode& directory, const std::string& name) const;
   void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   void Distrust(const BehindChange& change, const Status& why);
 
   // --- what is known (lookup.cc) ---
-  Duration PromiseNow() const;
   Duration PromiseUnder(Scope& scope) const;
   Duration PromiseOfNames(const Inode& directory) const;
   Known MakeKnown(Inode& inode);
   Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
-  Known Learn(const proto::Attr& attr);       // under the lease: keeps it
   bool IsOutdated(Inode& inode, const Learning& learning);
   // The same of one of many; there may be no room to keep it (InodeTable::GetListed).
   Known LearnListed(const Learning& learning, const proto::Attr& attr, uint64_t began, bool* kept);
@@ -293,19 +282,16 @@ class Core final : public FileSystem {
   void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
   NameKnown FindKnown(const Inode& directory, const std::string& name) const;
   Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
-  // Under the lease: afterwards it is known what the name means, unless it cannot be found out. Null:
-  // nothing, or that.
-  Task<InodePtr> LearnName(const Caller& caller, InodePtr directory, std::string name);
   Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
   Task<Status> LoadFile(InodePtr inode);
   Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
-  std::optional<FileContent> ContentOf(const Inode& inode) const;
+  static std::optional<FileContent> ContentOf(const Inode& inode);
 
   // --- handles (open.cc) ---
   HandlePtr NewHandle(const Caller& caller, InodePtr inode, int flags);
   void CountHandle(FileHandle& handle, bool told);
-  HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told);
+  HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
@@ -326,9 +312,6 @@ class Core final : public FileSystem {
   void NoteScan(FileHandle& directory, FillToken token, uint64_t cookie, const std::vector<DirEntry>& entries,
                 bool kept, bool end);
   Task<Status> Remove(const Caller& caller, Fid parent, std::string name, bool directory);
-  void BeginRemoval(const InodePtr& inode, bool* keep_open);
-  void EndRemoval(const InodePtr& inode);
-  void AfterRemoval(const proto::Attr& attr, bool kept);
   void DiscardIfGone(const proto::Attr& attr);
   void DiscardData(Inode& inode);
 
@@ -354,37 +337,49 @@ class Core final : public FileSystem {
   void ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint64_t file_size);
   Task<void> FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, Gate::Pass pass);
 
-  Task<StatusOr<size_t>> WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  enum class MayGiveUp { kNo, kYes };  // when it is cancelled before it has begun
+  struct HeldRange {
+    RangeLock::Guard range;
+    uint64_t offset = 0;
+    bool is_inline = false;
+    bool taken = false;  // the file's data is worked on here
+  };
+  Task<StatusOr<size_t>> WriteSomehow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  static Task<RangeLock::Guard> LockForWriting(Inode& inode, uint64_t begin, uint64_t end, MayGiveUp may);
+  static Task<StatusOr<HeldRange>> LockHeld(InodePtr inode, std::optional<uint64_t> offset, size_t size,
+                                            MayGiveUp may);
+  Task<StatusOr<std::optional<size_t>>> WriteHeld(HandlePtr handle, std::optional<uint64_t> offset,
+                                                  Pieces pieces, size_t size, MayGiveUp may);
   Task<StatusOr<size_t>> WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                      Pieces pieces, size_t size);
   Task<StatusOr<size_t>> WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Status WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
   Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
                            uint64_t size);
-  Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
-  Task<StatusOr<size_t>> WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
+                                      MayGiveUp may);
+  Task<StatusOr<LayoutPtr>> LayoutForWriting(InodePtr inode, bool again, LayoutPtr stale);
   Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
                                    uint64_t skip, uint64_t size, Pending* sent);
-  bool TryWriteEarly(const HandlePtr& handle, std::optional<uint64_t> offset, Pieces pieces, size_t size);
   bool TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request);
   void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
-  static ScopePtr WriteScopeOf(Inode& inode);
-  static void NoteAlone(Inode& inode, const ScopePtr& writer, const proto::AttrReply& reply);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
-                                  size_t size);
+                                  size_t size, RangeLock::Guard* range);
   Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
   Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  Task<StatusOr<bool>> EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteSent(Inode& inode, const Pending& sent);
-  Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent);
+  Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
   void ForgetLayout(Inode& inode, const LayoutPtr& layout);
   Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                          bool open_for_writing);
-  Task<StatusOr<Known>> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  Task<Status> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  Task<StatusOr<bool>> TruncateAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void CutInline(Inode& inode, uint64_t size, bool was_inline);
   void DropData(Inode& inode, uint64_t begin, uint64_t end);
 
@@ -421,7 +416,6 @@ class Core final : public FileSystem {
   Task<void> ForgetLostChanges(uint64_t synced);
 
   // --- room on the MDT (promise.cc) ---
-  void TakePromise(const proto::AttrReply& reply);
   bool TryHold(Inode& inode, uint64_t bytes);
   Task<bool> Hold(InodePtr inode, uint64_t bytes);
   void LetGo(Inode& inode);
@@ -453,19 +447,17 @@ class Core final : public FileSystem {
   std::unique_ptr<MetadataQueue> queue_;
   std::unique_ptr<Durability> durability_;
   Gate gate_;
-  std::atomic<bool> cached_{false};  // changed while the gate is closed
   // The epoch of the session (Session::epoch) that everything in memory here belongs to: handles, caches,
   // what is held back. Every call names it, and fails if the session has ended since. Changed while the gate
   // is closed and nothing is on its way (StartAnew), so whoever is inside the gate, holds an Inode::meta or
   // has taken a flight sees one epoch only.
   std::atomic<uint64_t> epoch_{1};
-  std::atomic<uint64_t> times_held_{0};    // how often Held has been called
-  std::atomic<uint64_t> leases_taken_{0};  // how often cached_ has become true
-  std::atomic<uint64_t> events_{0};        // in whose order answers are learned (scope.h)
-  std::atomic<uint64_t> learners_{0};      // Learnings that have not ended
+  std::atomic<uint64_t> times_held_{0};  // how often Held has been called
+  std::atomic<uint64_t> events_{0};      // in whose order answers are learned (scope.h)
+  std::atomic<uint64_t> learners_{0};    // Learnings that have not ended
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
-  std::atomic<uint64_t> promised_{0};      // proto::Lease
+  std::atomic<uint64_t> promised_{0};      // proto::AttrReply
   std::atomic<uint64_t> held_{0};          // of these: the sum of all Inode::held
   std::atomic<uint64_t> mdt_losses_{0};    // proto::ConnectReply
   std::atomic<bool> names_behind_{false};  // the MDS allows it
@@ -478,10 +470,7 @@ class Core final : public FileSystem {
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
   std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
 
-  std::mutex mutex_;            // guards what follows
-  uint64_t lease_id_ = 0;       // 0: none
-  uint64_t lease_epoch_ = 0;    // in which it was granted
-  uint64_t revoked_lease_ = 0;  // the last filesystem lease that was asked back
+  std::mutex mutex_;  // guards what follows
   Invalidation invalidation_;
   absl::flat_hash_set<uint64_t> given_up_;    // leases of inodes not held any more, which may come once more
   absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended

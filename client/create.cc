@@ -24,7 +24,8 @@ proto::MetadataRequest MknodRequest(Fid parent, const std::string& name, uint32_
 
 // The regular file that the name is known to mean; null: none, or that is not known.
 InodePtr Core::KnownFile(Inode& directory, const std::string& name) {
-  const Fid fid = FindName(directory, name).fid;
+  Duration unused{0};
+  const Fid fid = FindTrusted(directory, name, &unused).fid;
   InodePtr inode = fid ? inodes_->Find(fid) : nullptr;
   if (inode == nullptr) return nullptr;
   std::lock_guard lock(inode->mutex);
@@ -35,7 +36,6 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
                                      int flags) {
   NACRE_ENTER(pass);
   InodePtr directory = inodes_->Get(parent);
-  NameLock lock;
   if (MayAnswerEarly()) {
     CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
     proto::MetadataRequest mknod = MknodRequest(parent, name, S_IFREG | (mode & 07777), 0);
@@ -45,24 +45,15 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
       co_return created;
     }
   }
-  if (!cached()) {
-    directory = nullptr;
-  } else {
-    lock = co_await NameLock::Take(directory, name);
-    if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC) {
-      // The MDS must not empty a file of which this client holds something back: an open does it, in its
-      // order among the writes.
-      (void)co_await LearnName(caller, directory, name);
-      if (InodePtr file = KnownFile(*directory, name)) {
-        Created created;
-        CO_ASSIGN_OR_RETURN(created.handle, co_await OpenInside(caller, file->fid, flags & ~O_CREAT));
-        created.known = MakeKnown(*file);
-        co_return created;
-      }
+  if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC) {
+    // An open empties it in its order among the writes, and may hold that back.
+    if (InodePtr file = KnownFile(*directory, name)) {
+      Created created;
+      CO_ASSIGN_OR_RETURN(created.handle, co_await OpenInside(caller, file->fid, flags & ~O_CREAT));
+      created.known = MakeKnown(*file);
+      co_return created;
     }
   }
-  const Fid existing = directory != nullptr ? FindName(*directory, name).fid : Fid{};
-  Settling settling(*this, {directory, existing ? inodes_->Find(existing) : nullptr});
   proto::MetadataRequest request;
   proto::Create* create = request.mutable_create();
   *create->mutable_parent() = ToProto(parent);
@@ -70,29 +61,20 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_mode(mode);
   create->set_flags(static_cast<uint32_t>(flags));
   create->set_exclusive((flags & O_EXCL) != 0);
-  const bool untold = cached();
   const uint64_t held = times_held_;
-  create->set_untold(untold);
-  auto reply = co_await Ask(caller, std::move(request));
-  if (!reply.ok()) {
-    if (directory != nullptr && ToErrno(reply.status()) == EIO) lock.SetUnknown();
-    co_return reply.status();
-  }
-  if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply->entry().attr().fid())));
-  InodePtr inode = LearnEntry(reply->entry());
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply.entry().attr().fid())));
+  InodePtr inode = LearnEntry(reply.entry());
   {
     std::lock_guard guard(inode->mutex);
     inode->mutation = session_->mutations();
     if (inode->attr.size() == 0) inode->unsynced_whole = true;  // nothing of it has been written
-  }
-  if (directory != nullptr) {
-    lock.Set(inode->fid);
-    if (reply->entry().has_parent()) Learn(reply->entry().parent());
+    NoteAlone(*inode, reply.entry().alone_under());
   }
   Created created;
   created.known = MakeKnown(*inode);
-  created.handle = MakeHandle(caller, inode, flags, !untold);
-  if (!untold && times_held_ != held) co_await NameHandle(inode);
+  created.handle = MakeHandle(caller, inode, flags);
+  if (times_held_ != held) co_await NameHandle(inode);
   co_return created;
 }
 
@@ -103,30 +85,8 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
     CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
     if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return MakeKnown(*made);
   }
-  if (!cached()) {
-    CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-    co_return Known{reply.entry().attr(), Duration(0)};
-  }
-  NameLock lock = co_await NameLock::Take(directory, name);
-  InodePtr linked = request.has_link() ? inodes_->Get(FromProto(request.link().fid())) : nullptr;
-  Settling settling(*this, {directory, linked});
-  bool made_directory = request.has_mknod() && S_ISDIR(request.mknod().mode());
-  auto reply = co_await Ask(caller, std::move(request));
-  if (!reply.ok()) {
-    if (ToErrno(reply.status()) == EIO) lock.SetUnknown();
-    co_return reply.status();
-  }
-  InodePtr inode = LearnEntry(reply->entry());
-  {
-    std::lock_guard guard(inode->mutex);
-    // Nothing is in it but what we shall make. What another operation has made in it already may be
-    // forgotten.
-    if (made_directory && inode->attr.change() == reply->entry().attr().change()) inode->names.SetComplete();
-    inode->mutation = session_->mutations();
-  }
-  lock.Set(inode->fid);
-  if (reply->entry().has_parent()) Learn(reply->entry().parent());
-  co_return MakeKnown(*inode);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  co_return Known{reply.entry().attr(), Duration(0)};
 }
 
 Task<StatusOr<Known>> Core::Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,

@@ -1,4 +1,4 @@
-// Opendir and readdir. Reading a whole directory under the lease makes its entries known: neither lookups nor
+// Opendir and readdir. Reading a whole directory under its lease makes its entries known: neither lookups nor
 // listings need a request then.
 #include <dirent.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   Inode& inode = *directory->inode;
   Listing listing;
   uint64_t began = 0;
-  const bool learns = cached() || WantsScopes();
+  const bool learns = WantsScopes();
   if (cookie == 0 && learns) listing = ListKnown(inode);
   {
     const uint64_t now = inodes_->Now();
@@ -58,7 +58,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
 
   std::vector<DirEntry> entries;
   entries.reserve(static_cast<size_t>(reply.readdir().entries_size()));
-  bool kept = cached() || token.scope != nullptr;
+  bool kept = token.scope != nullptr;
   for (proto::DirEntry& found : *reply.mutable_readdir()->mutable_entries()) {
     DirEntry entry;
     entry.fid = FromProto(found.fid());

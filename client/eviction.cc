@@ -12,10 +12,6 @@ namespace nacre::client {
 void Core::OnEvicted(uint64_t epoch) {
   targets_->Reset(0, epoch);
   {
-    std::lock_guard lock(mutex_);
-    if (lease_epoch_ < epoch) lease_id_ = 0;
-  }
-  {
     std::lock_guard order(behind_mutex_);
     if (own_fid_epoch_ < epoch) own_fid_ = {};
   }
@@ -37,18 +33,14 @@ Task<void> Core::StartAnew(uint64_t epoch) {
     inode->Reset();
   }
   inodes_->Forget();
-  cached_.store(false, std::memory_order_release);
   durability_->Reset();
   epoch_ = epoch;
-  uint64_t lease_id;
   {
     std::lock_guard lock(mutex_);
-    lease_id = lease_epoch_ == epoch ? lease_id_ : 0;
     untold_.clear();
   }
   gate_.Open();
   WakeEntering();
-  if (lease_id != 0) co_await TakeLease(lease_id);  // granted by the new session meanwhile
   co_await InvalidateKernel(std::move(paged));
 }
 

@@ -5,8 +5,8 @@
 // caches and nothing is acknowledged that is held back: operations wait at the gate (hard), or fail after the
 // soft time-out, and the kernel is made to forget the pages it has; attributes and names it was never allowed
 // to keep for longer (MakeKnown). When the MDS answers again, with the same session, everything goes on; when
-// the session is gone, StartAnew follows. Without the filesystem lease operations ask the servers anyway and
-// are not kept out; only what lets the kernel keep pages waits (HoldPages).
+// the session is gone, StartAnew follows, and those operations go on in the next one that do not need a
+// handle of the old.
 #include <cerrno>
 
 #include "client/core.h"
@@ -26,7 +26,7 @@ bool Core::LeasesGood() const {
 }
 
 // Those of a session that has just ended wait for StartAnew.
-bool Core::MayEnter() const { return epoch_ == session_->epoch() && (!cached() || LeasesGood()); }
+bool Core::MayEnter() const { return epoch_ == session_->epoch() && LeasesGood(); }
 
 Gate::Pass Core::TryEnter() {
   Gate::Pass pass = gate_.TryEnter();

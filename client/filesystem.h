@@ -150,8 +150,7 @@ struct Seen {  // for nacre status and bench
   uint64_t cached_bytes = 0, dirty_bytes = 0, inodes = 0;
   uint64_t known_bytes = 0;  // Options::known_bytes
   uint64_t small_bytes = 0;  // of these, the bytes of small files
-  bool filesystem_lease = false;
-  bool connected = false;  // to the MDS
+  bool connected = false;    // to the MDS
   // Changes on their way to the MDS are counted in their order: the newest one whose caller has been answered
   // already, and the newest one that the MDS has done.
   uint64_t early_answered = 0;

@@ -123,9 +123,10 @@ void Inode::Reset() {
   if (scope != nullptr) EndScope();
   opened_under.reset();
   alone_under.reset();
-  writer_under.reset();
   made_under.reset();
-  data_scope.reset();
+  no_capability_under.reset();
+  synced_under.reset();
+  EndData();
   leaving.clear();
   Forget();
 }

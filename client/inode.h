@@ -107,10 +107,8 @@ struct Inode {
   uint64_t named = 0;        // how often the MDS was told how often it is open (Core::Held, NameOpens)
   bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
   uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
-  uint32_t removing = 0;     // unlinks and renames under way: opens go to the MDS meanwhile
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
-  uint64_t capability_taken = 0;  // Core::leases_taken_ when a write made sure that there is none
-  bool gone = false;              // no links and no handles left: nothing needs to be written any more
+  bool gone = false;         // no links and no handles left: nothing needs to be written any more
 
   uint32_t closes_asked = 0;                 // closes that the MDS was sent and has not answered
   std::vector<OneShot<Unit>> close_waiters;  // for the answers to these
@@ -121,7 +119,6 @@ struct Inode {
   // The file's pages that the kernel may have (pages.cc).
   struct Pages {
     bool some = false;                         // there may be some, and a handle through which they are used
-    uint64_t since = 0;                        // Core::leases_taken_ when they were last good from end to end
     ScopePtr under;                            // the lease of the directory by which the last were opened
     uint64_t lease = 0;                        // READ, to be relied on; 0: none
     uint64_t recalls = 0;                      // rises when one begins to leave
@@ -134,6 +131,7 @@ struct Inode {
   struct Leaving {
     uint64_t lease = 0;
     bool writes = false;
+    bool data = false;  // it protects data that waits for a server (held_data.cc)
   };
   std::vector<Leaving> leaving;
 
@@ -143,11 +141,13 @@ struct Inode {
   uint64_t changed = 0;      // Core::events_ when the last of these ended
   std::vector<OneShot<Unit>> own_change_waiters;  // for the end of these
   ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
-  ScopePtr alone_under;   // as long as this is good, no other client has pages of the file
-  ScopePtr writer_under;  // as long as this is good, no other client has it open for writing
-  ScopePtr made_under;    // as long as this is good, no other client has ever had it open
-  // Under which the file's data is cached and held back here, as under the filesystem's lease
-  // (scoped_data.cc); null: it is not. Becomes null, or not, with all of `range` locked.
+  // As long as this is good, no other client has pages of the file, or has it open for writing.
+  ScopePtr alone_under;
+  ScopePtr made_under;           // as long as this is good, no other client has ever had it open
+  ScopePtr no_capability_under;  // as long as this is good, the file has none: a write has made sure of that
+  ScopePtr synced_under;  // as long as this is good, all that others have changed of the file is synced
+  // Under which the file's data is cached and held back here (held_data.cc); null: it is not. Becomes null,
+  // or not, with all of `range` locked.
   ScopePtr data_scope;
 
   // Directories.
@@ -179,16 +179,22 @@ struct Inode {
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
+  // Its data is not worked on here any more. A lease of its own that is on its way back protects none of what
+  // comes from now on.
+  void EndData() {
+    data_scope.reset();
+    unsynced_whole = false;  // others may write
+    for (Leaving& one : leaving) one.data = false;
+  }
   // Ends the lease of the directory, which is held, and returns it.
   ScopePtr EndScope();
   // The lease goes back from now on; one that the MDS has not named has nothing to go back yet.
   void NoteLeaving(const Scope& ending);
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
-  // Whether the file has WRITE of its own while its data waits for a server (scoped_data.cc).
+  // Whether the file has WRITE of its own while its data waits for a server (held_data.cc).
   bool HasLateData() const {
-    return S_ISREG(attr.mode()) &&
-           std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.writes; });
+    return std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.data; });
   }
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }

@@ -1,8 +1,7 @@
 // All inodes this client knows, within a budget of memory: when it is exceeded, the bytes of small files, the
 // inodes that nobody uses and the names in directories go, those first that have not been used for longest.
 //
-// Thread-safe. Under the filesystem lease what is in here is true; without it what a good lease of a
-// directory covers (Inode::covered, Inode::scope).
+// Thread-safe. What a good lease of a directory covers is true (Inode::covered, Inode::scope).
 #pragma once
 
 #include <absl/container/flat_hash_set.h>

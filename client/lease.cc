@@ -1,7 +1,5 @@
-// The filesystem lease: taking it and giving it up.
-//
-// Both changes happen with the gate closed, so that each operation sees one way of working from its beginning
-// to its end.
+// Leases of inodes: giving them back when the MDS asks for them, and naming them to an MDS that has lost
+// them.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -12,9 +10,6 @@
 
 namespace nacre::client {
 namespace {
-
-// Of what is still to be sent when the gate has been closed.
-constexpr Duration kFlushPatience = 5s;
 
 constexpr int kEntriesOfReclaim = 4000;  // some hundred KiB
 
@@ -29,116 +24,8 @@ void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held
 
 void Core::OnPush(proto::Push push) {
   if (push.has_map()) return TakeMap(push.map());
-  const uint64_t epoch = session_->epoch();
-  if (push.has_granted()) return BeginLease(push.granted(), epoch);
   if (!push.has_revoke()) return;
-  const Fid resource = FromProto(push.revoke().resource());
-  if (resource == kFilesystemFid) {
-    std::lock_guard lock(mutex_);
-    revoked_lease_ = push.revoke().id();
-  }
-  Background(resource == kFilesystemFid ? GiveLeaseUp(push.revoke().id())
-                                        : GiveInodeUp(epoch, resource, push.revoke().id()));
-}
-
-// Noted at once, so that a revocation that comes right behind finds it. One that has overtaken the grant has
-// been answered already.
-void Core::BeginLease(const proto::Lease& lease, uint64_t epoch) {
-  if (FromProto(lease.resource()) != kFilesystemFid || lease.mode() != proto::LEASE_WRITE) return;
-  {
-    std::lock_guard lock(mutex_);
-    if (lease.id() == revoked_lease_) return;
-    lease_id_ = lease.id();
-    lease_epoch_ = epoch;
-  }
-  promised_ = lease.promised_bytes();
-  Background(options_.caching ? TakeLease(lease.id()) : GiveLeaseUp(lease.id()));
-}
-
-// Nothing is done if the lease was lost or revoked before its turn came; nor if what is here is still of an
-// earlier session: StartAnew takes it then.
-Task<void> Core::TakeLease(uint64_t lease_id) {
-  co_await gate_.CloseBetween(environment_.clock);
-  bool mine;
-  {
-    std::lock_guard lock(mutex_);
-    mine = lease_id_ == lease_id && lease_epoch_ == epoch_ && !cached();
-  }
-  if (mine) {
-    EndScopes();
-    for (const InodePtr& inode : inodes_->All())  // what readers have left there when their leases had ended
-      if (!HasScopedData(*inode)) DropData(*inode, 0, UINT64_MAX);
-    inodes_->Forget();  // what was true without the lease need not be true now
-    ++leases_taken_;
-    cached_.store(true, std::memory_order_release);
-  }
-  gate_.Open();
-}
-
-// Most of what is held back is sent while operations go on, so that one whose server is away keeps nobody but
-// the MDS waiting; the rest with the gate closed, which is soon over, or tried again. Then every open file is
-// reported before anything else is let in; only then the kernel is made to forget, with operations going on
-// (its pages may be waiting for them), and the lease released. Pages that come meanwhile have leases of their
-// own (HoldPages).
-Task<void> Core::GiveLeaseUp(uint64_t lease_id) {
-  Duration promised{0};
-  for (;;) {
-    if (cached()) (void)co_await SendEverything();
-    co_await gate_.CloseBetween(environment_.clock);
-    promised = environment_.clock.Now();
-    if (!cached()) break;
-    auto sent = std::make_shared<Status>();
-    const OneShot<Unit> ended = InBackground(KeepStatus(sent, SendEverything()));
-    const bool all = co_await ComesWithin(environment_.clock, kFlushPatience, ended);
-    if (all && !sent->ok())
-      LogError("giving the lease up: not everything could be written back: %s", std::string(sent->message()));
-    if (all) break;
-    gate_.Open();
-    co_await ended.Wait();
-  }
-  const uint64_t epoch = session_->epoch();
-  bool mine;
-  {
-    std::lock_guard lock(mutex_);
-    mine = lease_id_ == lease_id && lease_epoch_ == epoch_;
-    if (lease_id_ == lease_id && !mine) lease_id_ = 0;
-  }
-  if (!mine) {  // lost with an earlier session, given up before, or not taken yet
-    gate_.Open();
-    co_return co_await ReleaseLease(epoch, lease_id);
-  }
-  const bool was_cached = cached_.load();
-  for (const InodePtr& inode : inodes_->All()) {
-    std::lock_guard lock(inode->mutex);
-    inode->told = inode->opens;
-  }
-  for (proto::Reclaim& part : Held()) {
-    proto::MetadataRequest reclaim;
-    *reclaim.mutable_reclaim() = std::move(part);
-    reclaim.mutable_reclaim()->clear_leases();
-    auto reclaimed = co_await AskAsSystem(std::move(reclaim));
-    if (!reclaimed.ok()) LogError("giving the lease up: %s", std::string(reclaimed.status().message()));
-  }
-  if (was_cached) {
-    for (const InodePtr& inode : inodes_->All()) cache_->Drop(inode->data, 0, UINT64_MAX, nullptr);
-    inodes_->Forget();
-  }
-  cached_.store(false, std::memory_order_release);
-  std::vector<Fid> paged = WithPages();
-  gate_.Open();
-  WakeEntering();
-
-  if (was_cached) {
-    co_await InvalidateKernel(std::move(paged));
-    Duration left = promised + options_.kernel_cache - environment_.clock.Now();
-    if (left > 0ns) co_await environment_.clock.Sleep(left);
-  }
-  {
-    std::lock_guard lock(mutex_);
-    if (lease_id_ == lease_id) lease_id_ = 0;
-  }
-  co_await ReleaseLease(epoch, lease_id);
-  if (was_cached) co_await targets_->ReturnGrants(epoch);
+  Background(GiveInodeUp(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id()));
 }
 
 Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
@@ -152,10 +39,10 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
 // their pages locked, and the kernel waits for them before it forgets. Names and attributes it forgets by
 // itself, after the time that it was promised (scope.h).
 Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
-  ReturnDroppedScopes();  // it may be among them
   Learning present = BeginLearning();
   InodePtr inode = inodes_->Get(fid);
-  ScopePtr scope;  // null: the lease is of a file
+  ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
+  ScopePtr scope;         // null: the lease is of a file
   {
     std::lock_guard lock(mutex_);
     std::lock_guard inode_lock(inode->mutex);
@@ -221,8 +108,7 @@ Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
   std::erase_if(inode->leaving, [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; });
 }
 
-// Lists what this client holds: for the MDS after a lost stream, and when the lease goes. In messages of a
-// bounded size.
+// Lists what this client holds, for the MDS after a lost stream. In messages of a bounded size.
 std::vector<proto::Reclaim> Core::Held() {
   ReturnDroppedScopes();  // or the MDS would end them before the kernel has forgotten what they cover
   ++times_held_;          // before anything is counted: a close that comes later is not in it
@@ -264,13 +150,6 @@ std::vector<proto::Reclaim> Core::Held() {
     for (const Inode::Leaving& one : inode->leaving) AddLease(*inode, one.lease, one.writes, &leases);
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));
-  std::lock_guard lock(mutex_);
-  if (lease_id_ != 0) {
-    proto::Lease* lease = parts.back().add_leases();
-    *lease->mutable_resource() = ToProto(kFilesystemFid);
-    lease->set_mode(proto::LEASE_WRITE);
-    lease->set_id(lease_id_);
-  }
   return parts;
 }
 

@@ -23,7 +23,7 @@ constexpr Duration kPeace = 5s;
 
 // Whether the file's data may be in the cache for a reader.
 bool Core::ReadsCached(Inode& inode) {
-  if (CachesData(inode)) return true;
+  if (HoldsData(inode)) return true;
   std::lock_guard lock(inode.mutex);
   return inode.ContentLeased();
 }

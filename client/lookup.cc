@@ -24,14 +24,8 @@ Known AsHeldBack(Inode& inode, const proto::Attr& attr) {
 
 }  // namespace
 
-// How long the kernel may trust what it is told now. Not beyond the end of the leases by the clock.
-Duration Core::PromiseNow() const {
-  if (!cached()) return Duration(0);
-  const Duration left = session_->leases_end() - environment_.clock.Coarse();
-  return std::clamp<Duration>(left, 0ns, options_.kernel_cache);
-}
-
-// The same of what this lease covers.
+// How long the kernel may trust what it is told now of what this lease covers. Not beyond the end of the
+// leases by the clock.
 Duration Core::PromiseUnder(Scope& scope) const {
   const Duration now = environment_.clock.Coarse();
   const Duration left = session_->leases_end() - now;
@@ -40,7 +34,6 @@ Duration Core::PromiseUnder(Scope& scope) const {
 
 // With the mutex of the directory held: the same of its names, present or absent.
 Duration Core::PromiseOfNames(const Inode& directory) const {
-  if (cached()) return PromiseNow();
   if (!TrustsNames(directory) || directory.changing > 0) return Duration(0);
   return PromiseUnder(*directory.scope);
 }
@@ -56,7 +49,7 @@ Known Core::MakeKnownLocked(Inode& inode) const {
   const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
   Known known{inode.Effective(), Duration(0)};
   if (gives_rights || !Trusts(inode)) return known;
-  known.valid = cached() ? PromiseNow() : PromiseUnder(*inode.covered);
+  known.valid = PromiseUnder(*inode.covered);
   return known;
 }
 
@@ -65,13 +58,6 @@ bool Core::IsCurrent(const proto::Attr& attr) {
   if (inode == nullptr) return false;
   std::lock_guard lock(inode->mutex);
   return inode->attr_known && inode->attr.change() == attr.change();
-}
-
-Known Core::Learn(const proto::Attr& attr) {
-  if (!cached()) return {attr, Duration(0)};
-  InodePtr inode = inodes_->Get(FromProto(attr.fid()));
-  LearnFile(*inode, attr, nullptr, nullptr);
-  return MakeKnown(*inode);
 }
 
 // Whether the answer to a request may be older than what this client knew of the inode before it had to let
@@ -83,12 +69,11 @@ bool Core::IsOutdated(Inode& inode, const Learning& learning) {
 
 Known Core::LearnListed(const Learning& learning, const proto::Attr& attr, uint64_t began, bool* kept) {
   const Known untrusted{attr, Duration(0)};
-  if (!cached() && !WantsScopes()) return untrusted;
+  if (!WantsScopes()) return untrusted;
   InodePtr inode = inodes_->GetListed(FromProto(attr.fid()), began);
   if (inode == nullptr) *kept = false;
   if (inode == nullptr || IsOutdated(*inode, learning)) return untrusted;
   LearnFile(*inode, attr, nullptr, nullptr);
-  if (cached()) return MakeKnown(*inode);
   Cover(learning, *inode, attr);
   return AsHeldBack(*inode, attr);
 }
@@ -104,8 +89,9 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
   if (!attr.inline_data()) {
     // Dirty inline bytes stay for the MoveOut that this answer has overtaken: it takes them.
     if (!inode.inline_dirty()) inode.inline_bytes.reset();
-  } else if (data != nullptr && data->size() == attr.size() && (inode.inline_bytes == nullptr || !cached())) {
-    // Under the lease what is here is at least as new: the answer may have met a write of ours on its way.
+  } else if (data != nullptr && data->size() == attr.size() &&
+             (inode.inline_bytes == nullptr || inode.data_scope == nullptr)) {
+    // Else what is here is at least as new: the answer may have met a write of ours on its way.
     inode.inline_bytes = std::make_shared<std::string>(*data);
     inode.content_change = attr.change();
   }
@@ -125,7 +111,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     co_return ErrnoError(ENAMETOOLONG,
                          absl::StrFormat("a name of %d bytes; %d are the most", name.size(), kMaxName));
   }
-  if (!cached() && !WantsScopes()) {
+  if (!WantsScopes()) {
     proto::MetadataRequest request;
     *request.mutable_lookup()->mutable_parent() = ToProto(parent);
     request.mutable_lookup()->set_name(name);
@@ -140,7 +126,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     std::lock_guard lock(directory->mutex);
     const bool known_names = Trusts(*directory) && TrustsNames(*directory);
     if (known_names && MaySearch(*directory, caller)) known = FindKnown(*directory, name);
-    if (cached() || known.answer != NameKnown::Answer::kUnknown) valid = PromiseOfNames(*directory);
+    if (known.answer != NameKnown::Answer::kUnknown) valid = PromiseOfNames(*directory);
   }
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     std::lock_guard lock(inode->mutex);
@@ -158,8 +144,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
 
 // With the mutex of a directory held whose names are true.
 NameKnown Core::FindKnown(const Inode& directory, const std::string& name) const {
-  const bool one_moment = !cached() && directory.changing == 0;
-  return one_moment ? FindAmongAll(directory, name) : directory.names.Find(name);
+  return directory.changing == 0 ? FindAmongAll(directory, name) : directory.names.Find(name);
 }
 
 Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory, std::string name) {
@@ -173,7 +158,7 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   auto reply = co_await Ask(caller, std::move(request));
   if (reply.ok()) TakeScopes(&learning, *reply);
   token.scope = ScopeFor(learning, directory->fid);
-  const bool fill = cached() || token.scope != nullptr;
+  const bool fill = token.scope != nullptr;
   if (!reply.ok()) {
     if (fill && ToErrno(reply.status()) == ENOENT) FillName(*directory, token, name, Fid{});
     co_return reply.status();
@@ -184,17 +169,7 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   if (IsOutdated(*inode, learning)) co_return Known{entry.attr(), Duration(0)};
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
   Cover(learning, *inode, entry.attr());
-  if (cached()) co_return MakeKnown(*inode);
   co_return AsHeldBack(*inode, entry.attr());
-}
-
-Task<InodePtr> Core::LearnName(const Caller& caller, InodePtr directory, std::string name) {
-  NameKnown known = FindName(*directory, name);
-  if (known.answer == NameKnown::Answer::kAbsent) co_return nullptr;
-  if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) co_return inode;
-  auto found = co_await LookUpAtMds(caller, directory, name);
-  if (!found.ok()) co_return nullptr;  // the request for which it is learned has the error
-  co_return inodes_->Find(FromProto(found->attr.fid()));
 }
 
 Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_layout) {
@@ -206,7 +181,7 @@ Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_lay
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   TakeScopes(&learning, reply);
   const proto::AttrReply& answer = reply.attr();
-  InodePtr inode = cached() || want_layout ? inodes_->Get(fid) : inodes_->Find(fid);
+  InodePtr inode = want_layout ? inodes_->Get(fid) : inodes_->Find(fid);
   if (inode == nullptr) co_return Known{answer.attr(), Duration(0)};
   LearnFile(*inode, answer.attr(), want_layout ? &answer.layout() : nullptr,
             want_layout ? &answer.data() : nullptr);
@@ -224,10 +199,11 @@ Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr han
   co_return co_await Refresh(caller, fid, false);
 }
 
-// Without the filesystem lease nothing is held back in the inode: bytes are the file's content only if they
-// came with the attributes that are known.
-std::optional<FileContent> Core::ContentOf(const Inode& inode) const {
-  const bool current = cached() || inode.pending.cut || inode.content_change == inode.attr.change();
+// With the mutex of the inode held. Bytes are the file's content only if they came with the attributes that
+// are known, or are worked on here.
+std::optional<FileContent> Core::ContentOf(const Inode& inode) {
+  const bool held = inode.data_scope != nullptr || inode.pending.cut;
+  const bool current = held || inode.content_change == inode.attr.change();
   return current ? inode.Content() : std::nullopt;
 }
 
@@ -239,7 +215,7 @@ Task<Status> Core::LoadFile(InodePtr inode) {
 Task<StatusOr<FileContent>> Core::LoadContent(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
-    if (cached() || Trusts(*inode) || inode->ContentLeased())
+    if (Trusts(*inode) || inode->ContentLeased() || inode->data_scope != nullptr)
       if (auto content = ContentOf(*inode)) co_return *std::move(content);
   }
   Caller system;

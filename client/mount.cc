@@ -97,7 +97,7 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t ep
     // This may be said twice of one session: no FID is given twice.
     if (own_fid_.sequence != reply.fid_sequence()) own_fid_ = {reply.fid_sequence(), 0, 0};
   }
-  if (fresh && reply.has_filesystem_lease()) BeginLease(reply.filesystem_lease(), epoch);
+  promised_ = reply.promised_bytes();
 }
 
 // An OSS that was started again is asked at once whether it has lost something.
@@ -182,8 +182,7 @@ Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
 
 Task<Core::Reply> Core::AskIn(uint64_t epoch, proto::MetadataRequest request) {
   const bool changes = IsMutation(request);
-  if (changes && !cached()) return AskForChange(epoch, std::move(request));
-  if (changes) *request.mutable_time() = ToProto(environment_.clock.Wall());
+  if (changes) return AskForChange(epoch, std::move(request));
   if (queue_->Idle()) return session_->Call(epoch, std::move(request));
   return AskBehindQueue(epoch, std::move(request));
 }
@@ -208,7 +207,6 @@ Seen Core::Look() {
   seen.inodes = inodes_->count();
   seen.known_bytes = inodes_->budget().bytes();
   seen.small_bytes = inodes_->budget().contents();
-  seen.filesystem_lease = cached();
   seen.connected = session_->connected();
   seen.early_answered = early_answered_;
   seen.early_done = queue_->answered();

@@ -1,5 +1,5 @@
-// Changes of names and attributes that are answered before the MDS has done them, under the filesystem lease
-// (docs/decisions/0022-metadata-write-behind.md) or WRITE of the directories that they touch (0062).
+// Changes of names and attributes that are answered before the MDS has done them, under WRITE of the
+// directories that they touch (docs/decisions/0022-metadata-write-behind.md, 0062).
 //
 // Each Try… function decides from what is known here whether the outcome is certain. If so, it changes what
 // is known exactly as the MDS will change it, change numbers included, and pushes the mutation; all of that
@@ -135,11 +135,6 @@ bool Core::MayChangeEntry(const Inode& directory, const Caller& caller) const {
          MayAccess(attr, caller, kMayWrite | kMayExecute);
 }
 
-// The same held, and MayChangeEntry: what the name means.
-NameKnown Core::FindEarly(const Inode& directory, const std::string& name) const {
-  return cached() ? directory.names.Find(name) : FindAmongAll(directory, name);
-}
-
 // Counts before the file's lease can go back: whoever ends that waits for behind_mutex_, and tells the MDS of
 // the handle then.
 HandlePtr Core::OpenMade(const Caller& caller, const InodePtr& made, int flags) {
@@ -147,7 +142,6 @@ HandlePtr Core::OpenMade(const Caller& caller, const InodePtr& made, int flags) 
   std::lock_guard lock(mutex_);
   std::lock_guard guard(made->mutex);
   CountHandle(*handle, false);
-  if (cached()) return handle;
   made->opened_under = made->covered;
   untold_.insert(made->fid);
   return handle;
@@ -163,21 +157,21 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   if (!lock || own_fid_.sequence == 0 || own_fid_.object == UINT32_MAX) return nullptr;
   *request.mutable_time() = ToProto(environment_.clock.Wall());
   proto::Attr attr;
-  ScopePtr scope;  // null: the filesystem's lease covers everything
+  ScopePtr scope;
   {
     std::lock_guard guard(directory->mutex);
     if (!MayChangeEntry(*directory, caller)) return nullptr;
-    if (FindEarly(*directory, name).answer != NameKnown::Answer::kAbsent) return nullptr;
+    if (FindAmongAll(*directory, name).answer != NameKnown::Answer::kAbsent) return nullptr;
     if (is_directory && directory->attr.nlink() >= kMaxSubdirectories) return nullptr;
     ++own_fid_.object;
     *mknod.mutable_fid() = ToProto(own_fid_);
     attr = NewAttr(caller, directory->attr, request, inline_limit_ > 0);
     TouchEntries(&directory->attr, request.time(), 1, is_directory);
-    if (!cached()) scope = directory->covered;
+    scope = directory->covered;
   }
   InodePtr inode = inodes_->Get(own_fid_);
   BehindChange change{inode, 1, directory, name};
-  if (is_directory && scope != nullptr) {
+  if (is_directory) {
     scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, environment_.clock.Now());
     scope->AllowWrites();
     request.set_want_lease(true);
@@ -187,7 +181,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     inode->attr = std::move(attr);
     inode->attr_known = true;
     inode->content_change = 1;
-    inode->covered = inode->alone_under = inode->writer_under = inode->made_under = scope;
+    inode->covered = inode->alone_under = inode->made_under = scope;
     inode->scope = change.born;
     inode->unsynced_whole = true;  // nothing of it has been written
     if (is_directory) inode->names.SetComplete();
@@ -230,9 +224,8 @@ bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
   if (is_directory || attr.nlink() > 0) return false;
   inode.covered.reset();  // no lease covers a file without names
   inode.alone_under.reset();
-  inode.writer_under.reset();
   inode.made_under.reset();
-  inode.data_scope.reset();
+  inode.EndData();
   inode.kept_open = *keep_open = inode.opens > 0;
   inode.gone = !inode.kept_open;
   return inode.gone;
@@ -275,7 +268,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
   {
     std::lock_guard guard(directory->mutex);
     if (!MayChangeEntry(*directory, caller)) return false;
-    if (FindEarly(*directory, name).fid != victim->fid) return false;
+    if (FindAmongAll(*directory, name).fid != victim->fid) return false;
     sticky = IsSticky(*directory, caller);
   }
   *request.mutable_time() = ToProto(environment_.clock.Wall());
@@ -285,7 +278,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
   {
     std::lock_guard guard(victim->mutex);
     if (!MayChangeEarly(*victim) || !Removable(*victim, caller, sticky, is_directory)) return false;
-    if (!cached() && !MayLoseName(*victim)) return false;
+    if (!MayLoseName(*victim)) return false;
     bool keep_open = false;
     unused = DropLink(*victim, request.time(), &keep_open);
     request.mutable_unlink()->set_keep_open(keep_open);

@@ -53,48 +53,41 @@ void Core::CountHandle(FileHandle& handle, bool told) {
   handle.errors_seen = inode.errors.Begin();
 }
 
-HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags, bool told) {
+HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags) {
   HandlePtr handle = NewHandle(caller, std::move(inode), flags);
   std::lock_guard lock(handle->inode->mutex);
-  CountHandle(*handle, told);
+  CountHandle(*handle, true);
   return handle;
 }
 
-// An open that the MDS need not hear of: what is known here is true, the access is allowed, and no removal is
-// under way. Under a lease of the directory only one that empties nothing, and that writes only under WRITE;
-// before the lease goes, or this client takes the file out from under it, the MDS is told of the handle
-// (TellOpens).
+// An open that the MDS need not hear of: what is known here is true under a lease of the directory, and the
+// access is allowed. One that writes only where this client is alone with the file: the MDS says whether it
+// is when it is asked. Before the lease goes, or this client takes the file out from under it, the MDS is
+// told of the handle (TellOpens).
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
-  const bool leased = cached();
-  const bool writes = (flags & O_ACCMODE) != O_RDONLY;
-  if (!leased && ((flags & O_TRUNC) != 0 || !WantsScopes())) return nullptr;
+  const bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
+  if (!WantsScopes()) return nullptr;
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return nullptr;
   HandlePtr handle = NewHandle(caller, inode, flags);
   // The one who ends the lease looks through untold_ afterwards, with this mutex held.
-  std::unique_lock order(mutex_, std::defer_lock);
-  if (!leased) order.lock();
+  std::lock_guard order(mutex_);
   std::lock_guard lock(inode->mutex);
-  if (!Trusts(*inode)) return nullptr;
-  if (!leased && writes && !inode->covered->writes()) return nullptr;
-  if (inode->removing > 0 || inode->gone || inode->attr.nlink() == 0) return nullptr;
-  if (leased && S_ISREG(inode->attr.mode()) && (flags & O_TRUNC) == 0 && !inode->Content()) return nullptr;
-  if (!MayOpen(*inode, caller, flags)) return nullptr;
+  if (!Trusts(*inode) || (writes && inode->alone_under != inode->covered)) return nullptr;
+  if (inode->gone || inode->attr.nlink() == 0 || !MayOpen(*inode, caller, flags)) return nullptr;
   CountHandle(*handle, false);
-  if (leased) return handle;
   inode->opened_under = inode->covered;
   untold_.insert(fid);
   return handle;
 }
 
-// The handle counts from before the MDS is asked, so that an unlink that runs meanwhile under the lease has
-// the file kept; an unlink that has begun already has not counted it: then the MDS is told of the handle. And
-// so that a Reclaim names the handle whose open has been answered just before the stream was lost.
 Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
   NACRE_ENTER(pass);
   co_return co_await OpenInside(caller, fid, flags);
 }
 
+// A handle of which the MDS is told counts from before it is asked, so that a Reclaim names it whose open has
+// been answered just before the stream was lost.
 Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int flags) {
   if (HandlePtr handle = TryOpenLocally(caller, fid, flags)) {
     if ((flags & O_TRUNC) == 0) co_return handle;
@@ -105,20 +98,17 @@ Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int fl
   }
   InodePtr inode = inodes_->Get(fid);
   HandlePtr handle = NewHandle(caller, inode, flags);
-  bool untold = false;
   uint64_t named = 0;
   {
     std::lock_guard lock(inode->mutex);
-    untold = cached() && inode->removing == 0;
     named = inode->named;
-    CountHandle(*handle, !untold);
+    CountHandle(*handle, true);
   }
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
-  request.mutable_open()->set_untold(untold);
   Status opened = co_await OpenAtMds(caller, inode, std::move(request));
-  if (!untold) NoteAnswer(*handle, named, opened.ok());
+  NoteAnswer(*handle, named, opened.ok());
   if (!opened.ok()) {
     DropHandle(handle);
     co_return opened;
@@ -126,7 +116,7 @@ Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int fl
   co_return handle;
 }
 
-// The MDS has answered an open of which it was to be told. If a Reclaim has named the handle meanwhile, the
+// The MDS has answered an open. If a Reclaim has named the handle meanwhile, the
 // repeat of the open may have counted it once more.
 void Core::NoteAnswer(FileHandle& handle, uint64_t named, bool opened) {
   Inode& inode = *handle.inode;
@@ -141,13 +131,36 @@ void Core::NoteAnswer(FileHandle& handle, uint64_t named, bool opened) {
 Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   if ((request.open().flags() & O_TRUNC) != 0)
     co_return co_await OpenEmpty(caller, std::move(inode), std::move(request));
+  request.set_want_lease(WantsScopes() && (request.open().flags() & O_ACCMODE) != O_RDONLY);
+  Learning learning = BeginLearning();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-  LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  TakeScopes(&learning, reply);
+  const proto::Entry& entry = reply.entry();
+  LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
+  Cover(learning, *inode, entry.attr());
+  std::lock_guard lock(inode->mutex);
+  NoteAlone(*inode, entry.alone_under());
   co_return OkStatus();
 }
 
-// An open with O_TRUNC: what is held back of the old content must neither be seen nor be sent afterwards.
+// An open with O_TRUNC. The MDS may leave the truncation to this client (TryCutBehind).
 Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+  request.mutable_open()->set_may_hold_back(MayHoldCutsBack());
+  CO_ASSIGN_OR_RETURN(const bool held_back, co_await EmptyAtMds(caller, inode, std::move(request)));
+  if (!held_back) co_return OkStatus();
+  CO_ASSIGN_OR_RETURN(const bool cut, co_await TryCutBehind(inode));
+  if (cut) co_return OkStatus();
+  proto::MetadataRequest truncate;
+  *truncate.mutable_setattr()->mutable_fid() = ToProto(inode->fid);
+  truncate.mutable_setattr()->set_set_size(true);
+  truncate.mutable_setattr()->set_open_handle(true);
+  auto truncated = co_await TruncateAtMds(caller, inode, std::move(truncate));
+  co_return truncated.status();
+}
+
+// What is held back of the old content must neither be seen nor be sent afterwards. Whether the MDS leaves
+// the truncation to this client.
+Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();
   CO_RETURN_IF_ERROR(co_await TellCut(inode));
@@ -157,13 +170,16 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-  DiscardData(*inode);
-  LearnFile(*inode, reply.entry().attr(), &reply.entry().layout(), &reply.entry().data());
+  const proto::Entry& entry = reply.entry();
+  if (!entry.held_back()) DiscardData(*inode);
+  LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
   std::lock_guard lock(inode->mutex);
+  NoteAlone(*inode, entry.alone_under());
+  if (entry.held_back()) co_return true;
   inode->rewritten = true;
-  inode->data_scope.reset();
+  inode->EndData();
   inode->mutation = session_->mutations();
-  co_return OkStatus();
+  co_return false;
 }
 
 Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {

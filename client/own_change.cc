@@ -139,7 +139,7 @@ class Core::OwnChange {
       InodePtr inode = core_.inodes_->Find(fid);
       if (inode == nullptr) continue;
       std::lock_guard lock(inode->mutex);
-      if (PagesNeedCover(*inode)) files.push_back(inode);
+      if (inode->pages.under != nullptr) files.push_back(inode);
     }
     return files;
   }
@@ -156,7 +156,7 @@ class Core::OwnChange {
     std::vector<InodePtr> files;
     for (const Fid& fid : fids) {
       InodePtr inode = fid ? core_.inodes_->Find(fid) : nullptr;
-      if (inode != nullptr && HasScopedData(*inode)) files.push_back(std::move(inode));
+      if (inode != nullptr && HoldsData(*inode)) files.push_back(std::move(inode));
     }
     return files;
   }
@@ -233,8 +233,7 @@ class Core::OwnChange {
   }
 
  private:
-  // Not if the lease has ended: this client may have the filesystem's by now, and take what is known for
-  // true.
+  // Not if the lease has ended.
   void LearnAttributes(uint64_t event, const ScopePtr& scope, const proto::Attr& attr) {
     InodePtr inode = core_.inodes_->Get(FromProto(attr.fid()));
     {
@@ -366,7 +365,11 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
   for (InodePtr& inode : change.WithData()) given_up.push_back(InBackground(GiveDataUp(std::move(inode))));
   for (const OneShot<Unit>& end : given_up) CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
   const std::vector<InodePtr> paged = change.Paged();
-  for (const InodePtr& inode : paged) co_await KeepPages(epoch, inode);
+  for (const InodePtr& inode : paged) {
+    co_await KeepPages(epoch, inode);
+    std::lock_guard lock(inode->mutex);
+    inode->pages.under.reset();  // the lease may cover the file again, and will not have done so all the time
+  }
   std::vector<InodePtr> files = change.Leaving();
   if (!files.empty()) {
     co_await queue_->Drain();  // the MDS may have to make them first

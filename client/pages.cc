@@ -1,6 +1,5 @@
-// The kernel's pages: what it may keep of a file, and when it must forget. Under the filesystem lease
-// everything; without it what leases of directories cover, as long as they are good, and READ leases of
-// single files.
+// The kernel's pages: what it may keep of a file, and when it must forget. It may keep what leases of
+// directories cover, as long as they are good, and what READ leases of single files do.
 //
 // Nothing here passes the gate for long, or at all: the kernel holds pages locked while it asks for their
 // bytes, and an invalidation waits for those.
@@ -24,19 +23,13 @@ constexpr Duration kPagesPatience = 1s;  // of who wants a directory, for locked
 // bytes end up.
 KernelPages Core::PagesFor(const HandlePtr& handle) {
   if ((handle->flags & (O_DIRECT | O_APPEND)) != 0) return KernelPages::kNone;
+  // Else a write would take the file's cover away for as long as it is under way, and each page that is
+  // filled meanwhile would need a lease of its own.
+  if (handle->writable() && (!handle->readable() || !TryTakeData(handle->inode))) return KernelPages::kNone;
   Inode& inode = *handle->inode;
   std::lock_guard lock(inode.mutex);
-  if (!cached()) return PagesUnderScope(*handle);
-  inode.pages.some = true;
-  const uint64_t now = leases_taken_.load();
-  return std::exchange(inode.pages.since, now) == now ? KernelPages::kKept : KernelPages::kNew;
-}
-
-// Of handles that only read: a write would take the file's cover away for as long as it is under way, and
-// each page that it fills would need a lease of its own meanwhile. The inode's mutex is held.
-KernelPages Core::PagesUnderScope(FileHandle& handle) {
-  Inode& inode = *handle.inode;
-  if (handle.writable() || !Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
+  if (handle->writable() && inode.data_scope != inode.covered) return KernelPages::kNone;
+  if (!Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
   if (!inode.covered->NotePages(inode.fid)) return KernelPages::kNone;
   inode.pages.some = true;
   return std::exchange(inode.pages.under, inode.covered) == inode.covered ? KernelPages::kKept
@@ -52,7 +45,7 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
     {
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
-      if (cached() || inode.pages.lease != 0) co_return locked;
+      if (inode.pages.lease != 0) co_return locked;
       if (Trusts(inode) && inode.pages.under == inode.covered && inode.covered->NotePages(inode.fid))
         co_return locked;
     }

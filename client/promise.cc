@@ -1,6 +1,6 @@
 // Room on the MDT for what is held back of small files, and of sizes and times: the MDS promises so many
-// bytes to the holder of the filesystem lease, and a write is held back only within them. So it cannot fail
-// later for want of space there (the OSTs' grants in targets.h are the same for objects).
+// bytes to each session, and a write is held back only within them. So it cannot fail later for want of space
+// there (the OSTs' grants in targets.h are the same for objects).
 #include "client/core.h"
 #include "client/settling.h"
 
@@ -10,10 +10,6 @@ namespace {
 constexpr int kTries = 3;
 
 }  // namespace
-
-void Core::TakePromise(const proto::AttrReply& reply) {
-  if (cached()) promised_ = reply.promised_bytes();
-}
 
 bool Core::TryHold(Inode& inode, uint64_t bytes) {
   std::lock_guard lock(inode.mutex);
@@ -52,7 +48,7 @@ Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, P
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   CO_RETURN_IF_ERROR(co_await SendInline(inode));
   Settling settling(*this, {inode});
-  CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size));
+  CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size, nullptr));
   std::lock_guard lock(inode->mutex);
   if (inode->inline_bytes == nullptr) co_return size;
   std::string& bytes = inode->inline_bytes.Grow(offset + size);

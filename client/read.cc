@@ -77,7 +77,7 @@ Task<StatusOr<ReadResult>> Core::ReadCached(HandlePtr handle, uint64_t offset, s
     if (inode.ContentLeased()) lease = inode.pages.lease;
   }
   auto read = co_await ReadInCache(handle, offset, size);
-  if (CachesData(inode)) co_return read;
+  if (HoldsData(inode)) co_return read;
   {
     std::lock_guard lock(inode.mutex);
     if (inode.ContentLeased() && inode.pages.lease == lease) co_return read;

@@ -196,7 +196,7 @@ Task<StatusOr<bool>> Core::TryReadSlice(ReadIntoJob* job, size_t begin, size_t e
     const ReadPiece& part = job->parts[i];
     job->sizes[i] = std::min(part.memory.length, content.size - std::min(content.size, part.offset));
     const uint64_t until = part.offset + job->sizes[i];
-    if (content.layout != nullptr && CachesData(*inode) && cache_->IsDirty(inode->data, part.offset, until))
+    if (content.layout != nullptr && HoldsData(*inode) && cache_->IsDirty(inode->data, part.offset, until))
       CO_RETURN_IF_ERROR(co_await SendData(inode, part.offset, until));
   }
   Cancellation::Use use;
@@ -278,7 +278,7 @@ Task<StatusOr<FileContent>> Core::ContentForReading(InodePtr inode) {
   CO_ASSIGN_OR_RETURN(FileContent content, co_await LoadContent(inode));
   if (content.inline_bytes != nullptr) {
     content.size = content.inline_bytes->size();
-  } else if (CachesData(*inode)) {
+  } else if (HoldsData(*inode)) {
     std::lock_guard lock(inode->mutex);
     content.size = inode->Size();
   }
@@ -288,7 +288,7 @@ Task<StatusOr<FileContent>> Core::ContentForReading(InodePtr inode) {
 // After a read that met holes: they are rare enough to make sure that they are none that a truncation has
 // just torn.
 Task<bool> Core::Replaced(InodePtr inode, const FileContent& content) {
-  if (CachesData(*inode)) {
+  if (HoldsData(*inode)) {
     std::lock_guard lock(inode->mutex);
     co_return inode->layout == nullptr ||
         inode->layout->object_sequence() != content.layout->object_sequence();

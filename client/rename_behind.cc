@@ -14,7 +14,7 @@ std::optional<BehindRename> Core::FindRename(const InodePtr& from, const InodePt
   NameKnown target;
   {
     std::lock_guard lock(to->mutex);
-    target = FindEarly(*to, rename.new_name());
+    target = FindAmongAll(*to, rename.new_name());
   }
   BehindRename found{from, to, rename.name(), rename.new_name(), nullptr, nullptr};
   if (source.fid) found.source = inodes_->Find(source.fid);
@@ -37,7 +37,7 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   {
     std::lock_guard lock(rename.to->mutex);
     if (!MayChangeEntry(*rename.to, caller)) return false;
-    const NameKnown known = FindEarly(*rename.to, rename.new_name);
+    const NameKnown known = FindAmongAll(*rename.to, rename.new_name);
     if (known.fid != (rename.target != nullptr ? rename.target->fid : Fid{})) return false;
     if (known.answer == NameKnown::Answer::kUnknown) return false;
     to_sticky = IsSticky(*rename.to, caller);
@@ -45,12 +45,12 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   if (rename.target != nullptr) {
     std::lock_guard lock(rename.target->mutex);
     if (!MayChangeEarly(*rename.target) || !Removable(*rename.target, caller, to_sticky, false)) return false;
-    if (!cached() && !MayLoseName(*rename.target)) return false;
+    if (!MayLoseName(*rename.target)) return false;
   }
   std::lock_guard lock(rename.source->mutex);
   const proto::Attr& attr = rename.source->attr;
   if (!MayChangeEarly(*rename.source) || attr.nlink() == 0) return false;
-  if (!cached() && rename.from != rename.to && PagesNeedCover(*rename.source)) return false;
+  if (rename.from != rename.to && PagesNeedCover(*rename.source)) return false;
   if (S_ISDIR(attr.mode()) && (rename.from != rename.to || rename.target != nullptr)) return false;
   return !from_sticky || caller.uid == attr.uid();
 }
@@ -66,9 +66,9 @@ void Core::MoveCover(const BehindRename& rename) {
   std::lock_guard lock(rename.source->mutex);
   if (S_ISDIR(rename.source->attr.mode())) return;
   from = std::exchange(rename.source->covered, to);
+  rename.source->pages.under.reset();  // it may come back, and will not have been covered all the time
   if (rename.source->opened_under != nullptr) rename.source->opened_under = to;
   if (rename.source->alone_under == from) rename.source->alone_under = to;
-  if (rename.source->writer_under == from) rename.source->writer_under = to;
   if (rename.source->made_under == from) rename.source->made_under = to;
   if (rename.source->data_scope != nullptr) {
     (void)to->NoteData(rename.source->fid);  // whoever ends it waits for behind_mutex_
@@ -80,7 +80,7 @@ void Core::MoveCover(const BehindRename& rename) {
 // Changes what is known, but for the names. Returns whether nobody needs the inode any more that was
 // replaced.
 bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open) {
-  if (!cached() && rename.from != rename.to) MoveCover(rename);
+  if (rename.from != rename.to) MoveCover(rename);
   {
     std::lock_guard lock(rename.source->mutex);
     *rename.source->attr.mutable_ctime() = now;

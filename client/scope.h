@@ -80,7 +80,7 @@ class Scope {
   // Of which files it may.
   std::vector<Fid> paged();
 
-  // Data of this file is cached here, and held back, as long as the lease is good (scoped_data.cc). False: it
+  // Data of this file is cached here, and held back, as long as the lease is good (held_data.cc). False: it
   // has ended.
   bool NoteData(const Fid& fid);
   // Of which files there may be some.

@@ -1,5 +1,5 @@
-// Leases of directories: asking for them, learning under them, and giving them back. With several
-// clients, none of which has the filesystem lease, they are what lets a client answer without the MDS.
+// Leases of directories: asking for them, learning under them, and giving them back. They are what lets a
+// client answer without the MDS.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -25,24 +25,21 @@ Task<void> AwaitCloses(InodePtr inode) {
 
 // --- trust ---
 
-bool Core::Trusts(const Inode& inode) const {
-  return inode.attr_known && (cached() || (inode.IsCovered() && LeasesGood()));
-}
+bool Core::Trusts(const Inode& inode) const { return inode.IsCovered() && LeasesGood(); }
 
 bool Core::TrustsNames(const Inode& directory) const {
-  return cached() || (directory.scope != nullptr && directory.scope->good() && LeasesGood());
+  return directory.scope != nullptr && directory.scope->good() && LeasesGood();
 }
 
 // With behind_mutex_ and the mutex of the inode held: whether a change of it, and of its names, may be
 // answered before the MDS has done it: what is known of it is true, and nothing else changes it.
 bool Core::MayChangeEarly(const Inode& inode) const {
   if (!inode.attr_known || inode.settling > 0) return false;
-  if (cached()) return true;
   return inode.own_changes == 0 && inode.IsCovered() && inode.covered->writes() &&
          !changing_unknown_.contains(FromProto(inode.attr.parent()));
 }
 
-bool Core::WantsScopes() const { return options_.caching && !cached(); }
+bool Core::WantsScopes() const { return options_.caching; }
 
 // --- learning ---
 
@@ -228,17 +225,20 @@ void Core::EndScopes() {
   ReturnDroppedScopes();
 }
 
-// Those of directories that were let go for want of memory.
+// Those of directories that were let go for want of memory. To make room for these directories others may be
+// let go: all are returned.
 void Core::ReturnDroppedScopes() {
   std::vector<std::pair<InodePtr, ScopePtr>> dropped;
   {
     std::lock_guard lock(mutex_);  // who looks for one finds it there or here (OwnChange::LastScope)
-    for (ScopePtr& scope : inodes_->TakeDroppedScopes()) {
-      InodePtr directory = inodes_->Get(scope->directory);
-      std::lock_guard inode_lock(directory->mutex);
-      directory->NoteLeaving(*scope);
-      if (directory->scope == nullptr) directory->ended = scope;
-      dropped.emplace_back(std::move(directory), std::move(scope));
+    for (auto scopes = inodes_->TakeDroppedScopes(); !scopes.empty(); scopes = inodes_->TakeDroppedScopes()) {
+      for (ScopePtr& scope : scopes) {
+        InodePtr directory = inodes_->Get(scope->directory);
+        std::lock_guard inode_lock(directory->mutex);
+        directory->NoteLeaving(*scope);
+        if (directory->scope == nullptr) directory->ended = scope;
+        dropped.emplace_back(std::move(directory), std::move(scope));
+      }
     }
   }
   for (auto& [directory, scope] : dropped) ReturnScope(std::move(directory), std::move(scope));

@@ -121,7 +121,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   proto::MetadataRequest request;
   proto::Connect* connect = request.mutable_connect();
   connect->set_name(name_);
-  connect->set_version(2);
+  connect->set_version(3);
   bool fresh;
   uint64_t epoch;
   {

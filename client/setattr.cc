@@ -32,6 +32,17 @@ proto::MetadataRequest Encode(Fid fid, const SetAttributes& set) {
   return request;
 }
 
+// Whether it truncates to nothing, and sets nothing else but what follows from that.
+bool OnlyEmpties(const SetAttributes& set) {
+  const bool others = set.mode || set.uid || set.gid || set.atime || set.atime_now || set.mtime;
+  return set.size == uint64_t{0} && !others;
+}
+
+bool OnlyEmpties(const proto::Setattr& set) {
+  const bool others = set.set_mode() || set.set_uid() || set.set_gid() || set.set_atime();
+  return set.set_size() && set.size() == 0 && !others && (!set.set_mtime() || set.mtime_now());
+}
+
 }  // namespace
 
 Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) {
@@ -43,8 +54,8 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   if (set.size) {
     auto cut = co_await TryTruncateBehind(caller, inode, set, handle != nullptr && handle->writable());
     CO_RETURN_IF_ERROR(cut.status());
-    if (*cut) co_return MakeKnown(*inode);
-    co_return co_await Truncate(caller, inode, std::move(request));
+    if (!*cut) CO_RETURN_IF_ERROR(co_await Truncate(caller, inode, std::move(request)));
+    co_return MakeKnown(*inode);
   }
 
   // Sends what is pending and would undo this later: times, and a setuid bit to be taken.
@@ -73,20 +84,32 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   co_return MakeKnown(*inode);
 }
 
-// To nothing, and nothing else is set but what follows from it.
 Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                              bool open_for_writing) {
-  if (*set.size != 0 || set.mode || set.uid || set.gid || set.atime || set.atime_now || set.mtime)
-    co_return false;
+  if (!OnlyEmpties(set)) co_return false;
   {
     std::lock_guard lock(inode->mutex);
-    if (!inode->attr_known || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite)))
-      co_return false;
+    if (!Trusts(*inode) || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite))) co_return false;
   }
   co_return co_await TryCutBehind(inode);
 }
 
-Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+// The MDS may leave a truncation to nothing to this client (TryCutBehind).
+Task<Status> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
+  proto::Setattr* set = request.mutable_setattr();
+  set->set_may_hold_back(MayHoldCutsBack() && OnlyEmpties(*set));
+  auto left = co_await TruncateAtMds(caller, inode, request);
+  if (!left.ok() || !*left) co_return left.status();
+  CO_ASSIGN_OR_RETURN(const bool cut, co_await TryCutBehind(inode));
+  if (cut) co_return OkStatus();
+  set->set_may_hold_back(false);
+  left = co_await TruncateAtMds(caller, inode, std::move(request));
+  co_return left.status();
+}
+
+// Whether the MDS leaves the truncation to this client.
+Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
+                                         proto::MetadataRequest request) {
   const uint64_t size = request.setattr().size();
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();
@@ -97,13 +120,13 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
     known = inode->attr_known;
     inline_data = known && inode->attr.inline_data();
   }
-  if (cached() && inline_data && size > inline_limit_) {
+  if (HoldsData(*inode) && inline_data && size > inline_limit_) {
     CO_RETURN_IF_ERROR(co_await LoadFile(inode));
     CO_RETURN_IF_ERROR(co_await MoveOut(inode));
     inline_data = false;
   }
   Frozen frozen;
-  if (CachesData(*inode) && !inline_data) {
+  if (HoldsData(*inode) && !inline_data) {
     frozen = Frozen(cache_, &inode->data);  // what is cut need not be sent
     co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
     CO_RETURN_IF_ERROR(co_await SendPending(inode));
@@ -111,19 +134,21 @@ Task<StatusOr<Known>> Core::Truncate(const Caller& caller, InodePtr inode, proto
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-  DropData(*inode, size, UINT64_MAX);
   const proto::AttrReply& answer = reply.attr();
+  if (!answer.held_back()) DropData(*inode, size, UINT64_MAX);
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(answer.attr());
+    NoteAlone(*inode, answer.alone_under());
+    if (answer.held_back()) co_return true;
     if (answer.has_layout() && answer.layout().components_size() > 0) inode->ApplyLayout(answer.layout());
     inode->pending.size = inode->pending.sent_size = 0;
     inode->pending.mtime.reset();
     if (size == 0) inode->rewritten = true;
-    if (inode->attr.inline_data()) inode->data_scope.reset();
     CutInline(*inode, size, inline_data);
+    if (inode->Inline() && inode->inline_bytes == nullptr) inode->EndData();
   }
-  co_return MakeKnown(*inode);
+  co_return false;
 }
 
 // Inline bytes as they are after the truncation. inode.mutex is held.
@@ -133,7 +158,7 @@ void Core::CutInline(Inode& inode, uint64_t size, bool was_inline) {
     inode.inline_dirty_begin = inode.inline_dirty_end = 0;
     return;
   }
-  if (size == 0 || !was_inline || inode.inline_bytes == nullptr || !cached()) {
+  if (size == 0 || !was_inline || inode.inline_bytes == nullptr || inode.data_scope == nullptr) {
     inode.inline_bytes = size == 0 ? std::make_shared<std::string>() : nullptr;
     inode.inline_dirty_begin = inode.inline_dirty_end = 0;
     return;

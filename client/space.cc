@@ -89,7 +89,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   }
   const uint64_t end = keep ? std::min(offset + length, size) : offset + length;
   if (inline_data) {
-    if (cached()) {
+    if (HoldsData(*inode)) {
       CO_RETURN_IF_ERROR(co_await MoveOut(inode));
     } else {
       CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
@@ -101,7 +101,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   change.offset = offset;
   change.length = length;
   if (!punch && !keep) change.end = end;
-  if (!CachesData(*inode)) co_return co_await ChangeSpaceThrough(handle, change);
+  if (!HoldsData(*inode)) co_return co_await ChangeSpaceThrough(handle, change);
   CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
   Pending sent;
   Status changed = co_await ChangeSpace(inode, file.layout, change, &sent);
@@ -196,7 +196,7 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
       if (!inode->Inline()) layout = inode->layout;
     }
     auto found = co_await SeekIn(layout, size, offset, whence == SEEK_HOLE);
-    if (layout == nullptr || CachesData(*inode) || attempt >= kRaces) co_return found;
+    if (layout == nullptr || HoldsData(*inode) || attempt >= kRaces) co_return found;
     // Objects that the file has left meanwhile look like holes.
     Caller system;
     CO_ASSIGN_OR_RETURN(const Known now, co_await Refresh(system, inode->fid, false));

@@ -27,7 +27,7 @@ Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
 }
 
 Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
-  const bool shared = !cached();
+  ScopePtr alone;  // nobody else changes the file
   {
     AsyncMutex::Guard meta = co_await inode->meta.Lock();
     CO_RETURN_IF_ERROR(co_await SendInline(inode));
@@ -40,13 +40,22 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
   }
   if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
   LetGo(*inode);
-  CO_RETURN_IF_ERROR(co_await durability_->SyncObjects(epoch_, inode, shared));
+  bool others_synced = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    alone = inode->data_scope;
+    others_synced = alone != nullptr && (inode->made_under == alone || inode->synced_under == alone);
+  }
+  CO_RETURN_IF_ERROR(co_await durability_->SyncObjects(epoch_, inode, alone == nullptr));
   uint64_t changed = data_only ? 0 : session_->mutations();  // fsync: the names that lead here, too
   {
     std::lock_guard lock(inode->mutex);
     changed = std::max(changed, inode->mutation);
   }
-  co_return co_await durability_->SyncMutations(epoch_, changed, shared);
+  CO_RETURN_IF_ERROR(co_await durability_->SyncMutations(epoch_, changed, !others_synced || !data_only));
+  std::lock_guard lock(inode->mutex);
+  inode->synced_under = alone;
+  co_return OkStatus();
 }
 
 // --- errors ---

@@ -1,5 +1,5 @@
 // Write-behind tells the MDS of a file: inline bytes, sizes, times, and truncations that were held back.
-// Under a lease for writing it takes its place among the changes that are answered early
+// Under WRITE of the directory it takes its place among the changes that are answered early
 // (names_behind.cc), so that the MDS comes to it after the file's creation and before a rename that follows.
 #include <sys/stat.h>
 
@@ -45,30 +45,7 @@ bool MayCutBehind(const Inode& inode) {
 
 }  // namespace
 
-// --- size and times ---
-
-Task<Core::Reply> Core::Tell(InodePtr inode, proto::MetadataRequest request) {
-  OneShot<Reply> answer;
-  if (TryTellBehind(inode, request, answer)) co_return co_await answer.Wait();
-  Settling settling(*this, {inode});
-  co_return co_await AskAsSystem(std::move(request));
-}
-
-bool Core::TryTellBehind(const InodePtr& inode, proto::MetadataRequest& request,
-                         const OneShot<Reply>& answer) {
-  if (!cached() || !MayAnswerEarly()) return false;
-  std::lock_guard order(behind_mutex_);
-  uint64_t number = 0;
-  {
-    std::lock_guard guard(inode->mutex);
-    if (!inode->attr_known || inode->settling > 0 || inode->gone) return false;
-    if (inode->Inline()) return false;  // cut, or moved in meanwhile
-    ApplyTold(request, &inode->attr);
-    number = inode->attr.change();
-  }
-  PushTold(inode, number, std::move(request), [answer](const Reply& reply) { answer.Set(reply); });
-  return true;
-}
+// --- what goes into the queue ---
 
 // Appends what the inode has here already, with this change number. When the MDS has come to it: if it counts
 // differently, something is not known here, and it is asked for the attributes again; `then` has the reply.
@@ -93,19 +70,19 @@ void Core::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataReque
 // Pushes all that is dirty of an inline file, and the truncation before it, behind what was answered early
 // before. `answer` is set when the MDS has come to it.
 Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
-  const bool may_push = cached() && MayAnswerEarly();
+  const bool may_push = MayAnswerEarly();
   std::lock_guard order(behind_mutex_);
   proto::MetadataRequest request;
   uint64_t number = 0;
   {
     std::lock_guard guard(inode->mutex);
     if (inode->gone || !inode->inline_unsent() || inode->inline_bytes == nullptr) return Told::kNothing;
-    if (!may_push || !inode->attr_known || inode->settling > 0) return Told::kAsk;
+    if (!may_push || !MayChangeEarly(*inode) || inode->alone_under != inode->covered) return Told::kAsk;
     request = TakeInline(*inode);
     ApplyTold(request, &inode->attr);
     if (inode->pending.cut) inode->layout.reset();
     inode->pending = {};
-    number = inode->attr.change();
+    number = inode->content_change = inode->attr.change();
     ++inode->inline_flights;
   }
   PushTold(inode, number, std::move(request), [this, inode, answer](const Reply& reply) {
@@ -124,7 +101,7 @@ Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
 Status Core::EndInline(const InodePtr& inode, const Reply& reply) {
   std::unique_lock lock(inode->mutex);
   if (reply.ok()) {
-    TakePromise(reply->attr());
+    promised_ = reply->attr().promised_bytes();
     inode->Apply(reply->attr().attr());
     return OkStatus();
   }
@@ -166,62 +143,20 @@ Task<Status> Core::SendInline(InodePtr inode) {
   co_return OkStatus();
 }
 
-// --- writes under WRITE of the directory ---
-//
-// The bytes of small files, and sizes of what objects have already, go into the queue at once and are not
-// waited for. So nothing is held back but what is on its way, in the order of the writes and of a rename that
-// follows (docs/decisions/0062-write-leases.md).
+// --- sizes of what objects have already ---
 
-// Null: none that is good.
-ScopePtr Core::WriteScopeOf(Inode& inode) {
-  std::lock_guard lock(inode.mutex);
-  return inode.IsCovered() && inode.covered->writes() ? inode.covered : nullptr;
+// inode.mutex is held. `lease`: AttrReply.alone_under in the answer to a change of the file's data.
+void Core::NoteAlone(Inode& inode, uint64_t lease) {
+  const ScopePtr& scope = inode.covered;
+  if (lease != 0 && inode.IsCovered() && scope->writes() && scope->lease() == lease)
+    inode.alone_under = scope;
 }
 
-// inode.mutex is held. A change of the file's data was answered that was asked for under this lease (null:
-// none): the others have given their pages up before, and nobody has got new ones since.
-void Core::NoteAlone(Inode& inode, const ScopePtr& writer, const proto::AttrReply& reply) {
-  if (inode.covered != writer) return;
-  inode.alone_under = writer;
-  if (reply.sole_writer()) inode.writer_under = writer;
-}
-
-// No offset: at the end. False: the MDS has to be asked. Not if another client may have pages of the file,
-// which the MDS has to take from it before the write is answered; nor pages that the kernel writes back.
-bool Core::TryWriteEarly(const HandlePtr& handle, std::optional<uint64_t> offset, Pieces pieces,
-                         size_t size) {
-  if (cached() || !MayAnswerEarly() || handle->writeback) return false;
-  const InodePtr& inode = handle->inode;
-  std::lock_guard order(behind_mutex_);
-  proto::MetadataRequest request;
-  uint64_t number = 0;
-  {
-    std::lock_guard guard(inode->mutex);
-    if (!MayChangeEarly(*inode) || inode->alone_under != inode->covered) return false;
-    if (!inode->attr.inline_data() || inode->attr.nlink() == 0 || inode->pending.any()) return false;
-    if (inode->inline_bytes == nullptr || inode->content_change != inode->attr.change()) return false;
-    const uint64_t at = offset.value_or(inode->attr.size());
-    if (at + size > inline_limit_) return false;
-    proto::WriteInline* write = request.mutable_write_inline();
-    *write->mutable_fid() = ToProto(inode->fid);
-    write->set_offset(at);
-    write->mutable_data()->resize(size);
-    CopyOut(pieces, 0, reinterpret_cast<std::byte*>(write->mutable_data()->data()), size);
-    *write->mutable_mtime() = ToProto(environment_.clock.Wall());
-    write->set_kill_suid(handle->caller.uid != 0);
-    ApplyTold(request, &inode->attr);
-    number = inode->content_change = inode->attr.change();
-    std::string& bytes = inode->inline_bytes.Grow(inode->attr.size());
-    write->data().copy(bytes.data() + at, size);
-  }
-  PushWrite(inode, number, std::move(request));
-  return true;
-}
-
-// The same of a size. The bytes are in the objects: if this client is killed, they say how long the file is.
+// A size goes into the queue and is not waited for. The bytes are in the objects: if this client is killed,
+// they say how long the file is. False: the MDS has to be asked.
 bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request) {
   const proto::UpdateSize& update = request.update_size();
-  if (cached() || !MayAnswerEarly() || update.writeback()) return false;
+  if (!MayAnswerEarly() || update.writeback()) return false;
   std::lock_guard order(behind_mutex_);
   uint64_t number = 0;
   {
@@ -242,6 +177,7 @@ bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& req
 void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request) {
   ++early_writes_;
   PushTold(inode, change, std::move(request), [this, inode](const Reply& reply) {
+    if (reply.ok()) promised_ = reply->attr().promised_bytes();
     if (reply.ok()) return;
     LogError("file %s: a write that was answered is lost: %s", inode->fid.ToString(),
              std::string(reply.status().message()));
@@ -253,16 +189,20 @@ void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequ
 
 // --- truncations held back ---
 
+bool Core::MayHoldCutsBack() const { return WantsScopes() && MayAnswerEarly() && inline_limit_ > 0; }
+
 // Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, at an fsync, or
 // when nobody has the file open for writing any more. Until then it has the old bytes, so that a program
 // which rewrites a file has the old or the new ones, whenever this client is killed. False: the MDS has to be
 // asked.
 Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
-  if (!cached() || inline_limit_ == 0) co_return false;
+  if (!MayHoldCutsBack()) co_return false;
   {
     std::lock_guard lock(inode->mutex);
     if (!MayCutBehind(*inode)) co_return false;
   }
+  const bool taken = co_await TakeData(inode);
+  if (!taken) co_return false;
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();
   Status sent = co_await SendAll(inode);  // the bytes of before are the old ones
@@ -272,7 +212,7 @@ Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   {
     std::lock_guard lock(inode->mutex);
-    if (!MayCutBehind(*inode) || inode->settling > 0) co_return false;
+    if (inode->data_scope == nullptr || !MayCutBehind(*inode) || inode->settling > 0) co_return false;
   }
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   DropData(*inode, 0, UINT64_MAX);
@@ -284,6 +224,7 @@ Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
     inode->inline_bytes = std::make_shared<std::string>();
     inode->inline_dirty_begin = inode->inline_dirty_end = 0;
   }
+  ++early_writes_;
   ListDirty(inode);
   co_return true;
 }

@@ -1,4 +1,5 @@
-// Writing: into the cache under a lease, through to the servers otherwise, or when no space can be reserved.
+// Writing: into the cache where the file's data is worked on here (held_data.cc), through to the servers
+// otherwise, or when no space can be reserved.
 // O_DIRECT: docs/decisions/0040-direct-writes.md.
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,8 +16,7 @@ namespace {
 
 constexpr uint64_t kWindow = 1 << 20;  // copied in one go
 
-// Space that is granted beyond the need. Nobody else can use it: of many clients each takes less.
-constexpr uint64_t kGrantAhead = 16 << 20, kSharedGrantAhead = 4 << 20;
+constexpr uint64_t kGrantAhead = 4 << 20;  // space that is granted beyond the need: nobody else can use it
 
 uint64_t BlocksIn(uint64_t begin, uint64_t end) {
   return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
@@ -60,25 +60,11 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   const InodePtr inode = handle->inode;
   const bool take = MayHaveCapability(*inode);
   if (take) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
-  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
-  if (cached()) {
-    written = co_await WriteCached(handle, offset, pieces, size);
-  } else {
-    auto scoped = co_await WriteScoped(handle, offset, pieces, size);
-    if (!scoped.ok()) {
-      written = scoped.status();
-    } else if (*scoped) {
-      written = **scoped;
-    } else if ((handle->flags & O_APPEND) != 0) {
-      written = co_await AppendThrough(handle, pieces, size);
-    } else {
-      written = co_await WriteThrough(handle, offset, pieces, size);
-    }
-  }
+  StatusOr<size_t> written = co_await WriteSomehow(handle, offset, pieces, size);
   // Bytes in the cache are acknowledged only while it is certain that they can be sent.
-  if (CachesData(*inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  if (HoldsData(*inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   CO_RETURN_IF_ERROR(CheckHandle(*handle));
-  // Without the lease another client may have given it one since this one last heard of the file.
+  // Another client may have given it one since this one last heard of the file.
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
     CO_RETURN_IF_ERROR(co_await SyncFile(handle->inode, (handle->flags & O_SYNC) != O_SYNC));
@@ -87,6 +73,18 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
     if (handle->inode->errors.count() != errors) co_return handle->inode->errors.last();
   }
   co_return written;
+}
+
+Task<StatusOr<size_t>> Core::WriteSomehow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+  const bool append = (handle->flags & O_APPEND) != 0;
+  const bool taken = co_await TakeData(handle->inode);
+  if (taken) {
+    const std::optional<uint64_t> at = append ? std::nullopt : std::optional<uint64_t>(offset);
+    CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, at, pieces, size, MayGiveUp::kYes));
+    if (written) co_return *written;
+  }
+  if (append) co_return co_await AppendThrough(handle, pieces, size);
+  co_return co_await WriteThrough(handle, offset, pieces, size, MayGiveUp::kYes);
 }
 
 Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces pieces) {
@@ -100,13 +98,8 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
   // The kernel does not say which user wrote the page: it counts as root's, who loses no setuid bit.
   auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
   plain->writeback = true;
-  StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
-  if (cached()) {
-    written = co_await WriteCached(plain, offset, pieces, size);
-  } else {
-    written = co_await WriteThrough(plain, offset, pieces, size);
-  }
-  if (CachesData(*plain->inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  StatusOr<size_t> written = co_await WriteThrough(plain, offset, pieces, size, MayGiveUp::kYes);
+  if (HoldsData(*plain->inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
   co_return written;
 }
 
@@ -127,54 +120,6 @@ void Core::NoteSent(Inode& inode, const Pending& sent) {
 
 // --- into the cache ---
 
-Task<StatusOr<size_t>> Core::WriteCached(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
-  InodePtr inode = handle->inode;
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-  const bool append = (handle->flags & O_APPEND) != 0;
-  RangeLock::Guard range;
-  bool is_inline = false;
-  for (;;) {
-    uint64_t from = 0, to = UINT64_MAX;
-    {
-      std::lock_guard lock(inode->mutex);
-      is_inline = inode->Inline();
-      if (append) offset = inode->Size();
-      if (!is_inline) {
-        from = offset;
-        to = append ? UINT64_MAX : offset + size;
-      }
-    }
-    range = co_await inode->range.LockUnlessCancelled(from, to, true);
-    if (!range) co_return GivenUp();
-    std::lock_guard lock(inode->mutex);
-    if (is_inline && append) offset = inode->Size();
-    if (inode->Inline() == is_inline && (!append || offset == inode->Size())) break;
-    range.Release();
-  }
-  if (is_inline) {
-    if (offset + size <= inline_limit_) {
-      uint64_t bytes;
-      {
-        std::lock_guard lock(inode->mutex);
-        bytes = std::max<uint64_t>(offset + size, inode->Size()) + kRecordRoom;
-      }
-      bool held = co_await Hold(inode, bytes);
-      if (!held) co_return co_await WriteInlineNow(handle, offset, pieces, size);
-      CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, offset, pieces, size));
-      NoteWrite(*inode, handle->caller, offset + size);
-      ListDirty(inode);
-      co_return size;
-    }
-    CO_RETURN_IF_ERROR(co_await MoveOut(inode));
-  }
-  const bool held = co_await Hold(inode, kRecordRoom);
-  StatusOr<size_t> written = co_await WriteCachedObjects(handle, offset, pieces, size);
-  if (!written.ok()) LetGo(*inode);
-  if (!written.ok() || held) co_return written;
-  CO_RETURN_IF_ERROR(co_await SendAll(inode));  // the MDT decides now
-  co_return written;
-}
-
 // The range is locked.
 Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces,
                                                 size_t size) {
@@ -185,7 +130,6 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
     layout = inode->layout;
   }
   if (layout == nullptr) co_return ContentLost(*inode);
-  if (!cached()) ++early_writes_;
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (direct && (!options_.direct_behind || (handle->flags & (O_SYNC | O_DSYNC)) != 0))
     co_return co_await WriteDirect(handle, inode, layout, offset, pieces, size);
@@ -247,11 +191,10 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
   const uint64_t end = offset + size;
   co_await cache_->WaitForRoom();
   std::map<OstIndex, uint64_t> reserved;
-  const uint64_t ahead = cached() ? kGrantAhead : kSharedGrantAhead;
   bool granted = true;
   for (const StripePiece& piece : layout->Map(offset, size)) {
     uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
-    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, ahead);
+    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, kGrantAhead);
     if (!granted) break;
     reserved[piece.ost] += bytes;
   }
@@ -380,37 +323,26 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
   co_return OkStatus();
 }
 
-Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
-  RangeLock::Guard range = co_await handle->inode->range.LockUnlessCancelled(offset, offset + size, true);
-  if (!range) co_return GivenUp();
-  co_return co_await WriteLocked(handle, offset, pieces, size);
-}
-
-// The range is locked.
-Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+// The MDS may answer only when other clients' kernels have forgotten their pages of the file, and these wait
+// for what their applications are writing: so nobody here waits for the range by then. Else two clients that
+// write to a file which both have mapped would wait for each other.
+Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
+                                          MayGiveUp may) {
   InodePtr inode = handle->inode;
-  if (HasScopedData(*inode)) co_return co_await WriteCachedObjects(handle, offset, pieces, size);
   LayoutPtr stale;
   for (int attempt = 0;; ++attempt) {
-    LayoutPtr layout;
-    {
-      std::lock_guard lock(inode->mutex);
-      if (!inode->attr.inline_data()) layout = inode->layout;
+    RangeLock::Guard range = co_await LockForWriting(*inode, offset, offset + size, may);
+    if (!range) co_return GivenUp();
+    if (HoldsData(*inode)) {
+      range.Release();
+      CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, offset, pieces, size, may));
+      if (written) co_return *written;
+      continue;
     }
-    if (layout == nullptr || attempt > 0) {
-      const uint64_t losses = mdt_losses_;
-      CO_RETURN_IF_ERROR(co_await LoadFile(inode));
-      std::lock_guard lock(inode->mutex);
-      bool replaced = stale != nullptr && (inode->layout == nullptr ||
-                                           inode->layout->object_sequence() != stale->object_sequence());
-      if (replaced) Background(DestroyObjects(stale, losses));
-      layout = inode->attr.inline_data() ? nullptr : inode->layout;
-    }
+    CO_ASSIGN_OR_RETURN(const LayoutPtr layout, co_await LayoutForWriting(inode, attempt > 0, stale));
     Status status;
     if (layout == nullptr) {
-      CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-      if (TryWriteEarly(handle, offset, pieces, size)) co_return size;
-      status = co_await WriteInlineThrough(handle, offset, pieces, size);
+      status = co_await WriteInlineThrough(handle, offset, pieces, size, &range);
     } else {
       Pending sent;
       status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &sent);
@@ -418,7 +350,7 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
       sent.mtime = environment_.clock.Wall();
       sent.kill_suid = handle->caller.uid != 0;
       sent.writeback = handle->writeback;
-      if (status.ok()) status = co_await TellSize(inode, layout, sent);
+      if (status.ok()) status = co_await TellSize(inode, layout, sent, &range);
       stale = layout;
     }
     if (status.ok()) co_return size;
@@ -429,6 +361,24 @@ Task<StatusOr<size_t>> Core::WriteLocked(HandlePtr handle, uint64_t offset, Piec
   }
 }
 
+// Null: the file's bytes lie in the MDT. `again`: what is known is not believed. `stale`: objects that were
+// written to and may not be the file's any more.
+Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, LayoutPtr stale) {
+  LayoutPtr layout;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->attr.inline_data()) layout = inode->layout;
+  }
+  if (layout != nullptr && !again) co_return layout;
+  const uint64_t losses = mdt_losses_;
+  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  std::lock_guard lock(inode->mutex);
+  const bool replaced = stale != nullptr && (inode->layout == nullptr ||
+                                             inode->layout->object_sequence() != stale->object_sequence());
+  if (replaced) Background(DestroyObjects(stale, losses));
+  co_return inode->attr.inline_data() ? nullptr : inode->layout;
+}
+
 Task<Status> Core::MoveOutThrough(InodePtr inode) {
   proto::MetadataRequest request;
   *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
@@ -437,9 +387,10 @@ Task<Status> Core::MoveOutThrough(InodePtr inode) {
   co_return OkStatus();
 }
 
-// EFBIG: it has been moved out for this write, or by somebody else; write to the objects.
+// EFBIG: it has been moved out for this write, or by somebody else; write to the objects. `range`, if not
+// null: is released as soon as nobody takes the file's data before the answer.
 Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
-                                      size_t size) {
+                                      size_t size, RangeLock::Guard* range) {
   InodePtr inode = handle->inode;
   uint64_t at = 0;  // an append's place is the server's to know; this says whether it is worth asking
   {
@@ -461,13 +412,14 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
-  const ScopePtr writer = WriteScopeOf(*inode);
+  Settling settling(*this, {inode});
+  if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
-  TakePromise(reply.attr());
+  promised_ = reply.attr().promised_bytes();
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
-  NoteAlone(*inode, writer, reply.attr());
+  NoteAlone(*inode, reply.attr().alone_under());
   co_return OkStatus();
 }
 

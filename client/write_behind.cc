@@ -1,4 +1,4 @@
-// Write-behind: what is held back under the lease, and when it is sent.
+// Write-behind: what is held back under leases, and when it is sent.
 //
 // Data goes to the objects first and the size to the MDS after it, so that a file never shows bytes that are
 // not there.
@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/settling.h"
 #include "common/log.h"
 
 namespace nacre::client {
@@ -52,7 +53,7 @@ void Core::ArmWriteBehind() {
       if (!dirty_.empty()) ArmWriteBehind();
       idle = dirty_.empty();
     }
-    if (idle && !cached()) Background(targets_->ReturnGrants(epoch_));
+    if (idle) Background(targets_->ReturnGrants(epoch_));
     if (idle) return;
     Background(SendOld(options_.write_behind / 2));
   });
@@ -272,8 +273,9 @@ Task<void> Core::SendDirect(InodePtr inode) {
 
 // --- the MDS ---
 
-// One UpdateSize: `sent` as it is.
-Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
+// One UpdateSize: `sent` as it is. `range`, if not null: is released as soon as nobody takes the file's data
+// before the answer.
+Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range) {
   proto::MetadataRequest request;
   proto::UpdateSize* update = request.mutable_update_size();
   *update->mutable_fid() = ToProto(inode->fid);
@@ -286,13 +288,13 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent) {
   update->set_layout_generation(layout->generation());
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryTellEarly(inode, request)) co_return OkStatus();
-  const ScopePtr writer = WriteScopeOf(*inode);
-  auto reply = co_await Tell(inode, std::move(request));
-  if (!reply.ok()) co_return reply.status();
-  TakePromise(reply->attr());
+  Settling settling(*this, {inode});
+  if (range != nullptr) range->Release();
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  promised_ = reply.attr().promised_bytes();
   std::lock_guard lock(inode->mutex);
-  inode->Apply(reply->attr().attr());
-  NoteAlone(*inode, writer, reply->attr());
+  inode->Apply(reply.attr().attr());
+  NoteAlone(*inode, reply.attr().alone_under());
   co_return OkStatus();
 }
 
@@ -315,12 +317,15 @@ Task<Status> Core::SendPending(InodePtr inode) {
     layout = inode->layout;
     if (!inode->pending.any() || inode->gone || inode->Inline() || layout == nullptr) co_return OkStatus();
     sent = inode->pending;
-    sent.promised = inode->held > 0 || inode->data_scope != nullptr;
+    sent.promised = inode->held > 0;
     mtime = sent.mtime;
     if (!mtime) sent.mtime = FromProto(inode->attr.mtime());  // as it is
     inode->pending.blocks_delta = 0;
   }
+  const uint64_t losses = mdt_losses_;
   Status told = co_await TellSize(inode, layout, sent);
+  // Somebody has removed it while these bytes were late: they may have made its objects anew.
+  if (ToErrno(told) == ENOENT) Background(DestroyObjects(layout, losses));
   bool gone;
   {
     std::lock_guard lock(inode->mutex);

@@ -28,11 +28,10 @@ Task<StatusOr<std::string>> Core::GetXattr(const Caller& caller, Fid fid, std::s
 
 // Whether it is known without asking that there are none.
 bool Core::NoXattrs(Fid fid) {
-  if (!cached()) return false;
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return false;
   std::lock_guard lock(inode->mutex);
-  return inode->attr_known && !inode->attr.has_xattrs();
+  return Trusts(*inode) && !inode->attr.has_xattrs();
 }
 
 Task<StatusOr<std::string>> Core::GetVirtual(const Caller& caller, Fid fid, std::string name) {
@@ -103,13 +102,13 @@ Task<Status> Core::RemoveXattr(const Caller& caller, Fid fid, std::string name) 
 bool Core::MayHaveCapability(Inode& inode) {
   std::lock_guard lock(inode.mutex);
   if (!inode.attr_known || !inode.attr.has_xattrs()) return false;
-  return !cached() || inode.capability_taken != leases_taken_.load();
+  return !inode.IsCovered() || inode.no_capability_under != inode.covered;
 }
 
-// A file's capability does not outlive a write to it, whoever writes. It is taken once under a lease: only
-// this client can give the file another one.
+// A file's capability does not outlive a write to it, whoever writes. It is taken once under WRITE: only this
+// client can give the file another one.
 Task<Status> Core::TakeCapability(InodePtr inode) {
-  const uint64_t lease = cached() ? leases_taken_.load() : 0;
+  const ScopePtr writer = WriteScopeOf(*inode);
   proto::MetadataRequest request;
   *request.mutable_remove_xattr()->mutable_fid() = ToProto(inode->fid);
   request.mutable_remove_xattr()->set_name(std::string(kCapability));
@@ -117,7 +116,7 @@ Task<Status> Core::TakeCapability(InodePtr inode) {
   Status taken = co_await ChangeXattr(system, inode->fid, std::move(request));
   if (!taken.ok() && ToErrno(taken) != ENODATA) co_return taken;
   std::lock_guard lock(inode->mutex);
-  inode->capability_taken = lease;
+  inode->no_capability_under = writer;
   co_return OkStatus();
 }
 
@@ -128,7 +127,7 @@ Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataReq
   Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   std::lock_guard lock(inode->mutex);
-  inode->capability_taken = 0;
+  inode->no_capability_under.reset();
   inode->mutation = session_->mutations();
   if (reply.attr().has_attr()) {
     inode->Apply(reply.attr().attr());

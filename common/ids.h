@@ -28,8 +28,6 @@ struct Fid {
 };
 
 inline constexpr Fid kRootFid{0, 1, 0};
-inline constexpr Fid kFilesystemFid{0, 2,
-                                    0};  // the lease resource that covers everything (proto/metadata.proto)
 
 // One object of a file: the file's object sequence and the stripe's number through all components.
 struct ObjectId {

@@ -90,7 +90,6 @@ Task<void> RecoveryLoop(MdsPtr mds) {
       co_await mds->env.clock.Sleep(kStep);
   }
   if (mds->closed) co_return;
-  co_await mds->filesystem_lease.OfferToLast(mds);
   // Clients repeat what was unanswered once they are back: an unlink of a file that they keep open may be
   // among it.
   co_await mds->env.clock.Sleep(kOrphanGrace);

@@ -1,3 +1,6 @@
+// Clients that come. New sessions are let in one at a time, so that a client which asks again finds the
+// session that its first request has opened.
+//
 // Streams on which a client waits to be let in. One that ends meanwhile has nobody any more who would have
 // the session that is opened: it would keep others waiting until it is evicted, and if those give up in turn,
 // for ever. Thread-safe.
@@ -9,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "common/task.h"
 #include "rpc/metadata_channel.h"
 
 namespace nacre::mds {
@@ -16,6 +20,8 @@ namespace nacre::mds {
 class Connecting {
  public:
   using Ended = std::shared_ptr<std::atomic<bool>>;
+
+  Task<AsyncMutex::Guard> LockAdmission() { return admission_.Lock(); }
 
   // For as long as somebody holds what is returned, it becomes true when the stream ends.
   Ended Watch(const MetadataPeer* peer) {
@@ -35,6 +41,7 @@ class Connecting {
   }
 
  private:
+  AsyncMutex admission_;
   std::mutex mutex_;
   absl::flat_hash_map<const MetadataPeer*, std::weak_ptr<std::atomic<bool>>> watched_;
 };

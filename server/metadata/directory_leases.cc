@@ -112,8 +112,9 @@ SessionId MakerOf(Mds& mds, const Fid& fid) {
   return maker != 0 && !mds.tables->GetInode(fid).ok() && mds.sessions.Find(maker) != nullptr ? maker : 0;
 }
 
-// The directories whose entries the mutation has changed, and the one that it has made.
-std::vector<Fid> DirectoriesChanged(const proto::MetadataRequest& request,
+// The directories whose entries the mutation has changed, and the one that it has made; or the one in which
+// it has changed a file.
+std::vector<Fid> DirectoriesChanged(Mds& mds, const proto::MetadataRequest& request,
                                     const proto::MetadataReply& reply) {
   switch (request.op_case()) {
     case proto::MetadataRequest::kMknod:
@@ -129,12 +130,19 @@ std::vector<Fid> DirectoriesChanged(const proto::MetadataRequest& request,
     case proto::MetadataRequest::kLink:
       return {FromProto(request.link().parent())};
     default:
-      return {};
+      return {CoveringOf(mds, ChangedInode(request))};
   }
 }
 
 // Whether the session may be told wrong things while sessions are waited for that may hold leases.
 bool MayMissWriters(const Mds& mds) { return mds.Recovering() && mds.sessions.Count() > 1; }
+
+// A session that has ended while its request waited gets nothing: nobody would give it back.
+std::vector<LeaseGrant> UnlessEnded(Mds& mds, const Session& session, std::vector<LeaseGrant> grants) {
+  if (!session.ended()) return grants;
+  mds.leases.DropSession(session.id);  // its end has dropped the others already
+  return {};
+}
 
 bool AnyWriter(const Mds& mds, SessionId reader, const std::vector<Fid>& inodes) {
   return std::any_of(inodes.begin(), inodes.end(),
@@ -147,16 +155,22 @@ bool HasWriter(const Mds& mds, SessionId reader, const Fid& inode) {
   return mds.leases.HasConflict(inode, reader, proto::LEASE_READ);
 }
 
-std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto::MetadataRequest& request) {
+std::vector<LeaseGrant> GrantForReading(Mds& mds, const SessionPtr& session,
+                                        const proto::MetadataRequest& request) {
   std::vector<LeaseGrant> grants;
   if (!mds.options.leases || mds.Recovering()) return grants;
   for (const Fid& directory : DirectoriesWanted(mds, request)) {
     auto inode = mds.tables->GetInode(directory);
     if (!inode.ok() || !S_ISDIR((*inode)->mode)) continue;
-    auto grant = mds.leases.TryGrantRead(session, directory, mds.env.clock.Now());
+    auto grant = mds.leases.TryGrantRead(session->id, directory, mds.env.clock.Now());
     if (grant) grants.push_back(*std::move(grant));
   }
-  return grants;
+  const Fid opened = request.has_open() && request.want_lease() ? FromProto(request.open().fid()) : Fid{};
+  if (const Fid directory = opened ? CoveringOf(mds, opened) : Fid{}) {
+    auto grant = mds.leases.TryGrantWrite(session->id, directory, mds.env.clock.Now());
+    if (grant) grants.push_back(*std::move(grant));
+  }
+  return UnlessEnded(mds, *session, std::move(grants));
 }
 
 std::optional<LeaseGrant> GrantBorn(Mds& mds, const SessionPtr& session,
@@ -189,13 +203,27 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
   std::vector<LeaseGrant> grants;
   const bool failed = reply.status().error() != 0;
   if (!request.want_lease() || failed || !mds.options.leases || mds.Recovering()) return grants;
-  for (const Fid& directory : DirectoriesChanged(request, reply)) {
+  for (const Fid& directory : DirectoriesChanged(mds, request, reply)) {
+    if (!directory) continue;
     auto grant = mds.leases.TryGrantWrite(session->id, directory, mds.env.clock.Now());
     if (grant) grants.push_back(*std::move(grant));
   }
-  if (!session->ended()) return grants;
-  mds.leases.DropSession(session->id);  // its end has dropped the others already
-  return {};
+  return UnlessEnded(mds, *session, std::move(grants));
+}
+
+void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request,
+                     proto::MetadataReply* reply) {
+  if (reply->status().error() != 0) return;
+  const bool entry = request.has_open() || request.has_create();
+  if (!entry && !request.has_update_size() && !request.has_write_inline() && !request.has_setattr()) return;
+  const Fid file = entry ? FromProto(reply->entry().attr().fid()) : ChangedInode(request);
+  const uint64_t lease = mds.leases.GoodWrite(session, CoveringOf(mds, file));
+  if (lease == 0 || !mds.opens.IsSoleWriter(session, file)) return;
+  if (mds.leases.HasConflict(file, session, proto::LEASE_WRITE)) return;
+  if (entry)
+    reply->mutable_entry()->set_alone_under(lease);
+  else
+    reply->mutable_attr()->set_alone_under(lease);
 }
 
 bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& request) {

@@ -14,8 +14,10 @@
 namespace nacre::mds {
 
 // READ of the directories for which a request that changes nothing asks (`want_lease`), as far as they are
-// granted now. To be called before the request is carried out, so that what it answers is covered.
-std::vector<LeaseGrant> GrantForReading(Mds& mds, SessionId session, const proto::MetadataRequest& request);
+// granted now; WRITE for an open for writing. To be called before the request is carried out, so that what it
+// answers is covered.
+std::vector<LeaseGrant> GrantForReading(Mds& mds, const SessionPtr& session,
+                                        const proto::MetadataRequest& request);
 
 // WRITE of the directory that a mutation is about to make, if it asks for that and says by which FID: from
 // before anybody can find it, so that nobody changes it in between. EndBorn: it was not made.
@@ -26,11 +28,17 @@ void EndBorn(Mds& mds, const LeaseGrant& grant);
 // from now on, if it does not already and nobody else does. Its number.
 std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const Fid& directory);
 
-// WRITE of the directories that a mutation has changed, and of the one that it has made, if it asks for that
-// and nobody else has them. After it was carried out, or found to have been before.
+// WRITE of the directories that a mutation has changed, or has changed files in, and of the one that it has
+// made, if it asks for that and nobody else has them. After it was carried out, or found to have been before.
 std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
                                          const proto::MetadataReply& reply);
+
+// Says in the reply to a change of a file, or to an open for writing, under which lease the session is alone
+// with the file (AttrReply.alone_under). After the leases have been granted: who opens the file for writing,
+// or wants pages of it, after this look waits for the holder of the lease (AwaitWriters).
+void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request,
+                     proto::MetadataReply* reply);
 
 // Whether another session holds WRITE of the inode.
 bool HasWriter(const Mds& mds, SessionId reader, const Fid& inode);
@@ -42,7 +50,7 @@ bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& requ
 Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataRequest& request);
 
 // After a handle for writing has been noted: as AwaitWriters, of what covers the file. Whoever was granted
-// WRITE in the meantime may have been told before that it is the only writer (AttrReply.sole_writer).
+// WRITE in the meantime may have been told before that it is alone with the file (SayWhetherAlone).
 Task<Status> AwaitWritersOf(MdsPtr mds, SessionId opener, Fid file);
 
 // For a request that was answered with ENOENT: whether it names an inode that another session may have made

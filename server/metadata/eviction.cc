@@ -183,9 +183,6 @@ Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
   mds->file_locks.DropSession(session->id);
   mds->leases.DropSession(session->id);
   for (const Fid& fid : files) CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(mds, fid));
-  Spawn(mds->env.executor, [](MdsPtr mds) -> Task<void> {
-    if (!mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
-  }(mds));
   co_return OkStatus();
 }
 

@@ -37,6 +37,7 @@ LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto
   for (uint64_t id : by_resource_[resource]) {
     LeaseGrant& grant = grants_[id].grant;
     if (grant.session != session || grant.revoking) continue;
+    if (grant.mode == proto::LEASE_WRITE && mode == proto::LEASE_READ) continue;
     grant.mode = mode;
     return grant;
   }
@@ -71,10 +72,19 @@ std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid&
 std::optional<LeaseGrant> LeaseTable::TryGrantWrite(SessionId session, const Fid& resource, Duration now) {
   std::lock_guard lock(mutex_);
   if (!MayGrant(resource, proto::LEASE_WRITE, now) || !HasRoom(session)) return std::nullopt;
-  for (const LeaseGrant& grant : HoldersLocked(resource)) {
-    if (grant.session != session || grant.revoking) return std::nullopt;
-  }
+  if (OthersHold(session, resource)) return std::nullopt;
   return GrantLocked(session, resource, proto::LEASE_WRITE);
+}
+
+bool LeaseTable::MayGetWrite(SessionId changer, const Fid& resource, Duration now) {
+  std::lock_guard lock(mutex_);
+  return MayGrant(resource, proto::LEASE_WRITE, now, 1) && HasRoom(changer) && !OthersHold(changer, resource);
+}
+
+bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {
+  return std::ranges::any_of(HoldersLocked(resource), [than](const LeaseGrant& grant) {
+    return grant.session != than || grant.revoking;
+  });
 }
 
 bool LeaseTable::HasRoom(SessionId session) const {
@@ -82,7 +92,7 @@ bool LeaseTable::HasRoom(SessionId session) const {
   return held == by_session_.end() || held->second.size() < kMostOfSession;
 }
 
-bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now) {
+bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, uint32_t changes) {
   while (!quiet_.empty() && quiet_.front().first <= now) {
     auto it = blocked_.find(quiet_.front().second);
     if (it != blocked_.end() && !it->second.any(now)) blocked_.erase(it);
@@ -91,7 +101,7 @@ bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration n
   auto it = blocked_.find(resource);
   if (it == blocked_.end()) return true;
   const Duration until = mode == proto::LEASE_WRITE ? it->second.write_until : it->second.until;
-  return until <= now && it->second.changes == 0;
+  return until <= now && it->second.changes <= changes;
 }
 
 void LeaseTable::BeginChange(const Fid& resource) {
@@ -177,6 +187,13 @@ bool LeaseTable::HoldsWrite(SessionId session, const Fid& resource) const {
   });
 }
 
+uint64_t LeaseTable::GoodWrite(SessionId session, const Fid& resource) const {
+  for (const LeaseGrant& grant : HoldersOf(resource)) {
+    if (grant.session == session && grant.mode == proto::LEASE_WRITE && !grant.revoking) return grant.id;
+  }
+  return 0;
+}
+
 bool LeaseTable::BeginRevoke(uint64_t id) {
   std::lock_guard lock(mutex_);
   auto it = grants_.find(id);
@@ -243,9 +260,7 @@ void LeaseTable::EraseAll(SessionId session, Which which) {
 }
 
 void LeaseTable::EndUnnamed(SessionId session, const std::set<uint64_t>& named) {
-  EraseAll(session, [&](const LeaseGrant& grant) {
-    return grant.resource != kFilesystemFid && !named.contains(grant.id);
-  });
+  EraseAll(session, [&](const LeaseGrant& grant) { return !named.contains(grant.id); });
 }
 
 void LeaseTable::DropSession(SessionId session) {
@@ -266,8 +281,7 @@ std::vector<Fid> LeaseTable::WrittenBy(SessionId session) const {
   if (held == by_session_.end()) return written;
   for (uint64_t id : held->second) {
     const LeaseGrant& grant = grants_.at(id).grant;
-    if (grant.mode == proto::LEASE_WRITE && grant.resource != kFilesystemFid)
-      written.push_back(grant.resource);
+    if (grant.mode == proto::LEASE_WRITE) written.push_back(grant.resource);
   }
   std::sort(written.begin(), written.end());  // the same in every run of a simulation
   return written;

@@ -1,5 +1,5 @@
 // The leases that are held, those that are being revoked, and what none are granted on at the moment. The
-// table knows resources and modes, and no policy (filesystem_lease.h and change_guard.h decide). In memory: a
+// table knows resources and modes, and no policy (directory_leases.h and change_guard.h decide). In memory: a
 // client that comes back after a restart says what it held. Thread-safe.
 #pragma once
 
@@ -35,8 +35,9 @@ class LeaseTable {
   // Ids begin here: other ones than those of an earlier process, which clients may still name.
   explicit LeaseTable(uint64_t first_id) : next_id_(first_id) {}
 
-  // The grant of this session on the resource is made, or changed to this mode; one that is being given back
-  // does not count. The caller has made sure that no other session's conflicts.
+  // The grant of this session on the resource is made, or raised to this mode. One that is being given back
+  // does not count, nor WRITE for who asks for READ: it is another purpose's, and goes back by its own
+  // (late_data.h). The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // The same beside one that the session may have already, which is another purpose's.
   LeaseGrant GrantAnother(SessionId session, const Fid& resource, proto::LeaseMode mode);
@@ -46,6 +47,8 @@ class LeaseTable {
   // WRITE, in place of READ that the session may hold. Nothing: as above; or another session holds any, or
   // this one is about to give its own back.
   std::optional<LeaseGrant> TryGrantWrite(SessionId session, const Fid& resource, Duration now);
+  // Whether it will be granted to who is changing the resource now (BeginChange), as far as can be seen.
+  bool MayGetWrite(SessionId changer, const Fid& resource, Duration now);
   // From here to as many calls of EndChange neither of them grants anything on it.
   void BeginChange(const Fid& resource);
   void EndChange(const Fid& resource);
@@ -62,6 +65,8 @@ class LeaseTable {
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
   std::vector<LeaseGrant> ReadersBut(SessionId session) const;    // all READ leases of other sessions
   bool HoldsWrite(SessionId session, const Fid& resource) const;  // being given back or not
+  // The number of its WRITE lease that nobody has asked back; 0: it has none.
+  uint64_t GoodWrite(SessionId session, const Fid& resource) const;
 
   // From now on it counts as being given back. False: there is no such grant any more.
   bool BeginRevoke(uint64_t id);
@@ -92,7 +97,10 @@ class LeaseTable {
   bool HasRoom(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now);
+  // `changes`: how many changes of it may be under way.
+  bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, uint32_t changes = 0);
+  bool OthersHold(SessionId than,
+                  const Fid& resource) const;  // anything; or it is about to give its own back
 
   mutable std::mutex mutex_;
   uint64_t next_id_;

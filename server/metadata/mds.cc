@@ -81,8 +81,9 @@ bool Mds::AllowsNamesBehind(const Session& session) {
 uint64_t Mds::PromisedBytes() {
   constexpr Duration kGood = std::chrono::milliseconds(50);
   if (env.clock.Now() < promised_until_.load()) return promised_.load();
-  bool room = env.store.GetSpace().free_bytes >= 2 * options.promised_bytes;
-  promised_.store(room ? options.promised_bytes : 0);
+  const uint64_t room = env.store.GetSpace().free_bytes / 2;
+  const uint64_t share = room / std::max<uint64_t>(sessions.Count(), 1);
+  promised_.store(room >= options.promised_bytes ? std::min(share, options.promised_bytes) : 0);
   promised_until_.store(env.clock.Now() + kGood);
   return promised_.load();
 }
@@ -123,10 +124,9 @@ void KeepPromise(const Op& op, const Inode& inode, bool promised, Transaction* t
                  proto::AttrReply* reply) {
   const LeaseTable& leases = op.mds->leases;
   const SessionId session = op.session->id;
-  const bool filesystem = op.mds->filesystem_lease.HeldBy(*op.mds, session);
-  if (filesystem) reply->set_promised_bytes(op.mds->PromisedBytes());
-  const bool holds = filesystem || leases.HoldsWrite(session, CoveringDirectory(inode)) ||
-                     leases.HoldsWrite(session, inode.fid);
+  reply->set_promised_bytes(op.mds->PromisedBytes());
+  const bool holds =
+      leases.HoldsWrite(session, CoveringDirectory(inode)) || leases.HoldsWrite(session, inode.fid);
   if (promised && holds) transaction->batch().UseReserve();
 }
 

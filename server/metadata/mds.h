@@ -19,7 +19,6 @@
 #include "server/metadata/connecting.h"
 #include "server/metadata/destroyer.h"
 #include "server/metadata/fid_locks.h"
-#include "server/metadata/filesystem_lease.h"
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/layout.h"
 #include "server/metadata/lease_table.h"
@@ -52,7 +51,6 @@ struct Mds {
   OpenTable opens;
   LockTable file_locks;
   LeaseTable leases;
-  FilesystemLease filesystem_lease;
   SessionTable sessions;
   Connecting connecting;
   cluster::OstRegistry osts;
@@ -62,8 +60,9 @@ struct Mds {
   MessageCounts messages;
   std::atomic<bool> closed{false};
 
-  // How many bytes the holder of the filesystem lease may hold back: the store's reserve has room for them. 0
-  // when the MDT is nearly full.
+  // How many bytes each session may hold back (proto/metadata.proto, AttrReply): half of what is free has
+  // room for all of them, so sessions that come do no harm before the others have been told. 0 when the MDT
+  // is nearly full.
   uint64_t PromisedBytes();
 
   // For nacre status: the newest few are kept. false: it is known already.
@@ -119,7 +118,7 @@ struct Op {
 };
 
 // For what the holder of a WRITE lease has held back of the file: uses the room that was promised for it.
-// Tells the holder of the filesystem lease what there is from now on.
+// Tells the session what there is from now on.
 void KeepPromise(const Op& op, const Inode& inode, bool promised, Transaction* transaction,
                  proto::AttrReply* reply);
 

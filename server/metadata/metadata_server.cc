@@ -67,9 +67,8 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
   // A fifo or device of the name that Create found is not opened here.
   const proto::Attr& opened = reply.entry().attr();
   if (request.has_create() && S_ISREG(opened.mode()))
-    mds::NoteOpen(op, FromProto(opened.fid()), {request.create().flags(), request.create().untold()});
-  if (request.has_open())
-    mds::NoteOpen(op, FromProto(opened.fid()), {request.open().flags(), request.open().untold()});
+    mds::NoteOpen(op, FromProto(opened.fid()), request.create().flags());
+  if (request.has_open()) mds::NoteOpen(op, FromProto(opened.fid()), request.open().flags());
   const proto::Attr* removed = nullptr;
   if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
   if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced())
@@ -136,6 +135,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
         if (!alone.ok()) co_return ToReply(*mds, alone);
       }
       AddLeases(mds::GrantForChanging(*mds, session, request, *begun.answer), &*begun.answer);
+      mds::SayWhetherAlone(*mds, session->id, request, &*begun.answer);
       co_return *std::move(begun.answer);
     }
     if (!begun.wait.has_value()) break;
@@ -146,6 +146,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
   if (born && reply.status().error() != 0) mds::EndBorn(*mds, *born);
   session->EndMutation(request.sequence(), reply);
   AddLeases(mds::GrantForChanging(*mds, session, request, reply), &reply);
+  mds::SayWhetherAlone(*mds, session->id, request, &reply);
   co_return reply;
 }
 
@@ -193,17 +194,21 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::Metadat
 Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
   if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
   const SessionId reader = sender.session->id;
-  if (mds::NeedsWriters(*mds, reader, request)) {
-    Status told = co_await mds::AwaitWriters(mds, reader, request);
-    if (!told.ok()) co_return ToReply(*mds, told);
-  }
   Op op = MakeOp(mds, sender, request);
-  std::vector<mds::LeaseGrant> leases = mds::GrantForReading(*mds, reader, request);
-  mds::Reply result = co_await mds::Dispatch(op);
-  if (MayBeUntold(op, result.status())) {
+  std::vector<mds::LeaseGrant> leases;
+  mds::Reply result;
+  for (bool waited = false;;) {
+    if (mds::NeedsWriters(*mds, reader, request)) {
+      Status told = co_await mds::AwaitWriters(mds, reader, request);
+      if (!told.ok()) co_return ToReply(*mds, told);
+    }
+    leases = mds::GrantForReading(*mds, sender.session, request);
+    result = co_await mds::Dispatch(op);
+    if (waited || !MayBeUntold(op, result.status())) break;
+    // Its maker may hold what covers it by then, born with it.
     Status told = co_await mds::AwaitMakers(mds, reader, request);
     if (!told.ok()) co_return ToReply(*mds, told);
-    result = co_await mds::Dispatch(op);
+    waited = true;
   }
   proto::MetadataReply reply = ToReply(*mds, std::move(result));
   if (const Fid opened = OpenedForWriting(request, reply)) {
@@ -211,6 +216,7 @@ Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::Metada
     if (!alone.ok()) co_return ToReply(*mds, alone);
   }
   AddLeases(leases, &reply);
+  if (request.want_lease()) mds::SayWhetherAlone(*mds, reader, request, &reply);
   co_return reply;
 }
 

@@ -40,12 +40,12 @@ struct MetadataOptions {
   Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
   // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
   Duration heartbeat = std::chrono::seconds(1);
-  uint64_t promised_bytes = 16 << 20;  // what the holder of the filesystem lease may hold back of small files
+  uint64_t promised_bytes = 16 << 20;  // what a session may hold back of small files, at most
   std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
   // Of the copies (docs/decisions/0066), in which this MDS is primary: said to the OSSes. 0: there is one
   // MDS.
   uint64_t epoch = 0;
-  bool leases = true;  // false: nobody gets the whole filesystem
+  bool leases = true;  // false: nobody gets leases of directories
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_repeat_twice = false;   // a repeated mutation is carried out again
   bool plant_no_recall = false;      // a change of data is answered while others still have pages of it

@@ -82,8 +82,8 @@ Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
     view.only_ost = WaitsForOst(*mds, grant);
     over = deadline.Look(view);
   }
-  std::string what = grant.resource == kFilesystemFid ? "the filesystem" : grant.resource.ToString();
-  std::string reason = absl::StrFormat("it did not give the lease of %s back in time", what);
+  std::string reason =
+      absl::StrFormat("it did not give the lease of %s back in time", grant.resource.ToString());
   co_return co_await Evict(mds, std::move(holder), std::move(reason));
 }
 
@@ -150,17 +150,6 @@ void AskBack(Mds& mds, const LeaseGrant& grant) {
   if (!mds.leases.BeginRevoke(grant.id)) return;
   if (SessionPtr holder = mds.sessions.Find(grant.session))
     PushRevoke(mds, *holder, grant.id, grant.resource);
-}
-
-Task<Status> Recall(MdsPtr mds, LeaseGrant grant) {
-  AskBack(*mds, grant);
-  co_return co_await AwaitRelease(mds, grant);
-}
-
-Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience) {
-  AskBack(*mds, grant);
-  ReleaseWatch watch(mds, grant.id);
-  co_return co_await watch.Within(patience);
 }
 
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid) {

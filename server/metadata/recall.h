@@ -13,14 +13,8 @@ void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource);
 // Only says so to the holder. Nothing happens if there is no such lease any more.
 void AskBack(Mds& mds, const LeaseGrant& grant);
 
-// Asks, and returns when the lease is released or its holder evicted: in bounded time.
-Task<Status> Recall(MdsPtr mds, LeaseGrant grant);
-
-// Asks, and waits for so long. Whether the lease is released; nobody is evicted.
-Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience);
-
-// As Recall for every lease on these resources that another session than `keeper` holds and that conflicts
-// with `mode`, side by side.
+// Asks for every lease on these resources that another session than `keeper` holds and that conflicts with
+// `mode`, side by side. Returns when each is released or its holder evicted: in bounded time.
 Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
                        proto::LeaseMode mode = proto::LEASE_WRITE);
 

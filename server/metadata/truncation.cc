@@ -14,7 +14,8 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLongestPause = std::chrono::seconds(30);
-constexpr Duration kTellingPause = std::chrono::seconds(3);  // comes after some seconds of attempts
+constexpr Duration kAwayPause = std::chrono::milliseconds(500);  // between two looks at an OST that is away
+constexpr Duration kTellingPause = std::chrono::seconds(3);      // comes after some seconds of attempts
 
 TruncateRecord MakeRecord(const Op& op, const Inode& inode, uint64_t size) {
   TruncateRecord record;
@@ -47,8 +48,8 @@ Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid) {
     FidLocks::Guard guard = co_await LockOne(mds, fid);
     if (!mds.data_locks.IsHeld(fid)) co_return guard;
   }
-  // Who comes behind us with the data lock waits for the file's lock. (Several who wait here must not look for
-  // each other's turn again and again.)
+  // Who comes behind us with the data lock waits for the file's lock. (Several who wait here must not look
+  // for each other's turn again and again.)
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard over = co_await mds.data_locks.Lock(std::move(fids));
   FidLocks::Guard guard = co_await LockOne(mds, fid);
@@ -86,7 +87,6 @@ Truncation::Truncation(const Op& op, const Inode& inode, uint64_t size, FidLocks
       layout_(inode.layout),
       record_(MakeRecord(op, inode, size)),
       data_(std::move(data)),
-      lasting_(op.mds, op.session->id),
       session_(op.session),
       resumed_(false) {}
 
@@ -96,7 +96,6 @@ Truncation::Truncation(MdsPtr mds, const Inode& inode, const TruncateRecord& rec
       layout_(inode.layout),
       record_(record),
       data_(std::move(data)),
-      lasting_(mds_, record.session),
       session_(TakeOverMutation(*mds_, record)),
       resumed_(true) {}
 
@@ -141,6 +140,13 @@ Task<void> Truncation::WaitAfter(Status failure, Duration* pause) {
   *pause = std::min(2 * *pause, kLongestPause);
 }
 
+// The same, but no longer than until an OST that is away has come back: who wants the file by then waits for
+// its client, and that for us.
+Task<void> Truncation::WaitAfter(Status failure, OstIndex ost, Duration* pause) {
+  if (mds_->osts.IsUp(ost)) co_return co_await WaitAfter(std::move(failure), pause);
+  while (!IsOver() && !mds_->osts.IsUp(ost)) co_await mds_->env.clock.Sleep(kAwayPause);
+}
+
 Task<void> Truncation::MakeDurable() {
   Duration pause = kFirstPause;
   while (!mds_->closed) {
@@ -155,7 +161,7 @@ Task<uint64_t> Truncation::CutUntilDone(std::shared_ptr<Truncation> self, Stripe
   for (Duration pause = kFirstPause; !self->IsOver();) {
     auto blocks = co_await CutObject(self->mds_, stripe, size);
     if (blocks.ok()) co_return *blocks;
-    co_await self->WaitAfter(blocks.status(), &pause);
+    co_await self->WaitAfter(blocks.status(), stripe.ost, &pause);
   }
   co_return 0;
 }

@@ -79,13 +79,13 @@ class Truncation : public std::enable_shared_from_this<Truncation> {
   // Nothing is left to do: the server stops, or the file has another layout or is gone.
   bool IsOver() const;
   Task<void> WaitAfter(Status failure, Duration* pause);
+  Task<void> WaitAfter(Status failure, OstIndex ost, Duration* pause);
 
   const MdsPtr mds_;
   const Fid fid_;
   const Layout layout_;
   const TruncateRecord record_;
   FidLocks::Guard data_;
-  const FilesystemLease::LastingChange lasting_;
   SessionPtr session_;      // that has to get the reply; null: none
   const bool resumed_;      // no operation waits, so that we end the mutation ourselves
   OneShot<Reply> outcome_;  // set once: what the operation answers

@@ -86,14 +86,6 @@ Task<StatusOr<uint64_t>> EndNow(MdsPtr mds, OstIndex ost, Layout layout, ObjectI
   co_return reply.stat().exists() ? FileSizeFor(layout, object.stripe, reply.stat().size()) : 0;
 }
 
-bool SomebodyHoldsTheFilesystem(const Mds& mds) {
-  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
-    SessionPtr holder = mds.sessions.Find(grant.session);
-    if (holder != nullptr && !holder->ended()) return true;
-  }
-  return false;
-}
-
 enum class Extended {
   kDone,
   kRaced,   // somebody is changing the file
@@ -128,9 +120,6 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   const bool current = !(*inode)->inline_data && (*inode)->layout.object_sequence == object.sequence;
   if (!current || end <= (*inode)->size) co_return Extended::kDone;
   if ((*inode)->change != change) co_return Extended::kRaced;
-  // It may have been given to the client that is left alone while the OSTs were asked.
-  const bool relied_on = SomebodyHoldsTheFilesystem(*mds) && !mds->writer_recovery.sizes().closed();
-  if (relied_on) co_return Extended::kRaced;
   LogInfo("%s reaches to %d by its objects, not to %d", fid.ToString(), end, (*inode)->size);
   transaction.Dirty(*inode);
   (*inode)->size = end;
@@ -142,33 +131,16 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   co_return Extended::kDone;
 }
 
-// Several passes may come to the stripes of one file at once.
+// Extends a file when no client relies on its size. Who holds a lease of the file's directory does, and gives
+// it up first. That is waited for in the background only (`may_recall`): the holder may need an eviction to
+// be over that waits for this pass, for recovery ends with it and the holder's own changes wait for that; or
+// it may need the OST that comes back. Several passes may come to the stripes of one file at once.
 Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, bool may_recall) {
   constexpr int kRaces = 8;
   for (int attempt = 1;; ++attempt) {
     CO_ASSIGN_OR_RETURN(const Extended extended, co_await ExtendOnce(mds, ost, fid, object, may_recall));
     if (extended != Extended::kRaced || attempt == kRaces) co_return extended == Extended::kDone;
   }
-}
-
-// Extends a file when no client relies on its size. Who holds the filesystem lease, or one of the file's
-// directory, does, and gives it up first. That is waited for in the background only: the holder may need an
-// eviction to be over that waits for this pass, for recovery ends with it and the holder's own changes wait
-// for that; or it may need the OST that comes back. It may need an OST that stays away, too, and is not
-// evicted for that: a later pass comes to the file. Just after a loss of power clients wait for the sizes and
-// could give no filesystem lease up.
-Task<StatusOr<bool>> ExtendUnseen(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, Pass* pass) {
-  const bool may_recall = pass->how == RecoveryPass::kBackground;
-  if (mds->writer_recovery.sizes().closed()) co_return co_await Extend(mds, ost, fid, object, may_recall);
-  AsyncMutex::Guard admission;
-  if (may_recall) admission = co_await mds->filesystem_lease.LockAdmission();
-  if (SomebodyHoldsTheFilesystem(*mds)) {
-    if (!may_recall) co_return false;
-    mds->writer_recovery.NoteAskedBack();
-    const bool given = co_await mds->filesystem_lease.TryMakeWay(mds, kPatience);
-    if (!given) co_return false;
-  }
-  co_return co_await Extend(mds, ost, fid, object, may_recall);
 }
 
 enum class Outcome {
@@ -181,7 +153,8 @@ Task<StatusOr<Outcome>> Handle(MdsPtr mds, OstIndex ost, proto::GrownObject note
   CO_ASSIGN_OR_RETURN(Judged judged, Judge(*mds, note, pass->after_loss));
   if (judged.verdict == Verdict::kSettled) co_return Outcome::kSettled;
   if (judged.verdict == Verdict::kWait) co_return Outcome::kStays;
-  auto extended = co_await ExtendUnseen(mds, ost, judged.fid, FromProto(note.object()), pass);
+  const bool may_recall = pass->how == RecoveryPass::kBackground;
+  auto extended = co_await Extend(mds, ost, judged.fid, FromProto(note.object()), may_recall);
   CO_RETURN_IF_ERROR(extended.status());
   co_return *extended ? Outcome::kSettled : Outcome::kLater;
 }
@@ -232,16 +205,9 @@ Task<Status> WriterRecovery::Recover(std::shared_ptr<Mds> mds, OstIndex ost, Ses
     }
     CO_RETURN_IF_ERROR(co_await Settle(mds, std::move(settle)));
   }
-  if (how == RecoveryPass::kBackground) co_await mds->writer_recovery.OfferAgain(mds);
   if (pass.after_loss && whole && !mds->closed)
     CO_RETURN_IF_ERROR(co_await mds->writer_recovery.NoteAsked(mds, ost));
   co_return OkStatus();
-}
-
-// The filesystem lease goes back to whoever had to give it up, as soon as it has been released.
-Task<void> WriterRecovery::OfferAgain(MdsPtr mds) {
-  if (mds->closed || SomebodyHoldsTheFilesystem(*mds) || !asked_back_.exchange(false)) co_return;
-  co_await mds->filesystem_lease.OfferToLast(mds);
 }
 
 // --- after a loss of power ---

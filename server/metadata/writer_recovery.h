@@ -64,11 +64,7 @@ class WriterRecovery {
   // Likewise, until every OST has been asked since the last loss of power.
   Task<void> RunAfterLoss(std::shared_ptr<Mds> mds);
 
-  // The filesystem lease was asked back for a file's size: the passes see to it that it is offered again.
-  void NoteAskedBack() { asked_back_ = true; }
-
  private:
-  Task<void> OfferAgain(std::shared_ptr<Mds> mds);
   bool Begin(OstIndex ost);
   void End(OstIndex ost);
   void StartPass(const std::shared_ptr<Mds>& mds, OstIndex ost);
@@ -79,7 +75,6 @@ class WriterRecovery {
   std::set<OstIndex> busy_;     // with a pass of Run or RunAfterLoss
   std::set<OstIndex> unasked_;  // since the last loss of power
   Latch sizes_;
-  std::atomic<bool> asked_back_{false};
 };
 
 }  // namespace nacre::mds

@@ -92,7 +92,6 @@ TEST_F(Durable, ADirectoryHasWhatTheMdsHasDone) {
   ASSERT_TRUE(
       c().Await(c().fs().Rename(c().caller, kRootFid, "f", kRootFid, "linked", RENAME_EXCHANGE)).ok());
   EXPECT_EQ(Syncs([&] { EXPECT_TRUE(c().Await(c().fs().Fsync(*directory, true)).ok()); }), 1);
-  EXPECT_EQ(Syncs([&] { EXPECT_TRUE(c().Await(c().fs().Fsync(*directory, true)).ok()); }), 0);
 }
 
 // --- errors ---
@@ -148,7 +147,8 @@ TEST_F(Durable, WhatAnEvictionHasLostIsToldToALaterHandle) {
   harness_.network.Cut(harness_.cluster.mds(), 100);
   harness_.network.Cut(100, harness_.cluster.oss(0));
   harness_.network.Cut(100, harness_.cluster.oss(1));
-  auto second = harness_.Mount();  // the first is evicted for it
+  auto second = harness_.Mount();
+  (void)second->OpenName("f");  // the first is evicted for it
   harness_.network.Heal();
   harness_.world.RunFor(60s);
   HandlePtr later = c().OpenName("f");

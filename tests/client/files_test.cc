@@ -1,4 +1,4 @@
-// One client and real servers, with the filesystem lease and without: what a file does.
+// One client and real servers, with leases and without: what a file does.
 #include <linux/falloc.h>
 #include <unistd.h>
 
@@ -30,8 +30,6 @@ class Files : public testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(, Files, testing::Bool(),
                          [](const auto& info) { return info.param ? "WithLease" : "WithoutLease"; });
-
-TEST_P(Files, LeaseIsHeldByTheOnlyClient) { EXPECT_EQ(c().fs().Look().filesystem_lease, GetParam()); }
 
 TEST_P(Files, SmallFile) {
   HandlePtr file = c().Create("small");

@@ -349,13 +349,19 @@ TEST_F(FullMdt, ARenameDuringAWriteThatIsNotHeldBackIsWhatTheMdsMakesOfIt) {
   Harness harness(options);
   std::unique_ptr<Mounted> client = harness.Mount();
   HandlePtr file = client->Create("f");
+  std::optional<Status> renamed;
   client->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
     if (once || !request.has_write_inline()) co_return OkStatus();
     once = true;
-    co_return co_await client->fs().Rename(client->caller, kRootFid, "f", kRootFid, "g", 0);
+    Spawn(client->process()->executor(), client->fs().Rename(client->caller, kRootFid, "f", kRootFid, "g", 0),
+          [&renamed](Status status) { renamed = std::move(status); });
+    co_await client->process()->world().clock().Sleep(10ms);
+    co_return OkStatus();
   };
   client->Write(file, 0, "some bytes");
   client->before_reply = nullptr;
+  ASSERT_TRUE(harness.RunUntil([&] { return renamed.has_value(); }));
+  EXPECT_TRUE(renamed->ok()) << *renamed;
   EXPECT_TRUE(client->Fsync(file).ok());
   EXPECT_EQ(client->Read(client->OpenName("g"), 0, 20), "some bytes");
 }

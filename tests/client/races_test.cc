@@ -131,7 +131,8 @@ TEST(Races, OperationsThatWaitDuringAnEviction) {
   const std::span<const std::byte> piece(&byte, 1);
   Begin(started, *mine, mine->fs().Read(file, 0, kSize));
   Begin(started, *mine, mine->fs().Write(file, 1000, std::span(&piece, 1)));
-  auto theirs = harness.Mount();  // once the other one is evicted
+  auto theirs = harness.Mount();
+  (void)theirs->Lookup("f");  // once the other one is evicted
   harness.network.Heal();
   ASSERT_TRUE(harness.RunUntil([&] { return started->ended == started->begun; }));
   ASSERT_FALSE(started->failed.empty());

@@ -55,9 +55,9 @@ TEST_F(ReadInto, SeesWhatThisClientHoldsBack) {
   auto client = harness_.Mount();
   std::string data = Pattern(1, 3 * kMiB + 77);
   HandlePtr file = Striped(*client, "f", data);
-  ASSERT_GT(client->fs().Look().dirty_bytes, 0u);
   EXPECT_EQ(Read(*client, file, 0, 4 * kMiB), data);
   client->Write(file, 12345, "changed");
+  ASSERT_GT(client->fs().Look().dirty_bytes, 0u);
   data.replace(12345, 7, "changed");
   EXPECT_EQ(Read(*client, file, 10000, 10000), data.substr(10000, 10000));
 }
@@ -175,7 +175,9 @@ TEST_F(ReadInto, CancelledWhileTheMdsIsAwayItTouchesNothingAnyMore) {
   auto client = harness_.Mount();
   auto other = harness_.Mount();
   std::string data = Pattern(1, kMiB);
-  HandlePtr file = Striped(*client, "f", data);
+  HandlePtr of_other = Striped(*other, "f", data);
+  HandlePtr file = client->OpenName("f");
+  other->Write(of_other, 0, "x");  // nobody has a lease of the directory now
   harness_.cluster.Crash(harness_.cluster.mds(), sim::Loss::kProcess);
   bool idle = false;
   auto cancellation = std::make_shared<Cancellation>(Duration::max(), [&](const Status&) { idle = true; });

@@ -65,12 +65,15 @@ Task<bool> ByTruncating(FileSystem* fs, Caller caller, Fid fid, std::string data
 
 using Way = Task<bool> (*)(FileSystem*, Caller, Fid, std::string);
 
+enum class Beside { kNobody, kAnIdleMount };
+
 // What the name has after the client was killed `after` the beginning; *done: the last call had returned.
-std::string ContentAfterKill(Way way, const std::string& old_data, const std::string& new_data,
+std::string ContentAfterKill(Way way, Beside beside, const std::string& old_data, const std::string& new_data,
                              Duration after, bool* done) {
   HarnessOptions options;
   options.seed = static_cast<uint64_t>(after.count()) + 1;
   Harness harness(options);
+  std::unique_ptr<Mounted> idle = beside == Beside::kAnIdleMount ? harness.Mount() : nullptr;
   auto client = harness.Mount();
   HandlePtr file = client->Create("f");
   client->Write(file, 0, old_data);
@@ -91,12 +94,13 @@ std::string ContentAfterKill(Way way, const std::string& old_data, const std::st
 }
 
 // `atomic`: the old or the new bytes also while the writer is at it.
-void KillAtAnyMoment(Way way, const std::string& old_data, const std::string& new_data, bool atomic) {
+void KillAtAnyMoment(Way way, const std::string& old_data, const std::string& new_data, bool atomic,
+                     Beside beside = Beside::kNobody) {
   int with_new = 0;
   for (int i = 0; i < 120; ++i) {
     const Duration after = std::chrono::microseconds(i < 80 ? 25 * i : 200 * (i - 70));
     bool done = false;
-    const std::string found = ContentAfterKill(way, old_data, new_data, after, &done);
+    const std::string found = ContentAfterKill(way, beside, old_data, new_data, after, &done);
     if (found == new_data) ++with_new;
     if (!done && !atomic) continue;
     EXPECT_TRUE(found == old_data || found == new_data)
@@ -110,6 +114,10 @@ TEST_P(Replace, ByRename) { KillAtAnyMoment(ByRename, Old(), New(), true); }
 TEST_P(Replace, ByRewriting) { KillAtAnyMoment(ByRewriting, Old(), New(), GetParam().new_size == kSmall); }
 
 TEST_P(Replace, ByTruncating) { KillAtAnyMoment(ByTruncating, Old(), New(), GetParam().new_size == kSmall); }
+
+TEST_P(Replace, ByRewritingBesideAnIdleMount) {
+  KillAtAnyMoment(ByRewriting, Old(), New(), GetParam().new_size == kSmall, Beside::kAnIdleMount);
+}
 
 // What is held back of a truncation is not to be seen, whoever asks and however.
 TEST_P(Replace, IsSeenAtOnce) {

@@ -382,6 +382,7 @@ void Scenario::DeadOss() {
   cluster_.Crash(node, Loss::kProcess);
   Work(UpTo(20s));
   if (failed()) return;
+  workload_.NoteVisit();
   cluster_.Boot(cluster_.visitor());
   const Duration came = world_.clock().Now();
   world_.RunUntil([this] { return cluster_.ready(cluster_.visitor()) || failed(); }, kPatience);
@@ -405,10 +406,10 @@ Task<Status> Scenario::Visit(client::FileSystem* filesystem) {
   client::HandlePtr none;
   auto root = co_await filesystem->Getattr(Root(), kRootFid, none);
   CO_RETURN_IF_ERROR(root.status());
-  std::string name = "visited";
+  std::string name(kVisitorsName);
   auto made = co_await filesystem->Mknod(Root(), kRootFid, name, S_IFIFO | 0600, 0);
   CO_RETURN_IF_ERROR(made.status());
-  std::string again = "visited";
+  std::string again(kVisitorsName);
   co_return co_await filesystem->Unlink(Root(), kRootFid, again);
 }
 

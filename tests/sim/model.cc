@@ -222,6 +222,9 @@ void Model::Doubt(int client) {
   for (const auto& [id, file] : files_) {
     if (file.MayMissSomethingOf(client)) Keep({AttributeClaim(id, true), BytesClaim(id, true)});
   }
+  for (auto& [id, inode] : inodes_) {
+    if (inode.times_held_by == client) inode.mtime.known = false;
+  }
 }
 
 void Model::WroteEarly(int client, InodeId file) {

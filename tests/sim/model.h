@@ -38,6 +38,9 @@ struct ModelInode {
   uint32_t uid = 0, gid = 0;
   uint32_t nlink = 1;
   TimeBounds mtime;
+  // The client that may hold its times back: neither an fdatasync nor the age of its writes says that they
+  // are told.
+  std::optional<int> times_held_by;
   std::string target;  // of a symlink
   std::map<std::string, std::string> xattrs;
   std::map<std::string, InodeId> children;

@@ -195,7 +195,8 @@ Task<bool> Fsync(FileContext at) {
   if (!operation.Take(std::move(claims))) co_return false;
   const std::string what = "fsync " + at.model.PathOf(at.file.inode);
   const std::vector<uint64_t> before = at.content().Acknowledged();
-  Status status = co_await at.filesystem.Fsync(at.file.handle, at.random.OneIn(2));
+  const bool data_only = at.random.OneIn(2);
+  Status status = co_await at.filesystem.Fsync(at.file.handle, data_only);
   if (at.workload->flush_may_fail() && ToErrno(status) == EIO) {
     (void)operation.Expect(what, status, EIO);
     co_return true;
@@ -204,6 +205,7 @@ Task<bool> Fsync(FileContext at) {
   if (at.client->failing) co_return true;  // an fsync before it may have told of the loss, as it does once
   at.workload->NotePromise(Promise::kSynced);
   at.inode().synced = true;
+  if (!data_only && at.inode().times_held_by == at.client->index) at.inode().times_held_by.reset();
   const int client = at.client->index;
   at.content().MakeDurable([&before, client](const FileChange& change) {
     // What another client has written is durable when it has been sent: without a lease at once.
@@ -273,7 +275,6 @@ void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operati
                  FileChange change) {
   change.operation = operation.id();
   change.client = client.index;
-  change.lazy = client.filesystem->Look().filesystem_lease;
   workload.model().file(inode).Begin(std::move(change));
 }
 
@@ -283,6 +284,9 @@ void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation
   const bool early = client.filesystem->Look().early_writes != operation.began().early_writes;
   content.Acknowledge(operation.id(), world.clock().Now(), early, workload.done());
   if (early) workload.model().WroteEarly(client.index, inode);
+  std::optional<int>& times_held_by = workload.model().inode(inode).times_held_by;
+  times_held_by.reset();
+  if (early) times_held_by = client.index;
   // Older writes have been sent by write-behind; but a client that was frozen has sent nothing meanwhile.
   const Duration old = client.failing ? Duration::min() : world.clock().Now() - 12s;
   content.MakeDurable([old](const FileChange& change) { return change.at < old; });

@@ -130,8 +130,8 @@ Task<void> Workload::Worker(Workload* workload, ClientState* client) {
   }
 }
 
-// Without the filesystem lease (`asks` is false) the client asks the servers before it answers: that would
-// only wait, and keep others from changing what it has claimed.
+// Beside other clients (`asks` is false) it does not: what it asks the servers for would only wait, and keep
+// others from changing what it has claimed.
 Task<void> Workload::Onlooker(Workload* workload, ClientState* client, bool asks) {
   Running running(*workload);
   Random& random = workload->random();
@@ -198,10 +198,9 @@ void Workload::CutOff(int index) {
   Failing(index);
   auto client = clients_[static_cast<size_t>(index)].lock();
   if (!client) return;
-  const client::Seen now = client->filesystem->Look();
-  client->cut_epoch = now.epoch;
-  for (int i = 0; i < kOnlookers; ++i)
-    Spawn(client->process->executor(), Onlooker(this, client.get(), now.filesystem_lease));
+  client->cut_epoch = client->filesystem->Look().epoch;
+  const bool asks = cluster_.options().clients == 1;
+  for (int i = 0; i < kOnlookers; ++i) Spawn(client->process->executor(), Onlooker(this, client.get(), asks));
 }
 
 void Workload::CloseAll(ClientState& client) {

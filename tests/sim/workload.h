@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/filesystem.h"
@@ -94,6 +95,8 @@ class Operation {
   bool changes_ = false;
 };
 
+inline constexpr std::string_view kVisitorsName = "visited";
+
 class Workload {
  public:
   Workload(World& world, Cluster& cluster, Model& model, WorkloadOptions options)
@@ -107,6 +110,9 @@ class Workload {
   // Failing, because it cannot reach the MDS or an OSS: its applications change nothing any more, and read
   // on.
   void CutOff(int client);
+  // Somebody makes a name in the root beside the model, and removes it: an answer may show it from now on.
+  void NoteVisit() { visited_ = true; }
+  bool visited() const { return visited_; }
   // A disk fails now and then: an operation may answer EIO, and has made nothing durable then.
   void set_flush_may_fail(bool may) { flush_may_fail_ = may; }
   bool flush_may_fail() const { return flush_may_fail_; }
@@ -151,6 +157,7 @@ class Workload {
   std::vector<std::weak_ptr<ClientState>> clients_;
   bool paused_ = false;
   bool hurries_ = false;
+  bool visited_ = false;
   bool flush_may_fail_ = false;
   ClientState* busy_ = nullptr;  // of the sequential form: whose turn it is
   int running_ = 0;

@@ -13,7 +13,7 @@ namespace nacre::mds {
 namespace {
 
 // The name is there: open what it means.
-Task<Reply> OpenExisting(const Op& op, Fid fid, OpenHow how) {
+Task<Reply> OpenExisting(const Op& op, Fid fid, uint32_t flags) {
   CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
   if (S_ISDIR(inode->mode)) co_return ErrnoError(EISDIR, absl::StrCat(fid.ToString(), " is a directory"));
   if (!S_ISREG(inode->mode)) {
@@ -21,8 +21,7 @@ Task<Reply> OpenExisting(const Op& op, Fid fid, OpenHow how) {
     *reply.mutable_entry()->mutable_attr() = ToProto(*inode);
     co_return reply;
   }
-  how.flags &= ~static_cast<uint32_t>(O_CREAT | O_EXCL);
-  co_return co_await OpenFile(op, fid, how);
+  co_return co_await OpenFile(op, fid, flags & ~static_cast<uint32_t>(O_CREAT | O_EXCL));
 }
 
 }  // namespace
@@ -30,7 +29,6 @@ Task<Reply> OpenExisting(const Op& op, Fid fid, OpenHow how) {
 Task<Reply> Create(const Op& op, const proto::Create& request) {
   CO_RETURN_IF_ERROR(CheckName(request.name()));
   const Fid parent = FromProto(request.parent());
-  const OpenHow how{request.flags(), request.untold()};
   const uint32_t mode = S_IFREG | (request.mode() & 07777);
   NewInode wanted{parent, request.name(), mode, 0, {}};
   CO_RETURN_IF_ERROR(co_await Prepare(op, &wanted));
@@ -40,14 +38,14 @@ Task<Reply> Create(const Op& op, const proto::Create& request) {
   if (ToErrno(fresh) == EEXIST && !request.exclusive()) {
     CO_ASSIGN_OR_RETURN(Entry existing, transaction.Find(parent, wanted.name));
     guard.Release();
-    co_return co_await OpenExisting(op, existing.fid, how);
+    co_return co_await OpenExisting(op, existing.fid, request.flags());
   }
   CO_RETURN_IF_ERROR(fresh);
   proto::MetadataReply reply;
   CO_ASSIGN_OR_RETURN(Inode * inode, Make(op, &transaction, wanted, reply.mutable_entry()));
   (void)inode;
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
-  NoteOpen(op, wanted.fid, how);
+  NoteOpen(op, wanted.fid, request.flags());
   co_return reply;
 }
 

@@ -52,22 +52,32 @@ bool OpensForWriting(uint32_t flags) {
   return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR;
 }
 
-void NoteOpen(const Op& op, const Fid& fid, OpenHow how) {
-  if (how.untold) return;
+bool LeavesTruncationToClient(const Op& op, const Inode& inode) {
+  const bool plain = S_ISREG(inode.mode) && (inode.mode & (S_ISUID | S_ISGID)) == 0 && inode.xattrs == 0;
+  if (!plain || (inode.size == 0 && inode.blocks == 0) || !op.request.want_lease()) return false;
+  if (!op.mds->options.leases || op.mds->Recovering()) return false;
+  const Fid directory = CoveringDirectory(inode);
+  const SessionId session = op.session->id;
+  return directory && op.mds->opens.IsSoleWriter(session, inode.fid) &&
+         op.mds->leases.MayGetWrite(session, directory, op.mds->env.clock.Now());
+}
+
+void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
   OpenTable& opens = op.mds->opens;
-  opens.Open(op.session->id, fid, OpensForWriting(how.flags), op.stream);
+  opens.Open(op.session->id, fid, OpensForWriting(flags), op.stream);
   // An eviction that has dropped the session's opens already does not come back for this one.
   if (op.session->ended()) opens.DropSession(op.session->id);
 }
 
-Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
-  const bool may_empty = (how.flags & O_TRUNC) != 0;
+Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags, bool may_hold_back) {
+  const bool may_empty = (flags & O_TRUNC) != 0;
   Transaction transaction(*op.mds->tables);
   CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, may_empty, &transaction));
   Inode* const inode = file.inode;
-  CO_RETURN_IF_ERROR(CheckOpen(op, *inode, how.flags));
+  CO_RETURN_IF_ERROR(CheckOpen(op, *inode, flags));
   CO_RETURN_IF_ERROR(op.CheckNotLate(fid));
-  const bool truncate = may_empty && S_ISREG(inode->mode);
+  const bool held_back = may_empty && may_hold_back && LeavesTruncationToClient(op, *inode);
+  const bool truncate = may_empty && S_ISREG(inode->mode) && !held_back;
   if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, file.object_sequence));
   proto::MetadataReply reply;
   proto::Entry* entry = reply.mutable_entry();
@@ -76,14 +86,14 @@ Task<Reply> OpenFile(const Op& op, Fid fid, OpenHow how) {
     CO_RETURN_IF_ERROR(FillLayout(*op.mds, opened, entry->mutable_layout(), entry->mutable_data()));
   }
   *entry->mutable_attr() = ToProto(*inode);
+  entry->set_held_back(held_back);
   if (truncate) CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
-  NoteOpen(op, fid, how);
+  NoteOpen(op, fid, flags);
   co_return reply;
 }
 
 Task<Reply> Open(const Op& op, const proto::Open& request) {
-  OpenHow how{request.flags(), request.untold()};
-  co_return co_await OpenFile(op, FromProto(request.fid()), how);
+  co_return co_await OpenFile(op, FromProto(request.fid()), request.flags(), request.may_hold_back());
 }
 
 }  // namespace nacre::mds

@@ -45,6 +45,9 @@ bool MovesDirectory(Mds& mds, const Fid& fid) {
   return inode.ok() && S_ISDIR((*inode)->mode);
 }
 
+// No inode has it.
+constexpr Fid kShapeOfTree{0, 2, 0};
+
 // The directories, what the names mean in them, and, where a directory goes to another parent, the lock that
 // keeps the tree's shape: while it is held nobody else makes a directory the ancestor of another one.
 std::vector<Fid> LocksFor(Mds& mds, const proto::Rename& request) {
@@ -54,7 +57,7 @@ std::vector<Fid> LocksFor(Mds& mds, const proto::Rename& request) {
   const Fid target = PeekEntry(mds, new_parent, request.new_name());
   std::vector<Fid> fids = {parent, new_parent, source, target};
   bool exchanged = (request.flags() & kExchange) != 0 && MovesDirectory(mds, target);
-  if (parent != new_parent && (MovesDirectory(mds, source) || exchanged)) fids.push_back(kFilesystemFid);
+  if (parent != new_parent && (MovesDirectory(mds, source) || exchanged)) fids.push_back(kShapeOfTree);
   return fids;
 }
 

@@ -14,7 +14,7 @@
 namespace nacre::mds {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 Status CheckConnect(const Mds& mds, const proto::Connect& request) {
   if (request.version() != kProtocolVersion) {
@@ -41,11 +41,6 @@ StatusOr<SessionPtr> Resume(Mds& mds, const proto::Connect& request) {
   return session;
 }
 
-struct Admitted {
-  SessionPtr session;
-  proto::Lease lease;
-};
-
 // A client that is started again takes the place of the one before: it says that it is sure that no other
 // process has its name (`replaces`; it holds the lock of its mountpoint, daemon/place.h), so nobody need wait
 // for what that process held. A name alone says nothing: two clients may have been given the same one, and a
@@ -66,39 +61,27 @@ Task<Status> TakeOver(MdsPtr mds, proto::Connect request) {
   co_return OkStatus();
 }
 
-// The one that it was given with a reply which has been lost, or a new one.
-proto::Lease LeaseFor(Mds& mds, const SessionPtr& session) {
-  for (const LeaseGrant& grant : mds.leases.HoldersOf(kFilesystemFid)) {
-    if (grant.session == session->id && !grant.revoking) return grant.ToProto();
-  }
-  return mds.filesystem_lease.GrantIfAlone(mds, session);
-}
-
 Status NobodyThere() { return absl::UnavailableError("the client has given up"); }
 
-Task<StatusOr<Admitted>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
+Task<StatusOr<SessionPtr>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   const Connecting::Ended gone = mds->connecting.Watch(peer.get());
   if (mds->sessions.FindByNonce(request.nonce()) == nullptr)
     CO_RETURN_IF_ERROR(co_await TakeOver(mds, request));
   co_await mds->sessions.recovery().Wait();
-  AsyncMutex::Guard guard = co_await mds->filesystem_lease.LockAdmission();
-  Admitted admitted;
+  AsyncMutex::Guard guard = co_await mds->connecting.LockAdmission();
   // The reply to an earlier attempt was lost: nobody else knows this nonce.
-  admitted.session = mds->sessions.FindByNonce(request.nonce());
-  if (admitted.session == nullptr) {
-    if (*gone) co_return NobodyThere();
-    CO_RETURN_IF_ERROR(co_await mds->filesystem_lease.MakeWay(mds));
+  SessionPtr session = mds->sessions.FindByNonce(request.nonce());
+  if (session == nullptr) {
     if (*gone) co_return NobodyThere();
     CO_ASSIGN_OR_RETURN(SessionId id, co_await mds->ids.NextSession());
     SessionRecord record{request.name(), request.nonce(), request.read_only()};
     const Duration now = mds->env.clock.Now();
-    CO_ASSIGN_OR_RETURN(admitted.session, co_await mds->sessions.Add(id, std::move(record), now));
+    CO_ASSIGN_OR_RETURN(session, co_await mds->sessions.Add(id, std::move(record), now));
     LogInfo("session %d opened: %s at %s", id, request.name(), peer->name());
   }
   if (*gone) co_return NobodyThere();  // a session that is there may have its next stream already
-  admitted.session->Attach(peer, mds->env.clock.Now());
-  admitted.lease = LeaseFor(*mds, admitted.session);
-  co_return admitted;
+  session->Attach(peer, mds->env.clock.Now());
+  co_return session;
 }
 
 Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* reply) {
@@ -115,6 +98,7 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
   *reply->mutable_root() = ToProto(*root);
   reply->set_fid_sequence(SessionSequence(session.id));
   reply->set_names_behind(mds.AllowsNamesBehind(session));
+  reply->set_promised_bytes(mds.PromisedBytes());
   return OkStatus();
 }
 
@@ -122,17 +106,15 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
 
 Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
   CO_RETURN_IF_ERROR(CheckConnect(*mds, request));
-  Admitted admitted;
+  SessionPtr session;
   if (request.session() != 0) {
-    CO_ASSIGN_OR_RETURN(admitted.session, Resume(*mds, request));
-    admitted.session->Attach(peer, mds->env.clock.Now());
+    CO_ASSIGN_OR_RETURN(session, Resume(*mds, request));
+    session->Attach(peer, mds->env.clock.Now());
   } else {
-    CO_ASSIGN_OR_RETURN(admitted, co_await Admit(mds, peer, request));
+    CO_ASSIGN_OR_RETURN(session, co_await Admit(mds, peer, request));
   }
   proto::MetadataReply reply;
-  CO_RETURN_IF_ERROR(FillConnectReply(*mds, *admitted.session, reply.mutable_connect()));
-  if (admitted.lease.mode() != proto::LEASE_NONE)
-    *reply.mutable_connect()->mutable_filesystem_lease() = admitted.lease;
+  CO_RETURN_IF_ERROR(FillConnectReply(*mds, *session, reply.mutable_connect()));
   co_return reply;
 }
 
@@ -171,9 +153,7 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   std::set<uint64_t> named;
   for (const proto::Lease& lease : request.leases()) {
     named.insert(lease.id());
-    if (FromProto(lease.resource()) == kFilesystemFid) {
-      mds.filesystem_lease.Restore(mds, op.session, lease);
-    } else if (lease.id() == 0) {
+    if (lease.id() == 0) {
       if (auto id = RestoreBorn(mds, op.session, FromProto(lease.resource()))) named.insert(*id);
     } else {
       RestoreLease(mds, op.session, lease);
@@ -183,12 +163,8 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   mds.NoteReclaim();
   mds.opens.Replace(op.session->id, opens, op.stream);
   mds.leases.EndUnnamed(op.session->id, named);
-  mds.filesystem_lease.AskUnnamedBack(mds, op.session, named);
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.recovery().Open();
-  Spawn(mds.env.executor, [](MdsPtr mds) -> Task<void> {
-    if (!mds->closed) co_await mds->filesystem_lease.OfferToLast(mds);
-  }(op.mds));
   co_return reply;
 }
 
@@ -203,19 +179,16 @@ Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
   proto::MetadataReply reply;
   proto::Lease* lease = reply.mutable_lease()->mutable_lease();
   const Fid resource = FromProto(request.resource());
-  if (resource != kFilesystemFid && request.mode() == proto::LEASE_READ) {
+  if (request.mode() == proto::LEASE_READ) {
     ASSIGN_OR_RETURN(*lease, GrantRead(*op.mds, op.session->id, resource));
-    return reply;
-  }
-  if (resource != kFilesystemFid && request.mode() == proto::LEASE_WRITE) {
+  } else if (request.mode() == proto::LEASE_WRITE) {
     ASSIGN_OR_RETURN(*lease, GrantLateData(*op.mds, op.session->id, resource));
-    return reply;
+  } else {
+    return ErrnoError(EINVAL, absl::StrFormat("a lease of mode %d: READ or WRITE", request.mode()));
   }
-  *lease->mutable_resource() = request.resource();
-  for (const LeaseGrant& grant : op.mds->leases.HoldersOf(resource)) {
-    if (grant.session == op.session->id && !grant.revoking) *lease = grant.ToProto();
-  }
-  return reply;
+  if (!op.session->ended()) return reply;
+  op.mds->leases.DropSession(op.session->id);  // its end has dropped the others already
+  return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", op.session->id));
 }
 
 Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {

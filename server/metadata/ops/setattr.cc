@@ -4,6 +4,7 @@
 
 #include "rpc/convert.h"
 #include "server/metadata/move_out.h"
+#include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/ops.h"
 #include "server/metadata/privileges.h"
 #include "server/metadata/truncation.h"
@@ -119,6 +120,13 @@ Task<Reply> CommitAttributes(const Op& op, const proto::Setattr& request, Transa
   co_return reply;
 }
 
+Reply LeftToClient(const Inode& inode) {
+  proto::MetadataReply reply;
+  *reply.mutable_attr()->mutable_attr() = ToProto(inode);
+  reply.mutable_attr()->set_held_back(true);
+  return reply;
+}
+
 // Everything but a new size that is not zero: one commit, and no OST is asked.
 Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
   const Fid fid = FromProto(request.fid());
@@ -126,6 +134,8 @@ Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
   CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, request.set_size(), &transaction));
   Inode* const inode = file.inode;
   CO_RETURN_IF_ERROR(CheckPermission(op, *inode, request));
+  if (request.set_size() && request.may_hold_back() && LeavesTruncationToClient(op, *inode))
+    co_return LeftToClient(*inode);
   CO_RETURN_IF_ERROR(ApplyAttributes(op, request, &transaction, inode));
   if (request.set_size() && (inode->size > 0 || inode->blocks > 0))
     TruncateToZero(*op.mds, &transaction, inode, file.object_sequence);

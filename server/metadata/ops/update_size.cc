@@ -55,7 +55,6 @@ Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request) {
   proto::MetadataReply reply;
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
   KeepPromise(op, *inode, request.promised(), &transaction, reply.mutable_attr());
-  reply.mutable_attr()->set_sole_writer(op.mds->opens.IsSoleWriter(op.session->id, fid));
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

@@ -59,7 +59,6 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   if (!body.empty()) transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
   KeepPromise(op, *inode, request.promised(), &transaction, reply.mutable_attr());
   *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
-  reply.mutable_attr()->set_sole_writer(op.mds->opens.IsSoleWriter(op.session->id, fid));
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

@@ -12,7 +12,7 @@ using Answer = std::shared_ptr<std::optional<proto::MetadataReply>>;
 
 class ChangeGuardTest : public testing::Test {
  protected:
-  ChangeGuardTest() : harness_(2, WithLeases()), reader_(harness_), writer_(Beside(harness_, reader_)) {
+  ChangeGuardTest() : harness_(2, WithLeases()), reader_(harness_), writer_(harness_) {
     directory_ = FidOf(writer_.Mkdir(kRootFid, "d"));
     file_ = FidOf(writer_.Mknod(directory_, "f", S_IFREG | 0644));
     writer_.peer->pushes.clear();

@@ -11,7 +11,7 @@ using Answer = std::shared_ptr<std::optional<proto::MetadataReply>>;
 
 class DirectoryLeases : public testing::Test {
  protected:
-  DirectoryLeases() : harness_(2, WithLeases()), reader_(harness_), writer_(Beside(harness_, reader_)) {
+  DirectoryLeases() : harness_(2, WithLeases()), reader_(harness_), writer_(harness_) {
     directory_ = FidOf(writer_.Mkdir(kRootFid, "d"));
     file_ = FidOf(writer_.Mknod(directory_, "f", S_IFREG | 0644));
     below_ = FidOf(writer_.Mkdir(directory_, "below"));

@@ -196,7 +196,6 @@ class TestClient {
   std::shared_ptr<FakePeer> peer;
   SessionId session = 0;
   uint64_t nonce;
-  bool untold = false;  // what Create and Open say: no Close will follow
   uint64_t sequence = 0;
   std::set<uint64_t> unanswered;
   uint32_t uid, gid;

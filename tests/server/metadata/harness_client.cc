@@ -12,7 +12,7 @@ proto::MetadataReply TestClient::Connect() {
   peer = std::make_shared<FakePeer>("test");
   proto::MetadataRequest request;
   request.mutable_connect()->set_name("test");
-  request.mutable_connect()->set_version(2);
+  request.mutable_connect()->set_version(3);
   request.mutable_connect()->set_session(session);
   request.mutable_connect()->set_nonce(nonce);
   auto reply = harness.Await(harness.server->Handle(peer, request));
@@ -96,7 +96,6 @@ proto::MetadataReply TestClient::Create(Fid parent, const std::string& name, uin
   request.mutable_create()->set_mode(mode);
   request.mutable_create()->set_flags(flags);
   request.mutable_create()->set_exclusive(exclusive);
-  request.mutable_create()->set_untold(untold);
   return Call(std::move(request));
 }
 
@@ -165,7 +164,6 @@ proto::MetadataReply TestClient::Open(Fid fid, uint32_t flags) {
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(flags);
-  request.mutable_open()->set_untold(untold);
   return Call(std::move(request));
 }
 

@@ -15,7 +15,7 @@ using Answer = std::shared_ptr<std::optional<proto::MetadataReply>>;
 
 class LateDataTest : public testing::Test {
  protected:
-  LateDataTest() : harness_(2, WithLeases()), other_(harness_), holder_(Beside(harness_, other_)) {
+  LateDataTest() : harness_(2, WithLeases()), other_(harness_), holder_(harness_) {
     directory_ = FidOf(holder_.Mkdir(kRootFid, "d"));
     file_ = FidOf(holder_.Mknod(directory_, "f", S_IFREG | 0644));
     proto::MetadataRequest make;

@@ -17,13 +17,4 @@ inline void Release(TestClient& client, uint64_t id) {
   EXPECT_THAT(client.Call(std::move(request)), IsOk());
 }
 
-// A second client comes only when the first has given the filesystem's lease back.
-inline TestClient Beside(Harness& harness, TestClient& first) {
-  proto::MetadataRequest request;
-  *request.mutable_acquire_lease()->mutable_resource() = ToProto(kFilesystemFid);
-  request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
-  Release(first, first.Call(std::move(request)).lease().lease().id());
-  return TestClient(harness);
-}
-
 }  // namespace nacre::mds

@@ -135,7 +135,7 @@ TEST_F(OpenTest, AReadOnlySessionOpensForReadingAlone) {
   const Fid file = FidOf(client.Create(kRootFid, "f"));
   ASSERT_THAT(WriteInline(file, "old"), IsOk());
   proto::MetadataRequest connect;
-  connect.mutable_connect()->set_version(2);
+  connect.mutable_connect()->set_version(3);
   connect.mutable_connect()->set_nonce(4711);
   connect.mutable_connect()->set_read_only(true);
   TestClient reader(harness);

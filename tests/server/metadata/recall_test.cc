@@ -33,7 +33,7 @@ class RecallTest : public testing::Test {
 
   static MetadataOptions QuickRevocation() {
     MetadataOptions options;
-    options.leases = false;  // of the filesystem
+    options.leases = false;  // of directories
     options.revoke_timeout = 8s;
     options.session_timeout = 1h;  // nobody is evicted for its silence
     options.lease = 2s;

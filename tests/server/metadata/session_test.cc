@@ -1,12 +1,10 @@
-// Sessions, the filesystem lease, recovery after a restart, evictions.
-#include "tests/server/metadata/harness.h"
+// Sessions, their leases, recovery after a restart, evictions.
+#include "tests/server/metadata/lease_clients.h"
 
 namespace nacre::mds {
 namespace {
 
 using namespace std::chrono_literals;
-
-MetadataOptions WithLeases() { return MetadataOptions{}; }
 
 // Starts to connect; the reply comes when the MDS lets it in.
 struct ConnectingClient {
@@ -18,7 +16,7 @@ struct ConnectingClient {
                             bool replaces = false) {
     proto::MetadataRequest request;
     request.mutable_connect()->set_name(name);
-    request.mutable_connect()->set_version(2);
+    request.mutable_connect()->set_version(3);
     request.mutable_connect()->set_nonce(nonce);
     request.mutable_connect()->set_replaces(replaces);
     Spawn(harness.context.get_executor(), harness.server->Handle(peer, request),
@@ -26,12 +24,6 @@ struct ConnectingClient {
   }
   bool done() const { return reply->has_value(); }
 };
-
-proto::MetadataRequest ReleaseRequest(uint64_t id) {
-  proto::MetadataRequest request;
-  request.mutable_release_lease()->set_id(id);
-  return request;
-}
 
 proto::MetadataRequest ReclaimRequest(bool last = true) {
   proto::MetadataRequest request;
@@ -64,15 +56,15 @@ TEST(Session, ConnectChecksVersionAndCluster) {
   Harness harness;
   proto::MetadataRequest request;
   auto peer = std::make_shared<FakePeer>("p");
-  for (uint32_t version : {0u, 1u, 3u}) {
+  for (uint32_t version : {0u, 2u, 4u}) {
     request.mutable_connect()->set_version(version);
     auto reply = harness.Await(harness.server->Handle(peer, request));
     EXPECT_THAT(reply, Fails(EPROTO));
     const std::string both =
-        absl::StrFormat("speaks version %d of the protocol, this server version 2", version);
+        absl::StrFormat("speaks version %d of the protocol, this server version 3", version);
     EXPECT_THAT(reply.status().message(), testing::HasSubstr(both));
   }
-  request.mutable_connect()->set_version(2);
+  request.mutable_connect()->set_version(3);
   request.mutable_connect()->set_cluster_uuid("another");
   EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EINVAL));
 }
@@ -80,7 +72,7 @@ TEST(Session, ConnectChecksVersionAndCluster) {
 TEST(Session, AReadOnlyOneChangesNothing) {
   Harness harness;
   proto::MetadataRequest request;
-  request.mutable_connect()->set_version(2);
+  request.mutable_connect()->set_version(3);
   request.mutable_connect()->set_read_only(true);
   TestClient client(harness);
   client.session = harness.Await(harness.server->Handle(client.peer, request)).connect().session();
@@ -195,58 +187,79 @@ TEST(Session, ARepeatedCreateOrKeptUnlinkNotesTheHandleAfterARestart) {
   EXPECT_THAT(client.Getattr(kept), Fails(ENOENT));
 }
 
+// Two clients, of which the first has WRITE of the root.
+class LeaseTest : public testing::Test {
+ protected:
+  explicit LeaseTest(MetadataOptions options = WithLeases())
+      : harness_(2, options), first_(harness_), second_(harness_) {
+    proto::MetadataRequest make;
+    *make.mutable_mknod()->mutable_parent() = ToProto(kRootFid);
+    make.mutable_mknod()->set_name("d");
+    make.mutable_mknod()->set_mode(S_IFDIR | 0755);
+    make.set_want_lease(true);
+    const proto::MetadataReply made = first_.Call(std::move(make));
+    EXPECT_EQ(made.directory_leases_size(), 2);
+    lease_ = made.directory_leases(0);
+    EXPECT_EQ(FromProto(lease_.resource()), kRootFid);
+    EXPECT_EQ(lease_.mode(), proto::LEASE_WRITE);
+  }
+
+  // The second looks at it.
+  void Look() {
+    proto::MetadataRequest look;
+    *look.mutable_getattr()->mutable_fid() = ToProto(kRootFid);
+    second_.Start(second_.Prepare(std::move(look)), looked_);
+  }
+  bool looked() const { return looked_->has_value(); }
+
+  Harness harness_;
+  TestClient first_, second_;
+  proto::Lease lease_;
+  std::shared_ptr<std::optional<proto::MetadataReply>> looked_ =
+      std::make_shared<std::optional<proto::MetadataReply>>();
+};
+
 // Cut off it may answer out of its caches, and those of its kernel, until its lease has run out by its clock.
-TEST(Lease, WhoLostItsStreamKeepsItUntilItHasRunOutByTheClockAndNoLonger) {
-  Harness harness(2, WithLeases());
-  TestClient client(harness);
-  harness.server->Disconnected(client.peer);
-  ConnectingClient second(harness);
-  harness.RunFor(harness.options.lease);
-  EXPECT_FALSE(second.done());
-  EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, harness.options.lease / 10 + 2s));
+TEST_F(LeaseTest, WhoLostItsStreamKeepsItUntilItHasRunOutByTheClockAndNoLonger) {
+  harness_.server->Disconnected(first_.peer);
+  Look();
+  harness_.RunFor(harness_.options.lease - 1s);
+  EXPECT_FALSE(looked());
+  EXPECT_TRUE(harness_.RunUntil([&] { return looked(); }, harness_.options.lease / 10 + 3s));
 }
 
-TEST(Lease, TheOnlySessionHoldsTheFilesystemUntilASecondOneComes) {
-  Harness harness(4, WithLeases());
-  ConnectingClient first(harness, 1);
-  ASSERT_TRUE(harness.RunUntil([&] { return first.done(); }));
-  auto lease = (*first.reply)->connect().filesystem_lease();
-  EXPECT_EQ(lease.mode(), proto::LEASE_WRITE);
-  ConnectingClient second(harness, 2);
-  harness.RunFor(std::chrono::seconds(5));
-  EXPECT_FALSE(second.done()) << "admitted before the lease was given back";
-  ASSERT_EQ(first.peer->pushes.size(), 1u);
-  EXPECT_EQ(first.peer->pushes[0].revoke().id(), lease.id());
-  auto release = ReleaseRequest(lease.id());
-  release.set_session((*first.reply)->connect().session());
-  EXPECT_THAT(harness.Await(harness.server->Handle(first.peer, release)), IsOk());
-  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
-  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_NONE);
-  // The second goes: the first is offered the lease again.
-  proto::MetadataRequest bye;
-  bye.mutable_disconnect();
-  bye.set_session((*second.reply)->connect().session());
-  EXPECT_THAT(harness.Await(harness.server->Handle(second.peer, bye)), IsOk());
-  ASSERT_TRUE(harness.RunUntil([&] { return first.peer->pushes.size() == 2; }));
-  EXPECT_EQ(first.peer->pushes[1].granted().mode(), proto::LEASE_WRITE);
+TEST_F(LeaseTest, WhoLooksWaitsUntilItIsGivenBack) {
+  Look();
+  harness_.RunFor(3s);
+  EXPECT_FALSE(looked());
+  std::erase_if(first_.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
+  ASSERT_EQ(first_.peer->pushes.size(), 1u);
+  EXPECT_EQ(first_.peer->pushes[0].revoke().id(), lease_.id());
+  Release(first_, lease_.id());
+  EXPECT_TRUE(harness_.RunUntil([&] { return looked(); }, 1s));
 }
 
-TEST(Lease, WhoDoesNotGiveItBackIsFencedAndEvicted) {
-  MetadataOptions options = WithLeases();
-  options.revoke_timeout = std::chrono::seconds(10);
-  options.lease = options.session_timeout;  // before it is given up for its silence
-  Harness harness(2, options);
-  TestClient client(harness);
-  ASSERT_THAT(client.Create(kRootFid, "f"), IsOk());
-  const Duration begin = harness.clock.Now();
-  ConnectingClient second(harness);
-  ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
-  EXPECT_GE(harness.clock.Now() - begin, harness.options.lease) << "its caches were good for so long";
-  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
-  EXPECT_TRUE(client.peer->closed);
-  for (uint32_t ost : {0u, 1u}) EXPECT_TRUE(harness.osts.fenced[ost].contains(client.session));
-  EXPECT_THAT(client.Getattr(kRootFid), Fails(ESTALE));
-  EXPECT_THAT(client.Connect(), Fails(ESTALE));
+class SlowLeaseTest : public LeaseTest {
+ protected:
+  SlowLeaseTest() : LeaseTest(MakeOptions()) {}
+  static MetadataOptions MakeOptions() {
+    MetadataOptions options = WithLeases();
+    options.revoke_timeout = std::chrono::seconds(10);
+    options.lease = options.session_timeout;  // before it is given up for its silence
+    return options;
+  }
+};
+
+TEST_F(SlowLeaseTest, WhoDoesNotGiveItBackIsFencedAndEvicted) {
+  const Duration begin = harness_.clock.Now();
+  Look();
+  for (int i = 0; i < 120 && !looked(); ++i) second_.StayFor(1s);
+  ASSERT_TRUE(looked());
+  EXPECT_GE(harness_.clock.Now() - begin, harness_.options.revoke_timeout);
+  EXPECT_TRUE(first_.peer->closed);
+  for (uint32_t ost : {0u, 1u}) EXPECT_TRUE(harness_.osts.fenced[ost].contains(first_.session));
+  EXPECT_THAT(first_.Getattr(kRootFid), Fails(ESTALE));
+  EXPECT_THAT(first_.Connect(), Fails(ESTALE));
 }
 
 TEST(Eviction, AClientThatIsStartedAgainTakesItsPlaceAtOnce) {
@@ -259,7 +272,6 @@ TEST(Eviction, AClientThatIsStartedAgainTakesItsPlaceAtOnce) {
   ConnectingClient second(harness, 2, place, /*replaces=*/true);
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_LT(harness.clock.Now() - begin, std::chrono::seconds(1));
-  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
   for (uint32_t ost : {0u, 1u})
     EXPECT_TRUE(harness.osts.fenced[ost].contains((*first.reply)->connect().session()));
 
@@ -291,24 +303,10 @@ TEST(Eviction, NorWhenItsStreamIsDownForAMoment) {
   ASSERT_TRUE(harness.RunUntil([&] { return second.done(); }));
   EXPECT_TRUE(harness.osts.fenced[0].empty());
   proto::MetadataRequest back;
-  back.mutable_connect()->set_version(2);
+  back.mutable_connect()->set_version(3);
   back.mutable_connect()->set_nonce(1);
   back.mutable_connect()->set_session(session);
   EXPECT_THAT(harness.Await(harness.server->Handle(first.peer, back)), IsOk());
-}
-
-TEST(Lease, UnderItOpensAreNotNotedAndKeepOpenHoldsTheFile) {
-  Harness harness(2, WithLeases());
-  TestClient client(harness);
-  client.untold = true;
-  Fid a = FidOf(client.Create(kRootFid, "a")), b = FidOf(client.Create(kRootFid, "b"));
-  EXPECT_THAT(client.Open(a), IsOk());
-  EXPECT_THAT(client.Unlink(kRootFid, "a"), IsOk());
-  EXPECT_THAT(client.Getattr(a), Fails(ENOENT));
-  EXPECT_THAT(client.Unlink(kRootFid, "b", /*keep_open=*/true), IsOk());
-  EXPECT_THAT(client.Getattr(b), IsOk());
-  EXPECT_THAT(client.Close(b, 0), IsOk());
-  EXPECT_THAT(client.Getattr(b), Fails(ENOENT));
 }
 
 // kill -9 of a client: its stream may seem to be up when the next one comes, and its lease is not waited for.
@@ -322,22 +320,6 @@ TEST(Session, ANewOneThatReplacesAnOldOneIsNotKeptWaiting) {
   EXPECT_LT(harness.clock.Now() - before, std::chrono::seconds(2));
   EXPECT_TRUE(first.peer->closed);
   EXPECT_FALSE(harness.osts.fenced[0].empty());
-  EXPECT_EQ((*second.reply)->connect().filesystem_lease().mode(), proto::LEASE_WRITE);
-}
-
-// A client that does not know of its lease yet, or does not want it: an offer may cross its requests.
-TEST(Lease, UnderItOpensWhoseCloseWillBeToldAreNoted) {
-  Harness harness(2, WithLeases());
-  TestClient client(harness);
-  Fid created = FidOf(client.Create(kRootFid, "created")), opened = FidOf(client.Create(kRootFid, "opened"));
-  EXPECT_THAT(client.Close(opened, 1), IsOk());
-  EXPECT_THAT(client.Open(opened), IsOk());
-  for (const auto& [name, fid] : {std::pair("created", created), {"opened", opened}}) {
-    EXPECT_THAT(client.Unlink(kRootFid, name), IsOk());
-    EXPECT_THAT(client.Getattr(fid), IsOk()) << name;
-    EXPECT_THAT(client.Close(fid, 1), IsOk());
-    EXPECT_THAT(client.Getattr(fid), Fails(ENOENT)) << name;
-  }
 }
 
 TEST(Eviction, ASilentSessionGoesAndItsOrphansWithIt) {
@@ -423,43 +405,35 @@ TEST(Recovery, NewSessionsWaitUntilTheOldOnesAreBackOrEvicted) {
   EXPECT_TRUE(harness.osts.fenced[0].contains(a.session));
 }
 
-TEST(Recovery, TheLeaseIsReclaimed) {
-  Harness harness(2, WithLeases());
-  TestClient client(harness);
-  auto held = client.Call([] {
-    proto::MetadataRequest request;
-    *request.mutable_acquire_lease()->mutable_resource() = ToProto(kFilesystemFid);
-    return request;
-  }());
-  ASSERT_EQ(held.lease().lease().mode(), proto::LEASE_WRITE);
-  harness.Restart();
-  ASSERT_THAT(client.Connect(), IsOk());
-  auto reclaim = ReclaimRequest();
-  *reclaim.mutable_reclaim()->add_leases() = held.lease().lease();
-  ASSERT_THAT(client.Call(reclaim), IsOk());
-  ConnectingClient second(harness);
-  harness.RunFor(std::chrono::seconds(3));
-  EXPECT_FALSE(second.done());
-  std::erase_if(client.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
-  ASSERT_EQ(client.peer->pushes.size(), 1u);
-  EXPECT_EQ(client.peer->pushes[0].revoke().id(), held.lease().lease().id());
-  ASSERT_THAT(client.Call(ReleaseRequest(held.lease().lease().id())), IsOk());
-  EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, std::chrono::seconds(1)));
+TEST_F(LeaseTest, IsReclaimedAfterARestart) {
+  harness_.Restart();
+  for (TestClient* client : {&first_, &second_}) {
+    ASSERT_THAT(client->Connect(), IsOk());
+    auto reclaim = ReclaimRequest();
+    if (client == &first_) *reclaim.mutable_reclaim()->add_leases() = lease_;
+    ASSERT_THAT(client->Call(reclaim), IsOk());
+  }
+  Look();
+  harness_.RunFor(3s);
+  EXPECT_FALSE(looked());
+  std::erase_if(first_.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
+  ASSERT_EQ(first_.peer->pushes.size(), 1u);
+  EXPECT_EQ(first_.peer->pushes[0].revoke().id(), lease_.id());
+  Release(first_, lease_.id());
+  EXPECT_TRUE(harness_.RunUntil([&] { return looked(); }, 1s));
 }
 
-// The grant was lost with the stream, and the revocation behind it, too: then the client knows of neither,
-// and was evicted for a lease that it did not have.
-TEST(Reclaim, ALeaseThatTheClientDoesNotKnowIsAskedBackAgain) {
-  Harness harness(2, WithLeases());
-  TestClient client(harness);
-  ConnectingClient second(harness);
-  harness.RunFor(std::chrono::seconds(3));
-  ASSERT_FALSE(second.done());
-  client.Reconnect();
-  std::erase_if(client.peer->pushes, [](const proto::Push& push) { return !push.has_revoke(); });
-  ASSERT_EQ(client.peer->pushes.size(), 1u);
-  ASSERT_THAT(client.Call(ReleaseRequest(client.peer->pushes[0].revoke().id())), IsOk());
-  EXPECT_TRUE(harness.RunUntil([&] { return second.done(); }, std::chrono::seconds(1)));
+// The revocation was lost with the stream.
+TEST_F(LeaseTest, IsAskedForOnceMoreByWhoNamesIt) {
+  Look();
+  harness_.RunFor(1s);
+  ASSERT_THAT(first_.Connect(), IsOk());
+  first_.peer->pushes.clear();
+  auto reclaim = ReclaimRequest();
+  *reclaim.mutable_reclaim()->add_leases() = lease_;
+  ASSERT_THAT(first_.Call(reclaim), IsOk());
+  ASSERT_EQ(first_.peer->pushes.size(), 1u);
+  EXPECT_EQ(first_.peer->pushes[0].revoke().id(), lease_.id());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Data of large files under WRITE leases of their directories: in the cache and held back, as under the
-// filesystem's lease (docs/decisions/0063-data-under-leases.md).
+// Data of files under WRITE leases of their directories: in the cache and held back
+// (docs/decisions/0063-data-under-leases.md).
 //
 // A file is either worked on so by this client (Inode::data_scope) or past the cache. It changes from one to
 // the other with all of Inode::range locked, so whoever has locked a part of that sees one way of working.
@@ -21,88 +21,152 @@ constexpr Duration kPatience = 1s;
 
 }  // namespace
 
-bool Core::HasScopedData(Inode& inode) {
+bool Core::HoldsData(Inode& inode) {
   std::lock_guard lock(inode.mutex);
   return inode.data_scope != nullptr;
 }
 
-bool Core::CachesData(Inode& inode) { return cached() || HasScopedData(inode); }
+// Null: none that is good.
+ScopePtr Core::WriteScopeOf(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.IsCovered() && inode.covered->writes() ? inode.covered : nullptr;
+}
 
 // --- taking ---
 
 // With behind_mutex_ and the inode's mutex held: nobody else may change the file, nor has pages of it, nor a
 // handle from before by which it could be written to without asking the MDS.
-bool Core::MayTakeData(const Inode& inode) const {
-  const proto::Attr& attr = inode.attr;
-  if (cached() || !MayAnswerEarly() || !MayChangeEarly(inode)) return false;
-  if (inode.alone_under != inode.covered || inode.writer_under != inode.covered) return false;
-  if (!S_ISREG(attr.mode()) || attr.nlink() != 1 || inode.Inline() || inode.layout == nullptr) return false;
-  return inode.layout->generation() == attr.layout_generation();
+bool Core::IsAloneWith(const Inode& inode) const {
+  if (!MayAnswerEarly() || !MayChangeEarly(inode) || inode.alone_under != inode.covered) return false;
+  return S_ISREG(inode.attr.mode()) && inode.attr.nlink() == 1;
 }
 
-// Whether it is a file of one's own that gets objects for this write.
-bool Core::OutgrowsMdt(Inode& inode, bool append, uint64_t offset, size_t size) const {
+// The same held: and its content is known.
+bool Core::MayTakeData(const Inode& inode) const {
+  if (!IsAloneWith(inode)) return false;
+  const auto content = ContentOf(inode);
+  return content && (inode.Inline() || inode.layout->generation() == inode.attr.layout_generation());
+}
+
+// Whether it may be taken: `known`, or once its content has been asked for.
+bool Core::WantsData(Inode& inode, bool* known) {
+  std::lock_guard order(behind_mutex_);
   std::lock_guard lock(inode.mutex);
-  const bool own = inode.IsCovered() && inode.covered->writes() && inode.writer_under == inode.covered;
-  return own && inode.attr.inline_data() && (append ? inode.Size() : offset) + size > inline_limit_;
+  *known = MayTakeData(inode);
+  return *known || IsAloneWith(inode);
 }
 
 // Whether the file's data is worked on in the cache from now on.
 Task<bool> Core::TakeData(InodePtr inode) {
-  if (HasScopedData(*inode)) co_return true;
-  {
-    std::lock_guard order(behind_mutex_);
-    std::lock_guard lock(inode->mutex);
-    if (!MayTakeData(*inode)) co_return false;
+  if (HoldsData(*inode)) co_return true;
+  bool known = false;
+  if (!WantsData(*inode, &known)) co_return false;
+  if (!known) {
+    Status loaded = co_await LoadFile(inode);
+    if (!loaded.ok() || !WantsData(*inode, &known) || !known) co_return false;
   }
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return false;
-  if (HasScopedData(*inode)) co_return true;
+  co_return TakeDataLocked(inode);
+}
+
+// The same if that can be without waiting.
+bool Core::TryTakeData(const InodePtr& inode) {
+  if (HoldsData(*inode)) return true;
+  RangeLock::Guard range = inode->range.TryLock(0, RangeLock::kEnd, true);
+  return range && TakeDataLocked(inode);
+}
+
+// All of the file is locked.
+bool Core::TakeDataLocked(const InodePtr& inode) {
+  if (HoldsData(*inode)) return true;
   DropData(*inode, 0, UINT64_MAX);  // of readers, whose leases may have ended
   std::lock_guard order(behind_mutex_);
   std::lock_guard lock(inode->mutex);
   // The file is noted before the lease is looked at: an end that is not seen here finds it.
-  if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) co_return false;
+  if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) return false;
   inode->data_scope = inode->covered;
-  co_return true;
+  if (inode->made_under != inode->covered) inode->unsynced_whole = false;  // others may have written
+  return true;
 }
 
-// Nothing: it has to be written past the cache.
-Task<StatusOr<std::optional<size_t>>> Core::WriteScoped(HandlePtr handle, uint64_t offset, Pieces pieces,
-                                                        size_t size) {
-  InodePtr inode = handle->inode;
-  const bool append = (handle->flags & O_APPEND) != 0;
-  if (OutgrowsMdt(*inode, append, offset, size)) CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
-  const bool taken = co_await TakeData(inode);
-  while (taken) {
-    if (append) {
-      std::lock_guard lock(inode->mutex);
-      offset = inode->Size();
-    }
-    const uint64_t end = append ? RangeLock::kEnd : offset + size;
-    RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(offset, end, true);
-    if (!range) co_return GivenUp();
+// --- writing ---
+
+Task<RangeLock::Guard> Core::LockForWriting(Inode& inode, uint64_t begin, uint64_t end, MayGiveUp may) {
+  if (may == MayGiveUp::kYes) return inode.range.LockUnlessCancelled(begin, end, true);
+  return inode.range.Lock(begin, end, true);
+}
+
+// Locks what a write of the file needs whose data is worked on here: all of an inline file. `offset`: none
+// for the end, which it is set to.
+Task<StatusOr<Core::HeldRange>> Core::LockHeld(InodePtr inode, std::optional<uint64_t> offset, size_t size,
+                                               MayGiveUp may) {
+  const bool append = !offset;
+  for (;;) {
+    HeldRange held;
     {
       std::lock_guard lock(inode->mutex);
-      if (inode->data_scope == nullptr) break;
-      if (append && offset != inode->Size()) continue;
+      held.is_inline = inode->Inline();
+      held.offset = offset.value_or(inode->Size());
     }
-    CO_ASSIGN_OR_RETURN(size_t written, co_await WriteCachedObjects(handle, offset, pieces, size));
-    co_return std::optional<size_t>(written);
+    const bool whole = held.is_inline || append;
+    held.range = co_await LockForWriting(*inode, held.is_inline ? 0 : held.offset,
+                                         whole ? RangeLock::kEnd : held.offset + size, may);
+    if (!held.range) co_return GivenUp();
+    std::lock_guard lock(inode->mutex);
+    held.taken = inode->data_scope != nullptr;
+    if (held.is_inline && append) held.offset = inode->Size();
+    const bool same = inode->Inline() == held.is_inline && (!append || held.offset == inode->Size());
+    if (!held.taken || same) co_return held;
   }
-  co_return std::optional<size_t>();
+}
+
+// Nothing: the file's data is not worked on here any more. No offset: at the end.
+Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::optional<uint64_t> offset,
+                                                      Pieces pieces, size_t size, MayGiveUp may) {
+  InodePtr inode = handle->inode;
+  CO_ASSIGN_OR_RETURN(const HeldRange held, co_await LockHeld(inode, offset, size, may));
+  if (!held.taken) co_return std::optional<size_t>();
+  if (held.is_inline) CO_RETURN_IF_ERROR(co_await LoadFile(inode));  // it may have gone for want of memory
+  ++early_writes_;
+  if (held.is_inline && held.offset + size <= inline_limit_) {
+    uint64_t bytes;
+    {
+      std::lock_guard lock(inode->mutex);
+      bytes = std::max<uint64_t>(held.offset + size, inode->Size()) + kRecordRoom;
+    }
+    const bool room = co_await Hold(inode, bytes);
+    if (!room) {
+      CO_ASSIGN_OR_RETURN(size_t written, co_await WriteInlineNow(handle, held.offset, pieces, size));
+      co_return std::optional<size_t>(written);
+    }
+    CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, held.offset, pieces, size));
+    NoteWrite(*inode, handle->caller, held.offset + size);
+    ListDirty(inode);
+    if (!TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    co_return std::optional<size_t>(size);
+  }
+  if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+  (void)co_await Hold(inode, kRecordRoom);
+  StatusOr<size_t> written = co_await WriteCachedObjects(handle, held.offset, pieces, size);
+  if (!written.ok()) LetGo(*inode);
+  CO_RETURN_IF_ERROR(written.status());
+  // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
+  // what this write held.
+  if (!TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+  co_return std::optional<size_t>(*written);
 }
 
 // --- giving up ---
 
 // Errors are noted in the inode. Takes as long as the servers of the file's objects.
 Task<void> Core::GiveDataUp(InodePtr inode) {
-  if (!HasScopedData(*inode)) co_return;
+  if (!HoldsData(*inode)) co_return;
   RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
   (void)co_await SendAll(inode);
   DropData(*inode, 0, UINT64_MAX);
   std::lock_guard lock(inode->mutex);
-  inode->data_scope.reset();
+  inode->EndData();
 }
 
 // Gives up the data that is here under the lease of a directory, which has ended. A file whose servers are
@@ -130,7 +194,7 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   for (size_t i = 0; i < files.size(); ++i) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
     (void)co_await ComesWithin(environment_.clock, left, ends[i]);
-    if (!HasScopedData(*files[i])) continue;
+    if (!HoldsData(*files[i])) continue;
     const bool leased = co_await LeaseLateData(epoch, files[i], ends[i]);
     if (leased) late.insert(files[i]->fid);
   }
@@ -153,7 +217,8 @@ Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end
         std::lock_guard lock(mutex_);
         std::lock_guard inode_lock(inode->mutex);
         given_up_.insert(lease);
-        inode->leaving.push_back({lease, true});
+        const bool waits = inode->data_scope != nullptr && !inode->data_scope->good();
+        inode->leaving.push_back({lease, true, waits});
       }
       Background(ReturnLateData(epoch, std::move(inode), lease, end, std::move(present)));
       co_return true;
