@@ -36,7 +36,7 @@ Task<void> Filling::Run(std::shared_ptr<ServerCore> core, std::shared_ptr<Fillin
   filling->began_ = core->environment.clock.Now();
   for (;;) {
     Status status = co_await filling->Fill();
-    if (status.ok()) status = co_await filling->chain_->Joined(*filling);
+    if (status.ok()) status = co_await filling->Join();
     if (status.ok()) {
       LogInfo("OST %d: member %s is in sync; %d bytes were copied", ost, filling->member_.uuid(),
               filling->copied_bytes_);
@@ -47,6 +47,15 @@ Task<void> Filling::Run(std::shared_ptr<ServerCore> core, std::shared_ptr<Fillin
     // It joins still if it was only told of the next epoch before this head was.
     if (!filling->chain_->Joins(*filling)) co_return;
   }
+}
+
+// No change is under way while the chain gets its new member. One that began before would have to reach it
+// from this head, which hands on to it directly in this epoch and by way of the members between in the next:
+// those that have had the change would not hand it on again. So changes wait here for the MGS, for as long as
+// this is the head and does not know which of the two epochs counts.
+Task<Status> Filling::Join() {
+  const std::vector<AsyncMutex::Guard> held = co_await store_->journal().HoldAllChanges();
+  co_return co_await chain_->Joined(*this);
 }
 
 // The answers come first: from then on each that is given here is handed on. What is in the store of the

@@ -53,6 +53,7 @@ class Filling : public std::enable_shared_from_this<Filling> {
   using Listed = std::deque<proto::ListedObject>;  // the member's objects that the walk has yet to come to
 
   Task<Status> Fill();
+  Task<Status> Join();
   Task<Status> TeachSessions();
   Task<Status> TeachGrowth();
   Task<Status> Walk();

@@ -235,6 +235,12 @@ Task<Status> Journal::CommitPrepared(Prepared* prepared) {
   co_return status;
 }
 
+Task<std::vector<AsyncMutex::Guard>> Journal::HoldAllChanges() {
+  std::vector<AsyncMutex::Guard> guards;
+  for (AsyncMutex& order : orders_) guards.push_back(co_await order.Lock());
+  co_return guards;
+}
+
 Task<void> Journal::AwaitCommits() {
   for (AsyncMutex& order : orders_) {
     AsyncMutex::Guard guard = co_await order.Lock();

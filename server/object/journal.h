@@ -145,6 +145,8 @@ class Journal {
   Task<void> AwaitCommits();
   // Until the guard goes nothing is committed to this object.
   Task<AsyncMutex::Guard> HoldChanges(const ObjectId& id) { return OrderOf(id).Lock(); }
+  // The same of all objects, and of answers that are recorded without a change.
+  Task<std::vector<AsyncMutex::Guard>> HoldAllChanges();
 
   // Records the answer of a request that ends without a change. A loss of power that takes back what was
   // committed before it takes back the answer, too.

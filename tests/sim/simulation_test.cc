@@ -72,6 +72,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 822000787, .event = "dead_oss"}, "a truncation went on long after its OST was back"},
       {{.seed = 943000664, .event = "dead_oss", .clients = 2},
        "late data of a removed file made objects anew"},
+      {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
+      {{.seed = 7702026, .copies = 3}, "the same"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;

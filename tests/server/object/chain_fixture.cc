@@ -31,8 +31,11 @@ Task<StatusOr<proto::ReportChainReply>> Judge::ReportChain(proto::ReportChainReq
   if (!request.lost().empty() || !request.joined().empty()) {
     next.set_epoch(chain.epoch() + 1);
     chain = next;
-    for (int i = 1; i < next.members_size(); ++i) co_await tell(next, next.members(i).uuid());
     for (const proto::ChainMember& member : next.joining()) co_await tell(next, member.uuid());
+    for (int i = next.members_size() - 1; i > 0; --i) {
+      co_await tell(next, next.members(i).uuid());
+      if (between.count() > 0) co_await RealClock().Sleep(between);
+    }
     if (request.lost() == request.reporter()) co_await tell(next, next.members(0).uuid());
   }
   *reply.mutable_chain() = chain;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "common/metrics.h"
@@ -194,6 +196,40 @@ TEST_F(ChainTest, AnEmptyMemberIsFilledWhileTheHeadGoesOn) {
   for (int i = 0; i < 20; ++i) ChangeSomething(client.get(), mds.get());
   const auto want = f.Contents(0);
   EXPECT_EQ(f.Contents(1), want);
+}
+
+// Behind another member: what is under way when it joins has to reach it as well. Seeds 7701113 and 7702026
+// of OSTs with three members: it was handed on to the second member in one epoch, and to the third in
+// neither.
+TEST_F(ChainTest, AThirdMemberGetsWhatIsUnderWayWhenItJoins) {
+  f.judge->between = 10ms;
+  for (int round = 0; round < 5; ++round) {
+    f.SetChain({0, 1});
+    auto client = f.Client(0, 5);
+    constexpr uint64_t kWriters = 6;
+    std::array<std::optional<Status>, kWriters> done;
+    done.fill(OkStatus());
+    int written = 0;
+    auto write_on = [&](bool more) {
+      for (uint64_t i = 0; i < kWriters; ++i) {
+        if (!more || !done[i].has_value()) continue;
+        EXPECT_TRUE(done[i]->ok()) << *done[i];
+        done[i].reset();
+        f.StartWrite(client.get(), {i + 1, 0}, 0, absl::StrCat("number ", ++written), &done[i]);
+      }
+    };
+    f.SetChain({0, 1}, {2});
+    ASSERT_TRUE(f.RunUntil([&] {
+      write_on(true);
+      return f.judge->chain.members_size() == 3;
+    }));
+    ASSERT_TRUE(f.RunUntil(
+        [&] { return std::ranges::all_of(done, [](const auto& status) { return status.has_value(); }); }));
+    EXPECT_EQ(f.judge->chain.members_size(), 3);
+    const auto want = f.Contents(0);
+    ASSERT_EQ(f.Contents(1), want) << round;
+    ASSERT_EQ(f.Contents(2), want) << round;
+  }
 }
 
 // The member is told of an epoch before the head is, in the middle of the filling.
