@@ -92,8 +92,7 @@ bool OstChain::Outlived(const OstMember& member) const {
   const Presence& gone = At(member);
   const Duration since = Restarted(member) ? gone.registered : gone.heard + WithDrift(ChainLease(heartbeat_));
   return std::ranges::any_of(record_.members, [&](const OstMember& other) {
-    return other.uuid != member.uuid && Sound(other) &&
-           std::max(At(other).heard, At(other).registered) >= since;
+    return other.uuid != member.uuid && Sound(other) && At(other).seen >= since;
   });
 }
 
@@ -197,7 +196,7 @@ void OstChain::Registered(const Arrival& arrival, Duration now) {
   presence.info = arrival.info;
   presence.failing = arrival.info.failing();
   presence.instance = arrival.instance;
-  presence.registered = now;
+  presence.registered = presence.seen = now;
   presence.answered = false;
   if (goes_on) return;
   presence.here = true;
@@ -220,6 +219,7 @@ bool OstChain::Beat(const Arrival& arrival, Duration now) {
   Presence& presence = presences_.at(member->uuid);
   if (!presence.here || presence.instance != arrival.instance) return false;
   if (presence.failing && !arrival.info.failing()) return false;
+  presence.seen = now;
   presence.info = arrival.info;
   presence.failing = arrival.info.failing();
   if (Deposes(*member)) {

@@ -122,6 +122,7 @@ class OstChain {
     Duration registered{0};
     bool answered = false;  // since
     Duration heard{0};      // when something of it was answered last that renews its OSS's lease
+    Duration seen{0};       // when something came from it last: an answer may go to a process that has ended
     uint32_t told = 0;      // the epoch that it has heard of in this registration
     bool placed = false;    // knows that it is not the head, or is it with all that it has missed
     int unanswered = 0;     // tellings in a row
