@@ -109,7 +109,7 @@ class Core final : public FileSystem {
   void CancelLock(HandlePtr handle, uint64_t wait_id) override;
 
   KernelPages PagesFor(const HandlePtr& handle) override;
-  Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) override;
+  Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size, PageUse use) override;
   bool MayHavePages(const HandlePtr& handle) override;
   bool IsCurrent(const proto::Attr& attr) override;
   Seen Look() override;
@@ -207,7 +207,8 @@ class Core final : public FileSystem {
   static bool PagesNeedCover(const Inode& inode);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
-  LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end);
+  LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use);
+  static Task<Status> AwaitPageWrites(InodePtr inode, uint64_t begin, uint64_t end);
   Task<void> InvalidateKernel(std::vector<Fid> fids);
   Task<void> InvalidateKernel(Fid fid, uint64_t begin, uint64_t end);
   void ForgetAroundLocked(const Fid& fid);

@@ -144,6 +144,7 @@ enum class KernelPages {
 };
 
 using LockedPages = std::shared_ptr<void>;  // FileSystem::HoldPages
+enum class PageUse { kFill, kWrite };
 
 struct Seen {  // for nacre status and bench
   std::vector<std::string> paths;
@@ -237,7 +238,8 @@ class FileSystem {
   // Before bytes of [offset, offset + size) are read, or written, that the kernel will keep in pages, through
   // whichever handle. From then on it is told (Invalidation) before another client's change of the file
   // returns. The kernel holds these pages locked until it has its answer, as long as the value lives.
-  virtual Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) = 0;
+  virtual Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size,
+                                                PageUse use) = 0;
   // Whether these attributes, which were answered here with a time, are still those of the inode. An answer
   // may be overtaken by that to a later change on its way to the kernel, which would keep the older one.
   virtual bool IsCurrent(const proto::Attr& attr) = 0;

@@ -118,13 +118,18 @@ struct Inode {
 
   // The file's pages that the kernel may have (pages.cc).
   struct Pages {
-    bool some = false;                         // there may be some, and a handle through which they are used
-    ScopePtr under;                            // the lease of the directory by which the last were opened
-    uint64_t lease = 0;                        // READ, to be relied on; 0: none
-    uint64_t recalls = 0;                      // rises when one begins to leave
-    uint64_t content = 0;                      // the lease under which content is known and cached
-    Duration recalled{0};                      // when one of the file was last asked back
-    std::multimap<uint64_t, uint64_t> locked;  // begin and end of what the kernel waits for (HoldPages)
+    bool some = false;     // there may be some, and a handle through which they are used
+    ScopePtr under;        // the lease of the directory by which the last were opened
+    uint64_t lease = 0;    // READ, to be relied on; 0: none
+    uint64_t recalls = 0;  // rises when one begins to leave
+    uint64_t content = 0;  // the lease under which content is known and cached
+    Duration recalled{0};  // when one of the file was last asked back
+    struct Locked {
+      uint64_t end = 0;
+      bool writes = false;
+      std::vector<OneShot<Unit>> waiters;  // for the end of this
+    };
+    std::multimap<uint64_t, Locked> locked;  // by where it begins: what the kernel waits for (HoldPages)
   } pages;
 
   // Leases of it that are being given back.

@@ -36,9 +36,11 @@ KernelPages Core::PagesFor(const HandlePtr& handle) {
                                                                           : KernelPages::kNew;
 }
 
-Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, size_t size) {
+Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, size_t size, PageUse use) {
   Inode& inode = *handle->inode;
-  LockedPages locked = NoteLocked(handle->inode, offset, offset + size);
+  if (use == PageUse::kFill)
+    CO_RETURN_IF_ERROR(co_await AwaitPageWrites(handle->inode, offset, offset + size));
+  LockedPages locked = NoteLocked(handle->inode, offset, offset + size, use);
   for (;;) {
     if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
     CO_RETURN_IF_ERROR(CheckHandle(*handle));
@@ -50,6 +52,26 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
         co_return locked;
     }
     CO_RETURN_IF_ERROR(co_await LeasePages(handle->epoch, handle->inode));
+  }
+}
+
+// Waits for the writes of these pages that have come from the kernel before. The kernel puts the bytes of a
+// write into pages that it has and unlocks them before it sends the write; if they are invalidated then,
+// whoever reads has them filled anew. They must not get what was there before the write, which does not fill
+// them again.
+Task<Status> Core::AwaitPageWrites(InodePtr inode, uint64_t begin, uint64_t end) {
+  for (;;) {
+    OneShot<Unit> ended;
+    {
+      std::lock_guard lock(inode->mutex);
+      auto& locked = inode->pages.locked;
+      auto it = std::ranges::find_if(locked, [&](const auto& one) {
+        return one.second.writes && one.first < end && begin < one.second.end;
+      });
+      if (it == locked.end()) co_return OkStatus();
+      it->second.waiters.push_back(ended);
+    }
+    CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(ended));
   }
 }
 
@@ -125,17 +147,21 @@ bool Core::PagesNeedCover(const Inode& inode) {
 
 // An invalidation that is under way waits for these pages before it comes to those behind them. When leases
 // have run out, that may be for long: those behind them go now.
-LockedPages Core::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end) {
+LockedPages Core::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use) {
+  std::multimap<uint64_t, Inode::Pages::Locked>::iterator at;
   {
     std::lock_guard lock(inode->mutex);
-    inode->pages.locked.emplace(begin, end);
+    at = inode->pages.locked.emplace(begin, Inode::Pages::Locked{end, use == PageUse::kWrite, {}});
   }
   if (!LeasesGood()) Background(InvalidateKernel(inode->fid, end, UINT64_MAX));
-  return {inode.get(), [inode, begin, end](void*) {
-            std::lock_guard lock(inode->mutex);
-            auto [first, last] = inode->pages.locked.equal_range(begin);
-            auto it = std::find_if(first, last, [end](const auto& range) { return range.second == end; });
-            inode->pages.locked.erase(it);
+  return {inode.get(), [inode, at](void*) {
+            std::vector<OneShot<Unit>> waiters;
+            {
+              std::lock_guard lock(inode->mutex);
+              waiters = std::move(at->second.waiters);
+              inode->pages.locked.erase(at);
+            }
+            for (const OneShot<Unit>& waiter : waiters) waiter.Set({});
           }};
 }
 
@@ -146,7 +172,7 @@ void Core::ForgetAroundLocked(const Fid& fid) {
   std::vector<std::pair<uint64_t, uint64_t>> locked;
   {
     std::lock_guard lock(inode->mutex);
-    locked.assign(inode->pages.locked.begin(), inode->pages.locked.end());
+    for (const auto& [begin, one] : inode->pages.locked) locked.emplace_back(begin, one.end);
   }
   uint64_t at = 0;
   for (const auto& [begin, end] : locked) {

@@ -25,7 +25,7 @@ enum class WriteKind {
 Task<void> Read(Request request, client::HandlePtr handle, bool fills_pages, uint64_t offset, size_t size) {
   StatusOr<client::LockedPages> locked;
   if (fills_pages) {
-    locked = co_await request.filesystem().HoldPages(handle, offset, size);
+    locked = co_await request.filesystem().HoldPages(handle, offset, size, client::PageUse::kFill);
     if (!locked.ok()) co_return request.Done(locked.status());
   }
   StatusOr<client::ReadResult> result = co_await request.filesystem().Read(handle, offset, size);
@@ -48,7 +48,7 @@ Task<void> Write(Request request, Fid fid, client::HandlePtr handle, WriteKind k
   }
   StatusOr<client::LockedPages> locked;
   if (kind == WriteKind::kCached) {
-    locked = co_await filesystem.HoldPages(handle, offset, data.size());
+    locked = co_await filesystem.HoldPages(handle, offset, data.size(), client::PageUse::kWrite);
     if (!locked.ok()) co_return request.Done(locked.status());
   }
   StatusOr<size_t> written = co_await filesystem.Write(handle, offset, std::span(&data, 1));

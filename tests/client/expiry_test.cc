@@ -118,10 +118,10 @@ TEST_F(Expiry, PagesAreNotFilledWhileCutOff) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, "old");
   auto b = harness_.Mount();
-  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(file, 0, 4096)).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(file, 0, 4096, client::PageUse::kFill)).ok());
   CutOff();
   harness_.world.RunFor(kLongAfter);
-  auto held = Begin(a_->fs().HoldPages(file, 0, 4096));
+  auto held = Begin(a_->fs().HoldPages(file, 0, 4096, client::PageUse::kFill));
   harness_.world.RunFor(10s);
   EXPECT_FALSE(held->has_value());
   harness_.network.Heal();
@@ -135,8 +135,8 @@ TEST_F(Expiry, PagesThatAreBeingReadKeepNoneOfTheOthers) {
   a_->Write(file, 0, Pattern(1, kMiB));
   auto b = harness_.Mount();
   constexpr uint64_t kPage = 4096;
-  auto read = a_->Await(a_->fs().HoldPages(file, 2 * kPage, kPage));
-  auto other = a_->Await(a_->fs().HoldPages(file, 5 * kPage, 2 * kPage));
+  auto read = a_->Await(a_->fs().HoldPages(file, 2 * kPage, kPage, client::PageUse::kFill));
+  auto other = a_->Await(a_->fs().HoldPages(file, 5 * kPage, 2 * kPage, client::PageUse::kFill));
   ASSERT_TRUE(read.ok() && other.ok());
   other = LockedPages{};  // answered
   std::set<std::pair<uint64_t, uint64_t>> pieces;
@@ -152,7 +152,7 @@ TEST_F(Expiry, PagesThatAreBeingReadKeepNoneOfTheOthers) {
   using Pieces = std::set<std::pair<uint64_t, uint64_t>>;
   EXPECT_EQ(pieces, (Pieces{{0, 2 * kPage}, {2 * kPage, 3 * kPage}, {3 * kPage, UINT64_MAX}}));
   pieces.clear();
-  auto waits = Begin(a_->fs().HoldPages(file, 7 * kPage, kPage));
+  auto waits = Begin(a_->fs().HoldPages(file, 7 * kPage, kPage, client::PageUse::kFill));
   harness_.world.RunFor(1s);
   EXPECT_EQ(pieces, (Pieces{{8 * kPage, UINT64_MAX}})) << "another one that nobody should wait for";
 }

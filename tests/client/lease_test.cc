@@ -146,7 +146,7 @@ class Pages : public Lease {
     };
     a_->fs().SetInvalidation(std::move(invalidation));
   }
-  Status Hold() { return a_->Await(a_->fs().HoldPages(file_, 0, 4096)).status(); }
+  Status Hold() { return a_->Await(a_->fs().HoldPages(file_, 0, 4096, client::PageUse::kFill)).status(); }
 
   HandlePtr file_;
   std::vector<Fid> forgotten_;

@@ -240,7 +240,7 @@ TEST_F(Scopes, TheKernelKeepsPagesOfAFileThatIsOnlyRead) {
   HandlePtr first = a_->Open(fid, O_RDONLY);
   EXPECT_EQ(a_->fs().PagesFor(first), KernelPages::kNew);
   EXPECT_EQ(Asked([&] {
-              EXPECT_TRUE(a_->Await(a_->fs().HoldPages(first, 0, 4096)).ok());
+              EXPECT_TRUE(a_->Await(a_->fs().HoldPages(first, 0, 4096, client::PageUse::kFill)).ok());
               EXPECT_TRUE(a_->Close(first).ok());
               EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDONLY)), KernelPages::kKept);
             }),
@@ -255,6 +255,30 @@ TEST_F(Scopes, TheKernelKeepsPagesOfAFileThatIsOnlyRead) {
   (void)StatTree();
   (void)StatTree();
   EXPECT_EQ(a_->fs().PagesFor(a_->Open(fid, O_RDONLY)), KernelPages::kNew);
+}
+
+// Seed 1109000262: the kernel had put the bytes of a write into a page that it had, and was made to forget it
+// while the write was under way. Whoever read then had the page filled with what was there before.
+TEST_F(Scopes, PagesAreFilledAfterTheWritesThatHaveCome) {
+  (void)StatTree();
+  HandlePtr file = a_->Open(FromProto(a_->Lookup("f", directory_)->attr.fid()), O_RDWR);
+  auto write = a_->Await(a_->fs().HoldPages(file, 100, 50, client::PageUse::kWrite));
+  ASSERT_TRUE(write.ok());
+  auto fill_on = [&](uint64_t page) {
+    auto held = std::make_shared<bool>(false);
+    Spawn(a_->process()->executor(),
+          [](FileSystem* fs, HandlePtr file, uint64_t page, std::shared_ptr<bool> held) -> Task<void> {
+            auto pages = co_await fs->HoldPages(file, page * 4096, 4096, client::PageUse::kFill);
+            *held = pages.ok();
+          }(&a_->fs(), file, page, held));
+    return held;
+  };
+  const auto same = fill_on(0), other = fill_on(1);
+  EXPECT_TRUE(harness_.RunUntil([&] { return *other; }));
+  harness_.world.RunFor(1s);
+  EXPECT_FALSE(*same);
+  write = LockedPages{};
+  EXPECT_TRUE(harness_.RunUntil([&] { return *same; }));
 }
 
 // `dead_oss`, seed 12: a page that was being read stayed locked as long as its OST was away, and kept the
@@ -272,7 +296,7 @@ TEST_F(Scopes, APageThatIsBeingReadKeepsNobodyFromTheDirectory) {
   const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
   HandlePtr reader = a_->Open(fid, O_RDONLY);
   ASSERT_EQ(a_->fs().PagesFor(reader), KernelPages::kNew);
-  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(reader, 0, 4096)).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().HoldPages(reader, 0, 4096, client::PageUse::kFill)).ok());
   const uint64_t epoch = a_->fs().Look().epoch;
   std::optional<Status> made, written;
   Spawn(b_->process()->executor(),

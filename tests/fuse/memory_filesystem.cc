@@ -278,7 +278,7 @@ KernelPages MemoryFileSystem::PagesFor(const HandlePtr& handle) {
   return may ? KernelPages::kKept : KernelPages::kNone;
 }
 
-Task<StatusOr<LockedPages>> MemoryFileSystem::HoldPages(HandlePtr handle, uint64_t, size_t) {
+Task<StatusOr<LockedPages>> MemoryFileSystem::HoldPages(HandlePtr handle, uint64_t, size_t, PageUse) {
   std::lock_guard lock(mutex_);
   if (!may_cache_) paged_.insert(FromProto(MemoryHandle::Of(handle).node->attr.fid()));
   co_return LockedPages{};

@@ -103,7 +103,7 @@ class MemoryFileSystem : public FileSystem {
   Task<Status> SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) override;
   void CancelLock(HandlePtr handle, uint64_t wait_id) override;
   KernelPages PagesFor(const HandlePtr& handle) override;
-  Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size) override;
+  Task<StatusOr<LockedPages>> HoldPages(HandlePtr handle, uint64_t offset, size_t size, PageUse use) override;
   bool MayHavePages(const HandlePtr& handle) override;
   bool IsCurrent(const proto::Attr& attr) override;
   Seen Look() override;

@@ -67,8 +67,9 @@ Task<void> Kernel::Forget(Fid fid, uint64_t begin, uint64_t end) {
 
 // The page is locked.
 Task<Status> Kernel::Fill(client::HandlePtr handle, PagePtr page, uint64_t index) {
-  CO_ASSIGN_OR_RETURN(client::LockedPages locked,
-                      co_await filesystem_->HoldPages(handle, index * kBlockSize, kBlockSize));
+  CO_ASSIGN_OR_RETURN(
+      client::LockedPages locked,
+      co_await filesystem_->HoldPages(handle, index * kBlockSize, kBlockSize, client::PageUse::kFill));
   auto read = co_await filesystem_->Read(handle, index * kBlockSize, kBlockSize);
   CO_RETURN_IF_ERROR(read.status());
   page->data.clear();
@@ -152,7 +153,8 @@ Task<StatusOr<size_t>> Kernel::WriteCached(client::HandlePtr handle, Fid fid, ui
     }
     at = until;
   }
-  StatusOr<client::LockedPages> held = co_await filesystem_->HoldPages(handle, offset, bytes.size());
+  StatusOr<client::LockedPages> held =
+      co_await filesystem_->HoldPages(handle, offset, bytes.size(), client::PageUse::kWrite);
   StatusOr<size_t> written = ErrnoError(EIO, "nothing written");
   if (!held.ok()) written = held.status();
   if (held.ok()) {
