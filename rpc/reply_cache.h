@@ -114,6 +114,14 @@ class ReplyCache {
     ForgetAcknowledged(answered_below_);
   }
 
+  // Gives up all answers. `under_way` is called with what is kept of the others.
+  void ForgetAnswers(const std::function<void(Kept*)>& under_way) {
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      if (!it->second.done) under_way(&it->second.kept);
+      it = it->second.done ? Forget(it) : std::next(it);
+    }
+  }
+
   // Gives up all answers, without a word. Nothing is under way.
   void Clear() {
     entries_.clear();

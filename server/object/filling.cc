@@ -61,8 +61,7 @@ Task<Status> Filling::Join() {
 // The answers come first: from then on each that is given here is handed on. What is in the store of the
 // member lasts before it counts.
 Task<Status> Filling::Fill() {
-  // What is being committed just now was not handed on to this member, and is not to be seen yet either.
-  co_await store_->journal().AwaitCommits();
+  CO_RETURN_IF_ERROR(co_await Begin());
   CO_RETURN_IF_ERROR(co_await TeachSessions());
   CO_RETURN_IF_ERROR(co_await Walk());
   CO_RETURN_IF_ERROR(co_await TeachGrowth());
@@ -74,6 +73,18 @@ Task<Status> Filling::Fill() {
   sync.mutable_sync();
   auto synced = co_await Send(std::move(sync));
   co_return synced.status();
+}
+
+// The member may have carried out what this store never has: it was handed on, and the one who did so was not
+// the head any more when it wanted to go on. The walk takes such a change back, so its answer has to go as
+// well, or the member would answer a repeat without doing it. No change is under way here meanwhile: one that
+// began before was not handed on to this member, and one that begins behind this is, with its answer.
+Task<Status> Filling::Begin() {
+  const std::vector<AsyncMutex::Guard> held = co_await store_->journal().HoldAllChanges();
+  proto::ObjectRequest request;
+  request.mutable_learn()->set_begin(true);
+  auto begun = co_await Send(std::move(request));
+  co_return begun.status();
 }
 
 Task<StatusOr<proto::ObjectReply>> Filling::Send(proto::ObjectRequest request,

@@ -54,6 +54,7 @@ class Filling : public std::enable_shared_from_this<Filling> {
 
   Task<Status> Fill();
   Task<Status> Join();
+  Task<Status> Begin();
   Task<Status> TeachSessions();
   Task<Status> TeachGrowth();
   Task<Status> Walk();

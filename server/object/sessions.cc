@@ -31,7 +31,7 @@ void Sessions::Ticket::Finish(std::string reply) {
   std::lock_guard lock(sessions_->mutex_);
   Session& session = *sessions_->sessions_.at(session_);
   Kept* kept = session.requests.Find(answering_.answer.record.sequence);
-  if (kept != nullptr) kept->answer = std::move(reply);
+  if (kept != nullptr && !kept->forgotten) kept->answer = std::move(reply);
 }
 
 void Sessions::Ticket::FinishRecorded() {
@@ -39,7 +39,7 @@ void Sessions::Ticket::FinishRecorded() {
   std::lock_guard lock(sessions_->mutex_);
   Session& session = *sessions_->sessions_.at(session_);
   Kept* kept = session.requests.Find(answering_.answer.record.sequence);
-  if (kept != nullptr) kept->recorded = answering_.answer.record.delta;
+  if (kept != nullptr && !kept->forgotten) kept->recorded = answering_.answer.record.delta;
 }
 
 Status Sessions::Ticket::BeginCommit() { return sessions_->BeginCommit(session_, mdt_epoch_); }
@@ -165,6 +165,20 @@ StatusOr<std::vector<SessionId>> Sessions::Fences() const {
     return OkStatus();
   }));
   return fences;
+}
+
+Task<Status> Sessions::ForgetAnswers() {
+  co_await journal_->AwaitCommits();
+  {
+    std::lock_guard lock(mutex_);
+    absl::flat_hash_map<SessionId, uint32_t> slots;
+    for (const auto& [id, session] : sessions_) {
+      slots[id] = session->slots.count();
+      session->requests.ForgetAnswers([](Kept* kept) { kept->forgotten = true; });
+    }
+    journal_->ForgetAnswers(slots);
+  }
+  co_return co_await journal_->Sync();  // for it would erase those that are learned now
 }
 
 Task<Status> Sessions::Learn(std::vector<SlotAnswer> answers) {

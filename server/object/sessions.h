@@ -113,6 +113,9 @@ class Sessions {
 
   // Every answer that lies in the store, as far as its last sync (Journal::Sync) has brought them there.
   StatusOr<std::vector<SlotAnswer>> StoredAnswers() const;
+  // Forgets every answer, also of what is under way, for Learn to bring those that count. What does not
+  // commit just now must not do so any more.
+  Task<Status> ForgetAnswers();
   // Mutations that another member of the chain has carried out; their slots there do not matter here.
   Task<Status> Learn(std::vector<SlotAnswer> answers);
   StatusOr<std::vector<SessionId>> Fences() const;  // as Fence was given them
@@ -134,6 +137,7 @@ class Sessions {
     std::optional<uint32_t> slot;
     std::optional<std::string> answer;
     std::optional<int64_t> recorded;
+    bool forgotten = false;  // while it was under way: it leaves no answer
     bool done() const { return answer.has_value() || recorded.has_value(); }
     size_t bytes() const { return answer.has_value() ? answer->size() : 0; }
   };

@@ -74,7 +74,7 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "late data of a removed file made objects anew"},
       {{.seed = 1109000262}, "pages that were dropped during a write were filled with what was before it"},
       {{.seed = 892000052, .copies = 2}, "an answer to a dead head was taken for a sign of life"},
-      {{.seed = 952000382, .copies = 2}, "what was under way when a second member joined never reached it"},
+      {{.seed = 952000382, .copies = 2}, "a filled member answered for what the filling had taken back"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
       {{.seed = 7702026, .copies = 3}, "the same"},
   };

@@ -107,6 +107,7 @@ Task<Status> ApplyOp(OpContext context) {
 Task<Status> LearnOp(OpContext context) {
   if (ChainOf(context) == nullptr) co_return NoChain();
   const proto::LearnState& learn = context.request->learn();
+  if (learn.begin()) CO_RETURN_IF_ERROR(co_await context.target->sessions->ForgetAnswers());
   if (learn.fenced_size() > 0) {
     std::vector<SessionId> fenced(learn.fenced().begin(), learn.fenced().end());
     CO_RETURN_IF_ERROR(co_await context.target->sessions->Fence(std::move(fenced)));

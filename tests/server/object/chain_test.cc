@@ -286,6 +286,39 @@ TEST_F(ChainTest, ALateCopyOfWhatWasHandedOnIsRefused) {
       << contents.at(kObject.ToString());
 }
 
+// Seed 952000382 of OSTs with two members: the member had what the head had handed on before it lost its
+// place, and had not done itself. The filling took that away; when the client asked again, the member
+// answered that it had done it.
+TEST_F(ChainTest, WhatAMemberHadDoneAloneIsDoneAgain) {
+  f.SetChain({0, 1});
+  const uint64_t sequence = f.sequence;
+  auto client = f.Client(0, 5);
+  proto::ObjectRequest request;
+  request.set_session(5);
+  request.set_sequence(sequence);
+  request.set_low_water(sequence);
+  request.set_chain_epoch(f.judge->chain.epoch());
+  request.set_chain_turn(1);
+  request.set_chain_low_water(1);
+  *request.mutable_apply()->mutable_object() = ToProto(kObject);
+  *request.mutable_apply()->mutable_after() = ToProto(ost::ObjectVersion{f.judge->chain.epoch(), 1});
+  request.mutable_apply()->set_size(1000);
+  request.mutable_apply()->set_ends_request(true);
+  CallRequest call;
+  call.body = request.SerializeAsString();
+  auto peer = *f.transports[ChainFixture::kServers]->Connect("inproc:oss1");
+  ASSERT_TRUE(f.Run(peer->Call(std::move(call), 5s)).ok());
+
+  f.SetChain({0}, {1});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 2; }));
+  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "asked again").ok());
+  f.Crash(1);
+  f.Start(1);
+  const auto want = f.Contents(0);
+  ASSERT_TRUE(want.contains(kObject.ToString()));
+  EXPECT_EQ(f.Contents(1), want);
+}
+
 // In another epoch another process may hand on, which counts anew.
 TEST_F(ChainTest, TheNextEpochCountsAnew) {
   f.SetChain({0, 1});
