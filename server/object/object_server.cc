@@ -51,7 +51,7 @@ Task<StatusOr<proto::ReportChainReply>> ReportChain(std::shared_ptr<ServerCore> 
                                                     proto::ReportChainRequest request) {
   CO_ASSIGN_OR_RETURN(proto::ReportChainReply reply,
                       co_await core->environment.cluster->ReportChain(std::move(request)));
-  CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
+  CO_RETURN_IF_ERROR(CheckReport(*core, reply.mdt_epoch()));
   co_return reply;
 }
 
@@ -102,8 +102,7 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
   uint64_t mdt_epoch = 0;
   for (const ost::Target& target : core->targets)
     mdt_epoch = std::max(mdt_epoch, target.sessions->mdt_epoch());
-  for (ost::Target& target : core->targets) CO_RETURN_IF_ERROR(target.sessions->HearOf(mdt_epoch));
-  co_return OkStatus();
+  co_return HearOfPrimary(*core, mdt_epoch);
 }
 
 }  // namespace

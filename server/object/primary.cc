@@ -5,12 +5,24 @@
 #include "server/object/server_core.h"
 
 namespace nacre::ost {
+namespace {
+
+Status AsOfAnswer(Status status) {
+  return ToErrno(status) == ESTALE ? ErrnoError(ENOTCONN, std::string(status.message())) : status;
+}
+
+}  // namespace
+
+Status HearOfPrimary(ServerCore& core, uint64_t mdt_epoch) {
+  for (Target& target : core.targets) RETURN_IF_ERROR(target.sessions->HearOf(mdt_epoch));
+  return OkStatus();
+}
 
 Task<Status> ObeyPrimary(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch, const Target* asked) {
   if (mdt_epoch == 0) co_return OkStatus();
   bool obeyed = false;
   Status failure = OkStatus();
-  for (Target& target : core->targets) CO_RETURN_IF_ERROR(target.sessions->HearOf(mdt_epoch));
+  CO_RETURN_IF_ERROR(HearOfPrimary(*core, mdt_epoch));
   for (Target& target : core->targets) {
     Status status = co_await target.sessions->Obey(mdt_epoch);
     if (ToErrno(status) == ESTALE) co_return status;  // of one that came meanwhile
@@ -25,7 +37,11 @@ Task<Status> ObeyPrimary(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch, c
 
 Task<Status> CheckAnswer(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch) {
   Status status = co_await ObeyPrimary(std::move(core), mdt_epoch, nullptr);
-  co_return ToErrno(status) == ESTALE ? ErrnoError(ENOTCONN, std::string(status.message())) : status;
+  co_return AsOfAnswer(std::move(status));
+}
+
+Status CheckReport(ServerCore& core, uint64_t mdt_epoch) {
+  return AsOfAnswer(HearOfPrimary(core, mdt_epoch));
 }
 
 }  // namespace nacre::ost

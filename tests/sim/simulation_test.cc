@@ -75,6 +75,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 1109000262}, "pages that were dropped during a write were filled with what was before it"},
       {{.seed = 892000052, .copies = 2}, "an answer to a dead head was taken for a sign of life"},
       {{.seed = 952000382, .copies = 2}, "a filled member answered for what the filling had taken back"},
+      {{.seed = 1223000028, .copies = 2, .mdses = 3},
+       "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
       {{.seed = 7702026, .copies = 3}, "the same"},
   };

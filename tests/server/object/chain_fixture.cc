@@ -39,6 +39,7 @@ Task<StatusOr<proto::ReportChainReply>> Judge::ReportChain(proto::ReportChainReq
     if (request.lost() == request.reporter()) co_await tell(next, next.members(0).uuid());
   }
   *reply.mutable_chain() = chain;
+  reply.set_mdt_epoch(mdt_epoch);
   co_return reply;
 }
 

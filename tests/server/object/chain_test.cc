@@ -132,6 +132,20 @@ TEST_F(ChainTest, GoesOnWithoutAMemberOnceTheJudgeHasTakenItOut) {
   EXPECT_EQ(*f.Read(client.get(), kObject, 10), "behind");
 }
 
+// Seed 1223000028 of OSTs with two members and three MDSes: a write of the MDS before waited for the MGS's
+// answer about the member, which came from another MDS; and that was not believed before the writes of the
+// MDS before had ended.
+TEST_F(ChainTest, AnotherMdsMayTakeAMemberOut) {
+  f.SetChain({0, 1});
+  auto mds = f.Client(0, 0);
+  f.Crash(1);
+  f.judge->mdt_epoch = 5;
+  std::optional<Status> written;
+  f.StartWrite(mds.get(), kObject, 0, "moved out", &written);
+  ASSERT_TRUE(f.RunUntil([&] { return written.has_value(); }));
+  EXPECT_TRUE(written->ok()) << *written;
+}
+
 TEST_F(ChainTest, TheMemberThatIsLostMayBeFurtherOn) {
   f.SetChain({0, 1, 2});
   auto client = f.Client(0, 5);
