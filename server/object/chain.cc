@@ -374,20 +374,24 @@ Task<void> Chain::GiveUp(LinkPtr link, uint32_t epoch, Status why) {
   std::string lost = link->uuid();
   // One further on has not answered.
   if (ToErrno(why) == EHOSTUNREACH) lost = std::string(why.message()).substr(0, why.message().find(' '));
-  if (ToErrno(why) != ESTALE) {
-    LogWarning("OST %d (%s): member %s of its chain is given up: %s", store_->superblock().index,
-               store_->directory(), lost, std::string(why.message()));
-  }
+  // It may know of a later epoch, which the MGS tells before anything else.
+  bool may_be_ahead = ToErrno(why) == ESTALE, said = false;
   while (Current(epoch)) {
     proto::ReportChainRequest request;
     request.set_epoch(epoch);
-    if (ToErrno(why) != ESTALE) {
+    if (!may_be_ahead && !std::exchange(said, true)) {
+      LogWarning("OST %d (%s): member %s of its chain is given up: %s", store_->superblock().index,
+                 store_->directory(), lost, std::string(why.message()));
+    }
+    if (!may_be_ahead) {
       request.set_lost(lost);
       request.set_why(std::string(why.message()));
     }
     Status asked = co_await Ask(std::move(request));
     if (ToErrno(asked) == ESTALE) BecomeWaiting(epoch);
-    if (Current(epoch)) co_await core_->Pause(kReportPause);
+    if (!Current(epoch)) break;
+    if (asked.ok()) may_be_ahead = false;  // there is no later one: it does not take what it is given
+    co_await core_->Pause(kReportPause);
   }
 }
 

@@ -142,8 +142,8 @@ Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
     SetStatus(checked, *target->sessions, primary, &reply);
     co_return reply.SerializeAsString();
   }
-  Sessions::Admission admission = co_await target->sessions->Admit(request->session(), request->sequence(),
-                                                                   request->low_water(), primary);
+  Sessions::Admission admission = co_await target->sessions->Admit(
+      request->session(), request->sequence(), request->low_water(), primary, request->chain_epoch() != 0);
   if (admission.answer) co_return *std::move(admission.answer);
   if (!admission.status.ok()) {
     SetStatus(admission.status, *target->sessions, primary, &reply);

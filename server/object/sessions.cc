@@ -83,7 +83,7 @@ Status Sessions::LoadAnswers() {
 }
 
 Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint64_t low_water,
-                                          uint64_t mdt_epoch) {
+                                          uint64_t mdt_epoch, bool handed_on) {
   Admission admission;
   if (sequence != 0 && !ReplyCache<Kept>::WellFormed(sequence, low_water)) {
     admission.status =
@@ -101,7 +101,8 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
       if (known == nullptr) known = std::make_unique<Session>();
       known->last_seen = clock_->Now();
       Answering answering;
-      if (sequence != 0) other_done = Begin(id, known.get(), sequence, low_water, &admission, &answering);
+      if (sequence != 0)
+        other_done = Begin(id, known.get(), sequence, low_water, handed_on, &admission, &answering);
       const bool begins = admission.status.ok() && !admission.answer && !admission.recorded && !other_done;
       if (begins) {
         ++known->in_progress;
@@ -115,7 +116,8 @@ Task<Sessions::Admission> Sessions::Admit(SessionId id, uint64_t sequence, uint6
 
 // A mutation: why it is refused, its answer, what to wait for, or none of these and where its answer goes.
 std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uint64_t sequence,
-                                             uint64_t low_water, Admission* admission, Answering* answering) {
+                                             uint64_t low_water, bool handed_on, Admission* admission,
+                                             Answering* answering) {
   using Turn = ReplyCache<Kept>::Turn;
   auto begun = session->requests.Begin(sequence, low_water);
   if (begun.turn == Turn::kCarryOut && !session->HasSlot()) {
@@ -134,6 +136,8 @@ std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uin
       admission->recorded = begun.kept->recorded;
       return std::nullopt;
     case Turn::kStale:
+      if (handed_on) return std::nullopt;
+      [[fallthrough]];
     case Turn::kMalformed:  // looked at before
       admission->status = ErrnoError(ESTALE, absl::StrCat("request ", sequence, " of session ", id,
                                                           " was answered long ago; this is a late copy"));

@@ -61,7 +61,7 @@ class Sessions {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket() override { Release(); }
     // From here on the request's last change takes its answer along. Only of a mutation.
-    void RecordAnswer() { recorded_ = true; }
+    void RecordAnswer() { recorded_ = answering_.answer.record.sequence != 0; }
     // The answer of this request for good.
     void Finish(std::string reply);
 
@@ -95,8 +95,11 @@ class Sessions {
     Ticket ticket;
   };
   // sequence 0: no mutation. Waits if the same request is in progress. `mdt_epoch`: of the MDS; 0: there is
-  // only one, or another member of the chain hands this on.
-  Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water, uint64_t mdt_epoch = 0);
+  // only one, or another member of the chain hands this on. `handed_on`: what the client has said it has the
+  // answer to is carried out all the same, without an answer: the head does it still (for an MDS that has
+  // been restarted), and tells late copies apart by their turns.
+  Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water, uint64_t mdt_epoch = 0,
+                        bool handed_on = false);
 
   // Refuses the MDSes of earlier epochs (but 0) from now on, also after a restart; OK once no commit of
   // theirs is under way. ESTALE: a later one has been heard of.
@@ -167,7 +170,8 @@ class Sessions {
       const std::vector<SessionId>& fences) const;  // of those in memory; mutex_ held
   void NoteFence(SessionId fenced);                 // likewise, but for Load
   std::optional<OneShot<Unit>> Begin(SessionId id, Session* session, uint64_t sequence, uint64_t low_water,
-                                     Admission* admission, Answering* answering);  // mutex_ held
+                                     bool handed_on, Admission* admission,
+                                     Answering* answering);  // mutex_ held
   Status BeginCommit(SessionId session, uint64_t mdt_epoch);
   void EndCommit(SessionId session);
   Status LoadAnswers();

@@ -34,7 +34,7 @@ class Judge : public ClusterChannel {
   std::map<std::string, proto::RegisterOssRequest> registered;  // by address
   bool away = false;
   uint64_t mdt_epoch = 0;  // of its answers
-  Duration between{0};  // from telling one member of a chain to telling the one before it
+  Duration between{0};     // from telling one member of a chain to telling the one before it
   std::vector<proto::ReportChainRequest> reports;
 };
 
