@@ -234,14 +234,14 @@ Task<StatusOr<std::shared_ptr<ObjectState>>> Filling::BeginCopy(ObjectId id,
 // wants to waits for the member.
 Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t first, uint64_t to) {
   RangeLock::Guard locked = co_await object->locks.Lock(from, to, /*exclusive=*/false);
-  if (Ahead(object->id)) co_return OkStatus();  // it has been destroyed, and made anew
-  CO_ASSIGN_OR_RETURN(ObjectStore::Mapping map, store_->MapOf(object->id, first, to - first));
   const std::optional<ObjectRecord> record = object->Record();
+  if (!record || Ahead(object->id)) co_return OkStatus();  // it has been destroyed, and perhaps made anew
+  CO_ASSIGN_OR_RETURN(ObjectStore::Mapping map, store_->MapOf(object->id, first, to - first));
   proto::ObjectRequest request;
   proto::ApplyChange* apply = request.mutable_apply();
   *apply->mutable_object() = ToProto(object->id);
-  if (record) *apply->mutable_parent() = ToProto(record->parent);
-  if (record) apply->set_size(record->size);
+  *apply->mutable_parent() = ToProto(record->parent);
+  apply->set_size(record->size);
   if (first > from) AddHole(from, first - from, apply);
   AddEdits(map.edits, apply);
   CO_ASSIGN_OR_RETURN(std::shared_ptr<BufferPool> buffers,

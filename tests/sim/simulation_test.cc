@@ -78,6 +78,7 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 1219000065, .copies = 2},
        "a member refused what nobody waits for, and the head asked for ever"},
       {{.seed = 1213000386, .copies = 3}, "the same"},
+      {{.seed = 1227000465, .copies = 2}, "blocks of an object that was destroyed made it anew at the member"},
       {{.seed = 1223000028, .copies = 2, .mdses = 3},
        "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
