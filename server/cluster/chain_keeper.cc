@@ -182,12 +182,10 @@ Task<StatusOr<proto::Chain>> ChainKeeper::Report(proto::ReportChainRequest reque
     if (!request.lost().empty()) group->chain.Down(request.lost());
   }
   guard.Release();
-  if (next.has_value()) {
-    owner_.Changed();
-    // The head acts by the new chain when it has the answer, so the members behind it hear of it before. The
-    // background task may be busy admitting the head, which may wait for just these members.
-    co_await TellBehind(group);
-  }
+  if (next.has_value()) owner_.Changed();
+  // The head acts by the chain of the answer when it has that, so the members behind it hear of it before.
+  // The background task may be busy admitting the head, which may wait for just these members.
+  co_await TellBehind(group);
   std::lock_guard lock(mutex_);
   Wake(group.get());
   co_return group->chain.Describe();

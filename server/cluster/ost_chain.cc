@@ -249,10 +249,8 @@ StatusOr<std::optional<OstRecord>> OstChain::Report(const proto::ReportChainRequ
   const bool is_lost = report.lost().empty() || lost == nullptr || lost->state == State::kAway;
   const bool has_joined = report.joined().empty() || (joined != nullptr && joined->in_sync());
   if (is_lost && has_joined) return std::nullopt;
-  if (report.epoch() != record_.epoch) {
-    return ErrnoError(ESTALE, absl::StrFormat("%s reports of epoch %d, OST %d is in epoch %d",
-                                              report.reporter(), report.epoch(), index_, record_.epoch));
-  }
+  // It has not heard of this epoch yet, and looks again when it has. Its own place it gives up in any.
+  if (report.epoch() != record_.epoch && !gives_up) return std::nullopt;
   if (gives_up && !OtherSound(reporter->uuid)) {
     return ErrnoError(EBUSY, absl::StrFormat("%s stays the head of OST %d: no other member that is in sync "
                                              "is up",

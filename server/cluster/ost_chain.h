@@ -64,8 +64,9 @@ class OstChain {
   void Answered(std::string_view uuid, Duration now);
   // False: it has to register (again).
   bool Beat(const Arrival& arrival, Duration now);
-  // The record that the head's report leads to; none: it is so already. ESTALE: the reporter is not the head,
-  // or does not know the chain as it is. EBUSY: there is no other member that could be the head.
+  // The record that the head's report leads to; none: it is so already, or the reporter has to look at the
+  // chain as it is first. ESTALE: the reporter is not the head. EBUSY: there is no other member that could be
+  // the head.
   StatusOr<std::optional<OstRecord>> Report(const proto::ReportChainRequest& report) const;
   void NoteSpace(uint64_t instance, const proto::StatfsOstReply& space);  // of the head
 

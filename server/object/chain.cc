@@ -357,8 +357,8 @@ Task<Status> Chain::FetchBlock(ObjectId object, uint64_t block, std::span<std::b
 
 // --- asking the MGS ---
 
-// ESTALE: this is not the head. The chain of the answer counts from here on.
-Task<Status> Chain::Ask(proto::ReportChainRequest request) {
+// The chain of the answer, which counts from here on. ESTALE: this is not the head.
+Task<StatusOr<proto::Chain>> Chain::Ask(proto::ReportChainRequest request) {
   request.set_ost(store_->superblock().index);
   request.set_reporter(uuid_);
   auto reply = co_await report_(std::move(request));
@@ -367,7 +367,8 @@ Task<Status> Chain::Ask(proto::ReportChainRequest request) {
   proto::SetChain told;
   *told.mutable_chain() = reply->chain();
   told.set_member(uuid_);
-  co_return Set(told);
+  CO_RETURN_IF_ERROR(Set(told));
+  co_return std::move(*told.mutable_chain());
 }
 
 Task<void> Chain::GiveUp(LinkPtr link, uint32_t epoch, Status why) {
@@ -387,8 +388,8 @@ Task<void> Chain::GiveUp(LinkPtr link, uint32_t epoch, Status why) {
       request.set_lost(lost);
       request.set_why(std::string(why.message()));
     }
-    Status asked = co_await Ask(std::move(request));
-    if (ToErrno(asked) == ESTALE) BecomeWaiting(epoch);
+    auto asked = co_await Ask(std::move(request));
+    if (ToErrno(asked.status()) == ESTALE) BecomeWaiting(epoch);
     if (!Current(epoch)) break;
     if (asked.ok()) may_be_ahead = false;  // there is no later one: it does not take what it is given
     co_await core_->Pause(kReportPause);
@@ -414,8 +415,11 @@ Task<Status> Chain::Joined(const Filling& filling) {
     proto::ReportChainRequest request;
     request.set_epoch(epoch());
     request.set_joined(filling.link()->uuid());
-    Status asked = co_await Ask(std::move(request));
-    if (asked.ok()) co_return OkStatus();
+    auto chain = co_await Ask(std::move(request));
+    const bool in_sync = chain.ok() && std::ranges::any_of(chain->members(), [&](const auto& member) {
+                           return filling.link()->Leads(member);
+                         });
+    if (in_sync) co_return OkStatus();
     if (Joins(filling)) co_await core_->Pause(kReportPause);
   }
   co_return ErrnoError(ECANCELED, "the member does not join any more");
@@ -443,8 +447,8 @@ Task<void> Chain::StepDown(std::shared_ptr<ServerCore> core, Chain* chain, uint3
     request.set_epoch(epoch);
     request.set_lost(chain->uuid_);
     request.set_why(std::string(why.message()));
-    Status asked = co_await chain->Ask(std::move(request));
-    if (asked.ok() || ToErrno(asked) == ESTALE) co_return;
+    auto asked = co_await chain->Ask(std::move(request));
+    if (asked.ok() || ToErrno(asked.status()) == ESTALE) co_return;
     co_await core->Pause(kReportPause);
   }
 }

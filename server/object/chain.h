@@ -103,7 +103,7 @@ class Chain : public Replicator {
   Task<Status> HandOnAsMember(const OutgoingChange& change);
   Task<StatusOr<proto::ObjectReply>> Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,
                                           std::vector<MemorySpan> memory, Duration timeout);
-  Task<Status> Ask(proto::ReportChainRequest request);
+  Task<StatusOr<proto::Chain>> Ask(proto::ReportChainRequest request);
   static Task<void> StepDown(std::shared_ptr<ServerCore> core, Chain* chain, uint32_t epoch, Status why);
 
   ServerCore* const core_;

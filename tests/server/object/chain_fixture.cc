@@ -15,9 +15,7 @@ Task<StatusOr<proto::ReportChainReply>> Judge::ReportChain(proto::ReportChainReq
   reports.push_back(request);
   if (away) co_return ErrnoError(ECONNREFUSED, "nobody listens");
   proto::ReportChainReply reply;
-  const bool asks = request.lost().empty() && request.joined().empty();
-  if (chain.members_size() == 0 || (request.epoch() != chain.epoch() && !asks) ||
-      request.reporter() != chain.members(0).uuid()) {
+  if (chain.members_size() == 0 || request.reporter() != chain.members(0).uuid()) {
     *reply.mutable_status() = ToProto(ErrnoError(ESTALE, "another member is the head"));
     co_return reply;
   }
@@ -28,7 +26,8 @@ Task<StatusOr<proto::ReportChainReply>> Judge::ReportChain(proto::ReportChainReq
     if (Names(member, request.joined())) *next.add_members() = member;
     if (!Names(member, request.lost()) && !Names(member, request.joined())) *next.add_joining() = member;
   }
-  if (!request.lost().empty() || !request.joined().empty()) {
+  const bool asks = request.lost().empty() && request.joined().empty();
+  if (!asks && request.epoch() == chain.epoch()) {
     next.set_epoch(chain.epoch() + 1);
     chain = next;
     for (const proto::ChainMember& member : next.joining()) co_await tell(next, member.uuid());

@@ -146,6 +146,18 @@ TEST_F(ChainTest, AnotherMdsMayTakeAMemberOut) {
   EXPECT_TRUE(written->ok()) << *written;
 }
 
+// Its changes that are under way go on: the members behind it may have them.
+TEST_F(ChainTest, AHeadThatHasNotHeardOfAnEpochStaysTheHead) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  f.Crash(1);
+  f.SetChain({0, 1}, {2}, /*head_hears=*/false);
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "x", &written);
+  ASSERT_TRUE(f.RunUntil([&] { return written.has_value(); }));
+  EXPECT_TRUE(written->ok()) << *written;
+}
+
 TEST_F(ChainTest, TheMemberThatIsLostMayBeFurtherOn) {
   f.SetChain({0, 1, 2});
   auto client = f.Client(0, 5);

@@ -9,7 +9,7 @@
 namespace nacre {
 namespace {
 
-constexpr ObjectId kObject{7, 0};
+constexpr ObjectId kOne{7, 0};
 
 class HandedOn : public testing::Test {
  protected:
@@ -54,7 +54,7 @@ TEST_F(HandedOn, ALateCopyOfWhatWasHandedOnIsRefused) {
     request.set_chain_turn(turn);
     request.set_chain_low_water(low_water);
     proto::ApplyChange* apply = request.mutable_apply();
-    *apply->mutable_object() = ToProto(kObject);
+    *apply->mutable_object() = ToProto(kOne);
     if (before) *apply->mutable_before() = ToProto(ost::ObjectVersion{epoch, *before});
     *apply->mutable_after() = ToProto(ost::ObjectVersion{epoch, after});
     apply->set_size(1000 * after);
@@ -67,9 +67,9 @@ TEST_F(HandedOn, ALateCopyOfWhatWasHandedOnIsRefused) {
   EXPECT_EQ(send(9, 10, 2, 3), EPROTO);
   EXPECT_EQ(send(8, 8, 1, 2), 0);  // has been made
   const std::map<std::string, std::string> contents = f.Contents(1);
-  ASSERT_TRUE(contents.contains(kObject.ToString()));
-  EXPECT_TRUE(contents.at(kObject.ToString()).starts_with(absl::StrFormat("version %d.2, 2000 bytes", epoch)))
-      << contents.at(kObject.ToString());
+  ASSERT_TRUE(contents.contains(kOne.ToString()));
+  EXPECT_TRUE(contents.at(kOne.ToString()).starts_with(absl::StrFormat("version %d.2, 2000 bytes", epoch)))
+      << contents.at(kOne.ToString());
 }
 
 // Seed 952000382 of OSTs with two members: the member had what the head had handed on before it lost its
@@ -79,15 +79,15 @@ TEST_F(HandedOn, WhatAMemberHadDoneAloneIsDoneAgain) {
   f.SetChain({0, 1});
   const uint64_t sequence = f.sequence;
   auto client = f.Client(0, 5);
-  ASSERT_EQ(HandOn(1, Making(kObject, 5, sequence, 1)), 0);
+  ASSERT_EQ(HandOn(1, Making(kOne, 5, sequence, 1)), 0);
 
   f.SetChain({0}, {1});
   ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 2; }));
-  ASSERT_TRUE(f.Write(client.get(), kObject, 0, "asked again").ok());
+  ASSERT_TRUE(f.Write(client.get(), kOne, 0, "asked again").ok());
   f.Crash(1);
   f.Start(1);
   const auto want = f.Contents(0);
-  ASSERT_TRUE(want.contains(kObject.ToString()));
+  ASSERT_TRUE(want.contains(kOne.ToString()));
   EXPECT_EQ(f.Contents(1), want);
 }
 
@@ -110,7 +110,7 @@ TEST_F(HandedOn, AMemberThatRefusesForGoodIsTakenOut) {
   fence.set_chain_low_water(1);
   fence.mutable_fence()->set_session(5);
   ASSERT_EQ(HandOn(1, fence), 0);
-  EXPECT_TRUE(f.Write(client.get(), kObject, 0, "x").ok());
+  EXPECT_TRUE(f.Write(client.get(), kOne, 0, "x").ok());
   EXPECT_EQ(f.judge->chain.members_size(), 1);
 }
 
