@@ -198,7 +198,10 @@ Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const Ob
   AsyncMutex::Guard guard = co_await OrderOf(object->id).Lock();
   if (closed()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
   CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(change.by));
-  CO_ASSIGN_OR_RETURN(Prepared prepared, Prepare(object, change));
+  StatusOr<Prepared> preparing = Prepare(object, change);
+  if (absl::IsAlreadyExists(preparing.status()) && replicator_ != nullptr)
+    CO_RETURN_IF_ERROR(co_await HandOnMade(*object, change));
+  CO_ASSIGN_OR_RETURN(Prepared prepared, std::move(preparing));
   if (replicator_ != nullptr) CO_RETURN_IF_ERROR(co_await HandOn(*object, change, prepared));
   CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
   object->SetRecord(prepared.record);
@@ -219,6 +222,24 @@ Task<Status> Journal::HandOn(const ObjectState& object, const ObjectChange& chan
   outgoing.before = prepared.undo.before;
   outgoing.after = prepared.record;
   if (prepared.undo.answer) outgoing.answer = prepared.undo.answer->record;
+  co_return co_await replicator_->HandOn(outgoing);
+}
+
+// This member has it already, from a head that ended before it had it too. One that has been filled since,
+// behind this one, does not.
+Task<Status> Journal::HandOnMade(ObjectState& object, const ObjectChange& change) {
+  OutgoingChange outgoing;
+  outgoing.object = &object.id;
+  outgoing.change = &change;
+  outgoing.by = change.by;
+  if (*change.applied->before != ObjectVersion{}) {
+    outgoing.before.emplace();
+    outgoing.before->group_generation = change.applied->before->epoch;
+    outgoing.before->version = change.applied->before->changes;
+  }
+  outgoing.after = object.Record();
+  if (Answering* answering = AnsweringOf(change); answering != nullptr && change.ends_request)
+    outgoing.answer = answering->answer.record;
   co_return co_await replicator_->HandOn(outgoing);
 }
 

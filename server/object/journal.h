@@ -198,6 +198,7 @@ class Journal {
 
   StatusOr<Prepared> Prepare(ObjectState* object, const ObjectChange& change);
   Task<Status> HandOn(const ObjectState& object, const ObjectChange& change, const Prepared& prepared);
+  Task<Status> HandOnMade(ObjectState& object, const ObjectChange& change);
   Task<Status> CommitPrepared(Prepared* prepared);
   AsyncMutex& OrderOf(const ObjectId& id);
   uint64_t Begin();  // a sequence number

@@ -52,9 +52,13 @@ class ChangeApplier {
   };
 
   Task<Status> Destroy() {
-    if (!object_->Record()) co_return OkStatus();
     ObjectChange last = Change();
     last.destroy = true;
+    if (!object_->Record()) {
+      if (args_->applied.before.value_or(ObjectVersion{}) == ObjectVersion{}) co_return OkStatus();
+      auto made = co_await store_->journal_.Commit(object_, last);
+      co_return made.status();
+    }
     StatusOr<int64_t> delta = co_await store_->Unmap(object_, 0, kMaxObjectBlocks, std::move(last));
     if (delta.ok()) --store_->object_count_;
     co_return delta.status();

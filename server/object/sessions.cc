@@ -132,6 +132,11 @@ std::optional<OneShot<Unit>> Sessions::Begin(SessionId id, Session* session, uin
     case Turn::kUnderWay:
       return begun.over;
     case Turn::kAnswered:
+      if (handed_on && begun.kept->recorded && begun.kept->slot) {
+        answering->answer = {{id, *begun.kept->slot},
+                             {sequence, session->requests.low_water(), *begun.kept->recorded}};
+        return std::nullopt;
+      }
       admission->answer = begun.kept->answer;
       admission->recorded = begun.kept->recorded;
       return std::nullopt;

@@ -95,9 +95,10 @@ class Sessions {
     Ticket ticket;
   };
   // sequence 0: no mutation. Waits if the same request is in progress. `mdt_epoch`: of the MDS; 0: there is
-  // only one, or another member of the chain hands this on. `handed_on`: what the client has said it has the
-  // answer to is carried out all the same, without an answer: the head does it still (for an MDS that has
-  // been restarted), and tells late copies apart by their turns.
+  // only one, or another member of the chain hands this on. `handed_on`: carried out all the same, for the
+  // head does it still, and late copies are told apart by their turns: what the client has said it has the
+  // answer to (the head is at work for an MDS that has been restarted), without an answer; and what a head
+  // before had handed on and not done, since members behind this one may not have it.
   Task<Admission> Admit(SessionId session, uint64_t sequence, uint64_t low_water, uint64_t mdt_epoch = 0,
                         bool handed_on = false);
 

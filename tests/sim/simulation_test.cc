@@ -82,6 +82,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "blocks of an object that was destroyed made it anew at the member"},
       {{.seed = 1213000596, .copies = 3}, "a head that knew an earlier epoch gave up what others had done"},
       {{.seed = 1205000626, .copies = 3}, "the same"},
+      {{.seed = 1305000148, .copies = 3}, "what a member had done already did not reach the one behind it"},
+      {{.seed = 1313000593, .copies = 3}, "a member answered what its head did with another version"},
       {{.seed = 1223000028, .copies = 2, .mdses = 3},
        "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},

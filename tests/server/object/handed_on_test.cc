@@ -100,6 +100,39 @@ TEST_F(HandedOn, WhatNobodyWaitsForIsHandedOnAllTheSame) {
   EXPECT_EQ(f.Contents(1).size(), 2);
 }
 
+// Seed 1305000148 of OSTs with three members: one behind the head had done what a head before had handed on,
+// and then another one was filled behind it, which had not.
+TEST_F(HandedOn, WhatAMemberHasDoneGoesOnToThoseBehindIt) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5), mds = f.Client(0, 0);
+  ASSERT_TRUE(f.Write(client.get(), kOne, 0, "x").ok());
+  proto::ObjectRequest destroy = Making(kOne, 0, 1, 7);
+  destroy.clear_sequence();
+  destroy.clear_low_water();
+  destroy.mutable_apply()->set_destroy(true);
+  *destroy.mutable_apply()->mutable_before() = destroy.apply().after();
+  *destroy.mutable_apply()->mutable_after() = ToProto(ost::ObjectVersion{});
+  ASSERT_EQ(HandOn(1, destroy), 0);
+  f.SetChain({0, 1}, {2});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 3; }));
+  proto::ObjectRequest request;
+  *request.mutable_destroy()->add_objects() = ToProto(kOne);
+  ASSERT_TRUE(f.Change(mds.get(), std::move(request)).ok());
+  EXPECT_EQ(f.judge->chain.members_size(), 3);
+  for (int i : {0, 1, 2}) EXPECT_TRUE(f.Contents(i).empty()) << i;
+}
+
+// A request whose answer a member has, from a head before, is done by the head with another version.
+TEST_F(HandedOn, WhatAMemberHasAnsweredIsComparedAllTheSame) {
+  f.SetChain({0, 1});
+  const uint64_t sequence = f.sequence;
+  auto client = f.Client(0, 5);
+  ASSERT_EQ(HandOn(1, Making(kOne, 5, sequence, 1)), 0);
+  f.SetChain({0, 1});
+  ASSERT_TRUE(f.Write(client.get(), kOne, 0, "x").ok());
+  EXPECT_EQ(f.judge->chain.members_size(), 1) << "it is to be filled";
+}
+
 // The epoch is the same when the head has asked, so the member knows of no later one.
 TEST_F(HandedOn, AMemberThatRefusesForGoodIsTakenOut) {
   f.SetChain({0, 1});
