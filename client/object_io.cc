@@ -334,9 +334,10 @@ Task<StatusOr<Losses>> ObjectIo::Sync(uint64_t epoch, std::set<OstIndex> osts) {
   Losses losses;
   auto reply = replies.begin();
   for (OstIndex ost : osts) {
-    CO_RETURN_IF_ERROR(reply->status());
-    losses.emplace(ost, (*reply)->losses());
-    ++reply;
+    const auto synced = reply++;
+    if (!synced->ok() && targets_.LeftWhole(ost)) continue;
+    CO_RETURN_IF_ERROR(synced->status());
+    losses.emplace(ost, (*synced)->losses());
   }
   co_return losses;
 }

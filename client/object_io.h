@@ -62,7 +62,7 @@ class ObjectIo {
   Task<StatusOr<proto::ObjectReply>> Send(uint64_t epoch, proto::ObjectRequest request);
 
   // Everything that was written to these OSTs is on stable storage, unless it was lost before: the answer
-  // says how often that may have happened.
+  // says how often that may have happened. It says nothing of those that have left with nothing on them.
   Task<StatusOr<Losses>> Sync(uint64_t epoch, std::set<OstIndex> osts);
 
  private:

@@ -208,7 +208,9 @@ Task<StatusOr<bool>> Core::TryReadSlice(ReadIntoJob* job, size_t begin, size_t e
     CO_RETURN_IF_ERROR(co_await CopyInline(job, begin, end, content.inline_bytes));
     co_return true;
   }
-  CO_ASSIGN_OR_RETURN(bool complete, co_await ReadParts(job, begin, end, content.layout));
+  auto read = co_await ReadParts(job, begin, end, content.layout);
+  if (ToErrno(read.status()) == ESTALE && !last) co_return false;  // its objects have been moved
+  CO_ASSIGN_OR_RETURN(const bool complete, std::move(read));
   if (complete || last) co_return true;
   const bool replaced = co_await Replaced(inode, content);
   co_return !replaced;

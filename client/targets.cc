@@ -16,6 +16,11 @@ Status Evicted() {
   return ErrnoError(EIO, "this client's session was evicted while the request was under way");
 }
 
+Status Removed(OstIndex ost, bool lost) {
+  if (!lost) return ErrnoError(ESTALE, absl::StrFormat("OST %d has been removed from the cluster", ost));
+  return ErrnoError(EIO, absl::StrFormat("OST %d was lost, with what the file had there", ost));
+}
+
 proto::PathState StateOf(const std::string& address, const PathStats& stats) {
   proto::PathState state;
   state.set_address(address);
@@ -79,6 +84,14 @@ std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
     // Calls under way go on there. If the address is of no use, the next call says so.
     if (auto peer = PeerOf(target.address); peer.ok()) target.stub->SetPeer(*std::move(peer));
   }
+  for (const proto::RemovedOst& gone : map.removed()) {
+    if (!removed_.emplace(gone.index(), gone.lost()).second) continue;
+    auto target = targets_.find(gone.index());
+    if (target == targets_.end()) continue;
+    if (target->second.stub != nullptr) target->second.stub->End(Removed(gone.index(), gone.lost()));
+    target->second.stub.reset();
+    target->second.granted = 0;
+  }
   DropUnusedPeers();
   return restarted;
 }
@@ -118,6 +131,7 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t epo
   std::lock_guard lock(mutex_);
   if (closed_) return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
   if (epoch != epoch_) return Evicted();
+  if (auto gone = removed_.find(ost); gone != removed_.end()) return Removed(ost, gone->second);
   auto found = targets_.find(ost);
   if (session_ == 0 || found == targets_.end() || found->second.address.empty())
     return std::shared_ptr<ObjectStub>();
@@ -167,6 +181,18 @@ void Targets::NoteInstance(OstIndex ost, const proto::ObjectReply& reply) {
     target.losses = reply.losses();
   }
   if (lost) on_loss_(ost, reply.losses());
+}
+
+bool Targets::LeftWhole(OstIndex ost) const {
+  std::lock_guard lock(mutex_);
+  auto it = removed_.find(ost);
+  return it != removed_.end() && !it->second;
+}
+
+bool Targets::IsLost(OstIndex ost) const {
+  std::lock_guard lock(mutex_);
+  auto it = removed_.find(ost);
+  return it != removed_.end() && it->second;
 }
 
 std::optional<uint64_t> Targets::Losses(OstIndex ost) const {

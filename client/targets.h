@@ -40,7 +40,9 @@ class Targets {
   void Close();
 
   // Sends to the OSS that has the OST now, and to another one as soon as the map says that it is there. EIO
-  // if the map has no such OST (soft: after the timeout; hard: waits for a map that has).
+  // if the map has no such OST (soft: after the timeout; hard: waits for a map that has). If it says that the
+  // OST has been removed: at once, also where the call is under way, ESTALE, for then no layout names it any
+  // more; EIO if it was lost.
   Task<StatusOr<proto::ObjectReply>> Call(uint64_t epoch, proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory,
                                           CancellationPtr cancellation = nullptr);
@@ -55,6 +57,11 @@ class Targets {
   // Gives grants that are not in use back to the OSTs: best effort, for a moment, for they go with the
   // session anyway.
   Task<void> ReturnGrants(uint64_t epoch);
+
+  // Whether it has been removed, and what had been written there is elsewhere by now, durably.
+  bool LeftWhole(OstIndex ost) const;
+  // Whether it has been removed with what had been written there.
+  bool IsLost(OstIndex ost) const;
 
   // How often the OST has lost power, as it last said; nothing: it has not said yet.
   std::optional<uint64_t> Losses(OstIndex ost) const;
@@ -108,6 +115,7 @@ class Targets {
   std::shared_ptr<ObjectSequences> sequences_;          // of that session
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address; of the stubs
   std::map<OstIndex, Target> targets_;
+  std::map<OstIndex, bool> removed_;  // whether it was lost
 };
 
 }  // namespace nacre::client

@@ -22,6 +22,13 @@ uint64_t BlocksIn(uint64_t begin, uint64_t end) {
   return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
 }
 
+// Whether it has an OST that was lost.
+bool NamesLost(const LayoutMap& layout, const Targets& targets) {
+  for (uint32_t stripe = 0; stripe < layout.stripe_count(); ++stripe)
+    if (targets.IsLost(layout.Ost(stripe))) return true;
+  return false;
+}
+
 }  // namespace
 
 // Copies `size` bytes that begin `skip` bytes into the pieces.
@@ -355,6 +362,8 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
     }
     if (status.ok()) co_return size;
     bool raced = ToErrno(status) == ESTALE || (layout == nullptr && ToErrno(status) == EFBIG);
+    if (layout != nullptr && attempt == 0 && NamesLost(*layout, *targets_))
+      raced = true;  // the layout may be an old one
     if (!raced || attempt >= kRaces) co_return status;
     if (layout != nullptr)
       ForgetLayout(*inode, layout);  // newer or, after a loss of power, older ones follow

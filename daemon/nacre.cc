@@ -41,7 +41,7 @@ int Main(int argc, char** argv) {
   app.failure_message(Complaint);
   int exit = kOk;
   for (auto add : {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddPath, AddEvict, AddSetstripe,
-                   AddGetstripe, AddBench, AddDoctor, AddMdt, AddGpu, AddVersion}) {
+                   AddGetstripe, AddMigrate, AddOst, AddBench, AddDoctor, AddMdt, AddGpu, AddVersion}) {
     add(app, &exit);
   }
   try {

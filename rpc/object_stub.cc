@@ -66,6 +66,22 @@ void ObjectStub::Close() {
   peer->Close();
 }
 
+void ObjectStub::End(Status why) {
+  Way way;
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = std::move(why);
+    way = way_;
+  }
+  way.replaced->store(true);
+  way.peer->EndGivenUp();
+}
+
+Status ObjectStub::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_;
+}
+
 bool ObjectStub::closed() const {
   std::lock_guard lock(mutex_);
   return closed_;
@@ -94,6 +110,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
   Duration pause = policy_.pause;
   Duration timeout = policy_.call_timeout;
   while (true) {
+    CO_RETURN_IF_ERROR(ended());
     if (!policy_.hard)
       timeout = std::clamp<Duration>(policy_.soft_timeout - (clock_.Now() - begin), 1ms, timeout);
     if (cancellation != nullptr) {

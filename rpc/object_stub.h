@@ -73,6 +73,10 @@ class ObjectStub {
   // with ESHUTDOWN.
   void Close();
 
+  // Every call, also one that would wait for ever, ends with this error from now on. The peer is left to
+  // other stubs that use it.
+  void End(Status why);
+
   // Sends the request (ost, op and fields filled in by the caller; session, sequence and low_water by the
   // stub) with the call's memory. Non-OK: the reply's own status, or the retry policy has given up (EIO; a
   // mutation may then have been carried out or not, but it will not be any more once a later mutation has
@@ -95,6 +99,7 @@ class ObjectStub {
                                              std::vector<MemorySpan> memory, Duration timeout);
   Way way() const;
   bool closed() const;
+  Status ended() const;
 
   Clock& clock_;
   const SessionId session_;
@@ -103,6 +108,7 @@ class ObjectStub {
   mutable std::mutex mutex_;
   Way way_;
   bool closed_ = false;
+  Status ended_;
   const std::shared_ptr<ObjectSequences> sequences_;
 };
 

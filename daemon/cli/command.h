@@ -22,6 +22,8 @@ void AddDf(CLI::App& app, int* exit);
 void AddPath(CLI::App& app, int* exit);
 void AddEvict(CLI::App& app, int* exit);
 void AddSetstripe(CLI::App& app, int* exit);
+void AddMigrate(CLI::App& app, int* exit);
+void AddOst(CLI::App& app, int* exit);
 void AddGetstripe(CLI::App& app, int* exit);
 void AddBench(CLI::App& app, int* exit);
 void AddDoctor(CLI::App& app, int* exit);

@@ -61,6 +61,8 @@ const char* MemberWord(const proto::OstState& ost, int member) {
 std::vector<std::string> OstProblems(const proto::OstState& ost) {
   std::vector<std::string> problems(ost.info().problems().begin(), ost.info().problems().end());
   const uint32_t in_sync = MembersInSync(ost), wanted = WantedMembers(ost);
+  if (ost.has_drain() && !ost.drain().problem().empty())
+    problems.push_back("draining: " + ost.drain().problem());
   if (!ost.members().empty() && in_sync < wanted) {
     problems.push_back(absl::StrFormat("%d of %d members in sync: %s", in_sync, wanted, Missing(ost)));
   }
@@ -73,6 +75,7 @@ std::vector<std::string> OstLines(const proto::OstState& ost) {
       "OST %-3d %-14s %9s of %9s free  %8d objects  %s  %s", info.index(),
       UpOrDown(ost.up(), info, ost.seconds_since_heartbeat()), HumanSize(info.available_bytes()),
       HumanSize(info.total_bytes()), info.objects(), ost.address(), info.directory())};
+  if (ost.has_drain()) lines.push_back("  draining: " + DrainText(ost));
   if (!ost.members().empty()) {
     lines.push_back(absl::StrFormat("  %d of %d members in sync, epoch %d:", MembersInSync(ost),
                                     WantedMembers(ost), ost.chain_epoch()));
@@ -87,8 +90,20 @@ std::vector<std::string> OstLines(const proto::OstState& ost) {
   return lines;
 }
 
+std::string DrainText(const proto::OstState& ost) {
+  const proto::DrainState& drain = ost.drain();
+  std::string text =
+      absl::StrFormat("%d files (%s) moved, ", drain.moved_files(), HumanSize(drain.moved_bytes()));
+  if (drain.empty()) return text + "no file is left: nacre ost remove takes it out";
+  absl::StrAppend(&text, ost.info().objects(), " objects are left");
+  if (drain.stuck_files() > 0)
+    absl::StrAppend(&text, ", ", drain.stuck_files(), " files could not be moved yet");
+  return text;
+}
+
 std::string ObjectsAndMembers(const proto::OstState& ost) {
   std::string text = absl::StrCat(ost.info().objects(), " objects");
+  if (ost.has_drain()) absl::StrAppend(&text, ost.drain().empty() ? ", drained" : ", draining");
   if (!ost.members().empty())
     absl::StrAppend(&text, ", ", MembersInSync(ost), " of ", WantedMembers(ost), " members in sync");
   return text;

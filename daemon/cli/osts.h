@@ -26,6 +26,9 @@ std::vector<std::string> OstProblems(const proto::OstState& ost);
 // For nacre status: the OST, below it its members if it has several, and its problems.
 std::vector<std::string> OstLines(const proto::OstState& ost);
 
+// How far it is, of one that is being drained: "moved 12 files (3.0 GiB), 7 objects are left".
+std::string DrainText(const proto::OstState& ost);
+
 // For nacre df: "12 objects", and how many members are in sync.
 std::string ObjectsAndMembers(const proto::OstState& ost);
 

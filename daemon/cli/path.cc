@@ -1,15 +1,9 @@
-#include <absl/strings/numbers.h>
-#include <absl/strings/str_format.h>
-#include <absl/strings/str_split.h>
-#include <absl/strings/strip.h>
-
-#include <cerrno>
 #include <cstdio>
-#include <limits>
 
 #include "common/ids.h"
 #include "daemon/cli/cluster_target.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/layout_options.h"
 #include "rpc/convert.h"
 
 namespace nacre::cli {
@@ -31,22 +25,6 @@ struct PathArguments {
   std::string fid;
   ClusterTarget target;
 };
-
-// "[0x1:0x3b:0x0]", with or without the brackets.
-StatusOr<Fid> ParseFid(const std::string& text) {
-  std::string_view inner(text);
-  if (inner.size() >= 2 && inner.front() == '[' && inner.back() == ']')
-    inner = inner.substr(1, inner.size() - 2);
-  const std::vector<std::string> parts = absl::StrSplit(AbslView(inner), ':');
-  uint64_t sequence = 0, object = 0, version = 0;
-  constexpr uint64_t kMax = std::numeric_limits<uint32_t>::max();
-  const bool good = parts.size() == 3 && absl::SimpleHexAtoi(parts[0], &sequence) &&
-                    absl::SimpleHexAtoi(parts[1], &object) && absl::SimpleHexAtoi(parts[2], &version) &&
-                    object <= kMax && version <= kMax;
-  if (!good)
-    return ErrnoError(EINVAL, absl::StrFormat("'%s' is no FID: they look like [0x1:0x3b:0x0]", text));
-  return Fid{sequence, static_cast<uint32_t>(object), static_cast<uint32_t>(version)};
-}
 
 int RunPath(const PathArguments& arguments) {
   auto fid = ParseFid(arguments.fid);

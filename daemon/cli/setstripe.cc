@@ -9,6 +9,7 @@
 
 #include "client/layout_text.h"
 #include "daemon/cli/command.h"
+#include "daemon/cli/layout_options.h"
 #include "daemon/cli/xattr.h"
 
 namespace nacre::cli {
@@ -48,19 +49,6 @@ struct Request {
   bool remove = false;
   std::vector<std::string> paths;
 };
-
-bool IsOption(const std::string& word, const char* short_name, const char* long_name) {
-  return word == short_name || word == long_name;
-}
-
-// "-E", "-c", "-S" or "-N" for each spelling; "" for what is no option of a layout.
-std::string LayoutOption(const std::string& word) {
-  if (IsOption(word, "-E", "--component-end")) return "-E";
-  if (IsOption(word, "-c", "--stripe-count")) return "-c";
-  if (IsOption(word, "-S", "--stripe-size")) return "-S";
-  if (IsOption(word, "-N", "--copies")) return "-N";
-  return "";
-}
 
 // Options of Lustre's that say which OSTs a file gets. Here nobody can: what a user asks for has counts
 // alone.

@@ -67,6 +67,8 @@ void PrintStatus(const proto::ClusterStatus& status) {
   for (const proto::OstState& ost : status.map().osts()) {
     for (const std::string& line : OstLines(ost)) std::printf("  %s\n", line.c_str());
   }
+  for (const proto::RemovedOst& ost : status.map().removed())
+    std::printf("  OST %-3u removed%s\n", ost.index(), ost.lost() ? ", lost with what was on it" : "");
   if (status.map().osts().empty()) std::printf("  no OST has registered yet: is nacre-oss running?\n");
   if (status.destroy_queue() > 0) {
     std::printf("  %llu objects of deleted files are still to be destroyed\n",

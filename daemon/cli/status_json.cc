@@ -26,6 +26,13 @@ Json OstToJson(const proto::OstState& ost) {
               {"objects", ost.info().objects()},
               {"seconds_since_heartbeat", ost.seconds_since_heartbeat()},
               {"problems", Texts(OstProblems(ost))}};
+  if (ost.has_drain()) {
+    out["drain"] = {{"moved_files", ost.drain().moved_files()},
+                    {"moved_bytes", ost.drain().moved_bytes()},
+                    {"stuck_files", ost.drain().stuck_files()},
+                    {"passes", ost.drain().passes()},
+                    {"empty", ost.drain().empty()}};
+  }
   if (!ost.members().empty()) out["chain"] = ChainToJson(ost);
   return out;
 }
@@ -82,7 +89,9 @@ Space OstSpace(const proto::ClusterStatus& status) {
 }
 
 Json StatusToJson(const proto::ClusterStatus& status) {
-  Json osts = Json::array(), sessions = Json::array();
+  Json osts = Json::array(), sessions = Json::array(), removed = Json::array();
+  for (const proto::RemovedOst& ost : status.map().removed())
+    removed.push_back({{"index", ost.index()}, {"lost", ost.lost()}});
   Json requests = Json::object();
   for (const proto::OstState& ost : status.map().osts()) osts.push_back(OstToJson(ost));
   for (const auto& [operation, count] : status.requests()) requests[operation] = count;
@@ -103,6 +112,7 @@ Json StatusToJson(const proto::ClusterStatus& status) {
                 {"requests", requests},
                 {"revocations", status.revocations()}}},
               {"osts", osts},
+              {"removed_osts", removed},
               {"sessions", sessions},
               {"problems", problems}};
   if (status.has_copies()) out["copies"] = CopiesToJson(status.copies());
@@ -116,6 +126,7 @@ Json SpaceToJson(const proto::ClusterStatus& status) {
                     {"up", ost.up()},
                     {"total_bytes", ost.info().total_bytes()},
                     {"available_bytes", ost.info().available_bytes()},
+                    {"draining", ost.has_drain()},
                     {"objects", ost.info().objects()}});
     if (ost.members().empty()) continue;
     osts.back()["copies"] = WantedMembers(ost);

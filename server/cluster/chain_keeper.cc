@@ -48,9 +48,9 @@ ChainKeeper::GroupPtr ChainKeeper::FindOrMake(OstIndex index) {
 
 bool ChainKeeper::Has(OstIndex index) const { return Find(index) != nullptr; }
 
-bool ChainKeeper::closed() const {
+bool ChainKeeper::IsOver(const Group& group) const {
   std::lock_guard lock(mutex_);
-  return closed_;
+  return closed_ || group.gone;
 }
 
 void ChainKeeper::Close() {
@@ -127,7 +127,7 @@ Task<Status> ChainKeeper::AwaitEntry(OstIndex index, std::string uuid) {
     const Duration left = deadline - now;
     {
       std::lock_guard lock(mutex_);
-      if (closed_) co_return Ending();
+      if (closed_ || group->gone) co_return Ending();
       const OstChain::Entry entry = group->chain.EntryOf(uuid);
       group->chain.Answered(uuid, now);
       if (entry == OstChain::Entry::kDone) co_return OkStatus();
@@ -191,10 +191,30 @@ Task<StatusOr<proto::Chain>> ChainKeeper::Report(proto::ReportChainRequest reque
   co_return group->chain.Describe();
 }
 
+Task<Status> ChainKeeper::SetUse(OstIndex index, OstUse use) {
+  const GroupPtr group = Find(index);
+  if (group == nullptr) co_return ErrnoError(ENODEV, absl::StrFormat("OST %d has no chain", index));
+  auto guard = co_await group->changing.Lock();
+  OstRecord next;
+  {
+    std::lock_guard lock(mutex_);
+    next = group->chain.record();
+  }
+  next.use = use;
+  CO_RETURN_IF_ERROR(co_await Put(group, std::move(next)));
+  if (!IsGone(use)) co_return OkStatus();
+  std::lock_guard lock(mutex_);
+  group->gone = true;
+  groups_.erase(index);
+  Wake(group.get());
+  WakeWaiters(group.get());
+  co_return OkStatus();
+}
+
 // --- changes ---
 
 Task<Status> ChainKeeper::Put(const GroupPtr& group, OstRecord record) {
-  if (closed()) co_return Ending();
+  if (IsOver(*group)) co_return Ending();
   KvBatch batch;
   batch.UseReserve();  // without its OSTs a full cluster could not be emptied
   batch.Put(OstKey(group->index), EncodeOst(record));
@@ -215,7 +235,7 @@ Task<Status> ChainKeeper::ChangeAll(const GroupPtr& group) {
     std::optional<OstRecord> next;
     {
       std::lock_guard lock(mutex_);
-      if (closed_) co_return Ending();
+      if (closed_ || group->gone) co_return Ending();
       changed |= group->chain.CheckSilent(now);
       next = group->chain.Due(now);
       if (changed) WakeWaiters(group.get());
@@ -234,14 +254,14 @@ Task<Status> ChainKeeper::MakeDueChanges(GroupPtr group) {
 }
 
 Task<void> ChainKeeper::Keep(GroupPtr group, std::shared_ptr<void> hold) {
-  while (!closed()) {
+  while (!IsOver(*group)) {
     OneShot<Unit> wake;
     {
       std::lock_guard lock(mutex_);
       group->wake = wake;
     }
     Status changed = co_await MakeDueChanges(group);
-    if (closed()) break;
+    if (IsOver(*group)) break;
     if (!changed.ok()) {
       LogError("the chain of OST %d cannot be changed: %s", group->index, std::string(changed.message()));
       co_await clock_.Sleep(heartbeat_);
@@ -249,8 +269,8 @@ Task<void> ChainKeeper::Keep(GroupPtr group, std::shared_ptr<void> hold) {
     }
     const bool behind = co_await TellBehind(group);
     bool head = false;
-    if (behind && !closed()) head = co_await TellHead(group);
-    if (!closed()) co_await Pause(group, wake, /*retry=*/!behind || !head);
+    if (behind && !IsOver(*group)) head = co_await TellHead(group);
+    if (!IsOver(*group)) co_await Pause(group, wake, /*retry=*/!behind || !head);
   }
   hold.reset();
 }
@@ -261,7 +281,7 @@ Task<void> ChainKeeper::Pause(GroupPtr group, OneShot<Unit> wake, bool retry) {
   std::optional<Duration> left;
   {
     std::lock_guard lock(mutex_);
-    if (closed_) co_return;
+    if (closed_ || group->gone) co_return;
     left = group->chain.NextLook(now);
   }
   if (retry) left = std::min(left.value_or(heartbeat_ / 4), heartbeat_ / 4);
@@ -366,15 +386,15 @@ Task<bool> ChainKeeper::Admit(GroupPtr group, Hearer head) {
     co_return false;
   }
   const bool told = co_await Tell(group, head);
-  if (!told || closed()) co_return false;
+  if (!told || IsOver(*group)) co_return false;
   auto peer = owner_.Connect(head.address);
   if (!peer.ok()) co_return false;
   owner_.PointTo(group->index, *peer);
-  while (!closed()) {
+  while (!IsOver(*group)) {
     const uint64_t fences = owner_.fences();
     Status admitted = co_await owner_.AdmitHead(group->index);
     if (!admitted.ok()) {
-      if (!closed()) {
+      if (!IsOver(*group)) {
         LogWarning("OST %d, whose head is %s at %s, is not in service yet: %s", group->index, head.uuid,
                    head.address, std::string(admitted.message()));
       }

@@ -49,6 +49,9 @@ class ChainKeeper {
   Task<Status> AwaitEntry(OstIndex index, std::string uuid);
   bool Beat(const Arrival& arrival);  // false: it has to register again
   Task<StatusOr<proto::Chain>> Report(proto::ReportChainRequest request);
+  // Stores what the OST is used for from now on. One that is gone by that is not known here any more, and its
+  // task ends.
+  Task<Status> SetUse(OstIndex index, OstUse use);
 
   bool IsUp(OstIndex index) const;
   OstRecord Record(OstIndex index) const;  // without members: there is no such OST
@@ -69,6 +72,7 @@ class ChainKeeper {
     OstChain chain;
     AsyncMutex changing;  // held from a decision until it is stored and in force
     bool running = false;
+    bool gone = false;                   // the OST has been removed
     OneShot<Unit> wake;                  // of the background task
     std::vector<OneShot<Unit>> waiters;  // until something changes
   };
@@ -77,8 +81,8 @@ class ChainKeeper {
 
   GroupPtr Find(OstIndex index) const;
   GroupPtr FindOrMake(OstIndex index);
-  bool closed() const;
-  void Wake(Group* group) const;  // with mutex_ held
+  bool IsOver(const Group& group) const;  // closed, or the OST has been removed
+  void Wake(Group* group) const;          // with mutex_ held
   static void WakeWaiters(Group* group);
   StatusOr<std::shared_ptr<ObjectStub>> StubTo(const std::string& address);
 

@@ -51,6 +51,13 @@ std::vector<uint32_t> UsableOsts::Copies() const {
   return numbers;
 }
 
+bool UsableOsts::Includes(OstIndex index) const {
+  if (std::ranges::any_of(osts_, [index](const OstSpace& ost) { return ost.index == index; })) return true;
+  return std::ranges::any_of(by_copies_, [index](const auto& entry) {
+    return entry.second != nullptr && entry.second->Includes(index);
+  });
+}
+
 size_t UsableOsts::At(uint64_t mebibyte) const {
   return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), mebibyte) - ends_.begin());
 }

@@ -46,6 +46,7 @@ class UsableOsts {
   // this.
   const UsableOsts* WithCopies(uint32_t copies) const;
   std::vector<uint32_t> Copies() const;  // the numbers that there are
+  bool Includes(OstIndex index) const;   // with whatever number
 
  private:
   void SortByCopies(const std::vector<OstSpace>& all);

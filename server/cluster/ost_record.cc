@@ -7,7 +7,8 @@
 namespace nacre::cluster {
 namespace {
 
-constexpr uint8_t kVersion = 2;
+constexpr uint8_t kVersionOfActive = 2;  // says nothing of its use
+constexpr uint8_t kVersion = 3;
 
 using State = OstMember::State;
 
@@ -57,14 +58,19 @@ std::string OstKey(OstIndex index) {
 
 std::string EncodeOst(const OstRecord& record) {
   std::string out;
-  if (record.copies <= 1) {
+  if (record.copies <= 1 && record.use == OstUse::kActive) {
     PutText<uint32_t>(&out, record.head().uuid);
     PutText<uint32_t>(&out, record.head().address);
     PutLittle(&out, record.head().total_bytes);
     return out;
   }
   PutLittle<uint32_t>(&out, 0);
-  PutLittle(&out, kVersion);
+  if (record.use == OstUse::kActive) {
+    PutLittle(&out, kVersionOfActive);
+  } else {
+    PutLittle(&out, kVersion);
+    PutLittle(&out, static_cast<uint8_t>(record.use));
+  }
   PutLittle(&out, record.epoch);
   PutLittle(&out, static_cast<uint8_t>(record.copies));
   PutLittle(&out, static_cast<uint8_t>(record.members.size()));
@@ -82,12 +88,19 @@ StatusOr<OstRecord> ParseOst(std::string_view data) {
   ByteReader in(data);
   if (in.Little<uint32_t>() != 0 || !in.ok()) return ParseOfOne(data);
   const uint8_t version = in.Little<uint8_t>();
-  if (version != kVersion) return Damaged(absl::StrCat("version ", version));
+  if (version != kVersion && version != kVersionOfActive) return Damaged(absl::StrCat("version ", version));
   OstRecord record;
+  if (version == kVersion) {
+    const uint8_t use = in.Little<uint8_t>();
+    if (use == 0 || use > static_cast<uint8_t>(OstUse::kLost)) return Damaged(absl::StrCat("use ", use));
+    record.use = static_cast<OstUse>(use);
+  }
   record.epoch = in.Little<uint32_t>();
   record.copies = in.Little<uint8_t>();
   const size_t count = in.Little<uint8_t>();
-  if (record.epoch == 0 || record.copies < 2 || record.copies > kMaxCopies || count > record.copies)
+  const bool of_one = version == kVersion && record.copies == 1 && record.epoch == 0 && count == 1;
+  const bool chained = record.epoch != 0 && record.copies >= 2 && record.copies <= kMaxCopies;
+  if ((!of_one && !chained) || count > record.copies)
     return Damaged(absl::StrFormat("epoch %d, %d copies, %d members", record.epoch, record.copies, count));
   for (size_t i = 0; i < count; ++i) {
     OstMember member;

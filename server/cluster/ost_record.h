@@ -32,8 +32,18 @@ struct OstMember {
   bool operator==(const OstMember&) const = default;
 };
 
+// What the cluster uses an OST for.
+enum class OstUse : uint8_t {
+  kActive = 0,
+  kDraining = 1,  // takes no new files
+  kRemoved = 2,   // in the cluster no more, and no layout names it. The record keeps its index from others
+  kLost = 3,      // the same, but layouts may name it: what they have there is gone
+};
+inline bool IsGone(OstUse use) { return use == OstUse::kRemoved || use == OstUse::kLost; }
+
 // Of an OST with copies 1: one member in sync, epoch 0.
 struct OstRecord {
+  OstUse use = OstUse::kActive;
   uint32_t epoch = 0;  // of the chain
   uint32_t copies = 1;
   std::vector<OstMember> members;  // those in sync first, in the chain's order, then those that join

@@ -66,6 +66,19 @@ Status OstRegistry::CheckOwner(const proto::OstInfo& info) const {
   }
   if (info.uuid().empty())
     return ErrnoError(EINVAL, absl::StrFormat("OST %d registered without a uuid", info.index()));
+  for (const auto& [index, record] : removed_) {
+    if (index == info.index()) {
+      return ErrnoError(EEXIST,
+                        absl::StrFormat("OST index %d is that of an OST that has been removed, %s (%s) "
+                                        "cannot have it: give the new OST an index of its own",
+                                        index, info.uuid(), info.directory()));
+    }
+    if (record.Find(info.uuid()) != nullptr) {
+      return ErrnoError(EEXIST, absl::StrFormat("OST %s (%s) has been removed as OST %d, it cannot come back "
+                                                "as %d: make a new one in an empty directory",
+                                                info.uuid(), info.directory(), index, info.index()));
+    }
+  }
   for (const auto& [index, ost] : osts_) {
     if (index == info.index() && !ost.chained && ost.record.head().uuid != info.uuid()) {
       return ErrnoError(EEXIST,
@@ -100,6 +113,7 @@ Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
       if (IsChained(info)) continue;
       OstMember member{info.uuid(), request.address(), info.total_bytes()};
       OstRecord& record = records[info.index()];
+      if (auto known = osts_.find(info.index()); known != osts_.end()) record.use = known->second.use;
       record.members.push_back(std::move(member));
       batch.Put(OstKey(info.index()), EncodeOst(record));
     }
@@ -107,7 +121,7 @@ Task<Status> OstRegistry::Store(const proto::RegisterOssRequest& request) {
   if (records.empty()) co_return OkStatus();
   CO_RETURN_IF_ERROR(co_await store_.Commit(std::move(batch)));
   std::lock_guard lock(mutex_);
-  usable_.reset();
+  ResetUsable();
   for (const proto::OstInfo& info : request.osts()) {
     if (IsChained(info)) continue;
     Ost& ost = osts_[info.index()];
@@ -145,14 +159,14 @@ void OstRegistry::AdoptChain(OstIndex index) {
   if (it == osts_.end() || it->second.chained) return;
   it->second.chained = true;
   it->second.up = false;
-  usable_.reset();
+  ResetUsable();
   chains_->Load(index, it->second.record);
 }
 
 Status OstRegistry::StartChain(OstIndex index, const Executor& executor) {
   {
     std::lock_guard lock(mutex_);
-    usable_.reset();
+    ResetUsable();
     Ost& ost = osts_[index];
     ost.chained = true;
     ost.record = chains_->Record(index);
@@ -187,7 +201,13 @@ Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest re
   auto guard = co_await registering_.Lock();
   proto::RegisterOssReply reply;
   reply.set_mdt_epoch(options_.epoch);
-  Status status = co_await Store(request);
+  {
+    std::lock_guard lock(mutex_);
+    const std::vector<OstIndex> removed = TakeRemoved(request.mutable_osts());
+    reply.mutable_removed_osts()->Assign(removed.begin(), removed.end());
+  }
+  Status status;  // a server all of whose OSTs have been removed is answered, and serves nobody
+  if (!request.osts().empty() || reply.removed_osts().empty()) status = co_await Store(request);
   if (status.ok()) status = co_await EnterChains(request);
   if (status.ok()) status = co_await Admit(request);
   guard.Release();
@@ -212,7 +232,7 @@ bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fenc
   {
     std::lock_guard lock(mutex_);
     if (fences != fences_) return false;
-    usable_.reset();
+    ResetUsable();
     for (const proto::OstInfo& info : request.osts()) {
       Ost& ost = osts_[info.index()];
       if (ost.chained) continue;

@@ -41,8 +41,14 @@ Status OstRegistry::Load(uint64_t first_sequence) {
   for (const KvEntry& entry : entries) {
     ByteReader key(std::string_view(entry.key).substr(1));
     OstIndex index = key.Big<uint32_t>();
+    ASSIGN_OR_RETURN(OstRecord record, ParseOst(entry.value));
+    if (IsGone(record.use)) {
+      removed_[index] = std::move(record);
+      continue;
+    }
     Ost& ost = osts_[index];
-    ASSIGN_OR_RETURN(ost.record, ParseOst(entry.value));
+    ost.record = std::move(record);
+    ost.use = ost.record.use;
     ost.info.set_index(index);
     ost.info.set_uuid(ost.record.head().uuid);
     ost.info.set_total_bytes(ost.record.head().total_bytes);
@@ -110,7 +116,8 @@ Task<StatusOr<proto::ObjectReply>> OstRegistry::CallShortly(proto::ObjectRequest
     if (it != osts_.end()) stub = it->second.impatient;
   }
   if (stub == nullptr) {
-    co_return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", request.ost()));
+    std::lock_guard lock(mutex_);
+    co_return UnknownOst(request.ost());
   }
   std::vector<MemorySpan> none;
   co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
@@ -152,6 +159,7 @@ Task<bool> OstRegistry::FenceOrOutlive(OstIndex index, SessionId session) {
     {
       std::lock_guard lock(mutex_);
       if (closed_) co_return false;
+      if (removed_.contains(index)) co_return true;  // nobody is left there who would have to be told
     }
     if (IsUp(index)) co_return true;  // admitted meanwhile: that has told it
     if (left <= Duration{0} && !options_.plant_patient_fence) co_return false;
@@ -179,18 +187,20 @@ Task<void> OstRegistry::RefreshSpace(OstIndex index) {
   request.mutable_statfs();
   auto reply = co_await CallShortly(std::move(request));
   std::lock_guard lock(mutex_);
-  Ost& ost = osts_[index];
+  auto it = osts_.find(index);
+  if (it == osts_.end()) co_return;  // it has been removed
+  Ost& ost = it->second;
   ost.asked = false;
   if (ost.chained && reply.ok() && reply->has_statfs()) {
     chains_->NoteSpace(index, instance, reply->statfs());
-    usable_.reset();
+    ResetUsable();
   }
   if (!reply.ok() || !reply->has_statfs() || ost.chained || ost.instance != instance)
     co_return;  // the last heartbeat's figures stay
   ost.info.set_total_bytes(reply->statfs().total_bytes());
   ost.info.set_available_bytes(reply->statfs().available_bytes());
   ost.info.set_objects(reply->statfs().objects());
-  usable_.reset();
+  ResetUsable();
 }
 
 void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
@@ -199,19 +209,21 @@ void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
     auto it = osts_.find(index);
     if (it == osts_.end() || !it->second.up) return;
     it->second.up = false;
-    usable_.reset();
+    ResetUsable();
     ++version_;
     LogWarning("OST %d at %s is taken out of service: %s", index, it->second.record.head().address, why);
   }
   Announce();
 }
 
-proto::HeartbeatReply OstRegistry::Heartbeat(const proto::HeartbeatRequest& request) {
+proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
   bool changed = false;
   proto::HeartbeatReply reply;
   {
     std::lock_guard lock(mutex_);
+    const std::vector<OstIndex> removed = TakeRemoved(request.mutable_osts());
     reply = TakeHeartbeat(request, &changed);
+    reply.mutable_removed_osts()->Assign(removed.begin(), removed.end());
     if (changed) ++version_;
   }
   reply.set_mdt_epoch(options_.epoch);
@@ -246,7 +258,7 @@ proto::HeartbeatReply OstRegistry::TakeHeartbeat(const proto::HeartbeatRequest& 
     *reply.mutable_status() = Unknown(request, info);
     return reply;
   }
-  usable_.reset();
+  ResetUsable();
   for (const proto::OstInfo& info : request.osts()) {
     Ost& ost = osts_.at(info.index());
     if (ost.chained) continue;
@@ -271,7 +283,7 @@ void OstRegistry::CheckHeartbeats() {
                  std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard).count());
     }
     if (!changed) return;
-    usable_.reset();
+    ResetUsable();
     ++version_;
   }
   Announce();
@@ -283,6 +295,7 @@ proto::ClusterMap OstRegistry::MapLocked() const {
   map.set_cluster_uuid(options_.cluster_uuid);
   for (const auto& [index, ost] : osts_) {
     proto::OstState* state = map.add_osts();
+    if (ost.use == OstUse::kDraining) state->mutable_drain();
     if (ost.chained) {
       chains_->Fill(index, state);
       continue;
@@ -293,6 +306,11 @@ proto::ClusterMap OstRegistry::MapLocked() const {
     state->set_instance(ost.instance);
     auto silent = std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - ost.heard);
     state->set_seconds_since_heartbeat(static_cast<uint64_t>(silent.count()));
+  }
+  for (const auto& [index, record] : removed_) {
+    proto::RemovedOst* out = map.add_removed();
+    out->set_index(index);
+    out->set_lost(record.use == OstUse::kLost);
   }
   return map;
 }
@@ -313,6 +331,7 @@ std::shared_ptr<const UsableOsts> OstRegistry::Usable() const {
   if (usable_ != nullptr) return usable_;
   std::vector<OstSpace> up, all;
   for (const auto& [index, ost] : osts_) {
+    if (ost.use != OstUse::kActive) continue;
     const proto::OstInfo info = ost.chained ? chains_->Info(index) : ost.info;
     OstSpace space{index, info.total_bytes(), info.available_bytes(), std::max(info.copies(), 1u)};
     all.push_back(space);
@@ -348,9 +367,7 @@ bool OstRegistry::IsUpLocked(OstIndex index, const Ost& ost) const {
 StatusOr<std::shared_ptr<ObjectStub>> OstRegistry::Stub(OstIndex index) {
   std::lock_guard lock(mutex_);
   auto it = osts_.find(index);
-  if (it == osts_.end() || it->second.stub == nullptr) {
-    return ErrnoError(ENODEV, absl::StrFormat("no OST with index %d was ever registered", index));
-  }
+  if (it == osts_.end() || it->second.stub == nullptr) return UnknownOst(index);
   return it->second.stub;
 }
 
@@ -363,17 +380,17 @@ StatusOr<std::shared_ptr<Peer>> OstRegistry::Connect(const std::string& address)
 
 void OstRegistry::PointTo(OstIndex index, const std::shared_ptr<Peer>& head) {
   std::lock_guard lock(mutex_);
-  if (closed_) return;
-  Ost& ost = osts_[index];
-  ost.chained = true;
-  Point(&ost, head);
+  auto it = osts_.find(index);
+  if (closed_ || it == osts_.end()) return;
+  it->second.chained = true;
+  Point(&it->second, head);
 }
 
 void OstRegistry::Changed() {
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;
-    usable_.reset();
+    ResetUsable();
     ++version_;
   }
   Announce();

@@ -14,6 +14,9 @@
 // An OST of several members (docs/decisions/0064-chains-of-osts.md) is up while the head of its chain is and
 // knows it, and the way to the OST leads to the head; all else about it is ChainKeeper's. Its OSSes have
 // shorter leases, so that a dead head is replaced soon. An OST of one member has nothing to do with this.
+//
+// An OST may be drained and removed (ost_use.cc). One that has been removed is not known any more: nobody
+// waits for it, tells it anything or counts it. Its record stays, so that its index never means another one.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -74,16 +77,33 @@ class OstRegistry : private ChainOwner {
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
   // An OST that says it is failing is marked down; when it says so no more it has to register again.
-  proto::HeartbeatReply Heartbeat(const proto::HeartbeatRequest& request);
+  proto::HeartbeatReply Heartbeat(proto::HeartbeatRequest request);
   Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest request);
   // Marks down what has missed five heartbeats; chains have a look at theirs by themselves.
   void CheckHeartbeats();
 
   proto::ClusterMap Map() const;
   // Up ones; all known ones when none is up. The same object until something changes.
+  // Whoever places objects by it keeps it until the commit that places them has returned (MayYetPlaceOn).
   std::shared_ptr<const UsableOsts> Usable() const;
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
+  bool IsDown(OstIndex index) const;  // known, and not up
+
+  // --- what it is used for ---
+  OstUse UseOf(OstIndex index) const;
+  std::vector<OstIndex> Removed() const;
+  uint32_t CopiesOf(OstIndex index) const;  // how many members it is to have; also of one that is gone
+  // Whether a layout that names the OST may get objects there: it is in the cluster, and not being drained.
+  bool TakesObjects(OstIndex index) const { return UseOf(index) == OstUse::kActive && Knows(index); }
+  // Stores it, durably. ENODEV: there is no such OST, or it has been removed.
+  Task<Status> SetUse(OstIndex index, OstUse use);
+  // Takes the OST out of the cluster. Calls to it that are under way end with ENODEV.
+  Task<Status> Remove(OstIndex index, OstUse how);
+  // Whether somebody has chosen from a Usable that had it, and may not have committed yet.
+  bool MayYetPlaceOn(OstIndex index) const;
+  // Of one that is not up: returns when it can serve no client any more by its lease. False: it has come up.
+  Task<bool> AwaitOutlived(OstIndex index);
   // Of the map: rises when an OSS registers or goes down, or a chain changes.
   uint64_t version() const;
   // Asks the OST for its space, for Map and Usable. Waits a few seconds for one that does not answer; does
@@ -108,6 +128,7 @@ class OstRegistry : private ChainOwner {
 
  private:
   struct Ost {
+    OstUse use = OstUse::kActive;
     bool chained = false;  // of several members: what follows, but for the stubs, means nothing
     OstRecord record;      // of one member
     proto::OstInfo info;
@@ -132,6 +153,12 @@ class OstRegistry : private ChainOwner {
   Task<Status> AdmitHead(OstIndex index) override;
   std::shared_ptr<void> Hold() override;
 
+  bool Knows(OstIndex index) const;
+  Status UnknownOst(OstIndex index) const;  // with mutex_ held: why there is none
+  // Takes what has been removed out of the list, and returns it.
+  std::vector<OstIndex> TakeRemoved(google::protobuf::RepeatedPtrField<proto::OstInfo>* osts) const;
+  void ResetUsable();  // with mutex_ held
+  Task<Status> StoreUse(OstIndex index, OstUse use);
   Status CheckRequest(const proto::RegisterOssRequest& request) const;
   Status CheckOwner(const proto::OstInfo& info) const;
   Status CheckMember(const proto::RegisterOssRequest& request, const proto::OstInfo& info) const;
@@ -169,8 +196,11 @@ class OstRegistry : private ChainOwner {
   uint64_t version_ = 1;
   uint64_t fences_ = 0;  // rises with NoteFences
   bool closed_ = false;
-  std::map<OstIndex, Ost> osts_;                      // whoever changes it resets usable_
+  std::map<OstIndex, Ost> osts_;                      // whoever changes it calls ResetUsable
+  std::map<OstIndex, OstRecord> removed_;             // those that are gone
   mutable std::shared_ptr<const UsableOsts> usable_;  // null: to be made when it is asked for
+  // Those before it that somebody may still choose from.
+  std::vector<std::weak_ptr<const UsableOsts>> former_usable_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;
   const std::unique_ptr<ChainKeeper> chains_;
 };

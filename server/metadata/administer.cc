@@ -10,6 +10,8 @@
 #include "common/metrics.h"
 #include "rpc/convert.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/ost_files.h"
+#include "server/metadata/ost_removal.h"
 #include "server/metadata/paths.h"
 
 namespace nacre::mds {
@@ -105,6 +107,49 @@ Task<Status> EvictClient(MdsPtr mds, std::string client, proto::AdminReply* repl
   co_return co_await Evict(mds, session, std::move(reason));
 }
 
+// Where else would its files go?
+Status CheckOthers(const Mds& mds, OstIndex ost) {
+  const auto usable = mds.osts.Usable();
+  if (usable->size() > 1 || !usable->Includes(ost)) return OkStatus();
+  return ErrnoError(EBUSY,
+                    absl::StrFormat("OST %d is the only one that takes files: add another one first", ost));
+}
+
+Task<Status> ManageOst(MdsPtr mds, proto::ManageOst request, proto::AdminReply* reply) {
+  const OstIndex ost = request.ost();
+  switch (request.action()) {
+    case proto::ManageOst::DRAIN:
+      CO_RETURN_IF_ERROR(CheckOthers(*mds, ost));
+      if (mds->osts.UseOf(ost) != cluster::OstUse::kDraining) mds->drainer.Forget(ost);
+      CO_RETURN_IF_ERROR(co_await mds->osts.SetUse(ost, cluster::OstUse::kDraining));
+      mds->drainer.Wake(mds);
+      co_return OkStatus();
+    case proto::ManageOst::UNDRAIN:
+      co_return co_await mds->osts.SetUse(ost, cluster::OstUse::kActive);
+    case proto::ManageOst::REMOVE:
+      co_return co_await RemoveOst(mds, ost);
+    case proto::ManageOst::REMOVE_LOST: {
+      CO_ASSIGN_OR_RETURN(const uint64_t files, co_await RemoveLostOst(mds, ost));
+      reply->set_files(files);
+      co_return OkStatus();
+    }
+    default:
+      co_return ErrnoError(EPROTO,
+                           absl::StrFormat("action %d is none that this version knows", request.action()));
+  }
+}
+
+Status ListFilesOn(Mds& mds, const proto::FilesOnOst& request, proto::AdminReply* reply) {
+  const Fid after = request.has_after() ? FromProto(request.after()) : Fid{};
+  ASSIGN_OR_RETURN(FilesFound found, FindFilesOn(mds, request.ost(), after));
+  for (const Fid& fid : found.files) {
+    auto paths = PathsOf(*mds.tables, fid);
+    reply->add_paths(paths.ok() && !paths->empty() ? paths->front() : fid.ToString());
+  }
+  if (!found.end) *reply->mutable_next() = ToProto(found.last);
+  return OkStatus();
+}
+
 Status FindPaths(Mds& mds, const proto::PathsOf& request, proto::AdminReply* reply) {
   ASSIGN_OR_RETURN(std::vector<std::string> paths, PathsOf(*mds.tables, FromProto(request.fid())));
   for (std::string& path : paths) reply->add_paths(std::move(path));
@@ -118,6 +163,9 @@ Task<proto::ClusterStatus> MakeStatus(MdsPtr mds) {
   proto::ClusterStatus status;
   *status.mutable_map() = mds->osts.Map();
   for (proto::OstState& ost : *status.mutable_map()->mutable_osts()) NamePaths(*mds, ost.mutable_info());
+  for (proto::OstState& ost : *status.mutable_map()->mutable_osts()) {
+    if (ost.has_drain()) *ost.mutable_drain() = mds->drainer.StateOf(ost.info().index());
+  }
   AddSessions(*mds, &status);
   AddProblems(*mds, &status);
   status.set_destroy_queue(Destroyer::QueuedObjects(*mds));
@@ -143,6 +191,14 @@ Task<proto::AdminReply> Administer(MdsPtr mds, proto::AdminRequest request) {
     status = FindPaths(*mds, request.paths_of(), &reply);
   } else if (request.has_evict()) {
     status = co_await EvictClient(mds, request.evict().client(), &reply);
+  } else if (request.has_manage_ost()) {
+    status = co_await ManageOst(mds, request.manage_ost(), &reply);
+  } else if (request.has_migrate()) {
+    auto state = co_await mds->migrations.Ask(mds, std::move(*request.mutable_migrate()));
+    status = state.status();
+    if (state.ok()) *reply.mutable_migrate() = *std::move(state);
+  } else if (request.has_files_on_ost()) {
+    status = ListFilesOn(*mds, request.files_on_ost(), &reply);
   }
   *reply.mutable_status() = ToProto(status);
   co_return reply;

@@ -345,7 +345,7 @@ class MdtChecker {
     });
   }
 
-  // Records of objects that must be no file's: to be destroyed, or being written by a move-out.
+  // Records of objects that must be no file's: to be destroyed, being written for one, or left by one.
   Status CheckUnused(std::string key, uint64_t sequence, const Status& parsed) {
     if (!parsed.ok()) {
       return FoundUseless(absl::StrFormat("the record of objects %x: %s", sequence, parsed.message()),
@@ -363,9 +363,13 @@ class MdtChecker {
           ByteReader key(std::string_view(entry.key).substr(1));
           return CheckUnused(entry.key, key.Big<uint64_t>(), ParseDestroy(entry.value).status());
         }));
-    RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kMoveOut), [&](const KvEntry& entry) -> Status {
+    RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kNewObjects), [&](const KvEntry& entry) -> Status {
       ByteReader key(std::string_view(entry.key).substr(1));
-      return CheckUnused(entry.key, key.Big<uint64_t>(), ParseMoveOut(entry.value).status());
+      return CheckUnused(entry.key, key.Big<uint64_t>(), ParseNewObjects(entry.value).status());
+    }));
+    RETURN_IF_ERROR(ForEachEntry(store_, TableKey(Table::kMoved), [&](const KvEntry& entry) -> Status {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      return CheckUnused(entry.key, key.Big<uint64_t>(), ParseMoved(entry.value).status());
     }));
     return ForEachEntry(store_, TableKey(Table::kDestroyAt), [&](const KvEntry& entry) -> Status {
       const auto key = ParseDestroyAtKey(entry.key);

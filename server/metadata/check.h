@@ -46,6 +46,7 @@ class ObjectCheck {
  public:
   explicit ObjectCheck(KvStore& store) : store_(store) {}
   // All of its objects are shown. One whose uuid is not that of the OST that the MDT knows does not count.
+  // What is on one that has been removed from the cluster is nobody's, and not looked at.
   Status AddOst(OstIndex ost, const std::string& uuid);
   Status AddObject(OstIndex ost, const proto::ListedObject& object);
   Task<StatusOr<CheckReport>> Finish(bool repair);
@@ -61,6 +62,7 @@ class ObjectCheck {
   KvStore& store_;
   CheckReport report_;
   std::set<OstIndex> looked_at_;
+  std::set<OstIndex> gone_;
   absl::flat_hash_map<Fid, bool> seen_;  // files of which an object was found
   std::map<uint64_t, std::map<OstIndex, std::vector<uint32_t>>> orphans_;  // sequence -> OST -> stripes
 };

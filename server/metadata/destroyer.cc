@@ -58,7 +58,8 @@ Status Destroyer::StartPasses(const std::shared_ptr<Mds>& mds) {
   ASSIGN_OR_RETURN(std::vector<OstIndex> osts, OstsWithRecords(*mds));
   const Duration now = mds->env.clock.Now();
   for (OstIndex ost : osts) {
-    if (mds->osts.IsUp(ost) && Begin(ost, now)) Spawn(mds->env.executor, RunPass(mds, ost));
+    const bool gone = cluster::IsGone(mds->osts.UseOf(ost));
+    if ((gone || mds->osts.IsUp(ost)) && Begin(ost, now)) Spawn(mds->env.executor, RunPass(mds, ost));
   }
   return OkStatus();
 }
@@ -100,8 +101,11 @@ Task<Status> Destroyer::Pass(std::shared_ptr<Mds> mds, OstIndex ost) {
     KvBatch done;
     std::vector<ObjectId> objects = mds->destroyer.ObjectsOf(page, &done);
     if (done.empty()) continue;
-    CO_RETURN_IF_ERROR(co_await mds->tables->Sync());
-    Status destroyed = co_await DestroyObjects(mds, ost, std::move(objects));
+    Status destroyed;  // of an OST that has been removed nothing is asked any more
+    if (!cluster::IsGone(mds->osts.UseOf(ost))) {
+      CO_RETURN_IF_ERROR(co_await mds->tables->Sync());
+      destroyed = co_await DestroyObjects(mds, ost, std::move(objects));
+    }
     if (destroyed.ok())
       CO_RETURN_IF_ERROR(co_await mds->tables->CommitBatch(std::move(done)));
     else if (failure.ok())

@@ -4,7 +4,8 @@
 // away or slow keeps no other from freeing space. Passes run in the background, over a page of records at a
 // time; records go once the OST has destroyed their objects durably. Nothing is destroyed before the MDT's
 // own record of it is durable: else a loss of power could bring a file back without its data. A record that
-// cannot be read is logged once and left. Thread-safe.
+// cannot be read is logged once and left. Those of an OST that has been removed go without anybody being
+// asked. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_set.h>

@@ -13,7 +13,7 @@ namespace nacre::mds {
 namespace {
 
 // A fence record: the OSTs that have not been told yet, in the form of a destroy record's groups. One of an
-// OST that never comes back stays: some bytes for each eviction since.
+// OST that never comes back stays, some bytes for each eviction since, until that is removed (ForgetFences).
 std::string EncodePending(const std::vector<OstIndex>& osts) {
   DestroyRecord record;
   record.groups = osts;
@@ -196,6 +196,28 @@ StatusOr<std::vector<SessionId>> MissedFences(Mds& mds, OstIndex ost) {
     return OkStatus();
   }));
   return sessions;
+}
+
+Task<Status> ForgetFences(MdsPtr mds, OstIndex ost) {
+  for (KvPages<Tables> pages(*mds->tables, TableKey(Table::kFence)); pages.more();) {
+    CO_ASSIGN_OR_RETURN(std::vector<KvEntry> entries, pages.Next());
+    for (const KvEntry& entry : entries) {
+      ByteReader key(std::string_view(entry.key).substr(1));
+      const SessionId session = key.Big<uint64_t>();
+      // That of a session which is being evicted just now is its eviction's to change. One whose eviction is
+      // begun anew by a start (ResumeEvictions) is written anew by that, without this OST.
+      const SessionPtr evicted = mds->sessions.Find(session);
+      if (evicted != nullptr && !evicted->ended()) continue;
+      if (evicted != nullptr) co_await mds->sessions.AwaitGone(session);
+      auto now = mds->tables->Get(entry.key);
+      if (absl::IsNotFound(now.status())) continue;
+      CO_RETURN_IF_ERROR(now.status());
+      std::vector<OstIndex> pending = ParsePending(*mds, session, *now);
+      if (std::erase(pending, ost) == 0) continue;
+      CO_RETURN_IF_ERROR(co_await StorePending(mds, session, std::move(pending)));
+    }
+  }
+  co_return OkStatus();
 }
 
 Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost) {

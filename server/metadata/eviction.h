@@ -38,6 +38,10 @@ Task<Status> EndSession(MdsPtr mds, SessionPtr session);
 // The sessions that the OST has yet to be told to refuse.
 StatusOr<std::vector<SessionId>> MissedFences(Mds& mds, OstIndex ost);
 
+// An OST that has been removed has to be told nothing any more. Waits for evictions that are under way, in
+// bounded time.
+Task<Status> ForgetFences(MdsPtr mds, OstIndex ost);
+
 // Before an OST counts as up: the fences that it missed.
 Task<Status> CatchUpFences(MdsPtr mds, OstIndex ost);
 

@@ -17,6 +17,15 @@ Task<FidLocks::Guard> FidLocks::Lock(std::vector<Fid> fids) {
   co_return Guard(this, std::move(fids));
 }
 
+std::optional<FidLocks::Guard> FidLocks::TryLock(const Fid& fid) {
+  if (waits_) {
+    Shard& shard = ShardOf(fid);
+    std::lock_guard lock(shard.mutex);
+    if (!shard.held.try_emplace(fid).second) return std::nullopt;
+  }
+  return Guard(waits_ ? this : nullptr, std::vector<Fid>(1, fid));
+}
+
 std::optional<OneShot<Unit>> FidLocks::TakeOrQueue(const Fid& fid) {
   Shard& shard = ShardOf(fid);
   std::lock_guard lock(shard.mutex);

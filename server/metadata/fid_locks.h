@@ -48,6 +48,9 @@ class FidLocks {
   // Repeated and empty FIDs count once and not at all.
   Task<Guard> Lock(std::vector<Fid> fids);
 
+  // Nothing: somebody has it, or waits for it.
+  std::optional<Guard> TryLock(const Fid& fid);
+
   bool IsHeld(const Fid& fid);
 
   void PlantUnlocked() { waits_ = false; }  // MetadataOptions

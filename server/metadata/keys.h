@@ -26,8 +26,9 @@ enum class Table : uint8_t {
   kDestroyByFile = 0x16,  // of an earlier version
   kTruncate = 0x17,
   kDestroyAt = 0x18,
-  kMoveOut = 0x19,
+  kNewObjects = 0x19,
   kSizesKnown = 0x1a,
+  kMoved = 0x1b,
   kSession = 0x20,
   kReplyBySequence = 0x21,  // of an earlier version
   kFence = 0x22,

@@ -24,7 +24,7 @@ StatusOr<proto::Lease> GrantLateData(Mds& mds, SessionId session, const Fid& fid
 bool WaitsForOst(Mds& mds, const LeaseGrant& grant) {
   auto inode = mds.tables->GetInode(grant.resource);
   if (!inode.ok() || !S_ISREG((*inode)->mode)) return false;
-  auto down = [&mds](OstIndex ost) { return !mds.osts.IsUp(ost); };
+  auto down = [&mds](OstIndex ost) { return mds.osts.IsDown(ost); };
   return std::ranges::any_of((*inode)->layout.components, [&](const LayoutComponent& component) {
     return std::ranges::any_of(component.groups, down);
   });

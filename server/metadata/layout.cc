@@ -79,7 +79,9 @@ StatusOr<LayoutTemplate> CheckTemplate(const proto::LayoutTemplate& wanted) {
 
 StatusOr<Layout> Instantiate(const LayoutTemplate& wanted, const cluster::UsableOsts& osts,
                              cluster::OstChooser* chooser, uint64_t object_sequence) {
-  if (osts.empty()) return ErrnoError(ENODEV, "no OST has registered yet: start an OSS, then try again");
+  if (osts.empty())
+    return ErrnoError(ENODEV,
+                      "no OST takes new files: start an OSS, or let one that is drained take some again");
   Layout layout;
   layout.generation = 1;
   layout.object_sequence = object_sequence;
@@ -116,6 +118,33 @@ uint64_t FileSizeFor(const Layout& layout, uint32_t stripe, uint64_t object_size
   uint64_t offset =
       (row * place.component->groups.size() + place.position) * stripe_size + last % stripe_size;
   return place.start + offset + 1;
+}
+
+LayoutPiece PieceAt(const Layout& layout, uint64_t file_offset, uint64_t length) {
+  uint64_t start = 0;
+  uint32_t first = 0;
+  for (const LayoutComponent& component : layout.components) {
+    if (file_offset >= component.end) {
+      start = component.end;
+      first += static_cast<uint32_t>(component.groups.size());
+      continue;
+    }
+    const uint64_t within = file_offset - start, size = component.stripe_size,
+                   stripes = component.groups.size();
+    const uint32_t position = static_cast<uint32_t>(within / size % stripes);
+    LayoutPiece piece;
+    piece.ost = component.groups[position];
+    piece.stripe = first + position;
+    piece.object_offset = within / size / stripes * size + within % size;
+    piece.file_offset = file_offset;
+    piece.length = std::min({length, size - within % size, component.end - file_offset});
+    return piece;
+  }
+  return {};
+}
+
+LayoutPiece PieceOf(const Layout& layout, uint32_t stripe, uint64_t object_offset, uint64_t length) {
+  return PieceAt(layout, FileSizeFor(layout, stripe, object_offset + 1) - 1, length);
 }
 
 }  // namespace nacre::mds

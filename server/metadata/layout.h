@@ -33,4 +33,18 @@ uint64_t ObjectSizeFor(const Layout& layout, uint32_t stripe, uint64_t size);
 // object).
 uint64_t FileSizeFor(const Layout& layout, uint32_t stripe, uint64_t object_size);
 
+// Bytes of a file that follow each other in one object.
+struct LayoutPiece {
+  OstIndex ost = 0;
+  uint32_t stripe = 0;
+  uint64_t object_offset = 0;
+  uint64_t file_offset = 0;
+  uint64_t length = 0;
+  bool operator==(const LayoutPiece&) const = default;
+};
+// Those at the offset, no more than `length` > 0. The layout reaches to the end of the file, as all do.
+LayoutPiece PieceAt(const Layout& layout, uint64_t file_offset, uint64_t length);
+// The same, from the offset in an object of the layout on.
+LayoutPiece PieceOf(const Layout& layout, uint32_t stripe, uint64_t object_offset, uint64_t length);
+
 }  // namespace nacre::mds

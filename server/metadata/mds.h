@@ -18,6 +18,7 @@
 #include "server/metadata/change_guard.h"
 #include "server/metadata/connecting.h"
 #include "server/metadata/destroyer.h"
+#include "server/metadata/drainer.h"
 #include "server/metadata/fid_locks.h"
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/layout.h"
@@ -25,6 +26,7 @@
 #include "server/metadata/lock_table.h"
 #include "server/metadata/message_counts.h"
 #include "server/metadata/metadata_server.h"
+#include "server/metadata/migration_jobs.h"
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
 #include "server/metadata/session_table.h"
@@ -47,6 +49,7 @@ struct Mds {
       0;  // how often the MDT may have lost what had been answered and not synced; set at the start
   FidLocks locks;
   FidLocks data_locks;
+  FidLocks migration_locks;  // of files that are being migrated (migration.h); taken before all others
   IdAllocator ids;
   OpenTable opens;
   LockTable file_locks;
@@ -57,6 +60,8 @@ struct Mds {
   cluster::OstChooser chooser;
   Destroyer destroyer;
   WriterRecovery writer_recovery;
+  MigrationJobs migrations;
+  Drainer drainer;
   MessageCounts messages;
   std::atomic<bool> closed{false};
 
@@ -102,6 +107,10 @@ struct Op {
   bool behind = false;           // an application has its answer already: it may use the reserve of space
   uint64_t stream = 0;           // the number of the session's stream that it came by
   ChangeGuard* guard = nullptr;  // of a mutation
+  mutable std::shared_ptr<const cluster::UsableOsts> usable;  // what it has chosen from
+
+  // The OSTs to choose from; good as long as this, or until it is called again.
+  const cluster::UsableOsts& Usable() const { return *(usable = mds->osts.Usable()); }
 
   // Commits the transaction with the reply recorded in the same batch. ABORTED if it changes what the guard
   // does not cover: nothing is committed, the operation is begun again (metadata_server.cc).

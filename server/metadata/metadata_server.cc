@@ -16,9 +16,11 @@
 #include "server/metadata/dispatch.h"
 #include "server/metadata/eviction.h"
 #include "server/metadata/mds.h"
-#include "server/metadata/move_out.h"
+#include "server/metadata/migration.h"
+#include "server/metadata/new_objects.h"
 #include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/session_ops.h"
+#include "server/metadata/ost_removal.h"
 #include "server/metadata/recall.h"
 #include "server/metadata/truncation.h"
 
@@ -325,9 +327,11 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(mds->writer_recovery.Load(*mds));
   CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
   CO_RETURN_IF_ERROR(co_await mds::Destroyer::TakeUpRecordsByFile(mds));
-  CO_RETURN_IF_ERROR(co_await mds::WithdrawMoveOuts(mds));
+  CO_RETURN_IF_ERROR(co_await mds::NewObjects::WithdrawAll(mds));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
+  CO_RETURN_IF_ERROR(co_await mds::ForgetRemovedOsts(mds));
   CO_RETURN_IF_ERROR(mds::ResumeEvictions(mds));
+  CO_RETURN_IF_ERROR(mds::ResumeLeaving(mds));
   mds::StartBackground(mds);
   std::unique_ptr<MetadataServer> server = std::make_unique<Server>(std::move(mds));
   co_return server;

@@ -40,6 +40,7 @@ struct MetadataOptions {
   Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
   // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
   Duration heartbeat = std::chrono::seconds(1);
+  uint64_t drain_rate = 100 << 20;     // bytes a second that are moved off OSTs that are being drained
   uint64_t promised_bytes = 16 << 20;  // what a session may hold back of small files, at most
   std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
   // Of the copies (docs/decisions/0066), in which this MDS is primary: said to the OSSes. 0: there is one
@@ -47,14 +48,16 @@ struct MetadataOptions {
   uint64_t epoch = 0;
   bool leases = true;  // false: nobody gets leases of directories
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
-  bool plant_repeat_twice = false;   // a repeated mutation is carried out again
-  bool plant_no_recall = false;      // a change of data is answered while others still have pages of it
-  bool plant_uncovered = false;      // a change does not wait for the leases of directories that cover it
-  bool plant_overlooked = false;     // a request reads what another session has changed and not told
-  bool plant_unlocked = false;       // an operation does not wait for others that change the same inodes
-  bool plant_no_reserve = false;     // the server's own records take nothing of a full MDT's reserve
-  bool plant_keep_intent = false;    // the intent of a move-out stays when it is done
-  bool plant_patient_fence = false;  // an eviction waits for an OSS that is away
+  bool plant_repeat_twice = false;     // a repeated mutation is carried out again
+  bool plant_no_recall = false;        // a change of data is answered while others still have pages of it
+  bool plant_uncovered = false;        // a change does not wait for the leases of directories that cover it
+  bool plant_overlooked = false;       // a request reads what another session has changed and not told
+  bool plant_unlocked = false;         // an operation does not wait for others that change the same inodes
+  bool plant_no_reserve = false;       // the server's own records take nothing of a full MDT's reserve
+  bool plant_keep_intent = false;      // the intent of a move-out stays when it is done
+  bool plant_blind_migration = false;  // a file gets its new objects though the old ones have changed
+  bool plant_unrecalled_migration = false;  // a file gets its new objects while clients have leases of it
+  bool plant_patient_fence = false;         // an eviction waits for an OSS that is away
 };
 
 class MetadataServer : public MetadataHandler, public ClusterHandler {

@@ -1,9 +1,12 @@
 #include "server/metadata/move_out.h"
 
 #include <cerrno>
+#include <optional>
 
 #include "common/log.h"
+#include "server/metadata/new_objects.h"
 #include "server/metadata/object_io.h"
+#include "server/metadata/placement.h"
 
 namespace nacre::mds {
 namespace {
@@ -31,7 +34,7 @@ class MoveOutAttempt {
 
   // Withdraws what was intended and not committed, in the background.
   void End() {
-    if (intended_) Spawn(mds_->env.executor, Withdraw(mds_, layout_));
+    if (objects_) objects_->Withdraw();
   }
 
  private:
@@ -52,14 +55,17 @@ class MoveOutAttempt {
     change_ = inode->change;
     proto::Layout unused;
     CO_RETURN_IF_ERROR(FillLayout(*mds_, inode, &unused, &data_));
+    usable_ = mds_->osts.Usable();
+    if (!IsPlaceable(*mds_, layout_)) {
+      CO_ASSIGN_OR_RETURN(layout_, PlaceAnew(*mds_, *usable_, layout_, sequence));
+    }
     layout_.object_sequence = sequence;
     if (data_.empty()) co_return true;
     const std::vector<Stripe> stripes = StripesOf(layout_);
     if (stripes.empty()) co_return ErrnoError(EIO, absl::StrCat(fid_.ToString(), " has an empty layout"));
-    KvBatch batch;
-    batch.Put(NumberKey(Table::kMoveOut, sequence), EncodeMoveOut({stripes[0].ost}));
-    CO_RETURN_IF_ERROR(co_await mds_->tables->CommitBatch(std::move(batch)));
-    intended_ = true;
+    std::vector<uint32_t> first(1, stripes[0].ost);
+    objects_.emplace(mds_, sequence, std::move(first));
+    CO_RETURN_IF_ERROR(co_await objects_->Intend());
     co_return true;
   }
 
@@ -90,36 +96,21 @@ class MoveOutAttempt {
     inode->layout = layout_;
     RaiseGeneration(*mds_, &inode->layout);
     transaction.batch().Erase(FidKey(Table::kBody, fid_));
-    const bool ends = intended_ && !mds_->options.plant_keep_intent;
-    if (ends) transaction.batch().Erase(NumberKey(Table::kMoveOut, layout_.object_sequence));
+    if (objects_) objects_->AddTaking(&transaction.batch());
     CO_RETURN_IF_ERROR(co_await mds_->tables->Commit(&transaction));
-    intended_ = false;
+    if (objects_) objects_->Taken();
     co_return Result::kDone;
-  }
-
-  // Tries until the store takes it. A server that stops before leaves it to the next start.
-  static Task<void> Withdraw(MdsPtr mds, Layout layout) {
-    while (!mds->closed) {
-      KvBatch batch;
-      batch.Erase(NumberKey(Table::kMoveOut, layout.object_sequence));
-      const Stripe first = StripesOf(layout)[0];
-      QueueDestroy(first.ost, first.object, &batch);
-      Status withdrawn = co_await mds->tables->CommitBatch(std::move(batch));
-      if (withdrawn.ok()) co_return;
-      if (!mds->closed)
-        LogError("objects that no file got cannot be destroyed yet: %s", std::string(withdrawn.message()));
-      co_await mds->env.clock.Sleep(kMoveOutPause);
-    }
   }
 
   const MdsPtr mds_;
   const SessionPtr session_;
   ChangeGuard* const change_guard_;
   const Fid fid_;
-  Layout layout_;  // that the file gets
+  std::shared_ptr<const cluster::UsableOsts> usable_;  // from which its OSTs were chosen
+  Layout layout_;                                      // that the file gets
   std::string data_;
-  uint64_t change_ = 0;    // of the inode that was read
-  bool intended_ = false;  // there is a record in the store
+  uint64_t change_ = 0;                // of the inode that was read
+  std::optional<NewObjects> objects_;  // none of an empty file
 };
 
 }  // namespace
@@ -132,24 +123,6 @@ Task<Status> MoveOutLocked(const Op& op, Fid fid) {
     CO_RETURN_IF_ERROR(result.status());
     if (*result == MoveOutAttempt::Result::kDone) co_return OkStatus();
   }
-}
-
-namespace {
-
-Task<Status> Withdraw(const KvEntry& record, KvBatch* batch) {
-  ByteReader key(std::string_view(record.key).substr(1));
-  const ObjectId object{key.Big<uint64_t>(), 0};
-  CO_ASSIGN_OR_RETURN(MoveOutRecord move_out, ParseMoveOut(record.value));
-  QueueDestroy(move_out.group, object, batch);
-  batch->Erase(record.key);
-  co_return OkStatus();
-}
-
-}  // namespace
-
-Task<Status> WithdrawMoveOuts(MdsPtr mds) {
-  std::string what = "the interrupted move-out";
-  co_return co_await SettleRecords(*mds->tables, Table::kMoveOut, std::move(what), Withdraw);
 }
 
 }  // namespace nacre::mds

@@ -11,11 +11,12 @@
 
 namespace nacre::mds {
 
-// To be destroyed, or written by a move-out that a restart withdraws.
+// To be destroyed, or written for a file that a restart withdraws them from, or left by one.
 bool ObjectCheck::IsLeaving(OstIndex ost, const ObjectId& id) {
   return store_.Get(DestroyAtKeyOf(ost, id.sequence)).ok() ||
          store_.Get(NumberKey(Table::kDestroyByFile, id.sequence)).ok() ||
-         store_.Get(NumberKey(Table::kMoveOut, id.sequence)).ok();
+         store_.Get(NumberKey(Table::kNewObjects, id.sequence)).ok() ||
+         store_.Get(NumberKey(Table::kMoved, id.sequence)).ok();
 }
 
 // Says what is wrong with this object; empty if nothing is.
@@ -42,6 +43,7 @@ StatusOr<std::string> ObjectCheck::Judge(OstIndex ost, const proto::ListedObject
 }
 
 Status ObjectCheck::AddObject(OstIndex ost, const proto::ListedObject& listed) {
+  if (gone_.contains(ost)) return OkStatus();
   ASSIGN_OR_RETURN(std::string problem, Judge(ost, listed));
   if (problem.empty()) return OkStatus();
   report_.Add(std::move(problem));
@@ -54,6 +56,10 @@ Status ObjectCheck::AddOst(OstIndex ost, const std::string& uuid) {
   if (absl::IsNotFound(value.status())) return OkStatus();
   RETURN_IF_ERROR(value.status());
   ASSIGN_OR_RETURN(cluster::OstRecord known, cluster::ParseOst(*value));
+  if (cluster::IsGone(known.use)) {
+    gone_.insert(ost);
+    return OkStatus();
+  }
   // Of several members any that is in sync has all objects.
   const cluster::OstMember* member = known.Find(uuid);
   if (member != nullptr && member->in_sync()) looked_at_.insert(ost);

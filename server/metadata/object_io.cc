@@ -10,30 +10,11 @@ namespace {
 
 constexpr Duration kObjectPatience = std::chrono::seconds(30);
 
-struct CallInput {
-  proto::ObjectRequest request;
-  CallMemory kind = CallMemory::kNone;
-  std::vector<MemorySpan> memory;
-};
-
 // Waits for an OST that is away.
 Task<StatusOr<proto::ObjectReply>> Call(MdsPtr mds, proto::ObjectRequest request) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(request.ost()));
   std::vector<MemorySpan> none;
   co_return co_await stub->Call(std::move(request), CallMemory::kNone, std::move(none));
-}
-
-// Gives up after kObjectPatience, with UNAVAILABLE. What is abandoned is not carried out any more once a
-// later mutation has reached the OST: it goes by the same stub, whose low water says so.
-Task<StatusOr<proto::ObjectReply>> CallWithin(MdsPtr mds, CallInput input) {
-  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(input.request.ost()));
-  auto cancellation = std::make_shared<Cancellation>(mds->env.clock.Now() + kObjectPatience);
-  Status why = absl::UnavailableError(absl::StrFormat("OST %d has not answered for %d s", input.request.ost(),
-                                                      kObjectPatience / std::chrono::seconds(1)));
-  auto timer = mds->env.clock.After(mds->env.executor, kObjectPatience,
-                                    [cancellation, why] { cancellation->Cancel(why); });
-  co_return co_await stub->Call(std::move(input.request), input.kind, std::move(input.memory),
-                                std::move(cancellation));
 }
 
 // Makes the change by calls of the given kind, and makes it durable: anew if the OST has lost power in
@@ -53,9 +34,9 @@ Task<Status> ChangeDurably(CallKind call, MdsPtr mds, proto::ObjectRequest chang
 }
 
 Task<StatusOr<proto::ObjectReply>> CallBriefly(MdsPtr mds, proto::ObjectRequest request) {
-  CallInput input;
+  ObjectCall input;
   input.request = std::move(request);
-  co_return co_await CallWithin(std::move(mds), std::move(input));
+  co_return co_await CallWithin(std::move(mds), std::move(input), kObjectPatience);
 }
 
 proto::ObjectRequest StatRequest(const Stripe& stripe) {
@@ -66,6 +47,17 @@ proto::ObjectRequest StatRequest(const Stripe& stripe) {
 }
 
 }  // namespace
+
+Task<StatusOr<proto::ObjectReply>> CallWithin(MdsPtr mds, ObjectCall call, Duration patience) {
+  CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectStub> stub, mds->osts.Stub(call.request.ost()));
+  auto cancellation = std::make_shared<Cancellation>(mds->env.clock.Now() + patience);
+  Status why = absl::UnavailableError(absl::StrFormat("OST %d has not answered for %d s", call.request.ost(),
+                                                      patience / std::chrono::seconds(1)));
+  auto timer =
+      mds->env.clock.After(mds->env.executor, patience, [cancellation, why] { cancellation->Cancel(why); });
+  co_return co_await stub->Call(std::move(call.request), call.kind, std::move(call.memory),
+                                std::move(cancellation));
+}
 
 std::vector<Stripe> StripesOf(const Layout& layout) {
   std::vector<Stripe> stripes;
@@ -106,13 +98,13 @@ Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std
   for (uint32_t crc : crcs) write->add_crc(crc);
   // They may have been fsynced where they lay: the OST's loss of power must not take them back.
   request.mutable_write()->set_sync(true);
-  CallInput input;
+  ObjectCall input;
   input.request = std::move(request);
   input.kind = CallMemory::kGetSource;
   input.memory.resize(1);
   input.memory[0].region = std::move(region);
   input.memory[0].length = data.size();
-  auto reply = co_await CallWithin(std::move(mds), std::move(input));
+  auto reply = co_await CallWithin(std::move(mds), std::move(input), kObjectPatience);
   CO_RETURN_IF_ERROR(reply.status());
   co_return static_cast<uint64_t>(std::max<int64_t>(reply->write().blocks_delta(), 0));
 }

@@ -15,6 +15,16 @@ struct Stripe {
 };
 std::vector<Stripe> StripesOf(const Layout& layout);
 
+// A call of an object, with its memory.
+struct ObjectCall {
+  proto::ObjectRequest request;
+  CallMemory kind = CallMemory::kNone;
+  std::vector<MemorySpan> memory;
+};
+// UNAVAILABLE if the OST has not answered within `patience`. What is abandoned is not carried out any more
+// once a later mutation has reached the OST: it goes by the same stub, whose low water says so.
+Task<StatusOr<proto::ObjectReply>> CallWithin(MdsPtr mds, ObjectCall call, Duration patience);
+
 // Cuts the object so that nothing lies behind `size`, durably, and returns the blocks that are left of it.
 // May be repeated. UNAVAILABLE if the OST has not answered for 30 s; it may have been done or not then.
 Task<StatusOr<uint64_t>> CutObject(MdsPtr mds, Stripe stripe, uint64_t size);

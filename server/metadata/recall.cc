@@ -152,6 +152,12 @@ void AskBack(Mds& mds, const LeaseGrant& grant) {
     PushRevoke(mds, *holder, grant.id, grant.resource);
 }
 
+Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience) {
+  AskBack(*mds, grant);
+  ReleaseWatch watch(mds, grant.id);
+  co_return co_await watch.Within(patience);
+}
+
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid) {
   ASSIGN_OR_RETURN(InodePtr inode, mds.tables->GetInode(fid));
   if (!S_ISREG(inode->mode)) {

@@ -18,6 +18,9 @@ void AskBack(Mds& mds, const LeaseGrant& grant);
 Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
                        proto::LeaseMode mode = proto::LEASE_WRITE);
 
+// Asks for one lease, and waits for so long. Whether it is released; nobody is evicted.
+Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience);
+
 // EINVAL for what is no regular file.
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid);
 // A client that comes back says that it held this lease of an inode.

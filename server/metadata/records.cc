@@ -322,17 +322,28 @@ StatusOr<TruncateRecord> ParseTruncate(std::string_view data) {
   return record;
 }
 
-std::string EncodeMoveOut(const MoveOutRecord& record) {
-  std::string out;
-  PutLittle(&out, record.group);
-  return out;
+std::string EncodeNewObjects(const NewObjectsRecord& record) { return EncodeNumbers(record.groups); }
+
+StatusOr<NewObjectsRecord> ParseNewObjects(std::string_view data) {
+  NewObjectsRecord record;
+  ASSIGN_OR_RETURN(record.groups, ParseNumbers("new objects", data));
+  if (record.groups.empty()) return Damaged("new objects", "empty");
+  return record;
 }
 
-StatusOr<MoveOutRecord> ParseMoveOut(std::string_view data) {
-  ByteReader in(data);
-  MoveOutRecord record;
-  record.group = in.Little<uint32_t>();
-  RETURN_IF_ERROR(CheckEnd(in, "move-out"));
+std::string EncodeMoved(const MovedRecord& record) {
+  std::string out;
+  PutFid(&out, record.fid);
+  return out + EncodeNumbers(record.groups);
+}
+
+StatusOr<MovedRecord> ParseMoved(std::string_view data) {
+  constexpr size_t kFidBytes = 16;
+  ByteReader in(data.substr(0, kFidBytes));
+  MovedRecord record;
+  record.fid = in.ReadFid();
+  if (!in.ok()) return absl::DataLossError(absl::StrFormat("damaged moved record: %d bytes", data.size()));
+  ASSIGN_OR_RETURN(record.groups, ParseNumbers("moved", data.substr(kFidBytes)));
   return record;
 }
 

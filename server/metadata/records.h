@@ -125,10 +125,18 @@ struct TruncateRecord {
   bool operator==(const TruncateRecord&) const = default;
 };
 
-// Inline data is being written to an object: stripe 0 of a sequence that is no file's yet.
-struct MoveOutRecord {
-  uint32_t group = 0;  // where that object lies
-  bool operator==(const MoveOutRecord&) const = default;
+// Objects are being written that are no file's yet: stripes 0, 1, … of the sequence in the key.
+struct NewObjectsRecord {
+  std::vector<uint32_t> groups;  // where they lie
+  bool operator==(const NewObjectsRecord&) const = default;
+};
+
+// Objects that a file has left for others: stripes 0, 1, … of the sequence in the key. They are destroyed
+// when no client reads by the old layout any more.
+struct MovedRecord {
+  Fid fid;                       // of the file
+  std::vector<uint32_t> groups;  // where they lie
+  bool operator==(const MovedRecord&) const = default;
 };
 
 std::string EncodeInode(const Inode& inode);
@@ -148,8 +156,10 @@ std::string EncodeDestroyAt(const DestroyAtRecord& record);
 StatusOr<DestroyAtRecord> ParseDestroyAt(std::string_view data);
 std::string EncodeTruncate(const TruncateRecord& record);
 StatusOr<TruncateRecord> ParseTruncate(std::string_view data);
-std::string EncodeMoveOut(const MoveOutRecord& record);
-StatusOr<MoveOutRecord> ParseMoveOut(std::string_view data);
+std::string EncodeNewObjects(const NewObjectsRecord& record);
+StatusOr<NewObjectsRecord> ParseNewObjects(std::string_view data);
+std::string EncodeMoved(const MovedRecord& record);
+StatusOr<MovedRecord> ParseMoved(std::string_view data);
 std::string EncodeNumber(uint64_t value);
 StatusOr<uint64_t> ParseNumber(std::string_view data);
 

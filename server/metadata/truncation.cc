@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/metadata/object_io.h"
+#include "server/metadata/placement.h"
 #include "server/metadata/recall.h"
 
 namespace nacre::mds {
@@ -66,15 +67,26 @@ Task<StatusOr<LockedFile>> LockFile(Mds& mds, Fid fid, bool may_empty, Transacti
   co_return file;
 }
 
-void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint64_t object_sequence) {
+Status TruncateToZero(const Op& op, Transaction* transaction, Inode* inode, uint64_t object_sequence) {
+  Mds& mds = *op.mds;
+  const bool becomes_inline = mds.options.inline_limit > 0;
+  Layout layout = inode->layout;
+  if (!becomes_inline) {
+    const cluster::UsableOsts& osts = op.Usable();
+    if (!IsPlaceable(mds, layout)) {
+      ASSIGN_OR_RETURN(layout, PlaceAnew(mds, osts, layout, object_sequence));
+    }
+  }
   transaction->Dirty(inode);
   QueueDestroy(*inode, &transaction->batch());
   if (!inode->inline_data) transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
   if (inode->inline_data && inode->size > 0) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
   inode->size = inode->blocks = 0;
-  inode->inline_data = mds.options.inline_limit > 0;
+  inode->inline_data = becomes_inline;
+  inode->layout = std::move(layout);
   inode->layout.object_sequence = object_sequence;
   RaiseGeneration(mds, &inode->layout);
+  return OkStatus();
 }
 
 bool NeedsCut(const Inode& inode, uint64_t size) {
@@ -143,8 +155,8 @@ Task<void> Truncation::WaitAfter(Status failure, Duration* pause) {
 // The same, but no longer than until an OST that is away has come back: who wants the file by then waits for
 // its client, and that for us.
 Task<void> Truncation::WaitAfter(Status failure, OstIndex ost, Duration* pause) {
-  if (mds_->osts.IsUp(ost)) co_return co_await WaitAfter(std::move(failure), pause);
-  while (!IsOver() && !mds_->osts.IsUp(ost)) co_await mds_->env.clock.Sleep(kAwayPause);
+  if (!mds_->osts.IsDown(ost)) co_return co_await WaitAfter(std::move(failure), pause);
+  while (!IsOver() && mds_->osts.IsDown(ost)) co_await mds_->env.clock.Sleep(kAwayPause);
 }
 
 Task<void> Truncation::MakeDurable() {
@@ -159,6 +171,7 @@ Task<void> Truncation::MakeDurable() {
 Task<uint64_t> Truncation::CutUntilDone(std::shared_ptr<Truncation> self, Stripe stripe) {
   const uint64_t size = ObjectSizeFor(self->layout_, stripe.object.stripe, self->record_.size);
   for (Duration pause = kFirstPause; !self->IsOver();) {
+    if (cluster::IsGone(self->mds_->osts.UseOf(stripe.ost))) co_return 0;  // with the OST
     auto blocks = co_await CutObject(self->mds_, stripe, size);
     if (blocks.ok()) co_return *blocks;
     co_await self->WaitAfter(blocks.status(), stripe.ost, &pause);

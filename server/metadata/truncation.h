@@ -29,8 +29,9 @@ struct LockedFile {
 // lock: now and then one is had only by a commit, which nobody else shall wait for.
 Task<StatusOr<LockedFile>> LockFile(Mds& mds, Fid fid, bool may_empty, Transaction* transaction);
 
-// The file is empty afterwards, and inline again where files may be. Not committed.
-void TruncateToZero(const Mds& mds, Transaction* transaction, Inode* inode, uint64_t object_sequence);
+// The file is empty afterwards, and inline again where files may be. Not committed. ENODEV: it would need
+// other OSTs than those that it was on, and there are none.
+Status TruncateToZero(const Op& op, Transaction* transaction, Inode* inode, uint64_t object_sequence);
 
 // Whether a file of this size has objects that must be cut for the new size.
 bool NeedsCut(const Inode& inode, uint64_t size);

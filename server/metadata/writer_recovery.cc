@@ -225,6 +225,11 @@ Status WriterRecovery::Load(Mds& mds) {
   return OkStatus();
 }
 
+void WriterRecovery::Forget(OstIndex ost) {
+  std::lock_guard lock(mutex_);
+  unasked_.erase(ost);
+}
+
 std::set<OstIndex> WriterRecovery::Unasked() {
   std::lock_guard lock(mutex_);
   return unasked_;

@@ -64,6 +64,9 @@ class WriterRecovery {
   // Likewise, until every OST has been asked since the last loss of power.
   Task<void> RunAfterLoss(std::shared_ptr<Mds> mds);
 
+  // The OST has been removed: nobody waits for its sizes any more.
+  void Forget(OstIndex ost);
+
  private:
   bool Begin(OstIndex ost);
   void End(OstIndex ost);

@@ -40,6 +40,17 @@ std::string ClusterUuid(const ServerCore& core) {
   return "";
 }
 
+// What the MGS does not count among the cluster's OSTs any more, said once for each.
+void NoteRemoved(ServerCore& core, const google::protobuf::RepeatedField<uint32_t>& removed) {
+  for (const uint32_t ost : removed) {
+    if (!core.removed.insert(ost).second) continue;
+    LogWarning(
+        "OST %d has been removed from the cluster and serves nobody any more: take it out of the "
+        "configuration; its directory may be deleted",
+        ost);
+  }
+}
+
 constexpr int kAttempts = 5;  // within an interval, until one is answered
 
 // The intervals that the MGS has set for this server.
@@ -60,6 +71,7 @@ Task<StatusOr<Terms>> Register(std::shared_ptr<ServerCore> core) {
                       co_await core->environment.cluster->RegisterOss(std::move(request)));
   CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  NoteRemoved(*core, reply.removed_osts());
   Terms terms;
   terms.interval = std::chrono::milliseconds(reply.heartbeat_ms());
   if (terms.interval == Duration{0}) terms.interval = core->options.heartbeat;
@@ -82,6 +94,7 @@ Task<Status> Beat(std::shared_ptr<ServerCore> core, Terms terms) {
                       co_await core->environment.cluster->Heartbeat(std::move(request)));
   CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  NoteRemoved(*core, reply.removed_osts());
   core->lease.Renew(sent, terms.lease);
   co_return OkStatus();
 }

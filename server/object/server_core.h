@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,9 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::shared_ptr<BufferPool> pool;
   ChainBuffers chain_buffers;
   std::vector<Target> targets;
-  ServiceLease lease;       // whether clients are served
-  OneShot<Status> refused;  // by the MGS, for good
+  ServiceLease lease;          // whether clients are served
+  OneShot<Status> refused;     // by the MGS, for good
+  std::set<OstIndex> removed;  // from the cluster; the heartbeats' own
 
  private:
   std::atomic<bool> stopping_{false};

@@ -91,6 +91,7 @@ TEST(Config, ReadsEachType) {
     threads = 7
     leases = false
     session_timeout = "1.5min"
+    drain_rate = "16M"
     log = "debug")"),
             OkStatus());
   EXPECT_EQ(mds.directory, "/d");
@@ -100,6 +101,7 @@ TEST(Config, ReadsEachType) {
   EXPECT_EQ(mds.threads, 7u);
   EXPECT_FALSE(mds.options.leases);
   EXPECT_EQ(mds.options.session_timeout, 90s);
+  EXPECT_EQ(mds.options.drain_rate, 16u << 20);
   EXPECT_EQ(mds.log, "debug");
 }
 

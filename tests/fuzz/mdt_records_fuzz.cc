@@ -27,7 +27,8 @@ void Try(std::string_view data) {
   RoundTrip(data, ParseDestroy, EncodeDestroy);
   RoundTrip(data, ParseDestroyAt, EncodeDestroyAt);
   RoundTrip(data, ParseTruncate, EncodeTruncate);
-  RoundTrip(data, ParseMoveOut, EncodeMoveOut);
+  RoundTrip(data, ParseNewObjects, EncodeNewObjects);
+  RoundTrip(data, ParseMoved, EncodeMoved);
   RoundTrip(data, ParseNumber, EncodeNumber);
   RoundTrip(data, ParseSuperblock, EncodeSuperblock);
   auto ost = cluster::ParseOst(data);

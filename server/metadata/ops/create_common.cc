@@ -72,7 +72,7 @@ StatusOr<Inode*> Make(const Op& op, Transaction* transaction, const NewInode& wa
     bool inherited = false;
     ASSIGN_OR_RETURN(LayoutTemplate layout, TemplateFor(*op.mds, *directory, &inherited));
     ASSIGN_OR_RETURN(inode.layout,
-                     Instantiate(layout, *op.mds->osts.Usable(), &op.mds->chooser, wanted.object_sequence));
+                     Instantiate(layout, op.Usable(), &op.mds->chooser, wanted.object_sequence));
     inode.inline_data = op.mds->options.inline_limit > 0;
     *reply->mutable_layout() = ToProto(inode.layout);
   }

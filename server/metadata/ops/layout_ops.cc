@@ -34,8 +34,7 @@ Status SetOnFile(const Op& op, Inode* file, const LayoutTemplate& wanted, uint64
   RETURN_IF_ERROR(CheckEmpty(*file));
   QueueDestroy(*file, batch);
   const uint32_t generation = file->layout.generation;
-  ASSIGN_OR_RETURN(file->layout,
-                   Instantiate(wanted, *op.mds->osts.Usable(), &op.mds->chooser, object_sequence));
+  ASSIGN_OR_RETURN(file->layout, Instantiate(wanted, op.Usable(), &op.mds->chooser, object_sequence));
   file->layout.generation = generation;
   RaiseGeneration(*op.mds, &file->layout);
   return OkStatus();

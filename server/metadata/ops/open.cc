@@ -42,7 +42,7 @@ Status Empty(const Op& op, Transaction* transaction, Inode* inode, uint64_t obje
   TouchModified(inode, op.now);
   if (!op.caller.IsRoot()) inode->mode = ModeWithoutSetuid(inode->mode);
   RETURN_IF_ERROR(TakeCapability(*op.mds->tables, transaction, inode));
-  if (inode->size > 0 || inode->blocks > 0) TruncateToZero(*op.mds, transaction, inode, object_sequence);
+  if (inode->size > 0 || inode->blocks > 0) return TruncateToZero(op, transaction, inode, object_sequence);
   return OkStatus();
 }
 

@@ -138,7 +138,7 @@ Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
     co_return LeftToClient(*inode);
   CO_RETURN_IF_ERROR(ApplyAttributes(op, request, &transaction, inode));
   if (request.set_size() && (inode->size > 0 || inode->blocks > 0))
-    TruncateToZero(*op.mds, &transaction, inode, file.object_sequence);
+    CO_RETURN_IF_ERROR(TruncateToZero(op, &transaction, inode, file.object_sequence));
   co_return co_await CommitAttributes(op, request, &transaction, inode);
 }
 

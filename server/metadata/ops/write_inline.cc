@@ -40,7 +40,7 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   CO_RETURN_IF_ERROR(CheckTarget(op, *inode, request));
   // An empty file that has a layout for objects goes back into the MDT as well.
   if (request.replace() && (inode->size > 0 || inode->blocks > 0 || !inode->inline_data))
-    TruncateToZero(*op.mds, &transaction, inode, file.object_sequence);
+    CO_RETURN_IF_ERROR(TruncateToZero(op, &transaction, inode, file.object_sequence));
   auto before = std::make_shared<const Inode>(*inode);
   proto::Layout unused;
   std::string body;

@@ -12,6 +12,8 @@ Task<Status> StatOp(OpContext context) {
   reply->set_size(record->size);
   reply->set_blocks(record->blocks * (kBlockSize / 512));
   *reply->mutable_parent() = ToProto(record->parent);
+  reply->mutable_version()->set_epoch(record->group_generation);
+  reply->mutable_version()->set_changes(record->version);
   co_return OkStatus();
 }
 

@@ -53,6 +53,29 @@ TEST(Osts, OneOfOneMemberIsShownAsEver) {
   EXPECT_FALSE(SpaceToJson(status)["osts"][0].contains("copies"));
 }
 
+TEST(Osts, ADrainIsShown) {
+  proto::OstState ost = Alone();
+  ost.mutable_drain()->set_moved_files(2);
+  ost.mutable_drain()->set_moved_bytes(3 << 20);
+  EXPECT_EQ(DrainText(ost), "2 files (3.00 MiB) moved, 12 objects are left");
+  EXPECT_EQ(ObjectsAndMembers(ost), "12 objects, draining");
+  EXPECT_THAT(OstProblems(ost), IsEmpty());
+  ost.mutable_drain()->set_stuck_files(1);
+  ost.mutable_drain()->set_problem("no space");
+  EXPECT_THAT(DrainText(ost), HasSubstr("1 files could not be moved yet"));
+  EXPECT_THAT(OstProblems(ost), ElementsAre("draining: no space"));
+  ost.clear_drain();
+  ost.mutable_drain()->set_empty(true);
+  EXPECT_THAT(DrainText(ost), HasSubstr("nacre ost remove"));
+  EXPECT_EQ(ObjectsAndMembers(ost), "12 objects, drained");
+  proto::ClusterStatus status;
+  *status.mutable_map()->add_osts() = ost;
+  status.mutable_map()->add_removed()->set_index(7);
+  EXPECT_TRUE(StatusToJson(status)["osts"][0]["drain"]["empty"].get<bool>());
+  EXPECT_EQ(StatusToJson(status)["removed_osts"][0]["index"], 7);
+  EXPECT_TRUE(SpaceToJson(status)["osts"][0]["draining"].get<bool>());
+}
+
 TEST(Osts, EachMemberIsShownWithItsState) {
   proto::OstState ost = Chain(3);
   AddMember(&ost, "b:1", true, true, false);

@@ -37,6 +37,24 @@ TEST(OstRecord, BothFormsAreRead) {
   EXPECT_EQ(EncodeOst(*old), first);
 }
 
+TEST(OstRecord, SaysWhatItIsUsedFor) {
+  for (const OstUse use : {OstUse::kDraining, OstUse::kRemoved, OstUse::kLost}) {
+    OstRecord record = OfThree();
+    record.use = use;
+    EXPECT_EQ(*ParseOst(EncodeOst(record)), record);
+    OstRecord alone;
+    alone.members = {{"uuid", "host:1", 10}};
+    alone.use = use;
+    EXPECT_EQ(*ParseOst(EncodeOst(alone)), alone);
+    const std::string whole = EncodeOst(alone);
+    for (size_t length = 0; length < whole.size(); ++length)
+      EXPECT_TRUE(absl::IsDataLoss(ParseOst(whole.substr(0, length)).status())) << length;
+  }
+  OstRecord record = OfThree();
+  record.use = static_cast<OstUse>(4);
+  EXPECT_TRUE(IsDamaged(record));
+}
+
 TEST(OstRecord, DamageIsRefused) {
   const std::string whole = EncodeOst(OfThree());
   for (size_t length = 0; length < whole.size(); ++length)

@@ -105,6 +105,52 @@ TEST_F(OstRegistryTest, LetsAnOstInAndKeepsItsIndexForEver) {
   EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());
 }
 
+TEST_F(OstRegistryTest, ADrainedOneIsNotChosen) {
+  EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());
+  EXPECT_THAT(Register(Oss(4, "uuid-4", "inproc:other")), IsTaken());
+  EXPECT_EQ(Await(registry->SetUse(5, OstUse::kDraining)).code(), ErrnoError(ENODEV, "").code());
+  const auto before = registry->Usable();
+  EXPECT_EQ(before->size(), 2u);
+  ASSERT_TRUE(Await(registry->SetUse(3, OstUse::kDraining)).ok());
+  EXPECT_FALSE(registry->Usable()->Includes(3));
+  EXPECT_FALSE(registry->TakesObjects(3));
+  EXPECT_TRUE(registry->MayYetPlaceOn(3)) << "somebody has chosen from what there was before";
+  EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());  // its server is started again
+  Start();
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  EXPECT_EQ(registry->UseOf(3), OstUse::kDraining);
+  EXPECT_FALSE(registry->MayYetPlaceOn(3));
+  ASSERT_TRUE(Await(registry->SetUse(3, OstUse::kActive)).ok());
+  EXPECT_TRUE(registry->TakesObjects(3));
+}
+
+TEST_F(OstRegistryTest, ARemovedOneIsNotKnownAndItsIndexIsNotUsedAgain) {
+  auto both = Oss(3, "uuid-3");
+  *both.add_osts() = Oss(4, "uuid-4").osts(0);
+  EXPECT_THAT(Register(both), IsTaken());
+  ASSERT_TRUE(Await(registry->Remove(3, OstUse::kLost)).ok());
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_THAT(registry->Known(), ElementsAre(4));
+    EXPECT_EQ(registry->UseOf(3), OstUse::kLost);
+    ASSERT_EQ(registry->Map().removed_size(), 1);
+    EXPECT_TRUE(registry->Map().removed(0).lost());
+    EXPECT_EQ(registry->Stub(3).status().code(), ErrnoError(ENODEV, "").code());
+    EXPECT_TRUE(Await(registry->FenceOrOutlive(3, 77))) << "nobody has to be told";
+    // Its server goes on, with what else it has.
+    auto reply = Register(both);
+    EXPECT_THAT(reply, IsTaken());
+    EXPECT_THAT(reply.removed_osts(), ElementsAre(3));
+    auto beat = Beat(both);
+    EXPECT_THAT(beat, IsTaken());
+    EXPECT_THAT(beat.removed_osts(), ElementsAre(3));
+    EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken()) << "also with nothing else";
+    EXPECT_THAT(Register(Oss(3, "uuid-5")), IsRefused(EEXIST, "has been removed"));
+    EXPECT_THAT(Register(Oss(5, "uuid-3")), IsRefused(EEXIST, "has been removed as OST 3"));
+    Start();
+    ASSERT_TRUE(loaded.ok()) << loaded;
+  }
+}
+
 TEST_F(OstRegistryTest, EveryAnswerSaysTheEpoch) {
   EXPECT_EQ(Register(Oss(3, "uuid-3")).mdt_epoch(), 0u);
   registry.emplace(kv, clock, *transport, RegistryOptions{.cluster_uuid = "cluster-1", .epoch = 7});

@@ -137,7 +137,7 @@ TEST_F(CheckTest, ObjectsInUseAreTakenFromTheDestroyQueue) {
   Expect("belong to a file");
   Put(NumberKey(Table::kDestroyByFile, inode.layout.object_sequence), EncodeDestroy({}));
   Expect("belong to a file");
-  Put(NumberKey(Table::kMoveOut, inode.layout.object_sequence), EncodeMoveOut({}));
+  Put(NumberKey(Table::kNewObjects, inode.layout.object_sequence), EncodeNewObjects({}));
   Expect("belong to a file");
 }
 

@@ -2,6 +2,9 @@
 
 #include <boost/asio/post.hpp>
 
+#include <cstring>
+
+#include "common/crc32c.h"
 #include "common/log.h"
 #include "rpc/mutation.h"
 #include "rpc/object_stub.h"
@@ -123,6 +126,25 @@ void FakeOsts::Sync(OstIndex ost) {
   ++losses_[ost];
 }
 
+// Whole blocks, into memory of one piece.
+void FakeOsts::Read(const Object& object, const proto::ObjectRange& range, const CallRequest& call,
+                    proto::ReadRangeResult* result) {
+  const uint64_t end = std::min<uint64_t>(object.data.size(), range.offset() + range.length());
+  const uint64_t length = end - std::min(end, range.offset());
+  result->set_length(length);
+  for (uint64_t at = 0; at < length; at += kBlockSize) {
+    const std::string block = object.data.substr(range.offset() + at, std::min(kBlockSize, length - at));
+    if (block.find_first_not_of('\0') == std::string::npos) {
+      result->add_crc(0);
+      result->add_holes()->set_offset(at);
+      result->mutable_holes(result->holes_size() - 1)->set_length(block.size());
+      continue;
+    }
+    result->add_crc(Crc32c(std::as_bytes(std::span(block.data(), block.size()))));
+    std::memcpy(call.memory[0].data() + range.memory_offset() + at, block.data(), block.size());
+  }
+}
+
 proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallRequest& call) {
   proto::ObjectReply reply;
   auto& here = objects[request.ost()];
@@ -135,6 +157,8 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
       object.parent = FromProto(write.parent());
       object.data.resize(std::max<size_t>(object.data.size(), range.offset() + range.length()));
       object.data.replace(range.offset(), range.length(), memory, range.memory_offset(), range.length());
+      ++object.version;
+      bytes_written += range.length();
       reply.mutable_write()->set_blocks_delta(static_cast<int64_t>((range.length() + 4095) / 4096 * 8));
     }
   }
@@ -147,6 +171,7 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
     auto it = here.find(FromProto(request.truncate().object()));
     if (it != here.end() && it->second.data.size() > request.truncate().size()) {
       it->second.data.resize(request.truncate().size());
+      ++it->second.version;
     }
   }
   if (request.has_stat()) {
@@ -156,7 +181,22 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
       reply.mutable_stat()->set_size(it->second.data.size());
       reply.mutable_stat()->set_blocks((it->second.data.size() + 4095) / 4096 * 8);
       *reply.mutable_stat()->mutable_parent() = ToProto(it->second.parent);
+      reply.mutable_stat()->mutable_version()->set_changes(it->second.version);
     }
+  }
+  for (const proto::ObjectRange& range : request.read().ranges()) {
+    calls.push_back(absl::StrCat("read ", request.ost()));
+    auto it = here.find(FromProto(range.object()));
+    proto::ReadRangeResult* result = reply.mutable_read()->add_ranges();
+    if (it != here.end()) Read(it->second, range, call, result);
+  }
+  if (request.has_seek()) {
+    auto it = here.find(FromProto(request.seek().object()));
+    const size_t found = it == here.end() ? std::string::npos
+                                          : it->second.data.find_first_not_of('\0', request.seek().offset());
+    reply.mutable_seek()->set_found(found != std::string::npos);
+    if (found != std::string::npos)
+      reply.mutable_seek()->set_offset(std::max(found / kBlockSize * kBlockSize, request.seek().offset()));
   }
   if (request.has_list_grown()) {
     const proto::ListGrown& wanted = request.list_grown();

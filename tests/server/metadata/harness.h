@@ -47,9 +47,11 @@ class ManualClock : public Clock {
 // Objects of all OSTs, behind a Transport that carries ObjectRequests.
 class FakeOsts : public Transport {
  public:
+  // Blocks of zeros are holes.
   struct Object {
     std::string data;
     Fid parent;
+    uint64_t version = 0;
   };
 
   StatusOr<std::shared_ptr<MemoryRegion>> Register(std::byte* data, size_t size) override;
@@ -58,6 +60,7 @@ class FakeOsts : public Transport {
 
   StatusOr<proto::ObjectReply> Answer(const std::string& address, const CallRequest& call);
   size_t CountObjects() const;
+  void AddLoss(OstIndex ost) { ++losses_[ost]; }  // it says that it has lost power
 
   std::map<OstIndex, std::map<ObjectId, Object>> objects;
   std::set<OstIndex> away;          // calls to these fail
@@ -66,6 +69,7 @@ class FakeOsts : public Transport {
   std::map<OstIndex, std::set<std::pair<SessionId, ObjectId>>> grown;
   std::map<OstIndex, std::set<SessionId>> fenced;
   std::vector<std::string> calls;  // "destroy 3", …
+  uint64_t bytes_written = 0;
   // The next sync finds that this OST has lost power before it: everything since the last one is gone.
   std::set<OstIndex> loses_power;
   // Asked before each call to a server is carried out; an error fails it.
@@ -73,6 +77,8 @@ class FakeOsts : public Transport {
 
  private:
   proto::ObjectReply Do(const proto::ObjectRequest& request, const CallRequest& call);
+  static void Read(const Object& object, const proto::ObjectRange& range, const CallRequest& call,
+                   proto::ReadRangeResult* result);
   void Sync(OstIndex ost);
 
   std::map<OstIndex, std::map<ObjectId, Object>> synced_;

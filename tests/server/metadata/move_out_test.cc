@@ -49,7 +49,7 @@ TEST_F(MoveOutTest, WritesTheBytesAndGivesTheLayout) {
   ASSERT_THAT(**reply, IsOk());
   EXPECT_FALSE((*reply)->moved_out().attr().inline_data());
   EXPECT_EQ(OnlyObject(), "hello");
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
   EXPECT_EQ(Records(Table::kDestroyAt), 0u);
 }
 
@@ -58,13 +58,13 @@ TEST_F(MoveOutTest, LeavesItsObjectsAloneHoweverLongItTakes) {
   harness.osts.away = {0, 1, 2, 3};
   auto reply = StartMoveOut(f);
   client.StayFor(std::chrono::seconds(20));  // the destroyer has looked many times
-  EXPECT_EQ(Records(Table::kMoveOut), 1u);
+  EXPECT_EQ(Records(Table::kNewObjects), 1u);
   harness.osts.away = {};
   client.StayFor(std::chrono::seconds(60));
   ASSERT_TRUE(reply->has_value());
   EXPECT_THAT(**reply, IsOk());
   EXPECT_EQ(OnlyObject(), "hello");
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
 }
 
 TEST_F(MoveOutTest, BeginsAnewWhenTheFileIsWrittenMeanwhile) {
@@ -78,7 +78,7 @@ TEST_F(MoveOutTest, BeginsAnewWhenTheFileIsWrittenMeanwhile) {
   ASSERT_TRUE(reply->has_value());
   EXPECT_THAT(**reply, IsOk());
   EXPECT_EQ(OnlyObject(), "HELLO world");
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
 }
 
 TEST_F(MoveOutTest, IsWithdrawnWhenTheOstRefuses) {
@@ -88,7 +88,7 @@ TEST_F(MoveOutTest, IsWithdrawnWhenTheOstRefuses) {
   harness.RunFor(std::chrono::seconds(1));
   ASSERT_TRUE(reply->has_value());
   EXPECT_THAT(**reply, Fails(ENOSPC));
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
   EXPECT_TRUE(Attr(f).inline_data());
   harness.osts.refuses.clear();
   harness.RunFor(std::chrono::seconds(20));
@@ -100,7 +100,7 @@ TEST_F(MoveOutTest, IsWithdrawnWhenItsSessionEnds) {
   harness.osts.away = {0, 1, 2, 3};
   auto reply = StartMoveOut(f);
   harness.RunFor(std::chrono::seconds(120));
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
   harness.osts.away = {};
   harness.RunFor(std::chrono::seconds(20));
   EXPECT_EQ(harness.osts.CountObjects(), 0u);
@@ -120,7 +120,7 @@ TEST_F(MoveOutTest, IsWithdrawnWhenTheFileIsRemoved) {
   ASSERT_TRUE(reply->has_value());
   EXPECT_THAT(**reply, Fails(ENOENT));
   EXPECT_EQ(harness.osts.CountObjects(), 0u);
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
 }
 
 // Nothing is left of an attempt that could not even be recorded.
@@ -155,7 +155,7 @@ TEST_P(MoveOutCrashTest, LeavesTheDataInOnePlace) {
   harness.RegisterOsts();
   client.Reconnect();
   client.StayFor(std::chrono::seconds(20));
-  EXPECT_EQ(Records(Table::kMoveOut), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
   EXPECT_EQ(Records(Table::kDestroyAt), 0u);
   const bool moved = !Attr(f).inline_data();
   EXPECT_EQ(moved, GetParam() >= 2);

@@ -105,9 +105,15 @@ TEST(Records, TheOthersReadBackAndAreRefusedWhenCut) {
   EXPECT_FALSE(ParseTruncate("").ok());
   EXPECT_FALSE(ParseTruncate(EncodeTruncate(truncate) + 'x').ok());
   EXPECT_FALSE(ParseTruncate('\2' + EncodeTruncate(truncate).substr(1)).ok());
-  const MoveOutRecord move{7};
-  EXPECT_EQ(*ParseMoveOut(EncodeMoveOut(move)), move);
-  EXPECT_FALSE(ParseMoveOut("").ok());
+  const NewObjectsRecord one{{7}}, several{{7, 3, 7}};
+  EXPECT_EQ(*ParseNewObjects(EncodeNewObjects(one)), one);
+  EXPECT_EQ(*ParseNewObjects(EncodeNewObjects(several)), several);
+  EXPECT_FALSE(ParseNewObjects("").ok());
+  EXPECT_FALSE(ParseNewObjects("12345").ok());
+  const MovedRecord moved{{1, 2, 3}, {7, 3}};
+  EXPECT_EQ(*ParseMoved(EncodeMoved(moved)), moved);
+  EXPECT_FALSE(ParseMoved("123456789012345").ok());
+  EXPECT_FALSE(ParseMoved(EncodeMoved(moved) + "x").ok());
   EXPECT_EQ(*ParseNumber(EncodeNumber(~uint64_t{0})), ~uint64_t{0});
   EXPECT_FALSE(ParseNumber("123456789").ok());
 }

@@ -133,7 +133,7 @@ TEST(Tables, RecordsThatCannotBeSettledStayAndKeepNoOtherFromIt) {
   constexpr uint64_t kPage = KvPages<Tables>::kEntries, kRecords = 2 * kPage + 10;
   const std::set<uint64_t> damaged = {0, 7, kPage - 1, kPage, kRecords - 1};
   KvBatch batch;
-  for (uint64_t i = 0; i < kRecords; ++i) batch.Put(NumberKey(Table::kMoveOut, i), EncodeNumber(i));
+  for (uint64_t i = 0; i < kRecords; ++i) batch.Put(NumberKey(Table::kNewObjects, i), EncodeNumber(i));
   batch.Put(NumberKey(Table::kOrphan, 1), "another table's");
   ASSERT_TRUE(Await(tables->CommitBatch(std::move(batch))).ok());
   uint64_t seen = 0;
@@ -146,11 +146,11 @@ TEST(Tables, RecordsThatCannotBeSettledStayAndKeepNoOtherFromIt) {
       co_return fails ? absl::DataLossError("damaged") : OkStatus();
     }(damaged.contains(number));
   };
-  Status settled = Await(SettleRecords(*tables, Table::kMoveOut, "the record", settle));
+  Status settled = Await(SettleRecords(*tables, Table::kNewObjects, "the record", settle));
   EXPECT_TRUE(settled.ok()) << settled;
   EXPECT_EQ(seen, kRecords);
   for (uint64_t i = 0; i < kRecords; ++i) {
-    EXPECT_EQ(store.Get(NumberKey(Table::kMoveOut, i)).ok(), damaged.contains(i)) << i;
+    EXPECT_EQ(store.Get(NumberKey(Table::kNewObjects, i)).ok(), damaged.contains(i)) << i;
     EXPECT_EQ(store.Get(NumberKey(Table::kFence, i)).ok(), !damaged.contains(i)) << i;
   }
   EXPECT_TRUE(store.Get(NumberKey(Table::kOrphan, 1)).ok());
@@ -162,15 +162,15 @@ TEST(Tables, WhatTheStoreRefusesEndsTheSettling) {
   MemKv store;
   auto tables = *Await(Tables::Open(store, random, WallTime{}));
   KvBatch batch;
-  batch.Put(NumberKey(Table::kMoveOut, 1), "x");
+  batch.Put(NumberKey(Table::kNewObjects, 1), "x");
   ASSERT_TRUE(Await(tables->CommitBatch(std::move(batch))).ok());
   store.SetCommitHook([](const KvBatch&) { return ErrnoError(EIO, "planted"); });
   auto settle = [](const KvEntry& record, KvBatch* changes) -> Task<Status> {
     changes->Erase(record.key);
     co_return OkStatus();
   };
-  EXPECT_EQ(ToErrno(Await(SettleRecords(*tables, Table::kMoveOut, "the record", settle))), EIO);
-  EXPECT_TRUE(store.Get(NumberKey(Table::kMoveOut, 1)).ok());
+  EXPECT_EQ(ToErrno(Await(SettleRecords(*tables, Table::kNewObjects, "the record", settle))), EIO);
+  EXPECT_TRUE(store.Get(NumberKey(Table::kNewObjects, 1)).ok());
 }
 
 }  // namespace

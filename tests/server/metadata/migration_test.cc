@@ -1,0 +1,210 @@
+// A file's move to other objects: what it leaves where it does not come to its end, and who learns of it.
+#include "server/metadata/migration.h"
+
+#include "tests/server/metadata/growth_fixture.h"
+
+namespace nacre::mds {
+namespace {
+
+using MigrationTest = GrowthTest;
+
+TEST_F(MigrationTest, GivesTheFileOtherObjectsWithTheSameBytes) {
+  const std::string data = Pattern(9 * kMiB + 1000);
+  const Fid f = MakeFile("f", data);
+  const proto::Layout before = LayoutOf(f);
+  ASSERT_THAT(Ask(MigrateRequest(f, 3)), IsOk());
+  const proto::Layout after = LayoutOf(f);
+  EXPECT_GT(after.generation(), before.generation());
+  EXPECT_NE(after.object_sequence(), before.object_sequence());
+  ASSERT_EQ(after.components(0).ost_group_size(), 3);
+  EXPECT_EQ(after.components(0).stripe_size(), 64u << 10);
+  EXPECT_TRUE(ReadObjects(f) == data);
+  EXPECT_EQ(Attr(f).size(), data.size());
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 3u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
+  EXPECT_EQ(Records(Table::kMoved), 0u);
+  EXPECT_EQ(Records(Table::kDestroyAt), 0u);
+}
+
+TEST_F(MigrationTest, HolesStayHoles) {
+  const std::string data = Pattern(8 * kMiB, /*holes=*/true);
+  const Fid f = MakeFile("f", data);
+  harness.osts.bytes_written = 0;
+  ASSERT_THAT(Ask(MigrateRequest(f, 4)), IsOk());
+  EXPECT_TRUE(ReadObjects(f) == data);
+  EXPECT_EQ(harness.osts.bytes_written, data.size() / 2);
+}
+
+// Bytes behind the end of a file are those of a write that nobody has been told of.
+TEST_F(MigrationTest, NothingComesToLieBehindTheEnd) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  WriteObjects(f, Pattern(2 * kMiB));
+  ASSERT_THAT(Ask(MigrateRequest(f, 2)), IsOk());
+  EXPECT_TRUE(ReadObjects(f) == Pattern(kMiB));
+  EXPECT_THAT(client.Truncate(f, 2 * kMiB), IsOk());
+  EXPECT_TRUE(ReadObjects(f) == Pattern(kMiB) + std::string(kMiB, '\0'));
+}
+
+TEST_F(MigrationTest, AWriteMeanwhileIsNotLost) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  std::string changed = Pattern(kMiB);
+  const proto::Layout old = LayoutOf(f);
+  bool written = false;
+  harness.osts.on_call = [&](const std::string&, const proto::ObjectRequest& request) {
+    if (!request.has_write() || std::exchange(written, true)) return OkStatus();  // it has been read by now
+    changed[5] = 'x';
+    FakeOsts::Object& object =
+        harness.osts.objects[old.components(0).ost_group(0)][{old.object_sequence(), 0}];
+    object.data[5] = 'x';
+    ++object.version;
+    return OkStatus();
+  };
+  const proto::AdminReply reply = Ask(MigrateRequest(f, 2));
+  ASSERT_THAT(reply, IsOk());
+  EXPECT_EQ(reply.migrate().attempts(), 2u);
+  EXPECT_TRUE(ReadObjects(f) == changed);
+  harness.osts.on_call = nullptr;
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 2u);
+}
+
+TEST_F(MigrationTest, WhoHasWrittenByTheOldLayoutIsToldSo) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  const uint32_t before = LayoutOf(f).generation();
+  ASSERT_THAT(Ask(MigrateRequest(f, 2)), IsOk());
+  proto::MetadataRequest update;
+  *update.mutable_update_size()->mutable_fid() = ToProto(f);
+  update.mutable_update_size()->set_size(10);
+  update.mutable_update_size()->set_layout_generation(before);
+  EXPECT_THAT(client.Call(update), Fails(ESTALE));
+  EXPECT_GT(Attr(f).layout_generation(), before);
+}
+
+// The version of an object says nothing when its OST may have gone back in time.
+TEST_F(MigrationTest, ALossOfPowerOfTheOldOstMakesItBeginAnew) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  const OstIndex ost = LayoutOf(f).components(0).ost_group(0);
+  bool lost = false;
+  harness.osts.on_call = [&](const std::string&, const proto::ObjectRequest& request) {
+    if (request.has_write() && !std::exchange(lost, true)) harness.osts.AddLoss(ost);
+    return OkStatus();
+  };
+  const proto::AdminReply reply = Ask(MigrateRequest(f, 2));
+  ASSERT_THAT(reply, IsOk());
+  EXPECT_EQ(reply.migrate().attempts(), 2u);
+}
+
+TEST_F(MigrationTest, ATruncationMeanwhileIsNotUndone) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  bool emptied = false;
+  harness.osts.on_call = [&](const std::string&, const proto::ObjectRequest& request) {
+    if (request.has_write() && !std::exchange(emptied, true)) {
+      auto unwanted = std::make_shared<std::optional<proto::MetadataReply>>();
+      proto::MetadataRequest cut;
+      *cut.mutable_setattr()->mutable_fid() = ToProto(f);
+      cut.mutable_setattr()->set_set_size(true);
+      client.Start(cut, unwanted);
+    }
+    return OkStatus();
+  };
+  ASSERT_THAT(Ask(MigrateRequest(f, 2)), IsOk());
+  EXPECT_EQ(Attr(f).size(), 0u);
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
+}
+
+TEST_F(MigrationTest, AFileThatIsRemovedMeanwhileLeavesNothing) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  ASSERT_THAT(client.Close(f), IsOk());
+  bool removed = false;
+  harness.osts.on_call = [&](const std::string&, const proto::ObjectRequest& request) {
+    if (request.has_write() && !std::exchange(removed, true)) {
+      auto unwanted = std::make_shared<std::optional<proto::MetadataReply>>();
+      proto::MetadataRequest unlink;
+      *unlink.mutable_unlink()->mutable_parent() = ToProto(kRootFid);
+      unlink.mutable_unlink()->set_name("f");
+      client.Start(unlink, unwanted);
+    }
+    return OkStatus();
+  };
+  EXPECT_THAT(Ask(MigrateRequest(f, 2)), IsOk());
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 0u);
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
+  EXPECT_EQ(Records(Table::kDestroyAt), 0u);
+}
+
+TEST_F(MigrationTest, SaysWhatIsWrong) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  EXPECT_THAT(Ask(MigrateRequest({77, 7, 0}, 1)), Fails(ENOENT));
+  EXPECT_THAT(Ask(MigrateRequest(kRootFid, 1)), Fails(EINVAL));
+  EXPECT_THAT(Ask(MigrateRequest(f, 1, 1000)), Fails(EINVAL));
+  proto::AdminRequest elsewhere = MigrateRequest(f, 1);
+  elsewhere.mutable_migrate()->add_osts(9);
+  EXPECT_THAT(Ask(elsewhere), Fails(EINVAL));
+  proto::AdminRequest copies = MigrateRequest(f, 1);
+  copies.mutable_migrate()->mutable_layout()->mutable_components(0)->set_copies(3);
+  EXPECT_THAT(Ask(copies), Fails(ENODEV));
+  for (OstIndex ost = 0; ost < 4; ++ost) harness.osts.refuses[ost] = ENOSPC;
+  EXPECT_THAT(Ask(MigrateRequest(f, 2)), Fails(ENOSPC));
+  harness.osts.refuses.clear();
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
+  EXPECT_TRUE(ReadObjects(f) == Pattern(kMiB));
+}
+
+TEST_F(MigrationTest, GoesWhereItIsTold) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  for (const uint32_t ost : {3, 1}) {
+    proto::AdminRequest request = MigrateRequest(f, 1);
+    request.mutable_migrate()->add_osts(ost);
+    ASSERT_THAT(Ask(request), IsOk());
+    EXPECT_EQ(LayoutOf(f).components(0).ost_group(0), ost);
+    EXPECT_TRUE(ReadObjects(f) == Pattern(kMiB));
+  }
+}
+
+TEST_F(MigrationTest, IsGivenUpWhenNobodyAsksAnyMore) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  const proto::Layout before = LayoutOf(f);
+  harness.osts.away = {0, 1, 2, 3};
+  (void)harness.Await(harness.server->Administer(MigrateRequest(f, 2)));
+  client.StayFor(std::chrono::seconds(60));
+  harness.osts.away = {};
+  client.StayFor(std::chrono::seconds(60));
+  EXPECT_EQ(LayoutOf(f).generation(), before.generation());
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
+  EXPECT_EQ(harness.osts.CountObjects(), 1u);
+}
+
+// The server stops after each commit in its turn.
+class MigrationCrashTest : public MigrationTest, public testing::WithParamInterface<int> {};
+
+TEST_P(MigrationCrashTest, LeavesTheFileInOnePlace) {
+  const std::string data = Pattern(kMiB);
+  const Fid f = MakeFile("f", data);
+  harness.store.SetCommitHook([count = GetParam(), done = 0](const KvBatch&) mutable {
+    return done++ < count ? OkStatus() : Status(absl::StatusCode::kUnavailable, "the machine has stopped");
+  });
+  Spawn(harness.context.get_executor(), harness.server->Administer(MigrateRequest(f, 2)),
+        [](proto::AdminReply) {});
+  harness.RunFor(std::chrono::milliseconds(100));
+  harness.Crash();
+  harness.store.SetCommitHook(nullptr);
+  harness.Start();
+  harness.RegisterOsts();
+  client.Reconnect({f});
+  client.StayFor(std::chrono::seconds(30));
+  EXPECT_EQ(Records(Table::kNewObjects), 0u);
+  EXPECT_EQ(Records(Table::kMoved), 0u);
+  EXPECT_EQ(Records(Table::kDestroyAt), 0u);
+  EXPECT_TRUE(ReadObjects(f) == data);
+  EXPECT_EQ(harness.osts.CountObjects(), OstsOf(LayoutOf(f)).size());
+}
+
+INSTANTIATE_TEST_SUITE_P(EachCommit, MigrationCrashTest, testing::Range(0, 5));
+
+}  // namespace
+}  // namespace nacre::mds
