@@ -109,6 +109,9 @@ class Cluster {
   // effect, and so has a sync.
   uint64_t log_steps(int server) const { return nodes_[static_cast<size_t>(server)].log_steps; }
 
+  // The way of an administrator's process to the MDS.
+  std::shared_ptr<ClusterChannel> ChannelToMdses(Process* process);
+
   // Ends what runs in an orderly way: unmount or Stop. The node is down when it returns true.
   bool Shutdown(int node, Duration limit);
 
@@ -139,7 +142,6 @@ class Cluster {
   static size_t Index(int node) { return static_cast<size_t>(node); }
   std::string MdsAddress(int mds) const;
   std::shared_ptr<MetadataConnector> ConnectorToMdses(Process* process);
-  std::shared_ptr<ClusterChannel> ChannelToMdses(Process* process);
   proto::MdtRecord Record() const;
   void BeginAnew(int node, Process* process, const Status& why);
 

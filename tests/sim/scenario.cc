@@ -97,6 +97,8 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
   cluster->client.plant_kept_data = plant == Plant::kKeptData;
   metadata.plant_overlooked = plant == Plant::kOverlooked;
+  metadata.plant_blind_migration = plant == Plant::kBlindMigration;
+  metadata.plant_unrecalled_migration = plant == Plant::kUnrecalledMigration;
 }
 
 }  // namespace
@@ -129,6 +131,8 @@ const std::map<std::string, Plant>& Plants() {
       {"epochless", Plant::kEpochless},
       {"early_read", Plant::kEarlyRead},
       {"early_call", Plant::kEarlyCall},
+      {"blind_migration", Plant::kBlindMigration},
+      {"unrecalled_migration", Plant::kUnrecalledMigration},
   };
   return plants;
 }
@@ -200,7 +204,9 @@ Scenario::Scenario(World& world, const RunOptions& options)
       shape_(ChooseShape(world.random(), options)),
       network_(world),
       cluster_(world, network_, shape_.cluster),
-      workload_(world, cluster_, model_, shape_.workload) {}
+      workload_(world, cluster_, model_, shape_.workload) {
+  if (options.growth) mover_.emplace(world, cluster_, workload_, options.seed);
+}
 
 Scenario::~Scenario() { world_.KillAll(); }
 
@@ -239,6 +245,7 @@ void Scenario::Start() {
   model_.Remember(world_.clock().Now());
   network_.faults() = shape_.faults;
   if (shape_.cluster.mdses > 1) cluster_.etcd().SetFaults(shape_.etcd);
+  if (mover_) mover_->Start();
   ResumeClients();
 }
 

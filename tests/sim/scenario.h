@@ -10,6 +10,7 @@
 #include "server/metadata/check.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/model.h"
+#include "tests/sim/mover.h"
 #include "tests/sim/workload.h"
 
 namespace nacre::sim {
@@ -42,6 +43,8 @@ enum class Plant {
   kEpochless,
   kEarlyRead,
   kEarlyCall,
+  kBlindMigration,
+  kUnrecalledMigration,
 };
 const std::map<std::string, Plant>& Plants();
 
@@ -54,9 +57,10 @@ struct RunOptions {
   // Without slow disks, moments that faults wait for (moment.cc), added faults and files saved by rename:
   // what earlier versions did, whose seeds run as they did then.
   bool plain = false;
-  int clients = 1;  // at least so many
-  int copies = 1;   // of each OST; faults that are about these happen if there are several
-  int mdses = 1;    // with copies of the MDT; the same holds
+  int clients = 1;      // at least so many
+  int copies = 1;       // of each OST; faults that are about these happen if there are several
+  int mdses = 1;        // with copies of the MDT; the same holds
+  bool growth = false;  // files are moved and OSTs drained all the time (mover.h)
 };
 
 struct RunResult {
@@ -181,6 +185,7 @@ class Scenario {
   Cluster cluster_;
   Model model_;
   Workload workload_;
+  std::optional<Mover> mover_;
   bool orphans_allowed_ = false;  // a crash took a file whose objects had been written: the checker's to find
 };
 

@@ -105,7 +105,8 @@ TEST_F(Simulation, ASeedReplaysExactly) {
 }
 
 // The first seed that fails with the planted bug and holds without it; 0: none of those that may be tried.
-uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int mdses = 1, uint64_t from = 1) {
+uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int mdses = 1, uint64_t from = 1,
+                     bool growth = false) {
   constexpr uint64_t kLast = 2000;
   for (uint64_t seed = from; seed <= kLast; ++seed) {
     RunOptions options;
@@ -114,6 +115,7 @@ uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int md
     options.plant = plant;
     options.copies = copies;
     options.mdses = mdses;
+    options.growth = growth;
     if (RunSeed(options).failure.empty()) continue;
     options.plant = Plant::kNone;
     if (RunSeed(options).failure.empty()) return seed;
@@ -234,6 +236,23 @@ TEST_F(Simulation, FindsARequestToAnOssForWhatTheOtherMdsesDoNotHave) {
 }
 
 TEST_F(Simulation, ThreeMdses) { FirstSeedsHold({.mdses = 3}); }
+
+TEST_F(Simulation, FindsAMoveThatDoesNotSeeThatTheFileWasWritten) {
+  EXPECT_NE(FirstToFind(Plant::kBlindMigration, "", 1, 1, 1, true), 0u);
+}
+
+TEST_F(Simulation, FindsAMoveThatLeavesClientsTheirLeases) {
+  EXPECT_NE(FirstToFind(Plant::kUnrecalledMigration, "", 1, 1, 1, true), 0u);
+}
+
+TEST_F(Simulation, FilesMoveAndOstsAreDrained) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    RunOptions options;
+    options.seed = seed;
+    options.growth = true;
+    EXPECT_EQ(RunSeed(options).failure, "") << "nacre-sim --growth --seed " << seed;
+  }
+}
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
   EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);
