@@ -368,7 +368,7 @@ class Core final : public FileSystem {
   void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size, RangeLock::Guard* range);
-  Task<void> DestroyObjects(LayoutPtr layout, uint64_t mdt_losses);
+  Task<void> DropObjects(Fid fid, LayoutPtr layout);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);

@@ -101,7 +101,14 @@ Task<StatusOr<ReadResult>> Core::ReadInCache(HandlePtr handle, uint64_t offset, 
   uint64_t end = std::min<uint64_t>(offset + size, file_size);
   if ((handle->flags & O_DIRECT) != 0) {
     if (cache_->IsDirty(inode->data, offset, end)) CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
-    co_return co_await ReadObjects(inode, layout, offset, end - offset, nullptr);
+    auto read = co_await ReadObjects(inode, layout, offset, end - offset, nullptr);
+    {
+      // The lease may have been away meanwhile, and the file have left these objects.
+      std::lock_guard lock(inode->mutex);
+      if (inode->layout != nullptr && inode->layout->object_sequence() == layout->object_sequence())
+        co_return read;
+    }
+    co_return co_await ReadInCache(handle, offset, size);
   }
   ReadAhead(handle, offset, end - offset, file_size);
 
@@ -251,6 +258,7 @@ Task<StatusOr<ReadResult>> Core::ReadObjects(InodePtr inode, LayoutPtr layout, u
 Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, size_t size) {
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
+    const Duration begin = environment_.clock.Now();
     CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
     if (file.inline_bytes != nullptr) co_return Slice(file.inline_bytes, offset, size);
     if (offset >= file.size) co_return ReadResult{};
@@ -258,7 +266,8 @@ Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, 
     auto result = co_await ReadObjects(inode, file.layout, offset,
                                        std::min<uint64_t>(size, file.size - offset), &complete);
     if (ToErrno(result.status()) == ESTALE && attempt < kRaces) continue;  // its objects have been moved
-    if (!result.ok() || complete || attempt >= kRaces) co_return result;
+    if (!result.ok() || attempt >= kRaces || (complete && session_->ObjectsKeptSince(begin)))
+      co_return result;
     const bool replaced = co_await Replaced(inode, file);
     if (!replaced) co_return result;
   }

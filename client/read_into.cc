@@ -191,6 +191,7 @@ Task<StatusOr<bool>> Core::TryReadSlice(ReadIntoJob* job, size_t begin, size_t e
     std::erase_if(job->single_bytes,
                   [=](const SingleByte& byte) { return byte.part >= begin && byte.part < end; });
   }
+  const Duration began = environment_.clock.Now();
   CO_ASSIGN_OR_RETURN(FileContent content, co_await ContentForReading(inode));
   for (size_t i = begin; i < end; ++i) {
     const ReadPiece& part = job->parts[i];
@@ -211,7 +212,7 @@ Task<StatusOr<bool>> Core::TryReadSlice(ReadIntoJob* job, size_t begin, size_t e
   auto read = co_await ReadParts(job, begin, end, content.layout);
   if (ToErrno(read.status()) == ESTALE && !last) co_return false;  // its objects have been moved
   CO_ASSIGN_OR_RETURN(const bool complete, std::move(read));
-  if (complete || last) co_return true;
+  if (last || (complete && session_->ObjectsKeptSince(began))) co_return true;
   const bool replaced = co_await Replaced(inode, content);
   co_return !replaced;
 }
@@ -287,8 +288,8 @@ Task<StatusOr<FileContent>> Core::ContentForReading(InodePtr inode) {
   co_return content;
 }
 
-// After a read that met holes: they are rare enough to make sure that they are none that a truncation has
-// just torn.
+// After a read that met holes, or took long: they are rare enough to make sure that they are none that a
+// truncation has just torn, and that the file is where it was.
 Task<bool> Core::Replaced(InodePtr inode, const FileContent& content) {
   if (HoldsData(*inode)) {
     std::lock_guard lock(inode->mutex);

@@ -40,6 +40,11 @@ SessionId Session::id() const {
   return id_;
 }
 
+bool Session::ObjectsKeptSince(Duration begin) const {
+  std::lock_guard lock(mutex_);
+  return clock_.Now() - begin < lease_;
+}
+
 uint64_t Session::mutations() const {
   std::lock_guard lock(mutex_);
   return next_sequence_;

@@ -80,6 +80,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // sent what the MDS has answered last as the MDS has said it would keep it for us (common/lease_time.h).
   // Zero: nothing is held.
   Duration leases_end() const { return Duration(leases_end_.load()); }
+  // Whether objects that were a file's at that time have its bytes still, wherever the file is by now: what a
+  // file has left by a move stays for as long as a lease is good (server/metadata/left_objects.h). Later it
+  // may have been destroyed, and made anew by a write that came as late.
+  bool ObjectsKeptSince(Duration begin) const;
   // Rises with each mutation that is begun.
   uint64_t mutations() const;
   // Every mutation with a lower number has been answered.

@@ -120,7 +120,6 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
 Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
-    const uint64_t losses = mdt_losses_;
     CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
     Pending sent;
     Status status = co_await ChangeSpace(inode, file.layout, change, &sent);
@@ -134,7 +133,7 @@ Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
     std::lock_guard lock(inode->mutex);
     const bool replaced =
         inode->layout == nullptr || inode->layout->object_sequence() != file.layout->object_sequence();
-    if (replaced) Background(DestroyObjects(file.layout, losses));
+    if (replaced) Background(DropObjects(inode->fid, file.layout));
   }
 }
 

@@ -379,12 +379,11 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
     if (!inode->attr.inline_data()) layout = inode->layout;
   }
   if (layout != nullptr && !again) co_return layout;
-  const uint64_t losses = mdt_losses_;
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
   std::lock_guard lock(inode->mutex);
   const bool replaced = stale != nullptr && (inode->layout == nullptr ||
                                              inode->layout->object_sequence() != stale->object_sequence());
-  if (replaced) Background(DestroyObjects(stale, losses));
+  if (replaced) Background(DropObjects(inode->fid, stale));
   co_return inode->attr.inline_data() ? nullptr : inode->layout;
 }
 
@@ -432,19 +431,15 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   co_return OkStatus();
 }
 
-// Objects that a write made anew after another client's truncation had given them up. That is on the MDT's
-// stable storage first: else a loss of power could bring the file back to them.
-Task<void> Core::DestroyObjects(LayoutPtr layout, uint64_t mdt_losses) {
-  proto::MetadataRequest sync;
-  sync.mutable_sync();
-  auto synced = co_await AskIn(epoch_, std::move(sync));
-  if (!synced.ok() || mdt_losses_ != mdt_losses) co_return;
-  for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) {
-    proto::ObjectRequest request;
-    request.set_ost(layout->Ost(stripe));
-    *request.mutable_destroy()->add_objects() = ToProto(layout->Object(stripe));
-    (void)co_await io_->Send(epoch_, std::move(request));  // what stays is found by the checker
-  }
+// Objects that the file has left: a write may have made them anew after they had been destroyed. The MDS
+// knows whether others still read by them, and whether the file may come back to them after a loss of power.
+Task<void> Core::DropObjects(Fid fid, LayoutPtr layout) {
+  proto::MetadataRequest request;
+  proto::DropObjects* drop = request.mutable_drop_objects();
+  *drop->mutable_fid() = ToProto(fid);
+  drop->set_object_sequence(layout->object_sequence());
+  for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) drop->add_osts(layout->Ost(stripe));
+  (void)co_await AskIn(epoch_, std::move(request));  // what stays is found by the checker
 }
 
 }  // namespace nacre::client

@@ -322,10 +322,9 @@ Task<Status> Core::SendPending(InodePtr inode) {
     if (!mtime) sent.mtime = FromProto(inode->attr.mtime());  // as it is
     inode->pending.blocks_delta = 0;
   }
-  const uint64_t losses = mdt_losses_;
   Status told = co_await TellSize(inode, layout, sent);
   // Somebody has removed it while these bytes were late: they may have made its objects anew.
-  if (ToErrno(told) == ENOENT) Background(DestroyObjects(layout, losses));
+  if (ToErrno(told) == ENOENT) Background(DropObjects(inode->fid, layout));
   bool gone;
   {
     std::lock_guard lock(inode->mutex);

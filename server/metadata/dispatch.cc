@@ -50,6 +50,8 @@ Task<Reply> Dispatch(const Op& op) {
       co_return co_await WriteInline(op, request.write_inline());
     case proto::MetadataRequest::kMoveOut:
       co_return co_await MoveOut(op, request.move_out());
+    case proto::MetadataRequest::kDropObjects:
+      co_return co_await DropObjects(op, request.drop_objects());
     case proto::MetadataRequest::kAppend:
       co_return co_await Append(op, request.append());
     case proto::MetadataRequest::kGetXattr:

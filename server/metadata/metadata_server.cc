@@ -15,6 +15,7 @@
 #include "server/metadata/directory_leases.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/left_objects.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/migration.h"
 #include "server/metadata/new_objects.h"

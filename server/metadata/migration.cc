@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "common/log.h"
 #include "server/metadata/directory_leases.h"
+#include "server/metadata/left_objects.h"
 #include "server/metadata/new_objects.h"
 #include "server/metadata/ost_files.h"
 #include "server/metadata/placement.h"
@@ -18,29 +18,7 @@ namespace {
 constexpr Duration kLockedTime = std::chrono::seconds(10);  // for which writers wait at the most
 constexpr Duration kLeasePatience = std::chrono::seconds(10);
 constexpr Duration kLockPause = std::chrono::milliseconds(20);
-constexpr Duration kQueuePause = std::chrono::seconds(1);
 constexpr Duration kAnyTime = std::chrono::hours(24 * 365);
-
-// --- the objects that a file has left ---
-
-// Who has READ of the file may read by the old layout until he has given it back; who has nothing finds out
-// by himself that what he reads has been replaced.
-Task<void> Leave(MdsPtr mds, Fid fid, Layout old) {
-  co_await mds->sessions.recovery().Wait();  // who is not back yet may have it
-  std::vector<Fid> fids(1, fid);
-  Status recalled = co_await RecallAll(mds, 0, std::move(fids));
-  while (recalled.ok() && !mds->closed) {
-    KvBatch batch;
-    batch.Erase(NumberKey(Table::kMoved, old.object_sequence));
-    QueueDestroy(old, &batch);
-    Status queued = co_await mds->tables->CommitBatch(std::move(batch));
-    if (queued.ok()) co_return;
-    if (!mds->closed)
-      LogError("the objects that %s has left cannot be destroyed yet: %s", fid.ToString(),
-               std::string(queued.message()));
-    co_await mds->env.clock.Sleep(kQueuePause);
-  }
-}
 
 // --- one attempt ---
 
@@ -192,13 +170,12 @@ class MigrationAttempt {
     RaiseGeneration(*mds_, &inode->layout);
     if (copy != nullptr) {
       objects_->AddTaking(&transaction.batch());
-      transaction.batch().Put(NumberKey(Table::kMoved, old_->layout.object_sequence),
-                              EncodeMoved({fid_, StripeGroups(old_->layout)}));
+      AddLeft(fid_, old_->layout, &transaction.batch());
     }
     CO_RETURN_IF_ERROR(co_await mds_->tables->Commit(&transaction));
     if (copy == nullptr) co_return Result::kDone;
     objects_->Taken();
-    Spawn(mds_->env.executor, Leave(mds_, fid_, old_->layout));
+    Spawn(mds_->env.executor, DestroyLeft(mds_, fid_, old_->layout));
     // Before anybody writes by the new layout: else a loss of power could bring the old one back without
     // that.
     CO_RETURN_IF_ERROR(co_await mds_->tables->Sync());
@@ -244,24 +221,6 @@ Task<Status> Migrate(MdsPtr mds, Fid fid, MigrationWish wish, std::shared_ptr<Co
     if (*result == MigrationAttempt::Result::kDone) co_return OkStatus();
   }
   co_return WrittenAllTheTime(fid);
-}
-
-Status ResumeLeaving(const MdsPtr& mds) {
-  return ForEachEntry(*mds->tables, TableKey(Table::kMoved), [&](KvEntry& entry) -> Status {
-    ByteReader key(std::string_view(entry.key).substr(1));
-    auto record = ParseMoved(entry.value);
-    if (!record.ok()) {
-      LogError("the record of objects that a file has left is left alone: %s; run nacre doctor",
-               std::string(record.status().message()));
-      return OkStatus();
-    }
-    Layout old;
-    old.object_sequence = key.Big<uint64_t>();
-    old.components.resize(1);
-    old.components[0].groups = std::move(record->groups);
-    Spawn(mds->env.executor, Leave(mds, record->fid, std::move(old)));
-    return OkStatus();
-  });
 }
 
 }  // namespace nacre::mds

@@ -7,8 +7,8 @@
 //               they were when the copying began and nobody has given the file another layout meanwhile. Else
 //               the new objects are withdrawn, and it begins anew.
 //   left        a record that the same commit makes (Table::kMoved) says that the old objects are the file's
-//   no
-//               more. It becomes one of the destroy queue when no client reads by the old layout any more.
+//               no more. It becomes one of the destroy queue when no client reads by them any more
+//               (left_objects.h).
 //
 // A write that is under way while this commits has gone to the old objects; it is acknowledged only when the
 // MDS has been told of it (UpdateSize), which refuses it by the layout's generation, and then it is written
@@ -35,8 +35,5 @@ struct MigrationWish {
 // EBUSY: it is written all the time; CANCELLED: given up; UNAVAILABLE: an OST or a client's lease keeps it
 // up; EIO, ENOSPC and others: of an OST.
 Task<Status> Migrate(MdsPtr mds, Fid fid, MigrationWish wish, std::shared_ptr<CopyProgress> progress);
-
-// At the start: goes on, in the background, with what was left of migrations that had committed.
-Status ResumeLeaving(const MdsPtr& mds);
 
 }  // namespace nacre::mds

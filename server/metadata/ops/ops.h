@@ -22,6 +22,7 @@ Task<Reply> Close(const Op& op, const proto::Close& request);
 Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request);
 Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request);
 Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request);
+Task<Reply> DropObjects(const Op& op, const proto::DropObjects& request);
 Task<Reply> Append(const Op& op, const proto::Append& request);
 Task<Reply> GetXattr(const Op& op, const proto::GetXattr& request);
 Task<Reply> SetXattr(const Op& op, const proto::SetXattr& request);

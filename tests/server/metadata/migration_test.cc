@@ -81,6 +81,72 @@ TEST_F(MigrationTest, WhoHasWrittenByTheOldLayoutIsToldSo) {
   EXPECT_GT(Attr(f).layout_generation(), before);
 }
 
+// Who has asked for the layout just before may be reading by it, and looks again when that has taken a
+// lease's time.
+TEST_F(MigrationTest, TheOldObjectsStayForALeasesTime) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  ASSERT_THAT(Ask(MigrateRequest(f, 2)), IsOk());
+  client.StayFor(harness.options.lease);
+  EXPECT_EQ(Records(Table::kMoved), 1u);
+  EXPECT_EQ(harness.osts.CountObjects(), 3u);
+  client.StayFor(std::chrono::seconds(5));
+  EXPECT_EQ(Records(Table::kMoved), 0u);
+  EXPECT_EQ(harness.osts.CountObjects(), 2u);
+}
+
+proto::MetadataRequest Drop(const Fid& fid, const proto::Layout& layout) {
+  proto::MetadataRequest request;
+  proto::DropObjects* drop = request.mutable_drop_objects();
+  *drop->mutable_fid() = ToProto(fid);
+  drop->set_object_sequence(layout.object_sequence());
+  drop->mutable_osts()->CopyFrom(layout.components(0).ost_group());
+  return request;
+}
+
+TEST_F(MigrationTest, ObjectsThatALateWriteHasMadeAnewGoOnceMore) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  const proto::Layout old = LayoutOf(f);
+  const ObjectId object{old.object_sequence(), 0};
+  EXPECT_THAT(client.Call(Drop(f, old)), Fails(ESTALE));  // they are the file's
+  ASSERT_THAT(Ask(MigrateRequest(f, 2)), IsOk());
+  EXPECT_THAT(client.Call(Drop(f, old)), IsOk());  // they go anyway
+  EXPECT_EQ(Records(Table::kMoved), 1u);
+  client.StayFor(std::chrono::seconds(20));
+  ASSERT_EQ(harness.osts.CountObjects(), 2u);
+  harness.osts.objects[old.components(0).ost_group(0)][object].data = "late";
+  EXPECT_THAT(client.Call(Drop(f, old)), IsOk());
+  EXPECT_THAT(client.Call(Drop(f, old)), IsOk());
+  EXPECT_EQ(Records(Table::kMoved), 1u);
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(harness.osts.CountObjects(), 2u);
+  EXPECT_EQ(Records(Table::kMoved), 0u);
+  EXPECT_EQ(Records(Table::kDestroyAt), 0u);
+  proto::Layout unknown = old;
+  unknown.mutable_components(0)->set_ost_group(0, 99);
+  EXPECT_THAT(client.Call(Drop(f, unknown)), Fails(EINVAL));
+}
+
+// While the OST is away they stay in the queue, and a second record must not go with the first.
+TEST_F(MigrationTest, ObjectsThatAreBeingDestroyedAreNotQueuedOnceMore) {
+  const Fid f = MakeFile("f", Pattern(kMiB));
+  const proto::Layout old = LayoutOf(f);
+  const OstIndex ost = old.components(0).ost_group(0);
+  proto::AdminRequest elsewhere = MigrateRequest(f, 1);
+  elsewhere.mutable_migrate()->add_osts((ost + 1) % 4);
+  ASSERT_THAT(Ask(elsewhere), IsOk());
+  harness.osts.refuses[ost] = EIO;
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(Records(Table::kDestroyAt), 1u);
+  EXPECT_THAT(client.Call(Drop(f, old)), IsOk());
+  client.StayFor(std::chrono::seconds(20));
+  EXPECT_EQ(Records(Table::kMoved), 1u);
+  EXPECT_EQ(Records(Table::kDestroyAt), 1u);
+  harness.osts.refuses.clear();
+  client.StayFor(std::chrono::seconds(40));
+  EXPECT_EQ(Records(Table::kMoved), 0u);
+  EXPECT_EQ(harness.osts.CountObjects(), 1u);
+}
+
 // The version of an object says nothing when its OST may have gone back in time.
 TEST_F(MigrationTest, ALossOfPowerOfTheOldOstMakesItBeginAnew) {
   const Fid f = MakeFile("f", Pattern(kMiB));

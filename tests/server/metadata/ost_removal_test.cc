@@ -14,7 +14,7 @@ class OstRemovalTest : public GrowthTest {
     proto::AdminRequest request = MigrateRequest(f, 1, 1 << 20);
     request.mutable_migrate()->add_osts(ost);
     EXPECT_THAT(Ask(request), IsOk());
-    client.StayFor(std::chrono::seconds(5));
+    client.StayFor(std::chrono::seconds(20));  // its first objects are gone then
     return f;
   }
   proto::ClusterStatus Look() { return harness.Await(harness.server->GetStatus()); }
