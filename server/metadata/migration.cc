@@ -146,6 +146,16 @@ class MigrationAttempt {
     co_return true;
   }
 
+  // What lies behind the end is cut off, and must not be what the MDT has forgotten.
+  Status CheckSizeKnown() {
+    for (const Stripe& stripe : StripesOf(old_->layout)) {
+      if (!mds_->writer_recovery.MayKnowMore(stripe.ost)) continue;
+      return absl::UnavailableError(absl::StrFormat(
+          "the MDT has lost power, and OST %d has not said yet where its files end", stripe.ost));
+    }
+    return OkStatus();
+  }
+
   // `copy`: none of a file without objects.
   Task<StatusOr<Result>> Commit(ObjectCopy* copy) {
     uint64_t blocks = 0, size = 0;
@@ -154,6 +164,7 @@ class MigrationAttempt {
       if (!unchanged && !mds_->options.plant_blind_migration) co_return Result::kFileChanged;
       CO_ASSIGN_OR_RETURN(InodePtr now, mds_->tables->GetInode(fid_));
       size = now->size;
+      CO_RETURN_IF_ERROR(CheckSizeKnown());
       CO_ASSIGN_OR_RETURN(blocks, co_await copy->CutTo(size));
     }
     FidLocks::Guard lock = co_await LockOne(*mds_, fid_);

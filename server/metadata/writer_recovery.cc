@@ -230,6 +230,8 @@ void WriterRecovery::Forget(OstIndex ost) {
   unasked_.erase(ost);
 }
 
+bool WriterRecovery::MayKnowMore(OstIndex ost) { return Unasked().contains(ost); }
+
 std::set<OstIndex> WriterRecovery::Unasked() {
   std::lock_guard lock(mutex_);
   return unasked_;

@@ -54,6 +54,8 @@ class WriterRecovery {
   // Closed until the sizes that the last loss of power has taken are there again, or some seconds after the
   // start.
   Latch& sizes() { return sizes_; }
+  // Whether this OST may know sizes that the last loss of power has taken, and has not been asked yet.
+  bool MayKnowMore(OstIndex ost);
 
   // One pass over the notes of one OST: those of this session, or all (0). Ends after a few seconds, also if
   // it is not through, or the OST does not answer.

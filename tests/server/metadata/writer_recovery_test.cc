@@ -115,6 +115,30 @@ TEST_F(MdtLosesPower, AnOstThatIsAwayIsWaitedForForSecondsOnly) {
   EXPECT_EQ(Attr().size(), kWritten);
 }
 
+// Its new objects would be cut where the MDT believes that it ends.
+TEST_F(MdtLosesPower, AFileIsNotMovedWhileAnOstMayKnowItsEnd) {
+  WriteAndTell();
+  harness_.osts.on_call = [](const std::string&, const proto::ObjectRequest& request) {
+    return request.has_list_grown() ? absl::UnavailableError("later") : OkStatus();
+  };
+  harness_.LosePower();
+  client_.Reconnect();
+  client_.StayFor(15s);
+  ASSERT_EQ(Attr().size(), 0u);
+  proto::AdminRequest move;
+  *move.mutable_migrate()->mutable_fid() = ToProto(file_);
+  proto::AdminReply reply;
+  for (int i = 0; i < 100 && reply.status().error() == 0 && !reply.migrate().done(); ++i) {
+    reply = harness_.Await(harness_.server->Administer(move));
+    client_.StayFor(100ms);
+  }
+  EXPECT_NE(reply.status().error(), 0u);
+  EXPECT_THAT(reply.status().message(), testing::HasSubstr("where its files end"));
+  harness_.osts.on_call = nullptr;
+  client_.StayFor(15s);
+  EXPECT_EQ(Attr().size(), kWritten);
+}
+
 TEST_F(MdtLosesPower, ARestartBeforeTheOstIsBackForgetsNothing) {
   WriteAndTell();
   harness_.osts.away = {ost_};
