@@ -47,7 +47,10 @@ void FileModel::Apply(const FileChange& change, Bytes* bytes) {
   }
 }
 
-void FileModel::Begin(FileChange change) { recent_.push_back(std::move(change)); }
+void FileModel::Begin(FileChange change) {
+  change.ends.push_back(size());
+  recent_.push_back(std::move(change));
+}
 
 // Changes of one file that run at once touch different bytes: the order in which they are noted does not
 // matter.
@@ -58,6 +61,7 @@ void FileModel::Acknowledge(uint64_t operation, Duration now, bool lazy, uint64_
     change.lazy = change.lazy || lazy;
     change.at = now;
     change.answer = answer;
+    change.ends.push_back(size());
     Apply(change, &current_);
   }
 }
@@ -175,6 +179,28 @@ bool FileModel::SizeAllowed(uint64_t size, const std::function<bool(const FileCh
     sizes = std::move(next);
   }
   return std::find(sizes.begin(), sizes.end(), size) != sizes.end();
+}
+
+void FileModel::MayHaveMoved() {
+  std::vector<FileChange> parts;
+  for (FileChange& change : recent_) {
+    if (!change.acknowledged) change.ends.push_back(size());
+    std::sort(change.ends.begin(), change.ends.end());
+    for (const uint64_t end : change.ends) {
+      if (change.kind != FileChange::kWrite || end <= change.offset || end >= change.offset + change.length)
+        continue;
+      const uint64_t before = end - change.offset;
+      FileChange part = change;
+      part.length = before;
+      part.data.resize(before);
+      parts.push_back(std::move(part));
+      change.offset = end;
+      change.length -= before;
+      change.data.erase(change.data.begin(), change.data.begin() + static_cast<ptrdiff_t>(before));
+    }
+    parts.push_back(std::move(change));
+  }
+  recent_ = std::move(parts);
 }
 
 std::string FileModel::Settle(const Bytes& observed,

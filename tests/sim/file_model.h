@@ -33,8 +33,9 @@ struct FileChange {
   Duration at{0};             // when it was acknowledged
   uint64_t answer = 0;        // which of all the answers that was (Workload::done): a moment has no order
   uint64_t offset = 0;
-  uint64_t length = 0;  // kTruncate: none, the offset is the new size
-  Bytes data;           // kWrite
+  uint64_t length = 0;         // kTruncate: none, the offset is the new size
+  Bytes data;                  // kWrite
+  std::vector<uint64_t> ends;  // the file's sizes while it was not acknowledged
 };
 
 class FileModel {
@@ -61,6 +62,10 @@ class FileModel {
   // Empty: a read of [offset, offset + got.size()) that asked for `asked` bytes may answer this. Else what is
   // wrong.
   std::string CheckRead(uint64_t offset, uint64_t asked, const Bytes& got) const;
+
+  // The file may have been moved to other objects, which are cut where it ends. So a write over that end,
+  // which goes to the new objects once more, may be lost there and leave its part before the end. For Settle.
+  void MayHaveMoved();
 
   // After a crash, when the whole file reads as `observed`. Empty: a state that the promises allow, and the
   // model has taken it over. Else what is wrong.

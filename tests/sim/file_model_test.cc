@@ -56,6 +56,26 @@ TEST(FileModel, ACrashTakesWholeChangesOrNone) {
   }
 }
 
+// The new objects have its first part, and the rest went to them later, with the whole write.
+TEST(FileModel, OfAFileThatHasMovedAWriteOverTheEndMayBeThereInPart) {
+  for (const bool moved : {false, true}) {
+    FileModel file;
+    file.Begin(Write(1, 0, 100));
+    file.Acknowledge(1, 1s);
+    file.MakeDurable(All);
+    file.Begin(Write(2, 50, 100));
+    file.Acknowledge(2, 1s);
+    const Bytes whole = Joined(Pattern(1, 0, 50), Pattern(2, 50, 100));
+    Bytes observed = whole;
+    std::fill(observed.begin() + 100, observed.end(), std::byte{0});
+    if (moved) file.MayHaveMoved();
+    FileModel other = file;
+    EXPECT_EQ(file.Settle(observed, All) == "", moved);
+    std::fill(observed.begin() + 90, observed.end(), std::byte{0});
+    EXPECT_THAT(other.Settle(observed, All), HasSubstr("byte 90"));
+  }
+}
+
 TEST(FileModel, ATornBlockIsFound) {
   FileModel file;
   file.Begin(Write(1, 0, 2 * kBlockSize));

@@ -314,6 +314,7 @@ std::string Model::Settle(const ObservedTree& tree, const Losses& losses) {
         return !before && allowed && allowed(change);
       };
     };
+    if (files_move_) file(id).MayHaveMoved();
     wrong = file(id).Settle(tree.at(inode.fid).bytes, unless_replaced(losses.may_be_lost),
                             unless_replaced(losses.may_wait));
     inode.replaced_behind.reset();

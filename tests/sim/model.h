@@ -150,6 +150,9 @@ class Model {
   // From now on every state of the tree that the MDS was in is remembered, too, for Losses::names_after.
   void RememberSteps() { remembers_steps_ = true; }
 
+  // Files are moved all the time (FileModel::MayHaveMoved).
+  void LetFilesMove() { files_move_ = true; }
+
   struct Losses {
     std::function<bool(const FileChange&)> may_be_lost;
     // A truncation to nothing that the client holds back until there are new bytes (FileModel::Settle).
@@ -210,6 +213,7 @@ class Model {
   std::map<InodeId, FileModel> files_;  // of unlinked ones too: a loss of power may bring them back
   std::deque<std::pair<Duration, Inodes>> history_;  // the tree from then on, until the next
   bool remembers_steps_ = false;
+  bool files_move_ = false;
   // settled_ from then on, until the next; no time: since the last Remember.
   std::deque<std::pair<std::optional<Duration>, Inodes>> steps_;
   std::map<uint64_t, std::vector<Claim>> claims_;

@@ -205,7 +205,9 @@ Scenario::Scenario(World& world, const RunOptions& options)
       network_(world),
       cluster_(world, network_, shape_.cluster),
       workload_(world, cluster_, model_, shape_.workload) {
-  if (options.growth) mover_.emplace(world, cluster_, workload_, options.seed);
+  if (!options.growth) return;
+  mover_.emplace(world, cluster_, workload_, options.seed);
+  model_.LetFilesMove();
 }
 
 Scenario::~Scenario() { world_.KillAll(); }

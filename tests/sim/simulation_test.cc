@@ -254,6 +254,24 @@ TEST_F(Simulation, FilesMoveAndOstsAreDrained) {
   }
 }
 
+// A read that was late found objects that its file had left, destroyed and made anew by a write as late
+// (820000029). A write over the end of a file was refused, written to the new objects, and lost there, where
+// they had its first part (810000512, 820001699: the model). A client that was alone was evicted for a move
+// while it waited for an OST (810002484).
+TEST_F(Simulation, SeedsOfMovesThatFailed) {
+  struct Failed {
+    uint64_t seed;
+    int clients;
+  };
+  for (const Failed& failed : {Failed{820000029, 2}, {810000512, 1}, {820001699, 2}, {810002484, 1}}) {
+    RunOptions options;
+    options.seed = failed.seed;
+    options.clients = failed.clients;
+    options.growth = true;
+    EXPECT_EQ(RunSeed(options).failure, "") << "nacre-sim --growth --seed " << failed.seed;
+  }
+}
+
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
   EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);
 }
