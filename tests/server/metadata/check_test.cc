@@ -137,7 +137,7 @@ TEST_F(CheckTest, ObjectsInUseAreTakenFromTheDestroyQueue) {
   Expect("belong to a file");
   Put(NumberKey(Table::kDestroyByFile, inode.layout.object_sequence), EncodeDestroy({}));
   Expect("belong to a file");
-  Put(NumberKey(Table::kNewObjects, inode.layout.object_sequence), EncodeNewObjects({}));
+  Put(NumberKey(Table::kNewObjects, inode.layout.object_sequence), EncodeNewObjects({.groups = {0}}));
   Expect("belong to a file");
 }
 
