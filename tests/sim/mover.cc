@@ -11,9 +11,11 @@ constexpr uint64_t kStripeUnit = 64 << 10;
 }  // namespace
 
 void Mover::Start() {
-  Process* process = world_.Start(cluster_.visitor() + 1, "mover");
-  Spawn(process->executor(), Run(this, process));
+  process_ = world_.Start(cluster_.visitor() + 1, "mover");
+  Spawn(process_->executor(), Run(this, process_));
 }
+
+void Mover::Stop() { world_.Kill(process_); }
 
 Task<void> Mover::Run(Mover* mover, Process* process) {
   std::shared_ptr<ClusterChannel> channel = mover->cluster_.ChannelToMdses(process);

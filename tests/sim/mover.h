@@ -17,6 +17,7 @@ class Mover {
       : world_(world), cluster_(cluster), workload_(workload), random_(seed) {}
 
   void Start();
+  void Stop();
   uint64_t moved() const { return moved_; }
 
  private:
@@ -29,6 +30,7 @@ class Mover {
   Cluster& cluster_;
   Workload& workload_;
   SeededRandom random_;  // of its own: without it a seed runs as it would
+  Process* process_ = nullptr;
   std::optional<OstIndex> draining_;
   uint64_t moved_ = 0;
 };

@@ -7,6 +7,7 @@
 #include "server/cluster/ost_record.h"
 #include "server/kv/kv_pages.h"
 #include "server/metadata/check.h"
+#include "server/metadata/keys.h"
 #include "server/object/check.h"
 #include "server/object/format.h"
 
@@ -360,6 +361,7 @@ void Scenario::Finish() {
     cluster_.Shutdown(cluster_.client(i), kPatience);
   }
   Work(5s);  // deleted files' objects go in the background
+  if (mover_) EndMoves();
   if (shape_.cluster.mdses > 1) CheckCopies("at the end");
   for (int node = cluster_.client(0) - 1; node >= 0 && !failed(); --node) {
     if (node != cluster_.mds()) cluster_.Shutdown(node, kPatience);
@@ -370,6 +372,21 @@ void Scenario::Finish() {
   BootDown();
   if (!WaitReady("after the end")) return;
   Settle(losses);
+}
+
+// What files have left goes some seconds later, and members of an OST that is stopped in the middle of that
+// differ.
+void Scenario::EndMoves() {
+  mover_->Stop();
+  auto under_way = [this] {
+    for (const mds::Table table : {mds::Table::kNewObjects, mds::Table::kMoved, mds::Table::kDestroyAt}) {
+      const std::string begin = mds::TableKey(table);
+      auto records = cluster_.mdt().Scan(begin, PrefixEnd(begin), 1);
+      if (!records.ok() || !records->empty()) return true;
+    }
+    return false;
+  };
+  for (Duration waited{0}; under_way() && waited < kPatience && !failed(); waited += 500ms) Work(500ms);
 }
 
 // The checkers of the servers: each store on its own, then the MDT against the OSTs.

@@ -168,6 +168,7 @@ class Scenario {
   void ResumeClients();
   Status Await(Process* process, Task<Status> task, const char* what);
   void Settle(const Model::Losses& losses);
+  void EndMoves();
   void Finish();
   void CheckStores();
   void CheckMembers(Process* checker, int ost, mds::ObjectCheck* objects);

@@ -257,16 +257,22 @@ TEST_F(Simulation, FilesMoveAndOstsAreDrained) {
 // A read that was late found objects that its file had left, destroyed and made anew by a write as late
 // (820000029). A write over the end of a file was refused, written to the new objects, and lost there, where
 // they had its first part (810000512, 820001699: the model). A client that was alone was evicted for a move
-// while it waited for an OST (810002484).
+// while it waited for an OST (810002484). What a file had left was destroyed when servers were stopped for
+// good (880000003: the scenario).
 TEST_F(Simulation, SeedsOfMovesThatFailed) {
   struct Failed {
     uint64_t seed;
-    int clients;
+    int clients, copies;
   };
-  for (const Failed& failed : {Failed{820000029, 2}, {810000512, 1}, {820001699, 2}, {810002484, 1}}) {
+  for (const Failed& failed : {Failed{820000029, 2, 1},
+                               {810000512, 1, 1},
+                               {820001699, 2, 1},
+                               {810002484, 1, 1},
+                               {880000003, 1, 2}}) {
     RunOptions options;
     options.seed = failed.seed;
     options.clients = failed.clients;
+    options.copies = failed.copies;
     options.growth = true;
     EXPECT_EQ(RunSeed(options).failure, "") << "nacre-sim --growth --seed " << failed.seed;
   }
