@@ -218,7 +218,9 @@ Task<Status> Chain::HandOnAsHead(const OutgoingChange& change) {
     View view = Look();
     std::vector<std::pair<LinkPtr, Filling*>> to;
     if (view.next != nullptr) to.emplace_back(view.next, nullptr);
-    for (const FillingPtr& filling : view.fillings) to.emplace_back(filling->link(), filling.get());
+    for (const FillingPtr& filling : view.fillings) {
+      if (filling->begun()) to.emplace_back(filling->link(), filling.get());
+    }
     bool complete = true;
     for (const auto& [link, filling] : to) {
       if (std::ranges::find(done, link) != done.end()) continue;
@@ -316,7 +318,9 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
     View view = Look();
     std::vector<LinkPtr> to;
     if (view.next != nullptr) to.push_back(view.next);
-    for (const FillingPtr& filling : view.fillings) to.push_back(filling->link());
+    for (const FillingPtr& filling : view.fillings) {
+      if (filling->begun()) to.push_back(filling->link());
+    }
     Status status = OkStatus();
     for (size_t i = 0; i < to.size() && status.ok(); ++i) {
       std::vector<MemorySpan> none;
