@@ -85,6 +85,7 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 1305000148, .copies = 3}, "what a member had done already did not reach the one behind it"},
       {{.seed = 1313000593, .copies = 3}, "a member answered what its head did with another version"},
       {{.seed = 1315000575, .clients = 2, .copies = 2}, "all waited for a member that could not join"},
+      {{.seed = 8800133, .copies = 3}, "a member stayed ahead of a new head for good"},
       {{.seed = 1223000028, .copies = 2, .mdses = 3},
        "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
