@@ -86,6 +86,7 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 1313000593, .copies = 3}, "a member answered what its head did with another version"},
       {{.seed = 1315000575, .clients = 2, .copies = 2}, "all waited for a member that could not join"},
       {{.seed = 8800133, .copies = 3}, "a member stayed ahead of a new head for good"},
+      {{.seed = 1406000323, .mdses = 3}, "a lease came with what was true before another's change"},
       {{.seed = 1223000028, .copies = 2, .mdses = 3},
        "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
