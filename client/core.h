@@ -377,6 +377,7 @@ class Core final : public FileSystem {
   void NoteSent(Inode& inode, const Pending& sent);
   Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
   void ForgetLayout(Inode& inode, const LayoutPtr& layout);
+  Status AsLoss(Inode& inode, const LayoutPtr& layout, Status refused);
   Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                          bool open_for_writing);
   Task<Status> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);

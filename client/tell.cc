@@ -176,12 +176,17 @@ bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& req
 // behind_mutex_ is held.
 void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request) {
   ++early_writes_;
-  PushTold(inode, change, std::move(request), [this, inode](const Reply& reply) {
+  LayoutPtr layout;
+  {
+    std::lock_guard guard(inode->mutex);
+    layout = inode->layout;
+  }
+  PushTold(inode, change, std::move(request), [this, inode, layout](const Reply& reply) {
     if (reply.ok()) promised_ = reply->attr().promised_bytes();
     if (reply.ok()) return;
     LogError("file %s: a write that was answered is lost: %s", inode->fid.ToString(),
              std::string(reply.status().message()));
-    NoteError(*inode, reply.status());
+    NoteError(*inode, AsLoss(*inode, layout, reply.status()));
     std::lock_guard guard(inode->mutex);
     inode->inline_bytes.reset();
   });

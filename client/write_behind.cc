@@ -306,6 +306,14 @@ void Core::ForgetLayout(Inode& inode, const LayoutPtr& layout) {
   inode.attr_known = false;
 }
 
+// What a program is told of a change of these objects' file that was not taken. ESTALE: the MDT has lost
+// power, and with it the change that gave the file these objects.
+Status Core::AsLoss(Inode& inode, const LayoutPtr& layout, Status refused) {
+  if (ToErrno(refused) != ESTALE) return refused;
+  ForgetLayout(inode, layout);
+  return ErrnoError(EIO, absl::StrFormat("what was written there is lost: %s", refused.message()));
+}
+
 // Size, times and blocks of what objects have by now.
 Task<Status> Core::SendPending(InodePtr inode) {
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
@@ -337,10 +345,7 @@ Task<Status> Core::SendPending(InodePtr inode) {
     if (sent.kill_suid) pending.kill_suid = false;
   }
   if (told.ok() || gone) co_return OkStatus();
-  if (ToErrno(told) == ESTALE) {  // the MDT has lost power, and with it the change that gave the file these
-    ForgetLayout(*inode, layout);
-    told = ErrnoError(EIO, absl::StrFormat("what was written there is lost: %s", told.message()));
-  }
+  told = AsLoss(*inode, layout, std::move(told));
   LogError("file %s: the MDS did not take its new size: %s", inode->fid.ToString(),
            std::string(told.message()));
   NoteError(*inode, told);

@@ -83,9 +83,13 @@ ChangeGuard::~ChangeGuard() {
   for (const Fid& directory : covered_) mds_->leases.EndChange(directory);
 }
 
+bool ChangeGuard::Has(const Fid& directory) const {
+  return std::find(covered_.begin(), covered_.end(), directory) != covered_.end();
+}
+
 bool ChangeGuard::Covers(const std::vector<Fid>& directories) {
   for (const Fid& directory : directories) {
-    if (!directory || std::find(covered_.begin(), covered_.end(), directory) != covered_.end()) continue;
+    if (!directory || Has(directory)) continue;
     missing_.push_back(directory);
   }
   return missing_.empty();
@@ -109,8 +113,8 @@ bool ChangeGuard::TryCover(const std::vector<Fid>& directories) {
 std::vector<Fid> ChangeGuard::BlockMissing() {
   std::vector<Fid> blocked;
   for (const Fid& directory : std::exchange(missing_, {})) {
-    if (std::find(covered_.begin(), covered_.end(), directory) != covered_.end()) continue;
-    mds_->leases.BeginChange(directory);
+    if (Has(directory)) continue;
+    mds_->leases.BeginChange(directory, changer_);
     covered_.push_back(directory);
     blocked.push_back(directory);
   }

@@ -52,6 +52,7 @@ class ChangeGuard {
   // back.
   bool TryCover(const std::vector<Fid>& directories);
 
+  bool Has(const Fid& directory) const;  // it is covered
   // Whether all of these are covered. Notes those that are not, for CoverMissing.
   bool Covers(const std::vector<Fid>& directories);
   bool lacks() const { return !missing_.empty(); }

@@ -199,13 +199,13 @@ std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const F
 
 std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
-                                         const proto::MetadataReply& reply) {
+                                         const proto::MetadataReply& reply, const ChangeGuard& guard) {
   std::vector<LeaseGrant> grants;
   const bool failed = reply.status().error() != 0;
   if (!request.want_lease() || failed || !mds.options.leases || mds.Recovering()) return grants;
   for (const Fid& directory : DirectoriesChanged(mds, request, reply)) {
-    if (!directory) continue;
-    auto grant = mds.leases.TryGrantWrite(session->id, directory, mds.env.clock.Now());
+    if (!directory || !guard.Has(directory)) continue;
+    auto grant = mds.leases.TryGrantWrite(session->id, directory, mds.env.clock.Now(), /*changing=*/true);
     if (grant) grants.push_back(*std::move(grant));
   }
   return UnlessEnded(mds, *session, std::move(grants));

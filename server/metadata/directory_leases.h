@@ -9,6 +9,7 @@
 
 #include <optional>
 
+#include "server/metadata/change_guard.h"
 #include "server/metadata/mds.h"
 
 namespace nacre::mds {
@@ -29,10 +30,11 @@ void EndBorn(Mds& mds, const LeaseGrant& grant);
 std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const Fid& directory);
 
 // WRITE of the directories that a mutation has changed, or has changed files in, and of the one that it has
-// made, if it asks for that and nobody else has them. After it was carried out, or found to have been before.
+// made, if it asks for that and nobody else has them, or has changed something there at the same time.
+// `guard`: that of the change, which covers them still; so what the reply says is how things are.
 std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
-                                         const proto::MetadataReply& reply);
+                                         const proto::MetadataReply& reply, const ChangeGuard& guard);
 
 // Says in the reply to a change of a file, or to an open for writing, under which lease the session is alone
 // with the file (AttrReply.alone_under). After the leases have been granted: who opens the file for writing,

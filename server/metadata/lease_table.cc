@@ -69,16 +69,19 @@ std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid&
   return GrantLocked(session, resource, proto::LEASE_READ);
 }
 
-std::optional<LeaseGrant> LeaseTable::TryGrantWrite(SessionId session, const Fid& resource, Duration now) {
+std::optional<LeaseGrant> LeaseTable::TryGrantWrite(SessionId session, const Fid& resource, Duration now,
+                                                    bool changing) {
   std::lock_guard lock(mutex_);
-  if (!MayGrant(resource, proto::LEASE_WRITE, now) || !HasRoom(session)) return std::nullopt;
+  const bool may = MayGrant(resource, proto::LEASE_WRITE, now, changing ? session : 0);
+  if (!may || !HasRoom(session)) return std::nullopt;
   if (OthersHold(session, resource)) return std::nullopt;
   return GrantLocked(session, resource, proto::LEASE_WRITE);
 }
 
 bool LeaseTable::MayGetWrite(SessionId changer, const Fid& resource, Duration now) {
   std::lock_guard lock(mutex_);
-  return MayGrant(resource, proto::LEASE_WRITE, now, 1) && HasRoom(changer) && !OthersHold(changer, resource);
+  return MayGrant(resource, proto::LEASE_WRITE, now, changer) && HasRoom(changer) &&
+         !OthersHold(changer, resource);
 }
 
 bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {
@@ -92,7 +95,7 @@ bool LeaseTable::HasRoom(SessionId session) const {
   return held == by_session_.end() || held->second.size() < kMostOfSession;
 }
 
-bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, uint32_t changes) {
+bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer) {
   while (!quiet_.empty() && quiet_.front().first <= now) {
     auto it = blocked_.find(quiet_.front().second);
     if (it != blocked_.end() && !it->second.any(now)) blocked_.erase(it);
@@ -100,13 +103,20 @@ bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration n
   }
   auto it = blocked_.find(resource);
   if (it == blocked_.end()) return true;
-  const Duration until = mode == proto::LEASE_WRITE ? it->second.write_until : it->second.until;
-  return until <= now && it->second.changes <= changes;
+  const Blocked& blocked = it->second;
+  const Duration until = mode == proto::LEASE_WRITE ? blocked.write_until : blocked.until;
+  const bool own = changer != 0 && blocked.changer == changer && !blocked.mixed;
+  return until <= now && (blocked.changes == 0 || own);
 }
 
-void LeaseTable::BeginChange(const Fid& resource) {
+void LeaseTable::BeginChange(const Fid& resource, SessionId changer) {
   std::lock_guard lock(mutex_);
-  ++blocked_[resource].changes;
+  Blocked& blocked = blocked_[resource];
+  if (blocked.changes++ == 0) {
+    blocked.changer = changer;
+    blocked.mixed = false;
+  }
+  blocked.mixed |= blocked.changer != changer;
 }
 
 void LeaseTable::EndChange(const Fid& resource) {

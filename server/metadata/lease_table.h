@@ -46,11 +46,14 @@ class LeaseTable {
   std::optional<LeaseGrant> TryGrantRead(SessionId session, const Fid& resource, Duration now);
   // WRITE, in place of READ that the session may hold. Nothing: as above; or another session holds any, or
   // this one is about to give its own back.
-  std::optional<LeaseGrant> TryGrantWrite(SessionId session, const Fid& resource, Duration now);
+  // `changing`: to who is changing the resource now (BeginChange), unless others have done so at the same
+  // time: its answer may say how things were before their changes.
+  std::optional<LeaseGrant> TryGrantWrite(SessionId session, const Fid& resource, Duration now,
+                                          bool changing = false);
   // Whether it will be granted to who is changing the resource now (BeginChange), as far as can be seen.
   bool MayGetWrite(SessionId changer, const Fid& resource, Duration now);
   // From here to as many calls of EndChange neither of them grants anything on it.
-  void BeginChange(const Fid& resource);
+  void BeginChange(const Fid& resource, SessionId changer);
   void EndChange(const Fid& resource);
   // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone.
   void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time);
@@ -88,7 +91,9 @@ class LeaseTable {
   };
   // Says why TryGrantRead and TryGrantWrite refuse a resource, and until when.
   struct Blocked {
-    uint32_t changes = 0;  // under way
+    uint32_t changes = 0;   // under way
+    SessionId changer = 0;  // whose these are
+    bool mixed = false;     // those of others, too, since there was none
     Duration until{0};
     Duration write_until{0};  // WRITE; no earlier
     bool any(Duration now) const { return changes > 0 || write_until > now; }
@@ -97,8 +102,8 @@ class LeaseTable {
   bool HasRoom(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  // `changes`: how many changes of it may be under way.
-  bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, uint32_t changes = 0);
+  // `changer`: its own changes may be under way; 0: none may.
+  bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer = 0);
   bool OthersHold(SessionId than,
                   const Fid& resource) const;  // anything; or it is about to give its own back
 

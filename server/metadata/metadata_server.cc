@@ -100,8 +100,7 @@ bool MayBeUntold(const Op& op, const Status& status) {
 
 // Carries the mutation out with everything that it changes covered (change_guard.h). Its time is that at
 // which it has been: others may have written to the file while this one waited.
-Task<mds::Reply> Guarded(Op& op) {
-  mds::ChangeGuard guard(op.mds, op.session->id);
+Task<mds::Reply> Guarded(Op& op, mds::ChangeGuard& guard) {
   op.guard = &guard;
   std::vector<Fid> changed = mds::DirectoriesChangedBy(*op.mds, op.request);
   CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(changed)));
@@ -137,7 +136,6 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
         Status alone = co_await mds::AwaitWritersOf(mds, session->id, opened);
         if (!alone.ok()) co_return ToReply(*mds, alone);
       }
-      AddLeases(mds::GrantForChanging(*mds, session, request, *begun.answer), &*begun.answer);
       mds::SayWhetherAlone(*mds, session->id, request, &*begun.answer);
       co_return *std::move(begun.answer);
     }
@@ -145,10 +143,11 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
     co_await begun.wait->Wait();
   }
   const std::optional<mds::LeaseGrant> born = mds::GrantBorn(*mds, session, request);
-  proto::MetadataReply reply = ToReply(*mds, co_await Guarded(op));
+  mds::ChangeGuard guard(mds, session->id);
+  proto::MetadataReply reply = ToReply(*mds, co_await Guarded(op, guard));
   if (born && reply.status().error() != 0) mds::EndBorn(*mds, *born);
   session->EndMutation(request.sequence(), reply);
-  AddLeases(mds::GrantForChanging(*mds, session, request, reply), &reply);
+  AddLeases(mds::GrantForChanging(*mds, session, request, reply, guard), &reply);
   mds::SayWhetherAlone(*mds, session->id, request, &reply);
   co_return reply;
 }

@@ -39,7 +39,9 @@ Chain::~Chain() = default;
 
 Status Chain::CheckHead() const {
   std::lock_guard lock(mutex_);
-  if (role_ == Role::kHead) return OkStatus();
+  if (role_ == Role::kHead && !settling_) return OkStatus();
+  if (role_ == Role::kHead)
+    return ErrnoError(ECONNRESET, "this server compares itself with the member behind it before it serves");
   return ErrnoError(ECONNRESET, "this server is not the head of the OST's chain (any more, or yet)");
 }
 
@@ -53,7 +55,9 @@ Status Chain::Hear(const proto::ObjectRequest& request) {
   }
   std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(CheckFromLocked(by));
-  if (by.epoch == epoch_) low_water_ = std::max(low_water_, request.chain_low_water());
+  if (by.epoch != epoch_) return OkStatus();
+  low_water_ = std::max(low_water_, request.chain_low_water());
+  if (request.apply().has_object()) in_doubt_.Note(by.turn, low_water_, FromProto(request.apply().object()));
   return OkStatus();
 }
 
@@ -106,6 +110,7 @@ Status Chain::Set(const proto::SetChain& told) {
   const proto::Chain& chain = told.chain();
   std::vector<LinkPtr> gone;  // ended outside of the mutex
   std::vector<FillingPtr> begun;
+  bool settle = false;
   {
     std::lock_guard lock(mutex_);
     if (chain.epoch() < epoch_) {
@@ -117,6 +122,7 @@ Status Chain::Set(const proto::SetChain& told) {
     if (next_ != nullptr) known.push_back(next_);
     for (const FillingPtr& filling : fillings_) known.push_back(filling->link());
     const std::vector<FillingPtr> before = fillings_;
+    const bool settled = role_ == Role::kHead && !settling_;
     epoch_ = chain.epoch();
     low_water_ = 0;
     role_ = Role::kWaiting;
@@ -133,10 +139,14 @@ Status Chain::Set(const proto::SetChain& told) {
     }
     fillings_.clear();
     if (role_ == Role::kHead) begun = SetFillings(chain, before, known);
+    in_doubt_.BeginEpoch();
+    if (role_ == Role::kHead || role_ == Role::kJoining) in_doubt_.Clear();
+    settle = settling_ = role_ == Role::kHead && next_ != nullptr && !settled;
     gone = std::move(known);
   }
   LogInfo("OST %d (%s): epoch %d of its chain: %s", store_->superblock().index, store_->directory(),
           chain.epoch(), RoleName());
+  if (settle) Spawn(core_->environment.executor, Settle(core_->shared_from_this(), this, chain.epoch()));
   for (const FillingPtr& filling : begun) {
     Spawn(core_->environment.executor, Filling::Run(core_->shared_from_this(), filling));
   }
@@ -218,7 +228,9 @@ Task<Status> Chain::HandOnAsHead(const OutgoingChange& change) {
     View view = Look();
     std::vector<std::pair<LinkPtr, Filling*>> to;
     if (view.next != nullptr) to.emplace_back(view.next, nullptr);
-    for (const FillingPtr& filling : view.fillings) to.emplace_back(filling->link(), filling.get());
+    for (const FillingPtr& filling : view.fillings) {
+      if (filling->begun()) to.emplace_back(filling->link(), filling.get());
+    }
     bool complete = true;
     for (const auto& [link, filling] : to) {
       if (std::ranges::find(done, link) != done.end()) continue;
@@ -316,7 +328,9 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
     View view = Look();
     std::vector<LinkPtr> to;
     if (view.next != nullptr) to.push_back(view.next);
-    for (const FillingPtr& filling : view.fillings) to.push_back(filling->link());
+    for (const FillingPtr& filling : view.fillings) {
+      if (filling->begun()) to.push_back(filling->link());
+    }
     Status status = OkStatus();
     for (size_t i = 0; i < to.size() && status.ok(); ++i) {
       std::vector<MemorySpan> none;

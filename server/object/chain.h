@@ -17,6 +17,7 @@
 
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "proto/cluster.pb.h"
 #include "proto/object.pb.h"
 #include "server/object/chain_link.h"
+#include "server/object/in_doubt.h"
 #include "server/object/journal.h"
 #include "server/object/object_store.h"
 #include "server/object/sessions.h"
@@ -42,7 +44,8 @@ class Chain : public Replicator {
   Chain(ServerCore* core, ObjectStore* store, Sessions* sessions, Report report);
   ~Chain() override;
 
-  // A client's or the MDS's request. ECONNRESET: another member is the one to ask, or none is yet.
+  // A client's or the MDS's request. ECONNRESET: another member is the one to ask, or none is yet, or this
+  // head compares itself with the member behind it first.
   Status CheckHead() const;
   // Judge what another member hands on. ESTALE: it acts by an epoch that is over, or this is a late copy.
   // ECONNRESET: this one has not been told of its epoch yet. Hear is for a request that comes; CheckFrom asks
@@ -56,6 +59,9 @@ class Chain : public Replicator {
 
   // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known.
   Status Set(const proto::SetChain& told);
+
+  // What this member may have changed that the one before it has not.
+  std::set<ObjectId> InDoubtObjects() const;
 
   Task<Status> HandOn(const OutgoingChange& change) override;
   void NoteFailure(const Status& why) override;
@@ -104,6 +110,8 @@ class Chain : public Replicator {
   Task<StatusOr<proto::ObjectReply>> Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,
                                           std::vector<MemorySpan> memory, Duration timeout);
   Task<StatusOr<proto::Chain>> Ask(proto::ReportChainRequest request);
+  static Task<void> Settle(std::shared_ptr<ServerCore> core, Chain* chain, uint32_t epoch);
+  Task<Status> CompareWith(LinkPtr next, uint32_t epoch);
   static Task<void> StepDown(std::shared_ptr<ServerCore> core, Chain* chain, uint32_t epoch, Status why);
 
   ServerCore* const core_;
@@ -119,6 +127,8 @@ class Chain : public Replicator {
   uint64_t low_water_ = 0;  // of what is handed on in this epoch: requests of lower numbers come late
   LinkPtr next_;
   std::vector<FillingPtr> fillings_;
+  InDoubt in_doubt_;
+  bool settling_ = false;  // the head: it compares itself with the next member
 };
 
 }  // namespace nacre::ost

@@ -80,11 +80,17 @@ Task<Status> Filling::Fill() {
 // well, or the member would answer a repeat without doing it. No change is under way here meanwhile: one that
 // began before was not handed on to this member, and one that begins behind this is, with its answer.
 Task<Status> Filling::Begin() {
+  proto::ObjectRequest first;
+  first.mutable_learn();
+  auto reached = co_await Send(std::move(first));  // else all changes might wait for it
+  CO_RETURN_IF_ERROR(reached.status());
   const std::vector<AsyncMutex::Guard> held = co_await store_->journal().HoldAllChanges();
   proto::ObjectRequest request;
   request.mutable_learn()->set_begin(true);
   auto begun = co_await Send(std::move(request));
-  co_return begun.status();
+  CO_RETURN_IF_ERROR(begun.status());
+  begun_ = true;
+  co_return OkStatus();
 }
 
 Task<StatusOr<proto::ObjectReply>> Filling::Send(proto::ObjectRequest request,

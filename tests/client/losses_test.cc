@@ -220,6 +220,19 @@ TEST_P(MdtLosesPowerBySeed, AFileThatGotOtherObjects) {
   ExpectGoesOn(file, "f");
 }
 
+// Seed 1221000010 of OSTs with three members: its size was told early, of objects that the MDT then had lost.
+TEST_P(MdtLosesPowerBySeed, AClosedFileThatHadJustGotObjects) {
+  HandlePtr file = client_->Create("f");
+  ASSERT_TRUE(client_->Fsync(file).ok());
+  client_->Write(file, 0, Pattern(2, 300'000));
+  HandlePtr other = client_->OpenName("f");
+  EXPECT_TRUE(client_->Close(file).ok());
+  LosePower();
+  const Status told = client_->Fsync(other);
+  EXPECT_TRUE(told.ok() || ToErrno(told) == EIO) << told;
+  EXPECT_TRUE(client_->Fsync(other).ok());
+}
+
 TEST_P(MdtLosesPowerBySeed, ASmallFileThatWasCutWhileBytesWereHeldBack) {
   HandlePtr file = client_->Create("f");
   client_->Write(file, 0, Pattern(1, 5000));

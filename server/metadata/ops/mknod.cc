@@ -41,7 +41,8 @@ Task<Reply> Mknod(const Op& op, const proto::Mknod& request) {
   CO_RETURN_IF_ERROR(CheckNew(op, &transaction, wanted));
   proto::MetadataReply reply;
   CO_ASSIGN_OR_RETURN(Inode * inode, Make(op, &transaction, wanted, reply.mutable_entry()));
-  (void)inode;
+  // Nobody has heard of it yet: that its maker is alone in it is seen at the end (GrantForChanging).
+  if (S_ISDIR(request.mode())) (void)op.guard->TryCover({inode->fid});
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <cerrno>
 
 #include "rpc/convert.h"
+#include "server/object/chain.h"
+#include "server/object/change_proto.h"
 #include "server/object/ops/ops.h"
 
 namespace nacre::ost {
@@ -8,10 +11,27 @@ namespace {
 
 constexpr uint32_t kMaxListed = 8192;
 
+Task<Status> ListInDoubt(OpContext context) {
+  if (context.target->chain == nullptr) co_return ErrnoError(EINVAL, "this OST has one member here");
+  co_await context.target->store->journal().AwaitCommits();  // those of epochs before that had begun
+  proto::ListObjectsReply* reply = context.reply->mutable_list();
+  const std::set<ObjectId> objects = context.target->chain->InDoubtObjects();
+  reply->set_end(objects.size() <= kMaxListed);
+  if (!reply->end()) co_return OkStatus();
+  for (const ObjectId& id : objects) {
+    CO_ASSIGN_OR_RETURN(std::optional<ObjectRecord> record, context.target->store->Stat(id));
+    proto::ListedObject* out = reply->add_objects();
+    *out->mutable_object() = ToProto(id);
+    *out->mutable_version() = ToProto(record ? record->full_version() : ObjectVersion{});
+  }
+  co_return OkStatus();
+}
+
 }  // namespace
 
 Task<Status> ListOp(OpContext context) {
   const proto::ListObjects& request = context.request->list();
+  if (request.in_doubt()) co_return co_await ListInDoubt(context);
   uint32_t limit = std::clamp<uint32_t>(request.limit(), 1, kMaxListed);
   std::optional<ObjectId> after;
   if (request.has_after()) after = FromProto(request.after());

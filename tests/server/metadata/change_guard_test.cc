@@ -155,8 +155,8 @@ TEST_F(ChangeGuardTest, ADeadReaderIsOutlived) {
 TEST(LeaseTable, NothingIsGrantedWhileAChangeIsUnderWay) {
   const Fid directory{1, 2, 0};
   LeaseTable table(100);
-  table.BeginChange(directory);
-  table.BeginChange(directory);
+  table.BeginChange(directory, 1);
+  table.BeginChange(directory, 1);
   EXPECT_FALSE(table.TryGrantRead(1, directory, 1s));
   table.EndChange(directory);
   EXPECT_FALSE(table.TryGrantRead(1, directory, 1s));

@@ -258,6 +258,18 @@ TEST_F(ChainTest, AThirdMemberGetsWhatIsUnderWayWhenItJoins) {
   }
 }
 
+// Seed 1315000575 of OSTs with two members: one that the head could not reach joined again and again, and all
+// changes waited for it each time, until a client that had to write could not give its lease back in time.
+TEST_F(ChainTest, NobodyWaitsForAJoiningMemberThatCannotBeReached) {
+  f.Crash(1);
+  f.SetChain({0}, {1});
+  auto client = f.Client(0, 5);
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "x", &written);
+  ASSERT_TRUE(f.RunUntil([&] { return written.has_value(); }, 1s));
+  EXPECT_TRUE(written->ok()) << *written;
+}
+
 // The member is told of an epoch before the head is, in the middle of the filling.
 TEST_F(ChainTest, AMemberIsFilledThoughItHearsOfTheNextEpochFirst) {
   ChainFixture slow(/*fill_bytes_per_second=*/4 << 20);

@@ -133,6 +133,34 @@ TEST_F(HandedOn, WhatAMemberHasAnsweredIsComparedAllTheSame) {
   EXPECT_EQ(f.judge->chain.members_size(), 1) << "it is to be filled";
 }
 
+// Seed 8800133 of OSTs with three members: the last one had done what the head had handed on when it ended,
+// the one between had not, and the client that had asked for it had ended as well.
+TEST_F(HandedOn, AMemberThatIsAheadOfANewHeadIsFilledAgain) {
+  f.SetChain({0, 1, 2});
+  ASSERT_EQ(HandOn(2, Making(kOne, 5, 1, 1)), 0);
+  f.Crash(0);
+  f.SetChain({1, 2});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 1; }));
+  auto client = f.Client(1, 6);
+  ASSERT_TRUE(f.Write(client.get(), {9, 0}, 0, "x").ok()) << "it serves";
+  f.SetChain({1}, {2});
+  ASSERT_TRUE(f.RunUntil([&] { return f.judge->chain.members_size() == 2; }));
+  const auto want = f.Contents(1);
+  EXPECT_FALSE(want.contains(kOne.ToString()));
+  EXPECT_EQ(f.Contents(2), want);
+}
+
+TEST_F(HandedOn, ANewHeadGoesOnWithAMemberThatIsNotAhead) {
+  f.SetChain({0, 1, 2});
+  auto client = f.Client(0, 5);
+  ASSERT_TRUE(f.Write(client.get(), kOne, 0, "x").ok());
+  f.Crash(0);
+  f.SetChain({1, 2});
+  auto other = f.Client(1, 5);
+  ASSERT_TRUE(f.Write(other.get(), kOne, 0, "y").ok());
+  EXPECT_EQ(f.judge->chain.members_size(), 2);
+}
+
 // The epoch is the same when the head has asked, so the member knows of no later one.
 TEST_F(HandedOn, AMemberThatRefusesForGoodIsTakenOut) {
   f.SetChain({0, 1});
