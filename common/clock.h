@@ -27,6 +27,12 @@ class TimerHandle {
   virtual ~TimerHandle() = default;
 };
 
+// How long so many bytes take at a rate of so many a second, which is not 0.
+inline Duration TimeFor(uint64_t bytes, uint64_t bytes_per_second) {
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(static_cast<double>(bytes) / static_cast<double>(bytes_per_second)));
+}
+
 // Thread-safe.
 class Clock {
  public:

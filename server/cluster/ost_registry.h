@@ -84,7 +84,8 @@ class OstRegistry : private ChainOwner {
 
   proto::ClusterMap Map() const;
   // Up ones; all known ones when none is up. The same object until something changes.
-  // Whoever places objects by it keeps it until the commit that places them has returned (MayYetPlaceOn).
+  // A caller that places objects by it keeps it until the commit that places them has returned
+  // (MayYetPlaceOn).
   std::shared_ptr<const UsableOsts> Usable() const;
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;

@@ -46,7 +46,7 @@ class ObjectCheck {
  public:
   explicit ObjectCheck(KvStore& store) : store_(store) {}
   // All of its objects are shown. One whose uuid is not that of the OST that the MDT knows does not count.
-  // What is on one that has been removed from the cluster is nobody's, and not looked at.
+  // Objects on one that has been removed from the cluster are nobody's, and not looked at.
   Status AddOst(OstIndex ost, const std::string& uuid);
   Status AddObject(OstIndex ost, const proto::ListedObject& object);
   Task<StatusOr<CheckReport>> Finish(bool repair);

@@ -21,7 +21,7 @@ class Drainer {
  public:
   // An OST may have come to be drained: begins, unless it is at work.
   void Wake(const std::shared_ptr<Mds>& mds);
-  // What is known of earlier drains of this OST means nothing any more.
+  // Drops the figures of earlier drains of this OST.
   void Forget(OstIndex ost);
 
   // How far it is with an OST that is being drained.

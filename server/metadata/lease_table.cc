@@ -72,16 +72,18 @@ std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid&
 std::optional<LeaseGrant> LeaseTable::TryGrantWrite(SessionId session, const Fid& resource, Duration now,
                                                     bool changing) {
   std::lock_guard lock(mutex_);
-  const bool may = MayGrant(resource, proto::LEASE_WRITE, now, changing ? session : 0);
-  if (!may || !HasRoom(session)) return std::nullopt;
-  if (OthersHold(session, resource)) return std::nullopt;
+  if (!MayGrantWrite(session, resource, now, changing)) return std::nullopt;
   return GrantLocked(session, resource, proto::LEASE_WRITE);
 }
 
 bool LeaseTable::MayGetWrite(SessionId changer, const Fid& resource, Duration now) {
   std::lock_guard lock(mutex_);
-  return MayGrant(resource, proto::LEASE_WRITE, now, changer) && HasRoom(changer) &&
-         !OthersHold(changer, resource);
+  return MayGrantWrite(changer, resource, now, /*changing=*/true);
+}
+
+bool LeaseTable::MayGrantWrite(SessionId session, const Fid& resource, Duration now, bool changing) {
+  return MayGrant(resource, proto::LEASE_WRITE, now, changing ? session : 0) && HasRoom(session) &&
+         !OthersHold(session, resource);
 }
 
 bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {

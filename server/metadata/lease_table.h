@@ -104,6 +104,7 @@ class LeaseTable {
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // `changer`: its own changes may be under way; 0: none may.
   bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer = 0);
+  bool MayGrantWrite(SessionId session, const Fid& resource, Duration now, bool changing);
   bool OthersHold(SessionId than,
                   const Fid& resource) const;  // anything; or it is about to give its own back
 

@@ -11,14 +11,6 @@ namespace {
 
 constexpr Duration kQueuePause = std::chrono::seconds(1);
 
-Layout LayoutOf(uint64_t object_sequence, std::vector<uint32_t> groups) {
-  Layout layout;
-  layout.object_sequence = object_sequence;
-  layout.components.resize(1);
-  layout.components[0].groups = std::move(groups);
-  return layout;
-}
-
 // Whether they are being destroyed just now, perhaps for the second time: a record that is put into the queue
 // meanwhile would go with that one.
 bool IsQueued(Mds& mds, const Layout& layout) {
@@ -70,7 +62,7 @@ Status ResumeLeaving(const MdsPtr& mds) {
                std::string(record.status().message()));
       return OkStatus();
     }
-    Layout old = LayoutOf(key.Big<uint64_t>(), std::move(record->groups));
+    Layout old = LayoutOfObjects(key.Big<uint64_t>(), std::move(record->groups));
     Spawn(mds->env.executor, DestroyLeft(mds, record->fid, std::move(old)));
     return OkStatus();
   });

@@ -129,8 +129,7 @@ class MigrationAttempt {
       co_return ErrnoError(EINVAL,
                            absl::StrFormat("%s is no regular file: mode %o", fid_.ToString(), old_->mode));
     }
-    // What lies in the MDT gets other OSTs when it is moved out (move_out.h), unless it is to have another
-    // form.
+    // Inline data gets other OSTs when it is moved out (move_out.h), unless it is to have another form.
     if (old_->inline_data && wish_.layout.empty()) co_return false;
     if (wish_.off && !HasObjectsOn(*old_, *wish_.off)) co_return false;
     for (const Stripe& stripe : StripesOf(old_->layout)) {
@@ -146,7 +145,7 @@ class MigrationAttempt {
     co_return true;
   }
 
-  // What lies behind the end is cut off, and must not be what the MDT has forgotten.
+  // Bytes behind the file's end are cut off, so the MDT must not have forgotten where that is.
   Status CheckSizeKnown() {
     for (const Stripe& stripe : StripesOf(old_->layout)) {
       if (!mds_->writer_recovery.MayKnowMore(stripe.ost)) continue;

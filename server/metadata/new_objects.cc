@@ -8,11 +8,7 @@ namespace {
 constexpr Duration kWithdrawalPause = std::chrono::seconds(1);
 
 void AddWithdrawal(uint64_t sequence, const std::vector<uint32_t>& groups, KvBatch* batch) {
-  Layout layout;
-  layout.object_sequence = sequence;
-  layout.components.resize(1);
-  layout.components[0].groups = groups;
-  QueueDestroy(layout, batch);
+  QueueDestroy(LayoutOfObjects(sequence, groups), batch);
   batch->Erase(NumberKey(Table::kNewObjects, sequence));
 }
 

@@ -195,9 +195,8 @@ Task<Status> ObjectCopy::KeepRate(uint64_t bytes) {
   copied_ += bytes;
   progress_->copied = copied_;
   if (progress_->bytes_per_second == 0) co_return OkStatus();
-  const Duration due = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-      static_cast<double>(copied_) / static_cast<double>(progress_->bytes_per_second)));
-  const Duration ahead = began_ + due - mds_->env.clock.Now();
+  const Duration due = began_ + TimeFor(copied_, progress_->bytes_per_second);
+  const Duration ahead = due - mds_->env.clock.Now();
   if (ahead > Duration{0}) co_await mds_->env.clock.Sleep(ahead);
   co_return OkStatus();
 }

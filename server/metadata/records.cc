@@ -415,4 +415,12 @@ std::vector<uint32_t> StripeGroups(const Layout& layout) {
   return groups;
 }
 
+Layout LayoutOfObjects(uint64_t object_sequence, std::vector<uint32_t> groups) {
+  Layout layout;
+  layout.object_sequence = object_sequence;
+  layout.components.resize(1);
+  layout.components[0].groups = std::move(groups);
+  return layout;
+}
+
 }  // namespace nacre::mds

@@ -172,5 +172,7 @@ proto::LayoutTemplate ToProto(const LayoutTemplate& layout);
 
 // OST group of every stripe, in the order of the stripes' numbers.
 std::vector<uint32_t> StripeGroups(const Layout& layout);
+// Of objects of which nothing else is known: stripe n of the sequence lies at groups[n].
+Layout LayoutOfObjects(uint64_t object_sequence, std::vector<uint32_t> groups);
 
 }  // namespace nacre::mds

@@ -93,7 +93,10 @@ uint32_t Chain::epoch() const {
 
 Chain::View Chain::Look() const {
   std::lock_guard lock(mutex_);
-  return {role_, epoch_, next_, fillings_};
+  View view{role_, epoch_, next_, {}};
+  for (const FillingPtr& filling : fillings_)
+    if (filling->takes_changes()) view.fillings.push_back(filling);
+  return view;
 }
 
 bool Chain::Current(uint32_t epoch) const {
@@ -228,9 +231,7 @@ Task<Status> Chain::HandOnAsHead(const OutgoingChange& change) {
     View view = Look();
     std::vector<std::pair<LinkPtr, Filling*>> to;
     if (view.next != nullptr) to.emplace_back(view.next, nullptr);
-    for (const FillingPtr& filling : view.fillings) {
-      if (filling->begun()) to.emplace_back(filling->link(), filling.get());
-    }
+    for (const FillingPtr& filling : view.fillings) to.emplace_back(filling->link(), filling.get());
     bool complete = true;
     for (const auto& [link, filling] : to) {
       if (std::ranges::find(done, link) != done.end()) continue;
@@ -265,7 +266,7 @@ std::optional<Chain::Outgoing> Chain::MessageFor(const OutgoingChange& change, F
   }
   if (change.object == nullptr) return out;
   Filling::Covered covered{.all = true};
-  if (filling != nullptr) covered = filling->CoverageOf(*change.object, !change.before);
+  if (filling != nullptr) covered = filling->CoverageOf(*change.object, change.before == ObjectVersion{});
   if (!covered.all && !covered.partly) {
     if (!change.answer) return std::nullopt;
     return out;
@@ -277,8 +278,8 @@ std::optional<Chain::Outgoing> Chain::MessageFor(const OutgoingChange& change, F
   out.edits = covered.all ? change.change->edits : Before(change.change->edits, covered.blocks);
   AddEdits(out.edits, apply);
   if (!covered.all) return out;
-  *apply->mutable_before() = ToProto(change.before ? change.before->full_version() : ObjectVersion{});
-  *apply->mutable_after() = ToProto(change.after ? change.after->full_version() : ObjectVersion{});
+  *apply->mutable_before() = ToProto(change.before);
+  *apply->mutable_after() = ToProto(VersionOf(change.after));
   return out;
 }
 
@@ -328,9 +329,7 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
     View view = Look();
     std::vector<LinkPtr> to;
     if (view.next != nullptr) to.push_back(view.next);
-    for (const FillingPtr& filling : view.fillings) {
-      if (filling->begun()) to.push_back(filling->link());
-    }
+    for (const FillingPtr& filling : view.fillings) to.push_back(filling->link());
     Status status = OkStatus();
     for (size_t i = 0; i < to.size() && status.ok(); ++i) {
       std::vector<MemorySpan> none;
@@ -394,13 +393,12 @@ Task<void> Chain::GiveUp(LinkPtr link, uint32_t epoch, Status why) {
   while (Current(epoch)) {
     proto::ReportChainRequest request;
     request.set_epoch(epoch);
-    if (!may_be_ahead && !std::exchange(said, true)) {
-      LogWarning("OST %d (%s): member %s of its chain is given up: %s", store_->superblock().index,
-                 store_->directory(), lost, std::string(why.message()));
-    }
     if (!may_be_ahead) {
       request.set_lost(lost);
       request.set_why(std::string(why.message()));
+      if (!std::exchange(said, true))
+        LogWarning("OST %d (%s): member %s of its chain is given up: %s", store_->superblock().index,
+                   store_->directory(), lost, request.why());
     }
     auto asked = co_await Ask(std::move(request));
     if (ToErrno(asked.status()) == ESTALE) BecomeWaiting(epoch);

@@ -60,7 +60,7 @@ class Chain : public Replicator {
   // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known.
   Status Set(const proto::SetChain& told);
 
-  // What this member may have changed that the one before it has not.
+  // The objects that this member may have changed and the one before it has not.
   std::set<ObjectId> InDoubtObjects() const;
 
   Task<Status> HandOn(const OutgoingChange& change) override;
@@ -85,8 +85,8 @@ class Chain : public Replicator {
   struct View {
     Role role = Role::kWaiting;
     uint32_t epoch = 0;
-    LinkPtr next;  // null: this is the last one
-    std::vector<FillingPtr> fillings;
+    LinkPtr next;                      // null: this is the last one
+    std::vector<FillingPtr> fillings;  // those that changes are handed on to
   };
   struct Outgoing {  // to one member
     proto::ObjectRequest request;

@@ -40,7 +40,7 @@ Task<Status> Chain::CompareWith(LinkPtr next, uint32_t epoch) {
   for (const proto::ListedObject& there : reply.list().objects()) {
     const ObjectId id = FromProto(there.object());
     CO_ASSIGN_OR_RETURN(std::optional<ObjectRecord> here, store_->Stat(id));
-    const ObjectVersion mine = here ? here->full_version() : ObjectVersion{};
+    const ObjectVersion mine = VersionOf(here);
     const ObjectVersion its = FromProto(there.version());
     if (mine == its) continue;
     co_return ErrnoError(EBADMSG,

@@ -89,7 +89,7 @@ Task<Status> Filling::Begin() {
   request.mutable_learn()->set_begin(true);
   auto begun = co_await Send(std::move(request));
   CO_RETURN_IF_ERROR(begun.status());
-  begun_ = true;
+  takes_changes_ = true;
   co_return OkStatus();
 }
 
@@ -337,8 +337,7 @@ bool Filling::Ahead(const ObjectId& id) const {
 Task<Status> Filling::KeepToRate(uint64_t bytes) {
   const uint64_t rate = core_->options.fill_bytes_per_second;
   if (rate == 0 || bytes == 0) co_return OkStatus();
-  const auto due = began_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-                                static_cast<double>(copied_bytes_) / static_cast<double>(rate)));
+  const Duration due = began_ + TimeFor(copied_bytes_, rate);
   const Duration now = core_->environment.clock.Now();
   if (due > now) co_await core_->Pause(due - now);
   co_return OkStatus();

@@ -41,9 +41,9 @@ class Filling : public std::enable_shared_from_this<Filling> {
   // Runs until the member is in sync, has been given up, or does not join any more.
   static Task<void> Run(std::shared_ptr<ServerCore> core, std::shared_ptr<Filling> filling);
 
-  // The member gets nothing before: nobody waits for one that cannot be reached. Changes only while none is
-  // under way.
-  bool begun() const { return begun_; }
+  // Whether changes are handed on to the member: not before it has been reached, so that nobody waits for one
+  // that cannot be. Becomes true while no change is under way.
+  bool takes_changes() const { return takes_changes_; }
 
   // How much of an object's changes the member gets. To be asked while the object's changes are held;
   // `made`: this one brings it into being.
@@ -83,7 +83,7 @@ class Filling : public std::enable_shared_from_this<Filling> {
   Chain* const chain_;
   const std::shared_ptr<ChainLink> link_;
   const proto::ChainMember member_;
-  std::atomic<bool> begun_ = false;
+  std::atomic<bool> takes_changes_ = false;
   Duration began_{0};
   uint64_t copied_bytes_ = 0;
 

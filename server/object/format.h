@@ -92,6 +92,10 @@ struct ObjectRecord {
   ObjectVersion full_version() const { return {group_generation, version}; }
   bool operator==(const ObjectRecord&) const = default;
 };
+// 0.0: there is no object.
+inline ObjectVersion VersionOf(const std::optional<ObjectRecord>& record) {
+  return record ? record->full_version() : ObjectVersion{};
+}
 std::string Encode(const ObjectRecord& record);
 StatusOr<ObjectRecord> ParseObjectRecord(std::string_view value);
 

@@ -5,7 +5,6 @@
 // Not thread-safe.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>

@@ -86,7 +86,7 @@ void AddSlots(const absl::flat_hash_map<SessionId, uint32_t>& slots,
 // Of a change that is handed on: ALREADY_EXISTS if it has been made before.
 Status CheckVersion(const ObjectId& id, const std::optional<ObjectRecord>& record, const Applied& applied) {
   if (!applied.before) return OkStatus();
-  const ObjectVersion has = record ? record->full_version() : ObjectVersion{};
+  const ObjectVersion has = VersionOf(record);
   if (has == *applied.before) return OkStatus();
   if (has == applied.after) return absl::AlreadyExistsError("");
   return ErrnoError(EBADMSG,
@@ -200,7 +200,7 @@ Task<StatusOr<Journal::Committed>> Journal::Commit(ObjectState* object, const Ob
   CO_ASSIGN_OR_RETURN(Committing committing, Committing::Begin(change.by));
   StatusOr<Prepared> preparing = Prepare(object, change);
   if (absl::IsAlreadyExists(preparing.status()) && replicator_ != nullptr)
-    CO_RETURN_IF_ERROR(co_await HandOnMade(*object, change));
+    CO_RETURN_IF_ERROR(co_await HandOnMade(change, object));
   CO_ASSIGN_OR_RETURN(Prepared prepared, std::move(preparing));
   if (replicator_ != nullptr) CO_RETURN_IF_ERROR(co_await HandOn(*object, change, prepared));
   CO_RETURN_IF_ERROR(co_await CommitPrepared(&prepared));
@@ -219,7 +219,7 @@ Task<Status> Journal::HandOn(const ObjectState& object, const ObjectChange& chan
   outgoing.object = &object.id;
   outgoing.change = &change;
   outgoing.by = change.by;
-  outgoing.before = prepared.undo.before;
+  outgoing.before = VersionOf(prepared.undo.before);
   outgoing.after = prepared.record;
   if (prepared.undo.answer) outgoing.answer = prepared.undo.answer->record;
   co_return co_await replicator_->HandOn(outgoing);
@@ -227,17 +227,13 @@ Task<Status> Journal::HandOn(const ObjectState& object, const ObjectChange& chan
 
 // This member has it already, from a head that ended before it had it too. One that has been filled since,
 // behind this one, does not.
-Task<Status> Journal::HandOnMade(ObjectState& object, const ObjectChange& change) {
+Task<Status> Journal::HandOnMade(const ObjectChange& change, ObjectState* object) {
   OutgoingChange outgoing;
-  outgoing.object = &object.id;
+  outgoing.object = &object->id;
   outgoing.change = &change;
   outgoing.by = change.by;
-  if (*change.applied->before != ObjectVersion{}) {
-    outgoing.before.emplace();
-    outgoing.before->group_generation = change.applied->before->epoch;
-    outgoing.before->version = change.applied->before->changes;
-  }
-  outgoing.after = object.Record();
+  outgoing.before = *change.applied->before;
+  outgoing.after = object->Record();
   if (Answering* answering = AnsweringOf(change); answering != nullptr && change.ends_request)
     outgoing.answer = answering->answer.record;
   co_return co_await replicator_->HandOn(outgoing);

@@ -99,7 +99,7 @@ struct OutgoingChange {
   const ObjectId* object = nullptr;  // null: a request has ended without a change
   const ObjectChange* change = nullptr;
   Originator* by = nullptr;
-  std::optional<ObjectRecord> before;
+  ObjectVersion before;               // 0.0: the object comes into being
   std::optional<ObjectRecord> after;  // none: the object goes
   std::optional<AnswerRecord> answer;
 };
@@ -198,7 +198,7 @@ class Journal {
 
   StatusOr<Prepared> Prepare(ObjectState* object, const ObjectChange& change);
   Task<Status> HandOn(const ObjectState& object, const ObjectChange& change, const Prepared& prepared);
-  Task<Status> HandOnMade(ObjectState& object, const ObjectChange& change);
+  Task<Status> HandOnMade(const ObjectChange& change, ObjectState* object);
   Task<Status> CommitPrepared(Prepared* prepared);
   AsyncMutex& OrderOf(const ObjectId& id);
   uint64_t Begin();  // a sequence number

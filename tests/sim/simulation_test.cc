@@ -91,6 +91,15 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
       {{.seed = 7702026, .copies = 3}, "the same"},
+      {{.seed = 820000029, .clients = 2, .growth = true},
+       "a late read found objects that its file had left, and a write as late had made anew"},
+      {{.seed = 810000512, .growth = true},
+       "a write over the end of a file that moved was there in part: the model"},
+      {{.seed = 820001699, .clients = 2, .growth = true}, "the same"},
+      {{.seed = 810002484, .growth = true},
+       "a client alone was evicted for a move while it waited for an OST"},
+      {{.seed = 880000003, .copies = 2, .growth = true},
+       "what a file had left was destroyed when servers were stopped for good: the scenario"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
@@ -201,7 +210,8 @@ void FirstSeedsHold(RunOptions options) {
     const RunResult result = RunSeed(options);
     EXPECT_EQ(result.failure, "") << "nacre-sim --clients " << options.clients << " --copies "
                                   << options.copies << " --mds " << options.mdses << " --event '"
-                                  << options.event << "' --seed " << options.seed;
+                                  << options.event << (options.growth ? "' --growth" : "'") << " --seed "
+                                  << options.seed;
   }
 }
 
@@ -248,38 +258,7 @@ TEST_F(Simulation, FindsAMoveThatLeavesClientsTheirLeases) {
   EXPECT_NE(FirstToFind(Plant::kUnrecalledMigration, "", 1, 1, 1, true), 0u);
 }
 
-TEST_F(Simulation, FilesMoveAndOstsAreDrained) {
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
-    RunOptions options;
-    options.seed = seed;
-    options.growth = true;
-    EXPECT_EQ(RunSeed(options).failure, "") << "nacre-sim --growth --seed " << seed;
-  }
-}
-
-// A read that was late found objects that its file had left, destroyed and made anew by a write as late
-// (820000029). A write over the end of a file was refused, written to the new objects, and lost there, where
-// they had its first part (810000512, 820001699: the model). A client that was alone was evicted for a move
-// while it waited for an OST (810002484). What a file had left was destroyed when servers were stopped for
-// good (880000003: the scenario).
-TEST_F(Simulation, SeedsOfMovesThatFailed) {
-  struct Failed {
-    uint64_t seed;
-    int clients, copies;
-  };
-  for (const Failed& failed : {Failed{820000029, 2, 1},
-                               {810000512, 1, 1},
-                               {820001699, 2, 1},
-                               {810002484, 1, 1},
-                               {880000003, 1, 2}}) {
-    RunOptions options;
-    options.seed = failed.seed;
-    options.clients = failed.clients;
-    options.copies = failed.copies;
-    options.growth = true;
-    EXPECT_EQ(RunSeed(options).failure, "") << "nacre-sim --growth --seed " << failed.seed;
-  }
-}
+TEST_F(Simulation, FilesMoveAndOstsAreDrained) { FirstSeedsHold({.growth = true}); }
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
   EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);

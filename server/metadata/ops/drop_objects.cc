@@ -29,10 +29,7 @@ Task<Reply> DropObjects(const Op& op, const proto::DropObjects& request) {
   const MdsPtr mds = op.mds;
   CO_RETURN_IF_ERROR(CheckRequest(*mds, request));
   const Fid fid = FromProto(request.fid());
-  Layout left;
-  left.object_sequence = request.object_sequence();
-  left.components.resize(1);
-  left.components[0].groups.assign(request.osts().begin(), request.osts().end());
+  Layout left = LayoutOfObjects(request.object_sequence(), {request.osts().begin(), request.osts().end()});
   FidLocks::Guard guard = co_await LockOne(*mds, fid);
   auto inode = mds->tables->GetInode(fid);
   if (!inode.ok() && !absl::IsNotFound(inode.status())) co_return inode.status();

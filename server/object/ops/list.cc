@@ -22,7 +22,7 @@ Task<Status> ListInDoubt(OpContext context) {
     CO_ASSIGN_OR_RETURN(std::optional<ObjectRecord> record, context.target->store->Stat(id));
     proto::ListedObject* out = reply->add_objects();
     *out->mutable_object() = ToProto(id);
-    *out->mutable_version() = ToProto(record ? record->full_version() : ObjectVersion{});
+    *out->mutable_version() = ToProto(VersionOf(record));
   }
   co_return OkStatus();
 }
@@ -43,8 +43,7 @@ Task<Status> ListOp(OpContext context) {
     *out->mutable_parent() = ToProto(object.record.parent);
     out->set_size(object.record.size);
     out->set_blocks(object.record.blocks * (kBlockSize / 512));
-    out->mutable_version()->set_epoch(object.record.group_generation);
-    out->mutable_version()->set_changes(object.record.version);
+    *out->mutable_version() = ToProto(object.record.full_version());
   }
   reply->set_end(objects.size() < limit);
   co_return OkStatus();

@@ -1,4 +1,5 @@
 #include "rpc/convert.h"
+#include "server/object/change_proto.h"
 #include "server/object/ops/ops.h"
 
 namespace nacre::ost {
@@ -12,8 +13,7 @@ Task<Status> StatOp(OpContext context) {
   reply->set_size(record->size);
   reply->set_blocks(record->blocks * (kBlockSize / 512));
   *reply->mutable_parent() = ToProto(record->parent);
-  reply->mutable_version()->set_epoch(record->group_generation);
-  reply->mutable_version()->set_changes(record->version);
+  *reply->mutable_version() = ToProto(record->full_version());
   co_return OkStatus();
 }
 

@@ -53,7 +53,7 @@ class OstChainTest : public testing::Test {
     Decide();
     return OkStatus();
   }
-  // Whoever can be told is.
+  // Tells everybody who can be told.
   void TellAll() {
     for (const auto& hearer : chain->BehindToTell()) chain->Told(hearer, chain->record().epoch);
     auto head = chain->HeadToTell();

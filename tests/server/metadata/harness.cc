@@ -308,6 +308,19 @@ void Harness::Crash() {
   store.CrashProcess();
 }
 
+void Harness::StopAfterCommits(int count) {
+  store.SetCommitHook([count, done = 0](const KvBatch&) mutable {
+    return done++ < count ? OkStatus() : Status(absl::StatusCode::kUnavailable, "the machine has stopped");
+  });
+}
+
+void Harness::RestartStopped() {
+  Crash();
+  store.SetCommitHook(nullptr);
+  Start();
+  RegisterOsts();
+}
+
 void Harness::LosePower() {
   struct Most : public Random {
     uint64_t Next() override { return ~uint64_t{0}; }

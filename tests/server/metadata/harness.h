@@ -116,6 +116,10 @@ class Harness {
     Crash();
     Start();
   }
+  // The store takes so many commits from now on, and then none, as of a machine that stops there.
+  void StopAfterCommits(int count);
+  // Then that machine starts again, and the OSTs register.
+  void RestartStopped();
   // As Restart, of the machine: everything is gone that was not synced.
   void LosePower();
   // The OST is to have so many members from now on; one of them is there.

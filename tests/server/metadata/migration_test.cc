@@ -251,16 +251,11 @@ class MigrationCrashTest : public MigrationTest, public testing::WithParamInterf
 TEST_P(MigrationCrashTest, LeavesTheFileInOnePlace) {
   const std::string data = Pattern(kMiB);
   const Fid f = MakeFile("f", data);
-  harness.store.SetCommitHook([count = GetParam(), done = 0](const KvBatch&) mutable {
-    return done++ < count ? OkStatus() : Status(absl::StatusCode::kUnavailable, "the machine has stopped");
-  });
+  harness.StopAfterCommits(GetParam());
   Spawn(harness.context.get_executor(), harness.server->Administer(MigrateRequest(f, 2)),
         [](proto::AdminReply) {});
   harness.RunFor(std::chrono::milliseconds(100));
-  harness.Crash();
-  harness.store.SetCommitHook(nullptr);
-  harness.Start();
-  harness.RegisterOsts();
+  harness.RestartStopped();
   client.Reconnect({f});
   client.StayFor(std::chrono::seconds(30));
   EXPECT_EQ(Records(Table::kNewObjects), 0u);

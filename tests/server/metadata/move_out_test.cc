@@ -144,15 +144,10 @@ class MoveOutCrashTest : public MoveOutTest, public testing::WithParamInterface<
 
 TEST_P(MoveOutCrashTest, LeavesTheDataInOnePlace) {
   Fid f = MakeInline("hello");
-  harness.store.SetCommitHook([count = GetParam(), done = 0](const KvBatch&) mutable {
-    return done++ < count ? OkStatus() : Status(absl::StatusCode::kUnavailable, "the machine has stopped");
-  });
+  harness.StopAfterCommits(GetParam());
   auto reply = StartMoveOut(f);
   harness.RunFor(std::chrono::milliseconds(100));
-  harness.Crash();
-  harness.store.SetCommitHook(nullptr);
-  harness.Start();
-  harness.RegisterOsts();
+  harness.RestartStopped();
   client.Reconnect();
   client.StayFor(std::chrono::seconds(20));
   EXPECT_EQ(Records(Table::kNewObjects), 0u);

@@ -141,7 +141,7 @@ TEST_F(OstRemovalTest, ALostOneLeavesNothingBehind) {
   ASSERT_EQ(Look().map().removed_size(), 1);
   EXPECT_TRUE(Look().map().removed(0).lost());
   EXPECT_EQ(Look().problems_size(), 0) << Look().problems(0);
-  // What is left of the file can be cut, and removed, without anybody being waited for.
+  // The rest of the file can be cut, and removed, without anybody being waited for.
   EXPECT_THAT(client.Truncate(f, 4096), IsOk());
   EXPECT_THAT(Ask(MigrateRequest(f, 1)), Fails(EIO));
   EXPECT_THAT(client.Truncate(f, 0), IsOk());
@@ -181,18 +181,13 @@ TEST_P(OstRemovalCrashTest, IsInTheClusterOrLeavesNothing) {
   Die(2);
   ASSERT_THAT(client.Close(gone), IsOk());
   ASSERT_THAT(client.Unlink(kRootFid, "gone"), IsOk());
-  harness.store.SetCommitHook([count = GetParam(), done = 0](const KvBatch&) mutable {
-    return done++ < count ? OkStatus() : Status(absl::StatusCode::kUnavailable, "the machine has stopped");
-  });
+  harness.StopAfterCommits(GetParam());
   proto::AdminRequest request;
   request.mutable_manage_ost()->set_ost(2);
   request.mutable_manage_ost()->set_action(proto::ManageOst::REMOVE_LOST);
   Spawn(harness.context.get_executor(), harness.server->Administer(request), [](proto::AdminReply) {});
   harness.RunFor(std::chrono::milliseconds(100));
-  harness.Crash();
-  harness.store.SetCommitHook(nullptr);
-  harness.Start();
-  harness.RegisterOsts();
+  harness.RestartStopped();
   client.Reconnect();
   client.StayFor(std::chrono::seconds(5));
   const bool removed = !Known().contains(2);

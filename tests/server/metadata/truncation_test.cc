@@ -423,17 +423,8 @@ TEST_F(TruncateTest, ARepeatFindsTheReplyAndDoesNotCutAgain) {
 // between; and whoever repeats the request does not undo what others have done since.
 class TruncateCrashTest : public TruncateTest, public testing::WithParamInterface<int> {
  protected:
-  // Lets so many commits through, then none.
-  void StopAfterCommits(int count) {
-    harness.store.SetCommitHook([count, done = 0](const KvBatch&) mutable {
-      return done++ < count ? OkStatus() : Status(absl::StatusCode::kUnavailable, "the machine has stopped");
-    });
-  }
   void RestartMachine() {
-    harness.Crash();
-    harness.store.SetCommitHook(nullptr);
-    harness.Start();
-    harness.RegisterOsts();
+    harness.RestartStopped();
     client.Reconnect();
     client.StayFor(std::chrono::seconds(10));
   }
@@ -442,7 +433,7 @@ class TruncateCrashTest : public TruncateTest, public testing::WithParamInterfac
 TEST_P(TruncateCrashTest, LeavesTheOldFileOrTheNewOne) {
   Fid f = Striped(kBigFile);
   const std::vector<size_t> before = Sizes();
-  StopAfterCommits(GetParam());
+  harness.StopAfterCommits(GetParam());
   auto reply = StartTruncation(f, 1000);
   const uint64_t sequence = client.sequence;
   harness.RunFor(std::chrono::seconds(1));

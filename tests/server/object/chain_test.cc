@@ -416,51 +416,5 @@ TEST_F(ChainTest, ABadBlockIsReadFromTheNextMemberAndRepaired) {
   EXPECT_EQ(*f.Read(again.get(), kObject, 10'000), data);
 }
 
-TEST_F(ChainTest, MalformedChangesAreRefused) {
-  f.SetChain({0, 1});
-  auto peer = *f.transports[ChainFixture::kServers]->Connect("inproc:oss1");
-  auto send = [&](auto fill) {
-    proto::ObjectRequest request;
-    request.set_chain_epoch(f.judge->chain.epoch());
-    *request.mutable_apply()->mutable_object() = ToProto(kObject);
-    fill(request.mutable_apply());
-    CallRequest call;
-    call.body = request.SerializeAsString();
-    auto body = f.Run(peer->Call(std::move(call), 5s));
-    proto::ObjectReply reply;
-    EXPECT_TRUE(body.ok() && reply.ParseFromString(*body));
-    return static_cast<int>(reply.status().error());
-  };
-  auto edit = [](proto::ApplyChange* change, uint64_t first, uint64_t count) {
-    proto::BlockEdit* added = change->add_edits();
-    added->set_first(first);
-    added->set_count(count);
-    added->set_kind(proto::BlockEdit::HOLE);
-    return added;
-  };
-  EXPECT_EQ(send([&](proto::ApplyChange* change) { edit(change, 4, 0); }), EINVAL);
-  EXPECT_EQ(send([&](proto::ApplyChange* change) { edit(change, 4, ~uint64_t{0}); }), EINVAL);
-  EXPECT_EQ(send([&](proto::ApplyChange* change) {
-              edit(change, 4, 4);
-              edit(change, 7, 1);
-            }),
-            EINVAL);
-  EXPECT_EQ(
-      send([&](proto::ApplyChange* change) { edit(change, 0, 1)->set_kind(proto::BlockEdit::WRITTEN); }),
-      EINVAL)
-      << "no checksum";
-  EXPECT_EQ(send([&](proto::ApplyChange* change) {
-              edit(change, 0, 1)->set_kind(proto::BlockEdit::WRITTEN);
-              change->add_crc(1);
-            }),
-            EINVAL)
-      << "no memory";
-  EXPECT_EQ(send([&](proto::ApplyChange* change) {
-              change->mutable_before()->set_changes(3);
-              change->mutable_after()->set_changes(4);
-            }),
-            EBADMSG);
-}
-
 }  // namespace
 }  // namespace nacre

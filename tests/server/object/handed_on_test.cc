@@ -175,5 +175,45 @@ TEST_F(HandedOn, AMemberThatRefusesForGoodIsTakenOut) {
   EXPECT_EQ(f.judge->chain.members_size(), 1);
 }
 
+TEST_F(HandedOn, MalformedChangesAreRefused) {
+  f.SetChain({0, 1});
+  auto send = [&](auto fill) {
+    proto::ObjectRequest request;
+    request.set_chain_epoch(f.judge->chain.epoch());
+    *request.mutable_apply()->mutable_object() = ToProto(kOne);
+    fill(request.mutable_apply());
+    return HandOn(1, request);
+  };
+  auto edit = [](proto::ApplyChange* change, uint64_t first, uint64_t count) {
+    proto::BlockEdit* added = change->add_edits();
+    added->set_first(first);
+    added->set_count(count);
+    added->set_kind(proto::BlockEdit::HOLE);
+    return added;
+  };
+  EXPECT_EQ(send([&](proto::ApplyChange* change) { edit(change, 4, 0); }), EINVAL);
+  EXPECT_EQ(send([&](proto::ApplyChange* change) { edit(change, 4, ~uint64_t{0}); }), EINVAL);
+  EXPECT_EQ(send([&](proto::ApplyChange* change) {
+              edit(change, 4, 4);
+              edit(change, 7, 1);
+            }),
+            EINVAL);
+  EXPECT_EQ(
+      send([&](proto::ApplyChange* change) { edit(change, 0, 1)->set_kind(proto::BlockEdit::WRITTEN); }),
+      EINVAL)
+      << "no checksum";
+  EXPECT_EQ(send([&](proto::ApplyChange* change) {
+              edit(change, 0, 1)->set_kind(proto::BlockEdit::WRITTEN);
+              change->add_crc(1);
+            }),
+            EINVAL)
+      << "no memory";
+  EXPECT_EQ(send([&](proto::ApplyChange* change) {
+              change->mutable_before()->set_changes(3);
+              change->mutable_after()->set_changes(4);
+            }),
+            EBADMSG);
+}
+
 }  // namespace
 }  // namespace nacre
