@@ -93,6 +93,14 @@ void Inode::NoteLeaving(const Scope& ending) {
   if (ending.lease() != 0) leaving.push_back({ending.lease(), ending.writes()});
 }
 
+void Inode::LeaveCover() {
+  covered.reset();
+  alone_under.reset();
+  made_under.reset();
+  no_capability_under.reset();
+  synced_under.reset();
+}
+
 void Inode::Forget() {
   names.Forget();
   ++version;
@@ -122,10 +130,7 @@ void Inode::Reset() {
   ++pages.recalls;
   if (scope != nullptr) EndScope();
   opened_under.reset();
-  alone_under.reset();
-  made_under.reset();
-  no_capability_under.reset();
-  synced_under.reset();
+  LeaveCover();
   EndData();
   leaving.clear();
   Forget();

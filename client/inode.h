@@ -146,11 +146,13 @@ struct Inode {
   uint64_t changed = 0;      // Core::events_ when the last of these ended
   std::vector<OneShot<Unit>> own_change_waiters;  // for the end of these
   ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
-  // As long as this is good, no other client has pages of the file, or has it open for writing.
-  ScopePtr alone_under;
-  ScopePtr made_under;           // as long as this is good, no other client has ever had it open
-  ScopePtr no_capability_under;  // as long as this is good, the file has none: a write has made sure of that
-  ScopePtr synced_under;  // as long as this is good, all that others have changed of the file is synced
+  // Each of these says something of the file that is so as long as the lease is good, because others need that
+  // lease before they come near the file. A file that was elsewhere meanwhile, or had a second name, could be
+  // reached without it: LeaveCover.
+  ScopePtr alone_under;          // no other client has pages of the file, or has it open for writing
+  ScopePtr made_under;           // no other client has ever had it open
+  ScopePtr no_capability_under;  // the file has none: a write has made sure of that
+  ScopePtr synced_under;         // all that others have changed of the file is synced
   // Under which the file's data is cached and held back here (held_data.cc); null: it is not. Becomes null,
   // or not, with all of `range` locked.
   ScopePtr data_scope;
@@ -214,6 +216,9 @@ struct Inode {
   // A change of the attributes is counted as the MDS counts it. What is known of the content is as true as
   // before.
   void CountChange();
+  // The file may get another directory or a second name, or has lost its last one: others can come near it
+  // without the lease that has covered it, whether or not that stays good and covers it again.
+  void LeaveCover();
   // Attributes, entries and clean content may be out of date: others may have changed them. What is held back
   // stays, and what it takes to send it.
   void Forget();

@@ -222,9 +222,7 @@ bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
   *attr.mutable_ctime() = now;
   inode.CountChange();
   if (is_directory || attr.nlink() > 0) return false;
-  inode.covered.reset();  // no lease covers a file without names
-  inode.alone_under.reset();
-  inode.made_under.reset();
+  inode.LeaveCover();
   inode.EndData();
   inode.kept_open = *keep_open = inode.opens > 0;
   inode.gone = !inode.kept_open;

@@ -113,6 +113,7 @@ class Core::OwnChange {
       --inode->changing;
       inode->changed = event;
       inode->covered.reset();
+      if (takes_out_ || linked_) inode->LeaveCover();
     }
     for (const ScopePtr& scope : moves_) {
       if (scope != nullptr) scope->EndMove();

@@ -63,16 +63,20 @@ void Core::MoveCover(const BehindRename& rename) {
     std::lock_guard lock(rename.to->mutex);
     to = rename.to->covered;
   }
-  std::lock_guard lock(rename.source->mutex);
-  if (S_ISDIR(rename.source->attr.mode())) return;
-  from = std::exchange(rename.source->covered, to);
-  rename.source->pages.under.reset();  // it may come back, and will not have been covered all the time
-  if (rename.source->opened_under != nullptr) rename.source->opened_under = to;
-  if (rename.source->alone_under == from) rename.source->alone_under = to;
-  if (rename.source->made_under == from) rename.source->made_under = to;
-  if (rename.source->data_scope != nullptr) {
-    (void)to->NoteData(rename.source->fid);  // whoever ends it waits for behind_mutex_
-    rename.source->data_scope = to;
+  Inode& file = *rename.source;
+  std::lock_guard lock(file.mutex);
+  if (S_ISDIR(file.attr.mode())) return;
+  from = file.covered;
+  const bool alone = file.alone_under == from, made = file.made_under == from;
+  file.LeaveCover();
+  file.covered = to;
+  if (alone) file.alone_under = to;
+  if (made) file.made_under = to;
+  file.pages.under.reset();
+  if (file.opened_under != nullptr) file.opened_under = to;
+  if (file.data_scope != nullptr) {
+    (void)to->NoteData(file.fid);  // whoever ends it waits for behind_mutex_
+    file.data_scope = to;
   }
   to->PromiseUntil(from->promised());
 }

@@ -142,6 +142,30 @@ TEST_F(ScopedData, OfAFileWithASecondNameIsSentBefore) {
   EXPECT_EQ(b_->Read(b_->Open(fid, O_RDONLY), 0, kMiB), data_);
 }
 
+// Seed 1519000157 of OSTs with two members: what no lease covered for a while was answered from a lease that had
+// been good all the time. The other one's kernel went on with pages of before the truncation.
+TEST_F(ScopedData, IsNotHeldBackFromWhoCameWhileTheFileHadTwoNames) {
+  const Fid fid = file_->inode->fid, elsewhere = a_->Mkdir("elsewhere");
+  EXPECT_TRUE(a_->Await(a_->fs().Link(a_->caller, fid, elsewhere, "second")).ok());
+  EXPECT_TRUE(a_->Close(file_).ok());
+  std::vector<Fid> forgotten;
+  Invalidation invalidation;
+  invalidation.data_and_attributes = [&forgotten](Fid file, uint64_t, uint64_t) -> Task<void> {
+    forgotten.push_back(file);
+    co_return;
+  };
+  b_->fs().SetInvalidation(std::move(invalidation));
+  HandlePtr theirs = b_->OpenName("second", O_RDWR, elsewhere);
+  ASSERT_TRUE(b_->Await(b_->fs().HoldPages(theirs, 0, 4096, PageUse::kFill)).ok());
+  ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, elsewhere, "second")).ok());
+  forgotten.clear();
+  HandlePtr mine = a_->OpenName("f", O_RDWR | O_TRUNC, own_);
+  a_->Write(mine, 0, "new");
+  EXPECT_FALSE(Held(*mine->inode));
+  EXPECT_THAT(forgotten, testing::Contains(fid));
+  EXPECT_EQ(b_->Read(theirs, 0, 2 * kMiB), "new");
+}
+
 TEST_F(ScopedData, OfAnOpenFileOutlivesItsNames) {
   Overwrite(2);
   ASSERT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, own_, "f")).ok());

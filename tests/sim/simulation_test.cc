@@ -91,6 +91,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "an OSS believed an MDS only when what waited for its answer had ended"},
       {{.seed = 7701113, .copies = 3}, "what was under way when a third member joined never reached it"},
       {{.seed = 7702026, .copies = 3}, "the same"},
+      {{.seed = 1519000157, .copies = 2},
+       "a file had a second name for a while, and what its lease said from before was believed after"},
       {{.seed = 820000029, .clients = 2, .growth = true},
        "a late read found objects that its file had left, and a write as late had made anew"},
       {{.seed = 810000512, .growth = true},
