@@ -66,6 +66,7 @@ void ChainFixture::Start(int i) {
   options.listen = options.advertise = AddressOf(i);
   options.pool_bytes = 8 << 20;
   options.heartbeat = 100ms;
+  options.boot = absl::StrCat("boot", boots_[i]);
   options.fill_bytes_per_second = rate_;
   std::vector<OstDevices> osts{{0, &kv[i], disk[i].get(), absl::StrCat("memory", i), /*copies=*/3}};
   judge->registered.erase(AddressOf(i));
@@ -77,6 +78,7 @@ void ChainFixture::Start(int i) {
 
 void ChainFixture::LosePower(int i) {
   Crash(i);
+  ++boots_[i];
   kv[i].LosePower(random);
   disk[i]->LosePower(random);
 }

@@ -87,6 +87,7 @@ class ChainFixture {
  private:
   Task<void> TellMember(proto::Chain chain, std::string member);
   const uint64_t rate_;
+  std::array<int, kServers> boots_{};  // of each server's machine
 };
 
 }  // namespace nacre

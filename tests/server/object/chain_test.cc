@@ -99,6 +99,32 @@ TEST_F(ChainTest, OnlyTheHeadServes) {
   EXPECT_TRUE(f.RunUntil([&] { return written.has_value(); }));
 }
 
+// Seed 1732000054 of OSTs with two members: one that had yet to be filled answered a client's ping that the OST had
+// never lost power, and the next answer was taken for a new loss.
+TEST_F(ChainTest, OnlyTheHeadSaysHowOftenPowerWasLost) {
+  f.SetChain({0});
+  f.LosePower(0);
+  f.Start(0);
+  f.SetChain({0});
+  auto ping = [this](int server, Duration patience) {
+    auto client = f.Client(server, 5);
+    proto::ObjectRequest request;
+    request.mutable_ping();
+    std::optional<StatusOr<proto::ObjectReply>> reply;
+    Spawn(f.context.get_executor(), client->Call(std::move(request), CallMemory::kNone, {}),
+          [&reply](StatusOr<proto::ObjectReply> result) { reply = std::move(result); });
+    (void)f.RunUntil([&] { return reply.has_value(); }, patience);
+    client->Close();
+    (void)f.RunUntil([&] { return reply.has_value(); });
+    return *std::move(reply);
+  };
+  auto of_head = ping(0, 20s);
+  ASSERT_TRUE(of_head.ok()) << of_head.status();
+  EXPECT_EQ(of_head->losses(), 1u);
+  f.SetChain({0}, {1});
+  EXPECT_FALSE(ping(1, 300ms).ok());
+}
+
 // Its successor knows more than it does, and that this one is the head no more.
 TEST_F(ChainTest, AnOldHeadAcknowledgesNothing) {
   f.SetChain({0, 1});
