@@ -73,6 +73,9 @@ std::vector<std::shared_ptr<ObjectStub>> Targets::TakeStubs() {
 std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
   std::vector<OstIndex> restarted;
   std::lock_guard lock(mutex_);
+  if (map.instance() == map_instance_ && map.version() < map_version_) return restarted;
+  map_instance_ = map.instance();
+  map_version_ = map.version();
   for (const proto::OstState& ost : map.osts()) {
     if (ost.address().empty()) continue;
     Target& target = targets_[ost.info().index()];

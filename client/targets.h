@@ -34,7 +34,8 @@ class Targets {
   // The session of this epoch from now on; 0: there is none yet. Closes the stubs of the old one; grants are
   // gone with it. What is older than what is known, or the same, changes nothing.
   void Reset(SessionId session, uint64_t epoch);
-  // Returns the OSTs whose OSS has been started again since it last answered: worth a call.
+  // Returns the OSTs whose OSS has been started again since it last answered: worth a call. A map that a newer
+  // one of the same MDS has overtaken changes nothing.
   std::vector<OstIndex> SetMap(const proto::ClusterMap& map);
   // Every call ends with ESHUTDOWN.
   void Close();
@@ -116,6 +117,8 @@ class Targets {
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address; of the stubs
   std::map<OstIndex, Target> targets_;
   std::map<OstIndex, bool> removed_;  // whether it was lost
+  uint64_t map_instance_ = 0;         // of the newest map
+  uint64_t map_version_ = 0;
 };
 
 }  // namespace nacre::client

@@ -292,6 +292,7 @@ void OstRegistry::CheckHeartbeats() {
 proto::ClusterMap OstRegistry::MapLocked() const {
   proto::ClusterMap map;
   map.set_version(version_);
+  map.set_instance(options_.instance);
   map.set_cluster_uuid(options_.cluster_uuid);
   for (const auto& [index, ost] : osts_) {
     proto::OstState* state = map.add_osts();

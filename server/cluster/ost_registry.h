@@ -45,6 +45,7 @@ struct RegistryOptions {
   Duration heartbeat = std::chrono::seconds(1);
   bool plant_patient_fence = false;  // MetadataOptions
   uint64_t epoch = 0;                // MetadataOptions
+  uint64_t instance = 0;             // Mds
 
   Duration lease() const { return 10 * heartbeat; }  // of an OSS without chains
 };

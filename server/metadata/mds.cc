@@ -16,8 +16,10 @@ namespace {
 constexpr size_t kXattrsAtOnce = 256;
 constexpr uint64_t kAmpleBytes = 64 << 20;  // beyond the reserve; what clients hold behind is far less
 
-cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables) {
-  return {tables.superblock().cluster_uuid, options.heartbeat, options.plant_patient_fence, options.epoch};
+cluster::RegistryOptions RegistryOptionsFor(const MetadataOptions& options, const Tables& tables,
+                                            uint64_t instance) {
+  return {tables.superblock().cluster_uuid, options.heartbeat, options.plant_patient_fence, options.epoch,
+          instance};
 }
 
 // Another link takes the place of the primary one.
@@ -47,7 +49,8 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       ids(*tables),
       leases(instance >> 1),
       sessions(*tables),
-      osts(environment.store, environment.clock, environment.transport, RegistryOptionsFor(options, *tables)),
+      osts(environment.store, environment.clock, environment.transport,
+           RegistryOptionsFor(options, *tables, instance)),
       chooser(environment.random) {
   if (options.plant_unlocked) locks.PlantUnlocked();
 }

@@ -200,6 +200,24 @@ TEST_F(TargetsTest, AMoveToNowhereIsMendedByTheNextMap) {
   EXPECT_EQ((**call)->instance(), 2u);
 }
 
+// Seeds 1757000110 and 1748000859 of OSTs with two members: the answer to a connection came behind the maps of
+// after it, and the client asked for ever where the OST had been.
+TEST_F(TargetsTest, AMapThatComesBehindNewerOnesChangesNothing) {
+  auto map_of = [](uint64_t instance, uint64_t version, uint64_t server) {
+    proto::ClusterMap map = MapOf(0, Address(server));
+    map.set_instance(instance);
+    map.set_version(version);
+    return map;
+  };
+  targets_.SetMap(map_of(5, 31, 1));
+  targets_.SetMap(map_of(5, 30, 2));
+  EXPECT_EQ(ServerOf(0), 1u);
+  targets_.SetMap(map_of(5, 32, 2));
+  EXPECT_EQ(ServerOf(0), 2u);
+  targets_.SetMap(map_of(6, 1, 3));  // of another MDS, which counts anew
+  EXPECT_EQ(ServerOf(0), 3u);
+}
+
 TEST_F(TargetsTest, ThereIsOnePathToEachServerThatIsUsed) {
   using testing::ElementsAre;
   using testing::StartsWith;
