@@ -48,16 +48,12 @@ Status Chain::CheckHead() const {
 // Those of the member before this one; in an epoch they all come from one process.
 Status Chain::Hear(const proto::ObjectRequest& request) {
   const HandedOn by{request.chain_epoch(), request.chain_turn()};
-  if (request.chain_low_water() > by.turn) {
-    return ErrnoError(EPROTO, absl::StrFormat("request %d of a member of the chain has the low water %d, "
-                                              "which lies above itself",
-                                              by.turn, request.chain_low_water()));
-  }
   std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(CheckFromLocked(by));
   if (by.epoch != epoch_) return OkStatus();
-  low_water_ = std::max(low_water_, request.chain_low_water());
-  if (request.apply().has_object()) in_doubt_.Note(by.turn, low_water_, FromProto(request.apply().object()));
+  RETURN_IF_ERROR(heard_.Hear(request));
+  if (request.apply().has_object())
+    in_doubt_.Note(by.turn, heard_.low_water(), FromProto(request.apply().object()));
   return OkStatus();
 }
 
@@ -75,7 +71,7 @@ Status Chain::CheckFromLocked(HandedOn by) const {
     return ErrnoError(ECONNRESET,
                       absl::StrFormat("this member does not know the chain of epoch %d yet", by.epoch));
   }
-  if (by.turn == 0 || by.turn >= low_water_) return OkStatus();
+  if (!heard_.IsOver(by.turn)) return OkStatus();
   return ErrnoError(ESTALE, absl::StrFormat("request %d of the chain of epoch %d was answered long ago; "
                                             "this is a late copy",
                                             by.turn, by.epoch));
@@ -127,7 +123,7 @@ Status Chain::Set(const proto::SetChain& told) {
     const std::vector<FillingPtr> before = fillings_;
     const bool settled = role_ == Role::kHead && !settling_;
     epoch_ = chain.epoch();
-    low_water_ = 0;
+    heard_ = {};
     role_ = Role::kWaiting;
     next_.reset();
     place_ = chain.members_size();

@@ -26,6 +26,7 @@
 #include "proto/cluster.pb.h"
 #include "proto/object.pb.h"
 #include "server/object/chain_link.h"
+#include "server/object/heard_turns.h"
 #include "server/object/in_doubt.h"
 #include "server/object/journal.h"
 #include "server/object/object_store.h"
@@ -124,7 +125,7 @@ class Chain : public Replicator {
   Role role_ = Role::kWaiting;
   uint32_t epoch_ = 0;
   int place_ = 0;
-  uint64_t low_water_ = 0;  // of what is handed on in this epoch: requests of lower numbers come late
+  HeardTurns heard_;  // of what is handed on in this epoch
   LinkPtr next_;
   std::vector<FillingPtr> fillings_;
   InDoubt in_doubt_;

@@ -31,6 +31,8 @@ class ChainLink::Turn {
     std::lock_guard lock(link_.mutex_);
     request->set_chain_turn(number_);
     request->set_chain_low_water(*link_.under_way_.begin());
+    proto::TurnsUnderWay* others = request->mutable_chain_under_way();
+    others->mutable_turns()->Assign(link_.under_way_.begin(), link_.under_way_.lower_bound(number_));
   }
 
  private:

@@ -96,6 +96,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 1748000859, .copies = 2}, "a map that came behind newer ones was believed"},
       {{.seed = 1757000110, .copies = 2}, "the same"},
       {{.seed = 1732000054, .copies = 2}, "a member that had yet to be filled said that no power had been lost"},
+      {{.seed = 1753000812, .copies = 2, .mdses = 3},
+       "a piece of a member's filling came once more behind the next, while another call took long"},
       {{.seed = 820000029, .clients = 2, .growth = true},
        "a late read found objects that its file had left, and a write as late had made anew"},
       {{.seed = 810000512, .growth = true},

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "server/object/change_proto.h"
+#include "server/object/heard_turns.h"
 #include "tests/server/object/chain_fixture.h"
 
 namespace nacre {
@@ -70,6 +71,61 @@ TEST_F(HandedOn, ALateCopyOfWhatWasHandedOnIsRefused) {
   ASSERT_TRUE(contents.contains(kOne.ToString()));
   EXPECT_TRUE(contents.at(kOne.ToString()).starts_with(absl::StrFormat("version %d.2, 2000 bytes", epoch)))
       << contents.at(kOne.ToString());
+}
+
+// The same while an earlier call takes long, so that the lowest one that is waited for does not rise. Seed 1753000812
+// of three MDSes and OSTs with two members: a piece of an object's copy came once more when the copy was finished.
+TEST_F(HandedOn, ALateCopyIsRefusedAlsoWhileAnEarlierCallTakesLong) {
+  f.SetChain({0}, {1});
+  const uint32_t epoch = f.judge->chain.epoch();
+  auto copy = [&](uint64_t turn, std::vector<uint64_t> under_way, bool finished) {
+    proto::ObjectRequest request;
+    request.set_chain_epoch(epoch);
+    request.set_chain_turn(turn);
+    request.set_chain_low_water(1000);  // behind those of the real head
+    request.mutable_chain_under_way()->mutable_turns()->Assign(under_way.begin(), under_way.end());
+    proto::ApplyChange* apply = request.mutable_apply();
+    *apply->mutable_object() = ToProto(kOne);
+    if (finished) *apply->mutable_after() = ToProto(ost::ObjectVersion{epoch, 5});
+    apply->set_size(1000);
+    return HandOn(1, request);
+  };
+  EXPECT_EQ(copy(1001, {1000}, false), 0);
+  EXPECT_EQ(copy(1001, {1000}, false), 0);  // the answer was lost
+  EXPECT_EQ(copy(1002, {1000}, true), 0);
+  EXPECT_EQ(copy(1001, {1000}, false), ESTALE);
+  EXPECT_EQ(copy(1000, {}, true), 0);  // that one is waited for still
+}
+
+TEST(HeardTurns, ACallIsOverWhenALaterOneDoesNotNameIt) {
+  ost::HeardTurns heard;
+  auto hear = [&heard](uint64_t turn, std::vector<uint64_t> under_way) {
+    proto::ObjectRequest call;
+    call.set_chain_turn(turn);
+    call.set_chain_low_water(under_way.empty() ? turn : under_way.front());
+    call.mutable_chain_under_way()->mutable_turns()->Assign(under_way.begin(), under_way.end());
+    EXPECT_TRUE(heard.Hear(call).ok());
+  };
+  hear(5, {3, 4});
+  for (uint64_t turn : {3, 4, 5, 6}) EXPECT_FALSE(heard.IsOver(turn)) << turn;
+  EXPECT_TRUE(heard.IsOver(2));
+  hear(4, {3});  // it was sent before 5 and comes behind it
+  EXPECT_FALSE(heard.IsOver(5));
+  hear(8, {3, 7});
+  for (uint64_t turn : {4, 5, 6}) EXPECT_TRUE(heard.IsOver(turn)) << turn;
+  for (uint64_t turn : {3, 7, 8}) EXPECT_FALSE(heard.IsOver(turn)) << turn;
+  hear(7, {3});  // again
+  EXPECT_FALSE(heard.IsOver(8));
+}
+
+TEST(HeardTurns, ASenderThatSaysTheLowestAloneIsBelievedThat) {
+  ost::HeardTurns heard;
+  proto::ObjectRequest call;
+  call.set_chain_turn(9);
+  call.set_chain_low_water(5);
+  EXPECT_TRUE(heard.Hear(call).ok());
+  EXPECT_TRUE(heard.IsOver(4));
+  for (uint64_t turn : {5, 8, 9, 10}) EXPECT_FALSE(heard.IsOver(turn)) << turn;
 }
 
 // Seed 952000382 of OSTs with two members: the member had what the head had handed on before it lost its
