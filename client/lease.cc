@@ -53,6 +53,11 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     // The answer that names it may be on its way still.
     if (inode->scope != nullptr && inode->scope->lease() == 0) inode->scope->Name(lease_id);
     if (inode->scope != nullptr && inode->scope->lease() == lease_id) scope = inode->EndScope();
+    // That answer may also have been lost: the repeated request is answered without it (NameBorn).
+    if (inode->scope == nullptr && inode->ended != nullptr && inode->ended->lease() == 0) {
+      scope = inode->ended;
+      scope->Name(lease_id);
+    }
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = inode->pages.content = 0;
     if (scope == nullptr) inode->pages.recalled = environment_.clock.Now();

@@ -281,6 +281,33 @@ class LateData : public ScopedData {
   Duration unused_{0};
 };
 
+// Seed 1853000624 of OSTs with three members: the answer that named the lease of a new directory was lost, and the
+// lease went back at once when it was asked for, before the data that a file had under it.
+TEST_F(ScopedData, InADirectoryWhoseLeaseWasNeverNamedIsSentBefore) {
+  a_->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
+    if (once || !request.has_batch() || !request.batch().requests(0).has_mknod()) co_return OkStatus();
+    once = true;
+    co_await harness_.world.clock().Sleep(100ms);
+    harness_.network.Break(a_->process()->node(), harness_.cluster.mds());
+    co_return ErrnoError(ENOTCONN, "the stream is lost");
+  };
+  const Fid below = a_->Mkdir("below", own_);
+  (void)a_->Lookup("g", below);
+  HandlePtr made = a_->Create("g", O_RDWR | O_EXCL, below);
+  a_->Write(made, 0, data_);
+  for (int oss : {0, 1}) harness_.cluster.Crash(harness_.cluster.oss(oss), sim::Loss::kProcess);
+  std::optional<StatusOr<Known>> seen;
+  Duration unused{0};
+  Spawn(b_->process()->executor(), b_->fs().Lookup(b_->caller, below, "g", &unused),
+        [&seen](StatusOr<Known> entry) { seen = std::move(entry); });
+  EXPECT_FALSE(harness_.RunUntil([&] { return seen.has_value(); }, 20s));
+  for (int oss : {0, 1}) harness_.cluster.Boot(harness_.cluster.oss(oss));
+  ASSERT_TRUE(harness_.RunUntil([&] { return seen.has_value(); }));
+  ASSERT_TRUE(seen->ok()) << seen->status();
+  EXPECT_EQ((**seen).attr.size(), data_.size());
+  EXPECT_TRUE(ReadBy(*b_, "g", below) == data_);
+}
+
 TEST_F(LateData, KeepsNobodyFromTheRestOfTheDirectory) {
   auto names = Start(*b_, b_->fs().Lookup(b_->caller, own_, "other", &unused_));
   EXPECT_TRUE(harness_.RunUntil([&] { return names->has_value(); }, 3s));
