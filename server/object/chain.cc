@@ -102,11 +102,26 @@ bool Chain::Current(uint32_t epoch) const {
 
 // --- being told ---
 
+// A process that has been started since may have lost what the one before it had: it is in no chain until it has
+// registered, and the MGS has decided by what it says of itself.
+Status Chain::CheckMeant(const proto::Chain& chain) const {
+  for (const auto* named : {&chain.members(), &chain.joining()}) {
+    for (const proto::ChainMember& member : *named) {
+      if (member.uuid() != uuid_ || member.instance() == core_->instance) continue;
+      return ErrnoError(
+          ESTALE, absl::StrFormat("epoch %d of the chain names process %d of this server, and this is %d",
+                                  chain.epoch(), member.instance(), core_->instance));
+    }
+  }
+  return OkStatus();
+}
+
 Status Chain::Set(const proto::SetChain& told) {
   if (told.member() != uuid_) {
     return ErrnoError(ENODEV, absl::StrFormat("the store here is %s, not %s", uuid_, told.member()));
   }
   const proto::Chain& chain = told.chain();
+  RETURN_IF_ERROR(CheckMeant(chain));
   std::vector<LinkPtr> gone;  // ended outside of the mutex
   std::vector<FillingPtr> begun;
   bool settle = false;

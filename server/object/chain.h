@@ -58,7 +58,8 @@ class Chain : public Replicator {
   int place() const;  // 0: the head
   uint32_t epoch() const override;
 
-  // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known.
+  // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known, or it names a process
+  // of this server from before.
   Status Set(const proto::SetChain& told);
 
   // The objects that this member may have changed and the one before it has not.
@@ -100,6 +101,7 @@ class Chain : public Replicator {
   LinkPtr LinkTo(const proto::ChainMember& member, const std::vector<LinkPtr>& known) const;
   std::vector<FillingPtr> SetFillings(const proto::Chain& chain, const std::vector<FillingPtr>& before,
                                       const std::vector<LinkPtr>& known);  // mutex_ held
+  Status CheckMeant(const proto::Chain& chain) const;
   std::string_view RoleName() const;
   void BecomeWaiting(uint32_t epoch);
   std::optional<Outgoing> MessageFor(const OutgoingChange& change, Filling* filling) const;

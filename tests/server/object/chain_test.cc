@@ -99,6 +99,26 @@ TEST_F(ChainTest, OnlyTheHeadServes) {
   EXPECT_TRUE(f.RunUntil([&] { return written.has_value(); }));
 }
 
+// Seed 1860000156 of OSTs with three members: a server lost power and was started at once; the MGS had not heard of
+// that and told it of the next epoch, in which it was the head, without what it had lost.
+TEST_F(ChainTest, AProcessThatTheChainDoesNotNameIsNotItsHead) {
+  f.SetChain({0, 1});
+  proto::ObjectRequest request;
+  proto::Chain* chain = request.mutable_set_chain()->mutable_chain();
+  chain->set_epoch(f.judge->chain.epoch() + 1);
+  *chain->add_members() = f.Member(0);
+  *chain->add_members() = f.Member(1);
+  request.mutable_set_chain()->set_member(f.Member(0).uuid());
+  f.LosePower(0);
+  f.Start(0);
+  auto mgs = f.Client(0, 0);
+  EXPECT_EQ(ToErrno(f.Change(mgs.get(), request)), ESTALE);
+  auto client = f.Client(0, 5);
+  std::optional<Status> written;
+  f.StartWrite(client.get(), kObject, 0, "x", &written);
+  EXPECT_FALSE(f.RunUntil([&] { return written.has_value(); }, 300ms));
+}
+
 // Seed 1732000054 of OSTs with two members: one that had yet to be filled answered a client's ping that the OST had
 // never lost power, and the next answer was taken for a new loss.
 TEST_F(ChainTest, OnlyTheHeadSaysHowOftenPowerWasLost) {
