@@ -146,9 +146,9 @@ struct Inode {
   uint64_t changed = 0;      // Core::events_ when the last of these ended
   std::vector<OneShot<Unit>> own_change_waiters;  // for the end of these
   ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
-  // Each of these says something of the file that is so as long as the lease is good, because others need that
-  // lease before they come near the file. A file that was elsewhere meanwhile, or had a second name, could be
-  // reached without it: LeaveCover.
+  // Each of these says something of the file that is so as long as the lease is good, because others need
+  // that lease before they come near the file. A file that was elsewhere meanwhile, or had a second name,
+  // could be reached without it: LeaveCover.
   ScopePtr alone_under;          // no other client has pages of the file, or has it open for writing
   ScopePtr made_under;           // no other client has ever had it open
   ScopePtr no_capability_under;  // the file has none: a write has made sure of that

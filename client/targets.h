@@ -34,8 +34,8 @@ class Targets {
   // The session of this epoch from now on; 0: there is none yet. Closes the stubs of the old one; grants are
   // gone with it. What is older than what is known, or the same, changes nothing.
   void Reset(SessionId session, uint64_t epoch);
-  // Returns the OSTs whose OSS has been started again since it last answered: worth a call. A map that a newer
-  // one of the same MDS has overtaken changes nothing.
+  // Returns the OSTs whose OSS has been started again since it last answered: worth a call. A map that a
+  // newer one of the same MDS has overtaken changes nothing.
   std::vector<OstIndex> SetMap(const proto::ClusterMap& map);
   // Every call ends with ESHUTDOWN.
   void Close();

@@ -102,8 +102,8 @@ bool Chain::Current(uint32_t epoch) const {
 
 // --- being told ---
 
-// A process that has been started since may have lost what the one before it had: it is in no chain until it has
-// registered, and the MGS has decided by what it says of itself.
+// A process that has been started since may have lost what the one before it had: it is in no chain until it
+// has registered, and the MGS has decided by what it says of itself.
 Status Chain::CheckMeant(const proto::Chain& chain) const {
   for (const auto* named : {&chain.members(), &chain.joining()}) {
     for (const proto::ChainMember& member : *named) {

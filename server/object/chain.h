@@ -58,8 +58,8 @@ class Chain : public Replicator {
   int place() const;  // 0: the head
   uint32_t epoch() const override;
 
-  // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known, or it names a process
-  // of this server from before.
+  // ENODEV: `told.member` is another store. ESTALE: of an epoch before the one that is known, or it names a
+  // process of this server from before.
   Status Set(const proto::SetChain& told);
 
   // The objects that this member may have changed and the one before it has not.

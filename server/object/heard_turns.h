@@ -1,8 +1,9 @@
-// Which calls of the member before this one are over there, so that a copy of one that comes late is known: the
-// network may deliver what was sent again, and answered, once more, behind calls that have followed.
+// Which calls of the member before this one are over there, so that a copy of one that comes late is known:
+// the network may deliver what was sent again, and answered, once more, behind calls that have followed.
 //
-// The sender numbers its calls in an epoch (turns) and says with each which of the lower ones it still waits for.
-// The lowest of them alone would not do: while one call takes long, nothing behind it would count as over.
+// The sender numbers its calls in an epoch (turns) and says with each which of the lower ones it still waits
+// for. The lowest of them alone would not do: while one call takes long, nothing behind it would count as
+// over.
 //
 // Not thread-safe.
 #pragma once

@@ -142,8 +142,8 @@ TEST_F(ScopedData, OfAFileWithASecondNameIsSentBefore) {
   EXPECT_EQ(b_->Read(b_->Open(fid, O_RDONLY), 0, kMiB), data_);
 }
 
-// Seed 1519000157 of OSTs with two members: what no lease covered for a while was answered from a lease that had
-// been good all the time. The other one's kernel went on with pages of before the truncation.
+// Seed 1519000157 of OSTs with two members: what no lease covered for a while was answered from a lease that
+// had been good all the time. The other one's kernel went on with pages of before the truncation.
 TEST_F(ScopedData, IsNotHeldBackFromWhoCameWhileTheFileHadTwoNames) {
   const Fid fid = file_->inode->fid, elsewhere = a_->Mkdir("elsewhere");
   EXPECT_TRUE(a_->Await(a_->fs().Link(a_->caller, fid, elsewhere, "second")).ok());
@@ -281,8 +281,8 @@ class LateData : public ScopedData {
   Duration unused_{0};
 };
 
-// Seed 1853000624 of OSTs with three members: the answer that named the lease of a new directory was lost, and the
-// lease went back at once when it was asked for, before the data that a file had under it.
+// Seed 1853000624 of OSTs with three members: the answer that named the lease of a new directory was lost,
+// and the lease went back at once when it was asked for, before the data that a file had under it.
 TEST_F(ScopedData, InADirectoryWhoseLeaseWasNeverNamedIsSentBefore) {
   a_->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
     if (once || !request.has_batch() || !request.batch().requests(0).has_mknod()) co_return OkStatus();

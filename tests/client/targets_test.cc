@@ -200,8 +200,8 @@ TEST_F(TargetsTest, AMoveToNowhereIsMendedByTheNextMap) {
   EXPECT_EQ((**call)->instance(), 2u);
 }
 
-// Seeds 1757000110 and 1748000859 of OSTs with two members: the answer to a connection came behind the maps of
-// after it, and the client asked for ever where the OST had been.
+// Seeds 1757000110 and 1748000859 of OSTs with two members: the answer to a connection came behind the maps
+// of after it, and the client asked for ever where the OST had been.
 TEST_F(TargetsTest, AMapThatComesBehindNewerOnesChangesNothing) {
   auto map_of = [](uint64_t instance, uint64_t version, uint64_t server) {
     proto::ClusterMap map = MapOf(0, Address(server));

@@ -99,8 +99,8 @@ TEST_F(ChainTest, OnlyTheHeadServes) {
   EXPECT_TRUE(f.RunUntil([&] { return written.has_value(); }));
 }
 
-// Seed 1860000156 of OSTs with three members: a server lost power and was started at once; the MGS had not heard of
-// that and told it of the next epoch, in which it was the head, without what it had lost.
+// Seed 1860000156 of OSTs with three members: a server lost power and was started at once; the MGS had not
+// heard of that and told it of the next epoch, in which it was the head, without what it had lost.
 TEST_F(ChainTest, AProcessThatTheChainDoesNotNameIsNotItsHead) {
   f.SetChain({0, 1});
   proto::ObjectRequest request;
@@ -119,8 +119,8 @@ TEST_F(ChainTest, AProcessThatTheChainDoesNotNameIsNotItsHead) {
   EXPECT_FALSE(f.RunUntil([&] { return written.has_value(); }, 300ms));
 }
 
-// Seed 1732000054 of OSTs with two members: one that had yet to be filled answered a client's ping that the OST had
-// never lost power, and the next answer was taken for a new loss.
+// Seed 1732000054 of OSTs with two members: one that had yet to be filled answered a client's ping that the
+// OST had never lost power, and the next answer was taken for a new loss.
 TEST_F(ChainTest, OnlyTheHeadSaysHowOftenPowerWasLost) {
   f.SetChain({0});
   f.LosePower(0);

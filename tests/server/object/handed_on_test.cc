@@ -73,8 +73,9 @@ TEST_F(HandedOn, ALateCopyOfWhatWasHandedOnIsRefused) {
       << contents.at(kOne.ToString());
 }
 
-// The same while an earlier call takes long, so that the lowest one that is waited for does not rise. Seed 1753000812
-// of three MDSes and OSTs with two members: a piece of an object's copy came once more when the copy was finished.
+// The same while an earlier call takes long, so that the lowest one that is waited for does not rise. Seed
+// 1753000812 of three MDSes and OSTs with two members: a piece of an object's copy came once more when the
+// copy was finished.
 TEST_F(HandedOn, ALateCopyIsRefusedAlsoWhileAnEarlierCallTakesLong) {
   f.SetChain({0}, {1});
   const uint32_t epoch = f.judge->chain.epoch();
