@@ -14,22 +14,6 @@ write_files() {
   sync -f "$here"
 }
 
-# The OST's data file and the byte in it at which a piece of file $1 lies.
-find_on_disk() {
-  local marker found
-  marker=$("$programs/marked_file.py" marker "$1" 100)
-  found=$(grep --recursive --only-matching --byte-offset --binary --text --fixed-strings -- "$marker" "$cluster" |
-    grep -v '\.log:' | head -n 1)
-  [[ -n $found ]] || { echo "no piece of file $1 lies on any OST's disk"; return 1; }
-  echo "${found%%:*}" "$(cut -d: -f2 <<<"$found")"
-}
-
-flip() {
-  local file=$1 at=$2 old
-  old=$(od -An -tu1 -j "$at" -N 1 "$file")
-  printf '%b' "$(printf '\\x%x' $((old ^ 1)))" | dd of="$file" bs=1 seek="$at" conv=notrunc,fsync status=none
-}
-
 # Runs COMMAND… while nobody is there who could hold a block in memory.
 with_all_stopped() {
   for part in client.1 oss.1 oss.2; do "$loopback" stop "$cluster" "$part"; done
@@ -40,9 +24,9 @@ with_all_stopped() {
 
 spoil() {
   local place
-  place=$(find_on_disk 7)
+  place=$("$programs/marked_file.py" find 7 "$cluster")
   # shellcheck disable=SC2086  # file and offset
-  with_all_stopped flip $place
+  with_all_stopped "$programs/marked_file.py" flip $place
 }
 
 read_fails_with_eio() {

@@ -131,11 +131,14 @@ kill_tree() {
   kill -KILL "$1" 2>/dev/null
 }
 
-# Processes of nacre's, and of etcd, that have a path below $work in their command line: those of this test, whoever started them.
+# Processes of nacre's, and of etcd, that have a path below $work in their command line, or run on a machine of lab.sh: those of this test, whoever
+# started them.
 cluster_pids() {
-  local file
-  for file in /proc/[0-9]*/cmdline; do
-    { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -q "^[^ ]*\(nacre\|etcd\)[^ ]* .*$work/" && basename "$(dirname "$file")"
+  local process
+  for process in /proc/[0-9]*; do
+    { tr '\0' ' ' <"$process/cmdline"; } 2>/dev/null | grep -q "^[^ ]*\(nacre\|etcd\)[^ ]* .*$work/" ||
+      grep -qsz "^LAB_RUN=$work/" "$process/environ" || continue
+    basename "$process"
   done
   return 0
 }
