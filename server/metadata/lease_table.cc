@@ -9,6 +9,7 @@ namespace {
 
 // A client that uses more directories than this works without leases in the rest.
 constexpr size_t kMostOfSession = 1 << 16;
+constexpr size_t kSpare = 1 << 12;  // more than a client makes directories ahead of their answers
 
 bool Conflict(proto::LeaseMode a, proto::LeaseMode b) {
   return a == proto::LEASE_WRITE || b == proto::LEASE_WRITE;
@@ -95,6 +96,12 @@ bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {
 bool LeaseTable::HasRoom(SessionId session) const {
   auto held = by_session_.find(session);
   return held == by_session_.end() || held->second.size() < kMostOfSession;
+}
+
+bool LeaseTable::HasAmpleRoom(SessionId session) const {
+  std::lock_guard lock(mutex_);
+  auto held = by_session_.find(session);
+  return held == by_session_.end() || held->second.size() < kMostOfSession - kSpare;
 }
 
 bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer) {

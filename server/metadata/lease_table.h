@@ -55,6 +55,9 @@ class LeaseTable {
   // From here to as many calls of EndChange neither of them grants anything on it.
   void BeginChange(const Fid& resource, SessionId changer);
   void EndChange(const Fid& resource);
+  // Whether the session may have as many leases more as it counts on before it has been given them: what it
+  // does in a directory that it has just made is seen by nobody as long as the directory's lease is certain.
+  bool HasAmpleRoom(SessionId session) const;
   // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone.
   void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time);
 

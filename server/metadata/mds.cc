@@ -77,7 +77,7 @@ void Mds::NoteDamage(const Status& status) {
 
 bool Mds::AllowsNamesBehind(const Session& session) {
   return !session.record.read_only && env.store.GetSpace().free_bytes >= kAmpleBytes &&
-         !osts.Usable()->empty();
+         leases.HasAmpleRoom(session.id) && !osts.Usable()->empty();
 }
 
 // Asked with each answer to a write-back, so the store is not.

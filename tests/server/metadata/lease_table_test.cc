@@ -116,6 +116,20 @@ TEST(LeaseTable, TheModeIsAsItsHolderSays) {
   EXPECT_FALSE(table.Restore(1, Claim(id, kFile, proto::LEASE_WRITE))) << "another reads by now";
 }
 
+// A client's new directories count on their leases; before the limit it is told to wait for answers.
+TEST(LeaseTable, ThereIsRoomForWhatIsCountedOn) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  uint32_t n = 0, counted_on = 0;
+  for (; table.TryGrantWrite(1, Fid{1, ++n, 0}, now); ++counted_on) {
+    if (table.HasAmpleRoom(1)) counted_on = 0;
+  }
+  EXPECT_EQ(n, 65537u);
+  EXPECT_FALSE(table.HasAmpleRoom(1));
+  EXPECT_GE(counted_on, 1024u);
+  EXPECT_TRUE(table.HasAmpleRoom(2));
+}
+
 TEST(LeaseTable, OneThatIsBeingRevokedIsNotGrantedAgain) {
   LeaseTable table(100);
   const uint64_t first = table.Grant(1, kFile, proto::LEASE_READ).id;
