@@ -35,11 +35,10 @@ LeaseGrant LeaseTable::Grant(SessionId session, const Fid& resource, proto::Leas
 }
 
 LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode) {
-  for (uint64_t id : by_resource_[resource]) {
-    LeaseGrant& grant = grants_[id].grant;
-    if (grant.session != session || grant.revoking) continue;
-    if (grant.mode == proto::LEASE_WRITE && mode == proto::LEASE_READ) continue;
-    grant.mode = mode;
+  for (const LeaseGrant& own : OwnLocked(session, resource)) {
+    if (own.revoking || (own.mode == proto::LEASE_WRITE && mode == proto::LEASE_READ)) continue;
+    LeaseGrant& grant = grants_.at(own.id).grant;
+    SetMode(&grant, mode);
     return grant;
   }
   return AddLocked(session, resource, mode);
@@ -52,20 +51,32 @@ LeaseGrant LeaseTable::GrantAnother(SessionId session, const Fid& resource, prot
 
 LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode) {
   while (grants_.contains(next_id_)) ++next_id_;  // one that was restored
-  uint64_t id = next_id_++;
-  by_resource_[resource].push_back(id);
-  by_session_[session].insert(id);
-  grants_[id].grant = {id, resource, session, mode, false};
-  return grants_[id].grant;
+  return Enter({next_id_++, resource, session, mode, false});
+}
+
+LeaseGrant LeaseTable::Enter(LeaseGrant grant) {
+  Holders& holders = by_resource_[grant.resource];
+  holders.grants.emplace(grant.session, grant.id);
+  holders.writers += grant.mode == proto::LEASE_WRITE ? 1 : 0;
+  by_session_[grant.session].insert(grant.id);
+  return grants_[grant.id].grant = std::move(grant);
+}
+
+void LeaseTable::SetMode(LeaseGrant* grant, proto::LeaseMode mode) {
+  size_t& writers = by_resource_.at(grant->resource).writers;
+  writers -= grant->mode == proto::LEASE_WRITE ? 1 : 0;
+  writers += mode == proto::LEASE_WRITE ? 1 : 0;
+  grant->mode = mode;
 }
 
 std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid& resource, Duration now) {
   std::lock_guard lock(mutex_);
   if (!MayGrant(resource, proto::LEASE_READ, now) || !HasRoom(session)) return std::nullopt;
-  for (const LeaseGrant& grant : HoldersLocked(resource)) {
-    if (grant.mode != proto::LEASE_WRITE) continue;
-    if (grant.session != session || grant.revoking) return std::nullopt;
-    return grant;
+  if (ConflictsLocked(resource, session, proto::LEASE_READ)) return std::nullopt;
+  for (const LeaseGrant& own : OwnLocked(session, resource)) {
+    if (own.mode != proto::LEASE_WRITE) continue;
+    if (own.revoking) return std::nullopt;
+    return own;
   }
   return GrantLocked(session, resource, proto::LEASE_READ);
 }
@@ -88,9 +99,8 @@ bool LeaseTable::MayGrantWrite(SessionId session, const Fid& resource, Duration 
 }
 
 bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {
-  return std::ranges::any_of(HoldersLocked(resource), [than](const LeaseGrant& grant) {
-    return grant.session != than || grant.revoking;
-  });
+  return ConflictsLocked(resource, than, proto::LEASE_WRITE) ||
+         std::ranges::any_of(OwnLocked(than, resource), &LeaseGrant::revoking);
 }
 
 bool LeaseTable::HasRoom(SessionId session) const {
@@ -146,17 +156,15 @@ void LeaseTable::GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Dura
 bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   const Fid resource = FromProto(lease.resource());
   std::lock_guard lock(mutex_);
-  bool held = false;
-  for (const LeaseGrant& grant : HoldersLocked(resource)) {
-    if (grant.session == session && grant.id == lease.id()) held = true;
-    if (grant.session != session && Conflict(grant.mode, lease.mode())) return false;
+  if (ConflictsLocked(resource, session, lease.mode())) return false;
+  auto held = grants_.find(lease.id());
+  if (held == grants_.end()) {
+    Enter({lease.id(), resource, session, lease.mode(), false});
+    return true;
   }
-  if (held) grants_.at(lease.id()).grant.mode = lease.mode();
-  if (held) return true;
-  if (grants_.contains(lease.id())) return false;
-  by_resource_[resource].push_back(lease.id());
-  by_session_[session].insert(lease.id());
-  grants_[lease.id()].grant = {lease.id(), resource, session, lease.mode(), false};
+  LeaseGrant& grant = held->second.grant;
+  if (grant.session != session || grant.resource != resource) return false;
+  SetMode(&grant, lease.mode());
   return true;
 }
 
@@ -164,8 +172,30 @@ std::vector<LeaseGrant> LeaseTable::HoldersLocked(const Fid& resource) const {
   std::vector<LeaseGrant> holders;
   auto it = by_resource_.find(resource);
   if (it == by_resource_.end()) return holders;
-  for (uint64_t id : it->second) holders.push_back(grants_.at(id).grant);
+  for (const auto& [session, id] : it->second.grants) holders.push_back(grants_.at(id).grant);
   return holders;
+}
+
+std::vector<LeaseGrant> LeaseTable::OwnLocked(SessionId session, const Fid& resource) const {
+  std::vector<LeaseGrant> own;
+  auto it = by_resource_.find(resource);
+  if (it == by_resource_.end()) return own;
+  const auto& all = it->second.grants;
+  for (auto one = all.lower_bound({session, 0}); one != all.end() && one->first == session; ++one)
+    own.push_back(grants_.at(one->second).grant);
+  return own;
+}
+
+// Grants of other sessions.
+bool LeaseTable::ConflictsLocked(const Fid& resource, SessionId session, proto::LeaseMode mode) const {
+  auto it = by_resource_.find(resource);
+  if (it == by_resource_.end()) return false;
+  const Holders& holders = it->second;
+  if (mode == proto::LEASE_WRITE)
+    return holders.grants.begin()->first != session || holders.grants.rbegin()->first != session;
+  return holders.writers > 0 && std::ranges::any_of(holders.grants, [&](const auto& held) {
+           return held.first != session && grants_.at(held.second).grant.mode == proto::LEASE_WRITE;
+         });
 }
 
 std::vector<LeaseGrant> LeaseTable::HoldersOf(const Fid& resource) const {
@@ -184,11 +214,7 @@ std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId ses
 
 bool LeaseTable::HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const {
   std::lock_guard lock(mutex_);
-  auto it = by_resource_.find(resource);
-  return it != by_resource_.end() && std::any_of(it->second.begin(), it->second.end(), [&](uint64_t id) {
-           const LeaseGrant& grant = grants_.at(id).grant;
-           return grant.session != session && Conflict(grant.mode, mode);
-         });
+  return ConflictsLocked(resource, session, mode);
 }
 
 std::vector<LeaseGrant> LeaseTable::ReadersBut(SessionId session) const {
@@ -201,14 +227,15 @@ std::vector<LeaseGrant> LeaseTable::ReadersBut(SessionId session) const {
 }
 
 bool LeaseTable::HoldsWrite(SessionId session, const Fid& resource) const {
-  return std::ranges::any_of(HoldersOf(resource), [session](const LeaseGrant& grant) {
-    return grant.session == session && grant.mode == proto::LEASE_WRITE;
-  });
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(OwnLocked(session, resource),
+                             [](const LeaseGrant& grant) { return grant.mode == proto::LEASE_WRITE; });
 }
 
 uint64_t LeaseTable::GoodWrite(SessionId session, const Fid& resource) const {
-  for (const LeaseGrant& grant : HoldersOf(resource)) {
-    if (grant.session == session && grant.mode == proto::LEASE_WRITE && !grant.revoking) return grant.id;
+  std::lock_guard lock(mutex_);
+  for (const LeaseGrant& own : OwnLocked(session, resource)) {
+    if (own.mode == proto::LEASE_WRITE && !own.revoking) return own.id;
   }
   return 0;
 }
@@ -234,10 +261,12 @@ OneShot<Unit> LeaseTable::Released(uint64_t id) {
 
 void LeaseTable::Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters) {
   auto it = grants_.find(id);
-  auto place = by_resource_.find(it->second.grant.resource);
-  std::erase(place->second, id);
-  if (place->second.empty()) by_resource_.erase(place);
-  auto session = by_session_.find(it->second.grant.session);
+  const LeaseGrant& grant = it->second.grant;
+  auto place = by_resource_.find(grant.resource);
+  place->second.grants.erase({grant.session, id});
+  place->second.writers -= grant.mode == proto::LEASE_WRITE ? 1 : 0;
+  if (place->second.grants.empty()) by_resource_.erase(place);
+  auto session = by_session_.find(grant.session);
   session->second.erase(id);
   if (session->second.empty()) by_session_.erase(session);
   waiters->insert(waiters->end(), it->second.waiters.begin(), it->second.waiters.end());
@@ -253,7 +282,7 @@ void LeaseTable::Release(SessionId session, uint64_t id, proto::LeaseMode keep) 
     if (keep == proto::LEASE_NONE) {
       Erase(id, &waiters);
     } else {
-      it->second.grant.mode = keep;
+      SetMode(&it->second.grant, keep);
       it->second.grant.revoking = false;
       waiters.swap(it->second.waiters);
     }

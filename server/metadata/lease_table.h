@@ -3,6 +3,7 @@
 // client that comes back after a restart says what it held. Thread-safe.
 #pragma once
 
+#include <absl/container/btree_set.h>
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -92,6 +94,12 @@ class LeaseTable {
     LeaseGrant grant;
     std::vector<OneShot<Unit>> waiters;
   };
+  // The grants of one resource. Very many sessions may read the same one, so what is asked with each request
+  // looks at the session's own grants, and at the others' only where somebody writes.
+  struct Holders {
+    absl::btree_set<std::pair<SessionId, uint64_t>> grants;  // session and id
+    size_t writers = 0;                                      // grants of WRITE
+  };
   // Says why TryGrantRead and TryGrantWrite refuse a resource, and until when.
   struct Blocked {
     uint32_t changes = 0;   // under way
@@ -102,6 +110,10 @@ class LeaseTable {
     bool any(Duration now) const { return changes > 0 || write_until > now; }
   };
   std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
+  std::vector<LeaseGrant> OwnLocked(SessionId session, const Fid& resource) const;
+  LeaseGrant Enter(LeaseGrant grant);
+  void SetMode(LeaseGrant* grant, proto::LeaseMode mode);
+  bool ConflictsLocked(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   bool HasRoom(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
@@ -114,7 +126,7 @@ class LeaseTable {
   mutable std::mutex mutex_;
   uint64_t next_id_;
   std::map<uint64_t, Slot> grants_;
-  absl::flat_hash_map<Fid, std::vector<uint64_t>> by_resource_;
+  absl::flat_hash_map<Fid, Holders> by_resource_;
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> by_session_;
   absl::flat_hash_map<Fid, Blocked> blocked_;
   std::deque<std::pair<Duration, Fid>> quiet_;  // by the time at which it ends
