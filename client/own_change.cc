@@ -112,8 +112,10 @@ class Core::OwnChange {
       ++inode->version;
       --inode->changing;
       inode->changed = event;
-      inode->covered.reset();
-      if (takes_out_ || linked_) inode->LeaveCover();
+      if (takes_out_ || linked_)
+        inode->LeaveCover();
+      else
+        inode->covered.reset();
     }
     for (const ScopePtr& scope : moves_) {
       if (scope != nullptr) scope->EndMove();

@@ -54,12 +54,12 @@ LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::
   return Enter({next_id_++, resource, session, mode, false});
 }
 
-LeaseGrant LeaseTable::Enter(LeaseGrant grant) {
+LeaseGrant LeaseTable::Enter(const LeaseGrant& grant) {
   Holders& holders = by_resource_[grant.resource];
   holders.grants.emplace(grant.session, grant.id);
   holders.writers += grant.mode == proto::LEASE_WRITE ? 1 : 0;
   by_session_[grant.session].insert(grant.id);
-  return grants_[grant.id].grant = std::move(grant);
+  return grants_[grant.id].grant = grant;
 }
 
 void LeaseTable::SetMode(LeaseGrant* grant, proto::LeaseMode mode) {
@@ -71,7 +71,7 @@ void LeaseTable::SetMode(LeaseGrant* grant, proto::LeaseMode mode) {
 
 std::optional<LeaseGrant> LeaseTable::TryGrantRead(SessionId session, const Fid& resource, Duration now) {
   std::lock_guard lock(mutex_);
-  if (!MayGrant(resource, proto::LEASE_READ, now) || !HasRoom(session)) return std::nullopt;
+  if (!MayGrant(resource, proto::LEASE_READ, now) || HeldBy(session) >= kMostOfSession) return std::nullopt;
   if (ConflictsLocked(resource, session, proto::LEASE_READ)) return std::nullopt;
   for (const LeaseGrant& own : OwnLocked(session, resource)) {
     if (own.mode != proto::LEASE_WRITE) continue;
@@ -94,8 +94,8 @@ bool LeaseTable::MayGetWrite(SessionId changer, const Fid& resource, Duration no
 }
 
 bool LeaseTable::MayGrantWrite(SessionId session, const Fid& resource, Duration now, bool changing) {
-  return MayGrant(resource, proto::LEASE_WRITE, now, changing ? session : 0) && HasRoom(session) &&
-         !OthersHold(session, resource);
+  return MayGrant(resource, proto::LEASE_WRITE, now, changing ? session : 0) &&
+         HeldBy(session) < kMostOfSession && !OthersHold(session, resource);
 }
 
 bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {
@@ -103,15 +103,15 @@ bool LeaseTable::OthersHold(SessionId than, const Fid& resource) const {
          std::ranges::any_of(OwnLocked(than, resource), &LeaseGrant::revoking);
 }
 
-bool LeaseTable::HasRoom(SessionId session) const {
+// mutex_ is held.
+size_t LeaseTable::HeldBy(SessionId session) const {
   auto held = by_session_.find(session);
-  return held == by_session_.end() || held->second.size() < kMostOfSession;
+  return held == by_session_.end() ? 0 : held->second.size();
 }
 
 bool LeaseTable::HasAmpleRoom(SessionId session) const {
   std::lock_guard lock(mutex_);
-  auto held = by_session_.find(session);
-  return held == by_session_.end() || held->second.size() < kMostOfSession - kSpare;
+  return HeldBy(session) < kMostOfSession - kSpare;
 }
 
 bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer) {
@@ -168,8 +168,9 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   return true;
 }
 
-std::vector<LeaseGrant> LeaseTable::HoldersLocked(const Fid& resource) const {
+std::vector<LeaseGrant> LeaseTable::HoldersOf(const Fid& resource) const {
   std::vector<LeaseGrant> holders;
+  std::lock_guard lock(mutex_);
   auto it = by_resource_.find(resource);
   if (it == by_resource_.end()) return holders;
   for (const auto& [session, id] : it->second.grants) holders.push_back(grants_.at(id).grant);
@@ -196,11 +197,6 @@ bool LeaseTable::ConflictsLocked(const Fid& resource, SessionId session, proto::
   return holders.writers > 0 && std::ranges::any_of(holders.grants, [&](const auto& held) {
            return held.first != session && grants_.at(held.second).grant.mode == proto::LEASE_WRITE;
          });
-}
-
-std::vector<LeaseGrant> LeaseTable::HoldersOf(const Fid& resource) const {
-  std::lock_guard lock(mutex_);
-  return HoldersLocked(resource);
 }
 
 std::vector<LeaseGrant> LeaseTable::Conflicts(const Fid& resource, SessionId session,

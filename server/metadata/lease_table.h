@@ -54,12 +54,12 @@ class LeaseTable {
                                           bool changing = false);
   // Whether it will be granted to who is changing the resource now (BeginChange), as far as can be seen.
   bool MayGetWrite(SessionId changer, const Fid& resource, Duration now);
-  // From here to as many calls of EndChange neither of them grants anything on it.
-  void BeginChange(const Fid& resource, SessionId changer);
-  void EndChange(const Fid& resource);
   // Whether the session may have as many leases more as it counts on before it has been given them: what it
   // does in a directory that it has just made is seen by nobody as long as the directory's lease is certain.
   bool HasAmpleRoom(SessionId session) const;
+  // From here to as many calls of EndChange neither of them grants anything on it.
+  void BeginChange(const Fid& resource, SessionId changer);
+  void EndChange(const Fid& resource);
   // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone.
   void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time);
 
@@ -109,12 +109,11 @@ class LeaseTable {
     Duration write_until{0};  // WRITE; no earlier
     bool any(Duration now) const { return changes > 0 || write_until > now; }
   };
-  std::vector<LeaseGrant> HoldersLocked(const Fid& resource) const;
   std::vector<LeaseGrant> OwnLocked(SessionId session, const Fid& resource) const;
-  LeaseGrant Enter(LeaseGrant grant);
+  LeaseGrant Enter(const LeaseGrant& grant);
   void SetMode(LeaseGrant* grant, proto::LeaseMode mode);
   bool ConflictsLocked(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
-  bool HasRoom(SessionId session) const;
+  size_t HeldBy(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
   // `changer`: its own changes may be under way; 0: none may.

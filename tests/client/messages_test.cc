@@ -43,11 +43,12 @@ class Messages : public testing::Test {
     what();
     harness_.world.RunFor(50ms);
     const int count = Foreground(by) - count_before;
-    if (count > 0) kinds_.clear();
+    if (count == 0) return 0;
+    kinds_.clear();
     for (const auto& [kind, now] : by.requests) {
       auto then = before.find(kind);
       const int more = now - (then == before.end() ? 0 : then->second);
-      if (count > 0 && more > 0) absl::StrAppend(&kinds_, more, " ", kind, " ");
+      if (more > 0) absl::StrAppend(&kinds_, more, " ", kind, " ");
     }
     return count;
   }
