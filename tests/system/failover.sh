@@ -51,15 +51,6 @@ sys.exit(0 if status["leader"] == status["header"]["member_id"] else 1)' 2>/dev/
   return 1
 }
 
-now() { date +%s.%N; }
-
-# work_goes_on TIME WHAT: everybody who works has done something that he began after TIME, when the servers had ended.
-work_goes_on() {
-  local took
-  took=$("$programs/steady_work.py" since "$1" "$hang" "$work/records.log" "$work/names.log") || { echo "$took"; return 1; }
-  echo "$2: the work went on after $took ms" >>"$work/figures"
-}
-
 # back_in_sync WHAT…: starts these parts, and everything is as before.
 back_in_sync() {
   local part begin

@@ -20,9 +20,9 @@ apart=$(choose 8 15) # seconds that a cut lasts: longer than every lease
 
 holder() { cat "$work/$1/holder"; }
 on() { # NAME COMMAND…: on that machine
-  local name=$1
+  local machine=$1
   shift
-  LAB_RUN=$work/$name/lab LAB_BIN=$bin PATH=$work/path:$bin:$PATH nsenter -t "$(holder "$name")" --net --mount --uts "$@"
+  LAB_RUN=$work/$machine/lab LAB_BIN=$bin PATH=$work/path:$bin:$PATH nsenter -t "$(holder "$machine")" --net --mount --uts "$@"
 }
 
 # A process that holds the namespaces; its directories are the machine's own.
@@ -54,13 +54,13 @@ new_disk() { # MACHINE
   on "$1" mount -o loop "$work/$1/disk" /srv/disk0
 }
 machines() {
-  local name
+  local one
   mkdir "$work/path"
   ln -s "$programs/lab_systemctl.py" "$work/path/systemctl"
   hold switch
   nsenter -t "$(holder switch)" --net sh -c 'ip link add lab type bridge && ip link set lab up'
-  for name in "${servers[@]}" "${nodes[@]}"; do machine "$name"; done
-  for name in "${servers[@]}"; do new_disk "$name"; done
+  for one in "${servers[@]}" "${nodes[@]}"; do machine "$one"; done
+  for one in "${servers[@]}"; do new_disk "$one"; done
 }
 
 # --- what the page says ---
@@ -78,14 +78,14 @@ for i, (machines, block) in enumerate(blocks):
 print(len(blocks), "blocks")
 sys.exit(not blocks)
 PYTHON
-  local block name
+  local block one
   for block in "$work"/blocks/*; do
-    for name in $(head -n 1 "$block"); do
-      tail -n +2 "$block" | sed "s/^N=1 .*/N=${name#m}/" >"$work/block"
+    for one in $(head -n 1 "$block"); do
+      tail -n +2 "$block" | sed "s/^N=1 .*/N=${one#m}/" >"$work/block"
       if grep -q '^etcdctl\|^nacre status' "$work/block"; then
-        wait_for 120 "what the page says of $(tail -n +2 "$block" | grep -m 1 .)" on "$name" bash -e "$work/block"
+        wait_for 120 "what the page says of $(tail -n +2 "$block" | grep -m 1 .)" on "$one" bash -e "$work/block"
       else
-        on "$name" bash -e "$work/block" || { echo "on $name:"; cat "$work/block"; return 1; }
+        on "$one" bash -e "$work/block" || { echo "on $one:"; cat "$work/block"; return 1; }
       fi
     done
   done
@@ -106,13 +106,6 @@ whole = len(osts) == 3 and all(sum(m["state"] in ("head", "in sync") for m in o[
 sys.exit(0 if whole and all(m["in_sync"] for m in status["copies"]["members"]) else 1)'
 }
 await_sync() { wait_for 240 "everything in sync" in_sync; }
-
-now() { date +%s.%N; }
-work_goes_on() { # SINCE WHAT
-  local took
-  took=$("$programs/steady_work.py" since "$1" "$hang" "$work/records.log" "$work/names.log") || { echo "$took"; return 1; }
-  echo "$2: the work went on after $took ms" >>"$work/figures"
-}
 
 # --- work ---
 
@@ -304,15 +297,15 @@ nothing_is_lost() {
   on node2 "$programs/acked_writes.py" check /mnt/nacre/acked "$work/acked.log"
 }
 stores_are_clean() {
-  local name store
+  local one store
   await_sync
-  for name in "${nodes[@]}"; do on "$name" systemctl stop nacre-client@data; done
-  for name in "${servers[@]}"; do on "$name" systemctl stop nacre-oss@a; done
-  for name in "${servers[@]}"; do on "$name" systemctl stop nacre-mds etcd; done
-  for name in "${servers[@]}"; do
-    "$bin/nacre" doctor "$work/$name/var-lib/nacre/mdt"
+  for one in "${nodes[@]}"; do on "$one" systemctl stop nacre-client@data; done
+  for one in "${servers[@]}"; do on "$one" systemctl stop nacre-oss@a; done
+  for one in "${servers[@]}"; do on "$one" systemctl stop nacre-mds etcd; done
+  for one in "${servers[@]}"; do
+    "$bin/nacre" doctor "$work/$one/var-lib/nacre/mdt"
     for store in 0 1 2; do
-      ! on "$name" test -d "/srv/disk0/ost$store" || on "$name" "$bin/nacre" doctor "/srv/disk0/ost$store" --data
+      ! on "$one" test -d "/srv/disk0/ost$store" || on "$one" "$bin/nacre" doctor "/srv/disk0/ost$store" --data
     done
   done
 }

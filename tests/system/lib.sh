@@ -214,3 +214,12 @@ wait_for() {
     sleep 0.1
   done
 }
+
+now() { date +%s.%N; }
+
+# work_goes_on TIME WHAT: both workers of steady_work.py have done something that they began after TIME; $hang seconds are waited for it at most.
+work_goes_on() {
+  local took
+  took=$("$programs/steady_work.py" since "$1" "$hang" "$work/records.log" "$work/names.log") || { echo "$took"; return 1; }
+  echo "$2: the work went on after $took ms" >>"$work/figures"
+}
