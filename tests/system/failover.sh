@@ -122,8 +122,8 @@ freeze_primary() {
   local victim pid begin
   victim=$(await_primary)
   pid=$(pid_of "$victim")
-  begin=$(now)
   kill -STOP "$pid"
+  begin=$(now)
   work_goes_on "$begin" "a frozen primary" || { kill -CONT "$pid"; return 1; }
   sleep "$(python3 -c "print(max(0, 10 - ($(now) - $begin)))")"
   [[ $(await_primary) != "$victim" ]] || { kill -CONT "$pid"; echo "$victim is the primary although it does not run"; return 1; }

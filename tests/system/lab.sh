@@ -202,8 +202,8 @@ other_dies() { dies "$(other_than "$(primary)")" "another machine dies"; }
 freezes() {
   local victim begin
   victim=$(primary)
-  begin=$(now)
   signal STOP "$victim"
+  begin=$(now)
   work_goes_on "$begin" "the machine of the primary MDS is frozen" || { signal CONT "$victim"; return 1; }
   sleep 15
   signal CONT "$victim"
