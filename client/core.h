@@ -241,7 +241,7 @@ class Core final : public FileSystem {
                        proto::MetadataRequest request);
   // One link less; whether nobody needs the inode any more. Its mutex is held.
   static bool DropLink(Inode& inode, const proto::Time& now, bool* keep_open);
-  void ForgetRemoved(Inode& directory, const Fid& fid);
+  void ForgetRemoved(Inode& directory, Inode& removed);
   static bool MayLoseName(const Inode& inode);
   void DistrustName(Inode& directory, const std::string& name);
   bool TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,

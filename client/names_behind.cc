@@ -172,7 +172,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   InodePtr inode = inodes_->Get(own_fid_);
   BehindChange change{inode, 1, directory, name};
   if (is_directory) {
-    scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, environment_.clock.Now());
+    scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, scope->quiet_since);
     scope->AllowWrites();
     request.set_want_lease(true);
   }
@@ -229,15 +229,21 @@ bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
   return inode.gone;
 }
 
-// A file that loses its name in the directory: from when the MDS has heard of that, whoever else has it open
-// may change it unannounced, so the kernel forgets its attributes before.
-void Core::ForgetRemoved(Inode& directory, const Fid& fid) {
+// Makes the kernel forget the attributes of a file that has lost its name in the directory: from when the MDS
+// has heard of that, another client that has it open may change it unannounced. A file without a name that
+// nobody has open here is left to the kernel, which asks again by itself for what it has removed the name of;
+// a process may still have it as O_PATH, but hardly so that it looks before the removal has returned.
+void Core::ForgetRemoved(Inode& directory, Inode& removed) {
+  {
+    std::lock_guard lock(removed.mutex);
+    if (removed.gone) return;
+  }
   {
     std::lock_guard lock(directory.mutex);
     const ScopePtr& scope = directory.scope;
     if (scope == nullptr || scope->promised() <= environment_.clock.Now()) return;
   }
-  ForgetAttributes(fid);
+  ForgetAttributes(removed.fid);
 }
 
 // Its mutex is held. Without a name no lease covers the file, nor what the kernel and the cache have of it.
@@ -290,7 +296,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
     std::lock_guard guard(directory->mutex);
     TouchEntries(&directory->attr, request.time(), -1, is_directory);
   }
-  if (!is_directory) ForgetRemoved(*directory, victim->fid);
+  if (!is_directory) ForgetRemoved(*directory, *victim);
   PushBehind(caller, std::move(request), std::move(change));
   lock->Set(Fid{});
   lock.reset();

@@ -126,7 +126,7 @@ bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const Ino
   bool keep_open = false;
   const bool unused = ApplyRename(*rename, request.time(), &keep_open);
   request.mutable_rename()->set_keep_open(keep_open);
-  if (rename->target != nullptr) ForgetRemoved(*to, rename->target->fid);
+  if (rename->target != nullptr) ForgetRemoved(*to, *rename->target);
   BehindChange change{rename->source, 0, from, rename->name, to, rename->new_name, rename->target};
   {
     std::lock_guard lock(rename->source->mutex);

@@ -43,13 +43,15 @@ namespace nacre::client {
 
 class Scope {
  public:
-  // `since`: when it was taken over, as Core::events_ counts; `taken`: by the clock.
-  Scope(Fid of, uint64_t lease_id, uint64_t event, Duration now)
-      : directory(of), since(event), taken(now), lease_(lease_id) {}
+  // `since`: when it was taken over, as Core::events_ counts. `quiet_since`: the time since when no other
+  // client has been here; of a directory that this client makes, in the one around it, where everybody has to
+  // come by.
+  Scope(Fid of, uint64_t lease_id, uint64_t event, Duration quiet)
+      : directory(of), since(event), quiet_since(quiet), lease_(lease_id) {}
 
   const Fid directory;
   const uint64_t since;
-  const Duration taken;
+  const Duration quiet_since;
 
   bool good() const { return good_; }
   void End() { good_ = false; }
@@ -67,7 +69,7 @@ class Scope {
   void EndMove() { moves_.fetch_sub(1); }
 
   // For how long the kernel may keep what is answered now: `most` if it has been quiet here for long enough,
-  // 0 in the first `quiet` after the grant. 0 as well if the lease ends, or a move begins, meanwhile: whoever
+  // 0 in the first `quiet` of that. 0 as well if the lease ends, or a move begins, meanwhile: whoever
   // does that looks at `promised` afterwards, and finds what was promised before.
   Duration Promise(Duration now, Duration quiet, Duration most);
   // The kernel keeps something that is covered now until then.

@@ -121,15 +121,17 @@ TEST_F(QuietScopes, TheKernelForgetsAFileThatGetsASecondLink) {
   EXPECT_EQ(forgotten, std::vector<Fid>{fid}) << "before the MDS has done it";
 }
 
-TEST_F(QuietScopes, AFileThatIsRemovedIsForgottenToo) {
+TEST_F(QuietScopes, AFileThatIsRemovedWhileItIsOpenIsForgottenToo) {
   Invalidation invalidation;
   std::vector<Fid> forgotten;
   invalidation.attributes = [&](Fid fid) { forgotten.push_back(fid); };
   a_->fs().SetInvalidation(std::move(invalidation));
   RunFor(4s);
   const Fid fid = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  const HandlePtr open = a_->Open(fid, O_RDONLY);
   EXPECT_LT(Takes(*a_, a_->fs().Unlink(a_->caller, directory_, "f")), 100ms);
   EXPECT_EQ(forgotten, std::vector<Fid>{fid});
+  EXPECT_TRUE(a_->Close(open).ok());
 }
 
 // The kernel goes on trusting the name where it is then.

@@ -52,6 +52,42 @@ class WriteScopes : public testing::Test {
   Fid own_;
 };
 
+// A call into the kernel for each removed file would be a third of what rm -r costs.
+TEST_F(WriteScopes, AFileThatCannotBeReachedAnyMoreIsLeftToTheKernel) {
+  Invalidation invalidation;
+  std::vector<Fid> forgotten;
+  invalidation.attributes = [&](Fid fid) { forgotten.push_back(fid); };
+  a_->fs().SetInvalidation(std::move(invalidation));
+  Make("closed", own_);
+  Make("open", own_);
+  const HandlePtr open = a_->OpenName("open", O_RDONLY, own_);
+  harness_.world.RunUntil([] { return false; }, 4s);
+  const Fid kept = FromProto(a_->Lookup("open", own_)->attr.fid());
+  (void)a_->Lookup("closed", own_);
+  EXPECT_TRUE(AtOnce([&] {
+    EXPECT_TRUE(Unlink(*a_, own_, "closed").ok());
+    EXPECT_TRUE(Unlink(*a_, own_, "open").ok());
+  }));
+  EXPECT_EQ(forgotten, std::vector<Fid>{kept});
+  EXPECT_TRUE(a_->Close(open).ok());
+}
+
+// Everybody who comes to a new directory comes by the one around it: the kernel keeps as much of the one as
+// of the other.
+TEST_F(WriteScopes, ADirectoryThatIsMadeInAQuietOneIsQuiet) {
+  auto valid_below = [&](const std::string& name) {
+    const Fid made = a_->Mkdir(name, own_);
+    Make("below", made);
+    Duration negative{0};
+    return a_->Await(a_->fs().Lookup(a_->caller, made, "below", &negative))->valid;
+  };
+  Make("first", own_);
+  harness_.world.RunUntil([] { return false; }, 4s);
+  EXPECT_GE(valid_below("made"), 400ms);
+  (void)b_->Lookup("first", own_);
+  EXPECT_EQ(valid_below("later"), 0s);
+}
+
 TEST_F(WriteScopes, NothingIsWaitedForInADirectoryOfOnesOwn) {
   EXPECT_TRUE(AtOnce([&] {
     for (int i = 0; i < 10; ++i) Make("f" + std::to_string(i), own_, "some bytes");
