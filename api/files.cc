@@ -128,7 +128,7 @@ StatusOr<Opened> OpenOrMake(Client& client, const client::Caller& caller, const 
   }
 }
 
-// What its errors call the file is `path`.
+// Enters the opened file into the table. `path` is its name in the messages of errors.
 Status NoteOpened(const std::shared_ptr<Client>& client, const char* path, StatusOr<Opened> opened,
                   nacre_file* file) {
   if (!opened.ok()) {

@@ -1,4 +1,4 @@
-// What a nacre_turn stands for: a place in a CUDA stream (gpu/stream_order.h). Thread-safe.
+// The object behind a nacre_turn: a place in a CUDA stream (gpu/stream_order.h). Thread-safe.
 #pragma once
 
 #include <condition_variable>

@@ -1,6 +1,5 @@
-// What the library for GPU memory costs over bare CUDA, on a machine with a GPU: run it as
-// build/bin/gpu_bench
-// [--json] [--seconds S]. Needs nothing but the driver.
+// Measures the cost of the library for GPU memory over bare CUDA, on a machine with a GPU: run it as
+// build/bin/gpu_bench [--json] [--seconds S]. Needs nothing but the driver.
 //
 // "bare" is what one thread reaches with the driver's own calls and pinned memory: the ceiling. All others go
 // through gpu::Device as transports and clients do, `depth` tasks at once. Compare within one run. CPU is

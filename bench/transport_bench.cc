@@ -1,4 +1,4 @@
-// What the data plane costs over bare sockets, in one process over loopback: run it as
+// Measures the cost of the data plane over bare sockets, in one process over loopback: run it as
 // build/bin/transport_bench.
 //
 // The client and the server each have a thread of their own (the client two where the name says so). "Bare"

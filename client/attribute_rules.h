@@ -1,5 +1,6 @@
-// What a change does to attributes, as the MDS does it (server/metadata/ops): for changes that are answered
-// before it has done them. Pure functions; change numbers are counted by the caller, but for ApplyTold.
+// The effects of changes on attributes, as the MDS computes them (server/metadata/ops): for changes that are
+// answered before the MDS has carried them out. Pure functions. ApplySetattr leaves it to the caller to count
+// the change.
 #pragma once
 
 #include "client/filesystem.h"

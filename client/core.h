@@ -1,10 +1,11 @@
-// FileSystem as it is: one object that holds the session, the targets and the caches; the operations are in
-// one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc, write.cc, …).
+// The implementation of FileSystem: one object that holds the session, the targets and the caches; the
+// operations are in one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc,
+// write.cc, …).
 //
-// What leases of directories cover is true, changes of that are answered early under WRITE (scope.h), and
-// everything else goes to the servers (docs/architecture.md, Leases). Each operation passes the gate and
-// stays in one epoch of the session until it leaves; the gate is closed for the change from one to the next
-// (eviction.cc). Thread-safe.
+// Everything that leases of directories cover is answered from memory, changes of it are answered early under
+// WRITE (scope.h), and everything else goes to the servers (docs/architecture.md, Leases). Each operation
+// passes the gate and stays in one epoch of the session until it leaves; the gate is closed for the change
+// from one epoch to the next (eviction.cc). Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -16,7 +16,8 @@ bool MaySearch(const Inode& directory, const Caller& caller) {
   return S_ISDIR(directory.attr.mode()) && MayAccess(directory.attr, caller, kMayExecute);
 }
 
-// What the MDS says of it, with what is held back of its data here.
+// Returns the MDS's attributes, or ours where data of the file is held back here. The kernel must not keep
+// them.
 Known AsHeldBack(Inode& inode, const proto::Attr& attr) {
   std::lock_guard lock(inode.mutex);
   return {inode.data_scope != nullptr ? inode.Effective() : attr, Duration(0)};

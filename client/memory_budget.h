@@ -1,8 +1,8 @@
-// How much memory goes into what a client knows of files — inodes, the names in directories, the bytes of
-// small files — and how much of it there may be. (File data in objects has an arena of its own, DataCache.)
+// The memory that a client uses for its knowledge of files (inodes, the names in directories, the bytes of
+// small files), and the limit of it. (File data in objects has an arena of its own, DataCache.)
 //
-// What takes memory counts itself here, whoever holds it; InodeTable lets something go when the limit is
-// passed. Thread-safe.
+// Every object that takes such memory counts it here; InodeTable drops something when the limit is passed.
+// Thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -21,7 +21,7 @@
 namespace nacre::client {
 namespace {
 
-// What an fsync says of a change that was refused: an error that fsync(2) has.
+// Returns the error that fsync reports for a change that was refused: one that fsync(2) has.
 Status ForFsync(const Status& why) {
   const int error = ToErrno(why);
   if (error == ENOSPC || error == EDQUOT || error == EROFS) return why;
@@ -246,8 +246,9 @@ void Core::ForgetRemoved(Inode& directory, Inode& removed) {
   ForgetAttributes(removed.fid);
 }
 
-// Its mutex is held. Without a name no lease covers the file, nor what the kernel and the cache have of it.
-// What is held back is dropped then: another client that has it open would miss it.
+// With the inode's mutex held: whether its last name may be removed early. Without a name no lease covers the
+// file, its pages in the kernel or its data here. Data that is held back is dropped then: another client that
+// has the file open would miss it.
 bool Core::MayLoseName(const Inode& inode) {
   if (PagesNeedCover(inode)) return false;
   if (inode.data_scope == nullptr) return true;

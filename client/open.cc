@@ -158,8 +158,8 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
   co_return truncated.status();
 }
 
-// What is held back of the old content must neither be seen nor be sent afterwards. Whether the MDS leaves
-// the truncation to this client.
+// Empties the file at the MDS. Returns whether the MDS leaves the truncation to this client. Old content that
+// is held back must neither be seen nor be sent afterwards.
 Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
   if (!range) co_return GivenUp();

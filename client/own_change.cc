@@ -58,7 +58,7 @@ std::vector<proto::Attr> AttributesAfter(const proto::MetadataReply& reply) {
   return attributes;
 }
 
-// What the answer says has changed beside.
+// Returns the inodes that the answer says were changed.
 std::vector<Fid> ChangedBy(const proto::MetadataReply& reply) {
   std::vector<Fid> changed;
   if (reply.has_entry()) {

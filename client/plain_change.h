@@ -10,7 +10,8 @@ namespace nacre::client {
 
 bool PlainName(const std::string& name);
 
-// What the mknod makes.
+// Whether the outcome of the mknod is certain, as far as it depends on what is made: its type, mode and
+// target.
 bool PlainType(const Caller& caller, const proto::Mknod& mknod);
 
 // Whether the caller must own what it takes out of the directory.

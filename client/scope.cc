@@ -33,7 +33,7 @@ void Scope::PromiseUntil(Duration time) {
   }
 }
 
-// Whoever ends it looks at paged_ afterwards.
+// The thread that ends the scope reads paged_ afterwards: it finds the file, or this returns false.
 bool Scope::NotePages(const Fid& fid) {
   std::lock_guard lock(mutex_);
   paged_.insert(fid);

@@ -4,13 +4,13 @@
 // points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
 // however much it is. Thread-safe.
 //
-// What an answer of the MDS says may be learned under a lease only if nothing has made it untrue on its way:
+// An answer of the MDS may be learned under a lease only if nothing has made it untrue on its way:
 //  - another client's change: the MDS has the lease revoked first. So the lease must have been held when the
 //    request was sent, or have come with the answer, and be good still;
 //  - a change of this client's own: none of the inode may have been under way since the request was sent
 //    (Inode::own_changes, changed). The answer to such a change says itself what is true afterwards, if no
 //    other one of this client has met it there.
-// Learning is what is noted of that before the request is sent.
+// The struct Learning holds what is noted for this before the request is sent.
 //
 // A change of this client's own does not take its lease, but it may take a file out from under it: a rename
 // out of the directory, a removal, a second link. From the moment at which the MDS has done that, nobody
@@ -22,11 +22,11 @@
 // the MDS has heard of the directory, and gets the name of its lease with the answer (Name). Until then the
 // lease of the directory around it keeps everybody else out.
 //
-// What is answered under a lease that has been held in quiet for a while the kernel may keep, too: for an
-// eighth of that time, and as long at most as Options::kernel_cache (Promise). Whoever ends the lease waits
-// until the last of these promises is over before the MDS hears of it. So a directory that many change is
-// never promised, and one that changes now and then keeps a change waiting for an eighth of the time in
-// between at most.
+// The kernel may keep answers, too, if they are covered by a lease that has been held for a while: for an
+// eighth of that time, and at most for Options::kernel_cache (Promise). Before the MDS hears that a lease has
+// ended, the last of these promises must have run out. So a directory that many clients change is never
+// promised, and in one that changes now and then a change waits for an eighth of the time since the grant at
+// most.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What fallocate asks for, in terms of a file's objects. A plain value.
+// A request of fallocate(2), in terms of a file's objects. A plain value.
 #pragma once
 
 #include <cstdint>

@@ -306,8 +306,8 @@ void Core::ForgetLayout(Inode& inode, const LayoutPtr& layout) {
   inode.attr_known = false;
 }
 
-// What a program is told of a change of these objects' file that was not taken. ESTALE: the MDT has lost
-// power, and with it the change that gave the file these objects.
+// Turns the MDS's refusal of a change of the file with these objects into the error that a program is told.
+// ESTALE becomes EIO: the MDT has lost power, and with it the change that gave the file these objects.
 Status Core::AsLoss(Inode& inode, const LayoutPtr& layout, Status refused) {
   if (ToErrno(refused) != ESTALE) return refused;
   ForgetLayout(inode, layout);

@@ -1,5 +1,5 @@
-// What a program needs to use a Nacre filesystem: threads, the data plane, a way to the MDS, and a mounted
-// FileSystem. Mount and Unmount from the main thread; run operations with Run.
+// The objects that a program needs to use a Nacre filesystem: threads, the data plane, a way to the MDS, and
+// a mounted FileSystem. Mount and Unmount from the main thread; run operations with Run.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,8 @@
 // Copies a file into a Nacre filesystem or out of it through libnacre, without a mount:
-//   nacre_example_copy_file MDS in LOCAL PATH     e.g. nacre_example_copy_file 127.0.0.1:7710 in
-//   photo.jpg 1.jpg nacre_example_copy_file MDS out PATH LOCAL
-// What was copied in is on stable storage when the program ends with status 0.
+//   nacre_example_copy_file MDS in LOCAL PATH
+//   nacre_example_copy_file MDS out PATH LOCAL
+//   e.g. nacre_example_copy_file 127.0.0.1:7710 in photo.jpg 1.jpg
+// Data that was copied in is on stable storage when the program ends with status 0.
 #include <fcntl.h>
 
 #include <cstdio>

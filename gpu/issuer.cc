@@ -167,7 +167,7 @@ void Issuer::IssueSums() {
   }
 }
 
-// What of them was launched ends first.
+// Fails the jobs that wait. A job of which parts were launched ends when those have ended.
 void Issuer::FailWaitingSums(const Status& status) {
   for (const WaitingSum& sum : waiting_sums_) {
     sum.job->Fail(status);

@@ -34,7 +34,7 @@ StatusOr<PointerInfo> QuerySpan(const CudaLibrary& cuda, uint64_t address, uint6
 // EINVAL unless the memory, which is of the context's device, is the context's or no context's in particular.
 // CUDA promises no address of another one to our kernels.
 Status CheckContext(const PointerInfo& info, uint64_t address, const Context& context);
-// What it says then.
+// The error that CheckContext returns for memory of another context.
 Status OtherContext(const PointerInfo& info, uint64_t address);
 
 // Whether kernels may touch these spans of a device's memory: a kernel that follows a freed address takes the

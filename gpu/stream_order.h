@@ -8,9 +8,9 @@
 //   ... fill the memory ...
 //   (*order)->Release();                                // the stream goes on
 //
-// What ends the wait must not wait for the stream in turn: stream_waits.h says what our work consists of
-// meanwhile, and Device::ReserveForStreams, before the first Insert, allocates what the driver would allocate
-// only once the stream has done its work.
+// The work that ends the wait must not wait for the stream in turn: stream_waits.h says which work of ours
+// may be enqueued meanwhile, and Device::ReserveForStreams, before the first Insert, allocates what the
+// driver would otherwise allocate only once the stream has done its work.
 //
 // Thread-safe. The destruction releases the stream, so an error cannot leave it waiting.
 #pragma once

@@ -1,4 +1,5 @@
-// What all that speaks gRPC has in common. Included by rpc/grpc_*.cc and server/coordination/etcd_*.cc only.
+// Settings and conversions that all users of gRPC share. Included by rpc/grpc_*.cc and
+// server/coordination/etcd_*.cc only.
 #pragma once
 
 #include <memory>

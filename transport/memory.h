@@ -27,7 +27,7 @@ StatusOr<std::shared_ptr<MemoryRegion>> RegisterDeviceMemory(std::shared_ptr<Mem
 // INVALID_ARGUMENT with the offending span or size.
 Status CheckCallRequest(const CallRequest& request);
 
-// What Peer::EndGivenUp ends calls with that are without a connection: UNAVAILABLE.
+// The status with which Peer::EndGivenUp ends calls that have no connection yet: UNAVAILABLE.
 Status NotWaitedFor(const std::string& address);
 
 // The concatenation of a call's spans. Keeps the regions alive.

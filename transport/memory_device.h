@@ -1,8 +1,9 @@
 // Memory that the CPU must not touch: a GPU's. Addresses of it are passed on, never followed; bytes come into
 // it and leave it through the device's copy engine and are summed up where they lie (DESIGN §9).
 //
-// What gpu/ implements for CUDA and the transports call. Thread-safe. Tasks resume on the executor they run
-// on. After a task has returned, error or not, the device no longer touches the memory that was named in it.
+// The interface that gpu/ implements for CUDA and that transports call. Thread-safe. Tasks resume on the
+// executor they run on. After a task has returned, error or not, the device no longer touches the memory that
+// was named in it.
 #pragma once
 
 #include <sys/uio.h>

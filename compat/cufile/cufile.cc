@@ -136,7 +136,7 @@ CUfileError_t cuFileWriteAsync(CUfileHandle_t handle, void* base, size_t* size, 
                                off_t* memory_offset, ssize_t* done, CUstream stream) {
   return OnStream(handle, true, base, {size, offset, memory_offset, done}, stream);
 }
-// What the flags promise of the arguments saves NVIDIA's library work, and ours none.
+// The flags promise properties of the arguments, which saves NVIDIA's library work. Ours has no use for them.
 CUfileError_t cuFileStreamRegister(CUstream, unsigned flags) {
   return Answer((flags & ~0xfu) == 0 ? kSuccess : kInvalidValue);
 }

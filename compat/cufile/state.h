@@ -1,4 +1,4 @@
-// What this process has registered with cuFile: whether the driver is open, files, buffers. One for the
+// The registrations of this process with cuFile: whether the driver is open, files, buffers. One for the
 // process, never destroyed: callers' threads and exit handlers outlive static objects. Thread-safe.
 #pragma once
 

@@ -43,7 +43,7 @@ class Buffer(Owned):
         _library.check(_library.library().nacre_buffer_get_info(self._its(), byref(info)))
         return info
 
-    # What the object says of itself and what CUDA says of the address have to agree.
+    # Checks that the object's own word on its memory agrees with CUDA's on the address.
     def _compare(self, memory: Memory) -> None:
         if memory.gpu is None or self.kind in ("device", "managed"):
             return

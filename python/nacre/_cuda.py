@@ -1,4 +1,4 @@
-"""What this package asks of CUDA's driver by itself: whose memory an address is, and that a stream's work is over."""
+"""Calls of CUDA's driver by this package itself: which GPU's memory an address is, and waiting for a stream's work."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 class Capabilities(NamedTuple):
-    """What a client can do."""
+    """The features that a client has, and the paths to its servers."""
 
     #: Whether reads may end in GPU memory.
     reads_to_device: bool

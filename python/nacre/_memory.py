@@ -52,9 +52,8 @@ class Memory:
         self._keep, self._release, self._order = keep, release, order
 
     def order(self) -> Callable[[], None]:
-        """What waits until the GPU has done what is queued for this memory now, in this thread's current stream.
-
-        It may be called in another thread, whose current stream is another one.
+        """Returns a function that waits until the GPU has done what is queued for this memory now, in this thread's
+        current stream. It may be called in another thread, whose current stream is another one.
         """
         return _nothing if self._order is None else self._order()
 
@@ -101,7 +100,7 @@ def _from_torch(torch: Any, tensor: Any) -> Memory:
     return Memory(
         tensor.data_ptr(),
         tensor.numel() * tensor.element_size(),
-        # What autograd watches is not changed behind its back.
+        # A tensor that autograd watches must not be changed behind its back.
         readonly=tensor.requires_grad,
         gpu=tensor.device.index if kind == "cuda" else None,
         what=what + (", which requires grad (detach() it)," if tensor.requires_grad else ""),

@@ -1,4 +1,4 @@
-"""What the library's objects have in common: a handle, closed once."""
+"""The base of the library's objects: a handle that is closed once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Owned:
         return handle
 
     def _take(self) -> Optional[_library.Handle]:
-        """What is to be closed. None: it was before; or it is the process's that this one was forked from."""
+        """Returns the handle to close. None: it was closed before, or belongs to the process that this one was forked from."""
         with self._closing:
             handle, self._handle = self._handle, None
             return handle if self._pid == os.getpid() else None

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions.
+"""The library's errors, as exceptions.
 
 Every error of the library is a `nacre.Error`, which is an `OSError`: `errno` has the number, `strerror` the
 library's own words. Where Python has a class for the number (`FileNotFoundError`, `PermissionError`, ...) the

@@ -297,7 +297,7 @@ def _range(index: Union[int, slice], extent: int, dimension: int) -> Range:
 
 
 def _box(index: Any, shape: Sequence[int]) -> Tuple[List[Range], List[int]]:
-    """What is read of each dimension, and the shape that it has then."""
+    """Returns the range to read of each dimension, and the shape of the result."""
     parts = list(index) if isinstance(index, tuple) else [index]
     ellipses = [i for i, part in enumerate(parts) if part is Ellipsis]
     if len(ellipses) > 1:

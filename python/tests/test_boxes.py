@@ -9,7 +9,7 @@ from nacre import _boxes
 
 
 def carried_out(source, item, parts, size):
-    """What the extents would read."""
+    """Returns the bytes that the parts would read."""
     read = bytearray(b"\xa5" * size)
     for part in parts:
         for row in range(part.rows):

@@ -1,4 +1,4 @@
-// What a ChainKeeper needs of the registry that it belongs to. Thread-safe; called without locks.
+// The interface to the registry that a ChainKeeper belongs to. Thread-safe; called without locks.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -1,5 +1,5 @@
-// What the MGS stores of an OST (proto/FORMAT.md, "OST record"): its members and, if it is to have several,
-// the chain that they form (docs/decisions/0064-chains-of-osts.md). Plain values.
+// The MGS's record of an OST (proto/FORMAT.md, "OST record"): its members and, if it is to have several, the
+// chain that they form (docs/decisions/0064-chains-of-osts.md). Plain values.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct OstMember {
   bool operator==(const OstMember&) const = default;
 };
 
-// What the cluster uses an OST for.
+// Whether the cluster uses an OST, drains it, or has removed it.
 enum class OstUse : uint8_t {
   kActive = 0,
   kDraining = 1,  // takes no new files

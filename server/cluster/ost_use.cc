@@ -1,4 +1,4 @@
-// What an OST is used for: draining and removal (ost_registry.h).
+// The use of OSTs (OstUse): draining and removal (ost_registry.h).
 #include <algorithm>
 #include <cerrno>
 

@@ -1,22 +1,22 @@
 // The judge between servers: a few small keys that are changed by conditional transactions alone. Real form:
 // etcd (etcd_coordinator.h); in memory, with etcd's rules and its failures: MemEtcd (mem_coordinator.h).
 //
-// What may be relied on: a reading shows everything whose transaction had ended before it was asked for, and
-// of two transactions that have the same revision of a key as their condition at most one is carried out.
+// Guarantees: a reading shows everything whose transaction had ended before the reading was asked for, and of
+// two transactions that have the same revision of a key as their condition at most one is carried out.
 // Nothing else. There are no leases here, because etcd's do not prove that their holder has stopped, and a
 // watch says only that reading again may be worth it.
 //
 // Revisions: every transaction that changes something has a number of its own, higher than all before. The
 // one that changed a key last is the key's mod_revision; 0: there is no such key.
 //
-// Errors: UNAVAILABLE, also when the time is over. A reading has then told nothing. A transaction may have
-// been carried out, and if it has not, may still be later, however long that takes: whoever reads the keys
-// afterwards and finds them unchanged does not know either. What settles it is another transaction with the
-// same conditions, of which only one can succeed. So every transaction has a condition on what it changes,
-// and a value says who has put it. Every other error means that nothing was done and that it is no use to
-// repeat it as it is: INVALID_ARGUMENT (against the rules below), PERMISSION_DENIED (the user or its
-// password), FAILED_PRECONDITION (what answers is not the etcd of before: of another cluster, or set back to
-// an earlier state). Messages name the address and what to do.
+// Errors: UNAVAILABLE, also when the time is over. A reading has then returned nothing. A transaction may
+// have been carried out, and if not, may still be later, however long that takes: reading the keys afterwards
+// and finding them unchanged does not tell. Another transaction with the same conditions settles it, since
+// only one of the two can succeed. So every transaction has a condition on what it changes, and a value says
+// which server has put it. Every other error means that nothing was done and that it is no use to repeat it
+// as it is: INVALID_ARGUMENT (against the rules below), PERMISSION_DENIED (the user or its password),
+// FAILED_PRECONDITION (the etcd that answers is not the one of before: of another cluster, or set back to an
+// earlier state). Messages name the address and what to do.
 //
 // Thread-safe. Tasks may run on any executor, which outlives them; they end within their timeout and some
 // milliseconds. A coordinator outlives its tasks and watches.
@@ -122,7 +122,7 @@ Status CheckTransaction(const Transaction& transaction);
 // Every key that it names, once, in the order in which it does first.
 std::vector<std::string> NamedKeys(const Transaction& transaction);
 
-// What a message shows of a key, which may be any bytes.
+// A key as messages show it, escaped and shortened: its bytes may be any.
 std::string ShownKey(const std::string& key);
 
 // An UNAVAILABLE that says what was wanted, for how long, and why it failed.

@@ -41,7 +41,7 @@ etcdserverpb::TxnRequest ToRequest(const Transaction& transaction) {
   return request;
 }
 
-// What a member answers is judged before it is believed: another program may listen there.
+// Checks a member's answer before it is used: another program may listen at that address.
 StatusOr<Outcome> ToOutcome(const Transaction& transaction, etcdserverpb::TxnResponse response) {
   Outcome outcome;
   outcome.succeeded = response.succeeded();

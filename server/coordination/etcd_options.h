@@ -1,4 +1,4 @@
-// How an etcd is reached, and what is wrong with that. Functions without state.
+// The options that say how an etcd is reached, and their check. Functions without state.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ struct EtcdOptions {
   Duration attempt = 1s;
 };
 
-// What EtcdOptions come to.
+// EtcdOptions after their check, with the files read.
 struct EtcdAccess {
   struct Endpoint {
     std::string address;  // as in messages: HOST:PORT

@@ -27,7 +27,7 @@ Task<void> WaitFor(OneShot<Unit> news, Duration patience) {
 
 }  // namespace
 
-// What a stream has had to tell.
+// The state of a stream, as its events have told it so far.
 struct EtcdWatchState {
   uint64_t version = 0;  // rises with each change of the others
   bool created = false;

@@ -1,8 +1,8 @@
 // Coordinators over an etcd in memory, for tests and the simulation: etcd's rules for revisions and
-// transactions, and what may happen between it and its clients. The same seed does the same.
+// transactions, and the failures that may come between it and its clients. The same seed does the same.
 //
-// What is asked travels to etcd and back as messages of its own, so a transaction may be carried out after
-// its client has given up or died. Thread-safe.
+// Requests and answers travel as messages of their own, so a transaction may be carried out after its client
+// has given up or died. Thread-safe.
 #pragma once
 
 #include <map>

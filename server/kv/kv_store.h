@@ -71,9 +71,9 @@ struct KvEntry {
   std::string value;
 };
 
-// What a store held at one moment, whatever is committed after it: every batch whose Commit had returned
-// then (of a store that is copied: that its copies had), and none in part. Holding one costs space on the
-// disk (what is overwritten stays), so for minutes, not days. Thread-safe; gone before its store is.
+// A store's contents at one moment, unchanged by later commits: every batch whose Commit had returned then
+// (of a store that is copied: that its copies had), and no part of any other. Holding one costs space on the
+// disk (overwritten values stay), so for minutes, not days. Thread-safe; destroyed before its store.
 class KvSnapshot {
  public:
   virtual ~KvSnapshot() = default;

@@ -1,16 +1,17 @@
 // The right to change what READ leases of directories cover (proto/metadata.proto, Lease).
 //
-// Who changes an inode or an entry covers the directories first whose leases cover it: from then on nobody is
-// granted a lease of them, and those that other sessions hold are revoked and released before Cover returns.
-// So nobody answers out of a cache what the change makes untrue, from before its commit until the guard goes;
-// whoever is granted a lease after that sees the change.
+// An operation that changes an inode or an entry first covers the directories whose leases cover it: from
+// then on no other session is granted a lease of them, and those that other sessions hold are revoked and
+// released before Cover returns. So no client answers from its cache what the change makes untrue, from
+// before the commit until the guard is destroyed; a session that is granted a lease after that sees the
+// change.
 //
-// Which directories these are is looked up before the change takes its locks, for no lock is held while
-// clients are waited for. A rename may come in between. So the commit looks again (Op::Commit): if something
-// is not covered, nothing is committed, and the operation begins again with that covered, too (Guarded).
+// The directories are looked up before the change takes its locks, because no lock is held while clients are
+// waited for. A rename may come in between, so the commit looks again (Op::Commit): if a directory is not
+// covered, nothing is committed, and the operation begins again with that one covered, too (Guarded).
 //
-// A directory that is not there is not covered: its maker may have yet to tell of it, and then has the lease
-// of it from the beginning (GrantBorn), whoever waits to change it.
+// A directory that does not exist is not covered: its maker may not have told the MDS of it yet, and then has
+// its lease from the beginning (GrantBorn), even if others wait to change it.
 //
 // Belongs to one operation. Must not outlive the Mds.
 #pragma once

@@ -66,7 +66,7 @@ Fid InodeRead(const proto::MetadataRequest& request) {
   }
 }
 
-// What the name means, if it does mean something.
+// Returns the inode that the name refers to; none if there is no such entry.
 Fid InodeNamed(Mds& mds, const Fid& parent, const std::string& name) {
   auto entry = mds.tables->FindEntry(parent, name);
   return entry.ok() ? entry->fid : Fid{};
@@ -232,7 +232,7 @@ bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& requ
   return !read.empty() && (MayMissWriters(mds) || AnyWriter(mds, reader, read));
 }
 
-// What is read may lie in other directories when the first have been waited for.
+// The request is resolved again after each wait: it may read from other directories by then.
 Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataRequest& request) {
   if (MayMissWriters(*mds)) {
     std::optional<Session::Wait> wait;

@@ -1,10 +1,11 @@
-// Who gets leases of directories (proto/metadata.proto, Lease), and who waits for their holders.
+// Grants leases of directories (proto/metadata.proto, Lease), and waits until holders whose leases conflict
+// with a request have given them back.
 //
-// READ goes to everybody who looks at a directory, WRITE to whoever changes it and is alone there. A request
-// that reads what another session holds WRITE of waits until that is given back, and so does one that changes
-// what others hold anything of (change_guard.h). After a change that had to wait the directory is left
-// without leases for a while (MetadataOptions::peace), after a look without WRITE: where several work, a
-// request to the MDS costs each of them less than a revocation. Thread-safe.
+// READ is granted to every session that looks at a directory, WRITE to one that changes it and is alone
+// there. A request that reads what another session holds WRITE of waits until that is given back, and so does
+// one that changes what others hold any lease of (change_guard.h). After a change that had to wait no leases
+// of the directory are granted for a while (MetadataOptions::peace), after a read no WRITE: where several
+// clients work, a request to the MDS costs each of them less than a revocation. Thread-safe.
 #pragma once
 
 #include <optional>

@@ -1,12 +1,12 @@
-// Objects that a file has left by a move (migration.h), and that have its bytes for those who still read by
-// them.
+// Objects that a file has left by a move (migration.h). They keep the file's bytes for clients that still
+// read by the old layout.
 //
-// Who has READ of the file reads by its old layout until he has given that back. Who has nothing asks for the
-// layout before he reads, and once more when the answer comes later than a lease's time after that
-// (Session::ObjectsKeptSince). So a record (Table::kMoved) keeps the objects until READ is back and that time
-// is over; then it becomes one of the destroy queue.
+// A client that holds READ of the file reads by its old layout until it has given that back. A client without
+// a lease asks for the layout before it reads, and once more when the answer comes later than a lease's time
+// after that (Session::ObjectsKeptSince). So a record (Table::kMoved) keeps the objects until READ is back
+// and that time is over; then it becomes an entry of the destroy queue.
 //
-// A write that is under way for as long may make objects anew that are destroyed already. Its client learns
+// A write that is under way for as long may create objects anew that are destroyed already. Its client learns
 // that the file is elsewhere, and says so (DropObjects): they are left once more. Thread-safe.
 #pragma once
 

@@ -1,8 +1,8 @@
 // Copies a file's bytes from the objects of one layout to those of another, by way of this server's memory.
 //
-// What is a hole stays one. Every block is held against the checksum that its OST keeps for it, and goes on
-// with that. The versions of the old objects are noted before anything is read: whoever finds them unchanged
-// later knows that the copy is what the file has (Unchanged). Behind a loss of power of an OST in between a
+// Holes stay holes. Every block is checked against the checksum that its OST keeps for it, and is written
+// with that checksum. The versions of the old objects are noted before anything is read: if they are
+// unchanged later, the copy is what the file has (Unchanged). After a loss of power of an OST in between a
 // version says nothing, and counts as changed.
 //
 // Memory: one buffer of some MiB. Belongs to one coroutine.

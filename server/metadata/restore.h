@@ -1,6 +1,6 @@
 // An MDT made from a backup (nacre mdt restore), and what is done so that going back in time does no harm.
 //
-// What the OSTs and the clients have seen since the backup was made, the restored MDT knows nothing of:
+// The restored MDT knows nothing of what the OSTs and the clients have seen since the backup was made:
 //  - Numbers that were handed out since (FIDs, object sequences, sessions, runs of the MDS) are not handed
 //    out again: the counters go on where FirstAfterRestore puts them (id_allocator.h). So no new file gets
 //    the objects of an old one, and an OST takes no request for a repeat.
@@ -17,8 +17,8 @@
 //  - Objects that were made since belong to no file, and files that were removed or emptied since have lost
 //    theirs. Only a comparison finds these: nacre doctor (check.h).
 //
-// What was queued then (objects to be destroyed, truncations, moves of inline data) is carried out now: it
-// was decided before the backup, and the objects it names belong to no other file.
+// Work that was queued in the backup (objects to be destroyed, truncations, moves of inline data) is carried
+// out now: it was decided before the backup, and the objects it names belong to no other file.
 #pragma once
 
 #include "common/clock.h"

@@ -49,8 +49,8 @@ Task<FidLocks::Guard> LockQuiet(Mds& mds, Fid fid) {
     FidLocks::Guard guard = co_await LockOne(mds, fid);
     if (!mds.data_locks.IsHeld(fid)) co_return guard;
   }
-  // Who comes behind us with the data lock waits for the file's lock. (Several who wait here must not look
-  // for each other's turn again and again.)
+  // The next holder of the data lock waits for the file's lock, which we have by then. (Several that wait
+  // here must not look for each other's turn again and again.)
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard over = co_await mds.data_locks.Lock(std::move(fids));
   FidLocks::Guard guard = co_await LockOne(mds, fid);

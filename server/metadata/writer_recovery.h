@@ -41,7 +41,8 @@ namespace nacre::mds {
 
 struct Mds;
 
-// Who waits for a pass. A file that a client must give up first is left to the next one in the background.
+// Says whether somebody waits for a pass. If so, a file whose lease a client has to give up first is left to
+// the next pass in the background.
 enum class RecoveryPass {
   kWaitedFor,  // by an eviction, or by an OST that comes back
   kBackground,

@@ -1,9 +1,9 @@
 // A new head and the member behind it (server/object/in_doubt.h).
 //
-// What the head before had begun may have been done behind this one and not here, and nobody may ask for it
-// again: a client that has died does not. Once this head has served anybody as if it had never happened, it
-// must not come back when the member behind takes over in turn. So before it serves it compares the objects
-// in question, and has a member that is ahead taken out and filled again.
+// A change that the previous head had begun may have been made at the member behind this one and not here,
+// and may never be repeated: its client may have died. Once this head has served anybody as if that change
+// had never happened, it must not come back when the member behind becomes head in turn. So before this head
+// serves, it compares the objects in question, and has a member that is ahead taken out and filled again.
 #include <cerrno>
 
 #include "rpc/convert.h"

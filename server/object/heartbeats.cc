@@ -40,7 +40,7 @@ std::string ClusterUuid(const ServerCore& core) {
   return "";
 }
 
-// What the MGS does not count among the cluster's OSTs any more, said once for each.
+// Logs, once for each, the OSTs that the MGS does not count among the cluster's any more.
 void NoteRemoved(ServerCore& core, const google::protobuf::RepeatedField<uint32_t>& removed) {
   for (const uint32_t ost : removed) {
     if (!core.removed.insert(ost).second) continue;

@@ -72,7 +72,7 @@ class Originator {
   virtual HandedOn handed_on() const { return {}; }
 };
 
-// What a change that an earlier member of the chain hands on makes of its object.
+// The version and size that a change handed on by an earlier member of the chain gives its object.
 struct Applied {
   std::optional<ObjectVersion> before;  // EBADMSG if the object has another one; none: it is not looked at
   ObjectVersion after;

@@ -1,5 +1,5 @@
-// What members of a chain do for each other: taking over a change that another one has made, and giving one
-// away (server/object/chain.h).
+// Operations of an ObjectStore for the chain (server/object/chain.h): applying a change that another member
+// has made, and reading blocks and mappings to hand them on.
 #include <algorithm>
 #include <cerrno>
 

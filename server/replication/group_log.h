@@ -39,8 +39,8 @@ class GroupLog {
     }
   }
 
-  // What a store with this position lacks first, as one group: as many as have `max_bytes` together, and at
-  // least one. Null: it is not here.
+  // Returns the changes that a store with this position lacks first, as one group: as many groups as have
+  // `max_bytes` together, and at least one. Null: the log does not have them.
   GroupPtr After(Position position, uint64_t max_bytes = 0) const {
     std::lock_guard lock(mutex_);
     auto after = [](Position at, const GroupPtr& group) { return at < group->previous; };

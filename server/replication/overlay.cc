@@ -23,7 +23,8 @@ void Overlay::Stored(uint64_t change) {
   Forget();
 }
 
-// What a later change has set again goes with that one.
+// Drops the values of changes that the store has and no reading needs. A value that a later change has set
+// again is dropped with that change.
 void Overlay::Forget() {
   const uint64_t upto = readings_.empty() ? stored_ : std::min(stored_, *readings_.begin());
   for (; !changes_.empty() && changes_.front().number <= upto; changes_.pop_front()) {

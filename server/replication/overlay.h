@@ -1,8 +1,8 @@
-// What a reader of the primary sees: its store, and over it the changes that are not in the store yet because
-// the other members do not have them all (pipeline.h).
+// The primary's view of the data for its readers: its store, and over it the changes that are not in the
+// store yet because not all other members have them (pipeline.h).
 //
-// A change shows from Add on. It stays here until the store has it and nobody reads any more who began before
-// that, so that every read is of one state: one that looks at the store first and here behind that misses
+// A change is visible from Add on. It stays here until the store has it and every read that began before that
+// has ended, so that each read is of one state: one that looks at the store first and here after that misses
 // nothing.
 //
 // Thread-safe. Errors are those of the store.

@@ -93,7 +93,7 @@ Task<void> Pipeline::Run() {
   }
 }
 
-// What nobody waits for does not wait for ever.
+// Sends changes that nobody waits for: after kGather they count as wanted.
 Task<void> Pipeline::Gather() {
   co_await clock_.Sleep(kGather);
   std::unique_lock lock(mutex_);

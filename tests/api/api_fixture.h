@@ -1,4 +1,4 @@
-// What the tests of libnacre share: a cluster of processes for each suite, a client, memory full of canaries.
+// The fixture of libnacre's tests: a cluster of processes for each suite, a client, memory full of canaries.
 #pragma once
 
 #include <fcntl.h>

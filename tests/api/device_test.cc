@@ -344,7 +344,7 @@ TEST_F(ApiStream, AnErrorLetsTheStreamGoOn) {
   cancelled.wait();
 }
 
-// What the stream has put there before is written, not what it puts there afterwards.
+// A write takes the bytes that the stream has put there before it, not those that it puts there afterwards.
 TEST_F(ApiStream, AWriteTakesItsTurn) {
   File file = Make("");
   DeviceMemory memory(kMiB);

@@ -29,7 +29,7 @@ class SmallPool : public ApiTest, public testing::WithParamInterface<const char*
     return Open(options);
   }
 
-  // What the file holds that all tests read. It lies at the OSTs and in nobody's cache.
+  // The content of the file that all tests read. It lies at the OSTs and in no client's cache.
   static const std::string& Content() {
     static const std::string content = Pattern(31, kFileBytes);
     return content;

@@ -1,4 +1,5 @@
-// What fsync, fdatasync and O_DSYNC promise, also when several run at once, and the errors that they report.
+// The promises of fsync, fdatasync and O_DSYNC, also when several run at once, and the errors that they
+// report.
 #include <linux/fs.h>
 
 #include "client/inode.h"

@@ -157,7 +157,7 @@ TEST_F(Expiry, PagesThatAreBeingReadKeepNoneOfTheOthers) {
   EXPECT_EQ(pieces, (Pieces{{8 * kPage, UINT64_MAX}})) << "another one that nobody should wait for";
 }
 
-// What is under way when the leases run out is not acknowledged either, as long as it may be lost.
+// A write that is under way when the leases run out is not acknowledged either, as long as it may be lost.
 TEST_F(Expiry, AWriteThatWaitedIsAnsweredWhenTheLeasesAreGoodAgain) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, Pattern(1, 4 * kMiB));
@@ -234,8 +234,8 @@ TEST_F(Expiry, UnmountSaysWhatIsLostWithADeadServer) {
   EXPECT_LT(harness_.world.clock().Now() - begin, harness_.options.client.unmount_patience + 30s);
 }
 
-// What is held back for a dead OST keeps nobody from the rest of the directory, nor who uses the cache of
-// this mount.
+// Data that is held back for a dead OST keeps neither another client from the rest of the directory nor this
+// mount's programs from the cache.
 TEST_F(Expiry, OperationsGoOnWhileARevocationWaitsForADeadOst) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, Pattern(1, 4 * kMiB));

@@ -131,7 +131,7 @@ TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
   EXPECT_EQ(a_->fs().PagesFor(file), KernelPages::kNone);
 }
 
-// What a kernel keeps in pages while two clients are there.
+// Client a's kernel keeps pages of a file, and client b is there, too.
 class Pages : public Lease {
  protected:
   Pages() {
@@ -195,7 +195,7 @@ TEST_F(Pages, AreForgottenAlsoAfterARestartOfTheMds) {
   EXPECT_TRUE(forgetting_over_);
 }
 
-// Who cannot be asked has forgotten by itself when his lease runs out, and is evicted.
+// A client that cannot be asked has forgotten the pages by itself when its lease runs out, and is evicted.
 TEST_F(Pages, AreTakenFromAClientThatDoesNotAnswer) {
   ASSERT_TRUE(Hold().ok());
   harness_.network.Cut(100, 0);
@@ -289,7 +289,7 @@ TEST_F(Lease, AClientThatDoesNotAnswerIsEvictedAndGoesOnWithANewSession) {
   EXPECT_EQ(a_->Read(a_->OpenName("f"), 0, 10), "done");
 }
 
-// What an eviction has taken must not stand in the way of what comes after it.
+// Data that was lost by an eviction must not get in the way of writes that follow.
 TEST_F(Lease, AfterAnEvictionWriteBehindGoesOn) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, "lost");

@@ -110,9 +110,9 @@ TEST_P(Losses, OfAnotherMdsProcessAreNone) {
   EXPECT_TRUE(client_->Fsync(file).ok());
 }
 
-// What the MDS had done is gone with its power; what had not reached it is repeated when it is back
-// (docs/decisions/0022-metadata-write-behind.md). So the second change is there without the first, and fsync
-// says that something is missing.
+// Changes that the MDS had made are lost with its power; those that had not reached it are sent again when it
+// is back (docs/decisions/0022-metadata-write-behind.md). So the second change is there without the first,
+// and fsync says that something is missing.
 TEST(MdtLosesPower, MayTakeAChangeButNotOneThatWasStillOnItsWay) {
   Harness harness;
   auto client = harness.Mount();
@@ -177,8 +177,8 @@ TEST(MdtLosesPower, UnderAClientThatHoldsBytesBack) {
   EXPECT_EQ(client->Read(client->OpenName("f"), 0, data.size()), data);
 }
 
-// What the MDT has lost, which differs by the seed, this client must not go on to show: everybody reads the
-// same, and what is written and synced from then on is there.
+// The client must not go on to show what the MDT has lost, which differs by the seed: all clients read the
+// same, and data that is written and synced from then on is there.
 class MdtLosesPowerBySeed : public testing::TestWithParam<uint64_t> {
  protected:
   static HarnessOptions MakeOptions() {
@@ -312,7 +312,7 @@ TEST(OstLosesPower, WhileAnotherOstKeepsTheWriteWaiting) {
   EXPECT_TRUE(other->Read(other->OpenName("f"), 0, data.size()) == seen);
 }
 
-// What another client has written is synced as well, in objects of which this one has not heard.
+// An fsync syncs another client's data as well, in objects of which this client has not heard.
 TEST(LossesOfOthers, AreNoneAfterAnFsync) {
   Harness harness;
   auto mine = harness.Mount();

@@ -255,7 +255,7 @@ TEST(LittleMemory, AListingThatDrivesItselfOutIsNotTakenForWhole) {
   for (int i = 0; i < kNames; ++i) EXPECT_TRUE(client->Lookup(name(i), directory).ok()) << i;
 }
 
-// What a listing has brought is still there when whoever made it comes to it, as far as there was room.
+// Entries that a listing has brought are still known when its caller comes to them, as far as there was room.
 TEST_F(Memory, RemovingADirectoryThatDoesNotFitAsksForTheRestOnly) {
   constexpr int kNames = 1500;
   const Fid directory = c().Mkdir("d");

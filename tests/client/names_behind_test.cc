@@ -44,7 +44,7 @@ class NamesBehind : public testing::Test {
   StatusOr<Known> Set(Fid fid, const SetAttributes& set) {
     return c().Await(c().fs().Setattr(c().caller, fid, set, nullptr));
   }
-  // What the MDS has, by a mount that knows nothing else.
+  // Mounts again: the new mount knows only what the MDS has.
   void Remount() {
     ASSERT_TRUE(c().Unmount().ok());
     client_ = harness_.Mount();

@@ -62,7 +62,7 @@ TEST_F(Names, ADirectoryReadWholeIsListedAgainWithoutRequests) {
   EXPECT_EQ(Requests([&] { EXPECT_EQ(c().List(directory), names); }), 0);
 }
 
-// Who lists goes on with what there was at the beginning; what has gone is left out, what is new may be.
+// A listing goes on with the entries of its beginning; removed ones are left out, new ones may be.
 TEST_F(Names, AListingGoesOnWhateverChanges) {
   Fid directory = c().Mkdir("d");
   for (int i = 0; i < 30; ++i) c().Create("f" + std::to_string(100 + i), O_RDWR, directory);

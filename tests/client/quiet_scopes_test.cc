@@ -1,5 +1,5 @@
-// What the kernel may keep under READ leases of directories (client/scope.h), and who waits until it has
-// forgotten it.
+// Promises to the kernel under READ leases of directories (client/scope.h), and that a change waits until the
+// kernel has forgotten what it affects, and for nothing else.
 #include "tests/client/scopes.h"
 
 namespace nacre::client {

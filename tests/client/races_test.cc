@@ -111,7 +111,7 @@ TEST(Races, OpenAgainstUnlink) {
   }
 }
 
-// What waits for a range while the client is evicted may find nothing there any more: it fails,
+// An operation that waits for a range while the client is evicted may find nothing there any more: it fails,
 // with the client's EIO or the OST's ESTALE, and the daemon lives.
 TEST(Races, OperationsThatWaitDuringAnEviction) {
   Harness harness;

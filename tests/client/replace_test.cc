@@ -67,7 +67,8 @@ using Way = Task<bool> (*)(FileSystem*, Caller, Fid, std::string);
 
 enum class Beside { kNobody, kAnIdleMount };
 
-// What the name has after the client was killed `after` the beginning; *done: the last call had returned.
+// Returns the file's content after the client was killed `after` the beginning; *done: the last call had
+// returned.
 std::string ContentAfterKill(Way way, Beside beside, const std::string& old_data, const std::string& new_data,
                              Duration after, bool* done) {
   HarnessOptions options;
@@ -119,7 +120,7 @@ TEST_P(Replace, ByRewritingBesideAnIdleMount) {
   KillAtAnyMoment(ByRewriting, Old(), New(), GetParam().new_size == kSmall, Beside::kAnIdleMount);
 }
 
-// What is held back of a truncation is not to be seen, whoever asks and however.
+// Old content must not be seen after a truncation that is held back, by any handle or client.
 TEST_P(Replace, IsSeenAtOnce) {
   Harness harness;
   auto client = harness.Mount();

@@ -72,7 +72,7 @@ TEST_F(BackgroundTest, EndsAProcessAndWaits) {
   ::waitpid(child, nullptr, 0);
 }
 
-// What else it holds, a disk for one, is free only when it has ended.
+// Other things that the process holds, a disk for one, are free only when it has ended.
 TEST_F(BackgroundTest, WaitsForTheEndOfAProcessThatHasLetGoOfItsPidFile) {
   std::string path = directory_ + "/pid";
   int ready[2];

@@ -28,7 +28,7 @@ class Program {
   void Signal(int signal) const;
   void Stop() const;  // as by SIGSTOP; it stands still when this returns
   Ended Wait();       // for its end
-  // What it says up to where the text is in it, or to its end.
+  // Reads its output until the text is in it, or to its end.
   std::string ReadUntil(const std::string& text);
 
  private:

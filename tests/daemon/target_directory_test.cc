@@ -20,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What in there gives any right to others, itself included; sockets aside.
+// Lists the files in the directory, itself included, whose modes give others any right; symbolic links aside.
 std::vector<std::string> OpenToOthers(const std::string& directory) {
   std::vector<std::string> open;
   auto look = [&open](const fs::path& path) {

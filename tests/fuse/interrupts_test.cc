@@ -1,4 +1,4 @@
-// Who waits for a request that is not answered can be killed, and nobody else notices.
+// A process that waits for a request that is not answered can be killed, and no other process notices.
 #include "fuse/interrupts.h"
 
 #include <fcntl.h>

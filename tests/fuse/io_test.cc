@@ -65,8 +65,7 @@ TEST_F(IoTest, CachedPagesAreNotAskedForAgain) {
 
 class StalePages : public MountedTest {
  protected:
-  // What is there, as another client leaves it again and again: each read that begins afterwards has to see
-  // it.
+  // Checks that each read that begins after another client has overwritten the file sees the new content.
   template <typename Read>
   void NeverStale(Read read) {
     for (int i = 0; i < 300; ++i) {

@@ -21,7 +21,7 @@ struct MemoryNode {
 };
 using NodePtr = std::shared_ptr<MemoryNode>;
 
-// What a HandlePtr of this file system points at: client::FileHandle is the real client's own.
+// The object that a HandlePtr of this file system points to: client::FileHandle is the real client's own.
 struct MemoryHandle {
   const NodePtr node;
   const int flags;
@@ -51,7 +51,7 @@ class MemoryFileSystem : public FileSystem {
   uint64_t reads();
   uint64_t xattr_requests();
   Caller last_caller();
-  // What is held waits until it is let go: requests in progress, as of a server that is away.
+  // Requests that are held wait until they are let go, as requests in progress do while a server is away.
   void HoldReads(bool hold) { Hold(&hold_reads_, hold); }
   void HoldWrites(bool hold) { Hold(&hold_writes_, hold); }
   void HoldFlushes(bool hold) { Hold(&hold_flushes_, hold); }

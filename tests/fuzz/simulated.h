@@ -1,4 +1,4 @@
-// What the targets share that run servers or a client in a simulated world (tests/sim): virtual time, one
+// The world of the targets that run servers or a client in the simulation (tests/sim): virtual time, one
 // thread, nothing left behind.
 #pragma once
 

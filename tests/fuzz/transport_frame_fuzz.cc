@@ -87,7 +87,7 @@ class Wire {
     }
   }
 
-  // What the other side of a shared-memory connection sends first.
+  // Sends the message with which the other side of a shared-memory connection begins.
   void SendSetup(const std::shared_ptr<SharedMemory>& memory) {
     Require(shm::SendSetup(far_, {memory}).ok());
     Drain();

@@ -1,5 +1,5 @@
-// What verbs endpoints may be sent, as the parsers see it: whatever they take comes back from its encoding as
-// it was. The input's first byte chooses the parser.
+// Gives the parsers of messages to verbs endpoints any bytes: whatever they take must come back from its
+// encoding as it was. The input's first byte chooses the parser.
 #include <cstdlib>
 #include <cstring>
 #include <string>

@@ -1,4 +1,4 @@
-// What a machine may lack, and how it is said.
+// Machines that lack CUDA or a part of it, and the errors that say so.
 #include "gpu/cuda_library.h"
 
 #include <gmock/gmock.h>

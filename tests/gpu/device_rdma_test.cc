@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(, DeviceRdmaTest, testing::Values(Driver::kFake, Driver
 
 class FakeDeviceRdmaTest : public GpuTest {};
 
-// What a NIC would do with it: write through the mapping of the exported file.
+// Writes through the mapping of the exported file, as a NIC would.
 TEST_P(FakeDeviceRdmaTest, TheExportIsTheMemory) {
   DeviceBuffer buffer(device_, 1 << 20);
   std::vector<std::byte> expected(buffer.size());

@@ -207,7 +207,7 @@ TEST_P(DeviceTest, AFreedBufferFailsAlone) {
   EXPECT_EQ(Read(alive), content);
 }
 
-// Who finds another one asking at the same moment just goes on.
+// A device that is ready starts no other thread, even if its state is asked for at the same moment.
 TEST_P(DeviceTest, AThreadIsStartedOnceAtMost) {
   ASSERT_TRUE(Run(device_->Start()).ok());
   std::atomic<bool> stop = false;

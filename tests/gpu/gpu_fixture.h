@@ -1,5 +1,5 @@
-// What the tests of gpu/ share: they run on the fake driver, which lies beside the test program, and on the
-// real one if this machine has it. Not thread-safe.
+// The fixtures of the tests of gpu/: they run on the fake driver, which lies beside the test program, and on
+// the real one if this machine has it. Not thread-safe.
 #pragma once
 
 #include <dlfcn.h>

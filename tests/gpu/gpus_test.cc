@@ -92,7 +92,7 @@ TEST_P(GpusTest, RefusesMemoryOfAnotherContext) {
   ASSERT_EQ(destroy(other), kCudaSuccess);
 }
 
-// What cudaMallocAsync gives belongs to no context.
+// Memory from cudaMallocAsync belongs to no context.
 TEST_P(GpusTest, TakesMemoryOfAPool) {
   if (fake()) GTEST_SKIP() << "the fake has no pools";
   const std::shared_ptr<Context> context = (*device_->State())->context();

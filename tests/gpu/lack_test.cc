@@ -1,5 +1,5 @@
-// What works, and what is said, where the driver or the machine lacks something: on the fake driver, whose
-// knobs take it away.
+// Drivers and machines that lack something: what still works, and the errors that say why not. On the fake
+// driver, whose knobs take it away.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the CPU of an OSS does while a client reads 1 MiB at a time out of its cache over RDMA, in a guest: see guest/payload_cpu. 77: no guest
-# can be run here.
+# Checks that an OSS does not touch the payload while a client reads out of its cache over RDMA, in a guest: see guest/payload_cpu.
+# 77: no guest can be run here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 command -v perf >/dev/null || { echo "SKIPPED: perf is missing (deploy/install-deps installs it)" >&2; exit 77; }

@@ -109,7 +109,7 @@ class EchoMds : public MetadataHandler, public ClusterHandler {
   OneShot<Unit> gone;
 };
 
-// What a client has heard.
+// The events that a client has received.
 struct Heard {
   std::mutex mutex;
   std::vector<uint64_t> pushes;

@@ -1,4 +1,4 @@
-// What the simulated disks do to a server, and what the cluster tells of them.
+// The delays of simulated disks, and the count of the steps of a server's log.
 #include "tests/sim/cluster.h"
 
 #include <gtest/gtest.h>

@@ -169,7 +169,7 @@ bool FileModel::SizeAllowed(uint64_t size, const std::function<bool(const FileCh
       if (change.kind == FileChange::kWrite) after = std::max(before, change.offset + change.length);
       next.push_back(after);
       if (may_be_lost(change)) next.push_back(before);
-      // What was not answered, or was held back, may have come as far as any of its blocks.
+      // A write that was not answered, or was held back, may have come as far as any of its blocks.
       if (change.kind == FileChange::kWrite && may_be_lost(change) && size > before && size < after) {
         next.push_back(size);
       }

@@ -1,4 +1,4 @@
-// What a file's bytes must be: the content as acknowledged, and beside it which changes a crash may still
+// A model of a file's bytes: the content as acknowledged, and beside it the changes that a crash may still
 // take.
 //
 // Every change is remembered until it is known to be durable. After a crash each 4 KiB block must read as it
@@ -18,8 +18,8 @@ namespace nacre::sim {
 
 using Bytes = std::vector<std::byte>;
 
-// What an operation writes: different for every operation and offset, so that a byte tells where it comes
-// from.
+// Returns the bytes that an operation writes: different for every operation and offset, so that a byte tells
+// where it comes from.
 Bytes Pattern(uint64_t operation, uint64_t offset, uint64_t length);
 
 struct FileChange {

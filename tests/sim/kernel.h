@@ -1,6 +1,6 @@
-// What a kernel keeps above one client: pages of files, attributes and names, filled, used and forgotten as
-// FUSE and fuse/ do it. What the workload reads, writes and looks up goes through it, so that a page, a size
-// or a name that nobody has made it forget in time is seen as a wrong answer.
+// The kernel's caches above one client: pages of files, attributes and names, filled, used and forgotten as
+// FUSE and fuse/ do it. The workload reads, writes and looks up through it, so a page, a size or a name that
+// it was not made to forget in time is seen as a wrong answer.
 //
 // Belongs to one life of a client; single-threaded, like everything in the simulation.
 #pragma once
@@ -29,8 +29,8 @@ class Kernel {
                              bool mapped);
   Task<StatusOr<size_t>> Write(client::HandlePtr handle, Fid fid, uint64_t offset,
                                std::vector<std::span<const std::byte>> pieces);
-  // What loads from a mapping get without a request to anybody: pages that are there and not locked, by their
-  // index.
+  // The pages that loads from a mapping get without a request to the client, by their index: those that are
+  // there and not locked.
   std::map<uint64_t, Bytes> Resident(Fid fid) const;
   Task<StatusOr<proto::Attr>> Stat(client::HandlePtr handle, Fid fid);
   Task<StatusOr<proto::Attr>> Lookup(Fid parent, std::string name);

@@ -56,7 +56,7 @@ struct ModelInode {
   bool regular() const;
 };
 
-// What an operation holds while it runs.
+// A part of the namespace or of a file that an operation holds while it runs.
 struct Claim {
   std::string resource;
   bool exclusive = true;
@@ -68,7 +68,7 @@ Claim DirectoryClaim(InodeId directory, bool exclusive);  // its attributes and 
 Claim AttributeClaim(InodeId inode, bool exclusive);
 Claim BytesClaim(InodeId inode, bool exclusive);
 
-// What a walk over the mounted filesystem has found.
+// An inode as a walk over the mounted filesystem has found it.
 struct ObservedInode {
   proto::Attr attr;
   std::string target;

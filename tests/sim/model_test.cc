@@ -1,4 +1,4 @@
-// What the model makes of a client's death: which of its changes may be missing, and that nothing else may.
+// The model after a client's death: which of its changes may be missing, and that nothing else may.
 #include "tests/sim/model.h"
 
 #include <gmock/gmock.h>
@@ -242,7 +242,7 @@ class ModelOrderTest : public ModelTest {
 // The client asks the MDS only when it has done what was answered early.
 TEST_F(ModelOrderTest, AnUnansweredChangeIsNotDoneWithoutWhatWasAnsweredBefore) { EXPECT_NE(Settle(), ""); }
 
-// What waits while the client is evicted goes on in the session that follows.
+// A change that waits while the client is evicted goes on in the session that follows.
 TEST_F(ModelOrderTest, UnlessTheSessionOfThatHasEnded) {
   model.MayGoOnWithout(0);
   EXPECT_EQ(Settle(), "");

@@ -33,7 +33,7 @@ struct NetworkFaults {
 class Connection;
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// What listens at an address.
+// The process that listens at an address, and its handlers.
 struct Service {
   Process* process = nullptr;
   std::shared_ptr<CallHandler> calls;  // a Transport's listener
@@ -64,7 +64,7 @@ class Network {
   // Connects; takes time. UNAVAILABLE: nothing listens, or the network does not let it through within the
   // timeout.
   Task<StatusOr<ConnectionPtr>> Dial(Process* process, std::string address, Duration timeout);
-  // What listens there, if it is (still) this process.
+  // Returns the service at the address, if it is (still) this process's.
   const Service* Find(const std::string& address, const Process* process) const;
 
   Duration Delay();

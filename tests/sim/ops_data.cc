@@ -208,7 +208,7 @@ Task<bool> Fsync(FileContext at) {
   if (!data_only && at.inode().times_held_by == at.client->index) at.inode().times_held_by.reset();
   const int client = at.client->index;
   at.content().MakeDurable([&before, client](const FileChange& change) {
-    // What another client has written is durable when it has been sent: without a lease at once.
+    // Another client's write is durable only if it has been sent: without a lease it is at once.
     return std::find(before.begin(), before.end(), change.operation) != before.end() &&
            (change.client == client || !change.lazy);
   });

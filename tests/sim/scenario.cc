@@ -14,7 +14,7 @@
 namespace nacre::sim {
 namespace {
 
-// What a member of an OST has of each object: its version, its size and the checksums of its blocks.
+// Returns a member's objects: each one's version, its size and the checksums of its blocks.
 std::map<ObjectId, std::string> ContentsOf(KvStore& store) {
   std::map<ObjectId, std::string> contents;
   (void)ForEachEntry(store, "O", [&](const KvEntry& entry) -> Status {
@@ -374,8 +374,8 @@ void Scenario::Finish() {
   Settle(losses);
 }
 
-// What files have left goes some seconds later, and members of an OST that is stopped in the middle of that
-// differ.
+// Stops the mover and waits until nothing is left of its moves: the old objects go some seconds later, and
+// members of an OST that is stopped in the middle of that differ.
 void Scenario::EndMoves() {
   mover_->Stop();
   auto under_way = [this] {

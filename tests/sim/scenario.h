@@ -73,7 +73,7 @@ struct RunResult {
 
 RunResult RunSeed(const RunOptions& options);
 
-// What the seed chooses, apart from the order of events.
+// The choices that the seed makes, apart from the order of events.
 struct Shape {
   ClusterOptions cluster;
   WorkloadOptions workload;

@@ -36,8 +36,8 @@ TEST_F(Simulation, EverySeedHolds) {
 }
 
 // A file closed while its last bytes were under way, named as closed to an MDS that asked meanwhile (71117);
-// a removal that was lost, and the name made anew (1153). Of a version whose faults came at any time.
-// What the client does has changed since: 71117 holds now even if Core::Held leaves out what is `closing`.
+// a removal that was lost, and the name made anew (1153). The seeds are of a version whose faults came at any
+// time. The client has changed since: 71117 holds now even if Core::Held leaves out files that are `closing`.
 TEST_F(Simulation, SeedsThatFailedOnce) {
   for (uint64_t seed : {1153, 71117}) {
     RunOptions options;

@@ -52,7 +52,6 @@ Unanswered UnansweredRemove(Model& model, InodeId directory, std::string name) {
   return remove;
 }
 
-// What rename(2) answers.
 int RenameError(Model& model, InodeId from, const std::string& name, InodeId to, const std::string& new_name,
                 uint32_t flags) {
   const auto source = model.Child(from, name), target = model.Child(to, new_name);

@@ -47,8 +47,8 @@ void Operation::Pending(Unanswered change) {
   changes_ = true;
 }
 
-// What the MDS was asked for has come behind all that was answered early before, unless that was in a session
-// which has ended since.
+// A change that the MDS itself has made came behind all that was answered early before it, unless that was in
+// a session which has ended since.
 void Operation::Change(std::function<void()> change) {
   workload_.NoteDone();
   const uint64_t early = client_.filesystem->Look().early_answered;

@@ -42,7 +42,7 @@ enum class Promise { kSynced, kClosed, kReplaced };
 
 class Workload;
 
-// What belongs to one life of a client; destroyed with its process, before its FileSystem.
+// The state of one life of a client; destroyed with its process, before its FileSystem.
 struct ClientState {
   int index = 0;
   client::FileSystem* filesystem = nullptr;

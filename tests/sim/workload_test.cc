@@ -1,4 +1,4 @@
-// What the workload takes for answered early, and which errors it takes away.
+// The workload's count of early answers, and the errors that it takes from a mount without files.
 #include "tests/sim/workload.h"
 
 #include <fcntl.h>

@@ -27,7 +27,7 @@ namespace nacre::sim {
 class World;
 class Process;
 
-// What any_io_executor holds inside the simulation: posts to the process's queue.
+// The executor behind any_io_executor in the simulation: posts to the process's queue.
 class SimExecutor {
  public:
   explicit SimExecutor(Process* process) : process_(process) {}

@@ -87,7 +87,7 @@ class Worker {
   const Content& content() const { return content_; }
 
  private:
-  // What was done last, for the message of a failure.
+  // Keeps the last operations, for the message of a failure.
   void Note(std::string what) {
     history_.push_back(std::move(what));
     if (history_.size() > 12) history_.pop_front();

@@ -56,7 +56,7 @@ make_striped() {
   head -c 7654321 /dev/urandom >>"$1"
 }
 
-# What was written through the mount a moment ago is what the library reads, and the other way round.
+# The library reads what was written through the mount a moment ago, and the other way round.
 both_ways() {
   echo "written through the mount" >"$here/small"
   [[ $(example hello "$here/small" 2>/dev/null) == "written through the mount" ]]

@@ -47,7 +47,7 @@ round_of() {
 # Rounds for ever; the time of each one's end stands in $2.
 work_on() { while round_of "$1"; do date +%s >"$2.new" && mv "$2.new" "$2"; done; }
 
-# What needs the dead OST waits, and must not keep others from their work.
+# A write to the dead OST waits, and must not keep others from their work.
 wait_for_dead() { dd if=/dev/zero of="$1/on.${dead%% *}" bs=1M count=1 conv=notrunc,fsync status=none; }
 
 start_work() {

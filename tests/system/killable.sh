@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Who waits for a server that is dead can be killed, by kill -9 and by Ctrl-C, and can end by itself; what the dead server is not needed for goes on.
+# A process that waits for a dead server can be killed, by kill -9 and by Ctrl-C, and can end by itself; all else goes on.
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
 begin killable 240 300 --own -- "$@"

@@ -176,7 +176,7 @@ signal() { # SIGNAL MACHINE
 other_than() { # MACHINE: the next one
   case $1 in m1) echo m2 ;; m2) echo m3 ;; m3) echo m1 ;; esac
 }
-# What one sends to the other arrives nowhere, in silence: the other's Ethernet address is nobody's.
+# Packets from one to the other vanish without an error: the other's Ethernet address is nobody's.
 cut() { # A B
   on "$1" ip neighbor replace "${address[$2]}" lladdr 02:00:00:00:00:ff dev eth0 nud permanent
   on "$2" ip neighbor replace "${address[$1]}" lladdr 02:00:00:00:00:ff dev eth0 nud permanent

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What mount(8) and /etc/fstab may ask of a mount is so afterwards, or refused in words.
+# Options of mount(8) and /etc/fstab are in effect afterwards, or refused with a message.
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
 begin mount_options 120 180 --own -- "$@"

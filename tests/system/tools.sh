@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What users do on a mount: git, a build, tar, rsync, SQLite, PostgreSQL, fio with verification, mmap. (Acceptance 2.)
+# Users' tools on a mount: git, a build, tar, rsync, SQLite, PostgreSQL, fio with verification, mmap. (Acceptance 2.)
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
 

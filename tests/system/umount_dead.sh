@@ -30,7 +30,7 @@ back() { # the servers that were killed
   "$loopback" start "$cluster" client.1
 }
 
-# What was written is there; the OST has only granted space.
+# Everything written is on stable storage; the client holds only a grant of space from the OST.
 dead_oss_nothing_held() {
   head -c 4M /dev/urandom >"$mount/synced" && sync "$mount/synced"
   "$loopback" kill "$cluster" oss.1

@@ -1,4 +1,4 @@
-// What every transport promises (transport/transport.h), asked of each kind.
+// The contract of transports (transport/transport.h), tested on each kind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What every transport but the one in process counts of its calls (transport/path_meter.h).
+// The counts of calls by every transport but the one in process (transport/path_meter.h).
 #include <gtest/gtest.h>
 
 #include "tests/transport/transport_fixture.h"

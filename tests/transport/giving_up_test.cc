@@ -1,4 +1,4 @@
-// What every transport does with calls that their caller gives up (Peer::EndGivenUp).
+// Calls that their caller gives up (Peer::EndGivenUp), over every transport.
 #include <gtest/gtest.h>
 
 #include <atomic>

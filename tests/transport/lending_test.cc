@@ -1,4 +1,4 @@
-// What every transport promises of buffers that are lent (IncomingCall::Lend).
+// Buffers that are lent (IncomingCall::Lend), over every transport.
 #include <gtest/gtest.h>
 
 #include "tests/transport/transport_fixture.h"
@@ -8,7 +8,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// What is lent is there when the reply comes, and kept until then; so is what follows it.
+// Lent bytes are there when the reply comes, also those lent after others; the buffers are kept until then.
 TEST_P(TransportTest, LendsBuffersUntilTheyHaveArrived) {
   Bytes data = RandomBytes(3'000'001, 1);
   auto region = server().Register(data.data(), data.size());

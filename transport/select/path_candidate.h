@@ -1,5 +1,6 @@
 // A path between a client and a server that is better than a socket where it can be had: shared memory, RDMA.
-// What joins the choice of path (select_transport.h). All classes here are thread-safe.
+// The interface of such paths to the choice among them (select_transport.h). All classes here are
+// thread-safe.
 //
 // How the two sides find each other: the server serves each path beside its TCP address and lets its hello
 // there say where (an "offer", a line of text that only the candidate of the same name understands). The

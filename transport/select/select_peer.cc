@@ -414,7 +414,7 @@ std::string SelectCore::PathFor(const MemoryRegion& memory) const {
                                            : way.peer->PathFor(*region->part(way.rank));
 }
 
-// Who waits for a choice is told whether his call is given up or not: he tries again.
+// Ends every wait for a choice, whether its call is given up or not: a call that is not is tried again.
 void SelectCore::EndGivenUp() {
   Way way;
   std::vector<OneShot<Status>> waiters;

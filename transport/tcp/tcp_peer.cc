@@ -198,7 +198,7 @@ Task<void> PeerCore::FillLane(std::shared_ptr<PeerCore> self, size_t lane) {
   for (const OneShot<Status>& waiter : waiters) waiter.Set(closed ? self->Closed() : connection.status());
 }
 
-// Who waits for a connection is told whether his call is given up or not: he tries again.
+// Ends every wait for a connection, whether its call is given up or not: a call that is not is tried again.
 void PeerCore::EndGivenUp() {
   std::vector<std::shared_ptr<ClientConnection>> connections;
   std::vector<OneShot<Status>> waiters;

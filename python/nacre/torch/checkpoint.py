@@ -51,7 +51,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class _Rank:
-    """What the coordinator tells each process."""
+    """The number that the coordinator gives each process."""
 
     number: int
 

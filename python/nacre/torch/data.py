@@ -118,7 +118,7 @@ class RecordDataset:
         return number, self.header + (index - self._before[number]) * self.record_bytes
 
     def extents(self, indices: Iterable[int], memory: Any) -> List[Extent]:
-        """What reads these records one behind the other into memory. Neighbours become one extent."""
+        """Returns extents that read these records one after the other into memory. Neighbours become one extent."""
         made: List[Extent] = []
         files, end = self.files(), 0
         for index in indices:
@@ -226,7 +226,7 @@ class Loader:
         with self._own_stream():
             flat = self._framework.allocate(len(indices) * self.dataset.record_bytes, self.device)
         extents = self.dataset.extents(indices, flat)
-        # Whoever used this memory before has ended with it: PyTorch gives it out again only then (class comment).
+        # The previous use of this memory is over: PyTorch gives it out again only then (class comment).
         read = submit(extents, settle=False)
         return _Batch(self.dataset.view(self._framework, flat, len(indices)), read, extents)
 

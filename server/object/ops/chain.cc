@@ -1,4 +1,4 @@
-// What the members of a chain, and the MGS, say to each other: SetChain, ApplyChange, LearnState.
+// Handlers of the requests that the members of a chain and the MGS send: SetChain, ApplyChange, LearnState.
 #include <cerrno>
 
 #include "rpc/convert.h"

@@ -107,7 +107,8 @@ TEST(Osts, ServersThatWereNeverThereAreAProblem) {
   EXPECT_THAT(OstProblems(Chain(2)),
               ElementsAre("1 of 2 members in sync: 1 more server must have this index in [[oss.ost]]"));
   EXPECT_THAT(OstProblems(Chain(3)), ElementsAre(HasSubstr("2 more servers must have this index")));
-  // Who wants most counts: a configuration may be changed on one server after the other.
+  // The largest number that a member wants counts: a configuration may be changed on one server after the
+  // other.
   proto::OstState ost = Chain(1);
   ost.mutable_members(0)->mutable_info()->set_copies(2);
   EXPECT_EQ(WantedMembers(ost), 2u);

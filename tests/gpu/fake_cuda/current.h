@@ -1,4 +1,4 @@
-// What the fake driver knows of the calling thread.
+// The calling thread's state in the fake driver.
 #pragma once
 
 #include <mutex>

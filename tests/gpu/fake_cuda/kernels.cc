@@ -19,7 +19,7 @@ namespace {
 
 using gpu::KernelPiece;
 
-// What a kernel that goes astray gets: a device that is of no use any more.
+// Runs the function on each piece. A kernel that goes astray leaves a device that is of no use any more.
 template <typename Function>
 void EachPiece(CUctx_st* context, const KernelArguments& arguments, uint64_t longest, Function function) {
   auto lock = GetMemory().Lock();

@@ -37,8 +37,9 @@ class WorkThread {
   std::thread thread_;
 };
 
-// What streams that share it enqueue for the GPU's processors is done in the order in which it was enqueued,
-// as on a GPU whose queues are fewer than its streams (CUDA_DEVICE_MAX_CONNECTIONS), whatever their priority.
+// A queue that several streams share. Work that they enqueue for the GPU's processors is done in the order in
+// which it was enqueued, whatever their priority, as on a GPU with fewer queues than streams
+// (CUDA_DEVICE_MAX_CONNECTIONS).
 class HardwareQueue {
  public:
   // A place at the end.
@@ -57,7 +58,7 @@ class HardwareQueue {
 // an H100, gpu/stream_waits.h).
 enum class Unit { kProcessors, kCopyEngine };
 
-// What the streams of one context do it with. Knob "queues": how many there are; 0: one for each stream.
+// The queues and threads of one context's streams. Knob "queues": how many there are; 0: one for each stream.
 class HardwareQueues {
  public:
   std::shared_ptr<WorkThread> NewThread();
@@ -75,7 +76,7 @@ class HardwareQueues {
 
 }  // namespace nacre::fake_cuda
 
-// What the handles of the driver's interface point to.
+// The objects behind the handles of the driver's interface.
 struct CUctx_st {
   int ordinal = 0;
   nacre::fake_cuda::HardwareQueues queues;

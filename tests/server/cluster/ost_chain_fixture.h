@@ -1,4 +1,4 @@
-// What the judge's rules over one OST are tested with (server/cluster/ost_chain.h).
+// The fixture of the tests of the judge's rules over one OST (server/cluster/ost_chain.h).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -355,7 +355,7 @@ TEST_F(OstChainTest, TheHeadIsToldLast) {
   EXPECT_FALSE(chain->HeadToTell().has_value());
   chain->Told(behind[1], chain->record().epoch - 1);  // an earlier telling
   EXPECT_FALSE(chain->HeadToTell().has_value());
-  // Who does not answer is down, and keeps nobody waiting.
+  // A member that does not answer is down, and keeps nobody waiting.
   EXPECT_FALSE(chain->NotTold(behind[1]));
   EXPECT_TRUE(chain->NotTold(behind[1]));
   ASSERT_TRUE(chain->HeadToTell().has_value());

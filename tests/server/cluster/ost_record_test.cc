@@ -1,4 +1,4 @@
-// What is stored of an OST, in both of its forms (proto/FORMAT.md).
+// The stored record of an OST, in both of its forms (proto/FORMAT.md).
 #include "server/cluster/ost_record.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What every Coordinator does: in memory, and over a real etcd of one and of three members.
+// The contract of Coordinator: in memory, and over a real etcd of one and of three members.
 #include <gtest/gtest.h>
 
 #include <algorithm>

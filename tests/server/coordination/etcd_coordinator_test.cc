@@ -312,7 +312,7 @@ TEST_F(EtcdTest, MembersOfTwoClustersAreRefused) {
   Status status = Get(*coordinator, "a").status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("must be members of one cluster"));
-  // What it is told to do is done there, so its end is not known, and the reason is said.
+  // The other cluster has carried the transaction out, so its outcome counts as unknown; the error says why.
   status = Set(*coordinator, "a", "2").status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("must be members of one cluster"));

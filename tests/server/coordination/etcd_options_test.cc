@@ -1,4 +1,4 @@
-// What is wrong with how an etcd is to be reached is said with the value.
+// Errors of the options are reported with the wrong value.
 #include "server/coordination/etcd_options.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// What must hold of transactions, whatever happens: every one that was told to have succeeded is there, none
-// twice, and none that was told not to have.
+// Checks of what must hold of transactions, whatever happens: every one that was told to have succeeded is
+// there, none twice, and none that was told not to have succeeded.
 //
 // Several writers append tokens to the value of one key, each by a transaction on the revision that it has
 // read. Not thread-safe: everything on one executor of one thread.
@@ -50,7 +50,7 @@ class History {
     return untold;
   }
 
-  // What is wrong with this value of the key; empty: nothing.
+  // Returns what is wrong with this value of the key; empty: nothing.
   std::string Judge(const std::string& value) const {
     const std::map<std::string, int> found = Tokens(value);
     std::string wrong = wrong_;

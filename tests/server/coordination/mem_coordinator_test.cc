@@ -1,4 +1,4 @@
-// What may happen between the etcd in memory and its clients, in virtual time.
+// Failures between the etcd in memory and its clients, in virtual time.
 #include "server/coordination/mem_coordinator.h"
 
 #include <gmock/gmock.h>

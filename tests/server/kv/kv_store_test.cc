@@ -1,4 +1,4 @@
-// What every KvStore does, over both forms.
+// The contract of KvStore, for both forms.
 #include "server/kv/kv_store.h"
 
 #include <gtest/gtest.h>

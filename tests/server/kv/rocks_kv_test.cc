@@ -60,8 +60,8 @@ TEST_F(RocksKvTest, KeepsWhatWasCommittedWithoutSync) {
   EXPECT_EQ(*Open()->Get("a"), "1");
 }
 
-// Whoever removes one range of keys after the other asks each time for the last key of a range that follows a
-// long one which has just been removed.
+// A caller that removes one range of keys after the other asks each time for the last key of a range that
+// follows a long one which has just been removed.
 TEST_F(RocksKvTest, LastDoesNotLookAtWhatWasRemovedBeforeItsRange) {
   constexpr int kRemoved = 500;
   auto store = Open();

@@ -1,4 +1,4 @@
-// What administrators ask for: the paths of a file, the eviction of a client, what is wrong.
+// Administrators' requests: the paths of a file, the eviction of a client, counts and problems.
 #include "server/metadata/administer.h"
 
 #include "server/metadata/keys.h"

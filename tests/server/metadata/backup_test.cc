@@ -275,8 +275,8 @@ TEST_F(BackupTest, SizesComeFromTheNotesOfTheOsts) {
   EXPECT_EQ(after.Getattr(file).attr().attr().size(), 5000u);
 }
 
-// What a client of before still sends by a layout of the time between must not pass for one of the present
-// layout.
+// Requests that a client of before still sends by a layout from between the backup and the restore must not
+// pass for ones by the present layout.
 TEST_F(BackupTest, LayoutsGetOtherGenerationsThanSinceTheBackup) {
   auto generation_after_truncation = [this](Fid file) {
     TestClient client(harness);

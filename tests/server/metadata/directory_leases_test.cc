@@ -161,7 +161,7 @@ TEST_F(DirectoryLeases, AnInodeThatIsNotThereMayBeUntold) {
   EXPECT_THAT(**answer, IsOk());
 }
 
-// Whoever waits to change it does not keep its maker from being alone in it.
+// Another session that waits to change a directory does not keep its maker from being alone in it.
 TEST_F(DirectoryLeases, ADirectoryIsItsMakersThoughAnotherWaitsToChangeIt) {
   const Fid made{SessionSequence(writer_.session), 1, 0};
   proto::MetadataRequest inside;
@@ -238,7 +238,7 @@ TEST_F(DirectoryLeases, ADeadWriterIsOutlived) {
   EXPECT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 5min));
 }
 
-// Who is not back yet may have changed anything.
+// A session that is not back yet may have changed anything.
 TEST_F(DirectoryLeases, AfterARestartReadsWaitForWhoMayHoldSomething) {
   harness_.Restart();
   reader_.Connect();

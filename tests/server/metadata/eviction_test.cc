@@ -139,7 +139,7 @@ TEST_F(EvictionWithLeases, WhoHoldsALeaseGivesItUpBeforeASizeChanges) {
   EXPECT_EQ(Size(), 50000u);
 }
 
-// What the OST has said of the file was true before that only.
+// The size that the OST has told is from before the truncation, and must not grow the file again.
 TEST_F(EvictionWithLeases, WhatItTruncatesBeforeItGivesUpStaysTruncated) {
   ASSERT_NE(asked_, 0u);
   ASSERT_THAT(other_->UpdateSize(file_, 50000, 104), IsOk());

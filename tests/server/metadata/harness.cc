@@ -21,7 +21,7 @@ class ManualClock::Handle : public TimerHandle {
   std::pair<Duration, uint64_t> key_;
 };
 
-// What waits for a timer may hold handles of others: each goes after it has left the map.
+// A timer's function may hold handles of other timers, so each is destroyed after it has left the map.
 ManualClock::~ManualClock() {
   while (!timers_.empty()) auto node = timers_.extract(timers_.begin());
 }

@@ -119,7 +119,7 @@ TEST_F(LayoutOpsTest, FilesGoToOstsWithAsManyCopiesAsAsked) {
   ASSERT_EQ(layout.components_size(), 2);
   EXPECT_THAT(GroupsOf(layout.components(0)), testing::ElementsAre(1, 3));
   EXPECT_THAT(GroupsOf(layout.components(1)), testing::ElementsAre(0, 2));
-  // Who does not say gets as few as there are.
+  // Without a number of copies the layout gets OSTs with as few as there are.
   ASSERT_THAT(Set(dir, {{kEnd, kMiB, -1}}), IsOk());
   layout = client.Create(inner, "g").entry().layout();
   EXPECT_THAT(GroupsOf(layout.components(0)), testing::ElementsAre(0, 2));

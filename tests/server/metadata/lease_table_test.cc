@@ -76,7 +76,8 @@ TEST(LeaseTable, WhatIsNotNamedEnds) {
   EXPECT_EQ(table.WrittenBy(1), std::vector<Fid>{kFile});
 }
 
-// Who changes a resource keeps everybody from a lease of it, also himself, until that is done.
+// While a resource is being changed no session is granted a lease of it, except its changer as such
+// (`changing`), as long as no other session changes it, too.
 TEST(LeaseTable, WhoChangesItIsToldWhetherItWillBeHis) {
   LeaseTable table(100);
   const Duration now = std::chrono::seconds(1);

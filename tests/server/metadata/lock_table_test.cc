@@ -46,8 +46,8 @@ TEST(LockTable, BoundsTheWaitsOfASession) {
   EXPECT_EQ(table.CountBySession(), (std::map<SessionId, uint64_t>{{3, 1}}));
 }
 
-// Whoever waits for something else does not make it dearer to see whether a wait would be a deadlock: the
-// waits of all others were looked at for every new one before.
+// Waits for other locks do not make it more expensive to see whether a new wait would be a deadlock: before,
+// all of them were looked at for every new one.
 TEST(LockTable, ManyWaitsDoNotSlowEachOtherDown) {
   LockTable table;
   constexpr uint32_t kWaits = 20'000;

@@ -81,8 +81,8 @@ TEST_F(MigrationTest, WhoHasWrittenByTheOldLayoutIsToldSo) {
   EXPECT_GT(Attr(f).layout_generation(), before);
 }
 
-// Who has asked for the layout just before may be reading by it, and looks again when that has taken a
-// lease's time.
+// A client that has asked for the layout just before may be reading by it, and asks again when the read has
+// taken a lease's time.
 TEST_F(MigrationTest, TheOldObjectsStayForALeasesTime) {
   const Fid f = MakeFile("f", Pattern(kMiB));
   ASSERT_THAT(Ask(MigrateRequest(f, 2)), IsOk());

@@ -9,7 +9,7 @@
 namespace nacre::mds {
 namespace {
 
-// What the namespace should look like. Nodes are known by their FID.
+// The namespace as it should look. Nodes are known by their FID.
 class Model {
  public:
   struct Node {

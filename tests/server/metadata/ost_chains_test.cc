@@ -89,7 +89,8 @@ class OstChainsTest : public testing::Test {
     info->set_chain_epoch(oss.epoch);
     return request;
   }
-  // What an OSS sends in its heartbeat's time. osses is a deque: it stays where it is.
+  // Sends an OSS's heartbeat, or its registration until it is admitted. osses is a deque: elements stay in
+  // place.
   static Task<void> BeatOne(OstChainsTest* test, Oss* oss) {
     proto::RegisterOssRequest request = test->Registration(*oss);
     if (oss->admitted) {

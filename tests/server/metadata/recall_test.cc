@@ -151,7 +151,7 @@ TEST_F(RecallTest, SilentHoldersAreWaitedForTogether) {
   ASSERT_TRUE(Answered(changed, 13s)) << "not one behind the other";
 }
 
-// What it reads for a page that is locked may lie there.
+// The holder may have locked a page for which it reads from that OST.
 TEST_F(RecallTest, WhileAnOstIsAwayAHolderHasLongerButNotForEver) {
   const uint64_t id = HoldPages(b_, f_);
   harness_.osts.away = {1};

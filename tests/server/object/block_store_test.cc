@@ -1,4 +1,4 @@
-// What every BlockStore does, over the disk's forms and the one in memory.
+// The contract of BlockStore, for the disk's forms and the one in memory.
 #include "server/object/block_store.h"
 
 #include <gtest/gtest.h>

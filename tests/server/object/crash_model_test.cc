@@ -24,7 +24,7 @@ constexpr uint64_t kMaxSize = 200'000;
 constexpr uint64_t kRegionBlocks = 24;  // of the shared object; regions share chunks
 constexpr ObjectId kShared{1, 0};
 
-// What a worker has made of its object and its region.
+// The contents of a worker's own object and of its region.
 struct State {
   std::string own;
   std::string region = std::string(kRegionBlocks * kBlockSize, '\0');

@@ -1,4 +1,4 @@
-// What a member of a chain does with what its head hands on, or once did (server/object/chain.h).
+// A member of a chain and the changes that its head hands on, or once did (server/object/chain.h).
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -43,9 +43,9 @@ class HandedOn : public testing::Test {
   ChainFixture f;
 };
 
-// What was under way on a connection that broke may be carried out when it has been sent again, and answered,
-// and others have followed. Seed 612000681 of OSTs with two members: the end of an object's copy made the
-// object as it had been before the next write.
+// A call that was under way on a connection that broke may arrive after it has been sent again and answered,
+// and after others have followed. Seed 612000681 of OSTs with two members: the end of an object's copy made
+// the object as it had been before the next write.
 TEST_F(HandedOn, ALateCopyOfWhatWasHandedOnIsRefused) {
   f.SetChain({0, 1});
   const uint32_t epoch = f.judge->chain.epoch();

@@ -46,7 +46,7 @@ bool Serves(ServerFixture* f, SessionId session) {
   return f->Call(client.get(), stat).ok();
 }
 
-// What it missed may concern the client that asks.
+// A fence that the server has missed may concern the client that asks.
 TEST(Heartbeats, ClientsAreServedOnlyWhenTheMgsHasAdmittedTheServer) {
   auto cluster = std::make_shared<FakeMgs>();
   cluster->refusal = ErrnoError(EINVAL, "a fence could not be told");

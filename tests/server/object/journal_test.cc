@@ -1,4 +1,4 @@
-// What a commit puts into the store, and when blocks that it has unmapped become free.
+// Commits: what they put into the store, and when blocks that they have unmapped become free.
 #include "server/object/journal.h"
 
 #include <cerrno>

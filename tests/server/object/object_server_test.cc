@@ -270,8 +270,8 @@ TEST(ObjectServer, TheAnswerAfterARestartIsThatOfAllRanges) {
   EXPECT_EQ(Raw(&f, request, data)->write().blocks_delta(), 24);
 }
 
-// What a loss of power has taken back was not done, so its answer must be gone, too: the repeat does it
-// again.
+// A change that a loss of power has taken back was not made, so its answer must be gone, too: the repeat
+// makes it again.
 TEST(ObjectServer, ARepeatIsDoneAgainIfPowerWasLostBetween) {
   ServerFixture f;
   proto::ObjectRequest first = f.WriteRequest(0, kId, 0, "first");

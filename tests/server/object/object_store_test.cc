@@ -39,7 +39,7 @@ TEST(ObjectStore, LargeRangesAcrossPieces) {
   EXPECT_EQ(f.pool->pinned_pages(), 0u);
 }
 
-// What is scattered in the object lies together on the disk and is visible as one change.
+// Ranges that are scattered in the object lie together on the disk and become visible as one change.
 TEST(ObjectStore, ScatteredRangesAreOneChange) {
   StoreFixture f;
   std::string whole = RandomBytes(&f.random, 300 * kBlockSize);

@@ -1,4 +1,4 @@
-// What a start makes of the undo records that the last process has left.
+// Recovery at a start, from the undo records that the last process has left.
 #include <cerrno>
 
 #include "tests/server/object/journal_fixture.h"
@@ -66,7 +66,7 @@ TEST_F(RecoveryTest, AnAnswerIsTakenBackWithItsChange) {
   EXPECT_EQ(Count("A"), 1u);
 }
 
-// What a request found without changing anything may be what a loss of power takes back.
+// A request without a change of its own may have been answered from a state that a loss of power takes back.
 TEST_F(RecoveryTest, AnAnswerByItselfStaysIfAllBeforeItDoes) {
   TestRequest nothing(7, 0, 1);
   ASSERT_TRUE(Put(&first_, 0, 100, 'a').ok());

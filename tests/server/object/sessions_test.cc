@@ -115,7 +115,7 @@ TEST_F(SessionsTest, NobodyIsLeftOutWhenSlotsAreFoundAgain) {
   EXPECT_EQ(slots, (std::set<uint32_t>{0, 2, 4, 5})) << "beside those of the answers that are there";
 }
 
-// Whoever never acknowledges anything must not fill the server.
+// A client that never acknowledges anything must not fill the server.
 TEST_F(SessionsTest, TheAnswersOfASessionAreBounded) {
   for (uint64_t sequence = 1; sequence <= kMaxAnswerSlots; ++sequence) Do(5, sequence, 1);
   Sessions::Admission more = Admit(5, kMaxAnswerSlots + 1, 1);

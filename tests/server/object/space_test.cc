@@ -1,4 +1,4 @@
-// What an OST takes from the disk below, and gives back to it: others may need that disk, too.
+// Space that an OST takes from the disk below, and gives back to it: others may need that disk, too.
 #include "server/object/space.h"
 
 #include <gtest/gtest.h>

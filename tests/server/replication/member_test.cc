@@ -385,7 +385,7 @@ TEST_F(MemberTest, ACommitShowsAtOnceAndIsInNoStoreBeforeTheOthersHaveIt) {
   EXPECT_EQ(f.Content(2), f.Content(0));
 }
 
-// Whoever is primary next has the changes up to one of them, and none behind it.
+// The next primary has the changes that were under way up to one of them, and none behind it.
 TEST_F(MemberTest, ATakeoverFindsABeginningOfWhatWasUnderWay) {
   int cut_short = 0;
   for (uint64_t seed = 1; seed <= 30; ++seed) {

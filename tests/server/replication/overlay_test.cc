@@ -1,4 +1,4 @@
-// What a reader sees while changes are on their way into the store, against a map that has them at once.
+// Reads while changes are on their way into the store, compared with a map that has them at once.
 #include "server/replication/overlay.h"
 
 #include <gtest/gtest.h>
@@ -84,8 +84,8 @@ TEST_F(OverlayTest, AValueStaysUntilItsLastChangeIsStored) {
   EXPECT_EQ(overlay.Get("k").value(), "3");
 }
 
-// What is erased here leaves room for what the store has behind it, and nothing is shown from behind the part
-// of the store that was looked at.
+// Keys that are erased here leave room for those that the store has behind them, and no key is shown from
+// behind the part of the store that was looked at.
 TEST_F(OverlayTest, ALimitCountsWhatIsThere) {
   for (char c = 'a'; c <= 'j'; ++c) Put(std::string(1, c), "1");
   Store(10);

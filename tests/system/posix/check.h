@@ -1,7 +1,7 @@
-// What the cases of the POSIX suite are written with. A case is a function that runs in a process and an
-// empty directory of its own (the current directory, mode 0777, owned by root), as root, with umask 0 and a
-// time limit; paths are relative to it. Assertions count themselves and print what went wrong with file and
-// line; a failed one does not end the case. Single-threaded.
+// The interface of the POSIX suite to its cases. A case is a function that runs in a process and an empty
+// directory of its own (the current directory, mode 0777, owned by root), as root, with umask 0 and a time
+// limit; paths are relative to it. Assertions count themselves and print what went wrong with file and line;
+// a failed one does not end the case. Single-threaded.
 #pragma once
 
 #include <fcntl.h>

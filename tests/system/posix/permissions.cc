@@ -1,4 +1,4 @@
-// Who may do what: mode bits, ownership, sticky directories, setuid and setgid, supplementary groups.
+// Permissions: mode bits, ownership, sticky directories, setuid and setgid, supplementary groups.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -296,8 +296,7 @@ CASE("permissions", "utimensat: explicit times for the owner, the present for wh
   GIVES(EPERM, utimensat(AT_FDCWD, "file", past, 0));
 }
 
-// Who may take an entry out of a directory in which `owner of the directory` and `owner of the entry` are
-// given.
+// Each row is a caller that tries to take an entry out of a directory, with the owners of both and the error.
 CASE("sticky", "only root, the owner of the directory and the owner of the entry may remove or rename it") {
   struct Row {
     const char* name;

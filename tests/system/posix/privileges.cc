@@ -1,6 +1,6 @@
-// What gives rights to whoever runs a file: setuid and setgid bits and file capabilities. They go with the
-// first change of what the file contains, and are never seen or used afterwards. And who may run a file at
-// all.
+// Rights that a file gives to a process that runs it: setuid and setgid bits and file capabilities. They go
+// with the first change of the file's content, and are never seen or used afterwards. And the users that may
+// run a file at all.
 #include <grp.h>
 #include <linux/falloc.h>
 #include <sys/sendfile.h>

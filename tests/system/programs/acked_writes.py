@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What was fsynced is there after a crash.
+"""Checks that every fsynced change is there after a crash.
 
 acked_writes.py write DIRECTORY LOG   makes, overwrites, renames and removes files, fsyncs each change, and only then notes it in LOG; ends with
                                       the first error

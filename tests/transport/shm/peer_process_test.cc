@@ -1,4 +1,4 @@
-// Who is shown memory: processes that could read it by themselves, and no others.
+// Memory is shown to processes that could read it by themselves, and to no others.
 #include "transport/shm/peer_process.h"
 
 #include <gmock/gmock.h>

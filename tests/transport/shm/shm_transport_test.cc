@@ -1,5 +1,5 @@
-// What is special to shared memory: bytes that lie in it, other sides that are hostile, slow or dead, and who
-// is let in. What all transports promise is in conformance_test.cc.
+// Properties special to shared memory: bytes that lie in it, other sides that are hostile, slow or dead, and
+// which processes are let in. The contract of all transports is in conformance_test.cc.
 #include "transport/shm/shm_transport.h"
 
 #include <gmock/gmock.h>

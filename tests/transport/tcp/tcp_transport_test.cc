@@ -1,5 +1,5 @@
-// What is special to TCP: hostile and dying other sides, messages, and which connection a call takes. What
-// all transports promise is in conformance_test.cc.
+// Properties special to TCP: hostile and dying other sides, messages, and which connection a call takes. The
+// contract of all transports is in conformance_test.cc.
 #include "transport/tcp/tcp_transport.h"
 
 #include <gmock/gmock.h>
@@ -171,7 +171,7 @@ TEST_P(TcpTransportTest, CallsBeyondTheLimitWaitAtTheClientAndTimeOutThere) {
   EXPECT_EQ(Run(codes), (std::vector<int>{0, 0, 0}));
 }
 
-// What a hostile server does after it has read the call.
+// An action of a hostile server after it has read the call.
 using Attack = std::function<void(RawSocket&, uint64_t call_id)>;
 
 TEST_P(TcpTransportTest, HostileServersCannotTouchOtherMemory) {

@@ -45,7 +45,7 @@ class WriteQueueTest : public ::testing::Test {
     return now;
   }
 
-  // What has come by now.
+  // Returns the bytes that have come by now.
   std::string Received() {
     std::array<char, 256> bytes;
     const ssize_t n = ::recv(other_, bytes.data(), bytes.size(), MSG_DONTWAIT);

@@ -1,6 +1,6 @@
-// What a small call costs in the code of both sides, the made-up device's part included: prints it. All run
-// on one thread where the name says no other number. NACRE_CALLS sets how many are made; what callgrind
-// counts for two numbers of them, one less the other, is what the calls between took.
+// Prints the cost of a small call in the code of both sides, the made-up device's part included. All run on
+// one thread where the name says no other number. NACRE_CALLS sets how many calls are made; the difference
+// between callgrind's counts for two such numbers is the cost of the calls between.
 #include <gtest/gtest.h>
 
 #include <cstdio>

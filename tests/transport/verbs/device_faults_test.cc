@@ -1,4 +1,4 @@
-// What devices and their drivers refuse, lose or take long for, without failing.
+// Operations that devices and their drivers refuse, lose or take long for, without failing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

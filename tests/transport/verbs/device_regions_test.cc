@@ -74,7 +74,7 @@ TEST_F(DeviceRegionsTest, WhatIsRegisteredHoldsUpNobodyElse) {
   EXPECT_EQ(rdma_.regions(), 2);
 }
 
-// What is being registered when the device fails does not stay with it.
+// Memory that is being registered when the device fails does not stay registered with it.
 TEST_F(DeviceRegionsTest, ADeviceThatFailsMeanwhileKeepsNothing) {
   auto slow = Buffer(0);
   rdma_.HoldRegistration(slow->data());
@@ -205,7 +205,7 @@ TEST_F(DeviceRegionsTest, WhatIsInUseMakesNoRoom) {
   EXPECT_THAT(std::string(Refusal(third).message()),
               AllOf(HasSubstr("in use just now"), HasSubstr("131072"), HasSubstr("BAR1")));
   EXPECT_EQ(Count("refused") - refused, 1);
-  // What has lost its region takes room until it is not used any more.
+  // Memory that has lost its region takes room until it is not used any more.
   first.reset();
   EXPECT_THAT(std::string(Refusal(third).message()), HasSubstr("in use just now"));
   one->reset();

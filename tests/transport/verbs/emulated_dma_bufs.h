@@ -7,7 +7,7 @@
 
 namespace nacre::verbs {
 
-// What LoadIbverbs finds while this object lives; nothing changes where there is no libibverbs.
+// The library that LoadIbverbs finds while this object lives; nothing changes where there is no libibverbs.
 class EmulatedDmaBufs {
  public:
   EmulatedDmaBufs();

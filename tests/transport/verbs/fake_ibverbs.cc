@@ -437,7 +437,7 @@ int GetAsyncEvent(ibv_context* ibv, ibv_async_event* event) {
   FakeRdma::State& device = Devices();
   std::lock_guard lock(device.mutex);
   auto* context = static_cast<Context*>(ibv);
-  // What was destroyed meanwhile has left a signal without an event.
+  // A queue pair that was destroyed meanwhile has left a signal without an event.
   while (TakeSignal(context->async_fd)) {
     if (context->events.empty()) continue;
     *event = context->events.front();

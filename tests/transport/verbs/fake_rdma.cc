@@ -96,7 +96,7 @@ bool FakeRdma::State::LocalIsFine(const QueuePair& pair, const ibv_sge& piece, u
          region.Contains(piece.addr, piece.length);
 }
 
-// What a peer of `at` may touch of its memory under the key that it names; null: it may not.
+// Returns the region that a peer of `at` may access under the key that it names; null: it may not.
 const Region* FakeRdma::State::FindRemote(const QueuePair& at, uint32_t key, uint64_t address,
                                           uint64_t length, unsigned access) {
   if ((key & kWindowKey) != 0) {

@@ -59,10 +59,10 @@ class FakeRdma {
   void MakeDeaf(uint32_t queue_pair);
   void MakeAllDeaf(std::optional<int> device = std::nullopt);  // that there are now, of all devices or one
 
-  // What ibv_reg_dmabuf_mr says from now on; 0: it works, for files whose position is where their range
-  // begins (tests/transport/fake_device.h, tests/gpu/fake_cuda). Of one device, or all (-1).
+  // Sets the error of ibv_reg_dmabuf_mr from now on; 0: it works, for files whose position is where their
+  // range begins (tests/transport/fake_device.h, tests/gpu/fake_cuda). Of one device, or all (-1).
   void RefuseDmaBufs(int error, int device = -1);
-  // What ibv_reg_mr says from now on; 0: it works. Of any memory, or what begins there.
+  // Sets the error of ibv_reg_mr from now on; 0: it works. For any memory, or memory that begins there.
   void RefuseMemory(int error, const void* address = nullptr);
   // As with nvidia-peermem: what the CPU cannot reach can be registered if this function knows it.
   void UsePeerMemory(PeerMemory peer_memory);

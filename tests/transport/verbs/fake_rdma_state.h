@@ -1,4 +1,4 @@
-// What the fake device consists of: the objects behind libibverbs' types and the device that carries out work
+// The parts of the fake device: the objects behind libibverbs' types and the device that carries out work
 // requests between them. For fake_rdma.cc and fake_ibverbs.cc alone. The device's mutex guards the objects.
 #pragma once
 
@@ -204,7 +204,7 @@ namespace fake {
 // Stays after the FakeRdma itself for what outlives it, as connections that are still ending do.
 FakeRdma::State& Devices();
 
-// What LoadIbverbs is to find; the old one is without dma-bufs.
+// The tables for LoadIbverbs to find; the old one is without dma-bufs.
 extern const Ibverbs kTable, kOldTable;
 
 }  // namespace fake

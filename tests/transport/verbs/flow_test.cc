@@ -33,7 +33,7 @@ class NarrowSetup : public TransportSetup {
 
 class FlowTest : public TransportTest {
  protected:
-  // What the servers may be putting at the client at one time, as they see it.
+  // The bytes that the servers may be putting at the client at one time, as they see it.
   struct Announced {
     std::atomic<uint64_t> now = 0, most = 0;
     std::atomic<int> calls = 0;

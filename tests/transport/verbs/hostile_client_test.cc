@@ -201,7 +201,7 @@ TEST_P(HostileClientTest, AFloodEndsNoOtherLink) {
   ExpectServerGoesOn();
 }
 
-// Whoever takes no grants and sends on is refused, and counted.
+// A client that takes no grants and sends on is refused, and counted.
 TEST_P(HostileClientTest, MoreThanItWasGrantedEndsTheLink) {
   if (FakeRdma::Current() == nullptr) GTEST_SKIP() << "a real device takes the grants in any case";
   Listen(Echo);
@@ -227,7 +227,7 @@ Task<void> MoveAndReply(CallPtr call) {
   (void)co_await call->Reply(std::string());
 }
 
-// What the fuzz target does to the parsers alone, done to a server that lives: fragments with some bytes
+// Does to a server that lives what the fuzz target does to the parsers alone: sends fragments with some bytes
 // changed, or cut short.
 TEST_P(HostileClientTest, WhateverAFragmentSaysTheServerGoesOn) {
   Listen(MoveAndReply);

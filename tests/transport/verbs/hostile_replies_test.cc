@@ -1,6 +1,6 @@
-// What a server says over verbs that breaks the rules: the client refuses and counts it, ends the link, and
-// goes on over another one; whatever comes, not a byte besides the call's memory changes. What a server does
-// with keys is in hostile_server_test.cc.
+// Messages of a server over verbs that break the rules: the client refuses and counts them, ends the link,
+// and goes on over another one; whatever comes, not a byte besides the call's memory changes. Abuse of keys
+// by a server is in hostile_server_test.cc.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -230,7 +230,7 @@ class HostileRepliesTest : public TransportTest {
     (void)Run(link.Run(&transfer));
   }
 
-  // What the client has refused, not this end.
+  // Counts the messages that the client has refused, without those that this end has.
   int64_t ClientErrors() { return GetCounter("transport.verbs.protocol_errors").Get() - refused_; }
 
   AskedQueue asked_;

@@ -1,5 +1,5 @@
-// What a server can do with the keys that a call gave it: where the device has memory windows, only what the
-// call was for, and only while it lasts.
+// A server's use of the keys that a call gave it: where the device has memory windows, it reaches only the
+// memory that the call was for, and only while the call lasts.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -87,7 +87,7 @@ class HostileServerTest : public TransportTest {
     return outcome;
   }
 
-  // What the server does with the key at `offset` from where the call's memory begins.
+  // Uses the key as a server would, at `offset` from where the call's memory begins.
   Status Reach(ibv_wr_opcode opcode, int64_t offset, uint32_t length) {
     TransferPart part;
     part.remote_address = span_.address + static_cast<uint64_t>(offset);

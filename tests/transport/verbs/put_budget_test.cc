@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20, kLarge = 512 << 10;
 
-// What a call does with the budget.
+// A call that takes its share of the budget and returns it.
 class Taking {
  public:
   // `owner`: that of several; null: its own.

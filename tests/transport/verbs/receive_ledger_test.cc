@@ -72,7 +72,7 @@ TEST_F(ReceiveLedgerTest, ALossIsFoundWhenSomethingHasOvertakenIt) {
   EXPECT_EQ(ledger_.Look().missing, 0u);
 }
 
-// What was posted after the last queue pair left was not lost with it.
+// Receives that were posted after the last queue pair left were not lost with it.
 TEST_F(ReceiveLedgerTest, WhatWasPostedLaterIsNotSuspected) {
   for (uint32_t buffer = 0; buffer < 4; ++buffer) ledger_.Posted(buffer);
   const uint64_t leaves = ledger_.Joined();

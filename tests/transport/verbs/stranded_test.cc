@@ -77,8 +77,9 @@ TEST_P(StrandedTest, SoDoesAWindowThatStays) {
   EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{0x11}), static_cast<ptrdiff_t>(kStrandedSize));
 }
 
-// What was posted for a server's handler is its memory too. Here a read waits behind a reply that the
-// client's device has no receive for, when the client leaves.
+// A transfer that was posted for a server's handler uses the handler's memory, so it must not outlast that
+// either. Here a read waits behind a reply that the client's device has no receive for, when the client
+// leaves.
 TEST_P(StrandedTest, AServersTransferEndsWhenItsDeviceIsClosed) {
   struct State {
     OneShot<Unit> reply;

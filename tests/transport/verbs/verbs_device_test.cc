@@ -161,7 +161,7 @@ TEST_P(VerbsDeviceTest, ItIsAsFastAsIntoHostMemory) {
 INSTANTIATE_TEST_SUITE_P(Device, VerbsDeviceTest, ::testing::ValuesIn(VerbsKinds()),
                          [](const auto& info) { return info.param.name; });
 
-// What only a device that is made up can be asked to do.
+// Asks for behaviour that only a made-up device can show.
 class FakeVerbsDeviceTest : public VerbsDeviceTest {};
 
 TEST_P(FakeVerbsDeviceTest, ARefusalSaysWhyAndLeavesTheConnection) {

@@ -1,4 +1,4 @@
-// What the transport over verbs does beyond what every transport promises.
+// Properties of the transport over verbs beyond the contract of every transport.
 #include "transport/verbs/verbs_transport.h"
 
 #include <gtest/gtest.h>
@@ -159,7 +159,7 @@ TEST_P(VerbsTransportTest, FiveHundredConnectionsAreServed) {
 INSTANTIATE_TEST_SUITE_P(Device, VerbsTransportTest, ::testing::ValuesIn(VerbsKinds()),
                          [](const auto& info) { return info.param.name; });
 
-// What only a device that is made up can be asked to do.
+// Asks for behaviour that only a made-up device can show.
 class FakeVerbsTest : public TransportTest {
  protected:
   static Task<Status> AttachNowhere(FakeVerbsTest* test) {
