@@ -17,7 +17,8 @@ struct TimeUnit {
   std::string_view name;
   Duration length;
 };
-constexpr std::array kTimeUnits = std::to_array<TimeUnit>({{"h", std::chrono::hours(1)},
+constexpr std::array kTimeUnits = std::to_array<TimeUnit>({{"d", std::chrono::hours(24)},
+                                                           {"h", std::chrono::hours(1)},
                                                            {"min", std::chrono::minutes(1)},
                                                            {"s", 1s},
                                                            {"ms", 1ms},
@@ -46,9 +47,10 @@ Status NotASize(std::string_view text) {
 
 Status NotADuration(std::string_view text) {
   return ErrnoError(
-      EINVAL, absl::StrFormat("'%s' is not a duration: write a number with one of the units ms, s, min, h, "
-                              "such as 250ms or 5s",
-                              text));
+      EINVAL,
+      absl::StrFormat("'%s' is not a duration: write a number with one of the units ms, s, min, h, d, "
+                      "such as 250ms or 5s",
+                      text));
 }
 
 }  // namespace

@@ -107,6 +107,12 @@ ConfigSection Describe(OssConfig* config) {
   section.Time("sync_interval", &options.sync_interval, 10ms, minutes(1),
                "what a loss of power may take at most");
   section.Time("heartbeat", &options.heartbeat, 100ms, minutes(1), "between two signs of life to the MDS");
+  section.Size("fill_rate", &options.fill_bytes_per_second, 0, kTiB,
+               "bytes a second by which a member that joins an OST is filled; 0: as fast as it goes");
+  section.Time("scrub_every", &options.scrub_every, 0s, hours(24 * 365),
+               "everything is read and verified again after so long; 0: only by nacre scrub --now");
+  section.Size("scrub_rate", &options.scrub_bytes_per_second, 0, kTiB,
+               "bytes a second that a scrub reads of each OST; 0: as fast as it goes");
   section.Choice("transport", &config->transport, TransportChoices(), "paths that clients are offered");
   section.Choice("log", &config->log, kLogLevels, "least important messages that are logged");
   section.Tables("ost", [config] {

@@ -54,6 +54,8 @@ struct OstConfig {
 };
 
 struct OssConfig {
+  OssConfig() { options.scrub_every = std::chrono::hours(24 * 7); }
+
   std::string mds = kDefaultMdsAddress;
   std::string listen = kDefaultOssAddress;
   std::string advertise;

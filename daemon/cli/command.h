@@ -21,6 +21,7 @@ void AddStatus(CLI::App& app, int* exit);
 void AddDf(CLI::App& app, int* exit);
 void AddPath(CLI::App& app, int* exit);
 void AddEvict(CLI::App& app, int* exit);
+void AddScrub(CLI::App& app, int* exit);
 void AddSetstripe(CLI::App& app, int* exit);
 void AddMigrate(CLI::App& app, int* exit);
 void AddOst(CLI::App& app, int* exit);

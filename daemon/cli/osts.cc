@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "common/units.h"
+#include "daemon/cli/scrubs.h"
 
 namespace nacre::cli {
 namespace {
@@ -66,6 +67,11 @@ std::vector<std::string> OstProblems(const proto::OstState& ost) {
   if (!ost.members().empty() && in_sync < wanted) {
     problems.push_back(absl::StrFormat("%d of %d members in sync: %s", in_sync, wanted, Missing(ost)));
   }
+  for (int i = 1; i < ost.members_size(); ++i) {  // the head's are those of the OST
+    const proto::MemberState& member = ost.members(i);
+    for (const std::string& problem : member.info().problems())
+      problems.push_back(absl::StrFormat("member at %s: %s", member.address(), problem));
+  }
   return problems;
 }
 
@@ -122,6 +128,7 @@ Json ChainToJson(const proto::OstState& ost) {
                        {"available_bytes", member.info().available_bytes()},
                        {"objects", member.info().objects()},
                        {"seconds_since_heartbeat", member.seconds_since_heartbeat()}});
+    if (member.info().has_scrub()) members.back()["scrub"] = ScrubToJson(member.info().scrub());
   }
   return {{"ost", ost.info().index()},
           {"epoch", ost.chain_epoch()},

@@ -4,6 +4,7 @@
 
 #include "daemon/cli/copies.h"
 #include "daemon/cli/osts.h"
+#include "daemon/cli/scrubs.h"
 
 namespace nacre::cli {
 namespace {
@@ -33,6 +34,7 @@ Json OstToJson(const proto::OstState& ost) {
                     {"passes", ost.drain().passes()},
                     {"empty", ost.drain().empty()}};
   }
+  if (ost.info().has_scrub()) out["scrub"] = ScrubToJson(ost.info().scrub());
   if (!ost.members().empty()) out["chain"] = ChainToJson(ost);
   return out;
 }

@@ -224,6 +224,7 @@ proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
     const std::vector<OstIndex> removed = TakeRemoved(request.mutable_osts());
     reply = TakeHeartbeat(request, &changed);
     reply.mutable_removed_osts()->Assign(removed.begin(), removed.end());
+    if (scrub_.number() != 0) *reply.mutable_scrub() = scrub_;
     if (changed) ++version_;
   }
   reply.set_mdt_epoch(options_.epoch);
@@ -235,6 +236,11 @@ proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
       *reply.mutable_status() = Unknown(request, info);
   }
   return reply;
+}
+
+void OstRegistry::OrderScrub(proto::ScrubOrder order) {
+  std::lock_guard lock(mutex_);
+  if (order.number() > scrub_.number()) scrub_ = std::move(order);
 }
 
 Task<proto::ReportChainReply> OstRegistry::ReportChain(proto::ReportChainRequest request) {

@@ -79,6 +79,8 @@ class OstRegistry : private ChainOwner {
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
   // An OST that says it is failing is marked down; when it says so no more it has to register again.
   proto::HeartbeatReply Heartbeat(proto::HeartbeatRequest request);
+  // Tells every OSS with the answer to its next heartbeat, unless a newer order was given.
+  void OrderScrub(proto::ScrubOrder order);
   Task<proto::ReportChainReply> ReportChain(proto::ReportChainRequest request);
   // Marks down what has missed five heartbeats; chains have a look at theirs by themselves.
   void CheckHeartbeats();
@@ -196,7 +198,8 @@ class OstRegistry : private ChainOwner {
   mutable std::mutex mutex_;
   uint64_t first_sequence_ = 1;
   uint64_t version_ = 1;
-  uint64_t fences_ = 0;  // rises with NoteFences
+  uint64_t fences_ = 0;      // rises with NoteFences
+  proto::ScrubOrder scrub_;  // the newest; number 0: none
   bool closed_ = false;
   std::map<OstIndex, Ost> osts_;                      // whoever changes it calls ResetUsable
   std::map<OstIndex, OstRecord> removed_;             // those that are gone

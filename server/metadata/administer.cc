@@ -199,6 +199,9 @@ Task<proto::AdminReply> Administer(MdsPtr mds, proto::AdminRequest request) {
     if (state.ok()) *reply.mutable_migrate() = *std::move(state);
   } else if (request.has_files_on_ost()) {
     status = ListFilesOn(*mds, request.files_on_ost(), &reply);
+  } else if (request.has_scrub()) {
+    mds->osts.OrderScrub(request.scrub());
+    status = OkStatus();
   }
   *reply.mutable_status() = ToProto(status);
   co_return reply;

@@ -142,6 +142,7 @@ Status Chain::Set(const proto::SetChain& told) {
     role_ = Role::kWaiting;
     next_.reset();
     place_ = chain.members_size();
+    head_ = chain.members_size() > 0 ? chain.members(0) : proto::ChainMember();
     for (int i = 0; i < chain.members_size(); ++i) {
       if (chain.members(i).uuid() != uuid_) continue;
       place_ = i;
@@ -155,6 +156,7 @@ Status Chain::Set(const proto::SetChain& told) {
     if (role_ == Role::kHead) begun = SetFillings(chain, before, known);
     in_doubt_.BeginEpoch();
     if (role_ == Role::kHead || role_ == Role::kJoining) in_doubt_.Clear();
+    if (role_ != Role::kHead) distrusted_.clear();
     settle = settling_ = role_ == Role::kHead && next_ != nullptr && !settled;
     gone = std::move(known);
   }
@@ -254,7 +256,7 @@ Task<Status> Chain::HandOnAsHead(const OutgoingChange& change) {
         continue;
       }
       if (core_->options.plant_unagreed) continue;
-      co_await GiveUp(link, view.epoch, status);
+      co_await GiveUp(link->uuid(), view.epoch, status);
       complete = false;
       break;
     }
@@ -348,7 +350,7 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
       status = reply.status();
       if (status.ok()) continue;
       if (from != 0) co_return ErrnoError(EHOSTUNREACH, absl::StrCat(to[i]->uuid(), " ", status.message()));
-      co_await GiveUp(to[i], view.epoch, status);
+      co_await GiveUp(to[i]->uuid(), view.epoch, status);
     }
     if (status.ok() && Current(view.epoch)) co_return OkStatus();
     if (core_->stopping()) co_return ErrnoError(ESHUTDOWN, "the server is stopping");
@@ -356,27 +358,9 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
 }
 
 Task<Status> Chain::FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) {
-  View view = Look();
-  if (view.role != Role::kHead || view.next == nullptr)
-    co_return ErrnoError(ENODEV, "there is no other member to ask");
-  CO_ASSIGN_OR_RETURN(std::shared_ptr<BufferPool> buffers,
-                      core_->chain_buffers.At(ChainStep::kOutOfHead, &core_->environment.transport));
-  Allotment memory = co_await buffers->admission().Admit(0, 0, 1);
-  Allotment::Share share = co_await memory.Take(1);
-  BufferPool::Pages pages = buffers->Take(std::move(share), 1);
-  std::memset(pages.data(0), 0, kBlockSize);  // what lies behind the object's end, and holes
-  proto::ObjectRequest request;
-  proto::ObjectRange* range = request.mutable_read()->add_ranges();
-  *range->mutable_object() = ToProto(object);
-  range->set_offset(block * kBlockSize);
-  range->set_length(kBlockSize);
-  std::vector<MemorySpan> spans(1, buffers->SpanOf(pages.index(0)));
-  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(view.next, view.epoch, std::move(request),
-                                                              std::move(spans), ChainLink::kChangeTimeout));
-  if (reply.read().ranges_size() != 1) co_return ErrnoError(EPROTO, "an answer without the range");
-  CO_RETURN_IF_ERROR(FromProto(reply.read().ranges(0).status()));
-  std::memcpy(page.data(), pages.data(0), kBlockSize);
-  co_return OkStatus();
+  const View view = Look();
+  if (view.next == nullptr) co_return ErrnoError(ENODEV, "there is no other member to ask");
+  co_return co_await FetchFrom(view.next, view.epoch, object, block, page);
 }
 
 // --- asking the MGS ---
@@ -395,8 +379,8 @@ Task<StatusOr<proto::Chain>> Chain::Ask(proto::ReportChainRequest request) {
   co_return std::move(*told.mutable_chain());
 }
 
-Task<void> Chain::GiveUp(LinkPtr link, uint32_t epoch, Status why) {
-  std::string lost = link->uuid();
+Task<void> Chain::GiveUp(std::string member, uint32_t epoch, Status why) {
+  std::string lost = std::move(member);
   // One further on has not answered.
   if (ToErrno(why) == EHOSTUNREACH) lost = std::string(why.message()).substr(0, why.message().find(' '));
   // It may know of a later epoch, which the MGS tells before anything else.

@@ -15,6 +15,7 @@
 
 #include <absl/functional/any_invocable.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -68,6 +69,7 @@ class Chain : public Replicator {
   Task<Status> HandOn(const OutgoingChange& change) override;
   void NoteFailure(const Status& why) override;
   Task<Status> FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) override;
+  Task<Status> FetchFromAny(ObjectId object, uint64_t block, std::span<std::byte> page) override;
   // Has the members behind carry out a request that changes no object (sync, fence, …) as well.
   Task<Status> HandOnRequest(proto::ObjectRequest request);
 
@@ -78,7 +80,24 @@ class Chain : public Replicator {
   // It has everything that this store has: the MGS is asked to put it into the chain. OK: it has.
   Task<Status> Joined(const Filling& filling);
   // It does not answer, or does not take what it is given.
-  Task<void> GiveUp(std::shared_ptr<ChainLink> link, uint32_t epoch, Status why);
+  Task<void> GiveUp(std::string member, uint32_t epoch, Status why);
+
+  // --- for the scrubber (chain_scrub.cc) ---
+
+  // Whether this member has everything that it should.
+  bool IsInSync() const;
+  struct Digests {
+    uint32_t epoch = 0;  // of the chain
+    std::vector<proto::MemberDigest> members;
+  };
+  // What the members behind this one have in the range (DigestObject in proto/object.proto), which the caller
+  // has locked.
+  Task<StatusOr<Digests>> AskDigests(ObjectId object, uint64_t first, uint64_t count);
+  // The member has something else in this object than this head: it is taken out of the chain, and comes back
+  // when it has been filled, for which it does not count what version of the object it has.
+  Task<void> FillAnew(std::string member, uint32_t epoch, ObjectId object);
+  bool Distrusts(const std::string& member, const ObjectId& object) const;
+  void Trust(const std::string& member, const ObjectId& object);
 
  private:
   enum class Role { kWaiting, kHead, kMember, kJoining };
@@ -112,6 +131,9 @@ class Chain : public Replicator {
   Task<Status> HandOnAsMember(const OutgoingChange& change);
   Task<StatusOr<proto::ObjectReply>> Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,
                                           std::vector<MemorySpan> memory, Duration timeout);
+  // Epoch 0: of the head, as the MDS asks it.
+  Task<Status> FetchFrom(LinkPtr link, uint32_t epoch, ObjectId object, uint64_t block,
+                         std::span<std::byte> page);
   Task<StatusOr<proto::Chain>> Ask(proto::ReportChainRequest request);
   static Task<void> Settle(std::shared_ptr<ServerCore> core, Chain* chain, uint32_t epoch);
   Task<Status> CompareWith(LinkPtr next, uint32_t epoch);
@@ -129,7 +151,10 @@ class Chain : public Replicator {
   int place_ = 0;
   HeardTurns heard_;  // of what is handed on in this epoch
   LinkPtr next_;
+  proto::ChainMember head_;  // of a member that is not the head
   std::vector<FillingPtr> fillings_;
+  // The head: what it does not believe of members, whatever versions they have (FillAnew).
+  std::map<std::string, std::set<ObjectId>> distrusted_;
   InDoubt in_doubt_;
   bool settling_ = false;  // the head: it compares itself with the next member
 };

@@ -23,7 +23,7 @@ Task<void> Chain::Settle(std::shared_ptr<ServerCore> core, Chain* chain, uint32_
   const LinkPtr next = chain->Look().next;
   if (next == nullptr || !chain->Current(epoch)) co_return;
   Status same = co_await chain->CompareWith(next, epoch);
-  if (!same.ok()) co_return co_await chain->GiveUp(next, epoch, same);
+  if (!same.ok()) co_return co_await chain->GiveUp(next->uuid(), epoch, same);
   std::lock_guard lock(chain->mutex_);
   if (chain->epoch_ == epoch) chain->settling_ = false;
 }

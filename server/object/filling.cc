@@ -43,7 +43,7 @@ Task<void> Filling::Run(std::shared_ptr<ServerCore> core, std::shared_ptr<Fillin
       co_return;
     }
     if (!filling->chain_->Joins(*filling)) co_return;
-    co_await filling->chain_->GiveUp(filling->link_, filling->chain_->epoch(), status);
+    co_await filling->chain_->GiveUp(filling->link_->uuid(), filling->chain_->epoch(), status);
     // It joins still if it was only told of the next epoch before this head was.
     if (!filling->chain_->Joins(*filling)) co_return;
   }
@@ -224,7 +224,8 @@ Task<StatusOr<std::shared_ptr<ObjectState>>> Filling::BeginCopy(ObjectId id,
   AsyncMutex::Guard held = co_await store_->journal().HoldChanges(id);
   const std::optional<ObjectRecord> record = object->Record();
   if (record && there && core_->options.plant_epochless) there->epoch = record->group_generation;
-  const bool done = Follows(id) || (record && there && record->full_version() == *there);
+  const bool same = record && there && record->full_version() == *there;
+  const bool done = Follows(id) || (same && !chain_->Distrusts(member_.uuid(), id));
   if (!done && !record && there) CO_RETURN_IF_ERROR(co_await Remove(id));
   if (done || !record) {
     Pass(id);
@@ -281,6 +282,7 @@ Task<StatusOr<bool>> Filling::FinishCopy(ObjectState* object, uint64_t copied) {
     AddHole(copied, kMaxObjectBlocks - copied, apply);
     auto sent = co_await Send(std::move(request));
     CO_RETURN_IF_ERROR(sent.status());
+    chain_->Trust(member_.uuid(), object->id);
     static Counter& objects = GetCounter("ost.filled_objects");
     objects.Add();
   }

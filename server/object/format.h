@@ -27,6 +27,7 @@ inline constexpr uint64_t kMaxPhysicalBlocks = uint64_t{1} << 48;
 inline constexpr std::string_view kSuperblockKey = "S";
 inline constexpr std::string_view kLossesKey = "L";  // server/kv/losses.h
 inline constexpr std::string_view kMdtEpochKey = "M";
+inline constexpr std::string_view kScrubKey = "V";             // server/object/scrubber.h
 std::string ObjectKey(const ObjectId& id);                     // 'O' id
 std::string ExtentKey(const ObjectId& id, uint64_t chunk);     // 'E' id chunk
 std::string UndoKey(uint64_t sequence);                        // 'U' sequence

@@ -48,6 +48,8 @@ Task<Status> Dispatch(OpContext context) {
       co_return co_await ApplyOp(context);
     case proto::ObjectRequest::kLearn:
       co_return co_await LearnOp(context);
+    case proto::ObjectRequest::kDigest:
+      co_return co_await DigestOp(context);
     case proto::ObjectRequest::kPing:
       co_return OkStatus();
     case proto::ObjectRequest::OP_NOT_SET:
@@ -98,7 +100,7 @@ Status CheckPlace(const Target& target, const proto::ObjectRequest& request) {
       return ErrnoError(EINVAL, absl::StrCat("OST ", request.ost(), " has one member here"));
     return target.chain->Hear(request);
   }
-  if (request.has_apply() || request.has_learn())
+  if (request.has_apply() || request.has_learn() || request.has_digest())
     return ErrnoError(EPERM, "only a member of the OST's chain may ask for this");
   // A member hears of fences before it becomes the head. A ping is not among these: its answer says how often
   // the OST has lost power, which one that has yet to be filled does not know.

@@ -20,6 +20,7 @@ proto::OstInfo Describe(Target& target) {
   info.set_directory(target.store->directory());
   info.set_copies(target.copies);
   if (target.chain != nullptr) info.set_chain_epoch(target.chain->epoch());
+  *info.mutable_scrub() = target.scrubber->State();
   for (Problem& problem : target.store->problems().List()) {
     info.add_problems(std::move(problem.text));
     *info.add_problem_files() = ToProto(problem.file);
@@ -95,6 +96,8 @@ Task<Status> Beat(std::shared_ptr<ServerCore> core, Terms terms) {
   CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
   NoteRemoved(*core, reply.removed_osts());
+  if (reply.has_scrub())
+    for (const Target& target : core->targets) target.scrubber->Take(reply.scrub());
   core->lease.Renew(sent, terms.lease);
   co_return OkStatus();
 }

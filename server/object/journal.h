@@ -114,6 +114,8 @@ class Replicator {
   virtual Task<Status> HandOn(const OutgoingChange& change) = 0;
   // The whole block of an object as another member in sync has it, unverified.
   virtual Task<Status> FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) = 0;
+  // The same, also from the head, which may be about to change it: the caller holds nothing of the object.
+  virtual Task<Status> FetchFromAny(ObjectId object, uint64_t block, std::span<std::byte> page) = 0;
   // A change that was handed on could not be committed here: this member is behind the others now.
   virtual void NoteFailure(const Status& why) = 0;
 };

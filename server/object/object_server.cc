@@ -90,6 +90,8 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
           std::make_unique<ost::Chain>(core, target.store.get(), target.sessions.get(), ReportBy(core));
       target.store->journal().SetReplicator(target.chain.get());
     }
+    target.scrubber = std::make_unique<ost::Scrubber>(core, target.store.get(), target.chain.get());
+    CO_RETURN_IF_ERROR(target.scrubber->Load());
     const std::string& uuid = target.store->superblock().cluster_uuid;
     if (!cluster.empty() && !uuid.empty() && uuid != cluster) {
       co_return absl::FailedPreconditionError(
@@ -127,6 +129,7 @@ Task<StatusOr<std::unique_ptr<ObjectServer>>> ObjectServer::Start(ObjectEnvironm
                       core->environment.transport.Listen(core->options.listen, std::move(handler)));
   core->address = core->options.advertise.empty() ? listener->address() : core->options.advertise;
   for (size_t i = 0; i < core->targets.size(); ++i) Spawn(executor, ost::RunMaintenance(core, i));
+  for (const ost::Target& target : core->targets) target.scrubber->Start();
   if (core->environment.cluster != nullptr) Spawn(executor, ost::RunHeartbeats(core));
   LogInfo("serving %d OSTs at %s", core->targets.size(), core->address);
   std::unique_ptr<ObjectServer> server = std::make_unique<ObjectServerImpl>(core, std::move(listener));

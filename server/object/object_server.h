@@ -41,6 +41,10 @@ struct ObjectOptions {
   Duration heartbeat = std::chrono::seconds(1);
   // At which a head fills each member that joins its chain; 0: as fast as it can.
   uint64_t fill_bytes_per_second = 0;
+  // How long after one scrub of a store the next is due (server/object/scrubber.h); 0: only when it is
+  // ordered.
+  Duration scrub_every{0};
+  uint64_t scrub_bytes_per_second = 32 << 20;  // that each store reads at most; 0: as fast as it can
   std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.
   bool plant_commit_before_data = false;  // the checksum is committed before its data is written

@@ -29,6 +29,7 @@
 namespace nacre::ost {
 
 inline constexpr uint64_t kMaxRequestBytes = 64 << 20;  // of one read or write
+inline constexpr uint64_t kMostDigestBlocks = 16384;    // of one Digest: 64 MiB of an object
 inline constexpr uint64_t kPieceBlocks =
     (1 << 20) / kBlockSize;  // moved between device and network at a time
 
@@ -158,6 +159,35 @@ class ObjectStore {
   StatusOr<Mapping> MapOf(const ObjectId& id, uint64_t first, uint64_t count);
   // The first chunk with extents at or behind this block; none: there is none.
   StatusOr<std::optional<uint64_t>> NextChunk(const ObjectId& id, uint64_t block);
+
+  // --- for the scrubber ---
+
+  // A written block whose content on the disk is not what its checksum says, or cannot be read.
+  struct Damaged {
+    uint64_t block = 0;  // of the object
+    uint64_t physical = 0;
+    uint32_t crc = 0;  // that it should have
+    std::string why;
+  };
+  struct Verified {
+    uint64_t blocks = 0;  // that were read
+    std::vector<Damaged> damaged;
+  };
+  // Reads the written blocks of [first, first + count) from the disk, past the cache. `memory` has room for
+  // `count` blocks and is aligned to one.
+  Task<StatusOr<Verified>> Verify(ObjectId id, uint64_t first, uint64_t count, std::byte* memory);
+  enum class Mended {
+    kRepaired,  // it holds again what it should
+    kGone,      // the object has another block there now, or none
+    kNot,       // neither the cache nor another member has its content
+  };
+  // Writes the block anew; `page` has room for it.
+  Task<StatusOr<Mended>> Mend(ObjectId id, Damaged damaged, std::span<std::byte> page);
+  // Makes it known that the block is bad and cannot be repaired.
+  void Report(ObjectId id, const Damaged& damaged);
+  // Sums up which blocks of [first, first + count), both multiples of kChunkBlocks, are mapped and with which
+  // checksums (MemberDigest in proto/object.proto). The range is locked by the caller.
+  StatusOr<uint32_t> Digest(ObjectId id, uint64_t first, uint64_t count);
 
   // Records the answer of a request whose end has changed nothing.
   Task<Status> Record(Originator* by) { return journal_.Record(by); }

@@ -11,7 +11,8 @@ namespace nacre::ost {
 
 struct Problem {
   std::string text;
-  Fid file;  // that it is about; zero: about none
+  Fid file;           // that it is about; zero: about none
+  uint64_t look = 0;  // of the scrub in which it was found last
 };
 
 class Problems {
@@ -22,11 +23,24 @@ class Problems {
   bool Add(std::string text, Fid file = {}) {
     std::lock_guard lock(mutex_);
     if (problems_.size() >= kMax) return false;
-    for (const Problem& known : problems_) {
-      if (known.text == text) return false;
+    for (Problem& known : problems_) {
+      if (known.text != text) continue;
+      known.look = look_;
+      return false;
     }
-    problems_.push_back({std::move(text), file});
+    problems_.push_back({std::move(text), file, look_});
     return true;
+  }
+
+  // A scrub looks at all files from now on, and has looked at all of them: what is about a file and was not
+  // found since is so no more.
+  void BeginLook() {
+    std::lock_guard lock(mutex_);
+    ++look_;
+  }
+  void EndLook() {
+    std::lock_guard lock(mutex_);
+    std::erase_if(problems_, [&](const Problem& known) { return known.file && known.look < look_; });
   }
 
   std::vector<Problem> List() const {
@@ -37,6 +51,7 @@ class Problems {
  private:
   mutable std::mutex mutex_;
   std::vector<Problem> problems_;
+  uint64_t look_ = 0;
 };
 
 }  // namespace nacre::ost

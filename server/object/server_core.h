@@ -13,6 +13,7 @@
 #include "server/object/chain_buffers.h"
 #include "server/object/object_server.h"
 #include "server/object/object_store.h"
+#include "server/object/scrubber.h"
 #include "server/object/service_lease.h"
 #include "server/object/sessions.h"
 
@@ -23,6 +24,7 @@ struct Target {  // one OST
   std::unique_ptr<Sessions> sessions;
   uint32_t copies = 1;           // members that the OST is to have
   std::unique_ptr<Chain> chain;  // null: it has one
+  std::unique_ptr<Scrubber> scrubber;
 };
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {

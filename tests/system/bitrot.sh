@@ -58,6 +58,13 @@ status_names_it() {
   grep -i 'checksum' "$work/status" | grep -qi 'object'
 }
 
+scrub_says_it_is_lost() {
+  ! "$bin/nacre" scrub --now --wait --mds "unix:$cluster/mds.sock" >"$work/scrub" || { echo "exit status 0"; cat "$work/scrub"; return 1; }
+  cat "$work/scrub"
+  grep -q '1 bad block, LOST' "$work/scrub"
+  [[ $(grep -c 'nothing is wrong' "$work/scrub") == $(($(wc -l <"$work/scrub") - 1)) ]]
+}
+
 doctor_names_it() {
   "$loopback" down "$cluster"
   ! "$bin/nacre" doctor --data "$cluster" >"$work/doctor.log" 2>&1 || { echo "doctor finds nothing wrong"; return 1; }
@@ -70,4 +77,5 @@ step "reading the spoiled file fails with EIO" read_fails_with_eio
 step "every other file reads" others_read
 step "the log names the object and the block" log_names_it
 step "nacre status names it" status_names_it
+step "a scrub finds it and no other" scrub_says_it_is_lost
 step "doctor names it" doctor_names_it

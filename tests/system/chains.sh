@@ -164,6 +164,37 @@ either_has_it() {
   done
 }
 
+# The member of one of the OSTs on server $1 that has a piece of the marked file: prints where.
+place_on_server() {
+  local directory
+  while read -r directory; do
+    "$programs/marked_file.py" find 7 "$directory" 2>/dev/null && return 0
+  done < <(sed -nE 's/^directory = "(.*)"/\1/p' "$cluster/etc/oss.$1.toml")
+  echo "server $1 has no piece of the marked file" >&2
+  return 1
+}
+
+scrub() { "$bin/nacre" scrub --now --wait --rate 1G --mds "unix:$cluster/mds.sock"; }
+
+# A flipped byte, at the head as at the member behind it, is found and repaired before anybody reads the file.
+scrub_repairs() {
+  local i
+  "$programs/marked_file.py" write "$mount/marked" 7
+  sync -f "$mount/marked"
+  for i in 1 2; do
+    "$loopback" stop "$cluster" "oss.$i"
+    # shellcheck disable=SC2046  # file and offset
+    "$programs/marked_file.py" flip $(place_on_server "$i")
+    "$loopback" start "$cluster" "oss.$i"
+    wait_for 120 "all members in sync" in_sync
+    scrub | tee "$work/scrub"
+    grep -q '1 bad block, repaired' "$work/scrub" || { echo "the scrub has not found the flipped byte on server $i"; return 1; }
+    scrub >"$work/scrub"
+    [[ $(grep -c 'nothing is wrong' "$work/scrub") == 4 ]] || { echo "something is wrong still:"; cat "$work/scrub"; return 1; }
+  done
+  "$programs/marked_file.py" check "$mount/marked" 7
+}
+
 stores_are_clean() {
   local store
   "$loopback" down "$cluster"
@@ -181,5 +212,6 @@ for round in $(seq "$rounds"); do
 done
 step "every byte is right" all_right
 step "each server alone has everything" either_has_it
+step "a scrub repairs a flipped byte, wherever it is" scrub_repairs
 step "the stores are clean" stores_are_clean
 sed 's/^/  --  /' "$work/figures"

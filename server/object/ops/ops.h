@@ -39,6 +39,7 @@ Task<Status> SettleGrownOp(OpContext context);
 Task<Status> SetChainOp(OpContext context);
 Task<Status> ApplyOp(OpContext context);
 Task<Status> LearnOp(OpContext context);
+Task<Status> DigestOp(OpContext context);
 
 // Has the members of the OST's chain behind this one carry out the request as well, if there are any.
 Task<Status> HandOnRequest(OpContext context);

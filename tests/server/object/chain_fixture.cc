@@ -68,6 +68,8 @@ void ChainFixture::Start(int i) {
   options.heartbeat = 100ms;
   options.boot = absl::StrCat("boot", boots_[i]);
   options.fill_bytes_per_second = rate_;
+  options.scrub_every = scrub_every;
+  options.scrub_bytes_per_second = 0;
   std::vector<OstDevices> osts{{0, &kv[i], disk[i].get(), absl::StrCat("memory", i), /*copies=*/3}};
   judge->registered.erase(AddressOf(i));
   auto started = Run(ObjectServer::Start(environment, osts, options));

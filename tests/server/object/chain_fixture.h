@@ -20,8 +20,11 @@ class Judge : public ClusterChannel {
     reply.set_cluster_uuid("cluster-1");
     co_return reply;
   }
-  Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest) override {
-    co_return proto::HeartbeatReply();
+  Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
+    heard[request.address()] = std::move(request);
+    proto::HeartbeatReply reply;
+    if (scrub.number() != 0) *reply.mutable_scrub() = scrub;
+    co_return reply;
   }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override { co_return proto::ClusterStatus(); }
   Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest) override {
@@ -32,6 +35,8 @@ class Judge : public ClusterChannel {
   proto::Chain chain;
   Tell tell;
   std::map<std::string, proto::RegisterOssRequest> registered;  // by address
+  std::map<std::string, proto::HeartbeatRequest> heard;         // likewise
+  proto::ScrubOrder scrub;                                      // number 0: none
   bool away = false;
   uint64_t mdt_epoch = 0;  // of its answers
   Duration between{0};     // from telling one member of a chain to telling the one before it
@@ -83,6 +88,7 @@ class ChainFixture {
   std::array<std::unique_ptr<ObjectServer>, kServers> servers;
   std::shared_ptr<Judge> judge = std::make_shared<Judge>();
   uint64_t sequence = 1;  // of the clients' mutations
+  Duration scrub_every{0};
 
  private:
   Task<void> TellMember(proto::Chain chain, std::string member);

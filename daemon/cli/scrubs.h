@@ -1,0 +1,32 @@
+// The scrubs of a cluster's stores (docs/replication.md, "Scrubbing"), as text and JSON. Pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "daemon/cli/status_json.h"
+#include "proto/cluster.pb.h"
+
+namespace nacre::cli {
+
+// One store: an OST, or a member of one.
+struct ScrubbedStore {
+  OstIndex ost = 0;
+  std::string address;
+  bool up = false;
+  bool in_sync = true;  // a member that is not is filled before it is scrubbed
+  proto::OstInfo info;
+};
+// In the order of the OSTs and of their chains.
+std::vector<ScrubbedStore> ScrubbedStores(const proto::ClusterStatus& status);
+
+// Whether the last scrub has found blocks that nobody else has.
+bool FoundLoss(const proto::ScrubState& scrub);
+// Whether the store has done what the order with this number says, or cannot for now.
+bool IsThrough(const ScrubbedStore& store, uint64_t order);
+// "scrubbed 3 days ago: 12.0 GiB read, nothing is wrong"; `now` in seconds since 1970.
+std::string ScrubText(const proto::ScrubState& scrub, int64_t now);
+Json ScrubToJson(const proto::ScrubState& scrub);
+
+}  // namespace nacre::cli
