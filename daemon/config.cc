@@ -85,7 +85,8 @@ ConfigSection Describe(MdsConfig* config) {
                "what a loss of power may take at most");
   section.Time("heartbeat", &options.heartbeat, 100ms, minutes(1), "between two signs of life of an OSS");
   section.Size("drain_rate", &options.drain_rate, 0, kTiB,
-               "bytes a second that are moved off OSTs that are being drained; 0: as fast as it goes");
+               "bytes a second that are moved off OSTs that are being drained, or to spread files over OSTs; "
+               "0: as fast as it goes");
   section.Removed("kernel_cache", "the key of the same name in [client] counts");
   section.Flag("leases", &options.leases, "let clients cache under leases");
   section.Choice("transport", &config->transport, TransportChoices(), "how the MDS reaches object servers");

@@ -25,6 +25,7 @@ void AddScrub(CLI::App& app, int* exit);
 void AddSetstripe(CLI::App& app, int* exit);
 void AddMigrate(CLI::App& app, int* exit);
 void AddOst(CLI::App& app, int* exit);
+void AddOstRebalance(CLI::App* ost, int* exit);  // below `nacre ost`
 void AddGetstripe(CLI::App& app, int* exit);
 void AddBench(CLI::App& app, int* exit);
 void AddDoctor(CLI::App& app, int* exit);

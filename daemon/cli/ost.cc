@@ -19,7 +19,9 @@ constexpr char kOstHelp[] =
     "An OST is added by starting a server with a new index in [[oss.ost]]: new files use it at once. nacre "
     "df and "
     "nacre status show the OSTs.\n"
-    "nacre ost drain --help, nacre ost undrain --help and nacre ost remove --help tell more.";
+    "nacre ost drain --help, nacre ost undrain --help, nacre ost remove --help and nacre ost rebalance "
+    "--help "
+    "tell more.";
 
 constexpr char kDrainHelp[] =
     "The OST takes no new files from now on, and its files are moved to others in the background, one after "
@@ -148,7 +150,7 @@ CLI::App* Add(CLI::App* ost, const char* name, const char* about, const char* he
 }  // namespace
 
 void AddOst(CLI::App& app, int* exit) {
-  CLI::App* ost = app.add_subcommand("ost", "Drain OSTs and take them out of the cluster");
+  CLI::App* ost = app.add_subcommand("ost", "Even OSTs out, drain them and take them out of the cluster");
   ost->require_subcommand(1);
   ost->footer(kOstHelp);
   auto arguments = std::make_shared<OstArguments>();
@@ -160,6 +162,7 @@ void AddOst(CLI::App& app, int* exit) {
   remove->add_flag("--lost", arguments->lost, "it is gone for good, with what is on it");
   remove->add_flag("--list", arguments->list, "name the files that are there");
   remove->add_flag("-n,--dry-run", arguments->dry_run, "only count them");
+  AddOstRebalance(ost, exit);
 }
 
 }  // namespace nacre::cli

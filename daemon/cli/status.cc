@@ -7,6 +7,7 @@
 #include "daemon/cli/command.h"
 #include "daemon/cli/copies.h"
 #include "daemon/cli/osts.h"
+#include "daemon/cli/rebalance.h"
 #include "daemon/cli/status_json.h"
 #include "daemon/cli/status_report.h"
 
@@ -69,6 +70,7 @@ void PrintStatus(const proto::ClusterStatus& status) {
   }
   for (const proto::RemovedOst& ost : status.map().removed())
     std::printf("  OST %-3u removed%s\n", ost.index(), ost.lost() ? ", lost with what was on it" : "");
+  for (const std::string& line : RebalanceLines(status)) std::printf("  %s\n", line.c_str());
   if (status.map().osts().empty()) std::printf("  no OST has registered yet: is nacre-oss running?\n");
   if (status.destroy_queue() > 0) {
     std::printf("  %llu objects of deleted files are still to be destroyed\n",

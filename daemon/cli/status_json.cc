@@ -4,6 +4,7 @@
 
 #include "daemon/cli/copies.h"
 #include "daemon/cli/osts.h"
+#include "daemon/cli/rebalance.h"
 #include "daemon/cli/scrubs.h"
 
 namespace nacre::cli {
@@ -117,6 +118,7 @@ Json StatusToJson(const proto::ClusterStatus& status) {
               {"removed_osts", removed},
               {"sessions", sessions},
               {"problems", problems}};
+  if (status.has_rebalance()) out["rebalance"] = RebalanceToJson(status.rebalance());
   if (status.has_copies()) out["copies"] = CopiesToJson(status.copies());
   return out;
 }

@@ -168,6 +168,7 @@ Task<proto::ClusterStatus> MakeStatus(MdsPtr mds) {
   }
   AddSessions(*mds, &status);
   AddProblems(*mds, &status);
+  if (auto rebalance = mds->rebalancer.State(*mds)) *status.mutable_rebalance() = *std::move(rebalance);
   status.set_destroy_queue(Destroyer::QueuedObjects(*mds));
   status.set_version(NACRE_VERSION);
   status.set_inodes(mds->tables->InodeCount());
@@ -197,6 +198,10 @@ Task<proto::AdminReply> Administer(MdsPtr mds, proto::AdminRequest request) {
     auto state = co_await mds->migrations.Ask(mds, std::move(*request.mutable_migrate()));
     status = state.status();
     if (state.ok()) *reply.mutable_migrate() = *std::move(state);
+  } else if (request.has_rebalance()) {
+    auto state = co_await mds->rebalancer.Ask(mds, request.rebalance());
+    status = state.status();
+    if (state.ok()) *reply.mutable_rebalance() = *std::move(state);
   } else if (request.has_files_on_ost()) {
     status = ListFilesOn(*mds, request.files_on_ost(), &reply);
   } else if (request.has_scrub()) {

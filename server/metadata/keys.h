@@ -29,6 +29,7 @@ enum class Table : uint8_t {
   kNewObjects = 0x19,
   kSizesKnown = 0x1a,
   kMoved = 0x1b,
+  kRebalance = 0x1c,
   kSession = 0x20,
   kReplyBySequence = 0x21,  // of an earlier version
   kFence = 0x22,

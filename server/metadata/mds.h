@@ -29,6 +29,7 @@
 #include "server/metadata/migration_jobs.h"
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
+#include "server/metadata/rebalancer.h"
 #include "server/metadata/session_table.h"
 #include "server/metadata/tables.h"
 #include "server/metadata/writer_recovery.h"
@@ -62,6 +63,7 @@ struct Mds {
   WriterRecovery writer_recovery;
   MigrationJobs migrations;
   Drainer drainer;
+  Rebalancer rebalancer;
   MessageCounts messages;
   std::atomic<bool> closed{false};
 

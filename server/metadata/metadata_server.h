@@ -40,7 +40,8 @@ struct MetadataOptions {
   Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
   // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
   Duration heartbeat = std::chrono::seconds(1);
-  uint64_t drain_rate = 100 << 20;     // bytes a second that are moved off OSTs that are being drained
+  // Bytes a second that are moved off OSTs that are being drained, and as many to spread files over OSTs.
+  uint64_t drain_rate = 100 << 20;
   uint64_t promised_bytes = 16 << 20;  // what a session may hold back of small files, at most
   std::string boot;  // names this boot of the machine: after another one what was not synced may be gone
   // Of the copies (docs/decisions/0066), in which this MDS is primary: said to the OSSes. 0: there is one

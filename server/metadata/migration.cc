@@ -95,6 +95,7 @@ class MigrationAttempt {
 
   StatusOr<Layout> ChooseLayout(uint64_t sequence) {
     const Layout& old = old_->layout;
+    if (!wish_.stripes.empty()) return PlaceEach(sequence);
     std::optional<cluster::UsableOsts> listed;
     if (!wish_.osts.empty()) {
       std::vector<cluster::OstSpace> some;
@@ -109,6 +110,31 @@ class MigrationAttempt {
     ASSIGN_OR_RETURN(Layout layout, Instantiate(wish_.layout, osts, &mds_->chooser, sequence));
     layout.generation = old.generation;
     return layout;
+  }
+
+  // Each stripe where the wish has it.
+  StatusOr<Layout> PlaceEach(uint64_t sequence) const {
+    Layout layout = old_->layout;
+    layout.object_sequence = sequence;
+    size_t stripe = 0;
+    for (LayoutComponent& component : layout.components) {
+      for (OstIndex& ost : component.groups) {
+        if (stripe == wish_.stripes.size()) return WrongStripes();
+        const uint32_t copies = mds_->osts.CopiesOf(std::exchange(ost, wish_.stripes[stripe++]));
+        RETURN_IF_ERROR(SpaceOf(ost).status());
+        if (mds_->osts.CopiesOf(ost) == copies) continue;
+        return ErrnoError(EINVAL, absl::StrFormat("OST %d has not %d copies, which %s is to keep", ost,
+                                                  copies, fid_.ToString()));
+      }
+    }
+    if (stripe != wish_.stripes.size()) return WrongStripes();
+    return layout;
+  }
+
+  Status WrongStripes() const {
+    return ErrnoError(
+        EINVAL, absl::StrFormat("%d OSTs were chosen for %s, which has %d stripes", wish_.stripes.size(),
+                                fid_.ToString(), StripeGroups(old_->layout).size()));
   }
 
   StatusOr<cluster::OstSpace> SpaceOf(OstIndex ost) const {
@@ -132,6 +158,7 @@ class MigrationAttempt {
     // Inline data gets other OSTs when it is moved out (move_out.h), unless it is to have another form.
     if (old_->inline_data && wish_.layout.empty()) co_return false;
     if (wish_.off && !HasObjectsOn(*old_, *wish_.off)) co_return false;
+    if (wish_.from && old_->layout.object_sequence != *wish_.from) co_return false;
     for (const Stripe& stripe : StripesOf(old_->layout)) {
       if (old_->inline_data || !cluster::IsGone(mds_->osts.UseOf(stripe.ost))) continue;
       co_return ErrnoError(
@@ -221,6 +248,7 @@ Task<Status> Migrate(MdsPtr mds, Fid fid, MigrationWish wish, std::shared_ptr<Co
   FidLocks::Guard alone = co_await mds->migration_locks.Lock(std::move(fids));
   for (const Hold hold : {Hold::kNothing, Hold::kLeases, Hold::kWriters, Hold::kWriters}) {
     if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
+    if (hold == Hold::kWriters && !wish.holds_writers) break;
     ++progress->attempts;
     MigrationAttempt attempt(mds, fid, wish, progress, hold);
     auto result = co_await attempt.Run();

@@ -29,6 +29,12 @@ struct MigrationWish {
   LayoutTemplate layout;        // empty: components and stripes as the file has them
   std::vector<OstIndex> osts;   // where its objects may lie; empty: on any that takes new files
   std::optional<OstIndex> off;  // only if it has objects there
+  // Only if its objects are of this sequence: else it has been moved, or emptied, since it was looked at.
+  std::optional<uint64_t> from;
+  // With `from`, and instead of the three above: the OST of each stripe, by the stripes' numbers.
+  std::vector<OstIndex> stripes;
+  // False: nobody waits while it is copied. A file that is written meanwhile stays where it is.
+  bool holds_writers = true;
 };
 
 // OK: the file has its new layout, or is no more. EINVAL: it is no regular file, or the wish cannot be met;

@@ -21,7 +21,7 @@ bool HasObjectsOn(const Inode& inode, OstIndex ost) {
   });
 }
 
-StatusOr<FilesFound> FindFilesOn(Mds& mds, OstIndex ost, const Fid& after) {
+StatusOr<FilesFound> FindFiles(Mds& mds, const Fid& after, absl::FunctionRef<bool(const Inode&)> wanted) {
   const std::string prefix = TableKey(Table::kInode);
   const std::string from = after ? FidKey(Table::kInode, after) + '\0' : prefix;
   ASSIGN_OR_RETURN(std::vector<KvEntry> page, mds.tables->Scan(from, PrefixEnd(prefix), kInodesAtOnce));
@@ -33,13 +33,17 @@ StatusOr<FilesFound> FindFilesOn(Mds& mds, OstIndex ost, const Fid& after) {
     found.last = key.ReadFid();
     auto inode = ParseInode(found.last, entry.value);
     if (!inode.ok()) {
-      LogWarning("whether %s has objects on OST %d cannot be read: %s; run nacre doctor",
-                 found.last.ToString(), ost, std::string(inode.status().message()));
+      LogWarning("where %s has objects cannot be read: %s; run nacre doctor", found.last.ToString(),
+                 std::string(inode.status().message()));
       continue;
     }
-    if (HasObjectsOn(*inode, ost)) found.files.push_back(found.last);
+    if (wanted(*inode)) found.files.push_back(found.last);
   }
   return found;
+}
+
+StatusOr<FilesFound> FindFilesOn(Mds& mds, OstIndex ost, const Fid& after) {
+  return FindFiles(mds, after, [ost](const Inode& inode) { return HasObjectsOn(inode, ost); });
 }
 
 Task<StatusOr<uint64_t>> CountFilesOn(MdsPtr mds, OstIndex ost) {

@@ -1,6 +1,8 @@
-// The files that have objects on an OST. Nobody keeps a list of them: they are found by looking through all
-// inodes, a part of them at a time. Thread-safe.
+// The files that have objects on an OST, or are found otherwise. Nobody keeps a list of them: they are found
+// by looking through all inodes, a part of them at a time. Thread-safe.
 #pragma once
+
+#include <absl/functional/function_ref.h>
 
 #include <vector>
 
@@ -17,8 +19,12 @@ struct FilesFound {
   bool end = false;  // there is none behind it
 };
 
-// Looks at some thousand inodes behind `after` (in the order of their FIDs; none: from the beginning). What
-// is changed meanwhile is seen or not. An inode that cannot be read is logged and passed over.
+// Looks at some thousand inodes behind `after` (in the order of their FIDs; none: from the beginning), and
+// finds those that are wanted. What is changed meanwhile is seen or not. An inode that cannot be read is
+// logged and passed over.
+StatusOr<FilesFound> FindFiles(Mds& mds, const Fid& after, absl::FunctionRef<bool(const Inode&)> wanted);
+
+// Those that have objects on the OST.
 StatusOr<FilesFound> FindFilesOn(Mds& mds, OstIndex ost, const Fid& after);
 
 // All of them, with a pause now and then, so that others have their turn.

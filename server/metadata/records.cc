@@ -15,6 +15,7 @@ constexpr uint8_t kInodeVersion = 1;
 constexpr uint8_t kInodeWithCopies = 2;  // its default layout says how many copies the OSTs are to have
 constexpr uint8_t kFlagInline = 1;
 constexpr uint8_t kTruncateVersion = 1;
+constexpr uint8_t kRebalanceVersion = 1;
 // Bounds that a sound record never passes: a damaged length is refused instead of allocated.
 constexpr size_t kMaxComponents = 64;
 constexpr size_t kMaxStripes = 65536;
@@ -344,6 +345,29 @@ StatusOr<MovedRecord> ParseMoved(std::string_view data) {
   record.fid = in.ReadFid();
   if (!in.ok()) return absl::DataLossError(absl::StrFormat("damaged moved record: %d bytes", data.size()));
   ASSIGN_OR_RETURN(record.groups, ParseNumbers("moved", data.substr(kFidBytes)));
+  return record;
+}
+
+std::string EncodeRebalance(const RebalanceRecord& record) {
+  std::string out;
+  PutLittle(&out, kRebalanceVersion);
+  PutLittle(&out, record.threshold);
+  PutLittle(&out, record.run);
+  PutLittle(&out, record.first_sequence);
+  return out;
+}
+
+StatusOr<RebalanceRecord> ParseRebalance(std::string_view data) {
+  ByteReader in(data);
+  const uint8_t version = in.Little<uint8_t>();
+  if (version != kRebalanceVersion) return Damaged("rebalance", absl::StrCat("its version is ", version));
+  RebalanceRecord record;
+  record.threshold = in.Little<uint32_t>();
+  record.run = in.Little<uint64_t>();
+  record.first_sequence = in.Little<uint64_t>();
+  RETURN_IF_ERROR(CheckEnd(in, "rebalance"));
+  if (record.threshold == 0 || record.threshold > kMostRebalanceThreshold)
+    return Damaged("rebalance", absl::StrCat("a threshold of ", record.threshold));
   return record;
 }
 

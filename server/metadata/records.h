@@ -139,6 +139,16 @@ struct MovedRecord {
   bool operator==(const MovedRecord&) const = default;
 };
 
+// Files are being spread over OSTs (rebalancer.h).
+struct RebalanceRecord {
+  uint32_t threshold = 0;  // in hundredths of a percentage point: as far apart OSTs may be, 1 to 10,000
+  uint64_t run = 0;        // its number, which no other run has
+  // A file that has objects of this sequence, or of a later one, has been moved by it, or made since.
+  uint64_t first_sequence = 0;
+  bool operator==(const RebalanceRecord&) const = default;
+};
+inline constexpr uint32_t kMostRebalanceThreshold = 10'000;
+
 std::string EncodeInode(const Inode& inode);
 StatusOr<Inode> ParseInode(const Fid& fid, std::string_view data);
 std::string EncodeBucket(const Bucket& bucket);
@@ -160,6 +170,8 @@ std::string EncodeNewObjects(const NewObjectsRecord& record);
 StatusOr<NewObjectsRecord> ParseNewObjects(std::string_view data);
 std::string EncodeMoved(const MovedRecord& record);
 StatusOr<MovedRecord> ParseMoved(std::string_view data);
+std::string EncodeRebalance(const RebalanceRecord& record);
+StatusOr<RebalanceRecord> ParseRebalance(std::string_view data);
 std::string EncodeNumber(uint64_t value);
 StatusOr<uint64_t> ParseNumber(std::string_view data);
 

@@ -10,9 +10,10 @@ constexpr uint64_t kStripeUnit = 64 << 10;
 
 }  // namespace
 
-void Mover::Start() {
+void Mover::Start(bool rebalances) {
   process_ = world_.Start(cluster_.visitor() + 1, "mover");
   Spawn(process_->executor(), Run(this, process_));
+  if (rebalances) Spawn(process_->executor(), RunRebalances(this, process_));
 }
 
 void Mover::Stop() { world_.Kill(process_); }
@@ -80,6 +81,36 @@ Task<void> Mover::ChangeDrain(std::shared_ptr<ClusterChannel> channel) {
     draining_.reset();
   else
     draining_ = manage->ost();
+}
+
+Task<void> Mover::RunRebalances(Mover* mover, Process* process) {
+  std::shared_ptr<ClusterChannel> channel = mover->cluster_.ChannelToMdses(process);
+  for (;;) {
+    co_await mover->world_.clock().Sleep(std::chrono::milliseconds(mover->rebalances_.Below(4000)));
+    co_await mover->ChangeRebalance(channel);
+  }
+}
+
+// Of files that are small for an OST: hundredths of a point are what they make.
+Task<void> Mover::ChangeRebalance(std::shared_ptr<ClusterChannel> channel) {
+  proto::AdminRequest request;
+  proto::RebalanceOsts* rebalance = request.mutable_rebalance();
+  const bool stops = rebalances_.OneIn(8);
+  rebalance->set_action(stops ? proto::RebalanceOsts::STOP : proto::RebalanceOsts::START);
+  rebalance->set_threshold(1 + static_cast<uint32_t>(rebalances_.Below(3)));
+  auto reply = co_await channel->Administer(request);
+  if (!reply.ok() || reply->status().error() != 0) co_return;
+  NoteRebalance(reply->rebalance());
+  world_.Trace("mover: %s, %s, %d files moved; %s", stops ? "stop" : "start",
+               reply->rebalance().running() ? "running" : "not running", reply->rebalance().moved_files(),
+               reply->rebalance().problem());
+}
+
+void Mover::NoteRebalance(const proto::RebalanceState& state) {
+  // The run goes on behind a restart of the MDS, which counts from 0.
+  if (std::exchange(run_, state.run()) != state.run() || state.moved_files() < moved_of_run_)
+    moved_of_run_ = 0;
+  rebalanced_ += state.moved_files() - std::exchange(moved_of_run_, state.moved_files());
 }
 
 }  // namespace nacre::sim

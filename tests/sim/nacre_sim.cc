@@ -36,11 +36,15 @@ int main(int argc, char** argv) {
                  "MDSes with copies of the MDT (docs/decisions/0066-copies-of-the-mdt.md)")
       ->check(CLI::Range(1, 5))
       ->capture_default_str();
-  app.add_flag("--growth", options.growth, "files are moved and OSTs drained all the time");
+  app.add_flag("--growth", options.growth, "files are moved and spread, and OSTs drained, all the time");
+  bool without_rebalance = false;
+  app.add_flag("--no-rebalance", without_rebalance,
+               "with --growth: files are not spread over OSTs, as in earlier versions, for their seeds");
   app.add_flag("--trace", options.trace, "print what happens, with the virtual time in seconds");
   app.add_flag("--log", logs, "print what the servers and clients log");
   app.add_flag("--keep-going", go_on, "run all seeds, whatever fails");
   CLI11_PARSE(app, argc, argv);
+  options.rebalance = options.growth && !without_rebalance;
 
   nacre::SetLogLevel(logs ? nacre::LogLevel::kDebug : static_cast<nacre::LogLevel>(100));
   const auto start = std::chrono::steady_clock::now();

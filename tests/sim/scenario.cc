@@ -208,6 +208,7 @@ Scenario::Scenario(World& world, const RunOptions& options)
       workload_(world, cluster_, model_, shape_.workload) {
   if (!options.growth) return;
   mover_.emplace(world, cluster_, workload_, options.seed);
+  rebalances_ = options.rebalance;
   model_.LetFilesMove();
 }
 
@@ -248,7 +249,7 @@ void Scenario::Start() {
   model_.Remember(world_.clock().Now());
   network_.faults() = shape_.faults;
   if (shape_.cluster.mdses > 1) cluster_.etcd().SetFaults(shape_.etcd);
-  if (mover_) mover_->Start();
+  if (mover_) mover_->Start(rebalances_);
   ResumeClients();
 }
 
@@ -374,21 +375,6 @@ void Scenario::Finish() {
   Settle(losses);
 }
 
-// Stops the mover and waits until nothing is left of its moves: the old objects go some seconds later, and
-// members of an OST that is stopped in the middle of that differ.
-void Scenario::EndMoves() {
-  mover_->Stop();
-  auto under_way = [this] {
-    for (const mds::Table table : {mds::Table::kNewObjects, mds::Table::kMoved, mds::Table::kDestroyAt}) {
-      const std::string begin = mds::TableKey(table);
-      auto records = cluster_.mdt().Scan(begin, PrefixEnd(begin), 1);
-      if (!records.ok() || !records->empty()) return true;
-    }
-    return false;
-  };
-  for (Duration waited{0}; under_way() && waited < kPatience && !failed(); waited += 500ms) Work(500ms);
-}
-
 // The checkers of the servers: each store on its own, then the MDT against the OSTs.
 void Scenario::CheckStores() {
   mds::ObjectCheck objects(cluster_.mdt());
@@ -489,6 +475,7 @@ RunResult RunSeed(const RunOptions& options) {
     Scenario scenario(world, options);
     scenario.Run();
     result.operations = scenario.operations();
+    result.rebalanced = scenario.rebalanced();
   }
   result.failure = world.failure();
   result.trace_hash = world.trace_hash();

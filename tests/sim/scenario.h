@@ -57,10 +57,11 @@ struct RunOptions {
   // Without slow disks, moments that faults wait for (moment.cc), added faults and files saved by rename:
   // what earlier versions did, whose seeds run as they did then.
   bool plain = false;
-  int clients = 1;      // at least so many
-  int copies = 1;       // of each OST; faults that are about these happen if there are several
-  int mdses = 1;        // with copies of the MDT; the same holds
-  bool growth = false;  // files are moved and OSTs drained all the time (mover.h)
+  int clients = 1;         // at least so many
+  int copies = 1;          // of each OST; faults that are about these happen if there are several
+  int mdses = 1;           // with copies of the MDT; the same holds
+  bool growth = false;     // files are moved and OSTs drained all the time (mover.h)
+  bool rebalance = false;  // with growth: files are also spread over OSTs
 };
 
 struct RunResult {
@@ -68,6 +69,7 @@ struct RunResult {
   uint64_t trace_hash = 0;
   uint64_t operations = 0;
   uint64_t steps = 0;
+  uint64_t rebalanced = 0;  // files that were spread over OSTs
   Duration virtual_time{0};
 };
 
@@ -108,6 +110,7 @@ class Scenario {
 
   void Run();
   uint64_t operations() const { return workload_.done(); }
+  uint64_t rebalanced() const { return mover_ ? mover_->rebalanced() : 0; }
 
  private:
   friend const std::vector<EventKind>& EventKinds();
@@ -169,6 +172,7 @@ class Scenario {
   Status Await(Process* process, Task<Status> task, const char* what);
   void Settle(const Model::Losses& losses);
   void EndMoves();
+  void EndRebalance();
   void Finish();
   void CheckStores();
   void CheckMembers(Process* checker, int ost, mds::ObjectCheck* objects);
@@ -187,6 +191,7 @@ class Scenario {
   Model model_;
   Workload workload_;
   std::optional<Mover> mover_;
+  bool rebalances_ = false;
   bool orphans_allowed_ = false;  // a crash took a file whose objects had been written: the checker's to find
 };
 

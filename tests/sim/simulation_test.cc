@@ -215,15 +215,18 @@ TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
   EXPECT_NE(FirstToFind(Plant::kEpochless, "members_lose_power", 2), 0u);
 }
 
-// The first seeds hold with these options.
-void FirstSeedsHold(RunOptions options) {
+// The first seeds hold with these options. Returns how many files were spread over OSTs.
+uint64_t FirstSeedsHold(RunOptions options) {
+  uint64_t rebalanced = 0;
   for (options.seed = 1; options.seed <= 40; ++options.seed) {
     const RunResult result = RunSeed(options);
+    rebalanced += result.rebalanced;
     EXPECT_EQ(result.failure, "") << "nacre-sim --clients " << options.clients << " --copies "
                                   << options.copies << " --mds " << options.mdses << " --event '"
                                   << options.event << (options.growth ? "' --growth" : "'") << " --seed "
                                   << options.seed;
   }
+  return rebalanced;
 }
 
 TEST_F(Simulation, OstsOfTwoMembers) { FirstSeedsHold({.copies = 2}); }
@@ -269,7 +272,9 @@ TEST_F(Simulation, FindsAMoveThatLeavesClientsTheirLeases) {
   EXPECT_NE(FirstToFind(Plant::kUnrecalledMigration, "", 1, 1, 1, true), 0u);
 }
 
-TEST_F(Simulation, FilesMoveAndOstsAreDrained) { FirstSeedsHold({.growth = true}); }
+TEST_F(Simulation, FilesMoveAndSpreadAndOstsAreDrained) {
+  EXPECT_GT(FirstSeedsHold({.growth = true, .rebalance = true}), 0u);
+}
 
 TEST_F(Simulation, FindsAnEvictionThatWaitsForADeadOss) {
   EXPECT_NE(FirstToFind(Plant::kPatientFence, "evict_without_oss"), 0u);

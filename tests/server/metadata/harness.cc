@@ -248,7 +248,7 @@ proto::RegisterOssRequest Harness::Registration(OstIndex ost) {
   info->set_index(ost);
   info->set_uuid(absl::StrCat("ost-uuid-", ost));
   info->set_total_bytes(ost_bytes);
-  info->set_available_bytes(ost_bytes);
+  info->set_available_bytes(ost_bytes - (used_bytes ? std::min(used_bytes(ost), ost_bytes) : 0));
   if (copies_.contains(ost)) info->set_copies(copies_[ost]);
   return request;
 }

@@ -145,6 +145,7 @@ class Harness {
   FakeOsts osts;
   int ost_count;
   uint64_t ost_bytes = uint64_t{1} << 30;
+  std::function<uint64_t(OstIndex)> used_bytes;  // what OSTs say of themselves; unset: nothing is used
   MetadataOptions options;
   std::unique_ptr<MetadataServer> server;
 

@@ -114,6 +114,13 @@ TEST(Records, TheOthersReadBackAndAreRefusedWhenCut) {
   EXPECT_EQ(*ParseMoved(EncodeMoved(moved)), moved);
   EXPECT_FALSE(ParseMoved("123456789012345").ok());
   EXPECT_FALSE(ParseMoved(EncodeMoved(moved) + "x").ok());
+  const RebalanceRecord rebalance{500, 76, 77};
+  EXPECT_EQ(*ParseRebalance(EncodeRebalance(rebalance)), rebalance);
+  EXPECT_FALSE(ParseRebalance("").ok());
+  EXPECT_FALSE(ParseRebalance(EncodeRebalance(rebalance) + 'x').ok());
+  EXPECT_FALSE(ParseRebalance('\2' + EncodeRebalance(rebalance).substr(1)).ok());
+  EXPECT_FALSE(ParseRebalance(EncodeRebalance({0, 76, 77})).ok());
+  EXPECT_FALSE(ParseRebalance(EncodeRebalance({10'001, 76, 77})).ok());
   EXPECT_EQ(*ParseNumber(EncodeNumber(~uint64_t{0})), ~uint64_t{0});
   EXPECT_FALSE(ParseNumber("123456789").ok());
 }

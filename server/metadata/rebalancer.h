@@ -1,0 +1,68 @@
+// Spreads files over OSTs, in the background: `nacre ost rebalance` (docs/decisions/0072-rebalance.md). One
+// run at a time, from its start by an administrator to the end that it finds by itself, or is given. A record
+// says that there is one, so a restart goes on with it; what has been moved by then shows in the OSTs' usage
+// and in the files' objects. While there is none, nothing runs.
+//
+// This class keeps the run: its record, its figures, its end. What it does is in rebalance_run.h.
+// Thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "common/status.h"
+#include "common/task.h"
+#include "proto/cluster.pb.h"
+#include "server/metadata/records.h"
+
+namespace nacre::mds {
+
+struct Mds;
+struct CopyProgress;
+
+class Rebalancer {
+ public:
+  // At the start: goes on with a run that there is.
+  void Resume(const std::shared_ptr<Mds>& mds);
+
+  // EINVAL: a threshold that there is not; else the store's errors. The state is as the request has found it
+  // or left it, durably.
+  Task<StatusOr<proto::RebalanceState>> Ask(std::shared_ptr<Mds> mds, proto::RebalanceOsts request);
+
+  // None: there has been no run since the start.
+  std::optional<proto::RebalanceState> State(const Mds& mds) const;
+
+  // --- of the run ---
+
+  bool Runs(const RebalanceRecord& run) const;
+  void NoteMoved(uint64_t bytes);
+  void NoteStuck(uint64_t files, std::string problem);  // an empty problem leaves the one that there is
+  void ForgetStuck();
+  // The copy that is under way, to be given up if the run is stopped; null: there is none.
+  void SetCopy(std::shared_ptr<CopyProgress> copy);
+  // All files may be moved once more from now on. The run as it goes on; as it was, if it does not run any
+  // more.
+  Task<StatusOr<RebalanceRecord>> Renew(std::shared_ptr<Mds> mds, RebalanceRecord run);
+  // Whoever has stopped it, or begun another one, goes before.
+  Task<Status> End(std::shared_ptr<Mds> mds, RebalanceRecord run, bool even, std::string why);
+
+ private:
+  Task<Status> Start(std::shared_ptr<Mds> mds, uint32_t threshold);
+  Task<Status> Stop(std::shared_ptr<Mds> mds);
+  static Task<Status> Store(std::shared_ptr<Mds> mds, std::optional<RebalanceRecord> run);
+  void Begin(const std::shared_ptr<Mds>& mds, const RebalanceRecord& run);
+  void EndLocked(bool even, std::string why);
+  std::optional<RebalanceRecord> NextRun();
+  static Task<void> Run(std::shared_ptr<Mds> mds);
+
+  AsyncMutex changing_;  // of the record
+  mutable std::mutex mutex_;
+  std::optional<RebalanceRecord> run_;
+  bool works_ = false;  // a task does
+  proto::RebalanceState state_;
+  std::shared_ptr<CopyProgress> copy_;
+};
+
+}  // namespace nacre::mds
