@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "server/object/format.h"
+#include "server/object/scrubber.h"
 
 namespace nacre::ost {
 namespace {
@@ -49,6 +50,11 @@ void TryMdtEpoch(std::string_view bytes) {
   if (epoch.ok()) Require(EncodeMdtEpoch(*epoch) == bytes);
 }
 
+void TryScrub(std::string_view bytes) {
+  StatusOr<ScrubRecord> record = ParseScrubRecord(bytes);
+  if (record.ok()) Require(ParseScrubRecord(Encode(*record)).ok());
+}
+
 void TrySuperblock(std::string_view bytes) {
   StatusOr<Superblock> superblock = ParseSuperblock(bytes);
   if (superblock.ok()) Require(Encode(*superblock) == bytes);
@@ -88,6 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 4:
       nacre::ost::TryAnswer(bytes);
       nacre::ost::TryMdtEpoch(bytes);
+      nacre::ost::TryScrub(bytes);
       break;
     default:
       nacre::ost::TryKeys(bytes);
