@@ -408,6 +408,7 @@ class Core final : public FileSystem {
 
   // --- fsync and errors (sync.cc) ---
   Task<Status> SyncFile(InodePtr inode, bool data_only);
+  Task<Status> SyncMount();
   void NoteError(Inode& inode, const Status& status);
   Status TakeError(FileHandle& handle);
   Status TakeErrorForSync(FileHandle& handle);

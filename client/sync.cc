@@ -7,6 +7,18 @@
 #include "common/log.h"
 
 namespace nacre::client {
+namespace {
+
+constexpr size_t kSyncsAtOnce = 32;  // files of a mount
+
+Task<Status> FirstError(std::vector<Task<Status>> tasks) {
+  const std::vector<Status> ended = co_await WhenAll(std::move(tasks));
+  Status first;
+  for (const Status& one : ended) first.Update(one);
+  co_return first;
+}
+
+}  // namespace
 
 Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
   NACRE_ENTER(pass);
@@ -56,6 +68,24 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
   std::lock_guard lock(inode->mutex);
   inode->synced_under = alone;
   co_return OkStatus();
+}
+
+// Returns when all that this mount has changed so far is on stable storage, as behind an fsync of each file.
+Task<Status> Core::SyncMount() {
+  Status result = co_await SendEverything();
+  std::vector<Task<Status>> syncs;
+  for (const InodePtr& inode : inodes_->All()) {
+    std::unique_lock lock(inode->mutex);
+    const bool unsynced = inode->attr_known && S_ISREG(inode->attr.mode()) && !inode->gone &&
+                          (!inode->unsynced.empty() || inode->pending.any());
+    lock.unlock();
+    if (unsynced) syncs.push_back(SyncFile(inode, /*data_only=*/false));
+    if (syncs.size() < kSyncsAtOnce) continue;
+    result.Update(co_await FirstError(std::exchange(syncs, {})));
+  }
+  result.Update(co_await FirstError(std::move(syncs)));
+  result.Update(co_await durability_->SyncMutations(epoch_, session_->mutations(), /*shared=*/false));
+  co_return result;
 }
 
 // --- errors ---

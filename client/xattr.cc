@@ -41,10 +41,15 @@ Task<StatusOr<std::string>> Core::GetVirtual(const Caller& caller, Fid fid, std:
     co_return absl::StrFormat("fid=%s\nmds=%s\ntransport=%s\n", fid.ToString(),
                               environment_.metadata->address(), options_.transport);
   }
+  if (name == "nacre.sync") {  // the kernel tells a FUSE filesystem of no sync(2)
+    CO_RETURN_IF_ERROR(co_await SyncMount());
+    co_return "";
+  }
   if (name != kLayoutXattr && name != kStripesXattr) {
     co_return ErrnoError(
-        ENODATA, absl::StrFormat("no attribute '%s': there are %s, %s, nacre.fid, nacre.mds and nacre.place",
-                                 name, kLayoutXattr, kStripesXattr));
+        ENODATA, absl::StrFormat(
+                     "no attribute '%s': there are %s, %s, nacre.fid, nacre.mds, nacre.place and nacre.sync",
+                     name, kLayoutXattr, kStripesXattr));
   }
   proto::MetadataRequest request;
   *request.mutable_get_layout()->mutable_fid() = ToProto(fid);

@@ -22,6 +22,7 @@ void AddDf(CLI::App& app, int* exit);
 void AddPath(CLI::App& app, int* exit);
 void AddEvict(CLI::App& app, int* exit);
 void AddScrub(CLI::App& app, int* exit);
+void AddSync(CLI::App& app, int* exit);
 void AddSetstripe(CLI::App& app, int* exit);
 void AddMigrate(CLI::App& app, int* exit);
 void AddOst(CLI::App& app, int* exit);

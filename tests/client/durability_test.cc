@@ -83,6 +83,28 @@ TEST_F(Durable, WhatIsUnderWayDuringASyncIsNotTakenForSynced) {
   EXPECT_EQ(Syncs([&] { EXPECT_TRUE(c().Fsync(cut).ok()); }), 1);
 }
 
+// As nacre sync asks for it: files that are open included, whoever dies at once afterwards.
+TEST_F(Durable, ASyncOfTheMountLeavesNothingOut) {
+  const std::string bytes = Pattern(7, 300'000);
+  const Fid directory = c().Mkdir("d");
+  for (int i = 0; i < 40; ++i) c().Write(c().Create("f" + std::to_string(i), O_RDWR, directory), 0, bytes);
+  c().Write(c().Create("small", O_RDWR, directory), 0, "some bytes");
+  const auto synced = c().Await(c().fs().GetXattr(c().caller, kRootFid, "nacre.sync"));
+  ASSERT_TRUE(synced.ok()) << synced.status();
+  c().Kill();
+  for (int node : {harness_.cluster.mds(), harness_.cluster.oss(0), harness_.cluster.oss(1)}) {
+    harness_.cluster.Crash(node, sim::Loss::kPower);
+    harness_.cluster.Boot(node);
+  }
+  auto next = harness_.Mount();
+  const Fid found = FromProto(next->Lookup("d")->attr.fid());
+  for (int i = 0; i < 40; ++i) {
+    const HandlePtr file = next->OpenName("f" + std::to_string(i), O_RDONLY, found);
+    EXPECT_TRUE(next->Read(file, 0, bytes.size() + 1) == bytes) << i;
+  }
+  EXPECT_EQ(next->Read(next->OpenName("small", O_RDONLY, found), 0, 100), "some bytes");
+}
+
 TEST_F(Durable, ADirectoryHasWhatTheMdsHasDone) {
   HandlePtr file = Written("f", 10);
   auto directory = c().Await(c().fs().Opendir(c().caller, kRootFid));
