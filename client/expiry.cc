@@ -50,9 +50,10 @@ Task<Status> Core::Enter(Gate::Pass* pass) {
   }
 }
 
-// The leases are confirmed, or the session is another one. ESHUTDOWN; EINTR if nobody waits any more; or EIO
-// as the retry policy says.
+// The leases are confirmed, or the session is another one. ESHUTDOWN; EINTR if nobody waits any more; EPROTO
+// if the MDS does not let this client in; or EIO as the retry policy says.
 Task<Status> Core::AwaitChange(OneShot<Unit> change, Duration begin) {
+  CO_RETURN_IF_ERROR(session_->refusal());
   std::unique_ptr<TimerHandle> timer;
   if (!options_.retry.hard) {
     const Duration left = options_.retry.soft_timeout - (environment_.clock.Now() - begin);

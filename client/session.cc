@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
+#include "rpc/versions.h"
 
 namespace nacre::client {
 namespace {
@@ -126,7 +127,8 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   proto::MetadataRequest request;
   proto::Connect* connect = request.mutable_connect();
   connect->set_name(name_);
-  connect->set_version(3);
+  connect->set_version(kClientVersions.newest);
+  connect->set_oldest_version(kClientVersions.oldest);
   bool fresh;
   uint64_t epoch;
   {
@@ -168,6 +170,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
   ConfirmLocked(sent);
   channel_ = std::move(channel);
   state_ = State::kConnected;
+  refusal_ = OkStatus();
   Wake();
   ArmKeepAliveLocked(sent);
   lock.unlock();
@@ -266,7 +269,7 @@ void Session::GiveUp(uint64_t connection, Status why) {
 
 Task<void> Session::Reconnect(uint64_t connection) {
   ConnectPauses pauses(policy_, connector_->servers());
-  bool said = false;
+  std::set<int> said;
   for (;;) {
     auto reply = co_await ConnectOnce(connection);
     if (reply.ok()) {
@@ -278,10 +281,10 @@ Task<void> Session::Reconnect(uint64_t connection) {
     if (error == ESTALE) {
       Evict(std::string(reply.status().message()));
     } else {
-      Log(said ? LogLevel::kDebug : LogLevel::kWarning, "cannot connect to the MDS yet: %s; trying again",
-          std::string(reply.status().message()));
-      said = true;
+      const LogLevel level = said.insert(error).second ? LogLevel::kWarning : LogLevel::kDebug;
+      Log(level, "cannot connect to the MDS yet: %s; trying again", std::string(reply.status().message()));
     }
+    NoteRefusal(reply.status());
     pauses.Failed();
     co_await clock_.Sleep(pauses.Next());
     std::lock_guard lock(mutex_);
@@ -289,6 +292,17 @@ Task<void> Session::Reconnect(uint64_t connection) {
     connection = ++connection_;
     lost_ = false;
   }
+}
+
+void Session::NoteRefusal(const Status& why) {
+  const bool refused = ToErrno(why) == EPROTO;
+  if (refused && clock_.Now() >= leases_end()) Evict(std::string(why.message()));
+  std::unique_lock lock(mutex_);
+  refusal_ = refused && id_ == 0 ? why : OkStatus();
+  if (refusal_.ok()) return;
+  Wake();
+  lock.unlock();
+  hooks_.leases_confirmed();
 }
 
 // --- what the MDS says unasked ---
@@ -334,6 +348,7 @@ Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration be
       std::lock_guard lock(mutex_);
       CO_RETURN_IF_ERROR(Check(epoch));
       if (state_ == State::kConnected) co_return Turn{channel_, connection_, id_};
+      CO_RETURN_IF_ERROR(refusal_);
       waiters_.push_back(change);
     }
     std::unique_ptr<TimerHandle> timer;

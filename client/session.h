@@ -73,6 +73,13 @@ class Session : public std::enable_shared_from_this<Session> {
   // itself otherwise) and stops.
   Task<void> End(bool clean);
 
+  // The MDS speaks another version, and this client has no session any more: with this, calls end. OK: it is
+  // waited for.
+  Status refusal() const {
+    std::lock_guard lock(mutex_);
+    return refusal_;
+  }
+
   SessionId id() const;
   // Rises with each eviction: what was got under an older one is gone.
   uint64_t epoch() const { return epoch_; }
@@ -111,6 +118,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void ArmKeepAliveLocked(Duration sent);
   Task<void> SayGoodbye();
   Task<void> Reconnect(uint64_t connection);
+  // Of a connection that was not made. A server that speaks another version is waited for while the session
+  // lasts, since the former one may come back; then the session has ended.
+  void NoteRefusal(const Status& why);
   Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
   Task<StatusOr<proto::MetadataReply>> AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
                                                           proto::MetadataRequest request, Duration patience);
@@ -142,6 +152,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<Duration::rep> leases_end_{0};
   uint64_t connection_ = 0;  // number of the connection that is up or being made
   bool lost_ = false;        // that connection is lost already
+  Status refusal_;
   std::string cluster_uuid_;
   Duration keep_alive_ = std::chrono::seconds(10);
   std::shared_ptr<MetadataChannel> channel_;

@@ -88,6 +88,12 @@ StatusOr<OstRecord> ParseOst(std::string_view data) {
   ByteReader in(data);
   if (in.Little<uint32_t>() != 0 || !in.ok()) return ParseOfOne(data);
   const uint8_t version = in.Little<uint8_t>();
+  if (version > kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("an OST record of version %d; this program knows version %d: use the release that "
+                        "wrote it, or upgrade",
+                        version, kVersion));
+  }
   if (version != kVersion && version != kVersionOfActive) return Damaged(absl::StrCat("version ", version));
   OstRecord record;
   if (version == kVersion) {

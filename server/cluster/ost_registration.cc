@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "rpc/versions.h"
 #include "server/cluster/chain_keeper.h"
 #include "server/cluster/ost_registry.h"
 
@@ -197,10 +198,30 @@ Task<Status> OstRegistry::AwaitChains(const proto::RegisterOssRequest& request) 
   co_return OkStatus();
 }
 
+// An OSS that is refused for its version asks again for as long as it runs: that is said once.
+StatusOr<uint32_t> OstRegistry::CheckVersion(const proto::RegisterOssRequest& request) {
+  const VersionRange theirs = RangeOf(request.version(), request.oldest_version(), kUnnumberedServerVersion);
+  const std::string they = absl::StrCat("OSS ", request.address());
+  StatusOr<uint32_t> version = CommonVersion(theirs, kServerVersions, they, "the MDS");
+  std::lock_guard lock(mutex_);
+  if (version.ok()) {
+    refused_.erase(request.address());
+  } else if (refused_.size() < kMaxOsts && refused_.insert(request.address()).second) {
+    LogWarning("%s", std::string(version.status().message()));
+  }
+  return version;
+}
+
 Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest request) {
-  auto guard = co_await registering_.Lock();
   proto::RegisterOssReply reply;
   reply.set_mdt_epoch(options_.epoch);
+  const StatusOr<uint32_t> version = CheckVersion(request);
+  if (!version.ok()) {
+    *reply.mutable_status() = ToProto(version.status());
+    co_return reply;
+  }
+  reply.set_version(*version);
+  auto guard = co_await registering_.Lock();
   {
     std::lock_guard lock(mutex_);
     const std::vector<OstIndex> removed = TakeRemoved(request.mutable_osts());

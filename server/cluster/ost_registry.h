@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,7 @@ class OstRegistry : private ChainOwner {
   std::vector<OstIndex> TakeRemoved(google::protobuf::RepeatedPtrField<proto::OstInfo>* osts) const;
   void ResetUsable();  // with mutex_ held
   Task<Status> StoreUse(OstIndex index, OstUse use);
+  StatusOr<uint32_t> CheckVersion(const proto::RegisterOssRequest& request);
   Status CheckRequest(const proto::RegisterOssRequest& request) const;
   Status CheckOwner(const proto::OstInfo& info) const;
   Status CheckMember(const proto::RegisterOssRequest& request, const proto::OstInfo& info) const;
@@ -207,6 +209,7 @@ class OstRegistry : private ChainOwner {
   // Those before it that somebody may still choose from.
   std::vector<std::weak_ptr<const UsableOsts>> former_usable_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;
+  std::set<std::string> refused_;  // addresses of OSSes that speak another version
   const std::unique_ptr<ChainKeeper> chains_;
 };
 

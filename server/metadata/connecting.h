@@ -7,10 +7,12 @@
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "common/task.h"
 #include "rpc/metadata_channel.h"
@@ -40,10 +42,22 @@ class Connecting {
     watched_.erase(found);
   }
 
+  // A client that is refused asks again for as long as it runs. Whether this is to be logged.
+  bool NoteRefused(const std::string& name) {
+    constexpr size_t kMost = 10'000, kMostBytes = 256;
+    std::lock_guard lock(mutex_);
+    return refused_.size() < kMost && name.size() <= kMostBytes && refused_.insert(name).second;
+  }
+  void NoteLetIn(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    refused_.erase(name);
+  }
+
  private:
   AsyncMutex admission_;
   std::mutex mutex_;
   absl::flat_hash_map<const MetadataPeer*, std::weak_ptr<std::atomic<bool>>> watched_;
+  absl::flat_hash_set<std::string> refused_;
 };
 
 }  // namespace nacre::mds

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "rpc/versions.h"
 #include "server/object/chain.h"
 #include "server/object/ops/ops.h"
 
@@ -79,6 +80,8 @@ bool IsForMdsAlone(const proto::ObjectRequest& request) {
 
 Status CheckHeader(ServerCore& core, const proto::ObjectRequest& request) {
   if (core.stopping()) return ErrnoError(ECONNRESET, "the server is stopping");
+  const VersionRange spoken = RangeOf(request.version(), 0, kUnnumberedServerVersion);
+  RETURN_IF_ERROR(CommonVersion(spoken, kServerVersions, "the sender", "this OSS").status());
   if (request.instance() != 0 && request.instance() != core.instance) {
     return ErrnoError(ECONNRESET, absl::StrCat("this is instance ", core.instance, " of the server, not ",
                                                request.instance()));

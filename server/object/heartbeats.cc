@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "rpc/versions.h"
 #include "server/object/server_core.h"
 
 namespace nacre::ost {
@@ -66,12 +67,16 @@ Task<StatusOr<Terms>> Register(std::shared_ptr<ServerCore> core) {
   request.set_address(core->address);
   request.set_instance(core->instance);
   request.set_resident_bytes(ResidentBytes());
+  request.set_version(kServerVersions.newest);
+  request.set_oldest_version(kServerVersions.oldest);
   for (Target& target : core->targets) *request.add_osts() = Describe(target);
   const Duration sent = core->environment.clock.Now();
   CO_ASSIGN_OR_RETURN(proto::RegisterOssReply reply,
                       co_await core->environment.cluster->RegisterOss(std::move(request)));
   CO_RETURN_IF_ERROR(co_await CheckAnswer(core, reply.mdt_epoch()));
   CO_RETURN_IF_ERROR(FromProto(reply.status()));
+  const VersionRange spoken = RangeOf(reply.version(), 0, kUnnumberedServerVersion);
+  CO_RETURN_IF_ERROR(CommonVersion(spoken, kServerVersions, "the MDS", "this OSS").status());
   NoteRemoved(*core, reply.removed_osts());
   Terms terms;
   terms.interval = std::chrono::milliseconds(reply.heartbeat_ms());

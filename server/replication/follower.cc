@@ -7,6 +7,7 @@
 #include "common/lease_time.h"
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "rpc/versions.h"
 #include "server/replication/alone.h"
 
 namespace nacre::replication {
@@ -50,6 +51,7 @@ Task<proto::CopyReply> Follower::Handle(proto::CopyRequest request) {
   *reply.mutable_position() = copy_.position().Message();
   reply.set_may_lack(copy_.may_lack());
   reply.set_instance(instance_);
+  reply.set_version(kServerVersions.newest);
   {
     std::lock_guard lock(mutex_);
     reply.set_epoch(epoch_);
@@ -62,6 +64,10 @@ Status Follower::CheckSender(const proto::CopyRequest& request) {
   if (request.to() != options_.name) {
     return absl::NotFoundError(absl::StrFormat("this is the MDS %s, not %s", options_.name, request.to()));
   }
+  const VersionRange spoken = RangeOf(request.version(), 0, kUnnumberedServerVersion);
+  const std::string they = absl::StrCat("the MDS ", request.from());
+  const std::string we = absl::StrCat("the MDS ", options_.name);
+  RETURN_IF_ERROR(CommonVersion(spoken, kServerVersions, they, we).status());
   const std::string mine = copy_.filesystem();
   if (own_mdt_) {
     return absl::FailedPreconditionError(absl::StrFormat(

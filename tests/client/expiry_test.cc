@@ -180,6 +180,43 @@ TEST_F(Expiry, AWriteThatWaitedIsAnsweredWhenTheLeasesAreGoodAgain) {
   EXPECT_THAT((*written)->status(), HasErrno(EIO));  // evicted meanwhile
 }
 
+// As after an upgrade of the servers: this client will never be let in. The one before may come back, though,
+// while the session lasts.
+TEST_F(Expiry, AnMdsOfAnotherVersionIsWaitedForNoLongerThanTheSessionLasts) {
+  HandlePtr file = a_->Create("f");
+  a_->Write(file, 0, "held back");
+  bool another = true;
+  a_->before_reply = [&another](const proto::MetadataRequest& request) -> Task<Status> {
+    if (!another || !request.has_connect()) co_return OkStatus();
+    co_return ErrnoError(EPROTO, "the client speaks version 3 of the protocol, this server version 4");
+  };
+  const auto restart = [this] {
+    harness_.cluster.Crash(harness_.cluster.mds(), sim::Loss::kProcess);
+    harness_.cluster.Boot(harness_.cluster.mds());
+  };
+  restart();
+  harness_.world.RunFor(3s);
+  another = false;
+  EXPECT_EQ(a_->Read(file, 0, 10), "held back");
+  EXPECT_TRUE(a_->Fsync(file).ok());
+  another = true;
+  restart();
+  auto waits = Begin(a_->fs().Fsync(file, false));
+  harness_.world.RunFor(kLongAfter);
+  auto stat = Begin(a_->fs().Getattr(a_->caller, kRootFid, nullptr));
+  harness_.world.RunFor(10s);
+  ASSERT_TRUE(waits->has_value());
+  ASSERT_TRUE(stat->has_value());
+  EXPECT_THAT((*stat)->status(), HasErrno(EPROTO));
+  another = false;
+  harness_.world.RunFor(kLongAfter);
+  EXPECT_EQ(a_->Read(a_->OpenName("f"), 0, 10), "held back");
+  another = true;
+  restart();
+  harness_.world.RunFor(kLongAfter);
+  (void)a_->Unmount();  // ends
+}
+
 TEST_F(Expiry, SoftMountsFail) {
   HandlePtr file = a_->Create("f");
   a_->Write(file, 0, "old");

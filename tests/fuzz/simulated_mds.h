@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/ids.h"
+#include "rpc/versions.h"
 #include "server/kv/mem_kv.h"
 #include "server/metadata/metadata_server.h"
 #include "tests/fuzz/simulated.h"
@@ -57,7 +58,7 @@ class SimulatedMds : public Simulated {
 
   void Connect() {
     proto::MetadataRequest connect;
-    connect.mutable_connect()->set_version(2);
+    connect.mutable_connect()->set_version(kClientVersions.newest);
     session_ = sequence_ = 0;
     auto reply = Ask(std::move(connect));
     session_ = reply.has_value() ? reply->connect().session() : 0;

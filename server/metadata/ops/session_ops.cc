@@ -5,6 +5,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "rpc/versions.h"
 #include "server/metadata/directory_leases.h"
 #include "server/metadata/eviction.h"
 #include "server/metadata/late_data.h"
@@ -14,16 +15,13 @@
 namespace nacre::mds {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 3;
-
-Status CheckConnect(const Mds& mds, const proto::Connect& request) {
-  if (request.version() != kProtocolVersion) {
-    return ErrnoError(EPROTO,
-                      absl::StrFormat("the client speaks version %d of the protocol, this server version %d",
-                                      request.version(), kProtocolVersion));
-  }
+// The version that is spoken from now on.
+StatusOr<uint32_t> CheckConnect(const Mds& mds, const proto::Connect& request) {
+  const VersionRange theirs = RangeOf(request.version(), request.oldest_version(), 0);
+  ASSIGN_OR_RETURN(const uint32_t version,
+                   CommonVersion(theirs, kClientVersions, "the client", "this server"));
   const std::string& uuid = mds.tables->superblock().cluster_uuid;
-  if (request.cluster_uuid().empty() || request.cluster_uuid() == uuid) return OkStatus();
+  if (request.cluster_uuid().empty() || request.cluster_uuid() == uuid) return version;
   return ErrnoError(EINVAL,
                     absl::StrFormat("the client wants cluster %s, this is cluster %s: check the address",
                                     request.cluster_uuid(), uuid));
@@ -105,7 +103,14 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
 }  // namespace
 
 Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
-  CO_RETURN_IF_ERROR(CheckConnect(*mds, request));
+  const StatusOr<uint32_t> version = CheckConnect(*mds, request);
+  if (!version.ok()) {
+    if (mds->connecting.NoteRefused(request.name()))
+      LogWarning("%s at %s is refused: %s", request.name(), peer->name(),
+                 std::string(version.status().message()));
+    co_return version.status();
+  }
+  mds->connecting.NoteLetIn(request.name());
   SessionPtr session;
   if (request.session() != 0) {
     CO_ASSIGN_OR_RETURN(session, Resume(*mds, request));
@@ -114,6 +119,7 @@ Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Conne
     CO_ASSIGN_OR_RETURN(session, co_await Admit(mds, peer, request));
   }
   proto::MetadataReply reply;
+  reply.mutable_connect()->set_version(*version);
   CO_RETURN_IF_ERROR(FillConnectReply(*mds, *session, reply.mutable_connect()));
   co_return reply;
 }

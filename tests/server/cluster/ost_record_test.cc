@@ -55,6 +55,17 @@ TEST(OstRecord, SaysWhatItIsUsedFor) {
   EXPECT_TRUE(IsDamaged(record));
 }
 
+TEST(OstRecord, OneOfALaterVersionIsRefusedAsThat) {
+  OstRecord record = OfThree();
+  record.use = OstUse::kDraining;
+  std::string later = EncodeOst(record);
+  ASSERT_EQ(later[4], 3);
+  later[4] = 4;
+  const Status refused = ParseOst(later).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_NE(refused.message().find("version 4; this program knows version 3"), std::string::npos) << refused;
+}
+
 TEST(OstRecord, DamageIsRefused) {
   const std::string whole = EncodeOst(OfThree());
   for (size_t length = 0; length < whole.size(); ++length)

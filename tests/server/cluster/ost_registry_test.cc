@@ -105,6 +105,19 @@ TEST_F(OstRegistryTest, LetsAnOstInAndKeepsItsIndexForEver) {
   EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());
 }
 
+TEST_F(OstRegistryTest, OneThatSpeaksAnotherVersionIsRefused) {
+  auto oss = Oss(3, "uuid-3");
+  EXPECT_EQ(Register(oss).version(), 1u) << "of before there was a number";
+  oss.set_version(3);
+  oss.set_oldest_version(2);
+  const char* words = "OSS inproc:oss speaks versions 2 to 3 of the protocol, the MDS version 1";
+  EXPECT_THAT(Register(oss), IsRefused(EPROTO, words));
+  oss.set_oldest_version(1);
+  auto reply = Register(oss);
+  EXPECT_THAT(reply, IsTaken());
+  EXPECT_EQ(reply.version(), 1u);
+}
+
 TEST_F(OstRegistryTest, ADrainedOneIsNotChosen) {
   EXPECT_THAT(Register(Oss(3, "uuid-3")), IsTaken());
   EXPECT_THAT(Register(Oss(4, "uuid-4", "inproc:other")), IsTaken());

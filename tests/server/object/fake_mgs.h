@@ -21,6 +21,7 @@ class FakeMgs : public ClusterChannel {
     reply.set_heartbeat_ms(1);
     reply.set_lease_ms(lease_ms);
     reply.set_mdt_epoch(mdt_epoch);
+    reply.set_version(version);
     co_return reply;
   }
   Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
@@ -44,7 +45,8 @@ class FakeMgs : public ClusterChannel {
   bool forget = false;  // the next heartbeat is that of a server that the MGS does not know
   uint32_t lease_ms = 60'000;
   uint64_t mdt_epoch = 0;
-  Status refusal;  // of registrations
+  uint32_t version = 0;  // that it speaks; 0: it does not say
+  Status refusal;        // of registrations
   std::vector<proto::RegisterOssRequest> registrations;
   std::vector<proto::HeartbeatRequest> heartbeats;
 };

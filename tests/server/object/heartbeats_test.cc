@@ -59,6 +59,20 @@ TEST(Heartbeats, ClientsAreServedOnlyWhenTheMgsHasAdmittedTheServer) {
   EXPECT_TRUE(Serves(&f, 1));
 }
 
+TEST(Heartbeats, WithAnMgsOfAnotherVersionNobodyIsServed) {
+  auto cluster = std::make_shared<FakeMgs>();
+  cluster->version = 2;
+  ServerFixture f(OftenBeating(), cluster);
+  RunUntil(&f, [&] { return cluster->registrations.size() >= 3; });
+  EXPECT_EQ(cluster->registrations[0].version(), 1u);
+  EXPECT_EQ(cluster->registrations[0].oldest_version(), 1u);
+  EXPECT_TRUE(cluster->heartbeats.empty());
+  EXPECT_FALSE(Serves(&f, 1));
+  cluster->version = 1;  // it has been upgraded meanwhile
+  RunUntil(&f, [&] { return !cluster->heartbeats.empty(); });
+  EXPECT_TRUE(Serves(&f, 1));
+}
+
 TEST(Heartbeats, WithoutAnswersOfTheMgsClientsAreRefusedWhenTheLeaseIsOver) {
   auto cluster = std::make_shared<FakeMgs>();
   cluster->lease_ms = 300;

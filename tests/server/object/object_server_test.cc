@@ -29,6 +29,21 @@ TEST(ObjectServer, WritesReadsAndStats) {
   EXPECT_EQ(FromProto(reply->stat().parent()), (Fid{7, 1, 0}));
 }
 
+TEST(ObjectServer, ARequestOfAnotherVersionIsRefused) {
+  ServerFixture f;
+  auto mds = f.Client(0);
+  proto::ObjectRequest ping;
+  ping.mutable_ping();
+  ping.set_version(1);
+  EXPECT_TRUE(f.Call(mds.get(), ping).ok());
+  ping.set_version(2);
+  const Status refused = f.Call(mds.get(), ping).status();
+  EXPECT_EQ(ToErrno(refused), EPROTO);
+  EXPECT_NE(refused.message().find("the sender speaks version 2 of the protocol, this OSS version 1"),
+            std::string::npos)
+      << refused;
+}
+
 TEST(ObjectServer, ManyRangesInOneRequest) {
   ServerFixture f;
   auto client = f.Client(1);
