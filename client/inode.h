@@ -137,6 +137,9 @@ struct Inode {
     uint64_t lease = 0;
     bool writes = false;
     bool data = false;  // it protects data that waits for a server (held_data.cc)
+    // Everything that depended on it is told, and the MDS is asked to end it: it may have, and have given one
+    // to somebody else, though the answer does not come.
+    bool returned = false;
   };
   std::vector<Leaving> leaving;
 

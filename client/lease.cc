@@ -107,6 +107,10 @@ Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, 
 // A lease under which nothing is open that the MDS does not know.
 Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
                              [[maybe_unused]] Learning present) {
+  if (inode != nullptr) {
+    std::lock_guard lock(inode->mutex);
+    for (Inode::Leaving& one : inode->leaving) one.returned = one.returned || one.lease == lease_id;
+  }
   co_await ReleaseLease(epoch, lease_id);
   if (inode == nullptr) co_return;
   std::lock_guard lock(inode->mutex);
@@ -152,7 +156,9 @@ std::vector<proto::Reclaim> Core::Held() {
     // One that the MDS has not named keeps others out until what was answered under it is told.
     const ScopePtr& ended = inode->ended;
     if (scope == nullptr && ended != nullptr && ended->lease() == 0) AddLease(*inode, 0, true, &leases);
-    for (const Inode::Leaving& one : inode->leaving) AddLease(*inode, one.lease, one.writes, &leases);
+    for (const Inode::Leaving& one : inode->leaving) {
+      if (!one.returned) AddLease(*inode, one.lease, one.writes, &leases);
+    }
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));
   return parts;

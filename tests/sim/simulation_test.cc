@@ -62,6 +62,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 629000473, .mdses = 3},
        "a loss of power ended a client that could not send: the MDSes were away"},
       {{.seed = 734001662}, "one took what a client had sent late, since the OSS had been away"},
+      {{.seed = 11000047, .mdses = 3},
+       "a lease was named that the MDS had ended, whose answer was lost with the stream"},
       {{.seed = 624002243}, "a rename out of a forgotten directory left late data under its lease"},
       {{.seed = 612000681, .copies = 2}, "a late copy of what fills a member came behind the next write"},
       {{.seed = 801000224}, "a session that had ended was granted a lease"},
