@@ -60,7 +60,7 @@ int SayEnd(const proto::RebalanceState& state) {
   return kOk;
 }
 
-// An MDS that is away is waited for: it goes on when it is back.
+// Waits for an MDS that is away, too: the run goes on when it is back.
 int WaitUntilEven(const ClusterTarget& target, uint64_t run) {
   Progress progress("rebalancing");
   for (;; std::this_thread::sleep_for(kRebalanceLook)) {

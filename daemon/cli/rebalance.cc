@@ -52,7 +52,7 @@ std::vector<std::string> ClassTexts(const proto::RebalanceState& state) {
 }
 
 std::string SpreadText(const proto::RebalanceState& state) {
-  return absl::StrFormat("%.2f percentage points apart, %g are allowed", SpreadOf(state),
+  return absl::StrFormat("%.2f percentage points apart (threshold %g)", SpreadOf(state),
                          state.threshold() / 100.0);
 }
 

@@ -96,7 +96,7 @@ bool Balance::TakesPart(const Layout& layout) const {
   });
 }
 
-// Looked at for every file there is.
+// Is asked for every file there is.
 bool Balance::Touches(const Layout& layout) const {
   return std::ranges::any_of(layout.components, [this](const LayoutComponent& component) {
     return std::ranges::any_of(component.groups, [this](OstIndex ost) {
@@ -106,7 +106,7 @@ bool Balance::Touches(const Layout& layout) const {
   });
 }
 
-// The one by which the sum of the squares of all distances from the mean falls most.
+// Finds the one by which the sum of the squares of all distances from the mean falls most.
 std::optional<OstIndex> Balance::Target(const Level& from, double bytes, bool may_cross,
                                         const Changes& changes, const std::vector<OstIndex>& taken) const {
   std::optional<OstIndex> best;

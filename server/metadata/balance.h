@@ -1,6 +1,6 @@
-// How evenly OSTs are filled, and which stripes of a file would better lie on other OSTs. OSTs of different
-// numbers of copies have nothing to do with each other: a file keeps its copies. Plain calculation; belongs
-// to one coroutine.
+// Calculates how evenly OSTs are filled, and which stripes of a file would better lie on other OSTs. OSTs of
+// different numbers of copies have nothing to do with each other: a file keeps its copies. Belongs to one
+// coroutine.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -13,8 +13,8 @@
 
 namespace nacre::mds {
 
-// How many bytes each object of the file takes, in the order of the stripes' numbers: its blocks, shared out
-// by the objects' sizes.
+// Returns how many bytes each object of the file takes, in the order of the stripes' numbers: its blocks,
+// shared out by the objects' sizes.
 std::vector<uint64_t> StripeBytes(const Inode& inode);
 
 class Balance {
@@ -25,7 +25,7 @@ class Balance {
     uint64_t total = 0;  // bytes; not 0
     uint64_t used = 0;
   };
-  // OSTs of the same number of copies. Usages are parts of 1.
+  // Describes the OSTs of a number of copies. Usages are parts of 1.
   struct Class {
     uint32_t copies = 1;
     uint32_t osts = 0;
@@ -35,7 +35,7 @@ class Balance {
     uint64_t excess_bytes = 0;  // above the mean: so much has to be moved
     double spread() const { return fullest - emptiest; }
   };
-  // Where the stripes of a file are to lie, by their numbers, and how many of its bytes leave their OST so.
+  // Says where the stripes of a file are to lie, by their numbers, and how many of its bytes leave their OST.
   struct Plan {
     std::vector<OstIndex> osts;
     uint64_t bytes = 0;
@@ -49,15 +49,15 @@ class Balance {
   double Spread() const;  // of the class whose OSTs are farthest apart
   bool IsSettled() const;
 
-  // None: the file has nothing on an OST that is over-full, or there is no OST that its bytes would better
-  // lie on, or it has stripes on OSTs that take no part.
+  // Finds better places for the file's stripes. None: it has nothing on an OST that is over-full, or there is
+  // no OST that its bytes would better lie on, or it has stripes on OSTs that take no part.
   //
   // A stripe goes from an OST that is over-full to one below the mean, of as many copies, on which its
   // component has no stripe yet. Neither crosses the mean; or, if they may, the two are half as far apart
   // afterwards, or less: large files may leave no other way.
   std::optional<Plan> Better(const Inode& inode, bool may_cross) const;
 
-  // From here on stripes lie at `to`.
+  // Counts stripes at `to` from here on.
   void Move(const std::vector<OstIndex>& from, const std::vector<OstIndex>& to,
             const std::vector<uint64_t>& bytes);
 

@@ -112,7 +112,7 @@ class MigrationAttempt {
     return layout;
   }
 
-  // Each stripe where the wish has it.
+  // Puts each stripe where the wish has it.
   StatusOr<Layout> PlaceEach(uint64_t sequence) const {
     Layout layout = old_->layout;
     layout.object_sequence = sequence;

@@ -1,8 +1,8 @@
-// What files that have been moved take of OSTs, as long as the OSTs' own figures do not say so: what was
+// Keeps what moved files take of OSTs, as long as the OSTs' own figures do not say so: what was
 // copied to an OST shows with its next heartbeat, and what was left at one goes some seconds later, when
 // nobody reads there any more (left_objects.h). Who moves by the OSTs' figures alone would move far too much.
 //
-// In memory, and bounded by whoever waits while IsFull. Belongs to one coroutine.
+// It is in memory, and bounded by its user, who waits while it IsFull. Belongs to one coroutine.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,8 @@ namespace nacre::mds {
 
 class MovedSpace {
  public:
-  // A file's stripes, of so many bytes each, lie at `to` now; at `from` they were objects of this sequence.
+  // Notes that a file's stripes, of so many bytes each, lie at `to` now; at `from` they were objects of this
+  // sequence.
   void Add(Duration now, uint64_t sequence, std::vector<OstIndex> from, std::vector<OstIndex> to,
            std::vector<uint64_t> bytes);
 
@@ -23,7 +24,8 @@ class MovedSpace {
   bool empty() const { return moves_.empty(); }
   bool IsFull() const;
 
-  // The OSTs that are up and take new files, filled as they are going to be when all that was moved has gone.
+  // Returns the OSTs that are up and take new files, filled as they are going to be when all that was moved
+  // has gone.
   std::vector<Balance::Ost> Expected(const Mds& mds) const;
 
  private:
@@ -39,7 +41,7 @@ class MovedSpace {
   Duration now_{0};
 };
 
-// The same by the OSTs' own figures alone.
+// Returns the same by the OSTs' own figures alone.
 std::vector<Balance::Ost> PresentSpace(const Mds& mds);
 
 }  // namespace nacre::mds

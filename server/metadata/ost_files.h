@@ -1,5 +1,5 @@
-// The files that have objects on an OST, or are found otherwise. Nobody keeps a list of them: they are found
-// by looking through all inodes, a part of them at a time. Thread-safe.
+// Finds the files that have objects on an OST, or that somebody wants otherwise. Nobody keeps a list of them:
+// all inodes are looked through, a part of them at a time. Thread-safe.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -24,7 +24,7 @@ struct FilesFound {
 // logged and passed over.
 StatusOr<FilesFound> FindFiles(Mds& mds, const Fid& after, absl::FunctionRef<bool(const Inode&)> wanted);
 
-// Those that have objects on the OST.
+// Finds those that have objects on the OST.
 StatusOr<FilesFound> FindFilesOn(Mds& mds, OstIndex ost, const Fid& after);
 
 // All of them, with a pause now and then, so that others have their turn.

@@ -10,8 +10,8 @@
 namespace nacre::mds {
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::seconds(2);  // then twice as long each time
-constexpr Duration kLongestPause = std::chrono::minutes(5);
+constexpr Duration kFirstVainPause = std::chrono::seconds(2);  // then twice as long each time
+constexpr Duration kLongestVainPause = std::chrono::minutes(5);
 constexpr int kMostVain = 6;  // rounds that move nothing; then it ends
 constexpr Duration kSettlePatience = std::chrono::seconds(60);
 constexpr Duration kStartPatience = std::chrono::seconds(30);
@@ -57,8 +57,8 @@ Task<void> RebalanceRun::Work(RebalanceRecord run) {
   }
 }
 
-// When OSTs have come or gone since the last round: files that have been moved by what was right then may be
-// moved once more.
+// Begins anew when OSTs have come or gone since the last round: files that have been moved by what was right
+// then may be moved once more.
 Task<void> RebalanceRun::RenewIfOthers() {
   std::set<OstIndex> osts;
   for (const Balance::Ost& ost : PresentSpace(*mds_)) osts.insert(ost.index);
@@ -98,7 +98,7 @@ void RebalanceRun::Refresh() {
   looked_ = mds_->env.clock.Now();
 }
 
-// One that is down now, and may have to get files, or lose some, when it is back.
+// Finds one that is down now, and may have to get files, or lose some, when it is back.
 std::optional<OstIndex> RebalanceRun::Missing() const {
   std::vector<OstIndex> active = mds_->osts.Known();
   std::erase_if(active, [this](OstIndex ost) { return !mds_->osts.TakesObjects(ost); });
@@ -139,10 +139,14 @@ Task<RebalanceRun::Round> RebalanceRun::WorkRound() {
     if (!Runs()) break;
   }
   mds_->rebalancer.NoteStuck(round.stuck, "");
+  LogInfo(
+      "spreading files over OSTs: %d moved, %d could not be; they are going to be %.2f percentage points "
+      "apart",
+      round.moved, round.stuck, 100 * balance_->Spread());
   co_return round;
 }
 
-// Not OK: it cannot be gone on with now.
+// Fails where it cannot be gone on with now.
 Task<Status> RebalanceRun::WorkLook(int look, Round* round) {
   for (Fid after; Runs() && !IsEnough(look);) {
     Refresh();
@@ -175,7 +179,7 @@ Task<Status> RebalanceRun::MoveFiles(std::vector<Fid> files, int look, Round* ro
   co_return OkStatus();
 }
 
-// What a file has been chosen for may have changed since: it is chosen for anew.
+// The file has been chosen a while ago: its plan is made anew.
 Task<Status> RebalanceRun::MoveOne(Fid fid, int look, Round* round) {
   auto found = mds_->tables->GetInode(fid);
   if (absl::IsNotFound(found.status())) co_return OkStatus();
@@ -197,7 +201,7 @@ Task<Status> RebalanceRun::MoveOne(Fid fid, int look, Round* round) {
   co_return OkStatus();
 }
 
-// Whether it was moved is seen by where it lies: it may have been removed, emptied, or moved by somebody
+// Sees by where the file lies whether it was moved: it may have been removed, emptied, or moved by somebody
 // else.
 void RebalanceRun::NoteMove(const Inode& before, const Balance::Plan& plan, Round* round) {
   auto after = mds_->tables->GetInode(before.fid);
@@ -213,8 +217,8 @@ void RebalanceRun::NoteMove(const Inode& before, const Balance::Plan& plan, Roun
   mds_->rebalancer.NoteMoved(elsewhere);
 }
 
-// Nobody remembers what was left before this began, perhaps by the run that goes on here; and OSTs that have
-// not come back after a restart yet say nothing.
+// Waits at the beginning. Nobody remembers what was left before it, perhaps by the run that goes on here; and
+// OSTs that have not come back after a restart yet say nothing.
 Task<void> RebalanceRun::AwaitStart() {
   if (std::exchange(started_, true)) co_return;
   const Duration until = mds_->env.clock.Now() + kStartPatience;
@@ -229,8 +233,8 @@ Task<void> RebalanceRun::AwaitStart() {
   }
 }
 
-// Until what files have left in this run is gone, and OSTs have said so. A client that reads by an old layout
-// may keep it longer.
+// Waits until what files have left in this run is gone, and OSTs have said so. A client that reads by an old
+// layout may keep it longer.
 Task<void> RebalanceRun::AwaitGone() {
   const Duration until = mds_->env.clock.Now() + kSettlePatience;
   while (Runs() && mds_->env.clock.Now() < until) {
@@ -246,9 +250,10 @@ Task<void> RebalanceRun::WaitFor(OstIndex missing) {
   co_await Pause();
 }
 
-// Until it may be worth while to look once more: longer each time, and over when an OST comes or goes.
+// Waits until it may be worth while to look once more: longer each time, but no longer than until an OST
+// comes or goes.
 Task<void> RebalanceRun::Pause() {
-  const Duration pause = std::min(kFirstPause * (1 << std::min(vain_++, 10)), kLongestPause);
+  const Duration pause = std::min(kFirstVainPause * (1 << std::min(vain_++, 10)), kLongestVainPause);
   const Duration until = mds_->env.clock.Now() + pause;
   const uint64_t version = mds_->osts.version();
   while (Runs() && mds_->env.clock.Now() < until) {

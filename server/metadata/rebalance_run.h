@@ -1,5 +1,5 @@
-// The work of a run of the Rebalancer: looks through all files, and moves such as make OSTs more even, one
-// after the other, at a limited rate (MetadataOptions::drain_rate). Belongs to one coroutine.
+// Does the work of a run of the Rebalancer: looks through all files, and moves such as make OSTs more even,
+// one after the other, at a limited rate (MetadataOptions::drain_rate). Belongs to one coroutine.
 //
 //   round   up to four looks through all files: the large ones go first, which cost the least for what they
 //           bring. It is over at once when OSTs are at their mean.
@@ -22,7 +22,7 @@ class RebalanceRun {
  public:
   explicit RebalanceRun(MdsPtr mds) : mds_(std::move(mds)) {}
 
-  // Until the run has ended, or goes on with another threshold, or the server stops.
+  // Works until the run has ended, or goes on with another threshold, or the server stops.
   Task<void> Work(RebalanceRecord run);
 
  private:

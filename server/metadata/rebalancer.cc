@@ -19,7 +19,7 @@ Status CheckThreshold(uint32_t threshold) {
                               threshold, kMostRebalanceThreshold));
 }
 
-// How even OSTs are by what they say.
+// Adds how even OSTs are by what they say.
 void ShowClasses(const Mds& mds, proto::RebalanceState* state) {
   std::map<uint32_t, proto::OstClass> classes;
   for (const Balance::Class& one : Balance(PresentSpace(mds), 0).Classes()) {
@@ -167,7 +167,7 @@ void Rebalancer::Begin(const std::shared_ptr<Mds>& mds, const RebalanceRecord& r
   Spawn(mds->env.executor, Run(mds));
 }
 
-// With mutex_ held.
+// Call it with mutex_ held.
 void Rebalancer::EndLocked(bool even, std::string why) {
   run_.reset();
   state_.set_running(false);

@@ -1,10 +1,9 @@
-// Spreads files over OSTs, in the background: `nacre ost rebalance` (docs/decisions/0072-rebalance.md). One
-// run at a time, from its start by an administrator to the end that it finds by itself, or is given. A record
-// says that there is one, so a restart goes on with it; what has been moved by then shows in the OSTs' usage
-// and in the files' objects. While there is none, nothing runs.
+// Spreads files over OSTs, in the background: `nacre ost rebalance` (docs/decisions/0072-rebalance.md). There
+// is one run at a time, from its start by an administrator to the end that it finds by itself, or is given. A
+// record says that there is one, so a restart goes on with it; what has been moved by then shows in the OSTs'
+// usage and in the files' objects. While there is none, nothing runs.
 //
-// This class keeps the run: its record, its figures, its end. What it does is in rebalance_run.h.
-// Thread-safe.
+// This class keeps the run: its record, its figures, its end. rebalance_run.h has the work. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -24,14 +23,14 @@ struct CopyProgress;
 
 class Rebalancer {
  public:
-  // At the start: goes on with a run that there is.
+  // Goes on with a run that there is. For the start.
   void Resume(const std::shared_ptr<Mds>& mds);
 
-  // EINVAL: a threshold that there is not; else the store's errors. The state is as the request has found it
-  // or left it, durably.
+  // Does what an administrator asks for, durably, and returns the state that this leaves. EINVAL: there is no
+  // such threshold; else the store's errors.
   Task<StatusOr<proto::RebalanceState>> Ask(std::shared_ptr<Mds> mds, proto::RebalanceOsts request);
 
-  // None: there has been no run since the start.
+  // Returns how far it is. None: there has been no run since the start.
   std::optional<proto::RebalanceState> State(const Mds& mds) const;
 
   // --- of the run ---
@@ -40,12 +39,12 @@ class Rebalancer {
   void NoteMoved(uint64_t bytes);
   void NoteStuck(uint64_t files, std::string problem);  // an empty problem leaves the one that there is
   void ForgetStuck();
-  // The copy that is under way, to be given up if the run is stopped; null: there is none.
+  // Notes the copy that is under way, to be given up if the run is stopped; null: there is none.
   void SetCopy(std::shared_ptr<CopyProgress> copy);
-  // All files may be moved once more from now on. The run as it goes on; as it was, if it does not run any
-  // more.
+  // Lets all files be moved once more from now on. Returns the run as it goes on; as it was, if it does not
+  // run any more.
   Task<StatusOr<RebalanceRecord>> Renew(std::shared_ptr<Mds> mds, RebalanceRecord run);
-  // Whoever has stopped it, or begun another one, goes before.
+  // Ends the run, unless somebody has stopped it, or begun another one.
   Task<Status> End(std::shared_ptr<Mds> mds, RebalanceRecord run, bool even, std::string why);
 
  private:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# OSTs are added, drained and removed, and files moved, with programs at work on two mounts; the MDS is killed in the middle of a drain, and an OST is lost
-# for good. Every byte is right all the time. --rounds N: of draining (short: 1, full: 10).
+# OSTs are added, drained and removed, files moved and spread, with programs at work on two mounts; the MDS is killed in the middle of a drain, and an OST is
+# lost for good. Every byte is right all the time. --rounds N: of draining (short: 1, full: 10).
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
 begin growth 420 3600 --own --bare -- "$@"
@@ -29,7 +29,7 @@ for component in json.load(sys.stdin)[0]["components"]:
     print(*component["osts"], sep="\n")' | sort -un; }
 lies_on() { osts_of "$1" | grep -qx "$2"; }
 
-# A tree of files of all sizes, over all OSTs, with its checksums.
+# A tree of files of all sizes, over all OSTs, with its checksums; and some more of one size.
 make_tree() {
   local i
   "$bin/nacre" setstripe -c 2 -S 64K "$mount"
@@ -41,6 +41,10 @@ make_tree() {
   printf 'in the middle' | dd of="$mount/tree/sparse" bs=1 seek=$((128 << 20)) conv=notrunc status=none
   sync "$mount"/tree/*
   (cd "$mount/tree" && md5sum -- * | sort -k2) >"$work/sums"
+  mkdir "$mount/bulk"
+  "$bin/nacre" setstripe -c 1 "$mount/bulk"
+  for i in $(seq 40); do head -c 4M /dev/urandom >"$mount/bulk/$i"; done
+  (cd "$mount/bulk" && md5sum -- *) >"$work/bulk.sums"
 }
 
 tree_is_right() {
@@ -102,6 +106,30 @@ add_ost() {
   for i in $(seq 10); do lies_on "$mount/fresh/$i" 4 && return 0; done
   echo "no new file lies on OST 4"
   return 1
+}
+
+is_even() { nacre ost rebalance --dry-run --threshold 1 | grep -q "they are even"; }
+is_uneven() { ! is_even; }
+has_spread_some() { status_of 0 'sys.exit(0 if status["rebalance"]["moved_files"] > 0 else 1)'; }
+
+# OST 4, which is new, gets its share.
+spread() {
+  wait_for 30 "the new OST is emptier than the others" is_uneven
+  nacre ost rebalance --dry-run --threshold 1
+  if ((full == 1)); then
+    nacre ost rebalance --threshold 1
+    wait_for 60 "a file has been spread" has_spread_some
+    "$loopback" kill "$cluster" mds
+    sleep 1
+    "$loopback" start "$cluster" mds
+  fi
+  nacre ost rebalance --wait --threshold 1
+  is_even || { nacre ost rebalance --dry-run --threshold 1; return 1; }
+  (($(files_on 4 | grep -c ^/bulk/) > 3)) || { echo "$(files_on 4 | grep -c ^/bulk/) files have come to OST 4"; return 1; }
+  echo 3 >/proc/sys/vm/drop_caches
+  (cd "$second_mount/bulk" && md5sum -- *) | diff "$work/bulk.sums" -
+  rm -r "$mount/bulk"
+  still_works
 }
 
 move_files() {
@@ -191,6 +219,7 @@ stores_are_clean() {
 step "a tree of files" make_tree
 step "programs work on both mounts" start_work
 step "an OST is added, and new files use it" add_ost
+step "files spread over it" spread
 step "files move" move_files
 step "the tree is right" tree_is_right
 step "a file moves while it is written" move_what_is_written

@@ -1,4 +1,4 @@
-// nacre ost rebalance as a program: its arguments, its words and its exit status.
+// Runs nacre ost rebalance as a program, and looks at its words and its exit status.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST_F(OstRebalanceTest, OstsThatAreEvenAreSaidToBe) {
   for (const char* option : {"--dry-run", "--wait", "--threshold=1"}) {
     const Ended ended = Rebalance({option});
     EXPECT_EQ(ended.exit, 0) << ended.output;
-    EXPECT_THAT(ended.output, HasSubstr("2 OSTs: from 0.0%"));
+    EXPECT_THAT(ended.output, HasSubstr("2 OSTs: from"));
     EXPECT_THAT(ended.output, HasSubstr("they are even"));
   }
   const Ended stopped = Rebalance({"--stop"});

@@ -43,13 +43,13 @@ TEST(Rebalance, ADryRunSaysHowMuchWouldMove) {
   EXPECT_THAT(
       DryRunLines(Uneven()),
       ElementsAre("3 OSTs: from 12.0% to 45.2% full, mean 30.0%; 1 down",
-                  "they are 33.25 percentage points apart, 5 are allowed: about 3.00 GiB would be moved"));
+                  "they are 33.25 percentage points apart (threshold 5): about 3.00 GiB would be moved"));
   proto::RebalanceState even = Uneven();
   even.set_even(true);
   even.set_threshold(3350);
   EXPECT_THAT(
       DryRunLines(even),
-      ElementsAre(HasSubstr("3 OSTs"), "they are even: 33.25 percentage points apart, 33.5 are allowed"));
+      ElementsAre(HasSubstr("3 OSTs"), "they are even: 33.25 percentage points apart (threshold 33.5)"));
 }
 
 TEST(Rebalance, OneOstIsSaidToBeAlone) {
@@ -77,14 +77,13 @@ TEST(Rebalance, OneThatRunsIsShown) {
   state.set_running(true);
   state.set_moved_files(1);
   state.set_moved_bytes(3 << 20);
-  EXPECT_THAT(
-      RebalanceLines(status),
-      ElementsAre("rebalancing: 1 file (3.00 MiB) moved, 33.25 percentage points apart, 5 are allowed",
-                  "  3 OSTs: from 12.0% to 45.2% full, mean 30.0%; 1 down"));
+  EXPECT_THAT(RebalanceLines(status),
+              ElementsAre("rebalancing: 1 file (3.00 MiB) moved, 33.25 percentage points apart (threshold 5)",
+                          "  3 OSTs: from 12.0% to 45.2% full, mean 30.0%; 1 down"));
   state.set_stuck_files(2);
   state.set_problem("file /f stays where it is: busy");
   EXPECT_THAT(RebalanceLines(status),
-              ElementsAre(HasSubstr("allowed, 2 files could not be moved yet"), HasSubstr("3 OSTs"),
+              ElementsAre(HasSubstr("(threshold 5), 2 files could not be moved yet"), HasSubstr("3 OSTs"),
                           "  not yet: file /f stays where it is: busy"));
   const Json shown = StatusToJson(status)["rebalance"];
   EXPECT_EQ(shown["running"], true);

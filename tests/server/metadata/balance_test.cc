@@ -1,4 +1,4 @@
-// Which stripes come to lie where, so that OSTs are filled more evenly.
+// Tests which stripes come to lie where, so that OSTs are filled more evenly.
 #include "server/metadata/balance.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Files spread over OSTs: that these become even, that it ends, and what it leaves alone.
+// Tests that OSTs become even, that it ends, and that it leaves alone what it should.
 #include "server/metadata/rebalancer.h"
 
 #include "tests/server/metadata/growth_fixture.h"
@@ -23,7 +23,7 @@ class RebalancerTest : public GrowthTest {
     for (const auto& [id, object] : harness.osts.objects[ost]) used += object.data.size();
     return used;
   }
-  // In percentage points, of these.
+  // Returns how far apart these are, in percentage points.
   double Spread(const std::vector<OstIndex>& osts) {
     uint64_t least = kOstBytes, most = 0;
     for (const OstIndex ost : osts) {
@@ -41,7 +41,7 @@ class RebalancerTest : public GrowthTest {
     files.push_back(f);
     return f;
   }
-  // What was left is gone then, and the MDS knows it.
+  // Waits until what was left is gone, and the MDS knows it.
   void Settle() {
     client.StayFor(std::chrono::seconds(25));
     for (const Fid& f : files) generations[f] = LayoutOf(f).generation();
@@ -72,7 +72,8 @@ class RebalancerTest : public GrowthTest {
     return state;
   }
 
-  // Every byte is there, nobody has another number of stripes, and nobody has moved more than once.
+  // Checks that every byte is there, nobody has another number of stripes, and nobody has moved more than
+  // once.
   void CheckFiles(size_t moved) {
     size_t others = 0;
     for (const Fid& f : files) {
