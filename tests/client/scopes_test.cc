@@ -429,6 +429,7 @@ TEST_F(Scopes, ALeaseThatMayHaveBeenEndedIsNotNamedAfterALostStream) {
   const int before = a_->requests["reclaim"];
   ASSERT_TRUE(b_->Await(b_->fs().Unlink(b_->caller, directory_, "f")).ok());
   ASSERT_TRUE(harness_.RunUntil([&] { return a_->requests["reclaim"] > before; }, 10s));
+  harness_.world.RunFor(3s);
   EXPECT_FALSE(named.empty());
   EXPECT_EQ(std::ranges::count(named, released), 0);
 }
