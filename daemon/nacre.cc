@@ -40,8 +40,9 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message(Complaint);
   int exit = kOk;
-  for (auto add : {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddPath, AddEvict, AddScrub, AddSync, AddSetstripe,
-                   AddGetstripe, AddMigrate, AddOst, AddBench, AddDoctor, AddMdt, AddGpu, AddVersion}) {
+  for (auto add :
+       {AddLocal, AddStop, AddMount, AddUmount, AddStatus, AddDf, AddPath, AddEvict, AddScrub, AddSync,
+        AddSetstripe, AddGetstripe, AddMigrate, AddOst, AddBench, AddDoctor, AddMdt, AddGpu, AddVersion}) {
     add(app, &exit);
   }
   try {

@@ -12,7 +12,7 @@ namespace nacre::ost {
 namespace {
 
 constexpr uint64_t kReadBlocks = 256;  // at a time: 1 MiB
-constexpr size_t kListedAtOnce = 256;
+constexpr size_t kScrubbedAtOnce = 256;
 constexpr Duration kLook = std::chrono::seconds(1);          // whether it is time to begin
 constexpr Duration kNoteInterval = std::chrono::seconds(5);  // how far it is
 constexpr int kMendAttempts = 3;
@@ -201,7 +201,7 @@ Task<Status> Scrubber::LookThroughAll() {
   }
   Duration noted = core_->environment.clock.Now();
   for (;;) {
-    CO_ASSIGN_OR_RETURN(const std::vector<ObjectStore::Listed> page, store_->List(after, kListedAtOnce));
+    CO_ASSIGN_OR_RETURN(const std::vector<ObjectStore::Listed> page, store_->List(after, kScrubbedAtOnce));
     for (const ObjectStore::Listed& object : page) {
       if (core_->environment.clock.Now() - noted >= kNoteInterval) {
         noted = core_->environment.clock.Now();
@@ -219,7 +219,7 @@ Task<Status> Scrubber::LookThroughAll() {
       std::lock_guard lock(mutex_);
       record_.after = after;
     }
-    if (page.size() < kListedAtOnce) co_return OkStatus();
+    if (page.size() < kScrubbedAtOnce) co_return OkStatus();
   }
 }
 

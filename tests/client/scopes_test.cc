@@ -413,27 +413,6 @@ TEST_F(UntoldOpen, OutlivesALostStreamAndARemovalAfterIt) {
   ExpectKept();
 }
 
-// Seed 11000047: the MDS had ended it, and the answer was lost; a client that changed things under a lease
-// granted since came back after it when the MDS had been started anew, and was refused that lease.
-TEST_F(Scopes, ALeaseThatMayHaveBeenEndedIsNotNamedAfterALostStream) {
-  (void)StatTree();
-  uint64_t released = 0;
-  std::vector<uint64_t> named;
-  a_->before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
-    for (const proto::Lease& lease : request.reclaim().leases()) named.push_back(lease.id());
-    if (!request.has_release_lease() || released != 0) co_return OkStatus();
-    released = request.release_lease().id();
-    co_await a_->LoseStream();
-    co_return absl::UnavailableError("the answer was lost with the stream");
-  };
-  const int before = a_->requests["reclaim"];
-  ASSERT_TRUE(b_->Await(b_->fs().Unlink(b_->caller, directory_, "f")).ok());
-  ASSERT_TRUE(harness_.RunUntil([&] { return a_->requests["reclaim"] > before; }, 10s));
-  harness_.world.RunFor(3s);
-  EXPECT_FALSE(named.empty());
-  EXPECT_EQ(std::ranges::count(named, released), 0);
-}
-
 // The MDS may do two messages in any order: the handle is named when it has done the close of the one before.
 TEST_F(UntoldOpen, IsToldBehindACloseThatIsUnderWay) {
   EXPECT_TRUE(a_->Close(open_).ok());

@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr ObjectId kObject{7, 0};
+constexpr ObjectId kScrubbed{7, 0};
 
 class ScrubberTest : public testing::Test {
  protected:
@@ -66,7 +66,7 @@ class ScrubberTest : public testing::Test {
 
 TEST_F(ScrubberTest, ReadsEverythingAndFindsNothingWrong) {
   f_.SetChain({0, 1, 2});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   ASSERT_TRUE(Write({8, 1}, Data('b')).ok());
   Scrub({0, 1, 2});
   for (int i = 0; i < 3; ++i) {
@@ -79,11 +79,11 @@ TEST_F(ScrubberTest, ReadsEverythingAndFindsNothingWrong) {
 
 TEST_F(ScrubberTest, ABadBlockIsRepairedFromAnotherMemberWhereverItIs) {
   f_.SetChain({0, 1, 2});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   for (int bad = 0; bad < 3; ++bad) {
     Restart({0, 1, 2});
-    Spoil(bad, kObject, 3);
-    Spoil(bad, kObject, 7);
+    Spoil(bad, kScrubbed, 3);
+    Spoil(bad, kScrubbed, 7);
     Scrub({0, 1, 2});
     EXPECT_EQ(State(bad).bad_blocks(), 2u) << bad;
     EXPECT_EQ(State(bad).repaired_blocks(), 2u) << bad;
@@ -100,44 +100,44 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedFromAnotherMemberWhereverItIs) {
 // The same block at the head and behind it: each is repaired once somebody who is asked has it.
 TEST_F(ScrubberTest, ABadBlockIsRepairedThoughTheNextMemberHasItBadToo) {
   f_.SetChain({0, 1, 2});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   Restart({0, 1, 2});
-  Spoil(0, kObject, 3);
-  Spoil(1, kObject, 3);
+  Spoil(0, kScrubbed, 3);
+  Spoil(1, kScrubbed, 3);
   Scrub({0, 1, 2});
   EXPECT_EQ(State(1).bad_blocks(), State(1).repaired_blocks());
   Scrub({0, 1, 2});
   auto client = f_.Client(0, 5);
-  auto read = f_.Read(client.get(), kObject, 10 * kBlockSize);
+  auto read = f_.Read(client.get(), kScrubbed, 10 * kBlockSize);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, Data('a'));
 }
 
 TEST_F(ScrubberTest, WhatNobodyHasIsReportedUntilTheFileIsWrittenAnew) {
   f_.SetChain({0});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   Restart({0});
-  Spoil(0, kObject, 3);
+  Spoil(0, kScrubbed, 3);
   Scrub({0});
   EXPECT_EQ(State(0).bad_blocks(), 1u);
   EXPECT_EQ(State(0).repaired_blocks(), 0u);
   ASSERT_EQ(Info(0).problems_size(), 1);
   EXPECT_THAT(Info(0).problems(0), HasSubstr("object 7.0 block 3"));
   auto client = f_.Client(0, 5);
-  EXPECT_EQ(ToErrno(f_.Read(client.get(), kObject, 10 * kBlockSize).status()), EIO);
+  EXPECT_EQ(ToErrno(f_.Read(client.get(), kScrubbed, 10 * kBlockSize).status()), EIO);
   Scrub({0});
   EXPECT_EQ(Info(0).problems_size(), 1) << "it is bad still, and said once";
-  ASSERT_TRUE(Write(kObject, Data('b')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('b')).ok());
   Scrub({0});
   EXPECT_EQ(Info(0).problems_size(), 0) << Info(0).problems(0);
 }
 
 TEST_F(ScrubberTest, ABadBlockIsRepairedFromTheCache) {
   f_.SetChain({0});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   auto client = f_.Client(0, 5);
-  ASSERT_TRUE(f_.Read(client.get(), kObject, 10 * kBlockSize).ok());
-  Spoil(0, kObject, 3);
+  ASSERT_TRUE(f_.Read(client.get(), kScrubbed, 10 * kBlockSize).ok());
+  Spoil(0, kScrubbed, 3);
   Scrub({0});
   EXPECT_EQ(State(0).bad_blocks(), 1u);
   EXPECT_EQ(State(0).repaired_blocks(), 1u);
@@ -146,16 +146,16 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedFromTheCache) {
 // All checksums are right, and the versions are the same: what should never be.
 TEST_F(ScrubberTest, AMemberWithOtherBytesIsFilledAnew) {
   f_.SetChain({0});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   ASSERT_TRUE(Write({9, 0}, Data('c')).ok());
   f_.SetChain({0}, {1});
   ASSERT_TRUE(f_.RunUntil([&] { return f_.judge->chain.members_size() == 2; }));
   f_.SetChain({1});
   auto other = f_.Client(1, 6);
-  ASSERT_TRUE(f_.Write(other.get(), kObject, 0, Data('x')).ok());
+  ASSERT_TRUE(f_.Write(other.get(), kScrubbed, 0, Data('x')).ok());
   f_.Crash(1);
   KvBatch same;
-  same.Put(ObjectKey(kObject), *f_.kv[0].Get(ObjectKey(kObject)));
+  same.Put(ObjectKey(kScrubbed), *f_.kv[0].Get(ObjectKey(kScrubbed)));
   ASSERT_TRUE(f_.Run(f_.kv[1].Commit(std::move(same))).ok());
   f_.Start(1);
   f_.SetChain({0, 1});
@@ -222,7 +222,7 @@ TEST_F(ScrubberTest, ARestartGoesOnFromWhereItWas) {
 // An order is done once, also by the next process.
 TEST_F(ScrubberTest, AnOrderIsRememberedByTheStore) {
   f_.SetChain({0});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   Scrub({0});
   const int64_t began = State(0).began();
   Restart({0});
@@ -232,7 +232,7 @@ TEST_F(ScrubberTest, AnOrderIsRememberedByTheStore) {
 TEST_F(ScrubberTest, BeginsByItselfWhenItIsDue) {
   f_.scrub_every = 1s;
   f_.SetChain({0});
-  ASSERT_TRUE(Write(kObject, Data('a')).ok());
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   Restart({0});
   ASSERT_TRUE(f_.RunUntil([&] { return State(0).finished() > 0; }));
   const int64_t first = State(0).finished();
