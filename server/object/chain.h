@@ -90,8 +90,8 @@ class Chain : public Replicator {
     uint32_t epoch = 0;  // of the chain
     std::vector<proto::MemberDigest> members;
   };
-  // What the members behind this one have in the range (DigestObject in proto/object.proto), which the caller
-  // has locked.
+  // Asks the members behind this one for digests of the range (DigestObject in proto/object.proto), which the
+  // caller has locked.
   Task<StatusOr<Digests>> AskDigests(ObjectId object, uint64_t first, uint64_t count);
   // The member has something else in this object than this head: it is taken out of the chain, and comes back
   // when it has been filled, for which it does not count what version of the object it has.

@@ -64,7 +64,7 @@ TEST(Session, ConnectChecksVersionAndCluster) {
         absl::StrFormat("speaks version %d of the protocol, this server version 3", version);
     EXPECT_THAT(reply.status().message(), testing::HasSubstr(both));
   }
-  // Who speaks older ones, too, is answered in the one that this server speaks.
+  // A client that speaks older ones, too, is answered in the one that this server speaks.
   request.mutable_connect()->set_version(5);
   request.mutable_connect()->set_oldest_version(4);
   EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EPROTO));
