@@ -16,6 +16,7 @@
 
 #include "common/log.h"
 #include "rpc/convert.h"
+#include "rpc/versions.h"
 #include "server/kv/rocks_kv.h"
 #include "server/metadata/metadata_server.h"
 #include "transport/inproc/inproc_transport.h"
@@ -47,8 +48,10 @@ class Bench {
     ost->set_available_bytes(uint64_t{1} << 40);
     Run(server_->RegisterOss(oss));
     proto::MetadataRequest connect;
-    connect.mutable_connect()->set_version(2);
-    session_ = Run(server_->Handle(peer_, connect)).connect().session();
+    connect.mutable_connect()->set_version(kClientVersions.newest);
+    const proto::MetadataReply connected = Run(server_->Handle(peer_, connect));
+    if (connected.status().error() != 0) Die(FromProto(connected.status()));
+    session_ = connected.connect().session();
   }
 
   // Sends `count` requests, `in_flight` at a time, and prints how many a second.
