@@ -20,9 +20,12 @@ constexpr Duration kCoarse = 10ms;  // Clock::Coarse
 
 }  // namespace
 
+// Those under which what is in memory here was learned: a session that has followed upon theirs has leases of
+// its own. The epoch is looked at last, so that it is the one of this end, or of a later one.
 bool Core::LeasesGood() const {
   if (options_.plant_no_expiry) return true;
-  return environment_.clock.Coarse() + kCoarse < session_->leases_end();
+  const Duration end = session_->leases_end();
+  return environment_.clock.Coarse() + kCoarse < end && epoch_ == session_->epoch();
 }
 
 // Those of a session that has just ended wait for StartAnew.

@@ -12,7 +12,8 @@ class CountingChannel : public MetadataChannel {
   Task<StatusOr<proto::MetadataReply>> Call(proto::MetadataRequest request) override {
     const auto* field = request.GetDescriptor()->FindFieldByNumber(request.op_case());
     ++mounted_->requests[field->name()];
-    if (mounted_->before_reply == nullptr) return next_->Call(std::move(request));
+    if (mounted_->before_request == nullptr && mounted_->before_reply == nullptr)
+      return next_->Call(std::move(request));
     return CallAndWait(next_, mounted_, std::move(request));
   }
   void Close() override { next_->Close(); }
@@ -20,7 +21,9 @@ class CountingChannel : public MetadataChannel {
  private:
   static Task<StatusOr<proto::MetadataReply>> CallAndWait(std::shared_ptr<MetadataChannel> next,
                                                           Mounted* mounted, proto::MetadataRequest request) {
+    if (mounted->before_request != nullptr) co_await mounted->before_request(request);
     auto reply = co_await next->Call(request);
+    if (mounted->before_reply == nullptr) co_return reply;
     Status fault = co_await mounted->before_reply(request);
     if (!fault.ok()) co_return fault;
     co_return reply;

@@ -46,6 +46,8 @@ class Mounted {
   std::map<std::string, int> requests;
   int total() const;
 
+  // Awaited before a request leaves.
+  std::function<Task<void>(const proto::MetadataRequest&)> before_request;
   // Awaited when a reply has come, before the client gets it: or this error in its place.
   std::function<Task<Status>(const proto::MetadataRequest&)> before_reply;
   // The stream to the MDS breaks, and the next one is there.
