@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <set>
 
+#include "common/lease_time.h"
 #include "common/log.h"
 #include "rpc/convert.h"
 
@@ -166,17 +167,18 @@ Task<StatusOr<proto::ObjectReply>> Targets::Call(uint64_t epoch, proto::ObjectRe
     CO_ASSIGN_OR_RETURN(stub, StubOf(ost, epoch));
   }
   auto reply = co_await stub->Call(std::move(request), kind, std::move(memory), std::move(cancellation));
-  if (reply.ok()) NoteInstance(ost, *reply);
+  if (reply.ok()) NoteAnswer(ost, *reply, begin);
   if (!reply.ok() && !Current(epoch)) co_return Evicted();
   co_return reply;
 }
 
 // Grants live in the OSS's memory: a restarted one knows of none.
-void Targets::NoteInstance(OstIndex ost, const proto::ObjectReply& reply) {
+void Targets::NoteAnswer(OstIndex ost, const proto::ObjectReply& reply, Duration sent) {
   bool lost = false;
   {
     std::lock_guard lock(mutex_);
     Target& target = targets_[ost];
+    target.heard = std::max(target.heard, sent);
     if (target.instance == reply.instance()) return;
     lost = target.instance != 0 && target.losses != reply.losses();
     if (target.instance != 0) target.granted = 0;
@@ -210,6 +212,7 @@ std::optional<uint64_t> Targets::Losses(OstIndex ost) const {
 bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {
   std::lock_guard lock(mutex_);
   Target& target = targets_[ost];
+  if (clock_.Coarse() - target.heard >= kGrantLease) target.granted = 0;  // the OST may have taken it back
   if (target.granted >= target.reserved + bytes) {
     target.reserved += bytes;
     return true;

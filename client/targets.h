@@ -1,6 +1,8 @@
 // The OSTs as the cluster map names them, a stub for each that goes where the map says, and the space that is
 // reserved on each OST for write-behind (Lustre's grants): a write is accepted into the cache only if the
-// space that it will take is granted, so it cannot fail later.
+// space that it will take is granted, so it cannot fail later. A grant lasts as a lease does (kGrantLease):
+// an OST that has not heard of this session for longer gives the space to others. Data that waits for an OST
+// that is cut off for that long may find no space.
 //
 // Thread-safe. A session's end means new stubs (Reset): their sequences begin anew. Calls name the epoch of
 // the session (Session::epoch) under which their reason was found, and fail with EIO in any other: what was
@@ -90,6 +92,7 @@ class Targets {
     uint64_t reserved = 0;  // of these
     int asking_now = 0;     // who asks for more or gives back, or waits for the turn to (`asking`)
     std::shared_ptr<AsyncMutex> asking = std::make_shared<AsyncMutex>();
+    Duration heard{0};  // when the newest of what it has answered was sent
   };
 
   StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);  // under mutex_
@@ -103,7 +106,7 @@ class Targets {
                            std::shared_ptr<AsyncMutex> asking);
   Task<Unit> ReturnGrant(uint64_t epoch, OstIndex ost, CancellationPtr cancellation);
   bool Current(uint64_t epoch) const;
-  void NoteInstance(OstIndex ost, const proto::ObjectReply& reply);
+  void NoteAnswer(OstIndex ost, const proto::ObjectReply& reply, Duration sent);
 
   Transport& transport_;
   Clock& clock_;

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "common/lease_time.h"
 #include "common/log.h"
 
 namespace nacre::ost {
 namespace {
 
-constexpr Duration kGrantSilence = std::chrono::seconds(60);
+constexpr Duration kGrantSilence = WithDrift(kGrantLease);
 constexpr Duration kSessionSilence = std::chrono::hours(24);
 constexpr size_t kManySessions = 65536;  // beyond, those are forgotten sooner that have been silent
 
