@@ -54,9 +54,9 @@ Task<StatusOr<std::shared_ptr<ClientConnection>>> ConnectAndGreet(Executor execu
   co_return connection;
 }
 
-// Copies into devices that are under way for one connection, each with what has to be kept for it. Twice what
-// a server may have shown at once.
-constexpr size_t kMostDeviceCopies = 4096;
+// Puts of one connection that wait for their copy, or for the socket to take the word of it, each with what
+// has to be kept for it. Twice what a server may have shown at once.
+constexpr size_t kMostUntold = 4096;
 
 }  // namespace
 
@@ -81,15 +81,15 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   CO_ASSIGN_OR_RETURN(const std::string body, co_await ReadBody(header.body_length));
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kPutTarget));
   CO_ASSIGN_OR_RETURN(Pieces from, ParsePieces(body, views_, header.payload_length));
+  std::shared_ptr<void> untold = CountUntold();
+  if (untold == nullptr) co_return ErrnoError(EPROTO, "it shows on and does not hear what has been taken");
   count().client_bytes_put.Add(header.payload_length);
   if (call->memory.device() != nullptr) {
     co_await PinViews(call->memory.spans().front().region->device());
-    if (device_copies_ >= kMostDeviceCopies)
-      co_return ErrnoError(EPROTO, "it shows on and does not hear what has been taken");
     if (!call->result.BeginCopy()) co_return ErrnoError(EPROTO, "a put for a call that is over");
-    ++device_copies_;
     auto self = std::static_pointer_cast<ShmClientConnection>(shared_from_this());
-    Spawn(executor(), CopyToDevice(std::move(self), header, std::move(call), std::move(from)));
+    Spawn(executor(),
+          CopyToDevice(std::move(self), header, std::move(call), std::move(from), std::move(untold)));
     co_return OkStatus();
   }
   if (copies_.size() == kMaxCopies) {
@@ -97,8 +97,16 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
     co_await Yield();  // others' turn: what they send leaves with it
   }
   if (!Hold(call)) co_return ErrnoError(EPROTO, "a put for a call that has been replied to");
-  copies_.push_back({header, std::move(call), std::move(from)});
+  copies_.push_back({header, std::move(call), std::move(from), std::move(untold)});
   co_return OkStatus();
+}
+
+std::shared_ptr<void> ShmClientConnection::CountUntold() {
+  if (untold_->fetch_add(1) >= kMostUntold) {
+    untold_->fetch_sub(1);
+    return nullptr;
+  }
+  return {untold_.get(), [untold = untold_](void*) { untold->fetch_sub(1); }};
 }
 
 void ShmClientConnection::OnClosed(const Status& why) {
@@ -122,15 +130,15 @@ Task<void> ShmClientConnection::PinViews(std::shared_ptr<MemoryDevice> device) {
 }
 
 Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
-                                             std::shared_ptr<ClientCall> call, Pieces pieces) {
+                                             std::shared_ptr<ClientCall> call, Pieces pieces,
+                                             std::shared_ptr<void> untold) {
   std::vector<iovec> from(pieces.begin(), pieces.end()), to;
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
   copied.Update(self->StillLent());
-  --self->device_copies_;
   std::string taken;
   AppendTakenFrame(header, &taken);
-  self->SendBytes(std::move(taken));
+  self->SendBytes(std::move(taken), std::move(untold));
   call->result.EndCopy(copied);
 }
 
@@ -150,12 +158,16 @@ Status ShmClientConnection::CopyAll() {
   }
   std::string taken;
   taken.reserve(copies_.size() * kFrameHeaderSize);
-  for (const Copy& copy : copies_) AppendTakenFrame(copy.header, &taken);
+  std::array<std::shared_ptr<void>, kMaxCopies> untold;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    AppendTakenFrame(copies_[i].header, &taken);
+    untold[i] = std::move(copies_[i].untold);
+  }
   if (!copies_.empty()) RETURN_IF_ERROR(StillLent());
   for (const Copy& copy : copies_) Drop(copy.call);
   copies_.clear();
   if (std::exchange(replies_, 0) > 1 || !taken.empty()) writer().Gather(kMaxGathered);
-  if (!taken.empty()) SendBytes(std::move(taken));
+  if (!taken.empty()) SendBytes(std::move(taken), std::make_shared<decltype(untold)>(std::move(untold)));
   return OkStatus();
 }
 

@@ -33,15 +33,19 @@ class ShmClientConnection : public ClientConnection {
     FrameHeader header;
     std::shared_ptr<ClientCall> call;
     Pieces from;
+    std::shared_ptr<void> untold;  // CountUntold
   };
 
   Task<Status> OnSharedPut(FrameHeader header);
+  // Counts this put until what is returned has gone. Null: there are too many.
+  std::shared_ptr<void> CountUntold();
   Status CopyAll();
   Status StillLent() const;
   // Lets the device copy out of the server's memory at full speed.
   Task<void> PinViews(std::shared_ptr<MemoryDevice> device);
   static Task<void> CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
-                                 std::shared_ptr<ClientCall> call, Pieces pieces);
+                                 std::shared_ptr<ClientCall> call, Pieces pieces,
+                                 std::shared_ptr<void> untold);
   Status BeforeWait() override { return CopyAll(); }
   bool ShowSource(const ClientCall& call, std::string* pieces) override;
 
@@ -52,8 +56,9 @@ class ShmClientConnection : public ClientConnection {
   using Pins = std::vector<std::shared_ptr<void>>;
   std::map<std::shared_ptr<MemoryDevice>, Pins> pins_;  // of views_
   std::vector<Copy> copies_;
-  size_t replies_ = 0;                     // since the last CopyAll
-  std::atomic<size_t> device_copies_ = 0;  // under way
+  size_t replies_ = 0;  // since the last CopyAll
+  // Puts of which the socket has not taken yet that they have been taken.
+  const std::shared_ptr<std::atomic<size_t>> untold_ = std::make_shared<std::atomic<size_t>>(0);
 };
 
 // For MakeStreamPeer.

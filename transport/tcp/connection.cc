@@ -13,7 +13,8 @@ namespace {
 // Owns itself from Start until it is done.
 class DetachedWrite : public WriteOp {
  public:
-  explicit DetachedWrite(std::string body) : body_(std::move(body)) {}
+  explicit DetachedWrite(std::string body, std::shared_ptr<void> held = nullptr)
+      : body_(std::move(body)), held_(std::move(held)) {}
   void AddBody() { pieces.push_back({body_.data(), body_.size()}); }
 
  protected:
@@ -21,6 +22,7 @@ class DetachedWrite : public WriteOp {
 
  private:
   std::string body_;
+  const std::shared_ptr<void> held_;
 };
 
 }  // namespace
@@ -116,8 +118,8 @@ bool Connection::HasHungUp() const {
   return closing() || ::poll(&state, 1, 0) != 0;
 }
 
-void Connection::SendBytes(std::string frames) {
-  auto op = std::make_unique<DetachedWrite>(std::move(frames));
+void Connection::SendBytes(std::string frames, std::shared_ptr<void> held) {
+  auto op = std::make_unique<DetachedWrite>(std::move(frames), std::move(held));
   op->AddBody();
   Send(std::move(op));
 }

@@ -60,7 +60,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Sends a frame with nobody waiting for it.
   void SendFrame(const FrameHeader& header, std::string body);
-  void SendBytes(std::string frames);
+  // Likewise, of frames that are there already. `held` is let go when the socket has taken them, or never
+  // will.
+  void SendBytes(std::string frames, std::shared_ptr<void> held = nullptr);
 
   StreamReader& reader() { return reader_; }
   WriteQueue& writer() { return writer_; }
