@@ -281,6 +281,19 @@ TEST_P(SelectTest, LooksAgainForABetterOne) {
   EXPECT_TRUE(Eventually([&] { return Call(peer, "x").ok() && peer.path().path == "shm"; }));
 }
 
+// A server on another machine stays there: whoever uses RDMA to it would greet it again and again for ever.
+TEST_P(SelectTest, DoesNotLookAgainForWhatWasRefusedForGood) {
+  Serve();
+  first_->SetWorks(ErrnoError(ENOTSUP, "the server runs on another machine"));
+  SelectOptions options = Options();
+  options.retry_interval = Duration::zero();
+  Peer& peer = Use(options);
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < 200ms) ASSERT_TRUE(Call(peer, "x").ok());
+  EXPECT_EQ(peer.path().path, "rdma");
+  EXPECT_EQ(first_->tries, 1);
+}
+
 TEST_P(SelectTest, MemoryGoesToTheChosenPath) {
   Serve(Options(), PutMark);
   Peer& peer = Use(Options());

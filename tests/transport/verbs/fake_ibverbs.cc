@@ -142,6 +142,7 @@ ibv_context* OpenDevice(ibv_device* listed) {
   context->ops.post_srq_recv = PostReceive;
   context->ops.post_send = PostSend;
   device.devices[context->number].open.insert(context);
+  ++device.opened;
   return context;
 }
 

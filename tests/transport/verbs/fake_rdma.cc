@@ -434,6 +434,11 @@ int FakeRdma::queue_pairs(int device) const {
   }));
 }
 
+int FakeRdma::opened() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->opened;
+}
+
 int FakeRdma::open_contexts() const {
   std::lock_guard lock(state_->mutex);
   int open = 0;

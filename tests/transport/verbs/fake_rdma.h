@@ -84,6 +84,7 @@ class FakeRdma {
   int queue_pairs() const;  // that exist
   int queue_pairs(int device) const;
   uint64_t most_bytes_under_way() const;  // of RDMA reads and writes whose end nobody had heard of yet
+  int opened() const;                     // how often a device has been opened
   int open_contexts() const;              // while there are any, a device cannot go
   int bound_windows() const;              // over all memory
   int receives() const;                   // that are posted and not taken, in all queues

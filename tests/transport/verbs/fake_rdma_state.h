@@ -172,6 +172,7 @@ class FakeRdma::State {
   std::string directory;  // of the devices' own
   mutable std::mutex mutex;
   std::vector<fake::Device> devices;
+  int opened = 0;  // as FakeRdma::opened
   int destroy_error = 0, window_error = 0, refusals = 0;
   int binding_error = 0;  // as RefuseBindings
   uint64_t longest_binding = 0;
