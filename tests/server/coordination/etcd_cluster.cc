@@ -20,6 +20,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/random.h"
+
 namespace nacre::coordination {
 namespace {
 
@@ -45,17 +47,16 @@ std::string NewDirectory() {
   return path;
 }
 
-// Free now; who takes one in between makes a member end, which Die tells.
-int FreePort() {
+// Whether nobody has it.
+bool IsFree(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof any;
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&any), size) != 0) Die("no free port");
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&any), &size);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(static_cast<uint16_t>(port));
+  const bool free = ::bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
   ::close(fd);
-  return ntohs(any.sin_port);
+  return free;
 }
 
 // In the child nothing but what may be done between fork and exec.
@@ -75,6 +76,22 @@ pid_t Launch(const std::vector<std::string>& words, int output) {
 }
 
 }  // namespace
+
+int FirstPortOfConnections() {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return first;
+}
+
+int FreePort() {
+  constexpr int kLowest = 10'000;
+  const int end = FirstPortOfConnections() > kLowest ? FirstPortOfConnections() : 1 << 16;
+  for (int i = 0; i < 1000; ++i) {
+    const int port = kLowest + static_cast<int>(SystemRandom().Below(static_cast<uint64_t>(end - kLowest)));
+    if (IsFree(port)) return port;
+  }
+  Die("no free port");
+}
 
 std::string NoEtcd() {
   for (const char* name : {"etcd", "etcdctl"}) {
