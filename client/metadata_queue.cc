@@ -13,6 +13,7 @@ constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
 constexpr size_t kEnough = kMostWaiting / 4;
 constexpr Duration kGather = std::chrono::milliseconds(1);
+constexpr Duration kHurry = 20 * kGather;  // after somebody has waited
 
 // The reply to the batch's mutation `index`, or why there is none.
 StatusOr<proto::MetadataReply> ReplyTo(const StatusOr<proto::MetadataReply>& batch, int index) {
@@ -75,12 +76,14 @@ bool MetadataQueue::Idle() {
   return answered_ == pushed_;
 }
 
-Task<void> MetadataQueue::Drain() {
+Task<void> MetadataQueue::Drain(Hurry hurry) {
   Waiter waiter;
   {
     std::lock_guard lock(mutex_);
     if (answered_ == pushed_) co_return;
     waiter.until = pushed_;
+    waiter.hurries = hurry == Hurry::kYes;
+    if (waiter.hurries) hurry_until_ = clock_.Now() + kHurry;
     drains_.push_back(waiter);
   }
   HurryIfNeeded();
@@ -100,8 +103,9 @@ uint64_t MetadataQueue::answered() {
 // --- sending ---
 
 // mutex_ is held.
-bool MetadataQueue::HurriesLocked() const {
-  return !drains_.empty() || waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4;
+bool MetadataQueue::HurriesLocked() {
+  if (waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4) return true;
+  return std::ranges::any_of(drains_, &Waiter::hurries) || clock_.Now() < hurry_until_;
 }
 
 void MetadataQueue::HurryIfNeeded() {

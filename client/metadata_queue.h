@@ -1,7 +1,8 @@
 // Mutations whose callers have been answered already, on their way to the MDS
 // (docs/decisions/0022-metadata-write-behind.md). They go out in the order of Push: the first at once; while
 // a batch is under way, and for a millisecond after it, the next one gathers. That millisecond is not waited
-// for if somebody waits (Drain), or if there is enough.
+// for if somebody waits (Drain) or has waited not long ago, for he finds less to wait for then; nor if there
+// is enough.
 //
 // Thread-safe. The outcome of each mutation is told to its `done`, in order, outside of all locks: the MDS's
 // reply, or why there is none (EIO: the session of its epoch has ended). Must outlive what it has given to
@@ -39,8 +40,9 @@ class MetadataQueue {
 
   // Whether everything pushed has been answered.
   bool Idle();
-  // Waits until everything pushed before the call has been answered.
-  Task<void> Drain();
+  // Waits until everything pushed before the call has been answered. `kNo`: nobody waits for the caller.
+  enum class Hurry { kNo, kYes };
+  Task<void> Drain(Hurry hurry = Hurry::kYes);
 
   uint64_t pushed();
   uint64_t answered();
@@ -54,11 +56,12 @@ class MetadataQueue {
   };
   struct Waiter {
     uint64_t until = 0;  // answered by then
+    bool hurries = true;
     OneShot<Unit> reached;
   };
 
   bool HasRoomLocked() const;  // mutex_ is held
-  bool HurriesLocked() const;
+  bool HurriesLocked();
   Task<void> Send();
   Task<void> Gather();
   void HurryIfNeeded();
@@ -79,6 +82,7 @@ class MetadataQueue {
   uint64_t pushed_ = 0;
   uint64_t answered_ = 0;
   std::vector<Waiter> drains_;
+  Duration hurry_until_{0};  // since somebody has waited
   std::vector<OneShot<Unit>> room_waiters_;
 };
 

@@ -247,10 +247,11 @@ void Core::ForgetRemoved(Inode& directory, Inode& removed) {
 }
 
 // With the inode's mutex held: whether its last name may be removed early. Without a name no lease covers the
-// file, its pages in the kernel or its data here. Data that is held back is dropped then: another client that
-// has the file open would miss it.
+// file, its pages in the kernel or its data here. Pages of a file that is not open here are read by nobody:
+// whoever opens it once more, by O_PATH, has the kernel drop them first, as nothing covers it then
+// (PagesFor). Data that is held back is dropped: another client that has the file open would miss it.
 bool Core::MayLoseName(const Inode& inode) {
-  if (PagesNeedCover(inode)) return false;
+  if (PagesNeedCover(inode) && inode.opens > 0) return false;
   if (inode.data_scope == nullptr) return true;
   const bool only_here = inode.made_under != nullptr && inode.made_under == inode.data_scope;
   return inode.opens == 0 && (only_here || !inode.IsUnsent());

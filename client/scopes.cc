@@ -251,7 +251,8 @@ void Core::ReturnScope(InodePtr directory, ScopePtr scope) {
     std::lock_guard lock(mutex_);
     given_up_.insert(lease);
   }
-  Background(ReturnLease(epoch_, std::move(directory), lease, std::move(scope), std::move(present)));
+  Background(
+      ReturnLease(epoch_, std::move(directory), lease, std::move(scope), std::move(present), Asked::kNo));
 }
 
 }  // namespace nacre::client

@@ -72,6 +72,61 @@ TEST_F(WriteScopes, AFileThatCannotBeReachedAnyMoreIsLeftToTheKernel) {
   EXPECT_TRUE(a_->Close(open).ok());
 }
 
+// git status has read all of a tree that rm -r removes then.
+TEST_F(WriteScopes, AFileWhosePagesTheKernelHasIsRemovedAtOnceUnlessItIsOpen) {
+  for (const char* name : {"closed", "open"}) Make(name, own_, "some bytes");
+  auto read = [&](const std::string& name) {
+    HandlePtr file = a_->OpenName(name, O_RDONLY, own_);
+    EXPECT_NE(a_->fs().PagesFor(file), KernelPages::kNone);
+    EXPECT_TRUE(a_->fs().MayHavePages(file));
+    return file;
+  };
+  EXPECT_TRUE(a_->Close(read("closed")).ok());
+  const HandlePtr open = read("open");
+  Settle();
+  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "closed").ok()); }));
+  EXPECT_FALSE(AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "open").ok()); }));
+  EXPECT_TRUE(a_->Close(open).ok());
+}
+
+// A batch gathers for a millisecond where nobody waits for it. Who asks the MDS in between waits for all that
+// has gathered, so for a while after that it goes at once.
+TEST_F(WriteScopes, BatchesGatherUnlessSomebodyHasWaitedLately) {
+  int made = 0;
+  auto time_behind = [&] {
+    for (int i = 0; i < 4; ++i) Make("f" + std::to_string(made++), own_);
+    const Duration before = harness_.world.clock().Now();
+    Settle();
+    return harness_.world.clock().Now() - before;
+  };
+  const Duration gathered = time_behind();
+  const HandlePtr file = a_->OpenName("f0", O_RDWR, own_);
+  Make("waited for", own_);
+  EXPECT_TRUE(a_->Fsync(file).ok());
+  const Duration hurried = time_behind();
+  EXPECT_LE(hurried + 500us, gathered);
+  harness_.world.RunFor(100ms);
+  EXPECT_EQ(time_behind(), gathered);
+  EXPECT_TRUE(a_->Close(file).ok());
+}
+
+// rm -r gives the lease of each directory back that it removes, and nobody waits for that.
+TEST_F(WriteScopes, BatchesGatherWhileLeasesOfRemovedDirectoriesGoBack) {
+  const Fid below = a_->Mkdir("below", own_);
+  Make("f", below);
+  Settle();
+  harness_.world.RunFor(100ms);
+  const int before = a_->requests["batch"];
+  EXPECT_TRUE(Unlink(*a_, below, "f").ok());
+  EXPECT_TRUE(a_->Await(a_->fs().Rmdir(a_->caller, own_, "below")).ok());
+  for (int i = 0; i < 20; ++i) {
+    Make("f" + std::to_string(i), own_);
+    harness_.world.RunFor(50us);
+  }
+  Settle();
+  EXPECT_LE(a_->requests["batch"] - before, 3);
+}
+
 // Everybody who comes to a new directory comes by the one around it: the kernel keeps as much of the one as
 // of the other.
 TEST_F(WriteScopes, ADirectoryThatIsMadeInAQuietOneIsQuiet) {
