@@ -35,10 +35,13 @@ Task<bool> Core::Hold(InodePtr inode, uint64_t bytes) {
   co_return false;
 }
 
-// Nothing is held back of this file any more, or it does not matter.
+// Nothing is held back of this file any more, or it does not matter. Bytes in the cache count too: the time
+// of their write may have been told already, with that of others, and what their sending changes has not.
 void Core::LetGo(Inode& inode) {
+  const bool unsent = cache_->IsDirty(inode.data);
   std::lock_guard lock(inode.mutex);
-  if (!inode.gone && (inode.pending.any() || inode.inline_dirty() || inode.inline_flights > 0)) return;
+  const bool untold = inode.pending.any() || inode.inline_dirty() || inode.inline_flights > 0;
+  if (!inode.gone && (unsent || untold)) return;
   held_ -= std::exchange(inode.held, 0);
 }
 

@@ -403,6 +403,27 @@ TEST_F(FullMdt, TakesWhatWasAcceptedAndRefusesTheRestAtTheCall) {
   EXPECT_EQ(client_->Read(client_->OpenName("large"), 0, grown.size()), grown);
 }
 
+// The fsync tells the MDS of the time of both writes, and has the bytes of the first.
+TEST_F(FullMdt, AnFsyncLeavesItsRoomToAWriteThatComesMeanwhile) {
+  std::unique_ptr<Mounted> other = harness_.Mount();
+  HandlePtr file = client_->Create("f");
+  client_->Write(file, 0, Pattern(1, 200'000));
+  ASSERT_TRUE(client_->Fsync(file).ok());
+  client_->Write(file, 0, "first");
+  std::optional<Status> synced;
+  Spawn(client_->process()->executor(), client_->fs().Fsync(file, /*data_only=*/false),
+        [&synced](Status status) { synced = std::move(status); });
+  client_->Write(file, 100'000, "second");
+  ASSERT_FALSE(synced.has_value());
+  ASSERT_TRUE(harness_.RunUntil([&] { return synced.has_value(); }));
+  ASSERT_TRUE(synced->ok()) << *synced;
+  SetFull(true);
+  harness_.world.RunFor(100ms);
+  // Asks for the lease of the directory, so the bytes are sent, and the MDS is told what they change.
+  EXPECT_EQ(other->Read(other->OpenName("f", O_RDONLY), 100'000, 6), "second");
+  EXPECT_TRUE(client_->Fsync(file).ok());
+}
+
 TEST_F(FullMdt, NoMoreIsHeldBackThanWasPromised) {
   std::map<std::string, std::string> files;
   for (int i = 0; i < 100; ++i) {

@@ -119,6 +119,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "a client alone was evicted for a move while it waited for an OST"},
       {{.seed = 880000003, .copies = 2, .growth = true},
        "what a file had left was destroyed when servers were stopped for good: the scenario"},
+      {{.seed = 13000160, .growth = true, .rebalance = true},
+       "an fsync let go of the room of bytes that were written meanwhile"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
