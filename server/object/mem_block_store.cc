@@ -1,7 +1,10 @@
 #include "server/object/mem_block_store.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "common/crc32c.h"
 
 namespace nacre {
 
@@ -185,6 +188,16 @@ void MemBlockStore::FlipBit(uint64_t block, size_t byte) {
     (*content)[byte] ^= std::byte{1};
     version.content = std::move(content);
   }
+}
+
+bool MemBlockStore::SurelyHas(uint64_t block, uint32_t crc) const {
+  static constexpr Content kZeros{};
+  std::lock_guard lock(mutex_);
+  auto it = blocks_.find(block);
+  if (it == blocks_.end()) return Crc32c(kZeros) == crc;
+  return std::ranges::all_of(it->second.versions, [crc](const Version& version) {
+    return Crc32c(version.content == nullptr ? kZeros : *version.content) == crc;
+  });
 }
 
 }  // namespace nacre

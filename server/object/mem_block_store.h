@@ -59,6 +59,8 @@ class MemBlockStore : public BlockStore {
   void SetFaultHook(FaultHook hook);
   void SetNoDelay();
   void FlipBit(uint64_t block, size_t byte);  // bit rot; survives everything
+  // Whether the block has this checksum, whatever a loss of power would leave of it.
+  bool SurelyHas(uint64_t block, uint32_t crc) const;
 
  private:
   using Content = std::array<std::byte, kBlockSize>;

@@ -242,6 +242,7 @@ Task<Status> ObjectStore::Repair(ObjectState* object, Suspect suspect, std::stri
   std::vector<std::span<const std::byte>> buffers(1, page);
   Status written = co_await devices_.blocks->Write(suspect.physical, buffers);
   if (!written.ok()) (void)BadBlock(object, suspect.block, suspect.physical, std::string(written.message()));
+  rewritten_ = true;
   co_return OkStatus();
 }
 

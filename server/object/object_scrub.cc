@@ -98,11 +98,21 @@ Task<StatusOr<ObjectStore::Mended>> ObjectStore::Mend(ObjectId id, Damaged damag
   const Status written = co_await devices_.blocks->Write(damaged.physical, buffers);
   if (ToErrno(written) == ESHUTDOWN) co_return written;
   if (!written.ok()) co_return Mended::kNot;
+  rewritten_ = true;
   static Counter& repaired = GetCounter("ost.repaired_blocks");
   repaired.Add();
   LogWarning("OST %d: object %s block %d (device block %d) was bad, and is repaired: %s", devices_.index,
              id.ToString(), damaged.block, damaged.physical, damaged.why);
   co_return Mended::kRepaired;
+}
+
+// No undo record names such a block, so no sync of the journal knows that there is something to flush.
+Task<Status> ObjectStore::FlushRewritten() {
+  AsyncMutex::Guard guard = co_await flushing_.Lock();
+  if (!rewritten_.exchange(false)) co_return OkStatus();
+  Status flushed = co_await devices_.blocks->Flush();
+  if (!flushed.ok()) rewritten_ = true;
+  co_return flushed;
 }
 
 void ObjectStore::Report(ObjectId id, const Damaged& damaged) {

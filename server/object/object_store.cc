@@ -176,6 +176,7 @@ Task<Status> ObjectStore::Sync() {
 
 Task<Status> ObjectStore::Maintain() {
   Status status = co_await journal_.Sync();
+  if (status.ok()) status = co_await FlushRewritten();
   if (!status.ok()) co_return status;
   co_return co_await space_.Trim();
 }

@@ -181,8 +181,10 @@ class ObjectStore {
     kGone,      // the object has another block there now, or none
     kNot,       // neither the cache nor another member has its content
   };
-  // Writes the block anew; `page` has room for it.
+  // Writes the block anew; `page` has room for it. It lasts as of the next FlushRewritten.
   Task<StatusOr<Mended>> Mend(ObjectId id, Damaged damaged, std::span<std::byte> page);
+  // Blocks that were bad and have been written anew in their places survive a loss of power from here on.
+  Task<Status> FlushRewritten();
   // Makes it known that the block is bad and cannot be repaired.
   void Report(ObjectId id, const Damaged& damaged);
   // Sums up which blocks of [first, first + count), both multiples of kChunkBlocks, are mapped and with which
@@ -214,7 +216,8 @@ class ObjectStore {
 
   // Everything answered so far is on stable storage.
   Task<Status> Sync();
-  // The periodic work: a sync if there is something to sync, and space back to the disk below.
+  // The periodic work: a sync if there is something to sync or a block was written anew, and space back to
+  // the disk below.
   Task<Status> Maintain();
 
   // A session has made the object longer, as another member of the chain says.
@@ -297,6 +300,8 @@ class ObjectStore {
   ObjectTable objects_;
   Journal journal_;
   Problems problems_;
+  AsyncMutex flushing_;                 // of rewritten blocks
+  std::atomic<bool> rewritten_{false};  // a block has been written anew in its place since the last flush
   std::atomic<uint64_t> object_count_{0};
 };
 

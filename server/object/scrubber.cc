@@ -153,8 +153,9 @@ bool Scrubber::GoesOn() const {
 Task<void> Scrubber::Scrub() {
   store_->problems().BeginLook();
   buffer_ = MakeAligned(kReadBlocks * kBlockSize);
-  const Status status = co_await LookThroughAll();
+  Status status = co_await LookThroughAll();
   buffer_.reset();
+  if (status.ok()) status = co_await store_->FlushRewritten();
   if (core_->stopping()) co_return;  // the next process goes on from what was noted last
   if (!status.ok() && !IsEnd(status)) {
     // It goes on from where it is, in a moment.
@@ -179,15 +180,17 @@ void Scrubber::End(bool whole) {
           state.repaired_blocks(), state.differing_objects());
 }
 
+// What was mended lasts before it is noted that the scrub is past it.
 Task<void> Scrubber::Note() {
-  std::string encoded;
-  {
-    std::lock_guard lock(mutex_);
-    encoded = Encode(record_);
+  Status noted = co_await store_->FlushRewritten();
+  if (noted.ok()) {
+    KvBatch batch;
+    {
+      std::lock_guard lock(mutex_);
+      batch.Put(std::string(kScrubKey), Encode(record_));
+    }
+    noted = co_await store_->kv().Commit(std::move(batch));
   }
-  KvBatch batch;
-  batch.Put(std::string(kScrubKey), std::move(encoded));
-  const Status noted = co_await store_->kv().Commit(std::move(batch));
   if (!noted.ok() && !core_->stopping())
     LogWarning("%s: how far the scrub is cannot be noted: %s", store_->directory(),
                std::string(noted.message()));

@@ -97,6 +97,20 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedFromAnotherMemberWhereverItIs) {
   EXPECT_EQ(f_.Contents(2), want);
 }
 
+// A drive loses what it was not told to flush, and the next scrub comes a week later.
+TEST_F(ScrubberTest, WhatWasMendedSurvivesALossOfPower) {
+  f_.SetChain({0, 1, 2});
+  ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
+  Restart({0, 1, 2});
+  ASSERT_TRUE(f_.RunUntil([&] { return f_.kv[0].unsynced_batches() == 0; })) << "nothing is left to sync";
+  Spoil(0, kScrubbed, 3);
+  Scrub({0, 1, 2});
+  EXPECT_EQ(State(0).repaired_blocks(), 1u);
+  Chunk chunk;
+  ASSERT_TRUE(LoadChunk(&f_.kv[0], kScrubbed, 0, &chunk).ok());
+  EXPECT_TRUE(f_.disk[0]->SurelyHas(chunk.physical[3], chunk.crc[3]));
+}
+
 // The same block at the head and behind it: each is repaired once somebody who is asked has it.
 TEST_F(ScrubberTest, ABadBlockIsRepairedThoughTheNextMemberHasItBadToo) {
   f_.SetChain({0, 1, 2});
