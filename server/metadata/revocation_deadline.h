@@ -8,8 +8,8 @@
 // | an OST is down, which what it holds back may  | does not run    | 2 x timeout    |
 // | be for; and when it is back                   | begins anew     | (in this)      |
 // | a request of its own waits for others to give | does not run    | 6 x timeout    |
-// | leases back: a page that it must drop may be  |                 |                |
-// | locked until that is answered                 |                 |                |
+// | leases back, or for an OST: what it must give |                 |                |
+// | back may be locked until that is answered     |                 |                |
 //
 // The lease of a file with an OST that is down has the first as long as it takes (late_data.h): nobody but
 // who wants that file waits for it.

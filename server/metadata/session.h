@@ -50,7 +50,7 @@ class Session {
   bool ended() const;
   bool TryEnd();  // true for the first caller: it ends the session
 
-  // A request of its own waits for others to give leases back: what is asked of it may take as long.
+  // A request of its own waits for others, or for an OST: what is asked of the session may take as long.
   class [[nodiscard]] Wait {
    public:
     explicit Wait(std::shared_ptr<Session> session) : session_(std::move(session)) { ++session_->waits_; }

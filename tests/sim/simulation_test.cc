@@ -119,6 +119,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "a client alone was evicted for a move while it waited for an OST"},
       {{.seed = 880000003, .copies = 2, .growth = true},
        "what a file had left was destroyed when servers were stopped for good: the scenario"},
+      {{.seed = 34000186, .copies = 3},
+       "a client was evicted while its truncation waited for a slow chain, and the lease for that"},
       {{.seed = 13000160, .growth = true, .rebalance = true},
        "an fsync let go of the room of bytes that were written meanwhile"},
   };

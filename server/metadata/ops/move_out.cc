@@ -17,6 +17,7 @@ Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request) {
     co_return ErrnoError(EINVAL,
                          absl::StrFormat("%s is no regular file: mode %o", fid.ToString(), before->mode));
   }
+  const Session::Wait for_osts(op.session);
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));
   CO_RETURN_IF_ERROR(co_await MoveOutLocked(op, fid));

@@ -145,6 +145,7 @@ Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
 // A new size that is not zero. What it takes at the OSTs comes first (move_out.h), or between two commits, of
 // which the first has the other attributes (truncation.h).
 Task<Reply> Resize(const Op& op, const proto::Setattr& request) {
+  const Session::Wait for_osts(op.session);
   const Fid fid = FromProto(request.fid());
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));
