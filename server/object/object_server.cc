@@ -66,6 +66,7 @@ Task<Status> OpenTargets(ServerCore* core, std::vector<OstDevices> osts) {
   ost::StoreOptions options;
   options.plant_commit_before_data = core->options.plant_commit_before_data;
   options.plant_early_sync = core->options.plant_early_sync;
+  options.plant_blind_mend = core->options.plant_blind_mend;
   if (!core->options.plant_forget_losses) options.boot = core->options.boot;
   std::string cluster;
   for (size_t i = 0; i < osts.size(); ++i) {

@@ -52,9 +52,10 @@ struct ObjectOptions {
   bool plant_forget_losses = false;       // after a loss of power clients are told of none
   bool plant_leak_page = false;           // each call leaves one page of the pool taken
   bool plant_early_ack = false;           // a head does not wait for the members behind it
-  bool plant_unagreed = false;   // a head goes on without a member before the MGS has taken that one out
-  bool plant_unfenced = false;   // a head that is none any more goes on, and members take its changes
-  bool plant_epochless = false;  // a member that joins is compared by its objects' numbers of changes alone
+  bool plant_unagreed = false;    // a head goes on without a member before the MGS has taken that one out
+  bool plant_unfenced = false;    // a head that is none any more goes on, and members take its changes
+  bool plant_epochless = false;   // a member that joins is compared by its objects' numbers of changes alone
+  bool plant_blind_mend = false;  // a scrub takes a bad block for good, and changes its checksum
 };
 
 class ObjectServer {

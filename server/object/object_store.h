@@ -54,6 +54,7 @@ struct StoreOptions {
   std::string boot;                       // ObjectOptions
   bool plant_commit_before_data = false;  // ObjectOptions
   bool plant_early_sync = false;
+  bool plant_blind_mend = false;
 };
 
 struct HoleRange {
@@ -289,6 +290,8 @@ class ObjectStore {
   Task<Status> Repair(ObjectState* object, Suspect suspect, std::string why);
   // Logs, counts and lists a block that does not match its checksum or cannot be read.
   Status BadBlock(ObjectState* object, uint64_t block, uint64_t physical, std::string_view why);
+  // The bug that can be planted: the block's checksum becomes that of what the disk has.
+  Task<StatusOr<Mended>> TakeForGood(ObjectId id, Damaged damaged, std::span<std::byte> page);
 
   const OstDevices devices_;
   const std::shared_ptr<BufferPool> pool_;

@@ -5,6 +5,7 @@
 
 #include "common/bytes.h"
 #include "common/log.h"
+#include "common/metrics.h"
 #include "server/object/chain.h"
 #include "server/object/server_core.h"
 
@@ -289,6 +290,8 @@ Task<Status> Scrubber::CompareCopies(const ObjectId& id, uint64_t first, uint64_
   if (!others.ok()) co_return OkStatus();
   for (const proto::MemberDigest& other : others->members) {
     if (other.digest() == mine) continue;
+    static Counter& differing = GetCounter("ost.differing_objects");
+    differing.Add();
     {
       std::lock_guard lock(mutex_);
       record_.state.set_differing_objects(record_.state.differing_objects() + 1);

@@ -40,11 +40,16 @@ int main(int argc, char** argv) {
   bool without_rebalance = false;
   app.add_flag("--no-rebalance", without_rebalance,
                "with --growth: files are not spread over OSTs, as in earlier versions, for their seeds");
+  bool without_scrub = false;
+  app.add_flag("--no-scrub", without_scrub,
+               "with --copies: nothing is scrubbed and no block goes bad, as in earlier versions, for their "
+               "seeds");
   app.add_flag("--trace", options.trace, "print what happens, with the virtual time in seconds");
   app.add_flag("--log", logs, "print what the servers and clients log");
   app.add_flag("--keep-going", go_on, "run all seeds, whatever fails");
   CLI11_PARSE(app, argc, argv);
   options.rebalance = options.growth && !without_rebalance;
+  options.scrub = options.copies > 1 && !without_scrub;
 
   nacre::SetLogLevel(logs ? nacre::LogLevel::kDebug : static_cast<nacre::LogLevel>(100));
   const auto start = std::chrono::steady_clock::now();

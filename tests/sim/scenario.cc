@@ -88,6 +88,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->member.plant_epochless = plant == Plant::kEpochless;
   cluster->plant_early_read = plant == Plant::kEarlyRead;
   cluster->plant_early_call = plant == Plant::kEarlyCall;
+  object.plant_blind_mend = plant == Plant::kBlindMend;
   metadata.plant_keep_intent = plant == Plant::kKeepIntent;
   cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
   cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
@@ -134,6 +135,7 @@ const std::map<std::string, Plant>& Plants() {
       {"early_call", Plant::kEarlyCall},
       {"blind_migration", Plant::kBlindMigration},
       {"unrecalled_migration", Plant::kUnrecalledMigration},
+      {"blind_mend", Plant::kBlindMend},
   };
   return plants;
 }
@@ -192,6 +194,10 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
     shape.etcd.lose_request_one_in = shape.etcd.lose_answer_one_in = random.OneIn(2) ? 0 : 20;
     shape.etcd.lose_hint_one_in = random.OneIn(2) ? 0 : 2;
   }
+  if (options.scrub) {
+    cluster.object.scrub_every = 1s;
+    cluster.object.scrub_bytes_per_second = random.OneIn(2) ? 0 : 1 << 20;
+  }
   return shape;
 }
 
@@ -201,6 +207,8 @@ Scenario::Scenario(World& world, const RunOptions& options)
       ahead_(options.ahead),
       plain_(options.plain),
       copies_(options.copies),
+      scrubs_(options.scrub),
+      differed_(DifferingObjects()),
       moments_(~options.seed),
       shape_(ChooseShape(world.random(), options)),
       network_(world),
@@ -377,6 +385,8 @@ void Scenario::Finish() {
 
 // The checkers of the servers: each store on its own, then the MDT against the OSTs.
 void Scenario::CheckStores() {
+  if (DifferingObjects() != differed_)
+    return world_.Fail("a scrub has found a member with something else than the head");
   mds::ObjectCheck objects(cluster_.mdt());
   Process* checker = world_.Start(cluster_.nodes(), "checker");
   for (int i = 0; i < cluster_.osts() && !failed(); ++i) CheckMembers(checker, i, &objects);

@@ -45,6 +45,7 @@ enum class Plant {
   kEarlyCall,
   kBlindMigration,
   kUnrecalledMigration,
+  kBlindMend,
 };
 const std::map<std::string, Plant>& Plants();
 
@@ -62,6 +63,7 @@ struct RunOptions {
   int mdses = 1;           // with copies of the MDT; the same holds
   bool growth = false;     // files are moved and OSTs drained all the time (mover.h)
   bool rebalance = false;  // with growth: files are also spread over OSTs
+  bool scrub = false;      // with copies: OSSes scrub all the time, and blocks go bad (scrub_events.cc)
 };
 
 struct RunResult {
@@ -86,11 +88,15 @@ struct Shape {
 };
 Shape ChooseShape(Random& random, const RunOptions& options);
 
+// Returns what the scrubs of all runs in this process have found: members with something else in an object
+// than the head, to which none of the faults leads.
+int64_t DifferingObjects();
+
 inline constexpr Duration kPatience = 120s;  // whatever has not ended by then hangs
 
 class Scenario;
 
-enum class Needs { kNothing, kChains, kSeveralMdses };
+enum class Needs { kNothing, kChains, kSeveralMdses, kScrubs };
 
 // A fault that may happen, and how often beside the others.
 struct EventKind {
@@ -140,6 +146,7 @@ class Scenario {
   void DeadMember();
   void WipedMember();
   void MembersLosePower();
+  void BadBlocks();
   void DeadMds();
   void MdsesLosePower();
   void FrozenMds();
@@ -184,7 +191,9 @@ class Scenario {
   const bool ahead_;
   const bool plain_;
   const int copies_;
-  SeededRandom moments_;  // of its own: a plain seed draws nothing for moments
+  const bool scrubs_;
+  const int64_t differed_;  // objects that scrubs of earlier runs have found to differ
+  SeededRandom moments_;    // of its own: a plain seed draws nothing for moments
   Shape shape_;
   Network network_;
   Cluster cluster_;

@@ -151,6 +151,7 @@ uint64_t FirstToFind(Plant plant, const char* event = "", int copies = 1, int md
     options.copies = copies;
     options.mdses = mdses;
     options.growth = growth;
+    options.scrub = plant == Plant::kBlindMend;
     if (RunSeed(options).failure.empty()) continue;
     options.plant = Plant::kNone;
     if (RunSeed(options).failure.empty()) return seed;
@@ -241,7 +242,15 @@ uint64_t FirstSeedsHold(RunOptions options) {
   return rebalanced;
 }
 
-TEST_F(Simulation, OstsOfTwoMembers) { FirstSeedsHold({.copies = 2}); }
+TEST_F(Simulation, FindsAScrubThatTakesABadBlockForGood) {
+  EXPECT_NE(FirstToFind(Plant::kBlindMend, "bad_blocks", 2), 0u);
+}
+
+TEST_F(Simulation, OstsOfTwoMembers) { FirstSeedsHold({.copies = 2, .scrub = true}); }
+
+TEST_F(Simulation, BlocksGoBadOnOstsOfThreeMembers) {
+  FirstSeedsHold({.event = "bad_blocks", .copies = 3, .scrub = true});
+}
 
 TEST_F(Simulation, AnOssIsAwayForLong) { FirstSeedsHold({.event = "dead_oss"}); }
 
