@@ -35,6 +35,15 @@ void WatchForForks() {
   std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, [] { forked = true; }); });
 }
 
+StatusOr<size_t> Stride(const void* array, size_t count, const char* name) {
+  if (count == 0) return 0;
+  if (array == nullptr) return ErrnoError(EINVAL, absl::StrFormat("%s is null", name));
+  const uint64_t size = *static_cast<const uint64_t*>(array);
+  if (size >= sizeof(uint64_t) && size <= kMaxStructSize && size % sizeof(uint64_t) == 0) return size;
+  return ErrnoError(
+      EINVAL, absl::StrFormat("%s[0].struct_size is %d: begin with the structure's _INIT macro", name, size));
+}
+
 void CopyText(std::string_view text, char* to, size_t room) {
   size_t length = std::min(text.size(), room - 1);
   auto continues = [&](size_t at) { return at < text.size() && (text[at] & 0xC0) == 0x80; };

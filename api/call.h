@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/status.h"
@@ -57,6 +58,21 @@ template <typename T>
 Status ReadOptions(const T* from, T* to) {
   if (from == nullptr) return OkStatus();
   return ReadStruct(from, from->struct_size, to);
+}
+
+// The distance from one element of the caller's array to the next: its first element's size. EINVAL.
+StatusOr<size_t> Stride(const void* array, size_t count, const char* name);
+
+// Copies of the elements of the caller's array.
+template <typename T>
+StatusOr<std::vector<T>> ReadArray(const T* from, size_t count, const char* name) {
+  ASSIGN_OR_RETURN(const size_t stride, Stride(from, count, name));
+  std::vector<T> elements(count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(from) + i * stride;
+    RETURN_IF_ERROR(ReadStruct(reinterpret_cast<const T*>(bytes), stride, &elements[i]));
+  }
+  return elements;
 }
 
 // The other way; the caller's size stays.

@@ -8,6 +8,7 @@
 #include "api/devices.h"
 #include "api/mount_path.h"
 #include "api/objects.h"
+#include "api/queue.h"
 #include "transport/data_plane.h"
 
 namespace nacre::api {
@@ -90,6 +91,7 @@ Status CloseClient(nacre_client handle) {
   if (client == nullptr) return ErrnoError(EBADF, "the client is being closed by another thread");
   client->Finish();
   auto is_its = [&](const auto& object) { return object.client() == client; };
+  AllTables().queues.TakeIf(is_its);
   for (const auto& buffer : AllTables().buffers.TakeIf(is_its)) buffer->Release();
   AllTables().files.TakeIf(is_its).clear();
   return client->connection().Leave();

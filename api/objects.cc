@@ -8,6 +8,7 @@
 
 #include "api/call.h"
 #include "api/operation.h"
+#include "api/queue.h"
 
 namespace nacre::api {
 namespace {
@@ -39,9 +40,21 @@ void Client::End(Operation* operation) {
   if (operations_.empty()) idle_.notify_all();
 }
 
+bool Client::Attach(std::shared_ptr<Queue> queue) {
+  std::lock_guard lock(mutex_);
+  if (!closed_) queues_.push_back(std::move(queue));
+  return !closed_;
+}
+
+void Client::Detach(const Queue& queue) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(queues_, [&](const std::shared_ptr<Queue>& open) { return open.get() == &queue; });
+}
+
 void Client::Finish() {
   std::unique_lock lock(mutex_);
   closed_ = true;
+  const std::vector<std::shared_ptr<Queue>> queues = queues_;
   std::vector<std::shared_ptr<Operation>> under_way;
   for (Operation* operation : operations_) under_way.push_back(operation->Share());
   lock.unlock();
@@ -49,6 +62,7 @@ void Client::Finish() {
     if (operation != nullptr && !operation->writes())
       operation->Cancel(ErrnoError(ECANCELED, "the client was closed"));
   }
+  for (const std::shared_ptr<Queue>& queue : queues) queue->Close();
   lock.lock();
   idle_.wait(lock, [this] { return operations_.empty(); });
   loose_memory_.Clear();

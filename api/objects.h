@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "api/connection.h"
 #include "api/handles.h"
@@ -19,6 +20,7 @@
 namespace nacre::api {
 
 class Operation;  // api/operation.h
+class Queue;      // api/queue.h
 class Turn;       // api/turn.h
 
 class Client {
@@ -34,7 +36,11 @@ class Client {
   // The operations under way. False: it is being closed.
   bool Begin(Operation* operation);
   void End(Operation* operation);
-  // Cancels the reads under way and waits for them and for the writes; nothing begins any more.
+  // The queues that are open. False: it is being closed.
+  bool Attach(std::shared_ptr<Queue> queue);
+  void Detach(const Queue& queue);
+  // Closes the queues, cancels the reads under way, and waits for them and for the writes; nothing begins any
+  // more.
   void Finish();
 
  private:
@@ -44,6 +50,7 @@ class Client {
   std::mutex mutex_;
   std::condition_variable idle_;
   std::set<Operation*> operations_;
+  std::vector<std::shared_ptr<Queue>> queues_;
   bool closed_ = false;
 };
 
@@ -105,6 +112,7 @@ struct Tables {
   Handles<File> files;
   Handles<Buffer> buffers;
   Handles<Operation> futures;
+  Handles<Queue> queues;
   Handles<Turn> turns;
 };
 Tables& AllTables();

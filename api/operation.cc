@@ -4,57 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 
 #include "api/call.h"
 #include "api/devices.h"
+#include "api/reader.h"
 #include "api/writer.h"
 #include "transport/watchdog.h"
 
 namespace nacre::api {
-
-namespace {
-
-// How an extent went whose pieces begin at `first` among those that were read together.
-ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first) {
-  ExtentOutcome outcome;
-  nacre_result& result = outcome.result;
-  for (uint64_t row = 0; row < extent.raw.rows; ++row) result.bytes += read.sizes[first + row];
-  if (result.bytes > 0 && read.verified) result.verification = extent.buffer->traits().verified;
-  CopyText(read.path, result.path, sizeof result.path);
-  return outcome;
-}
-
-// Each of them the same error, if they cannot be read.
-Task<Outcome> ReadTogether(std::vector<CheckedExtent> extents, CancellationPtr cancellation) {
-  std::vector<client::ReadPiece> pieces;
-  for (const CheckedExtent& extent : extents) {
-    std::vector<client::ReadPiece> some = extent.Pieces();
-    std::ranges::move(some, std::back_inserter(pieces));
-  }
-  const std::shared_ptr<File> file = extents.front().file;
-  auto read = co_await file->client()->filesystem().ReadInto(file->handle(), std::move(pieces), cancellation);
-  if (!read.ok()) co_return Outcome(extents.size(), Failed(read.status()));
-  Outcome outcomes;
-  size_t first = 0;
-  for (const CheckedExtent& extent : extents) {
-    outcomes.push_back(Describe(extent, *read, first));
-    first += extent.raw.rows;
-  }
-  co_return outcomes;
-}
-
-// The distance from one element of the caller's array to the next.
-StatusOr<size_t> Stride(const void* array, size_t count, const char* name) {
-  if (count == 0) return 0;
-  if (array == nullptr) return ErrnoError(EINVAL, absl::StrFormat("%s is null", name));
-  const uint64_t size = *static_cast<const uint64_t*>(array);
-  if (size >= sizeof(uint64_t) && size <= kMaxStructSize && size % sizeof(uint64_t) == 0) return size;
-  return ErrnoError(
-      EINVAL, absl::StrFormat("%s[0].struct_size is %d: begin with the structure's _INIT macro", name, size));
-}
-
-}  // namespace
 
 StatusOr<std::shared_ptr<Operation>> Operation::Make(Transfer transfer, const nacre_extent* extents,
                                                      size_t count, const nacre_io_options* options) {
@@ -62,12 +19,7 @@ StatusOr<std::shared_ptr<Operation>> Operation::Make(Transfer transfer, const na
   nacre_io_options io = NACRE_IO_OPTIONS_INIT;
   RETURN_IF_ERROR(ReadOptions(options, &io));
   if (io.timeout < 0) return ErrnoError(EINVAL, absl::StrFormat("a timeout of %d ns", io.timeout));
-  ASSIGN_OR_RETURN(const size_t stride, Stride(extents, count, "extents"));
-  std::vector<nacre_extent> copies(count, nacre_extent NACRE_EXTENT_INIT);
-  for (size_t i = 0; i < count; ++i) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(extents) + i * stride;
-    RETURN_IF_ERROR(ReadStruct(reinterpret_cast<const nacre_extent*>(bytes), stride, &copies[i]));
-  }
+  ASSIGN_OR_RETURN(const std::vector<nacre_extent> copies, ReadArray(extents, count, "extents"));
   std::shared_ptr<Operation> operation(new Operation(transfer, count));
   for (size_t i = 0; i < count; ++i) {
     const Status added = operation->Add(i, copies[i]);

@@ -277,6 +277,81 @@ int nacre_future_results(nacre_future future, nacre_result* results, size_t coun
 /* Forgets it. A read under way goes on; releasing its buffer waits for it. */
 int nacre_future_free(nacre_future future);
 
+/* ---- Queues: hundreds of reads and writes under way, each of which ends by itself ----
+ *
+ *   nacre_queue_open(client, 256, &queue);
+ *   nacre_queue_submit(queue, requests, 256, NULL, &taken);
+ *   while (left > 0) {
+ *     nacre_queue_reap(queue, 32, -1, done, 256, &count);
+ *     ... uses done[0] to done[count - 1], submits as many new requests
+ *   }
+ *
+ * Costs less than a future for each: what is submitted in one call, or shortly one after the other, shares
+ * requests to the servers, and who waits for many is woken once. Requests are independent and done in any
+ * order: one that fails, or waits for a server that is away, holds up those that share its way for five
+ * seconds at most, or until the call ends of a server that has it and does not answer. Any threads may submit
+ * and reap at once; each completion goes to one of them. */
+typedef struct nacre_queue {
+  uint64_t id;
+} nacre_queue;
+
+typedef enum nacre_request_operation {
+  NACRE_REQUEST_READ = 0,
+  NACRE_REQUEST_WRITE = 1
+} nacre_request_operation;
+
+typedef struct nacre_request {
+  uint64_t struct_size;
+  uint64_t user_data; /* the caller's own; comes back with the completion */
+  uint32_t operation; /* nacre_request_operation */
+  uint32_t reserved;  /* 0 */
+  nacre_file file;    /* of the queue's client */
+  uint64_t offset;    /* in the file */
+  nacre_buffer buffer;
+  uint64_t buffer_offset; /* with the buffer {0}: an address, as in nacre_extent */
+  uint64_t length;
+} nacre_request;
+#define NACRE_REQUEST_INIT \
+  { sizeof(nacre_request), 0, NACRE_REQUEST_READ, 0, {0}, 0, {0}, 0, 0 }
+
+/* Stays as it is: 16 bytes. */
+typedef struct nacre_completion {
+  uint64_t user_data;
+  int64_t result; /* bytes, less than asked for at the end of the file; or -errno: nothing is known of the
+                     bytes then, but that nobody touches the buffer any more. A write that failed may have
+                     written some. */
+} nacre_completion;
+
+/* depth: how many requests may be submitted and not yet reaped, 1 to 65536. */
+int nacre_queue_open(nacre_client client, uint64_t depth, nacre_queue* queue);
+
+/* Takes the first `*taken` of the requests, as many as there is room for, and returns at once. The array may
+ * be reused; the memory of the buffers may not until their completions are reaped. A request that is wrong is
+ * taken, too, and its completion says so. EAGAIN: there is room for none. `options` (may be NULL): the
+ * timeout is that of each of these requests; what is not done by then has -ETIMEDOUT. */
+int nacre_queue_submit(nacre_queue queue, const nacre_request* requests, size_t count,
+                       const nacre_io_options* options, size_t* taken);
+
+/* Gives at most `most` completions, those first that were done first. Waits until there are `least` of them
+ * (or `most`, if that is less), or as many as are under way. EAGAIN: not within `timeout` (0: do not wait;
+ * negative: wait for ever); `*reaped` of them are given all the same. EBADF: the queue was closed meanwhile.
+ * If a completion has an error, nacre_error_message() has the words for the first of them, also when this
+ * returns 0. */
+int nacre_queue_reap(nacre_queue queue, size_t least, int64_t timeout, nacre_completion* completions,
+                     size_t most, size_t* reaped);
+
+/* An eventfd(2) that poll(2) finds readable as long as there are completions to reap, or the queue was
+ * closed; reaping the last one clears it. The descriptor is the caller's, to close when he likes. */
+int nacre_queue_event_fd(nacre_queue queue, int* event_fd);
+
+/* Asks the requests with this user data (NULL: all) to end early; those that do have -ECANCELED. Does not
+ * wait. */
+int nacre_queue_cancel(nacre_queue queue, const uint64_t* user_data);
+
+/* Ends the reads, waits for the writes, and returns when nobody touches the memory of any request any more.
+ * What was not reaped is lost. Also done by nacre_client_close. */
+int nacre_queue_close(nacre_queue queue);
+
 #ifdef __cplusplus
 }
 #endif

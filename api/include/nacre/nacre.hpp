@@ -9,12 +9,15 @@
 //   std::vector<nacre::Result> many = nacre::readv(extents);  // of any files and buffers
 //
 // Header-only: the one implementation is the C library, whose ABI is stable. Nothing throws but what the
-// standard containers do for want of memory; errors are values (Error, Expected, Result). Client, File,
+// standard containers do for want of memory; errors are values (Error, Expected, Result), and who takes the
+// value of an Expected that has an error instead ends the program with its words. Client, File,
 // Buffer and Future own their handle and can be moved; every method may be called from any thread; the
 // destructor of a Buffer waits until nobody writes into it.
 #pragma once
 
 #include <nacre/nacre.h>
+#include <nacre/expected.hpp>
+#include <nacre/queue.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,49 +31,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace nacre {
 inline namespace v1 {
 
 using Nanoseconds = std::chrono::nanoseconds;
-
-// An errno value and the reason in words; false: none.
-class [[nodiscard]] Error {
- public:
-  Error() = default;
-  Error(int code, std::string message) : code_(code), message_(std::move(message)) {}
-  // Of a function of nacre.h that has just returned `code` in this thread.
-  static Error last(int code) { return code == 0 ? Error() : Error(code, nacre_error_message()); }
-
-  explicit operator bool() const { return code_ != 0; }
-  int code() const { return code_; }
-  const std::string& message() const { return message_; }
-
- private:
-  int code_ = 0;
-  std::string message_;
-};
-
-// A T, or the Error for want of which there is none.
-template <typename T>
-class [[nodiscard]] Expected {
- public:
-  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Expected(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
-
-  explicit operator bool() const { return state_.index() == 0; }
-  T& operator*() & { return *std::get_if<0>(&state_); }
-  const T& operator*() const& { return *std::get_if<0>(&state_); }
-  T&& operator*() && { return std::move(*std::get_if<0>(&state_)); }
-  T* operator->() { return std::get_if<0>(&state_); }
-  const T* operator->() const { return std::get_if<0>(&state_); }
-  Error error() const { return *this ? Error() : *std::get_if<1>(&state_); }
-
- private:
-  std::variant<T, Error> state_;
-};
 
 enum class Verification {
   none = NACRE_VERIFIED_NONE,
@@ -360,6 +326,14 @@ class File {
     const Extent extent(owner_.get(), offset, from);
     return nacre::writev_on_stream(stream, std::span(&extent, 1), options);
   }
+  // For a Queue; `user_data` comes back with the completion.
+  Request read_request(uint64_t offset, Span to, uint64_t user_data) const {
+    return Request(NACRE_REQUEST_READ, owner_.get(), offset, to.buffer, to.offset, to.length, user_data);
+  }
+  Request write_request(uint64_t offset, Span from, uint64_t user_data) const {
+    return Request(NACRE_REQUEST_WRITE, owner_.get(), offset, from.buffer, from.offset, from.length,
+                   user_data);
+  }
   Extent extent(uint64_t offset, Span to) const { return Extent(owner_.get(), offset, to); }
   Extent extent(Rows rows, Span to) const { return Extent(owner_.get(), rows, to); }
 
@@ -420,6 +394,12 @@ class Client {
     if (const int code = nacre_buffer_register(owner_.get(), address, size, &buffer); code != 0)
       return Error::last(code);
     return Buffer(buffer, size);
+  }
+  // Of at most `depth` requests that are submitted and not yet reaped.
+  Expected<Queue> open_queue(uint64_t depth) const {
+    nacre_queue queue{};
+    if (const int code = nacre_queue_open(owner_.get(), depth, &queue); code != 0) return Error::last(code);
+    return Queue(queue);
   }
   Expected<Capabilities> capabilities() const {
     nacre_capabilities raw{};
