@@ -14,6 +14,7 @@ from __future__ import annotations
 from ._buffers import Buffer
 from ._files import Capabilities, Client, File, disconnect, open
 from ._library import version as library_version
+from ._queue import Completion, Queue
 from ._reads import Read, Result
 from ._submit import Extent, readv, submit
 from .errors import Cancelled, Denied, Error, Exists, IsDirectory, NotFound, Refused, TimedOut, UnusableMemory
@@ -25,6 +26,7 @@ __all__ = [
     "Cancelled",
     "Capabilities",
     "Client",
+    "Completion",
     "Denied",
     "Error",
     "Exists",
@@ -32,6 +34,7 @@ __all__ = [
     "File",
     "IsDirectory",
     "NotFound",
+    "Queue",
     "Read",
     "Refused",
     "Result",

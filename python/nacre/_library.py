@@ -17,13 +17,14 @@ from . import errors
 SONAME = "libnacre.so.0"
 
 CLIENT_SOFT, CLIENT_NO_VERIFY, CLIENT_NO_CACHE = 1, 2, 4
+REQUEST_READ, REQUEST_WRITE = 0, 1
 CAN_READ_TO_DEVICE, CAN_USE_STREAMS = 1, 2
 MEMORY_NAMES = ("host", "pinned", "managed", "device")
 VERIFICATION_NAMES = ("none", "host", "device")
 
 
 class Handle(ctypes.Structure):
-    """A nacre_client, nacre_file, nacre_buffer or nacre_future: all are one number."""
+    """A nacre_client, nacre_file, nacre_buffer, nacre_future or nacre_queue: all are one number."""
 
     _fields_ = [("id", c_uint64)]
 
@@ -85,6 +86,24 @@ class ExtentStruct(ctypes.Structure):
     ]
 
 
+class RequestStruct(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint64),
+        ("user_data", c_uint64),
+        ("operation", c_uint32),
+        ("reserved", c_uint32),
+        ("file", c_uint64),
+        ("offset", c_uint64),
+        ("buffer", c_uint64),
+        ("buffer_offset", c_uint64),
+        ("length", c_uint64),
+    ]
+
+
+class CompletionStruct(ctypes.Structure):
+    _fields_ = [("user_data", c_uint64), ("result", c_int64)]
+
+
 class IoOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_uint64), ("timeout", c_int64)]
 
@@ -108,6 +127,12 @@ _SIGNATURES = {
     "nacre_future_cancel": (Handle,),
     "nacre_future_results": (Handle, POINTER(ResultStruct), c_size_t),
     "nacre_future_free": (Handle,),
+    "nacre_queue_open": (Handle, c_uint64, POINTER(Handle)),
+    "nacre_queue_submit": (Handle, POINTER(RequestStruct), c_size_t, POINTER(IoOptions), POINTER(c_size_t)),
+    "nacre_queue_reap": (Handle, c_size_t, c_int64, POINTER(CompletionStruct), c_size_t, POINTER(c_size_t)),
+    "nacre_queue_event_fd": (Handle, POINTER(c_int)),
+    "nacre_queue_cancel": (Handle, POINTER(c_uint64)),
+    "nacre_queue_close": (Handle,),
 }
 
 _lock = threading.Lock()

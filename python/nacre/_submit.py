@@ -45,9 +45,9 @@ def _stream_number(stream: Any) -> Optional[int]:
     raise TypeError(f"{stream!r} is no CUDA stream: give one of torch's or CuPy's, or its address")
 
 
-def _fill(raw: _library.ExtentStruct, extent: Extent, buffers: Buffers) -> bool:
-    """False: nothing is to be read."""
-    buffer = buffers.get(extent.file.client, extent.memory, True)
+def fill(raw: _library.ExtentStruct, extent: Extent, buffers: Buffers, reads: bool = True) -> bool:
+    """False: nothing is to be read, or written."""
+    buffer = buffers.get(extent.file.client, extent.memory, reads)
     size = 0 if buffer is None else buffer.size
     memory_offset = natural("memory_offset", extent.memory_offset)
     if extent.length is None and memory_offset > size:
@@ -126,7 +126,7 @@ def submit(
     try:
         filled, is_there = 0, []
         for extent in extents:
-            is_there.append(_fill(raw[filled], extent, buffers))
+            is_there.append(fill(raw[filled], extent, buffers))
             if is_there[-1]:
                 places.add(raw[filled])
                 filled += 1
