@@ -336,11 +336,40 @@ class Bench {
     }
   }
 
+  // As a loader does: new reads for those that are done, a quarter of the depth at a time.
+  void ReadByQueue(const nacre::Queue& queue, size_t size, size_t depth, size_t count) {
+    std::vector<nacre::Request> next;
+    std::vector<nacre::Completion> done(depth);
+    const size_t slots = memory_size_ / size;
+    size_t begun = 0, ended = 0;
+    while (ended < count) {
+      next.clear();
+      for (; begun < count && begun - ended < depth; ++begun)
+        next.push_back(file_.read_request(RandomOffset(size), buffer_.span(begun % slots * size, size), 0));
+      Require(queue.submit(next), "submitting");
+      const size_t reaped = Require(queue.reap(std::max<size_t>(depth / 4, 1), done), "reaping");
+      for (size_t i = 0; i < reaped; ++i) {
+        if (done[i].bytes() != size) Die("a read of a queue: errno " + std::to_string(done[i].error()));
+      }
+      ended += reaped;
+    }
+  }
+
+  Figures Queued(size_t size, size_t depth) {
+    constexpr size_t kReads = 10'000;
+    const nacre::Queue queue = Require(client_.open_queue(depth), "opening a queue");
+    return meter_.Measure(size * kReads, 1, [&](size_t) {
+      ReadByQueue(queue, size, depth, kReads);
+      return [] {};
+    });
+  }
+
   void Small() {
     constexpr size_t kExtents = 1000;
     for (size_t size : {4 << 10, 16 << 10, 64 << 10}) {
       Print("random: naive, pinned, copy", size, 1, NaiveInto(pinned_, size, true));
       Print("random: libnacre to GPU", size, 64, meter_.Measure(size, 64, Reads(size, true)));
+      for (size_t depth : {64, 256}) Print("random: queue", size, depth, Queued(size, depth));
       Print("random: loop of reads", size, 1, meter_.Measure(size, 1, Reads(size, true)));
       const Figures batch = meter_.Measure(size * kExtents, 1, [&](size_t) {
         std::vector<nacre::Extent> extents;

@@ -1,7 +1,8 @@
-/* Reads a file of a mount through libnacre, synchronously, asynchronously and in a batch of unaligned pieces,
- * each time into a fresh buffer; the three have to be alike. Writes what it has read to OUT and says which
- * way it came. reads FILE OUT [--gpu] reads --write FILE BYTES     writes so many 'x' and ends without
- * closing anything */
+/* Reads a file of a mount through libnacre, synchronously, asynchronously, in a batch of unaligned pieces and
+ * through a queue, each time into a fresh buffer; the four have to be alike. Writes what it has read to OUT
+ * and says which way it came. reads FILE OUT [--gpu] reads --write FILE BYTES     writes so many 'x' and ends
+ * without closing anything */
+#include <errno.h>
 #include <fcntl.h>
 #include <nacre/nacre.h>
 
@@ -47,7 +48,37 @@ static void read_async(nacre_file file, nacre_buffer buffer, uint64_t size, nacr
   check(nacre_future_free(future), "nacre_future_free");
 }
 
-/* The file's bytes, read in one of three ways. */
+/* Pieces through a queue that has room for few of them at once, as a loader does. */
+static void read_by_queue(nacre_client client, nacre_file file, nacre_buffer buffer, uint64_t size) {
+  enum { DEPTH = 16 };
+  const uint64_t count = (size + PIECE - 1) / PIECE;
+  nacre_queue queue = {0};
+  check(nacre_queue_open(client, DEPTH, &queue), "nacre_queue_open");
+  for (uint64_t begun = 0, ended = 0; ended < count;) {
+    nacre_completion done[DEPTH];
+    size_t reaped = 0, taken = 1;
+    while (begun < count && begun - ended < DEPTH) {
+      nacre_request request = NACRE_REQUEST_INIT;
+      request.user_data = begun;
+      request.file = file;
+      request.buffer = buffer;
+      request.offset = request.buffer_offset = begun * PIECE;
+      request.length = size - request.offset < PIECE ? size - request.offset : PIECE;
+      check(nacre_queue_submit(queue, &request, 1, NULL, &taken), "nacre_queue_submit");
+      ++begun;
+    }
+    check(nacre_queue_reap(queue, 1, -1, done, DEPTH, &reaped), "nacre_queue_reap");
+    for (size_t i = 0; i < reaped; ++i) {
+      const uint64_t left = size - done[i].user_data * PIECE;
+      if (done[i].result != (int64_t)(left < PIECE ? left : PIECE))
+        check(done[i].result < 0 ? (int)-done[i].result : EIO, "a read of the queue");
+    }
+    ended += reaped;
+  }
+  check(nacre_queue_close(queue), "nacre_queue_close");
+}
+
+/* The file's bytes, read in one of four ways. */
 static char* read_file(nacre_client client, nacre_file file, uint64_t size, int way, nacre_result* result) {
   char* bytes = malloc(size);
   void* memory = device_allocate(size);
@@ -56,6 +87,7 @@ static char* read_file(nacre_client client, nacre_file file, uint64_t size, int 
   if (way == 0) check(nacre_read(file, 0, buffer, 0, size, result), "nacre_read");
   if (way == 1) read_async(file, buffer, size, result);
   if (way == 2) read_batch(file, buffer, size, result);
+  if (way == 3) read_by_queue(client, file, buffer, size);
   check(nacre_buffer_release(buffer), "nacre_buffer_release");
   device_copy_out(bytes, memory, size);
   device_free(memory);
@@ -87,7 +119,7 @@ int main(int argc, char** argv) {
   check(nacre_file_size(file, &size), "nacre_file_size");
   nacre_result result = NACRE_RESULT_INIT;
   char* first = read_file(client, file, size, 0, &result);
-  for (int way = 1; way <= 2; ++way) {
+  for (int way = 1; way <= 3; ++way) {
     char* again = read_file(client, file, size, way, &result);
     if (memcmp(first, again, size) != 0) return fprintf(stderr, "way %d reads something else\n", way), 1;
     free(again);
