@@ -106,7 +106,7 @@ TEST_F(WriteScopes, BatchesGatherUnlessSomebodyHasWaitedLately) {
   const Duration hurried = time_behind();
   EXPECT_LE(hurried + 500us, gathered);
   harness_.world.RunFor(100ms);
-  EXPECT_EQ(time_behind(), gathered);
+  EXPECT_GE(time_behind(), hurried + 500us);
   EXPECT_TRUE(a_->Close(file).ok());
 }
 
