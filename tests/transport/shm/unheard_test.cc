@@ -21,22 +21,22 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr int kPuts = 300'000;  // so many words that no socket has room for them
-constexpr size_t kSize = 4096;
-constexpr size_t kSetupSize = 16 + 8 * shm::kMaxRegions;
+constexpr size_t kRegionSize = 4096;
+constexpr size_t kSetupBytes = 16 + 8 * shm::kMaxRegions;
 
 // Answers the first call with puts, and with nothing else.
 void PutOnAndOn(RawServer* listener) {
   const int fd = listener->Accept();
-  const auto own = SharedMemory::Create("nacre-test", kSize).value();
+  const auto own = SharedMemory::Create("nacre-test", kRegionSize).value();
   EXPECT_EQ(shm::SendSetup(fd, {own}), OkStatus());
   RawSocket socket(fd);
-  (void)socket.Receive(kSetupSize);
+  (void)socket.Receive(kSetupBytes);
   socket.AnswerGreeting();
   std::string body;
-  FrameHeader put{FrameType::kSharedPut, 0, 0, 0, 24, kSize};
+  FrameHeader put{FrameType::kSharedPut, 0, 0, 0, 24, kRegionSize};
   put.call_id = socket.ReceiveFrame(FrameReceiver::kServer, &body).call_id;
   std::string piece;
-  shm::AppendPiece({0, 0, kSize}, &piece);
+  shm::AppendPiece({0, 0, kRegionSize}, &piece);
   Bytes frames;
   for (int i = 0; i < kPuts; ++i) {
     const size_t at = frames.size();
@@ -58,7 +58,7 @@ class UnheardTest : public TransportTest {
       auto transport = MakeShmTransport(executor(), RealClock());
       auto region = memory(*transport);
       auto peer = transport->Connect(where).value();
-      const Status status = Call(*peer, "x", CallMemory::kPutTarget, {{region, 0, kSize}}).status();
+      const Status status = Call(*peer, "x", CallMemory::kPutTarget, {{region, 0, kRegionSize}}).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
       EXPECT_THAT(std::string(status.message()), testing::HasSubstr("does not hear what has been taken"));
     }
@@ -70,19 +70,19 @@ INSTANTIATE_TEST_SUITE_P(All, UnheardTest, testing::ValuesIn(ShmKinds()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(UnheardTest, AServerThatPutsIntoHostMemory) {
-  Bytes memory(kSize);
+  Bytes memory(kRegionSize);
   ExpectCutOff([&](Transport& transport) { return *transport.Register(memory.data(), memory.size()); });
 }
 
 TEST_P(UnheardTest, AServerThatPutsIntoTheMemoryOfADevice) {
-  const auto device = std::make_shared<FakeDevice>(kSize);
+  const auto device = std::make_shared<FakeDevice>(kRegionSize);
   ExpectCutOff(
-      [&](Transport& transport) { return *transport.RegisterDevice(device, device->data(), kSize); });
+      [&](Transport& transport) { return *transport.RegisterDevice(device, device->data(), kRegionSize); });
 }
 
 // A device that is busy has copies to make.
 TEST_P(UnheardTest, AServerThatPutsIntoTheMemoryOfADeviceThatIsBusy) {
-  const auto device = std::make_shared<FakeDevice>(kSize);
+  const auto device = std::make_shared<FakeDevice>(kRegionSize);
   device->Hold();
   std::thread busy([&] {
     EXPECT_TRUE(Eventually([&] { return device->copies_waiting() > 4000; }));
@@ -91,7 +91,7 @@ TEST_P(UnheardTest, AServerThatPutsIntoTheMemoryOfADeviceThatIsBusy) {
     device->Resume();
   });
   ExpectCutOff(
-      [&](Transport& transport) { return *transport.RegisterDevice(device, device->data(), kSize); });
+      [&](Transport& transport) { return *transport.RegisterDevice(device, device->data(), kRegionSize); });
   busy.join();
 }
 
