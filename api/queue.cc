@@ -168,7 +168,7 @@ std::vector<Queue::BatchPtr> Queue::CutBatches(std::vector<Completed>* cancelled
 // From here on it can be cancelled.
 void Queue::Begin(const BatchPtr& batch) {
   const Request& first = batch->requests.front();
-  // Whoever cancels, or uses the memory, has the batch.
+  // The batch outlives its cancellation: whoever cancels holds it, and so does whoever uses the memory.
   batch->cancellation =
       std::make_shared<Cancellation>(first.deadline, [batch = batch.get()](const Status& why) {
         batch->queue->Settle(*batch, Outcome(batch->requests.size(), Failed(why)));

@@ -37,7 +37,7 @@ class ApiQueue : public ApiTest {
     }
     return reads;
   }
-  // What the reads must have brought.
+  // Returns the bytes that the reads must have brought.
   std::string Expected(const std::string& content) const {
     std::string bytes;
     for (const uint64_t place : places_) bytes += content.substr(place, kSmall);

@@ -17,6 +17,7 @@
 
 #include <nacre/nacre.h>
 #include <nacre/expected.hpp>
+#include <nacre/owner.hpp>
 #include <nacre/queue.hpp>
 
 #include <algorithm>
@@ -110,37 +111,6 @@ struct IoOptions {
 
   nacre_io_options raw() const { return {sizeof(nacre_io_options), timeout.count()}; }
 };
-
-namespace detail {
-
-// Owns a handle of nacre.h.
-template <typename Handle, int (*Close)(Handle)>
-class Owner {
- public:
-  Owner() = default;
-  explicit Owner(Handle handle) : handle_(handle) {}
-  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
-  Owner& operator=(Owner&& other) noexcept {
-    if (this != &other) {
-      (void)close();
-      handle_ = std::exchange(other.handle_, Handle{});
-    }
-    return *this;
-  }
-  ~Owner() { (void)close(); }
-
-  Handle get() const { return handle_; }
-  explicit operator bool() const { return handle_.id != 0; }
-  Error close() {
-    if (handle_.id == 0) return {};
-    return Error::last(Close(std::exchange(handle_, Handle{})));
-  }
-
- private:
-  Handle handle_{};
-};
-
-}  // namespace detail
 
 // One extent of a batch: a run of a file's bytes, or rows of it, and where they are to go.
 class Extent {

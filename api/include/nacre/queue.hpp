@@ -9,6 +9,7 @@
 
 #include <nacre/nacre.h>
 #include <nacre/expected.hpp>
+#include <nacre/owner.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -58,22 +59,16 @@ static_assert(sizeof(Completion) == sizeof(nacre_completion));
 class Queue {
  public:
   Queue() = default;
-  explicit Queue(nacre_queue queue) : queue_(queue) {}
-  Queue(Queue&& other) noexcept : queue_(std::exchange(other.queue_, nacre_queue{})) {}
-  Queue& operator=(Queue&& other) noexcept {
-    std::swap(queue_, other.queue_);
-    return *this;
-  }
-  ~Queue() { (void)close(); }
+  explicit Queue(nacre_queue queue) : owner_(queue) {}
 
-  nacre_queue handle() const { return queue_; }
+  nacre_queue handle() const { return owner_.get(); }
   // How many were taken, the first ones; EAGAIN: there is room for none. `timeout` is that of each; 0: none.
   Expected<size_t> submit(std::span<const Request> requests,
                           std::chrono::nanoseconds timeout = std::chrono::nanoseconds(0)) const {
     const nacre_io_options options{sizeof(nacre_io_options), timeout.count()};
     size_t taken = 0;
     const auto* raw = reinterpret_cast<const nacre_request*>(requests.data());
-    const int code = nacre_queue_submit(queue_, raw, requests.size(), &options, &taken);
+    const int code = nacre_queue_submit(owner_.get(), raw, requests.size(), &options, &taken);
     if (code != 0) return Error::last(code);
     return taken;
   }
@@ -83,25 +78,22 @@ class Queue {
                         std::chrono::nanoseconds timeout = std::chrono::nanoseconds(-1)) const {
     size_t count = 0;
     auto* raw = reinterpret_cast<nacre_completion*>(done.data());
-    const int code = nacre_queue_reap(queue_, least, timeout.count(), raw, done.size(), &count);
+    const int code = nacre_queue_reap(owner_.get(), least, timeout.count(), raw, done.size(), &count);
     if (code != 0 && code != EAGAIN) return Error::last(code);
     return count;
   }
   // Of poll(2): readable as long as there is something to reap. The caller's, to close.
   Expected<int> event_fd() const {
     int fd = -1;
-    if (const int code = nacre_queue_event_fd(queue_, &fd); code != 0) return Error::last(code);
+    if (const int code = nacre_queue_event_fd(owner_.get(), &fd); code != 0) return Error::last(code);
     return fd;
   }
-  Error cancel(uint64_t user_data) const { return Error::last(nacre_queue_cancel(queue_, &user_data)); }
-  Error cancel_all() const { return Error::last(nacre_queue_cancel(queue_, nullptr)); }
-  Error close() {
-    if (queue_.id == 0) return {};
-    return Error::last(nacre_queue_close(std::exchange(queue_, nacre_queue{})));
-  }
+  Error cancel(uint64_t user_data) const { return Error::last(nacre_queue_cancel(owner_.get(), &user_data)); }
+  Error cancel_all() const { return Error::last(nacre_queue_cancel(owner_.get(), nullptr)); }
+  Error close() { return owner_.close(); }
 
  private:
-  nacre_queue queue_{};
+  detail::Owner<nacre_queue, nacre_queue_close> owner_;
 };
 
 }  // namespace v1
