@@ -142,10 +142,9 @@ class Core final : public FileSystem {
   std::vector<proto::Reclaim> Held();
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
   Task<void> GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  enum class Asked { kNo, kYes };  // whether somebody waits for the lease
-  Task<void> AwaitTold(const Scope& scope, Asked asked);
+  Task<void> AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry);
   Task<void> ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present,
-                         Asked asked);
+                         MetadataQueue::Hurry hurry);
   Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
   void Background(Task<void> task);

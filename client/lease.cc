@@ -67,7 +67,7 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     std::vector<Fid> fids(1, fid);
     co_await InvalidateKernel(std::move(fids));
   }
-  co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present), Asked::kYes);
+  co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes);
 }
 
 // Until the kernel has forgotten what it was promised for so long.
@@ -77,23 +77,24 @@ Task<void> Core::AwaitForgotten(Duration promised) {
 }
 
 // Returns when the MDS has done what was answered early under the lease, which has ended. Whoever has found
-// it good before has its change in the queue when he lets behind_mutex_ go. Where the
-// client returns leases by itself (rm -r, of each directory), nobody waits for that.
-Task<void> Core::AwaitTold(const Scope& scope, Asked asked) {
+// it good before has its change in the queue when he lets behind_mutex_ go. Ends with the MDS's
+// answer or with the session, as everything in the queue does.
+Task<void> Core::AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry) {
   if (!scope.writes() || options_.plant_early_release) co_return;
   { std::lock_guard order(behind_mutex_); }
-  co_await queue_->Drain(asked == Asked::kYes ? MetadataQueue::Hurry::kYes : MetadataQueue::Hurry::kNo);
+  co_await queue_->Drain(hurry);
 }
 
 // A lease of a directory (`scope`, which has ended), or of what is not known any more: changes, data and
 // handles may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it with the answer to the
 // directory's making, which is awaited. `present`: from before it was noted as given up; until the release is
-// answered the lease may come once more.
+// answered the lease may come once more. `hurry`: kNo where the client returns it by itself, as of each
+// directory that rm -r removes; nobody waits for that.
 Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
-                             Learning present, Asked asked) {
+                             Learning present, MetadataQueue::Hurry hurry) {
   if (scope != nullptr) {
     const std::set<Fid> late = co_await GiveDataUpUnder(epoch, scope);
-    co_await AwaitTold(*scope, asked);
+    co_await AwaitTold(*scope, hurry);
     std::vector<Fid> paged = scope->paged();
     std::erase_if(paged, [&late](const Fid& fid) { return late.contains(fid); });
     co_await ForgetPagesUnderLease(epoch, std::move(paged));

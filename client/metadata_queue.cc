@@ -102,8 +102,7 @@ uint64_t MetadataQueue::answered() {
 
 // --- sending ---
 
-// mutex_ is held.
-bool MetadataQueue::HurriesLocked() {
+bool MetadataQueue::HurriesLocked() const {
   if (waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4) return true;
   return std::ranges::any_of(drains_, &Waiter::hurries) || clock_.Now() < hurry_until_;
 }

@@ -40,8 +40,8 @@ class MetadataQueue {
 
   // Whether everything pushed has been answered.
   bool Idle();
-  // Waits until everything pushed before the call has been answered. `kNo`: nobody waits for the caller.
-  enum class Hurry { kNo, kYes };
+  enum class Hurry { kNo, kYes };  // kNo: nobody waits for the caller
+  // Waits until everything pushed before the call has been answered.
   Task<void> Drain(Hurry hurry = Hurry::kYes);
 
   uint64_t pushed();
@@ -61,7 +61,7 @@ class MetadataQueue {
   };
 
   bool HasRoomLocked() const;  // mutex_ is held
-  bool HurriesLocked();
+  bool HurriesLocked() const;  // likewise: whether the next batch goes at once
   Task<void> Send();
   Task<void> Gather();
   void HurryIfNeeded();

@@ -251,8 +251,8 @@ void Core::ReturnScope(InodePtr directory, ScopePtr scope) {
     std::lock_guard lock(mutex_);
     given_up_.insert(lease);
   }
-  Background(
-      ReturnLease(epoch_, std::move(directory), lease, std::move(scope), std::move(present), Asked::kNo));
+  Background(ReturnLease(epoch_, std::move(directory), lease, std::move(scope), std::move(present),
+                         MetadataQueue::Hurry::kNo));
 }
 
 }  // namespace nacre::client
