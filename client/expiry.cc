@@ -18,6 +18,8 @@ namespace {
 
 constexpr Duration kCoarse = 10ms;  // Clock::Coarse
 
+Status Unmounted() { return ErrnoError(ESHUTDOWN, "the filesystem is unmounted"); }
+
 }  // namespace
 
 // Those under which what is in memory here was learned: a session that has followed upon theirs has leases of
@@ -46,6 +48,7 @@ Task<Status> Core::Enter(Gate::Pass* pass) {
     {
       std::lock_guard lock(mutex_);
       if (MayEnter()) co_return OkStatus();
+      if (stopping_) co_return Unmounted();
       entering_.push_back(change);
     }
     pass->Leave();
@@ -53,8 +56,10 @@ Task<Status> Core::Enter(Gate::Pass* pass) {
   }
 }
 
-// The leases are confirmed, or the session is another one. ESHUTDOWN; EINTR if nobody waits any more; EPROTO
-// if the MDS does not let this client in; or EIO as the retry policy says.
+// Waits until the leases are confirmed or the session is another one. `change` was queued before Unmount,
+// which wakes it; who comes later is refused instead of queued, because nobody would wake him. ESHUTDOWN;
+// EINTR if nobody waits any more; EPROTO if the MDS does not let this client in; or EIO as the retry policy
+// says.
 Task<Status> Core::AwaitChange(OneShot<Unit> change, Duration begin) {
   CO_RETURN_IF_ERROR(session_->refusal());
   std::unique_ptr<TimerHandle> timer;
@@ -69,7 +74,7 @@ Task<Status> Core::AwaitChange(OneShot<Unit> change, Duration begin) {
   }
   CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(change));
   std::lock_guard lock(mutex_);
-  if (stopping_) co_return ErrnoError(ESHUTDOWN, "the filesystem is unmounted");
+  if (stopping_) co_return Unmounted();
   co_return OkStatus();
 }
 
@@ -83,6 +88,7 @@ Task<Status> Core::AwaitStillGood(HandlePtr handle) {
       std::lock_guard lock(mutex_);
       CO_RETURN_IF_ERROR(CheckHandle(*handle));
       if (LeasesGood()) co_return OkStatus();
+      if (stopping_) co_return Unmounted();
       entering_.push_back(change);
     }
     CO_RETURN_IF_ERROR(co_await AwaitChange(change, begin));

@@ -271,6 +271,43 @@ TEST_F(Expiry, UnmountSaysWhatIsLostWithADeadServer) {
   EXPECT_LT(harness_.world.clock().Now() - begin, harness_.options.client.unmount_patience + 30s);
 }
 
+// Whatever waits when the servers go: a write, the close after it, the sending of what was written.
+TEST_F(Expiry, UnmountEndsWhenEveryServerHasDied) {
+  for (const Duration frozen : {0ms, 2ms, 1000ms, 9000ms}) {
+    for (const Duration dead : {0s, 1s, 20s, 28s, 29s, 30s, 31s, 40s}) {
+      Harness harness(MakeOptions());
+      auto mounted = harness.Mount();
+      const Fid directory = mounted->Mkdir("dir");
+      HandlePtr granted = mounted->Create("granted");
+      mounted->Write(granted, 0, Pattern(1, kMiB));
+      ASSERT_TRUE(mounted->Fsync(granted).ok());
+      for (int oss : {harness.cluster.oss(0), harness.cluster.oss(1)})
+        harness.network.Cut(oss, mounted->process()->node());
+      HandlePtr file = mounted->Create("f", O_RDWR, directory);
+      const std::string bytes = Pattern(2, kMiB / 2);
+      const std::span<const std::byte> piece = std::as_bytes(std::span(bytes));
+      Spawn(
+          mounted->process()->executor(),
+          [](Mounted* of, HandlePtr of_file,
+             std::span<const std::span<const std::byte>> pieces) -> Task<void> {
+            (void)co_await of->fs().Write(of_file, 0, pieces);
+            (void)co_await of->fs().Flush(of_file, 0);
+            (void)co_await of->fs().Release(of_file);
+          }(mounted.get(), file, std::span(&piece, 1)),
+          [] {});
+      harness.world.RunFor(frozen);
+      for (int oss : {harness.cluster.oss(0), harness.cluster.oss(1)})
+        harness.cluster.Crash(oss, sim::Loss::kProcess);
+      harness.cluster.Crash(harness.cluster.mds(), sim::Loss::kProcess);
+      harness.world.RunFor(dead);
+      const Duration begin = harness.world.clock().Now();
+      EXPECT_FALSE(mounted->Unmount().ok());
+      EXPECT_LT(harness.world.clock().Now() - begin, harness.options.client.unmount_patience + 30s)
+          << frozen / 1ms << " ms frozen, " << dead / 1s << " s dead";
+    }
+  }
+}
+
 // Data that is held back for a dead OST keeps neither another client from the rest of the directory nor this
 // mount's programs from the cache.
 TEST_F(Expiry, OperationsGoOnWhileARevocationWaitsForADeadOst) {
