@@ -64,6 +64,17 @@ inline std::string FidKey(Table table, const Fid& fid) {
   return key;
 }
 
+// The entries of a directory whose names have the same hash.
+struct BucketId {
+  Fid parent;
+  uint64_t hash = 0;
+  bool operator==(const BucketId&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const BucketId& id) {
+    return H::combine(std::move(state), id.parent, id.hash);
+  }
+};
+
 inline std::string EntryKey(const Fid& parent, uint64_t hash) {
   std::string key;
   key.reserve(25);

@@ -117,7 +117,7 @@ StatusOr<std::vector<KvEntry>> Tables::Scan(std::string_view from, std::string_v
 StatusOr<InodePtr> Tables::GetInode(const Fid& fid) {
   RETURN_IF_ERROR(CheckOpen());
   uint64_t ticket = 0;
-  if (InodePtr cached = cache_.Find(fid, &ticket)) return cached;
+  if (InodePtr cached = inodes_.Find(fid, &ticket)) return cached;
   auto data = store_.Get(FidKey(Table::kInode, fid));
   if (absl::IsNotFound(data.status())) {
     return ErrnoError(ENOENT, absl::StrCat("no inode ", fid.ToString()));
@@ -125,18 +125,28 @@ StatusOr<InodePtr> Tables::GetInode(const Fid& fid) {
   RETURN_IF_ERROR(data.status());
   ASSIGN_OR_RETURN(Inode inode, ParseInode(fid, *data));
   auto shared = std::make_shared<const Inode>(std::move(inode));
-  cache_.Insert(shared, ticket);
+  inodes_.Insert(fid, shared, ticket);
   return shared;
 }
 
-StatusOr<Entry> Tables::FindEntry(const Fid& parent, std::string_view name) {
+StatusOr<BucketPtr> Tables::GetBucket(const BucketId& id) {
   RETURN_IF_ERROR(CheckOpen());
-  uint64_t hash = Hash(name);
-  auto data = store_.Get(EntryKey(parent, hash));
-  if (absl::IsNotFound(data.status())) return NoEntry(parent, name);
-  RETURN_IF_ERROR(data.status());
-  ASSIGN_OR_RETURN(Bucket bucket, ParseBucket(*data));
-  const BucketEntry* entry = FindName(bucket, name);
+  uint64_t ticket = 0;
+  if (BucketPtr cached = buckets_.Find(id, &ticket)) return cached;
+  auto data = store_.Get(EntryKey(id.parent, id.hash));
+  auto bucket = std::make_shared<Bucket>();
+  if (!absl::IsNotFound(data.status())) {
+    RETURN_IF_ERROR(data.status());
+    ASSIGN_OR_RETURN(*bucket, ParseBucket(*data));
+  }
+  buckets_.Insert(id, bucket, ticket);
+  return bucket;
+}
+
+StatusOr<Entry> Tables::FindEntry(const Fid& parent, std::string_view name) {
+  const uint64_t hash = Hash(name);
+  ASSIGN_OR_RETURN(BucketPtr bucket, GetBucket({parent, hash}));
+  const BucketEntry* entry = FindName(*bucket, name);
   if (entry == nullptr) return NoEntry(parent, name);
   return ToEntry(*entry, hash);
 }
@@ -204,21 +214,31 @@ Task<Status> Tables::Commit(Transaction* transaction, For whom) {
   CO_RETURN_IF_ERROR(CheckOpen());
   const bool takes_reserve = whom == For::kServer || transaction->FreesSpace();
   if (takes_reserve && grants_reserve_) transaction->batch().UseReserve();
-  KvBatch batch = transaction->TakeBatch();
-  int64_t delta = 0;
-  for (const auto& loaded : transaction->inodes_) {
-    if (!loaded->dirty) continue;
-    cache_.BeginWrite(loaded->inode.fid);
-    if (loaded->created != loaded->erased) delta += loaded->created ? 1 : -1;
-  }
-  Status status = co_await CommitCounted(std::move(batch), delta);
-  for (auto& loaded : transaction->inodes_) {
-    if (!loaded->dirty) continue;
-    Fid fid = loaded->inode.fid;
-    bool keep = status.ok() && !loaded->erased;
-    cache_.EndWrite(fid, keep ? std::make_shared<const Inode>(loaded->inode) : nullptr);
-  }
+  BeginWrite(*transaction);
+  Status status = co_await CommitCounted(transaction->TakeBatch(), transaction->InodesAdded());
+  EndWrite(*transaction, status.ok());
   co_return status;
+}
+
+void Tables::BeginWrite(const Transaction& transaction) {
+  for (const auto& loaded : transaction.inodes_) {
+    if (loaded->dirty) inodes_.BeginWrite(loaded->inode.fid);
+  }
+  for (const auto& loaded : transaction.buckets_) {
+    if (loaded->dirty) buckets_.BeginWrite(loaded->id);
+  }
+}
+
+void Tables::EndWrite(const Transaction& transaction, bool done) {
+  for (const auto& loaded : transaction.inodes_) {
+    if (!loaded->dirty) continue;
+    const bool there = done && !loaded->erased;
+    inodes_.EndWrite(loaded->inode.fid, there ? std::make_shared<const Inode>(loaded->inode) : nullptr);
+  }
+  for (const auto& loaded : transaction.buckets_) {
+    if (loaded->dirty)
+      buckets_.EndWrite(loaded->id, done ? std::make_shared<const Bucket>(loaded->bucket) : nullptr);
+  }
 }
 
 StatusOr<Inode*> Transaction::Load(const Fid& fid) {
@@ -262,19 +282,15 @@ void Transaction::Erase(Inode* inode) {
 }
 
 StatusOr<Transaction::LoadedBucket*> Transaction::LoadBucket(const Fid& parent, uint64_t hash) {
-  std::string key = EntryKey(parent, hash);
+  const BucketId id{parent, hash};
   for (auto& loaded : buckets_) {
-    if (loaded->key == key) return loaded.get();
+    if (loaded->id == id) return loaded.get();
   }
+  ASSIGN_OR_RETURN(BucketPtr bucket, tables_.GetBucket(id));
   auto loaded = std::make_unique<LoadedBucket>();
-  auto data = tables_.Get(key);
-  if (data.ok()) {
-    ASSIGN_OR_RETURN(loaded->bucket, ParseBucket(*data));
-    loaded->existed = true;
-  } else if (!absl::IsNotFound(data.status())) {
-    return data.status();
-  }
-  loaded->key = std::move(key);
+  loaded->id = id;
+  loaded->bucket = *bucket;
+  loaded->existed = !bucket->empty();
   buckets_.push_back(std::move(loaded));
   return buckets_.back().get();
 }
@@ -362,13 +378,22 @@ KvBatch Transaction::TakeBatch() {
   }
   for (auto& loaded : buckets_) {
     if (!loaded->dirty) continue;
+    std::string key = EntryKey(loaded->id.parent, loaded->id.hash);
     if (!loaded->bucket.empty()) {
-      batch.Put(std::move(loaded->key), EncodeBucket(loaded->bucket));
+      batch.Put(std::move(key), EncodeBucket(loaded->bucket));
     } else if (loaded->existed) {
-      batch.Erase(std::move(loaded->key));
+      batch.Erase(std::move(key));
     }
   }
   return batch;
+}
+
+int64_t Transaction::InodesAdded() const {
+  int64_t added = 0;
+  for (const auto& loaded : inodes_) {
+    if (loaded->dirty && loaded->created != loaded->erased) added += loaded->created ? 1 : -1;
+  }
+  return added;
 }
 
 Task<Status> SettleRecords(Tables& tables, Table table, std::string what, SettleRecord settle) {

@@ -16,14 +16,17 @@
 #include "common/random.h"
 #include "server/kv/kv_pages.h"
 #include "server/kv/kv_store.h"
-#include "server/metadata/inode_cache.h"
 #include "server/metadata/inode_counter.h"
 #include "server/metadata/keys.h"
+#include "server/metadata/record_cache.h"
 #include "server/metadata/records.h"
 
 namespace nacre::mds {
 
 class Transaction;
+
+using InodePtr = std::shared_ptr<const Inode>;
+using BucketPtr = std::shared_ptr<const Bucket>;
 
 struct Entry {
   std::string name;
@@ -39,6 +42,7 @@ class Tables {
   static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now);
 
   StatusOr<InodePtr> GetInode(const Fid& fid);
+  StatusOr<BucketPtr> GetBucket(const BucketId& id);  // empty: no entry has the hash
   StatusOr<Entry> FindEntry(const Fid& parent, std::string_view name);
   // Entries behind the cookie in the order of their cookies; fewer than `limit`: the directory's end.
   StatusOr<std::vector<Entry>> ListEntries(const Fid& parent, uint64_t cookie, size_t limit);
@@ -68,12 +72,15 @@ class Tables {
 
  private:
   static constexpr size_t kCachedInodes = 65536;
+  static constexpr size_t kCachedBuckets = 65536;
 
-  explicit Tables(KvStore& store) : store_(store), cache_(kCachedInodes) {}
+  explicit Tables(KvStore& store) : store_(store) {}
   Task<Status> Format(Random& random, WallTime now);
   Status Load();
   Task<Status> Upgrade();
   Status CheckOpen() const;
+  void BeginWrite(const Transaction& transaction);
+  void EndWrite(const Transaction& transaction, bool done);
   Task<Status> CommitCounted(KvBatch batch, int64_t inode_delta);
   Task<Status> CommitToStore(KvBatch batch);
 
@@ -82,7 +89,8 @@ class Tables {
   std::atomic<bool> closed_{false};
   std::atomic<bool> unsynced_{true};  // something may have been committed since the last Sync began
   Superblock superblock_;
-  InodeCache cache_;
+  RecordCache<Fid, Inode> inodes_{kCachedInodes};
+  RecordCache<BucketId, Bucket> buckets_{kCachedBuckets};
   InodeCounter inode_counter_;
 };
 
@@ -121,7 +129,7 @@ class Transaction {
     bool dirty = false, created = false, erased = false;
   };
   struct LoadedBucket {
-    std::string key;
+    BucketId id;
     Bucket bucket;
     bool dirty = false, existed = false;
   };
@@ -129,6 +137,7 @@ class Transaction {
   Loaded* Slot(const Inode* inode);
   StatusOr<LoadedBucket*> LoadBucket(const Fid& parent, uint64_t hash);
   KvBatch TakeBatch();
+  int64_t InodesAdded() const;  // below zero: taken away
 
   Tables& tables_;
   std::vector<std::unique_ptr<Loaded>> inodes_;

@@ -1,0 +1,64 @@
+#include "server/metadata/record_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "common/ids.h"
+
+namespace nacre::mds {
+namespace {
+
+const Fid kCached{5, 1, 0};
+
+std::shared_ptr<const int> Value(int value) { return std::make_shared<const int>(value); }
+
+class RecordCacheTest : public testing::Test {
+ protected:
+  uint64_t Ask() {
+    uint64_t ticket = 0;
+    cache.Find(kCached, &ticket);
+    return ticket;
+  }
+  std::shared_ptr<const int> Found() {
+    uint64_t ticket = 0;
+    return cache.Find(kCached, &ticket);
+  }
+
+  RecordCache<Fid, int> cache{100};
+};
+
+TEST_F(RecordCacheTest, KeepsWhatWasRead) {
+  cache.Insert(kCached, Value(1), Ask());
+  ASSERT_NE(Found(), nullptr);
+  EXPECT_EQ(*Found(), 1);
+}
+
+TEST_F(RecordCacheTest, AReaderFromBeforeAWriteInsertsNothing) {
+  uint64_t ticket = Ask();
+  cache.BeginWrite(kCached);
+  cache.Insert(kCached, Value(1), ticket);
+  EXPECT_EQ(Found(), nullptr);
+  cache.EndWrite(kCached, Value(2));
+  cache.Insert(kCached, Value(1), ticket);
+  EXPECT_EQ(*Found(), 2);
+}
+
+TEST_F(RecordCacheTest, AReaderFromDuringAWriteInsertsNothing) {
+  cache.BeginWrite(kCached);
+  uint64_t ticket = Ask();
+  cache.EndWrite(kCached, Value(2));
+  cache.Insert(kCached, Value(1), ticket);
+  ASSERT_NE(Found(), nullptr);
+  EXPECT_EQ(*Found(), 2);
+}
+
+TEST_F(RecordCacheTest, AFailedWriteLeavesNothing) {
+  cache.Insert(kCached, Value(1), Ask());
+  cache.BeginWrite(kCached);
+  cache.EndWrite(kCached, nullptr);
+  EXPECT_EQ(Found(), nullptr);
+  cache.Insert(kCached, Value(1), Ask());
+  EXPECT_EQ(*Found(), 1);
+}
+
+}  // namespace
+}  // namespace nacre::mds
