@@ -295,6 +295,10 @@ Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t
     if (asked) CloseAnswered(*inode);
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
     held = times_held_;
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) co_return;  // the end of the session closes it as well
+    }
     std::lock_guard lock(inode->mutex);
     if (inode->told > 0 || inode->kept_open) co_return;
     count = 0;
