@@ -9,6 +9,12 @@
 #include "server/metadata/layout.h"
 
 namespace nacre::mds {
+namespace {
+
+// Of an OST's space, for those who write to files that lie there already: they have nowhere else to go.
+constexpr double kLeftFree = 0.05;
+
+}  // namespace
 
 std::vector<uint64_t> StripeBytes(const Inode& inode) {
   const size_t count = StripeGroups(inode.layout).size();
@@ -115,7 +121,7 @@ std::optional<OstIndex> Balance::Target(const Level& from, double bytes, bool ma
   for (const auto& [ost, unchanged] : levels_) {
     if (unchanged.copies != from.copies || std::ranges::find(taken, ost) != taken.end()) continue;
     const Level to = At(ost, changes);
-    if (to.usage() >= mean || to.used + bytes > to.total) continue;
+    if (to.usage() >= mean || to.used + bytes > to.total * (1 - kLeftFree)) continue;
     const double gap = from.usage() - to.usage();
     const double step = bytes / from.total + bytes / to.total;
     const bool stays_beside =

@@ -53,8 +53,8 @@ class Balance {
   // no OST that its bytes would better lie on, or it has stripes on OSTs that take no part.
   //
   // A stripe goes from an OST that is over-full to one below the mean, of as many copies, on which its
-  // component has no stripe yet. Neither crosses the mean; or, if they may, the two are half as far apart
-  // afterwards, or less: large files may leave no other way.
+  // component has no stripe yet, and of which a twentieth stays free. Neither crosses the mean; or, if they
+  // may, the two are half as far apart afterwards, or less: large files may leave no other way.
   std::optional<Plan> Better(const Inode& inode, bool may_cross) const;
 
   // Counts stripes at `to` from here on.

@@ -108,9 +108,10 @@ TEST(Balance, FilesWithoutObjectsOrOnOtherOstsStay) {
   EXPECT_THAT(PlanOf(balance, directory), ElementsAre());
 }
 
-TEST(Balance, ATargetHasRoom) {
+TEST(Balance, ATargetKeepsATwentiethFree) {
   const Balance balance({Filled(0, 100, 100), Filled(1, 94, 100), Filled(2, 99, 100)}, 0.0);
   EXPECT_THAT(PlanOf(balance, FileOn({0}, kGiB)), ElementsAre(1));
+  EXPECT_THAT(PlanOf(balance, FileOn({0}, 2 * kGiB)), ElementsAre());
   EXPECT_THAT(PlanOf(balance, FileOn({0}, 7 * kGiB), true), ElementsAre());
 }
 
