@@ -13,7 +13,8 @@ constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
 constexpr size_t kEnough = kMostWaiting / 4;
 constexpr Duration kGather = std::chrono::milliseconds(1);
-constexpr Duration kHurry = 20 * kGather;  // after somebody has waited
+constexpr Duration kHurry = 20 * kGather;         // after somebody has waited
+constexpr Duration kHurriedGather = kGather / 4;  // then
 
 // The reply to the batch's mutation `index`, or why there is none.
 StatusOr<proto::MetadataReply> ReplyTo(const StatusOr<proto::MetadataReply>& batch, int index) {
@@ -104,7 +105,7 @@ uint64_t MetadataQueue::answered() {
 
 bool MetadataQueue::HurriesLocked() const {
   if (waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4) return true;
-  return std::ranges::any_of(drains_, &Waiter::hurries) || clock_.Now() < hurry_until_;
+  return std::ranges::any_of(drains_, &Waiter::hurries);
 }
 
 void MetadataQueue::HurryIfNeeded() {
@@ -119,13 +120,15 @@ void MetadataQueue::HurryIfNeeded() {
 // A batch costs the client and the MDS as much as some ten changes: fewer and larger ones leave more of both.
 Task<void> MetadataQueue::Gather() {
   OneShot<Unit> over;
+  Duration most = kGather;
   {
     std::lock_guard lock(mutex_);
     if (waiting_.empty() || HurriesLocked()) co_return;
+    if (clock_.Now() < hurry_until_) most = kHurriedGather;
     gathering_ = over;
   }
   const Executor executor = co_await CurrentExecutor();
-  const std::unique_ptr<TimerHandle> timer = clock_.After(executor, kGather, [over] { over.Set({}); });
+  const std::unique_ptr<TimerHandle> timer = clock_.After(executor, most, [over] { over.Set({}); });
   co_await over.Wait();
   std::lock_guard lock(mutex_);
   gathering_.reset();

@@ -1,8 +1,8 @@
 // Mutations whose callers have been answered already, on their way to the MDS
 // (docs/decisions/0022-metadata-write-behind.md). They go out in the order of Push: the first at once; while
-// a batch is under way, and for a millisecond after it, the next one gathers. That millisecond is not waited
-// for if somebody waits (Drain) or has waited not long ago, for he finds less to wait for then; nor if there
-// is enough.
+// a batch is under way, and for a millisecond after it, the next one gathers; for a quarter of that if
+// somebody has waited (Drain) not long ago, so that the next one finds less to wait for. Gathering ends when
+// somebody waits, or there is enough.
 //
 // Thread-safe. The outcome of each mutation is told to its `done`, in order, outside of all locks: the MDS's
 // reply, or why there is none (EIO: the session of its epoch has ended). Must outlive what it has given to

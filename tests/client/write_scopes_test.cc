@@ -90,23 +90,30 @@ TEST_F(WriteScopes, AFileWhosePagesTheKernelHasIsRemovedAtOnceUnlessItIsOpen) {
 }
 
 // A batch gathers for a millisecond where nobody waits for it. Who asks the MDS in between waits for all that
-// has gathered, so for a while after that it goes at once.
-TEST_F(WriteScopes, BatchesGatherUnlessSomebodyHasWaitedLately) {
+// has gathered, so for a while after that it gathers for less.
+TEST_F(WriteScopes, BatchesGatherForLessWhereSomebodyHasWaitedLately) {
+  Make("f", own_);
+  const HandlePtr file = a_->OpenName("f", O_RDWR, own_);
   int made = 0;
-  auto time_behind = [&] {
-    for (int i = 0; i < 4; ++i) Make("f" + std::to_string(made++), own_);
-    const Duration before = harness_.world.clock().Now();
-    Settle();
-    return harness_.world.clock().Now() - before;
+  auto make = [&] { Make("f" + std::to_string(made++), own_); };
+  // Until the second batch is sent, which gathers when the first one has been answered.
+  auto time_of_two = [&](Duration since_waited) {
+    make();
+    EXPECT_TRUE(a_->Fsync(file).ok());
+    harness_.world.RunFor(since_waited);
+    const int before = a_->requests["batch"];
+    const Duration begin = harness_.world.clock().Now();
+    make();
+    make();
+    EXPECT_TRUE(harness_.RunUntil([&] { return a_->requests["batch"] == before + 2; }));
+    return harness_.world.clock().Now() - begin;
   };
-  const Duration gathered = time_behind();
-  const HandlePtr file = a_->OpenName("f0", O_RDWR, own_);
-  Make("waited for", own_);
-  EXPECT_TRUE(a_->Fsync(file).ok());
-  const Duration hurried = time_behind();
-  EXPECT_LE(hurried + 500us, gathered);
-  harness_.world.RunFor(100ms);
-  EXPECT_GE(time_behind(), hurried + 500us);
+  Duration lately{0}, earlier{0};
+  for (int i = 0; i < 20; ++i) {
+    lately += time_of_two(0ms);
+    earlier += time_of_two(100ms);
+  }
+  EXPECT_GT(earlier, lately + 20 * 500us);
   EXPECT_TRUE(a_->Close(file).ok());
 }
 
