@@ -103,6 +103,15 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request
   co_return reply;
 }
 
+Task<StatusOr<proto::ObjectReply>> ObjectStub::CallOnce(proto::ObjectRequest request, CallMemory kind,
+                                                        std::vector<MemorySpan> memory, Duration timeout) {
+  request.set_session(session_);
+  request.set_mdt_epoch(mdt_epoch_);
+  const Way way = this->way();
+  CO_RETURN_IF_ERROR(ended());  // if it ends behind this, the way's flag is set
+  co_return co_await Attempt(way, std::move(request), kind, std::move(memory), timeout);
+}
+
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest request, CallMemory kind,
                                                       std::vector<MemorySpan> memory,
                                                       CancellationPtr cancellation) {

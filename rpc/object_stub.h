@@ -85,6 +85,9 @@ class ObjectStub {
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory,
                                           CancellationPtr cancellation = nullptr);
+  // One attempt of a request that changes nothing, whatever the retry policy says.
+  Task<StatusOr<proto::ObjectReply>> CallOnce(proto::ObjectRequest request, CallMemory kind,
+                                              std::vector<MemorySpan> memory, Duration timeout);
 
  private:
   // Where attempts go, and what ends them when they are to go elsewhere.

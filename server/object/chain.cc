@@ -45,6 +45,13 @@ Status Chain::CheckHead() const {
   return ErrnoError(ECONNRESET, "this server is not the head of the OST's chain (any more, or yet)");
 }
 
+// It may have been taken out of the chain and not heard of it yet: what it answers then is of another version
+// than the head's, if that has changed since.
+Status Chain::CheckInSync() const {
+  if (IsInSync()) return OkStatus();
+  return ErrnoError(ECONNRESET, "this server has not everything that the OST's chain has");
+}
+
 // Those of the member before this one; in an epoch they all come from one process.
 Status Chain::Hear(const proto::ObjectRequest& request) {
   const HandedOn by{request.chain_epoch(), request.chain_turn()};

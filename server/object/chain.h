@@ -49,6 +49,9 @@ class Chain : public Replicator {
   // A client's or the MDS's request. ECONNRESET: another member is the one to ask, or none is yet, or this
   // head compares itself with the member behind it first.
   Status CheckHead() const;
+  // A client's read that any member may answer (ReadObjects.versions in proto/object.proto). ECONNRESET: this
+  // one may lack what the others have.
+  Status CheckInSync() const;
   // Judge what another member hands on. ESTALE: it acts by an epoch that is over, or this is a late copy.
   // ECONNRESET: this one has not been told of its epoch yet. Hear is for a request that comes; CheckFrom asks
   // again right before a change is made, for it may have waited, and another copy of it been answered and

@@ -51,6 +51,8 @@ Task<Status> Dispatch(OpContext context) {
       co_return co_await LearnOp(context);
     case proto::ObjectRequest::kDigest:
       co_return co_await DigestOp(context);
+    case proto::ObjectRequest::kVersions:
+      co_return co_await VersionsOp(context);
     case proto::ObjectRequest::kPing:
       co_return OkStatus();
     case proto::ObjectRequest::OP_NOT_SET:
@@ -105,6 +107,7 @@ Status CheckPlace(const Target& target, const proto::ObjectRequest& request) {
   }
   if (request.has_apply() || request.has_learn() || request.has_digest())
     return ErrnoError(EPERM, "only a member of the OST's chain may ask for this");
+  if (target.chain != nullptr && request.read().versions()) return target.chain->CheckInSync();
   // A member hears of fences before it becomes the head. A ping is not among these: its answer says how often
   // the OST has lost power, which one that has yet to be filled does not know.
   const bool of_the_server = request.has_set_chain() || request.has_statfs() || request.has_fence();

@@ -67,6 +67,7 @@ struct RangeRead {
   uint64_t length = 0;        // bytes that exist
   std::vector<uint32_t> crc;  // one per block touched; 0 in holes
   std::vector<HoleRange> holes;
+  ObjectVersion version;  // of the object that this is of; 0.0: there is none
 };
 
 struct ByteRange {
@@ -130,6 +131,13 @@ class ObjectStore {
   }
 
   Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink, Allotment* memory);
+  // The same while changes of the range, which other members wait for, may go on: nothing is locked while the
+  // sink takes bytes. `memory` is whole. EAGAIN: it was changed meanwhile, or is not all there yet, or
+  // had a bad block, which has been repaired from any other member.
+  Task<RangeRead> ReadBesideChanges(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
+                                    Allotment* memory);
+  // Of the object when no change of the range is under way.
+  Task<StatusOr<ObjectVersion>> VersionAt(ObjectId id, uint64_t offset, uint64_t length);
 
   // These return the change of allocated space in blocks. `by` as in ObjectChange; it outlives the call. All
   // but Write and Destroy are all that their request does: the last change records its answer.
@@ -278,6 +286,10 @@ class ObjectStore {
                                           Originator* by, bool is_last);
   StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
   Task<Status> LimitWaiting();
+  Status CheckRead(uint64_t offset, uint64_t length) const;
+  Task<RangeRead> TryBesideChanges(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
+                                   Allotment* memory, std::vector<Damaged>* damaged);
+  Task<Status> MendAll(ObjectId id, std::vector<Damaged> damaged);
 
   // A block that does not match its checksum or cannot be read, with a page for its content.
   struct Suspect {

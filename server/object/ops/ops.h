@@ -40,6 +40,7 @@ Task<Status> SetChainOp(OpContext context);
 Task<Status> ApplyOp(OpContext context);
 Task<Status> LearnOp(OpContext context);
 Task<Status> DigestOp(OpContext context);
+Task<Status> VersionsOp(OpContext context);
 
 // Has the members of the OST's chain behind this one carry out the request as well, if there are any.
 Task<Status> HandOnRequest(OpContext context);

@@ -2,6 +2,7 @@
 
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "server/object/change_proto.h"
 #include "server/object/ops/ops.h"
 
 namespace nacre::ost {
@@ -39,12 +40,18 @@ Task<bool> ReadRange(OpContext context, ReadCall* shared, const proto::ObjectRan
                      proto::ReadRangeResult* result) {
   static Counter& bytes = GetCounter("ost.read_bytes");
   CallSink sink(context.call, shared, range->memory_offset());
-  RangeRead read = co_await context.target->store->Read(FromProto(range->object()), range->offset(),
-                                                        range->length(), &sink, &shared->memory);
+  ObjectStore& store = *context.target->store;
+  const bool any_member = context.request->read().versions();
+  const ObjectId object = FromProto(range->object());
+  Task<RangeRead> reading =
+      any_member ? store.ReadBesideChanges(object, range->offset(), range->length(), &sink, &shared->memory)
+                 : store.Read(object, range->offset(), range->length(), &sink, &shared->memory);
+  RangeRead read = co_await std::move(reading);
   if (!read.status.ok()) {
     *result->mutable_status() = ToProto(read.status);
     co_return !IsRetryable(read.status);
   }
+  if (any_member) *result->mutable_version() = ToProto(read.version);
   bytes.Add(static_cast<int64_t>(read.length));
   result->set_length(read.length);
   result->mutable_crc()->Add(read.crc.begin(), read.crc.end());
@@ -84,6 +91,9 @@ Task<Status> ReadOp(OpContext context) {
   for (int i = 0; i < ranges.size(); ++i) results->Add();
   ReadCall shared;
   shared.memory = co_await context.target->store->Admit(context.request->session(), blocks);
+  // A call that has too few pages waits for its caller while it holds locks, which the head may wait for.
+  if (context.request->read().versions() && !shared.memory.whole())
+    co_return ErrnoError(EAGAIN, "too much for a member that is not the head to read at once");
   bool connected = true;
   for (int at = 0; at < ranges.size() && connected; at += kRangesAtOnce) {
     int stop = std::min(ranges.size(), at + kRangesAtOnce);
