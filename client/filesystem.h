@@ -57,8 +57,12 @@ struct Options {
   bool plant_kept_data = false;      // a lease goes back before the servers have the data held back under it
   bool plant_late_grant = false;     // a lease is taken over whose revocation came before it
   bool caching = true;               // false: ask for no leases, cache nothing
-  bool direct_behind = true;       // an O_DIRECT write returns when it is on its way; false: when it is there
-  bool verify = true;              // check arriving data against its checksums
+  bool direct_behind = true;  // an O_DIRECT write returns when it is on its way; false: when it is there
+  bool verify = true;         // check arriving data against its checksums
+  // A planted bug, too: what a member of an OST answers counts whatever version the head has.
+  bool plant_unwitnessed = false;
+  // From so many bytes on a read of an OST of several members may go to any of them.
+  uint32_t spread_reads_from = 64 << 10;
   std::string transport = "auto";  // how Environment::transport was chosen; told to libnacre by nacre.place
 };
 

@@ -44,8 +44,10 @@ Core::~Core() {
 Task<Status> Core::Start() {
   CO_ASSIGN_OR_RETURN(cache_,
                       DataCache::Make(environment_.transport, options_.cache_bytes, options_.dirty_bytes));
-  targets_ = std::make_unique<Targets>(environment_.transport, environment_.clock, options_.retry,
-                                       [this](OstIndex ost, uint64_t losses) { OnLoss(ost, losses); });
+  targets_ = std::make_unique<Targets>(
+      environment_.transport, environment_.clock, options_.retry,
+      [this](OstIndex ost, uint64_t losses) { OnLoss(ost, losses); },
+      MemberReads{options_.spread_reads_from, options_.plant_unwitnessed});
   io_ = std::make_unique<ObjectIo>(*targets_, options_.verify, [this](Fid fid, std::string message) {
     proto::MetadataRequest request;
     *request.mutable_report_problem()->mutable_fid() = ToProto(fid);

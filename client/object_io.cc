@@ -59,6 +59,7 @@ struct ObjectIo::Batch {
   OstIndex ost = 0;
   uint64_t bytes = 0;
   std::vector<Part> parts;
+  bool of_head = false;  // read from no other member
 };
 
 ObjectIo::ObjectIo(Targets& targets, bool verify, Problem problem)
@@ -79,7 +80,7 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
         it->second = batches.size();
         fresh = true;
       }
-      if (fresh) batches.push_back({place.ost, 0, {}});
+      if (fresh) batches.push_back({.ost = place.ost});
       Batch& batch = batches[it->second];
       // Cut between blocks only: each block of an object is touched by one request.
       uint64_t cut = (place.object_offset + batch_bytes - batch.bytes) / kBlockSize * kBlockSize;
@@ -142,6 +143,7 @@ Task<Status> ObjectIo::ReadBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batc
     if (again.empty()) co_return OkStatus();
     Batch rest;
     rest.ost = batch.ost;
+    rest.of_head = true;  // it may be the way to the other member that changes bytes
     for (size_t index : again) {
       rest.bytes += batch.parts[index].length;
       rest.parts.push_back(std::move(batch.parts[index]));
@@ -168,9 +170,11 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
     at += part.length;
     memory.insert(memory.end(), part.memory.begin(), part.memory.end());
   }
-  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
-                      co_await targets_.Call(epoch, std::move(request), CallMemory::kPutTarget,
-                                             std::move(memory), std::move(cancellation)));
+  Task<StatusOr<proto::ObjectReply>> reading =
+      batch.of_head ? targets_.Call(epoch, std::move(request), CallMemory::kPutTarget, std::move(memory),
+                                    std::move(cancellation))
+                    : targets_.Read(epoch, std::move(request), std::move(memory), std::move(cancellation));
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await std::move(reading));
   if (reply.read().ranges_size() != static_cast<int>(batch.parts.size())) {
     co_return ErrnoError(EIO, absl::StrFormat("OST %d answered %d ranges of %d", batch.ost,
                                               reply.read().ranges_size(), batch.parts.size()));

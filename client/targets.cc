@@ -45,8 +45,8 @@ proto::PathState StateOf(const std::string& address, const PathStats& stats) {
 
 }  // namespace
 
-Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss)
-    : transport_(transport), clock_(clock), policy_(policy), on_loss_(std::move(on_loss)) {}
+Targets::Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss, MemberReads reads)
+    : transport_(transport), clock_(clock), policy_(policy), on_loss_(std::move(on_loss)), reads_(reads) {}
 
 void Targets::Reset(SessionId session, uint64_t epoch) {
   std::vector<std::shared_ptr<ObjectStub>> old;
@@ -66,6 +66,8 @@ std::vector<std::shared_ptr<ObjectStub>> Targets::TakeStubs() {
   std::vector<std::shared_ptr<ObjectStub>> stubs;
   for (auto& [index, target] : targets_) {
     if (target.stub != nullptr) stubs.push_back(std::move(target.stub));
+    for (auto& [address, member] : target.members) stubs.push_back(std::move(member));
+    target.members.clear();
   }
   peers_.clear();  // the stubs close them
   return stubs;
@@ -82,6 +84,7 @@ std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
     Target& target = targets_[ost.info().index()];
     if (ost.up() && target.instance != 0 && target.instance != ost.instance())
       restarted.push_back(ost.info().index());
+    SetMembers(ost, &target);
     if (target.address == ost.address()) continue;
     target.address = ost.address();
     if (target.stub == nullptr) continue;
@@ -94,6 +97,7 @@ std::vector<OstIndex> Targets::SetMap(const proto::ClusterMap& map) {
     if (target == targets_.end()) continue;
     if (target->second.stub != nullptr) target->second.stub->End(Removed(gone.index(), gone.lost()));
     target->second.stub.reset();
+    SetMembers({}, &target->second);
     target->second.granted = 0;
   }
   DropUnusedPeers();
@@ -111,6 +115,7 @@ void Targets::DropUnusedPeers() {
   std::set<std::shared_ptr<Peer>> used;
   for (const auto& [index, target] : targets_) {
     if (target.stub != nullptr) used.insert(target.stub->peer());
+    for (const auto& [address, member] : target.members) used.insert(member->peer());
   }
   std::erase_if(peers_, [&](const auto& known) { return !used.contains(known.second); });
 }

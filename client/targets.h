@@ -13,9 +13,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "client/member_choice.h"
 #include "common/clock.h"
 #include "common/ids.h"
 #include "common/status.h"
@@ -26,12 +28,18 @@
 
 namespace nacre::client {
 
+// Of reads from members of an OST that are not its head.
+struct MemberReads {
+  uint64_t from = 64 << 10;  // bytes; smaller reads go to the head, which has to be asked for versions anyway
+  bool plant_unwitnessed = false;  // Options
+};
+
 class Targets {
  public:
   // `on_loss`: told, from within a call, when an OST has lost what was not synced; also when the map says
   // that its OSS has been started again, and the call that follows from that finds it out.
   using OnLoss = std::function<void(OstIndex ost, uint64_t losses)>;
-  Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss);
+  Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss, MemberReads reads = {});
 
   // The session of this epoch from now on; 0: there is none yet. Closes the stubs of the old one; grants are
   // gone with it. What is older than what is known, or the same, changes nothing.
@@ -47,6 +55,12 @@ class Targets {
   // OST has been removed: at once, also where the call is under way, ESTALE, for then no layout names it any
   // more; EIO if it was lost.
   Task<StatusOr<proto::ObjectReply>> Call(uint64_t epoch, proto::ObjectRequest request, CallMemory kind,
+                                          std::vector<MemorySpan> memory,
+                                          CancellationPtr cancellation = nullptr);
+
+  // A read, of any member of the OST that is in sync: if that one does not answer in time, or not what the
+  // head would have answered meanwhile, then of the head. Otherwise as Call.
+  Task<StatusOr<proto::ObjectReply>> Read(uint64_t epoch, proto::ObjectRequest request,
                                           std::vector<MemorySpan> memory,
                                           CancellationPtr cancellation = nullptr);
 
@@ -83,11 +97,16 @@ class Targets {
   std::vector<proto::PathState> PathStates() const;
 
  private:
+  struct ReadTurn;  // targets_read.cc
+  using Reply = StatusOr<proto::ObjectReply>;
+
   struct Target {
     std::string address;
-    std::shared_ptr<ObjectStub> stub;  // null: not spoken to yet in this session
-    uint64_t instance = 0;             // of the OSS that gave the grant; another one has forgotten it
-    uint64_t losses = 0;               // as it last said
+    MemberChoice choice;
+    std::map<std::string, std::shared_ptr<ObjectStub>> members;  // not the head; as far as they were asked
+    std::shared_ptr<ObjectStub> stub;                            // null: not spoken to yet in this session
+    uint64_t instance = 0;  // of the OSS that gave the grant; another one has forgotten it
+    uint64_t losses = 0;    // as it last said
     uint64_t granted = 0;
     uint64_t reserved = 0;  // of these
     int asking_now = 0;     // who asks for more or gives back, or waits for the turn to (`asking`)
@@ -98,6 +117,12 @@ class Targets {
   StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);  // under mutex_
   std::vector<std::shared_ptr<ObjectStub>> TakeStubs();                // likewise: there are none any more
   void DropUnusedPeers();                                              // likewise
+  void SetMembers(const proto::OstState& ost, Target* target);         // likewise
+  std::shared_ptr<ObjectStub> BeginRead(uint64_t epoch, ReadTurn* turn);
+  void EndRead(const ReadTurn& turn);
+  Task<StatusOr<std::optional<proto::ObjectReply>>> ReadAtMember(
+      uint64_t epoch, std::shared_ptr<ObjectStub> member, const proto::ObjectRequest& request,
+      std::vector<MemorySpan> memory, CancellationPtr cancellation, ReadTurn* turn);
   StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t epoch);
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
   Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation);
@@ -112,6 +137,7 @@ class Targets {
   Clock& clock_;
   const RetryPolicy policy_;
   const OnLoss on_loss_;
+  const MemberReads reads_;
   mutable std::mutex mutex_;
   SessionId session_ = 0;  // 0: none just now
   uint64_t epoch_ = 0;     // of that session, or of the one to come
