@@ -99,6 +99,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
   cluster->client.plant_kept_data = plant == Plant::kKeptData;
   metadata.plant_overlooked = plant == Plant::kOverlooked;
+  cluster->client.plant_unwitnessed = plant == Plant::kUnwitnessed;
   metadata.plant_blind_migration = plant == Plant::kBlindMigration;
   metadata.plant_unrecalled_migration = plant == Plant::kUnrecalledMigration;
 }
@@ -136,6 +137,7 @@ const std::map<std::string, Plant>& Plants() {
       {"blind_migration", Plant::kBlindMigration},
       {"unrecalled_migration", Plant::kUnrecalledMigration},
       {"blind_mend", Plant::kBlindMend},
+      {"unwitnessed", Plant::kUnwitnessed},
   };
   return plants;
 }
@@ -179,6 +181,7 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   if (options.copies > 1) {
     cluster.copies = options.copies;
     cluster.osses += options.copies - 1;
+    if (!options.head_reads) cluster.client.spread_reads_from = 1;
   }
   if (options.mdses > 1) {
     cluster.mdses = options.mdses;

@@ -46,6 +46,7 @@ enum class Plant {
   kBlindMigration,
   kUnrecalledMigration,
   kBlindMend,
+  kUnwitnessed,
 };
 const std::map<std::string, Plant>& Plants();
 
@@ -58,12 +59,13 @@ struct RunOptions {
   // Without slow disks, moments that faults wait for (moment.cc), added faults and files saved by rename:
   // what earlier versions did, whose seeds run as they did then.
   bool plain = false;
-  int clients = 1;         // at least so many
-  int copies = 1;          // of each OST; faults that are about these happen if there are several
-  int mdses = 1;           // with copies of the MDT; the same holds
-  bool growth = false;     // files are moved and OSTs drained all the time (mover.h)
-  bool rebalance = false;  // with growth: files are also spread over OSTs
-  bool scrub = false;      // with copies: OSSes scrub all the time, and blocks go bad (scrub_events.cc)
+  int clients = 1;          // at least so many
+  int copies = 1;           // of each OST; faults that are about these happen if there are several
+  bool head_reads = false;  // reads go to the heads of OSTs alone, as in earlier versions
+  int mdses = 1;            // with copies of the MDT; the same holds
+  bool growth = false;      // files are moved and OSTs drained all the time (mover.h)
+  bool rebalance = false;   // with growth: files are also spread over OSTs
+  bool scrub = false;       // with copies: OSSes scrub all the time, and blocks go bad (scrub_events.cc)
 };
 
 struct RunResult {
