@@ -1,11 +1,14 @@
 // Faults where OSTs have several members.
 
+#include <algorithm>
+
 #include "tests/sim/scenario.h"
 
 namespace nacre::sim {
 namespace {
 
 constexpr Duration kBesideADeadServer = 10s;  // a client's pauses, and what one operation needs
+constexpr Duration kUntilTakenOut = 10s;      // a member that cannot be reached
 
 }  // namespace
 
@@ -21,6 +24,35 @@ void Scenario::DeadMember() {
   if (failed()) return;
   cluster_.Boot(cluster_.oss(oss));
   if (WaitReady("after a server was dead")) (void)WaitInSync("after a server was dead");
+}
+
+// A member that is not the head is cut off from all but the clients, and goes on as it was. At the moment at
+// which the MGS takes it out of the chain the clients stop hearing of the MDS: their map has the member
+// still, which answers them, while the head takes their changes without it.
+void Scenario::CutOffMember() {
+  if (!WaitInSync("before a member is cut off")) return;
+  const int ost = static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.osts())));
+  const std::vector<int> members = InSync(ost);
+  const int oss = members[1 + world_.random().Below(members.size() - 1)];
+  for (int server = 0; server < cluster_.client(0); ++server) {
+    if (server == cluster_.oss(oss)) continue;
+    network_.Cut(cluster_.oss(oss), server);
+    network_.Cut(server, cluster_.oss(oss));
+  }
+  workload_.OnlyBytes(true);  // whatever else they did would wait for the MDS
+  const auto is_out = [&] { return std::ranges::count(InSync(ost), oss) == 0; };
+  world_.RunUntil([&] { return failed() || is_out(); }, kUntilTakenOut);
+  for (int i = 0; i < shape_.cluster.clients; ++i) {
+    for (int mds = 0; mds < shape_.cluster.mdses; ++mds) network_.Cut(mds, cluster_.client(i));
+  }
+  Work(UpTo(1500ms));
+  workload_.OnlyBytes(false);
+  network_.Heal();
+  const NetworkFaults faults = std::exchange(network_.faults(), NetworkFaults{});
+  Work(2s);
+  WaitConnected();
+  network_.faults() = faults;
+  if (!failed()) (void)WaitInSync("after a member was cut off");
 }
 
 // Its disks are gone: it comes back with empty ones, which are filled.

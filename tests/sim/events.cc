@@ -46,6 +46,7 @@ const std::vector<EventKind>& EventKinds() {
       {"wiped_member", 2, true, true, Needs::kChains, &Scenario::WipedMember},
       {"members_lose_power", 2, true, true, Needs::kChains, &Scenario::MembersLosePower},
       {"bad_blocks", 4, true, false, Needs::kScrubs, &Scenario::BadBlocks},
+      {"cut_off_member", 3, true, false, Needs::kMemberReads, &Scenario::CutOffMember},
       {"dead_mds", 6, true, true, Needs::kSeveralMdses, &Scenario::DeadMds},
       {"mdses_lose_power", 3, true, true, Needs::kSeveralMdses, &Scenario::MdsesLosePower},
       {"frozen_mds", 3, true, false, Needs::kSeveralMdses, &Scenario::FrozenMds},
@@ -86,6 +87,7 @@ const EventKind& Scenario::PickEnd() {
 bool Scenario::Chosen(const EventKind& kind) const {
   if (kind.needs == Needs::kChains && copies_ == 1) return false;
   if (kind.needs == Needs::kScrubs && !scrubs_) return false;
+  if (kind.needs == Needs::kMemberReads && shape_.cluster.client.spread_reads_from > 1) return false;
   if (kind.needs == Needs::kSeveralMdses && shape_.cluster.mdses == 1) return false;
   return only_.empty() ? kind.holds || ahead_ : only_ == kind.name;
 }

@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 5))
       ->capture_default_str();
   app.add_flag("--head-reads", options.head_reads,
-               "with --copies: reads go to the heads of OSTs alone, as in earlier versions, for their seeds");
+               "with --copies: reads go to the heads of OSTs alone, and no member is cut off, as in earlier "
+               "versions, for their seeds");
   app.add_flag("--growth", options.growth, "files are moved and spread, and OSTs drained, all the time");
   bool without_rebalance = false;
   app.add_flag("--no-rebalance", without_rebalance,

@@ -85,8 +85,7 @@ void Done(FileContext& at, Operation& operation, WallTime start) {
   EndChange(*at.workload, *at.client, at.file.inode, operation, start);
 }
 
-Task<bool> Read(FileContext at) {
-  const uint64_t offset = at.Offset(), length = at.Length();
+Task<bool> ReadRange(FileContext at, uint64_t offset, uint64_t length) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {at.Handle(false), at.Bytes(false, offset, offset + length)};
   if (!operation.Take(std::move(claims))) co_return false;
@@ -98,6 +97,11 @@ Task<bool> Read(FileContext at) {
   std::string wrong = at.content().CheckRead(offset, length, *read);
   if (!wrong.empty()) operation.Wrong(what + ": " + wrong);
   co_return true;
+}
+
+Task<bool> Read(FileContext at) {
+  const uint64_t offset = at.Offset(), length = at.Length();
+  return ReadRange(at, offset, length);
 }
 
 Task<bool> Write(FileContext at) {
@@ -269,6 +273,15 @@ void LoadResident(Workload* workload, ClientState* client) {
 Task<bool> ReadData(Workload* workload, ClientState* client) {
   FileContext at(workload, client, client->files[workload->random().Below(client->files.size())]);
   return at.random.OneIn(2) ? Read(at) : FileGetattr(at);
+}
+
+Task<bool> ByteOperation(Workload* workload, ClientState* client) {
+  std::vector<OpenFile> files;
+  for (const OpenFile& file : client->files)
+    if ((file.flags & O_DIRECT) != 0) files.push_back(file);
+  if (files.empty()) files = client->files;
+  FileContext at(workload, client, files[workload->random().Below(files.size())]);
+  return at.random.OneIn(2) ? Write(at) : ReadRange(at, 0, workload->options().max_bytes);
 }
 
 void BeginChange(Workload& workload, ClientState& client, InodeId inode, Operation& operation,

@@ -98,7 +98,7 @@ inline constexpr Duration kPatience = 120s;  // whatever has not ended by then h
 
 class Scenario;
 
-enum class Needs { kNothing, kChains, kSeveralMdses, kScrubs };
+enum class Needs { kNothing, kChains, kSeveralMdses, kScrubs, kMemberReads };
 
 // A fault that may happen, and how often beside the others.
 struct EventKind {
@@ -146,6 +146,7 @@ class Scenario {
   void FullMdt();
   void FailedFlush();
   void DeadMember();
+  void CutOffMember();
   void WipedMember();
   void MembersLosePower();
   void BadBlocks();

@@ -242,6 +242,10 @@ TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
   EXPECT_NE(FirstToFind(Plant::kEpochless, "members_lose_power", 2), 0u);
 }
 
+TEST_F(Simulation, FindsAnAnswerOfAMemberThatIsLeftBehind) {
+  EXPECT_NE(FirstToFind(Plant::kUnwitnessed, "cut_off_member", 2), 0u);
+}
+
 // The first seeds hold with these options. Returns how many files were spread over OSTs.
 uint64_t FirstSeedsHold(RunOptions options) {
   uint64_t rebalanced = 0;

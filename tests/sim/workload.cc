@@ -117,7 +117,9 @@ Task<void> Workload::Worker(Workload* workload, ClientState* client) {
     if (workload->options_.sequential && workload->busy_ != nullptr) continue;
     workload->busy_ = client;
     const bool names = client->files.empty() || random.OneIn(3);
-    if (client->only_reads && names) {
+    if (workload->only_bytes_ && !client->files.empty()) {
+      (void)co_await ByteOperation(workload, client);
+    } else if (client->only_reads && names) {
       (void)co_await ReadNames(workload, client);
     } else if (client->only_reads) {
       (void)co_await ReadData(workload, client);

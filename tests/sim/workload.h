@@ -120,6 +120,8 @@ class Workload {
   void Pause() { paused_ = true; }
   void Resume() { paused_ = false; }
   void OnlyReads(int client, bool only);
+  // Clients write and read what they have open, past their caches where they can, and do nothing else.
+  void OnlyBytes(bool only) { only_bytes_ = only; }
   // Workers hardly pause: much is under way at once.
   void Hurry(bool hurries) { hurries_ = hurries; }
   bool Idle() const { return running_ == 0; }
@@ -157,6 +159,7 @@ class Workload {
   std::vector<std::weak_ptr<ClientState>> clients_;
   bool paused_ = false;
   bool hurries_ = false;
+  bool only_bytes_ = false;
   bool visited_ = false;
   bool flush_may_fail_ = false;
   ClientState* busy_ = nullptr;  // of the sequential form: whose turn it is
@@ -192,6 +195,8 @@ Task<bool> DataOperation(Workload* workload, ClientState* client);
 // The same of those that change nothing.
 Task<bool> ReadNames(Workload* workload, ClientState* client);
 Task<bool> ReadData(Workload* workload, ClientState* client);
+// Writes bytes of an open file, of one with O_DIRECT if there is any, or reads all that are there.
+Task<bool> ByteOperation(Workload* workload, ClientState* client);
 // Reads, of every open file, what a mapping shows without asking anybody.
 void LoadResident(Workload* workload, ClientState* client);
 
