@@ -234,8 +234,8 @@ TEST_F(Simulation, FindsAMemberLeftBehindWithoutTheMgs) {
 }
 
 TEST_F(Simulation, FindsAnOldHeadThatIsNotFenced) {
-  // Those before show nothing, and take minutes.
-  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2, 1, 60), 0u);
+  // Those before show nothing, and take a minute.
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2, 1, 40), 0u);
 }
 
 TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
