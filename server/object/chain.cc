@@ -364,12 +364,6 @@ Task<Status> Chain::HandOnRequest(proto::ObjectRequest request) {
   }
 }
 
-Task<Status> Chain::FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) {
-  const View view = Look();
-  if (view.next == nullptr) co_return ErrnoError(ENODEV, "there is no other member to ask");
-  co_return co_await FetchFrom(view.next, view.epoch, object, block, page);
-}
-
 // --- asking the MGS ---
 
 // The chain of the answer, which counts from here on. ESTALE: this is not the head.

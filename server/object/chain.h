@@ -71,8 +71,8 @@ class Chain : public Replicator {
 
   Task<Status> HandOn(const OutgoingChange& change) override;
   void NoteFailure(const Status& why) override;
-  Task<Status> FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) override;
-  Task<Status> FetchFromAny(ObjectId object, uint64_t block, std::span<std::byte> page) override;
+  Task<Status> FetchBlock(WantedBlock wanted, std::span<std::byte> page) override;
+  Task<Status> FetchFromAny(WantedBlock wanted, std::span<std::byte> page) override;
   // Has the members behind carry out a request that changes no object (sync, fence, …) as well.
   Task<Status> HandOnRequest(proto::ObjectRequest request);
 
@@ -118,6 +118,7 @@ class Chain : public Replicator {
   };
 
   View Look() const;
+  bool HasPlace() const;
   bool Current(uint32_t epoch) const;
   Status CheckFromLocked(HandedOn by) const;
   LinkPtr LinkTo(const proto::ChainMember& member, const std::vector<LinkPtr>& known) const;
@@ -134,9 +135,13 @@ class Chain : public Replicator {
   Task<Status> HandOnAsMember(const OutgoingChange& change);
   Task<StatusOr<proto::ObjectReply>> Call(LinkPtr link, uint32_t epoch, proto::ObjectRequest request,
                                           std::vector<MemorySpan> memory, Duration timeout);
-  // Epoch 0: of the head, as the MDS asks it.
-  Task<Status> FetchFrom(LinkPtr link, uint32_t epoch, ObjectId object, uint64_t block,
-                         std::span<std::byte> page);
+  struct Asked {
+    LinkPtr link;
+    uint32_t epoch = 0;  // 0: the head, which hears it as from the MDS: nothing of the chain's order is meant
+  };
+  std::vector<Asked> ThoseToAsk(uint32_t epoch, bool also_head) const;
+  Task<Status> Fetch(WantedBlock wanted, std::span<std::byte> page, bool also_head);
+  Task<Status> FetchFrom(Asked asked, WantedBlock wanted, std::span<std::byte> page);
   Task<StatusOr<proto::Chain>> Ask(proto::ReportChainRequest request);
   static Task<void> Settle(std::shared_ptr<ServerCore> core, Chain* chain, uint32_t epoch);
   Task<Status> CompareWith(LinkPtr next, uint32_t epoch);

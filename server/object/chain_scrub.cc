@@ -1,37 +1,82 @@
-// The chain's part in the scrub (server/object/scrubber.h): a block from any other member, the comparison of
-// the members' copies, and a member that is to be filled anew.
+// Blocks that are bad here, from other members; and the chain's part in the scrub (server/object/scrubber.h):
+// the comparison of the members' copies, and a member that is to be filled anew.
 #include <cerrno>
 #include <cstring>
 
+#include "common/crc32c.h"
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "server/object/chain.h"
+#include "server/object/filling.h"
 #include "server/object/server_core.h"
 
 namespace nacre::ost {
+namespace {
+
+constexpr int kMostRefusals = 20;  // by a member that knows of another epoch than this one
+constexpr Duration kRefusedPause = std::chrono::milliseconds(50);
+
+}  // namespace
 
 bool Chain::IsInSync() const {
   std::lock_guard lock(mutex_);
   return (role_ == Role::kHead && !settling_) || role_ == Role::kMember;
 }
 
-Task<Status> Chain::FetchFromAny(ObjectId object, uint64_t block, std::span<std::byte> page) {
-  const View view = Look();
-  Status status = ErrnoError(ENODEV, "there is no other member to ask");
-  if (view.next != nullptr) status = co_await FetchFrom(view.next, view.epoch, object, block, page);
-  if (status.ok() || view.role != Role::kMember) co_return status;
-  LinkPtr head;
-  {
-    std::lock_guard lock(mutex_);
-    if (epoch_ == view.epoch) head = LinkTo(head_, {});
-  }
-  if (head == nullptr) co_return status;
-  // The head hears this as from the MDS: nothing of the chain's order is meant.
-  co_return co_await FetchFrom(head, /*epoch=*/0, object, block, page);
+// --- a block from another member ---
+
+Task<Status> Chain::FetchBlock(WantedBlock wanted, std::span<std::byte> page) {
+  co_return co_await Fetch(wanted, page, /*also_head=*/false);
 }
 
-Task<Status> Chain::FetchFrom(LinkPtr link, uint32_t epoch, ObjectId object, uint64_t block,
-                              std::span<std::byte> page) {
+Task<Status> Chain::FetchFromAny(WantedBlock wanted, std::span<std::byte> page) {
+  co_return co_await Fetch(wanted, page, /*also_head=*/true);
+}
+
+// A member that is being filled may lack much, or have it from before; the checksum tells. One that has not
+// been reached yet comes last.
+std::vector<Chain::Asked> Chain::ThoseToAsk(uint32_t epoch, bool also_head) const {
+  std::vector<Asked> asked;
+  std::lock_guard lock(mutex_);
+  if (epoch_ != epoch) return asked;
+  if (next_ != nullptr) asked.push_back({next_, epoch});
+  for (const bool reached : {true, false}) {
+    for (const FillingPtr& filling : fillings_)
+      if (filling->takes_changes() == reached) asked.push_back({filling->link(), epoch});
+  }
+  if (!also_head || role_ != Role::kMember) return asked;
+  if (LinkPtr head = LinkTo(head_, {}); head != nullptr) asked.push_back({std::move(head), 0});
+  return asked;
+}
+
+bool Chain::HasPlace() const {
+  std::lock_guard lock(mutex_);
+  return role_ != Role::kWaiting;
+}
+
+// A chain that changes meanwhile refuses what is asked in the epoch before, and may have others to ask. Those
+// behind hear of an epoch a moment before this one does.
+Task<Status> Chain::Fetch(WantedBlock wanted, std::span<std::byte> page, bool also_head) {
+  for (int refused = 0;;) {
+    const uint32_t asked_in = epoch();
+    Status status = ErrnoError(ENODEV, "there is no other member to ask");
+    for (const Asked& asked : ThoseToAsk(asked_in, also_head)) {
+      status = co_await FetchFrom(asked, wanted, page);
+      if (status.ok() && Crc32c(page) == wanted.crc) co_return OkStatus();
+      if (status.ok()) status = ErrnoError(EBADMSG, "the other members have other bytes there");
+    }
+    if (core_->stopping()) co_return ErrnoError(ECONNRESET, "the server is stopping");
+    if (epoch() != asked_in) continue;
+    if (ToErrno(status) == ESTALE && ++refused <= kMostRefusals) {
+      co_await core_->Pause(kRefusedPause);
+      continue;
+    }
+    if (!HasPlace()) co_return ErrnoError(ECONNRESET, "this server has no place in the OST's chain any more");
+    co_return status;
+  }
+}
+
+Task<Status> Chain::FetchFrom(Asked asked, WantedBlock wanted, std::span<std::byte> page) {
   const ChainStep step = place() == 0 ? ChainStep::kOutOfHead : ChainStep::kOutOfSecond;
   CO_ASSIGN_OR_RETURN(std::shared_ptr<BufferPool> buffers,
                       core_->chain_buffers.At(step, &core_->environment.transport));
@@ -41,11 +86,11 @@ Task<Status> Chain::FetchFrom(LinkPtr link, uint32_t epoch, ObjectId object, uin
   std::memset(pages.data(0), 0, kBlockSize);  // what lies behind the object's end, and holes
   proto::ObjectRequest request;
   proto::ObjectRange* range = request.mutable_read()->add_ranges();
-  *range->mutable_object() = ToProto(object);
-  range->set_offset(block * kBlockSize);
+  *range->mutable_object() = ToProto(wanted.object);
+  range->set_offset(wanted.block * kBlockSize);
   range->set_length(kBlockSize);
   std::vector<MemorySpan> spans(1, buffers->SpanOf(pages.index(0)));
-  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(link, epoch, std::move(request),
+  CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await Call(asked.link, asked.epoch, std::move(request),
                                                               std::move(spans), ChainLink::kChangeTimeout));
   if (reply.read().ranges_size() != 1) co_return ErrnoError(EPROTO, "an answer without the range");
   CO_RETURN_IF_ERROR(FromProto(reply.read().ranges(0).status()));

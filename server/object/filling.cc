@@ -213,7 +213,13 @@ Task<Status> Filling::Visit(ObjectId id, std::optional<ObjectVersion> there) {
     }
     const uint64_t first = std::max(at, *chunk * kChunkBlocks);
     const uint64_t to = std::min(first + kCopyBlocks, kMaxObjectBlocks);
-    CO_RETURN_IF_ERROR(co_await CopyBlocks(object.get(), at, first, to));
+    const Status copied = co_await CopyBlocks(object.get(), at, first, to);
+    if (ToErrno(copied) == EIO) {
+      // A block is bad here, and the member itself may be the one that has it.
+      CO_ASSIGN_OR_RETURN(const bool mended, co_await store_->MendRange(id, first, to - first));
+      if (mended) continue;
+    }
+    CO_RETURN_IF_ERROR(copied);
     at = to;
   }
 }

@@ -104,6 +104,13 @@ struct OutgoingChange {
   std::optional<AnswerRecord> answer;
 };
 
+// A block of an object, and the checksum of what it should hold.
+struct WantedBlock {
+  ObjectId object;
+  uint64_t block = 0;
+  uint32_t crc = 0;
+};
+
 // Hands changes on to the members of the chain behind this one (server/object/chain.h).
 class Replicator {
  public:
@@ -112,10 +119,12 @@ class Replicator {
   // Returns when all members behind have committed the change; not OK: it must not be committed here. The
   // caller holds what keeps other changes of the object out.
   virtual Task<Status> HandOn(const OutgoingChange& change) = 0;
-  // The whole block of an object as another member in sync has it, unverified.
-  virtual Task<Status> FetchBlock(ObjectId object, uint64_t block, std::span<std::byte> page) = 0;
+  // The whole block, from the first of the members behind this one that has bytes of this checksum: the next
+  // one in sync, or one that is being filled, whatever else that one lacks. EBADMSG: they have other bytes.
+  // ECONNRESET: this store has lost its place in the chain meanwhile, and is the wrong one to ask.
+  virtual Task<Status> FetchBlock(WantedBlock wanted, std::span<std::byte> page) = 0;
   // The same, also from the head, which may be about to change it: the caller holds nothing of the object.
-  virtual Task<Status> FetchFromAny(ObjectId object, uint64_t block, std::span<std::byte> page) = 0;
+  virtual Task<Status> FetchFromAny(WantedBlock wanted, std::span<std::byte> page) = 0;
   // A change that was handed on could not be committed here: this member is behind the others now.
   virtual void NoteFailure(const Status& why) = 0;
 };

@@ -334,9 +334,9 @@ Task<Status> ObjectStore::Repair(ObjectState* object, Suspect suspect, std::stri
   Status fetched = ErrnoError(ENODEV, "there is no other member");
   std::span<std::byte> page(suspect.page, kBlockSize);
   if (Replicator* others = journal_.replicator(); others != nullptr)
-    fetched = co_await others->FetchBlock(object->id, suspect.block, page);
-  if (!fetched.ok() || Crc32c(page) != suspect.crc)
-    co_return BadBlock(object, suspect.block, suspect.physical, why);
+    fetched = co_await others->FetchBlock({object->id, suspect.block, suspect.crc}, page);
+  if (ToErrno(fetched) == ECONNRESET) co_return fetched;
+  if (!fetched.ok()) co_return BadBlock(object, suspect.block, suspect.physical, why);
   static Counter& repaired = GetCounter("ost.repaired_blocks");
   repaired.Add();
   LogWarning("OST %d: object %s block %d (device block %d) was bad, and is repaired from another member: %s",

@@ -8,6 +8,7 @@
 #include "common/crc32c.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "server/object/aligned_buffer.h"
 #include "server/object/object_store.h"
 
 namespace nacre::ost {
@@ -84,8 +85,9 @@ Task<StatusOr<ObjectStore::Mended>> ObjectStore::Mend(ObjectId id, Damaged damag
   bool found =
       pool_->Copy(BufferPool::CacheKey(slot_, damaged.physical), page.data()) && Crc32c(page) == damaged.crc;
   if (!found && journal_.replicator() != nullptr) {
-    const Status fetched = co_await journal_.replicator()->FetchFromAny(id, damaged.block, page);
-    found = fetched.ok() && Crc32c(page) == damaged.crc;
+    const Status fetched =
+        co_await journal_.replicator()->FetchFromAny({id, damaged.block, damaged.crc}, page);
+    found = fetched.ok();
   }
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ObjectState> object, objects_.Acquire(id));
   RangeLock::Guard guard = co_await object->locks.Lock(damaged.block, damaged.block + 1, /*exclusive=*/true);
@@ -105,6 +107,14 @@ Task<StatusOr<ObjectStore::Mended>> ObjectStore::Mend(ObjectId id, Damaged damag
   LogWarning("OST %d: object %s block %d (device block %d) was bad, and is repaired: %s", devices_.index,
              id.ToString(), damaged.block, damaged.physical, damaged.why);
   co_return Mended::kRepaired;
+}
+
+Task<StatusOr<bool>> ObjectStore::MendRange(ObjectId id, uint64_t first, uint64_t count) {
+  AlignedBuffer memory = MakeAligned(count * kBlockSize);
+  CO_ASSIGN_OR_RETURN(Verified verified, co_await Verify(id, first, count, memory.get()));
+  const bool any = !verified.damaged.empty();
+  CO_RETURN_IF_ERROR(co_await MendAll(id, std::move(verified.damaged)));
+  co_return any;
 }
 
 // No undo record names such a block, so no sync of the journal knows that there is something to flush.

@@ -192,6 +192,9 @@ class ObjectStore {
   };
   // Writes the block anew; `page` has room for it. It lasts as of the next FlushRewritten.
   Task<StatusOr<Mended>> Mend(ObjectId id, Damaged damaged, std::span<std::byte> page);
+  // Reads the blocks past the cache and writes anew those that are bad. False: none is. EIO: nobody has what
+  // one of them should hold, and that has been reported.
+  Task<StatusOr<bool>> MendRange(ObjectId id, uint64_t first, uint64_t count);
   // Blocks that were bad and have been written anew in their places survive a loss of power from here on.
   Task<Status> FlushRewritten();
   // Makes it known that the block is bad and cannot be repaired.

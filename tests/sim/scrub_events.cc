@@ -59,9 +59,9 @@ std::pair<std::string, std::string> UndoRecordsOf(KvStore& store) {
 
 int64_t DifferingObjects() { return GetCounter("ost.differing_objects").Get(); }
 
-// Some blocks of one member; now and then its server ends in the middle of its scrub. Not where there are
-// two: a head that comes back has the other one filled anew, from what it has itself, and then no copy of its
-// bad blocks is in sync.
+// Some blocks of one member; now and then its server ends in the middle of its scrub. Where there are two,
+// the head that comes back may have the other one filled anew, which is then the only one that has its bad
+// blocks.
 void Scenario::BadBlocks() {
   if (!WaitInSync("before blocks go bad")) return;
   const int ost = static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.osts())));
@@ -77,7 +77,7 @@ void Scenario::BadBlocks() {
                  bad.back().object.ToString());
     disk.blocks->FlipBit(bad.back().physical, world_.random().Below(kBlockSize));
   }
-  if (world_.random().OneIn(4) && members.size() > 2) {
+  if (world_.random().OneIn(4)) {
     Work(UpTo(1s));
     if (failed()) return;
     cluster_.Crash(cluster_.oss(oss), Loss::kProcess);

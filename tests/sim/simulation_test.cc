@@ -136,6 +136,12 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "a client was evicted while its truncation waited for a slow chain, and the lease for that"},
       {{.seed = 13000160, .growth = true, .rebalance = true},
        "an fsync let go of the room of bytes that were written meanwhile"},
+      {{.seed = 2309000232, .copies = 2, .head_reads = true, .scrub = true},
+       "a filling met a bad block, and gave up the member that had it"},
+      {{.seed = 2314004714, .event = "bad_blocks", .copies = 2, .head_reads = true, .scrub = true},
+       "a head with a bad block did not ask the member that it was filling"},
+      {{.seed = 2314003977, .event = "bad_blocks", .copies = 2, .head_reads = true, .scrub = true},
+       "the same"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
