@@ -36,13 +36,6 @@ class BadBlocksTest : public testing::Test {
     f_.Crash(i);
     f_.Start(i);
   }
-  void Spoil(int member, uint64_t block) {
-    Chunk chunk;
-    ASSERT_TRUE(LoadChunk(&f_.kv[member], kBadObject, block / kChunkBlocks, &chunk).ok());
-    const auto i = static_cast<uint32_t>(block % kChunkBlocks);
-    ASSERT_TRUE(chunk.is_written(i));
-    f_.disk[member]->FlipBit(chunk.physical[i], 100);
-  }
   bool IsGood(int member, uint64_t block) {
     Chunk chunk;
     EXPECT_TRUE(LoadChunk(&f_.kv[member], kBadObject, block / kChunkBlocks, &chunk).ok());
@@ -71,7 +64,7 @@ TEST_F(BadBlocksTest, AReadIsAnsweredByTheMemberThatIsBeingFilled) {
   ASSERT_TRUE(Write(kBadObject, 0, Data('a')).ok());
   for (int i : {0, 1}) Restart(i);
   Join(/*for_good=*/false);
-  Spoil(0, 3);
+  f_.Spoil(0, kBadObject, 3);
   auto read = ReadAll();
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, Data('a'));
@@ -91,7 +84,7 @@ TEST_F(BadBlocksTest, AWriteOfAPartFindsTheRestThere) {
     ASSERT_TRUE(Write(kLargeObject, block, Data('b')).ok());
   for (int i : {0, 1}) Restart(i);
   Join(/*for_good=*/true);
-  Spoil(0, 3);
+  f_.Spoil(0, kBadObject, 3);
   EXPECT_TRUE(Write(kBadObject, 3, "x").ok());
   EXPECT_EQ(f_.judge->chain.members_size(), 1);
   std::string want = Data('a');
@@ -108,7 +101,7 @@ TEST_F(BadBlocksTest, AFillingThatMeetsOneAsksTheMemberForIt) {
   f_.SetChain({0});
   ASSERT_TRUE(Write(kBadObject, 5, "new").ok());
   for (int i : {0, 1}) Restart(i);
-  Spoil(0, 3);
+  f_.Spoil(0, kBadObject, 3);
   f_.judge->reports.clear();
   Join(/*for_good=*/true);
   ASSERT_TRUE(InSync(2));
@@ -126,7 +119,7 @@ TEST_F(BadBlocksTest, OtherBytesOfTheMemberAreNotTaken) {
   f_.SetChain({0});
   ASSERT_TRUE(Write(kBadObject, 3, std::string(kBlockSize, 'n')).ok());
   for (int i : {0, 1}) Restart(i);
-  Spoil(0, 3);
+  f_.Spoil(0, kBadObject, 3);
   static Counter& repaired = GetCounter("ost.repaired_blocks");
   const int64_t before = repaired.Get();
   Join(/*for_good=*/false);
@@ -143,8 +136,8 @@ TEST_F(BadBlocksTest, TheOneThatIsBeingFilledHasWhatTheNextMemberHasNot) {
   for (int i : {0, 1, 2}) Restart(i);
   f_.judge->away = true;
   f_.SetChain({0, 2}, /*joining=*/{1});
-  Spoil(0, 3);
-  Spoil(2, 3);
+  f_.Spoil(0, kBadObject, 3);
+  f_.Spoil(2, kBadObject, 3);
   auto read = ReadAll();
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, Data('a'));
@@ -156,7 +149,7 @@ TEST_F(BadBlocksTest, AMemberThatHearsOfTheNextEpochFirstIsAskedAgain) {
   ASSERT_TRUE(Write(kBadObject, 0, Data('a')).ok());
   for (int i : {0, 1}) Restart(i);
   Join(/*for_good=*/false);
-  Spoil(0, 3);
+  f_.Spoil(0, kBadObject, 3);
   f_.SetChain({0, 1}, {}, /*head_hears=*/false);
   auto client = f_.Client(0, 6);
   ClientMemory memory(f_.transports[ChainFixture::kServers].get(), kBlocksOfObject * kBlockSize);

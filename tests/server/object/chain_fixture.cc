@@ -2,6 +2,8 @@
 
 #include <cerrno>
 
+#include "server/object/object_table.h"
+
 namespace nacre {
 namespace {
 
@@ -76,6 +78,21 @@ void ChainFixture::Start(int i) {
   ASSERT_TRUE(started.ok()) << started.status();
   servers[i] = *std::move(started);
   ASSERT_TRUE(RunUntil([&] { return judge->registered.contains(AddressOf(i)); }));
+}
+
+void ChainFixture::Restart(std::vector<int> members) {
+  for (int i : members) Crash(i);
+  for (int i : members) Start(i);
+  judge->heard.clear();
+  SetChain(std::move(members));
+}
+
+void ChainFixture::Spoil(int member, const ObjectId& id, uint64_t block) {
+  ost::Chunk chunk;
+  ASSERT_TRUE(ost::LoadChunk(&kv[member], id, block / ost::kChunkBlocks, &chunk).ok());
+  const auto i = static_cast<uint32_t>(block % ost::kChunkBlocks);
+  ASSERT_TRUE(chunk.is_written(i));
+  disk[member]->FlipBit(chunk.physical[i], 100);
 }
 
 void ChainFixture::LosePower(int i) {

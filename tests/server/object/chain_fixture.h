@@ -53,6 +53,10 @@ class ChainFixture {
 
   void Start(int i);
   void Crash(int i) { servers[i].reset(); }
+  // All of them at once, in a new chain of them. Their caches are empty afterwards.
+  void Restart(std::vector<int> members);
+  // Changes a bit of a block, which is written, on the member's disk.
+  void Spoil(int member, const ObjectId& id, uint64_t block);
   // The power of server i fails: what was not synced may be gone.
   void LosePower(int i);
   proto::ChainMember Member(int i) const;

@@ -58,20 +58,6 @@ class MemberReadsTest : public testing::Test {
     auto mds = f_.Client(head, 0);
     return f_.Change(mds.get(), std::move(request));
   }
-  void Spoil(int member, const ObjectId& id, uint64_t block) {
-    Chunk chunk;
-    ASSERT_TRUE(LoadChunk(&f_.kv[member], id, block / kChunkBlocks, &chunk).ok());
-    const auto i = static_cast<uint32_t>(block % kChunkBlocks);
-    ASSERT_TRUE(chunk.is_written(i));
-    f_.disk[member]->FlipBit(chunk.physical[i], 100);
-  }
-  // All caches are empty afterwards.
-  void Restart(std::vector<int> members) {
-    for (int i : members) f_.Crash(i);
-    for (int i : members) f_.Start(i);
-    f_.judge->heard.clear();
-    f_.SetChain(std::move(members));
-  }
   const proto::OstInfo& Heard(int i) {
     const std::string address = absl::StrCat("inproc:oss", i);
     EXPECT_TRUE(f_.RunUntil([&] { return f_.judge->heard[address].osts_size() > 0; }));
@@ -210,8 +196,8 @@ TEST_F(MemberReadsTest, ABadBlockIsRepairedFromTheHeadAsFromTheNextMember) {
   ASSERT_TRUE(Write(0, kReadObject, data).ok());
   static Counter& repaired = GetCounter("ost.repaired_blocks");
   for (int bad : {1, 2}) {
-    Restart({0, 1, 2});
-    Spoil(bad, kReadObject, 1);
+    f_.Restart({0, 1, 2});
+    f_.Spoil(bad, kReadObject, 1);
     const int64_t before = repaired.Get();
     EXPECT_EQ(ToErrno(ReadAt(bad, kReadObject, data.size()).status), EAGAIN) << bad;
     const Answer answer = ReadAt(bad, kReadObject, data.size());
@@ -226,8 +212,8 @@ TEST_F(MemberReadsTest, ABadBlockIsRepairedFromTheHeadAsFromTheNextMember) {
 TEST_F(MemberReadsTest, WhatNobodyHasIsAnErrorAndReported) {
   f_.SetChain({0, 1});
   ASSERT_TRUE(Write(0, kReadObject, std::string(3 * kBlockSize, 'r')).ok());
-  Restart({0, 1});
-  for (int i : {0, 1}) Spoil(i, kReadObject, 1);
+  f_.Restart({0, 1});
+  for (int i : {0, 1}) f_.Spoil(i, kReadObject, 1);
   EXPECT_EQ(ToErrno(ReadAt(1, kReadObject, 3 * kBlockSize).status), EIO);
   EXPECT_TRUE(f_.RunUntil([&] { return Heard(1).problems_size() == 1; }));
   EXPECT_EQ(ReadAt(1, kReadObject, kBlockSize).bytes, std::string(kBlockSize, 'r'));

@@ -35,22 +35,6 @@ class ScrubberTest : public testing::Test {
     ASSERT_TRUE(f_.RunUntil([&] { return std::ranges::all_of(members, [&](int i) { return HasDone(i); }); }));
   }
 
-  // The servers' caches are empty afterwards.
-  void Restart(std::vector<int> members) {
-    for (int i : members) f_.Crash(i);
-    for (int i : members) f_.Start(i);
-    f_.judge->heard.clear();
-    f_.SetChain(std::move(members));
-  }
-
-  void Spoil(int member, const ObjectId& id, uint64_t block) {
-    Chunk chunk;
-    ASSERT_TRUE(LoadChunk(&f_.kv[member], id, block / kChunkBlocks, &chunk).ok());
-    const auto i = static_cast<uint32_t>(block % kChunkBlocks);
-    ASSERT_TRUE(chunk.is_written(i));
-    f_.disk[member]->FlipBit(chunk.physical[i], 100);
-  }
-
   Status Write(ObjectId id, std::string data) {
     auto client = f_.Client(0, 5);
     return f_.Write(client.get(), id, 0, std::move(data));
@@ -81,15 +65,15 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedFromAnotherMemberWhereverItIs) {
   f_.SetChain({0, 1, 2});
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   for (int bad = 0; bad < 3; ++bad) {
-    Restart({0, 1, 2});
-    Spoil(bad, kScrubbed, 3);
-    Spoil(bad, kScrubbed, 7);
+    f_.Restart({0, 1, 2});
+    f_.Spoil(bad, kScrubbed, 3);
+    f_.Spoil(bad, kScrubbed, 7);
     Scrub({0, 1, 2});
     EXPECT_EQ(State(bad).bad_blocks(), 2u) << bad;
     EXPECT_EQ(State(bad).repaired_blocks(), 2u) << bad;
     EXPECT_TRUE(Info(bad).problems().empty()) << Info(bad).problems(0);
   }
-  Restart({0, 1, 2});
+  f_.Restart({0, 1, 2});
   Scrub({0, 1, 2});
   for (int i = 0; i < 3; ++i) EXPECT_EQ(State(i).bad_blocks(), 0u) << i;
   const auto want = f_.Contents(0);
@@ -101,9 +85,9 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedFromAnotherMemberWhereverItIs) {
 TEST_F(ScrubberTest, WhatWasMendedSurvivesALossOfPower) {
   f_.SetChain({0, 1, 2});
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
-  Restart({0, 1, 2});
+  f_.Restart({0, 1, 2});
   ASSERT_TRUE(f_.RunUntil([&] { return f_.kv[0].unsynced_batches() == 0; })) << "nothing is left to sync";
-  Spoil(0, kScrubbed, 3);
+  f_.Spoil(0, kScrubbed, 3);
   Scrub({0, 1, 2});
   EXPECT_EQ(State(0).repaired_blocks(), 1u);
   Chunk chunk;
@@ -115,9 +99,9 @@ TEST_F(ScrubberTest, WhatWasMendedSurvivesALossOfPower) {
 TEST_F(ScrubberTest, ABadBlockIsRepairedThoughTheNextMemberHasItBadToo) {
   f_.SetChain({0, 1, 2});
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
-  Restart({0, 1, 2});
-  Spoil(0, kScrubbed, 3);
-  Spoil(1, kScrubbed, 3);
+  f_.Restart({0, 1, 2});
+  f_.Spoil(0, kScrubbed, 3);
+  f_.Spoil(1, kScrubbed, 3);
   Scrub({0, 1, 2});
   EXPECT_EQ(State(1).bad_blocks(), State(1).repaired_blocks());
   Scrub({0, 1, 2});
@@ -130,8 +114,8 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedThoughTheNextMemberHasItBadToo) {
 TEST_F(ScrubberTest, WhatNobodyHasIsReportedUntilTheFileIsWrittenAnew) {
   f_.SetChain({0});
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
-  Restart({0});
-  Spoil(0, kScrubbed, 3);
+  f_.Restart({0});
+  f_.Spoil(0, kScrubbed, 3);
   Scrub({0});
   EXPECT_EQ(State(0).bad_blocks(), 1u);
   EXPECT_EQ(State(0).repaired_blocks(), 0u);
@@ -151,7 +135,7 @@ TEST_F(ScrubberTest, ABadBlockIsRepairedFromTheCache) {
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   auto client = f_.Client(0, 5);
   ASSERT_TRUE(f_.Read(client.get(), kScrubbed, 10 * kBlockSize).ok());
-  Spoil(0, kScrubbed, 3);
+  f_.Spoil(0, kScrubbed, 3);
   Scrub({0});
   EXPECT_EQ(State(0).bad_blocks(), 1u);
   EXPECT_EQ(State(0).repaired_blocks(), 1u);
@@ -239,7 +223,7 @@ TEST_F(ScrubberTest, AnOrderIsRememberedByTheStore) {
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
   Scrub({0});
   const int64_t began = State(0).began();
-  Restart({0});
+  f_.Restart({0});
   ASSERT_FALSE(f_.RunUntil([&] { return State(0).began() > began; }, 1500ms));
 }
 
@@ -247,7 +231,7 @@ TEST_F(ScrubberTest, BeginsByItselfWhenItIsDue) {
   f_.scrub_every = 1s;
   f_.SetChain({0});
   ASSERT_TRUE(Write(kScrubbed, Data('a')).ok());
-  Restart({0});
+  f_.Restart({0});
   ASSERT_TRUE(f_.RunUntil([&] { return State(0).finished() > 0; }));
   const int64_t first = State(0).finished();
   EXPECT_EQ(State(0).read_bytes(), 10 * kBlockSize);
