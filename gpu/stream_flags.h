@@ -23,6 +23,8 @@ struct alignas(64) StreamFlags {
 
   bool HasArrived() const { return __atomic_load_n(&arrived, __ATOMIC_ACQUIRE) == number; }
   void Release() { __atomic_store_n(&released, number, __ATOMIC_RELEASE); }
+  // The stream refused them: it will never come, and they can be given out again.
+  void Withdraw() { __atomic_store_n(&arrived, number, __ATOMIC_RELEASE); }
 };
 
 class StreamFlagPool : public std::enable_shared_from_this<StreamFlagPool> {

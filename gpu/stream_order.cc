@@ -43,12 +43,11 @@ class Order : public StreamOrder {
     state_->waits().Begin();
     waits_ = true;
     UseContext use(*state_->context());
-    RETURN_IF_ERROR(use.status());
+    if (Status status = Announce(use, stream); !status.ok()) {
+      flags_->Withdraw();
+      return status;
+    }
     const CudaLibrary& cuda = state_->context()->cuda();
-    RETURN_IF_ERROR(CheckNoCapture(cuda, stream));
-    RETURN_IF_ERROR(
-        cuda.Check(cuda->StreamWriteValue32(stream, AddressOf(&flags_->arrived), flags_->number, 0),
-                   "cuStreamWriteValue32"));
     return cuda.Check(
         cuda->StreamWaitValue32(stream, AddressOf(&flags_->released), flags_->number, kCudaStreamWaitGeq),
         "cuStreamWaitValue32");
@@ -66,6 +65,15 @@ class Order : public StreamOrder {
   }
 
  private:
+  // Lets the stream say when it arrives; after an error it will not.
+  Status Announce(const UseContext& use, CudaStream stream) {
+    RETURN_IF_ERROR(use.status());
+    const CudaLibrary& cuda = state_->context()->cuda();
+    RETURN_IF_ERROR(CheckNoCapture(cuda, stream));
+    return cuda.Check(cuda->StreamWriteValue32(stream, AddressOf(&flags_->arrived), flags_->number, 0),
+                      "cuStreamWriteValue32");
+  }
+
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<DeviceState> state_;
   const std::shared_ptr<StreamFlags> flags_;

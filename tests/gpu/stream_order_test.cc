@@ -179,6 +179,20 @@ TEST_P(StreamOrderTest, RefusesAStreamThatCaptures) {
   EXPECT_TRUE(StreamOrder::Insert(device_, stream_).ok());
 }
 
+// The flags of an order that the stream never heard of are not kept for it, nor the page on which they lie.
+TEST_P(StreamOrderTest, WhatAStreamRefusedIsGivenBack) {
+  if (!fake()) GTEST_SKIP() << "only the fake driver counts";
+  ASSERT_EQ(BeginCapture(stream_), kCudaSuccess);
+  EXPECT_EQ(ToErrno(StreamOrder::Insert(device_, stream_).status()), EOPNOTSUPP);
+  EXPECT_EQ(EndCapture(stream_), kCudaSuccess);
+  TearDown();
+  stream_ = nullptr;
+  context_ = nullptr;
+  gpus_ = nullptr;
+  device_ = nullptr;
+  EXPECT_EQ(Fake::Get().Count("pinned"), 0);
+}
+
 // Which would have to wait for it, and so would spoil the capture.
 TEST_P(StreamOrderTest, RefusesTheDefaultStreamBesideACapture) {
   CudaStream blocking = nullptr;
