@@ -37,8 +37,12 @@ bool PlainSetattr(const Inode& inode, const Caller& caller, const SetAttributes&
   const proto::Attr& attr = inode.attr;
   constexpr uint32_t kSet = S_ISUID | S_ISGID;
   if (attr.nlink() == 0) return false;
-  if (set.size || set.kill_suid || inode.pending.kill_suid) return false;
+  if (set.size || inode.pending.kill_suid) return false;
   if (((attr.mode() | set.mode.value_or(0)) & kSet) != 0 && !S_ISDIR(attr.mode())) return false;
+  // The MDS takes the setuid bits, of which there are none, and a file's capability, which may be among
+  // these.
+  const bool privileges_go = set.kill_suid || set.uid || set.gid;
+  if (privileges_go && attr.has_xattrs()) return false;
   if (caller.uid == 0) return true;
   return caller.uid == attr.uid() && !set.uid && !set.gid && (set.mode.value_or(0) & kSet) == 0;
 }

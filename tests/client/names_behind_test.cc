@@ -109,6 +109,7 @@ TEST_F(NamesBehind, TheMdsComesToTheSameAttributes) {
   SetAttributes set;
   set.mode = 0751;
   set.uid = 7;
+  set.kill_suid = true;
   set.mtime = WallTime{77, 7};
   ASSERT_TRUE(Set(directory, set).ok());
   set.atime_now = true;
@@ -138,6 +139,42 @@ TEST_F(NamesBehind, TheMdsComesToTheSameAttributes) {
   Remount();
   note(&there);
   EXPECT_EQ(here, there);
+}
+
+// As a kernel says it: setuid bits and a capability are to go with the old owner. There are none.
+TEST_F(NamesBehind, AnOwnerIsSetEarly) {
+  SetAttributes set;
+  set.kill_suid = true;
+  HandlePtr file = c().Create("f", O_RDWR, top_);
+  Settle();
+  const int before = c().total();
+  for (uint32_t uid = 1; uid <= 20; ++uid) {
+    set.uid = set.gid = uid;
+    ASSERT_TRUE(Set(file->inode->fid, set).ok());
+  }
+  Settle();
+  EXPECT_LE(c().total() - before, 3);
+  const std::string here = c().Stat(file->inode->fid).DebugString();
+  EXPECT_EQ(c().Stat(file->inode->fid).uid(), 20u);
+  const Fid fid = file->inode->fid;
+  EXPECT_TRUE(c().Close(file).ok());
+  Remount();
+  EXPECT_EQ(c().Stat(fid).DebugString(), here);
+}
+
+TEST_F(NamesBehind, ACapabilityGoesWithTheOwner) {
+  const Fid fid = c().Create("f", O_RDWR, top_)->inode->fid;
+  const std::string capability(
+      "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", 20);
+  ASSERT_TRUE(c().Await(c().fs().SetXattr(c().caller, fid, "security.capability", capability, 0)).ok());
+  Settle();
+  EXPECT_TRUE(c().Stat(fid).has_xattrs());
+  SetAttributes set;
+  set.uid = 7;
+  ASSERT_TRUE(Set(fid, set).ok());
+  EXPECT_FALSE(c().Stat(fid).has_xattrs());
+  EXPECT_THAT(c().Await(c().fs().GetXattr(c().caller, fid, "security.capability")).status(),
+              HasErrno(ENODATA));
 }
 
 TEST_F(NamesBehind, RulesOfDirectoriesAreKept) {
