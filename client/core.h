@@ -156,7 +156,7 @@ class Core final : public FileSystem {
   // With the mutex of the inode held: whether its attributes, or the directory's names, are true.
   bool Trusts(const Inode& inode) const;
   bool TrustsNames(const Inode& directory) const;
-  bool MayChangeEarly(const Inode& inode) const;
+  bool MayChangeEarly(const Inode& inode, uint32_t settling = 0) const;
   bool WantsScopes() const;
   Learning BeginLearning();
   void EndLearning();
@@ -371,6 +371,8 @@ class Core final : public FileSystem {
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size, RangeLock::Guard* range);
   Task<void> DropObjects(Fid fid, LayoutPtr layout);
+  Task<Reply> AskToMoveOut(InodePtr inode);
+  bool TryPushMoveOut(Inode& inode, const proto::MetadataRequest& request, OneShot<Reply> answer);
   Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);

@@ -32,9 +32,10 @@ bool Core::TrustsNames(const Inode& directory) const {
 }
 
 // With behind_mutex_ and the mutex of the inode held: whether a change of it, and of its names, may be
-// answered before the MDS has done it: what is known of it is true, and nothing else changes it.
-bool Core::MayChangeEarly(const Inode& inode) const {
-  if (!inode.attr_known || inode.settling > 0) return false;
+// answered before the MDS has done it: what is known of it is true, and nothing else changes it. `settling`:
+// how many of the changes that the MDS decides are the caller's.
+bool Core::MayChangeEarly(const Inode& inode, uint32_t settling) const {
+  if (!inode.attr_known || inode.settling > settling) return false;
   return inode.own_changes == 0 && inode.IsCovered() && inode.covered->writes() &&
          !changing_unknown_.contains(FromProto(inode.attr.parent()));
 }

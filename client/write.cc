@@ -268,14 +268,36 @@ void Core::DiscardData(Inode& inode) {
   LetGo(inode);
 }
 
+// A file of which the MDS has no bytes yet is moved out in its turn among the changes that are answered
+// early: the MDS needs no OST for that, so nothing that follows waits for one. inode->meta is held, and the
+// caller has marked the inode by Settling.
+Task<Core::Reply> Core::AskToMoveOut(InodePtr inode) {
+  proto::MetadataRequest request;
+  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
+  OneShot<Reply> answer;
+  if (!TryPushMoveOut(*inode, request, answer)) co_return co_await AskAsSystem(std::move(request));
+  co_await queue_->Drain();
+  co_return co_await answer.Wait();
+}
+
+bool Core::TryPushMoveOut(Inode& inode, const proto::MetadataRequest& request, OneShot<Reply> answer) {
+  const bool may_push = MayAnswerEarly();
+  std::lock_guard order(behind_mutex_);
+  {
+    std::lock_guard guard(inode.mutex);
+    if (!may_push || !MayChangeEarly(inode, 1) || inode.alone_under != inode.covered) return false;
+    if (!inode.attr.inline_data() || inode.attr.size() > 0) return false;
+  }
+  queue_->Push(epoch_, request, [answer](const Reply& reply) { answer.Set(reply); });
+  return true;
+}
+
 // The file outgrows the MDT: what is cached of it becomes cached object data. The whole range is locked.
 Task<Status> Core::MoveOut(InodePtr inode) {
   CO_RETURN_IF_ERROR(co_await TellCut(inode));
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*this, {inode});
-  proto::MetadataRequest request;
-  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskToMoveOut(inode));
   std::shared_ptr<std::string> bytes;
   uint64_t dirty_begin = 0, dirty_end = 0;
   LayoutPtr layout;

@@ -162,6 +162,27 @@ TEST_F(NamesBehind, AnOwnerIsSetEarly) {
   EXPECT_EQ(c().Stat(fid).DebugString(), here);
 }
 
+// The MDS has no bytes of it, so giving it objects waits for no OST and may stand in the queue.
+TEST_F(NamesBehind, ANewFileIsMovedOutInItsTurn) {
+  const std::string content = Pattern(3, 100'000);
+  HandlePtr file = c().Create("f", O_RDWR, top_);
+  c().Write(file, 0, content);
+  EXPECT_EQ(c().requests["move_out"], 0);
+  ASSERT_TRUE(c().Close(file).ok());
+  HandlePtr small = c().Create("small", O_RDWR, top_);
+  c().Write(small, 0, content.substr(0, 100));
+  ASSERT_TRUE(c().Fsync(small).ok());
+  c().Write(small, 100, content.substr(100));
+  EXPECT_EQ(c().requests["move_out"], 1);
+  ASSERT_TRUE(c().Close(small).ok());
+  Remount();
+  for (const char* name : {"f", "small"}) {
+    HandlePtr again = c().OpenName(name, O_RDONLY, top_);
+    EXPECT_EQ(c().Read(again, 0, content.size() + 1), content) << name;
+    EXPECT_TRUE(c().Close(again).ok());
+  }
+}
+
 TEST_F(NamesBehind, ACapabilityGoesWithTheOwner) {
   const Fid fid = c().Create("f", O_RDWR, top_)->inode->fid;
   const std::string capability(
