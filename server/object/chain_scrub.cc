@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMostRefusals = 20;  // by a member that knows of another epoch than this one
 constexpr Duration kRefusedPause = std::chrono::milliseconds(50);
+constexpr int kReads = 2;  // of one member's block: the first may have been damaged on its way here
 
 }  // namespace
 
@@ -61,9 +62,12 @@ Task<Status> Chain::Fetch(WantedBlock wanted, std::span<std::byte> page, bool al
     const uint32_t asked_in = epoch();
     Status status = ErrnoError(ENODEV, "there is no other member to ask");
     for (const Asked& asked : ThoseToAsk(asked_in, also_head)) {
-      status = co_await FetchFrom(asked, wanted, page);
-      if (status.ok() && Crc32c(page) == wanted.crc) co_return OkStatus();
-      if (status.ok()) status = ErrnoError(EBADMSG, "the other members have other bytes there");
+      for (int read = 0; read < kReads; ++read) {
+        status = co_await FetchFrom(asked, wanted, page);
+        if (!status.ok()) break;
+        if (Crc32c(page) == wanted.crc) co_return OkStatus();
+        status = ErrnoError(EBADMSG, "the other members have other bytes there");
+      }
     }
     if (core_->stopping()) co_return ErrnoError(ECONNRESET, "the server is stopping");
     if (epoch() != asked_in) continue;

@@ -142,6 +142,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "a head with a bad block did not ask the member that it was filling"},
       {{.seed = 2314003977, .event = "bad_blocks", .copies = 2, .head_reads = true, .scrub = true},
        "the same"},
+      {{.seed = 3914000976, .event = "bad_blocks", .copies = 2, .scrub = true},
+       "what a member had in place of a bad block was damaged on its way, and not asked for again"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
