@@ -51,7 +51,7 @@ Task<StatusOr<proto::ReportChainReply>> ReportChain(std::shared_ptr<ServerCore> 
                                                     proto::ReportChainRequest request) {
   CO_ASSIGN_OR_RETURN(proto::ReportChainReply reply,
                       co_await core->environment.cluster->ReportChain(std::move(request)));
-  CO_RETURN_IF_ERROR(CheckReport(*core, reply.mdt_epoch()));
+  CO_RETURN_IF_ERROR(CheckMdtEpoch(*core, reply.mdt_epoch()));
   co_return reply;
 }
 

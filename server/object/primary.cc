@@ -40,7 +40,7 @@ Task<Status> CheckAnswer(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch) {
   co_return AsOfAnswer(std::move(status));
 }
 
-Status CheckReport(ServerCore& core, uint64_t mdt_epoch) {
+Status CheckMdtEpoch(ServerCore& core, uint64_t mdt_epoch) {
   return AsOfAnswer(HearOfPrimary(core, mdt_epoch));
 }
 

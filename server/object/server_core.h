@@ -84,7 +84,7 @@ Task<Status> ObeyPrimary(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch, c
 Task<Status> CheckAnswer(std::shared_ptr<ServerCore> core, uint64_t mdt_epoch);
 // The same of an answer that a commit may wait for: does not wait until those of the primary before have
 // ended.
-Status CheckReport(ServerCore& core, uint64_t mdt_epoch);
+Status CheckMdtEpoch(ServerCore& core, uint64_t mdt_epoch);
 
 // Refuses what primaries of earlier epochs ask for from now on, until the process ends. ESTALE as above.
 Status HearOfPrimary(ServerCore& core, uint64_t mdt_epoch);
