@@ -127,14 +127,23 @@ class ChangeApplier {
       CO_RETURN_IF_ERROR(co_await source_->Fetch(written_[at + begin].source * kBlockSize, buffers));
     }
     for (size_t i = 0; i < pages.size(); ++i) {
-      const Written& written = written_[at + i];
-      const uint32_t crc = Crc32c({pages.data(i), kBlockSize});
-      if (crc == args_->crc[written.source]) continue;
-      co_return ErrnoError(
-          EIO, absl::StrFormat("object %s block %d arrived damaged: checksum is %08x, should be %08x",
-                               object_->id.ToString(), written.block, crc, args_->crc[written.source]));
+      std::span<std::byte> page(pages.data(i), kBlockSize);
+      if (Crc32c(page) == args_->crc[written_[at + i].source]) continue;
+      CO_RETURN_IF_ERROR(co_await FetchOnceMore(written_[at + i], page));
     }
     co_return OkStatus();
+  }
+
+  // Of a block that was damaged on its way. To refuse it would cost this member its place in the chain.
+  Task<Status> FetchOnceMore(Written written, std::span<std::byte> page) {
+    std::vector<std::span<std::byte>> buffers(1, page);
+    CO_RETURN_IF_ERROR(co_await source_->Fetch(written.source * kBlockSize, buffers));
+    const uint32_t crc = Crc32c(page), expected = args_->crc[written.source];
+    if (crc == expected) co_return OkStatus();
+    co_return ErrnoError(
+        EIO, absl::StrFormat("object %s block %d arrived damaged, twice: checksum is %08x, should "
+                             "be %08x",
+                             object_->id.ToString(), written.block, crc, expected));
   }
 
   Task<Status> Commit() {

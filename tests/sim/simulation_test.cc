@@ -144,6 +144,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "the same"},
       {{.seed = 3914000976, .event = "bad_blocks", .copies = 2, .scrub = true},
        "what a member had in place of a bad block was damaged on its way, and not asked for again"},
+      {{.seed = 4114002286, .event = "bad_blocks", .copies = 2, .scrub = true},
+       "a member was given up because one block was damaged on its way to it"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
