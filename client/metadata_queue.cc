@@ -13,7 +13,7 @@ constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
 constexpr size_t kEnough = kMostWaiting / 4;
 constexpr Duration kGather = std::chrono::milliseconds(1);
-constexpr Duration kHurry = 20 * kGather;         // after somebody has waited
+constexpr Duration kHurry = 20 * kGather;          // after somebody has waited
 constexpr Duration kHurriedGather = kGather / 10;  // then
 
 // The reply to the batch's mutation `index`, or why there is none.
