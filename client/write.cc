@@ -29,6 +29,12 @@ bool NamesLost(const LayoutMap& layout, const Targets& targets) {
   return false;
 }
 
+proto::MetadataRequest MoveOutRequest(Fid fid) {
+  proto::MetadataRequest request;
+  *request.mutable_move_out()->mutable_fid() = ToProto(fid);
+  return request;
+}
+
 }  // namespace
 
 // Copies `size` bytes that begin `skip` bytes into the pieces.
@@ -272,8 +278,7 @@ void Core::DiscardData(Inode& inode) {
 // early: the MDS needs no OST for that, so nothing that follows waits for one. inode->meta is held, and the
 // caller has marked the inode by Settling.
 Task<Core::Reply> Core::AskToMoveOut(InodePtr inode) {
-  proto::MetadataRequest request;
-  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
+  proto::MetadataRequest request = MoveOutRequest(inode->fid);
   OneShot<Reply> answer;
   if (!TryPushMoveOut(*inode, request, answer)) co_return co_await AskAsSystem(std::move(request));
   co_await queue_->Drain();
@@ -410,8 +415,7 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
 }
 
 Task<Status> Core::MoveOutThrough(InodePtr inode) {
-  proto::MetadataRequest request;
-  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
+  proto::MetadataRequest request = MoveOutRequest(inode->fid);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.moved_out().attr(), &reply.moved_out().layout(), nullptr);
   co_return OkStatus();
