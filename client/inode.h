@@ -161,8 +161,9 @@ struct Inode {
   ScopePtr data_scope;
 
   // Directories.
-  ScopePtr scope;  // the lease that is held of it; null: none
-  ScopePtr ended;  // the one before: the kernel may still keep what it was promised under it
+  ScopePtr scope;      // the lease that is held of it; null: none
+  ScopePtr ended;      // the one before: the kernel may still keep what it was promised under it
+  uint32_t moves = 0;  // changes under way that may take files out of it (Scope::BeginMove)
   DirectoryNames names{*budget};
   uint64_t version = 0;   // rises before and after each change made here
   uint32_t changing = 0;  // changes under way

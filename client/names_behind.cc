@@ -172,7 +172,7 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   InodePtr inode = inodes_->Get(own_fid_);
   BehindChange change{inode, 1, directory, name};
   if (is_directory) {
-    scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, scope->quiet_since);
+    scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, scope->quiet_since, 0);
     scope->AllowWrites();
     request.set_want_lease(true);
   }

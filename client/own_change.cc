@@ -88,12 +88,8 @@ class Core::OwnChange {
     truncates_ = TruncatesByName(request);
     if (!takes_out_ && !truncates_) return;
     BeginNamed();
-    for (const auto& [directory, name] : names_) scopes_.push_back(LastScope(*directory));
-    if (!takes_out_) return;
-    moves_ = scopes_;
-    for (const ScopePtr& scope : moves_) {
-      if (scope != nullptr) scope->BeginMove();
-    }
+    for (const auto& [directory, name] : names_) scopes_.push_back(BeginIn(*directory));
+    if (takes_out_) moves_ = scopes_;
   }
   OwnChange(const OwnChange&) = delete;
   OwnChange& operator=(const OwnChange&) = delete;
@@ -117,9 +113,7 @@ class Core::OwnChange {
       else
         inode->covered.reset();
     }
-    for (const ScopePtr& scope : moves_) {
-      if (scope != nullptr) scope->EndMove();
-    }
+    for (size_t i = 0; i < moves_.size(); ++i) EndMove(*names_[i].first, moves_[i]);
     for (const proto::Attr& attr : after_) {
       if (!alone.contains(FromProto(attr.fid()))) continue;
       if (ScopePtr scope = core_.ScopeCovering(learning_, attr)) LearnAttributes(event, scope, attr);
@@ -300,15 +294,28 @@ class Core::OwnChange {
       core_.changing_unknown_.erase(core_.changing_unknown_.find(directory));
   }
 
-  // The lease under which something of what lies in the directory may be here: the one that is held, or the
-  // last one. That may have gone with the directory for want of memory, and not be on its way back yet.
-  // behind_mutex_ is held: no file gets data under it from here on.
-  ScopePtr LastScope(Inode& directory) {
+  // Returns the lease under which something of what lies in the directory may be here: the one that is held,
+  // or the last one. That may have gone with the directory for want of memory, and not be on its way back
+  // yet. behind_mutex_ is held: no file gets data under it from here on. If the change takes files out, that
+  // lease covers none from here on, nor does one that comes while the change is under way (EndMove).
+  ScopePtr BeginIn(Inode& directory) {
     std::lock_guard order(core_.mutex_);  // or it may be on its way from there to the directory
     ScopePtr dropped = core_.inodes_->DroppedScope(directory.fid);
     std::lock_guard lock(directory.mutex);
-    if (directory.scope != nullptr) return directory.scope;
-    return dropped != nullptr ? dropped : directory.ended;
+    ScopePtr last = directory.scope;
+    if (last == nullptr) last = dropped != nullptr ? dropped : directory.ended;
+    if (!takes_out_) return last;
+    ++directory.moves;
+    if (last != nullptr) last->BeginMove();
+    return last;
+  }
+
+  // `begun`: what BeginIn has returned.
+  static void EndMove(Inode& directory, const ScopePtr& begun) {
+    std::lock_guard lock(directory.mutex);
+    --directory.moves;
+    if (begun != nullptr) begun->EndMove();
+    if (directory.scope != nullptr && directory.scope != begun) directory.scope->EndMove();  // came meanwhile
   }
 
   // Finds what the name means, unless another change of this client may be about to say otherwise.

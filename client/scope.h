@@ -15,7 +15,8 @@
 // A change of this client's own does not take its lease, but it may take a file out from under it: a rename
 // out of the directory, a removal, a second link. From the moment at which the MDS has done that, nobody
 // announces changes of that file, and this client learns which file it was from the answer. So nothing that
-// the lease covers is trusted while such a change is under way (BeginMove).
+// the lease covers is trusted while such a change is under way (BeginMove), be the lease older than the
+// change or one that was granted since.
 //
 // Under WRITE this client may answer changes of what is covered before the MDS has done them
 // (names_behind.cc). A directory that it makes so is its own from the beginning: its Scope is there before
@@ -45,9 +46,9 @@ class Scope {
  public:
   // `since`: when it was taken over, as Core::events_ counts. `quiet_since`: the time since when no other
   // client has been here; of a directory that this client makes, in the one around it, where everybody has to
-  // come by.
-  Scope(Fid of, uint64_t lease_id, uint64_t event, Duration quiet)
-      : directory(of), since(event), quiet_since(quiet), lease_(lease_id) {}
+  // come by. `moves`: how many changes that may take files out of the directory are under way (Inode::moves).
+  Scope(Fid of, uint64_t lease_id, uint64_t event, Duration quiet, uint32_t moves)
+      : directory(of), since(event), quiet_since(quiet), lease_(lease_id), moves_(moves) {}
 
   const Fid directory;
   const uint64_t since;
@@ -97,7 +98,7 @@ class Scope {
   std::atomic<uint64_t> lease_;
   std::atomic<bool> good_{true};
   std::atomic<bool> writes_{false};
-  std::atomic<uint32_t> moves_{0};  // under way
+  std::atomic<uint32_t> moves_;  // under way
   std::atomic<Duration> promised_{Duration(0)};
   std::mutex mutex_;
   std::set<Fid> paged_, with_data_;  // guarded by it

@@ -99,8 +99,8 @@ void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
     }
     if (directory->scope != nullptr) ended.push_back(directory->EndScope());
     if (before == nullptr) before = directory->ended;
-    directory->scope =
-        std::make_shared<Scope>(directory->fid, lease.id(), ++events_, environment_.clock.Now());
+    directory->scope = std::make_shared<Scope>(directory->fid, lease.id(), ++events_,
+                                               environment_.clock.Now(), directory->moves);
     if (writes) directory->scope->AllowWrites();
     if (before != nullptr) directory->scope->Inherit(*before);
     directory->names.Forget();  // what was known before may be out of date
@@ -231,7 +231,7 @@ void Core::EndScopes() {
 void Core::ReturnDroppedScopes() {
   std::vector<std::pair<InodePtr, ScopePtr>> dropped;
   {
-    std::lock_guard lock(mutex_);  // who looks for one finds it there or here (OwnChange::LastScope)
+    std::lock_guard lock(mutex_);  // who looks for one finds it there or here (OwnChange::BeginIn)
     for (auto scopes = inodes_->TakeDroppedScopes(); !scopes.empty(); scopes = inodes_->TakeDroppedScopes()) {
       for (ScopePtr& scope : scopes) {
         InodePtr directory = inodes_->Get(scope->directory);

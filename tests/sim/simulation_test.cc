@@ -146,6 +146,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "what a member had in place of a bad block was damaged on its way, and not asked for again"},
       {{.seed = 4114002286, .event = "bad_blocks", .copies = 2, .scrub = true},
        "a member was given up because one block was damaged on its way to it"},
+      {{.seed = 5215000644, .copies = 2, .mdses = 3, .scrub = true},
+       "a lease that came while a rename was under way covered the file that it replaced"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
