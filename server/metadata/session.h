@@ -18,6 +18,7 @@
 #include "rpc/metadata_channel.h"
 #include "rpc/reply_cache.h"
 #include "server/kv/kv_store.h"
+#include "server/metadata/own_fids.h"
 #include "server/metadata/records.h"
 
 namespace nacre::mds {
@@ -31,6 +32,7 @@ class Session {
 
   const SessionId id;
   const SessionRecord record;
+  OwnFids own_fids;
 
   // The stream.
   void Attach(std::shared_ptr<MetadataPeer> peer, Duration now);

@@ -129,6 +129,16 @@ StatusOr<InodePtr> Tables::GetInode(const Fid& fid) {
   return shared;
 }
 
+StatusOr<uint64_t> Tables::HighestObject(uint64_t sequence) {
+  RETURN_IF_ERROR(CheckOpen());
+  auto last =
+      store_.Last(FidKey(Table::kInode, Fid{sequence, 0, 0}), FidKey(Table::kInode, Fid{sequence + 1, 0, 0}));
+  if (absl::IsNotFound(last.status())) return 0;
+  RETURN_IF_ERROR(last.status());
+  ByteReader key(std::string_view(last->key).substr(1));
+  return key.ReadFid().object;
+}
+
 StatusOr<BucketPtr> Tables::GetBucket(const BucketId& id) {
   RETURN_IF_ERROR(CheckOpen());
   uint64_t ticket = 0;

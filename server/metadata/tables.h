@@ -42,6 +42,8 @@ class Tables {
   static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now);
 
   StatusOr<InodePtr> GetInode(const Fid& fid);
+  // Of the inodes whose FIDs have this sequence; 0: there is none.
+  StatusOr<uint64_t> HighestObject(uint64_t sequence);
   StatusOr<BucketPtr> GetBucket(const BucketId& id);  // empty: no entry has the hash
   StatusOr<Entry> FindEntry(const Fid& parent, std::string_view name);
   // Entries behind the cookie in the order of their cookies; fewer than `limit`: the directory's end.

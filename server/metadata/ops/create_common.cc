@@ -18,7 +18,9 @@ Status CheckOwnFid(const Op& op, const Fid& fid) {
 }
 
 // An inode that is there already would be written over.
-Status CheckUnused(Transaction* transaction, const Fid& fid) {
+Status CheckUnused(const Op& op, Transaction* transaction, const Fid& fid) {
+  ASSIGN_OR_RETURN(const bool next, op.session->own_fids.TakeNext(*op.mds->tables, fid));
+  if (next) return OkStatus();
   auto there = transaction->Load(fid);
   if (absl::IsNotFound(there.status())) return OkStatus();
   RETURN_IF_ERROR(there.status());
@@ -43,7 +45,7 @@ Status CheckNew(const Op& op, Transaction* transaction, const NewInode& wanted) 
   RETURN_IF_ERROR(CheckDirectory(*directory));
   RETURN_IF_ERROR(CheckAccess(op.caller, *directory, kMayExecute));
   RETURN_IF_ERROR(CheckLinked(*directory));
-  if (SessionOfSequence(wanted.fid.sequence) != 0) RETURN_IF_ERROR(CheckUnused(transaction, wanted.fid));
+  if (SessionOfSequence(wanted.fid.sequence) != 0) RETURN_IF_ERROR(CheckUnused(op, transaction, wanted.fid));
   auto existing = transaction->Find(wanted.parent, wanted.name);
   if (existing.ok()) {
     return ErrnoError(EEXIST, absl::StrFormat("directory %s has an entry \"%s\" already",
