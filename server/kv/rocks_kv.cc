@@ -33,7 +33,6 @@ namespace {
 constexpr std::chrono::milliseconds kSpaceCheckEvery{1};
 constexpr uint64_t kToldAtMost = 1 << 20;  // bytes of changes that clients may think are done
 constexpr std::chrono::seconds kReopenEvery{1};
-constexpr size_t kSideBySide = 9;        // bytes of a key: the table, and the first field
 constexpr uint64_t kLowSpace = 4 << 20;  // beyond the reserve: from here on every commit looks
 
 rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
@@ -86,9 +85,8 @@ rocksdb::Options MakeOptions(const RocksKvOptions& options, std::shared_ptr<rock
   out.create_if_missing = !options.read_only;
   out.write_buffer_size = memtable;
   out.max_write_buffer_number = 3;
-  out.memtable_prefix_bloom_size_ratio =
-      0.02;  // a new name is looked for before it is made: it is in no table
-  out.memtable_whole_key_filtering = true;
+  out.memtable_whole_key_filtering = true;  // each new name is looked for first, and is in no table
+  out.memtable_prefix_bloom_size_ratio = 0.02;
   out.max_total_wal_size = 4 * memtable;
   out.max_open_files = options.open_files;
   out.max_background_jobs = 2;

@@ -123,6 +123,27 @@ TEST_F(Batch, AFidIsTheSessionsOwnAndGivenOnce) {
   EXPECT_EQ(client_.List(kRootFid), std::vector<std::string>{"a"});
 }
 
+TEST_F(Batch, NoFidIsGivenTwiceAfterARestartEither) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(5));
+  ASSERT_THAT(Send().batch().replies(0), IsOk());
+  harness_.Restart();
+  ASSERT_THAT(client_.Connect(), IsOk());
+  batch_ = {};
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(5));
+  AddMknod(kRootFid, "c", S_IFREG | 0644, OwnFid(3));  // left out so far
+  AddMknod(kRootFid, "d", S_IFREG | 0644, OwnFid(6));
+  AddMknod(kRootFid, "e", S_IFREG | 0644, OwnFid(6));
+  AddMknod(kRootFid, "f", S_IFREG | 0644, OwnFid(3));
+  auto reply = Send();
+  ASSERT_EQ(reply.batch().replies_size(), 5);
+  EXPECT_THAT(reply.batch().replies(0), Fails(EPERM));
+  EXPECT_THAT(reply.batch().replies(1), IsOk());
+  EXPECT_THAT(reply.batch().replies(2), IsOk());
+  EXPECT_THAT(reply.batch().replies(3), Fails(EPERM));
+  EXPECT_THAT(reply.batch().replies(4), Fails(EPERM));
+  EXPECT_THAT(client_.List(kRootFid), testing::UnorderedElementsAre("a", "c", "d"));
+}
+
 TEST(NamesBehind, NotWithoutAnOst) {
   Harness harness(0);
   TestClient client(harness);
