@@ -161,6 +161,9 @@ Status Chain::Set(const proto::SetChain& told) {
     }
     fillings_.clear();
     if (role_ == Role::kHead) begun = SetFillings(chain, before, known);
+    const bool alone = role_ == Role::kHead && next_ == nullptr && fillings_.empty();
+    if (!alone) alone_since_.reset();
+    if (alone && !known.empty()) alone_since_ = core_->environment.clock.Now();
     in_doubt_.BeginEpoch();
     if (role_ == Role::kHead || role_ == Role::kJoining) in_doubt_.Clear();
     if (role_ != Role::kHead) distrusted_.clear();

@@ -140,6 +140,7 @@ class Chain : public Replicator {
     uint32_t epoch = 0;  // 0: the head, which hears it as from the MDS: nothing of the chain's order is meant
   };
   std::vector<Asked> ThoseToAsk(uint32_t epoch, bool also_head) const;
+  bool AwaitsOthers() const;
   Task<Status> Fetch(WantedBlock wanted, std::span<std::byte> page, bool also_head);
   Task<Status> FetchFrom(Asked asked, WantedBlock wanted, std::span<std::byte> page);
   Task<StatusOr<proto::Chain>> Ask(proto::ReportChainRequest request);
@@ -164,7 +165,8 @@ class Chain : public Replicator {
   // The head: what it does not believe of members, whatever versions they have (FillAnew).
   std::map<std::string, std::set<ObjectId>> distrusted_;
   InDoubt in_doubt_;
-  bool settling_ = false;  // the head: it compares itself with the next member
+  bool settling_ = false;                // the head: it compares itself with the next member
+  std::optional<Duration> alone_since_;  // the head: when it lost the last of the others; none: it has some
 };
 
 }  // namespace nacre::ost

@@ -15,6 +15,9 @@ namespace {
 
 constexpr int kMostRefusals = 20;  // by a member that knows of another epoch than this one
 constexpr Duration kRefusedPause = std::chrono::milliseconds(50);
+// A member is given up when its connection breaks, and mostly it is back at once, to be filled. For so long
+// after the last one has gone a block is waited for that nobody else has: under the lock of its range.
+constexpr Duration kBackSoon = std::chrono::seconds(10);
 constexpr int kReads = 2;  // of one member's block: the first may have been damaged on its way here
 
 }  // namespace
@@ -55,13 +58,19 @@ bool Chain::HasPlace() const {
   return role_ != Role::kWaiting;
 }
 
+bool Chain::AwaitsOthers() const {
+  std::lock_guard lock(mutex_);
+  return alone_since_ && core_->environment.clock.Now() - *alone_since_ < kBackSoon;
+}
+
 // A chain that changes meanwhile refuses what is asked in the epoch before, and may have others to ask. Those
 // behind hear of an epoch a moment before this one does.
 Task<Status> Chain::Fetch(WantedBlock wanted, std::span<std::byte> page, bool also_head) {
   for (int refused = 0;;) {
     const uint32_t asked_in = epoch();
     Status status = ErrnoError(ENODEV, "there is no other member to ask");
-    for (const Asked& asked : ThoseToAsk(asked_in, also_head)) {
+    const std::vector<Asked> others = ThoseToAsk(asked_in, also_head);
+    for (const Asked& asked : others) {
       for (int read = 0; read < kReads; ++read) {
         status = co_await FetchFrom(asked, wanted, page);
         if (!status.ok()) break;
@@ -71,6 +80,10 @@ Task<Status> Chain::Fetch(WantedBlock wanted, std::span<std::byte> page, bool al
     }
     if (core_->stopping()) co_return ErrnoError(ECONNRESET, "the server is stopping");
     if (epoch() != asked_in) continue;
+    if (others.empty() && AwaitsOthers()) {
+      co_await core_->Pause(kRefusedPause);
+      continue;
+    }
     if (ToErrno(status) == ESTALE && ++refused <= kMostRefusals) {
       co_await core_->Pause(kRefusedPause);
       continue;
