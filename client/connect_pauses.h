@@ -1,4 +1,4 @@
-// How long a session waits before it tries again to connect.
+// How long a session waits before it tries again to connect, and for a server that it is connected to.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,14 @@ class ConnectPauses {
     return std::exchange(pause_, std::min(2 * pause_, max_pause_));
   }
   Duration pause() const { return pause_; }
+  // For the answer of a server that answers at once if it serves. At first a short time, so that one that is
+  // frozen does not cost the lease, and longer in each round, in case that all are slow.
+  Duration patience(Duration most) const {
+    const size_t round = std::min(failed_ / servers_, size_t{8});
+    return std::min(most, kFirstPatience * (1 << round));
+  }
 
+  static constexpr Duration kFirstPatience = std::chrono::seconds(1);
   static constexpr Duration kToNextServer = std::chrono::milliseconds(100);
 
  private:

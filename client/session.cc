@@ -101,7 +101,7 @@ Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
       connection = ++connection_;
       lost_ = false;
     }
-    auto reply = co_await ConnectOnce(connection);
+    auto reply = co_await ConnectOnce(connection, pauses.patience(kAtOncePatience));
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
     // That one is there, and may be waiting for another client's lease; it knows who asks again. Nobody would
     // be let in who gave up before that has ended, for he left a session behind that is waited for next.
@@ -113,7 +113,7 @@ Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
   }
 }
 
-Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
+Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection, Duration at_once) {
   std::weak_ptr<Session> weak = weak_from_this();
   MetadataChannelEvents events;
   events.on_push = [weak](proto::Push push) {
@@ -143,7 +143,7 @@ Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection) {
     request.set_low_water(LowWater());
   }
   const Duration sent = clock_.Now();
-  const Duration patience = fresh ? kConnectPatience : kAtOncePatience;
+  const Duration patience = fresh ? kConnectPatience : at_once;
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply,
                       co_await AskWhileConnecting(channel, std::move(request), patience));
   Status status = FromProto(reply.status());
@@ -271,7 +271,7 @@ Task<void> Session::Reconnect(uint64_t connection) {
   ConnectPauses pauses(policy_, connector_->servers());
   std::set<int> said;
   for (;;) {
-    auto reply = co_await ConnectOnce(connection);
+    auto reply = co_await ConnectOnce(connection, pauses.patience(kAtOncePatience));
     if (reply.ok()) {
       LogInfo("connected to the MDS at %s again", connector_->address());
       co_return;

@@ -121,7 +121,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Of a connection that was not made. A server that speaks another version is waited for while the session
   // lasts, since the former one may come back; then the session has ended.
   void NoteRefusal(const Status& why);
-  Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection);
+  // `at_once`: how long the answer may take if the session is not new, and there are other servers to ask.
+  Task<StatusOr<proto::ConnectReply>> ConnectOnce(uint64_t connection, Duration at_once);
   Task<StatusOr<proto::MetadataReply>> AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
                                                           proto::MetadataRequest request, Duration patience);
   bool has_others() const { return connector_->servers() > 1; }

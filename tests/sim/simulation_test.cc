@@ -148,6 +148,11 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "a member was given up because one block was damaged on its way to it"},
       {{.seed = 5215000644, .copies = 2, .mdses = 3, .scrub = true},
        "a lease that came while a rename was under way covered the file that it replaced"},
+      {{.seed = 5306000861, .event = "bad_blocks", .copies = 2, .scrub = true},
+       "a bad block was given up in the moment in which the other member was away"},
+      {{.seed = 5314001188, .event = "bad_blocks", .copies = 2, .scrub = true}, "the same"},
+      {{.seed = 5311000419, .mdses = 3},
+       "a client asked a frozen MDS for so long that its session ended at the one that served"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
