@@ -61,7 +61,7 @@ idle() {
   sleep 10 # what is measured: doing nothing
   used=$(($(ticks) - before))
   echo "$used hundredths of a second in 10 s, all processes together"
-  ((used <= 20))
+  ((used <= 50)) # what polls takes hundreds; a slow machine does the heartbeats of four processes in some twenty
 }
 
 step "a file over shared memory" move_bytes
