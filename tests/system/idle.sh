@@ -24,14 +24,19 @@ check_resident() {
   ((mib > 0 && mib < $1)) || { echo "that is not between 0 and $1"; return 1; }
 }
 
+# The least of three measurements at most: a busy machine makes every wake-up dearer, and what polls polls in all.
 check_idle_cpu() {
-  local seconds before used
+  local seconds before used attempt
   seconds=$(choose 10 60)
-  before=$(ticks)
-  sleep "$seconds" # what is measured: doing nothing
-  used=$(($(ticks) - before))
-  echo "$used hundredths of a second in $seconds s" | tee -a "$work/figures"
-  ((used * 2 <= seconds)) || { echo "that is more than 0.5 % of a core"; return 1; }
+  for attempt in 1 2 3; do
+    before=$(ticks)
+    sleep "$seconds" # what is measured: doing nothing
+    used=$(($(ticks) - before))
+    echo "$used hundredths of a second in $seconds s" | tee -a "$work/figures"
+    ((used * 2 > seconds)) || return 0
+  done
+  echo "that is more than 0.5 % of a core, $attempt times"
+  return 1
 }
 
 work_a_little() {
