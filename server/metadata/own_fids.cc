@@ -4,7 +4,8 @@ namespace nacre::mds {
 
 StatusOr<bool> OwnFids::TakeNext(Tables& tables, const Fid& fid) {
   std::lock_guard lock(mutex_);
-  // What is being committed at the first call was given by an earlier one, which has asked before.
+  // The store lacks creates that are still being committed, but the first call has none of this session
+  // beside it: each create calls this before it commits.
   if (!highest_) {
     ASSIGN_OR_RETURN(highest_, tables.HighestObject(fid.sequence));
   }
