@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "common/ids.h"
 
 namespace nacre::sim {
 namespace {
 
-constexpr size_t kMaxSubsets =
-    10;  // changes of one block that may be missing independently: 2^10 contents are tried
+// Changes of one block that may be missing independently of each other: 2^10 contents are tried.
+constexpr size_t kMaxSubsets = 10;
 
 std::string Where(uint64_t offset, std::byte got, std::byte want) {
   return absl::StrFormat("byte %d (block %d) is 0x%02x instead of 0x%02x", offset, offset / kBlockSize,
@@ -120,40 +121,58 @@ std::vector<size_t> FileModel::Touching(uint64_t block) const {
   return touching;
 }
 
-// Tries every choice of the changes that may be missing, the newest state first.
+Bytes FileModel::BlockWithout(const std::set<size_t>& missing, const std::vector<size_t>& touching,
+                              uint64_t block) const {
+  const uint64_t begin = block * kBlockSize;
+  Bytes content(kBlockSize);
+  if (base_.size() > begin) {
+    std::copy_n(base_.begin() + begin, std::min(kBlockSize, base_.size() - begin), content.begin());
+  }
+  for (size_t i : touching) {
+    if (missing.contains(i)) continue;
+    const FileChange& change = recent_[i];
+    const uint64_t from = std::max(change.offset, begin);
+    const uint64_t to = change.kind == FileChange::kTruncate
+                            ? begin + kBlockSize
+                            : std::min(change.offset + change.length, begin + kBlockSize);
+    for (uint64_t at = from; at < to; ++at) {
+      content[at - begin] =
+          change.kind == FileChange::kWrite ? change.data[at - change.offset] : std::byte{0};
+    }
+  }
+  return content;
+}
+
+// Tries every choice of the newest changes that may be missing, the newest state first; then that all from
+// one of the older ones on are missing, as if they had been held back and left in one write.
 std::string FileModel::SettleBlock(uint64_t block, const Bytes& observed,
                                    const std::function<bool(const FileChange&)>& may_be_lost) const {
   const uint64_t begin = block * kBlockSize, length = std::min(kBlockSize, observed.size() - begin);
-  std::vector<size_t> touching = Touching(block), optional;
+  const std::vector<size_t> touching = Touching(block);
+  std::vector<size_t> optional;
   for (size_t i : touching) {
     if (may_be_lost(recent_[i])) optional.push_back(i);
   }
-  if (optional.size() > kMaxSubsets) optional.erase(optional.begin(), optional.end() - kMaxSubsets);
-  Bytes start(kBlockSize);
-  if (base_.size() > begin) {
-    std::copy_n(base_.begin() + begin, std::min(kBlockSize, base_.size() - begin), start.begin());
-  }
   std::string first;
-  for (uint64_t missing = 0; missing < uint64_t{1} << optional.size(); ++missing) {
-    Bytes content = start;
-    for (size_t i : touching) {
-      const auto place = std::find(optional.begin(), optional.end(), i) - optional.begin();
-      if (place < static_cast<ptrdiff_t>(optional.size()) && (missing >> place & 1) != 0) continue;
-      const FileChange& change = recent_[i];
-      const uint64_t from = std::max(change.offset, begin);
-      const uint64_t to = change.kind == FileChange::kTruncate
-                              ? begin + kBlockSize
-                              : std::min(change.offset + change.length, begin + kBlockSize);
-      for (uint64_t at = from; at < to; ++at) {
-        content[at - begin] =
-            change.kind == FileChange::kWrite ? change.data[at - change.offset] : std::byte{0};
-      }
-    }
+  auto explained = [&](const std::set<size_t>& missing) {
+    const Bytes content = BlockWithout(missing, touching, block);
     auto bad = std::mismatch(content.begin(), content.begin() + length, observed.begin() + begin);
-    if (bad.first == content.begin() + length) return {};
-    if (missing == 0) {
+    if (bad.first == content.begin() + length) return true;
+    if (missing.empty()) {
       first = Where(begin + static_cast<uint64_t>(bad.first - content.begin()), *bad.second, *bad.first);
     }
+    return false;
+  };
+  const size_t older = optional.size() - std::min(optional.size(), kMaxSubsets);
+  for (uint64_t choice = 0; choice < uint64_t{1} << (optional.size() - older); ++choice) {
+    std::set<size_t> missing;
+    for (size_t place = older; place < optional.size(); ++place) {
+      if ((choice >> (place - older) & 1) != 0) missing.insert(optional[place]);
+    }
+    if (explained(missing)) return {};
+  }
+  for (size_t kept = older; kept-- > 0;) {
+    if (explained({optional.begin() + static_cast<ptrdiff_t>(kept), optional.end()})) return {};
   }
   return absl::StrFormat("%s, and no choice of the %d changes that may be lost explains the block", first,
                          optional.size());

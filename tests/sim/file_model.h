@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,9 @@ class FileModel {
   static void Apply(const FileChange& change, Bytes* bytes);
   // The changes that touch this block, as indices into recent_.
   std::vector<size_t> Touching(uint64_t block) const;
+  // This block after those of the changes that touch it that are not missing.
+  Bytes BlockWithout(const std::set<size_t>& missing, const std::vector<size_t>& touching,
+                     uint64_t block) const;
   std::string SettleBlock(uint64_t block, const Bytes& observed,
                           const std::function<bool(const FileChange&)>& may_be_lost) const;
   bool SizeAllowed(uint64_t size, const std::function<bool(const FileChange&)>& may_be_lost) const;
