@@ -121,8 +121,8 @@ Task<void> MdsMemberRole::Live() {
 Task<Status> MdsMemberRole::Serve(replication::Member::Primacy primacy) {
   Say(absl::StrFormat("MDS %s becomes the primary, in epoch %d", config_.copies.name, primacy.epoch));
   to_osts_ = replication::NewWithheldTransport(transport_, member_, RealClock());
-  MetadataEnvironment environment{runtime_.executor(), RealClock(), SystemRandom(), member_->store(),
-                                  *to_osts_};
+  MetadataEnvironment environment{runtime_.executor(), RealClock(), SystemRandom(),
+                                  member_->store(),    *to_osts_,   member_.get()};
   MetadataOptions options = config_.options;
   options.epoch = primacy.epoch;
   options.boot = primacy.boot;

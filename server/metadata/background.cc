@@ -61,9 +61,10 @@ Task<void> EvictMissing(MdsPtr mds) {
 Task<void> SessionLoop(MdsPtr mds) {
   while (!mds->closed) {
     co_await mds->env.clock.Sleep(mds->options.heartbeat);
+    mds->listening.Look();
     if (mds->closed || mds->Recovering()) continue;
     for (const SessionPtr& session : mds->sessions.All()) {
-      if (session->ended() || mds->env.clock.Now() - session->heard() < mds->options.session_timeout)
+      if (session->ended() || mds->listening.Now() - session->heard() < mds->options.session_timeout)
         continue;
       Spawn(mds->env.executor, EvictAndLog(mds, session, "it was silent for too long"));
     }
@@ -81,8 +82,10 @@ Task<Status> Admit(MdsPtr mds, OstIndex ost) {
 
 Task<void> RecoveryLoop(MdsPtr mds) {
   constexpr Duration kStep = std::chrono::milliseconds(100);
+  const Duration began = mds->listening.Now();
   while (!mds->closed && mds->Recovering()) {
-    bool over = mds->env.clock.Now() - mds->started >= mds->options.recovery_window;
+    mds->listening.Look();
+    const bool over = mds->listening.Now() - began >= mds->options.recovery_window;
     if (over) co_await EvictMissing(mds);
     if (over || mds->sessions.AllWhole())
       mds->sessions.recovery().Open();

@@ -74,7 +74,7 @@ Task<StatusOr<std::vector<OstIndex>>> FenceEverywhere(MdsPtr mds, SessionId sess
 
 // An ended session's messages are refused, so the time does not move away any more.
 Task<void> OutliveLeases(MdsPtr mds, SessionPtr session) {
-  const Duration left = LeasesEnd(*mds, *session) - mds->env.clock.Now();
+  const Duration left = LeasesEnd(*mds, *session) - mds->listening.Now();
   if (left > Duration{0}) co_await mds->env.clock.Sleep(left);
 }
 

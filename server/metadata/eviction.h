@@ -29,7 +29,7 @@ Task<Status> Evict(MdsPtr mds, SessionPtr session, std::string reason, Client cl
 // had begun.
 Status ResumeEvictions(const MdsPtr& mds);
 
-// When the leases of a session that is not heard of any more may be given to others.
+// When the leases of a session that is not heard of any more may be given to others, by Mds::listening.
 Duration LeasesEnd(const Mds& mds, const Session& session);
 
 // Drops opens, locks, leases and the session's record; ends orphans that only it had open.

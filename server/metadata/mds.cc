@@ -46,6 +46,7 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       tables(std::move(opened)),
       instance(environment.random.Next() | 1),
       started(environment.clock.Now()),
+      listening(environment.clock, environment.authority, options.heartbeat),
       ids(*tables),
       leases(instance >> 1),
       sessions(*tables),

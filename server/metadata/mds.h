@@ -23,6 +23,7 @@
 #include "server/metadata/id_allocator.h"
 #include "server/metadata/layout.h"
 #include "server/metadata/lease_table.h"
+#include "server/metadata/listening_clock.h"
 #include "server/metadata/lock_table.h"
 #include "server/metadata/message_counts.h"
 #include "server/metadata/metadata_server.h"
@@ -46,6 +47,7 @@ struct Mds {
   const std::unique_ptr<Tables> tables;
   const uint64_t instance;  // of this process
   const Duration started;
+  ListeningClock listening;
   uint64_t losses =
       0;  // how often the MDT may have lost what had been answered and not synced; set at the start
   FidLocks locks;

@@ -58,7 +58,7 @@ StatusOr<Sender> FindSender(Mds& mds, const std::shared_ptr<MetadataPeer>& peer,
     peer->Close();  // a client that is still there, behind an attempt that was overtaken, connects again
     return ErrnoError(ESTALE, absl::StrFormat("session %d goes on over another stream", request.session()));
   }
-  session->Touch(mds.env.clock.Now());
+  session->Touch(mds.listening.Now());
   return Sender{std::move(session), *stream};
 }
 
@@ -325,7 +325,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(co_await mds->ids.Start());
   CO_RETURN_IF_ERROR(mds->osts.Load(mds->ids.FirstObjectRequest()));
   CO_RETURN_IF_ERROR(mds->writer_recovery.Load(*mds));
-  CO_RETURN_IF_ERROR(co_await mds->sessions.Load(environment.clock.Now()));
+  CO_RETURN_IF_ERROR(co_await mds->sessions.Load(mds->listening.Now()));
   CO_RETURN_IF_ERROR(co_await mds::Destroyer::TakeUpRecordsByFile(mds));
   CO_RETURN_IF_ERROR(co_await mds::NewObjects::WithdrawAll(mds));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));

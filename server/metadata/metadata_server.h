@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "common/task.h"
 #include "rpc/cluster_channel.h"
+#include "rpc/mds_front.h"
 #include "rpc/metadata_channel.h"
 #include "server/kv/kv_store.h"
 #include "transport/transport.h"
@@ -21,7 +22,8 @@ struct MetadataEnvironment {
   Clock& clock;
   Random& random;
   KvStore& store;
-  Transport& transport;  // to the OSSes: destroy, truncate, move-out, fence
+  Transport& transport;                  // to the OSSes: destroy, truncate, move-out, fence
+  const Authority* authority = nullptr;  // of the copies (docs/decisions/0066); null: there is one MDS
 };
 
 struct MetadataOptions {

@@ -69,13 +69,14 @@ Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
   if (holder == nullptr) co_return OkStatus();
   const Duration step = std::min(kStep, mds->options.revoke_timeout / 4);
   ReleaseWatch watch(mds, grant.id);
-  RevocationDeadline deadline(mds->env.clock.Now(), mds->options.revoke_timeout);
+  RevocationDeadline deadline(mds->listening.Now(), mds->options.revoke_timeout);
   for (bool over = false; !over;) {
     const bool released = co_await watch.Within(step);
     if (released) co_return OkStatus();
     if (mds->closed) co_return absl::UnavailableError("the metadata server is stopping");
+    mds->listening.Look();
     RevocationDeadline::View view;
-    view.now = mds->env.clock.Now();
+    view.now = mds->listening.Now();
     view.leases_end = LeasesEnd(*mds, *holder);
     view.ost_down = AnyOstDown(*mds);
     view.waits_itself = holder->waits();

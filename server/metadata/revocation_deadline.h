@@ -17,7 +17,7 @@
 // And one takes it away: when nothing has been heard of the session until its leases have run out by the
 // clock (LeasesEnd in eviction.h), it does not hold them any more, and nobody waits for it.
 //
-// A plain value with a clock from outside; not thread-safe.
+// All by the clock that runs while the MDS listens (listening_clock.h). A plain value; not thread-safe.
 #pragma once
 
 #include <algorithm>

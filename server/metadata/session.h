@@ -42,7 +42,7 @@ class Session {
   std::optional<uint64_t> StreamOf(const std::shared_ptr<MetadataPeer>& peer) const;
   std::shared_ptr<MetadataPeer> peer() const;
   void Push(proto::Push push);  // lost if there is no stream
-  void Touch(Duration now);
+  void Touch(Duration now);     // as Attach: something was heard of it; by Mds::listening
   Duration heard() const;
 
   // Between a restart of the MDS and the session's last Reclaim.

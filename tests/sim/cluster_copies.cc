@@ -191,8 +191,12 @@ Task<void> Cluster::BootMember(Cluster* cluster, Process* process, int i) {
   std::shared_ptr<Transport> to_osts =
       replication::NewWithheldTransport(*transport, member, process->clock());
   process->Own(to_osts);
-  MetadataEnvironment environment{process->executor(), process->clock(), process->random(), member->store(),
-                                  cluster->options_.plant_early_call ? *transport : *to_osts};
+  MetadataEnvironment environment{process->executor(),
+                                  process->clock(),
+                                  process->random(),
+                                  member->store(),
+                                  cluster->options_.plant_early_call ? *transport : *to_osts,
+                                  member.get()};
   MetadataOptions options = cluster->options_.metadata;
   options.boot = primacy->boot;
   options.epoch = primacy->epoch;

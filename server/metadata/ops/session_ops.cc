@@ -73,12 +73,12 @@ Task<StatusOr<SessionPtr>> Admit(MdsPtr mds, std::shared_ptr<MetadataPeer> peer,
     if (*gone) co_return NobodyThere();
     CO_ASSIGN_OR_RETURN(SessionId id, co_await mds->ids.NextSession());
     SessionRecord record{request.name(), request.nonce(), request.read_only()};
-    const Duration now = mds->env.clock.Now();
+    const Duration now = mds->listening.Now();
     CO_ASSIGN_OR_RETURN(session, co_await mds->sessions.Add(id, std::move(record), now));
     LogInfo("session %d opened: %s at %s", id, request.name(), peer->name());
   }
   if (*gone) co_return NobodyThere();  // a session that is there may have its next stream already
-  session->Attach(peer, mds->env.clock.Now());
+  session->Attach(peer, mds->listening.Now());
   co_return session;
 }
 
@@ -114,7 +114,7 @@ Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Conne
   SessionPtr session;
   if (request.session() != 0) {
     CO_ASSIGN_OR_RETURN(session, Resume(*mds, request));
-    session->Attach(peer, mds->env.clock.Now());
+    session->Attach(peer, mds->listening.Now());
   } else {
     CO_ASSIGN_OR_RETURN(session, co_await Admit(mds, peer, request));
   }

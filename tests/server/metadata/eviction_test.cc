@@ -55,6 +55,34 @@ TEST_F(EvictionTest, FilesGetTheSizeOfTheirObjects) {
   EXPECT_TRUE(harness_.osts.grown[1].empty()) << "settled";
 }
 
+TEST_F(EvictionTest, NobodyIsSilentWhileTheMdsStandsStill) {
+  harness_.clock.Step(10 * harness_.options.session_timeout);
+  EXPECT_FALSE(Gone(5s)) << "what it said lies unread";
+  EXPECT_TRUE(Gone(harness_.options.session_timeout + 5s));
+}
+
+// May serve when it is told so.
+class SwitchedAuthority : public Authority {
+ public:
+  bool MayServe() const override { return serves; }
+  Task<Status> AwaitAuthority() override { co_return absl::UnavailableError("never"); }
+  void WhenKept(absl::AnyInvocable<void(bool)> done) override { done(true); }
+
+  bool serves = true;
+};
+
+TEST_F(EvictionTest, NobodyIsSilentWhileTheMdsIsNotSureToBeThePrimary) {
+  SwitchedAuthority authority;
+  harness_.Crash();
+  harness_.authority = &authority;
+  harness_.Start();
+  harness_.RegisterOsts();
+  authority.serves = false;
+  EXPECT_FALSE(Gone(10 * (harness_.options.recovery_window + harness_.options.session_timeout)));
+  authority.serves = true;
+  EXPECT_TRUE(Gone(harness_.options.recovery_window + 15s));
+}
+
 TEST_F(EvictionTest, AfterARestartOfTheMdsToo) {
   Fid f = FileOn(1);
   WriteUntold(f, 1, 50000);

@@ -297,7 +297,7 @@ MetadataOptions Harness::WithoutLeases() {
 Harness::~Harness() { Crash(); }
 
 void Harness::Start() {
-  MetadataEnvironment environment{context.get_executor(), clock, random, store, osts};
+  MetadataEnvironment environment{context.get_executor(), clock, random, store, osts, authority};
   auto started = Await(MetadataServer::Start(environment, options));
   ASSERT_TRUE(started.ok()) << started.status();
   server = *std::move(started);

@@ -140,6 +140,7 @@ class Harness {
 
   asio::io_context context;
   ManualClock clock;
+  const Authority* authority = nullptr;  // given to Start
   SeededRandom random{42};
   MemKv store;
   FakeOsts osts;
