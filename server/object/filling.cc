@@ -213,11 +213,15 @@ Task<Status> Filling::Visit(ObjectId id, std::optional<ObjectVersion> there) {
     }
     const uint64_t first = std::max(at, *chunk * kChunkBlocks);
     const uint64_t to = std::min(first + kCopyBlocks, kMaxObjectBlocks);
-    const Status copied = co_await CopyBlocks(object.get(), at, first, to);
+    Status copied = co_await CopyBlocks(object.get(), at, first, to, ObjectStore::BadBlocks::kRefused);
     if (ToErrno(copied) == EIO) {
       // A block is bad here, and the member itself may be the one that has it.
-      CO_ASSIGN_OR_RETURN(const bool mended, co_await store_->MendRange(id, first, to - first));
-      if (mended) continue;
+      const StatusOr<bool> mended = co_await store_->MendRange(id, first, to - first);
+      if (mended.ok() && *mended) continue;
+      if (!mended.ok() && ToErrno(mended.status()) != EIO) co_return mended.status();
+      // Nobody has it. One block that is lost must not keep all others from having their copies.
+      if (!mended.ok())
+        copied = co_await CopyBlocks(object.get(), at, first, to, ObjectStore::BadBlocks::kTaken);
     }
     CO_RETURN_IF_ERROR(copied);
     at = to;
@@ -245,7 +249,8 @@ Task<StatusOr<std::shared_ptr<ObjectState>>> Filling::BeginCopy(ObjectId id,
 
 // Copies the blocks [first, to) and the hole [from, first) before them. Nobody changes them meanwhile; who
 // wants to waits for the member.
-Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t first, uint64_t to) {
+Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t first, uint64_t to,
+                                 ObjectStore::BadBlocks bad) {
   RangeLock::Guard locked = co_await object->locks.Lock(from, to, /*exclusive=*/false);
   const std::optional<ObjectRecord> record = object->Record();
   if (!record || Ahead(object->id)) co_return OkStatus();  // it has been destroyed, and perhaps made anew
@@ -259,7 +264,8 @@ Task<Status> Filling::CopyBlocks(ObjectState* object, uint64_t from, uint64_t fi
   AddEdits(map.edits, apply);
   CO_ASSIGN_OR_RETURN(std::shared_ptr<BufferPool> buffers,
                       core_->chain_buffers.At(ChainStep::kOutOfHead, &core_->environment.transport));
-  CO_ASSIGN_OR_RETURN(ObjectStore::Gathered gathered, co_await store_->Gather(map.edits, buffers));
+  CO_ASSIGN_OR_RETURN(ObjectStore::Gathered gathered, co_await store_->Gather(map.edits, buffers, bad));
+  apply->mutable_bad()->Assign(gathered.bad.begin(), gathered.bad.end());
   const uint64_t bytes = uint64_t(apply->crc_size()) * kBlockSize;
   auto sent = co_await Send(std::move(request), gathered.memory);
   CO_RETURN_IF_ERROR(sent.status());

@@ -66,7 +66,8 @@ class Filling : public std::enable_shared_from_this<Filling> {
   Task<Status> Visit(ObjectId id, std::optional<ObjectVersion> there);
   // Null: there is nothing to copy (any more).
   Task<StatusOr<std::shared_ptr<ObjectState>>> BeginCopy(ObjectId id, std::optional<ObjectVersion> there);
-  Task<Status> CopyBlocks(ObjectState* object, uint64_t from, uint64_t first, uint64_t to);
+  Task<Status> CopyBlocks(ObjectState* object, uint64_t from, uint64_t first, uint64_t to,
+                          ObjectStore::BadBlocks bad);
   Task<StatusOr<bool>> FinishCopy(ObjectState* object, uint64_t copied);
   Task<Status> Remove(ObjectId id);
   Task<StatusOr<Listed>> ListThere(std::optional<ObjectId> after, bool* end);

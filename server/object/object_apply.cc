@@ -128,7 +128,8 @@ class ChangeApplier {
     }
     for (size_t i = 0; i < pages.size(); ++i) {
       std::span<std::byte> page(pages.data(i), kBlockSize);
-      if (Crc32c(page) == args_->crc[written_[at + i].source]) continue;
+      const uint64_t source = written_[at + i].source;
+      if (Crc32c(page) == args_->crc[source] || std::ranges::binary_search(args_->bad, source)) continue;
       CO_RETURN_IF_ERROR(co_await FetchOnceMore(written_[at + i], page));
     }
     co_return OkStatus();
@@ -199,7 +200,7 @@ Task<Status> ObjectStore::Apply(ApplyArgs args, DataSource* source, BufferPool* 
 // --- giving away ---
 
 Task<StatusOr<ObjectStore::Gathered>> ObjectStore::Gather(const std::vector<ExtentEdit>& edits,
-                                                          std::shared_ptr<BufferPool> pool) {
+                                                          std::shared_ptr<BufferPool> pool, BadBlocks bad) {
   std::vector<uint64_t> physical;
   std::vector<uint32_t> crc;
   for (const ExtentEdit& edit : edits) {
@@ -219,9 +220,13 @@ Task<StatusOr<ObjectStore::Gathered>> ObjectStore::Gather(const std::vector<Exte
     Allotment::Share share = co_await memory.Take(count);
     BufferPool::Pages pages = pool->Take(std::move(share), count);
     std::span<const uint64_t> blocks(physical.data() + at, count);
-    CO_RETURN_IF_ERROR(co_await LoadBlocks(blocks, pages));
+    const Status loaded = co_await LoadBlocks(blocks, pages);
+    if (!loaded.ok() && bad == BadBlocks::kRefused) co_return loaded;
+    if (!loaded.ok()) CO_RETURN_IF_ERROR(co_await LoadReadable(blocks, pages));
     for (size_t i = 0; i < count; ++i) {
-      if (Crc32c({pages.data(i), kBlockSize}) != crc[at + i]) {
+      const bool matches = Crc32c({pages.data(i), kBlockSize}) == crc[at + i];
+      if (!matches && bad == BadBlocks::kTaken) gathered.bad.push_back(static_cast<uint32_t>(at + i));
+      if (!matches && bad == BadBlocks::kRefused) {
         co_return ErrnoError(EIO, absl::StrCat("device block ", physical[at + i], " of ", directory(),
                                                " does not match its checksum"));
       }
@@ -252,6 +257,17 @@ Task<Status> ObjectStore::LoadBlocks(std::span<const uint64_t> physical, const B
       ++i;
     } while (i < physical.size() && physical[i] == physical[begin] + (i - begin));
     CO_RETURN_IF_ERROR(co_await devices_.blocks->Read(physical[begin], buffers));
+  }
+  co_return OkStatus();
+}
+
+// As LoadBlocks, with zeros where the device fails.
+Task<Status> ObjectStore::LoadReadable(std::span<const uint64_t> physical, const BufferPool::Pages& pages) {
+  for (size_t i = 0; i < physical.size(); ++i) {
+    std::vector<std::span<std::byte>> buffers(1, std::span<std::byte>(pages.data(i), kBlockSize));
+    const Status read = co_await devices_.blocks->Read(physical[i], buffers);
+    if (ToErrno(read) == ESHUTDOWN) co_return read;
+    if (!read.ok()) std::ranges::fill(buffers[0], std::byte{0});
   }
   co_return OkStatus();
 }

@@ -101,6 +101,7 @@ struct ApplyArgs {
   };
   std::vector<Edit> edits;    // ascending and disjoint
   std::vector<uint32_t> crc;  // of the written blocks, in the order of the edits
+  std::vector<uint32_t> bad;  // the numbers, ascending, of those that are taken though they do not match
   Originator* by = nullptr;
   bool ends_request = false;
 };
@@ -154,8 +155,13 @@ class ObjectStore {
   struct Gathered {
     std::vector<BufferPool::Pages> pages;
     std::vector<MemorySpan> memory;
+    std::vector<uint32_t> bad;  // the numbers, ascending, of those that do not match their checksums
   };
-  Task<StatusOr<Gathered>> Gather(const std::vector<ExtentEdit>& edits, std::shared_ptr<BufferPool> pool);
+  // A block that cannot be read, or does not match its checksum: EIO, or it is taken as it is (zeros, if it
+  // cannot be read).
+  enum class BadBlocks { kRefused, kTaken };
+  Task<StatusOr<Gathered>> Gather(const std::vector<ExtentEdit>& edits, std::shared_ptr<BufferPool> pool,
+                                  BadBlocks bad = BadBlocks::kRefused);
   // Objects that are being walked through (server/object/filling.h).
   StatusOr<std::shared_ptr<ObjectState>> Acquire(ObjectId id) { return objects_.Acquire(id); }
   // Which of the blocks [first, first + count) are mapped, as edits that make another store's so; `physical`
@@ -271,6 +277,7 @@ class ObjectStore {
 
   Task<Status> StoreBlocks(std::span<const uint64_t> physical, const BufferPool::Pages* pages);
   Task<Status> LoadBlocks(std::span<const uint64_t> physical, const BufferPool::Pages& pages);
+  Task<Status> LoadReadable(std::span<const uint64_t> physical, const BufferPool::Pages& pages);
   Task<Status> StoreRun(uint64_t physical, std::vector<std::span<const std::byte>> buffers);
   // The whole block, verified, in a page of its own.
   Task<Status> ReadBlock(ObjectState* object, uint64_t block, const Chunk* chunk, std::byte* page);

@@ -1,4 +1,5 @@
 // Handlers of the requests that the members of a chain and the MGS send: SetChain, ApplyChange, LearnState.
+#include <algorithm>
 #include <cerrno>
 
 #include "rpc/convert.h"
@@ -54,6 +55,10 @@ StatusOr<ApplyArgs> ParseChange(const OpContext& context) {
     return ErrnoError(EINVAL, absl::StrCat("a change with ", written, " written blocks and a memory of ",
                                            context.call->memory_size(), " bytes"));
   }
+  args.bad.assign(change.bad().begin(), change.bad().end());
+  const bool filled = !args.applied.before;
+  if (!args.bad.empty() && (!filled || !std::ranges::is_sorted(args.bad) || args.bad.back() >= written))
+    return ErrnoError(EINVAL, absl::StrCat(args.bad.size(), " bad ones of ", written, " written blocks"));
   return args;
 }
 

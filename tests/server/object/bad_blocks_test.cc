@@ -112,6 +112,30 @@ TEST_F(BadBlocksTest, AFillingThatMeetsOneAsksTheMemberForIt) {
   EXPECT_EQ(want.size(), 1u);
 }
 
+// The OST has its copies again all the same, of that block too: whoever reads it is told, wherever.
+TEST_F(BadBlocksTest, AFillingThatMeetsOneThatNobodyHasGoesOn) {
+  f_.SetChain({0});
+  ASSERT_TRUE(Write(kBadObject, 0, Data('a')).ok());
+  Restart(0);
+  f_.Spoil(0, kBadObject, 3);
+  f_.judge->reports.clear();
+  Join(/*for_good=*/true);
+  ASSERT_TRUE(InSync(2));
+  EXPECT_EQ(GivenUp(), 0);
+  for (int i : {0, 1}) {
+    EXPECT_TRUE(IsGood(i, 2)) << i;
+    EXPECT_FALSE(IsGood(i, 3)) << i;
+    EXPECT_TRUE(IsGood(i, 4)) << i;
+  }
+  EXPECT_EQ(ToErrno(ReadAll().status()), EIO);
+  ASSERT_TRUE(Write(kBadObject, 3, std::string(kBlockSize, 'n')).ok());
+  std::string want = Data('a');
+  want.replace(3 * kBlockSize, kBlockSize, kBlockSize, 'n');
+  auto read = ReadAll();
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, want);
+}
+
 // What the member has in its place is of before: the checksum that the head has says so.
 TEST_F(BadBlocksTest, OtherBytesOfTheMemberAreNotTaken) {
   f_.SetChain({0, 1});
