@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Three machines that hold everything twice, and two that mount, each in namespaces of its own and set up as docs/operating.md says, by its own lines.
-# With programs at work the machines die, are frozen and cut off from each other and from all, a disk is lost, a byte of one copy is flipped. The work
-# goes on, nothing is lost, everything is in sync again by itself. Times are printed; only a standstill of 60 s is a failure.
+# With programs at work the machines die, are frozen and cut off from each other and from all, come back with other clocks, a disk is lost, a byte of one
+# copy is flipped. The work goes on, nothing is lost, everything is in sync again by itself. Times are printed; only a standstill of 60 s is a failure.
 # --rounds N: of each (short: 1, and not of each pair of machines; full: 20).
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -123,7 +123,8 @@ verify_with_fio() {
 commit_with_git() {
   local n=0
   cd /mnt/nacre/git
-  git init -q . && git config user.name lab && git config user.email lab@example.org
+  # No gc behind the commits: git fsck takes what that packs meanwhile for lost.
+  git init -q . && git config gc.auto 0 && git config user.name lab && git config user.email lab@example.org
   while [[ ! -e $work/enough ]]; do
     n=$((n + 1))
     echo "$n" >"file-$((n % 50))" && git add -A && git commit -qm "$n" || return 1
@@ -197,6 +198,23 @@ dies() {
   await_sync
   still_at_work
 }
+# comes_back_at MACHINE DAY STEADY: it dies, and when it is back its time of day and its steady clock differ so many seconds from the real ones.
+comes_back_at() {
+  echo "$2 $3" >"$work/$1/lab/clock"
+  dies "$1" "a machine dies, to come back with other clocks"
+  local unit seen
+  for unit in nacre-mds nacre-oss@a; do
+    seen=$(stat -L -c %i "/proc/$(<"$work/$1/lab/$unit.pid")/ns/time")
+    [[ $seen != $(stat -L -c %i /proc/self/ns/time) ]] || { echo "$unit of $1 has the old steady clock"; return 1; }
+    grep -q shifted-clock "/proc/$(<"$work/$1/lab/$unit.pid")/maps" || { echo "$unit of $1 has the old time of day"; return 1; }
+  done
+}
+clocks_are_back() { # by an hour, as soon as it has booted
+  local up
+  read -r up _ </proc/uptime
+  comes_back_at "$(primary)" -3600 "-${up%%.*}"
+}
+clocks_are_ahead() { comes_back_at "$(other_than "$(primary)")" 86400 2592000; } # by a day, up for a month more
 primary_dies() { dies "$(primary)" "the machine of the primary MDS dies"; }
 other_dies() { dies "$(other_than "$(primary)")" "another machine dies"; }
 freezes() {
@@ -325,6 +343,8 @@ for round in $(seq "$rounds"); do
   step "a mount does not hear a machine, each in turn ($round)" node_parted
   step "the machine of the primary MDS is cut off from all ($round)" isolated
   step "a machine loses the disk of its OSTs ($round)" disk_is_lost
+  step "a machine comes back with its clocks set back ($round)" clocks_are_back
+  ((full == 0)) || step "another one with its clocks ahead ($round)" clocks_are_ahead
   ((round > 1)) || step "a byte is flipped in one copy" byte_flips
 done
 step "nothing is lost" nothing_is_lost

@@ -4,8 +4,10 @@
 lab_systemctl.py [enable|start|stop|restart] [--now] [--no-block] UNIT...
 
 The command lines are those of deploy/systemd; a unit is started when it says READY=1. $LAB_RUN is where pid files and logs are, $LAB_BIN where
-the programs are.
+the programs are. $LAB_RUN/clock, if it is there, sets the clocks of what starts: by how many seconds the time of day and the steady clock differ from
+the real machine's.
 """
+import ctypes
 import os
 import pathlib
 import re
@@ -20,6 +22,7 @@ RUN = pathlib.Path(os.environ["LAB_RUN"])
 BIN = os.environ["LAB_BIN"]
 UNITS = pathlib.Path(__file__).resolve().parents[3] / "deploy/systemd"
 PATIENCE = 90  # seconds, as systemd
+CLONE_NEWTIME = 0x80
 
 
 def command_of(unit):
@@ -47,6 +50,20 @@ def pid_of(unit):
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else pid
+
+
+# For what this process starts from now on.
+def set_clocks():
+    try:
+        day, steady = (RUN / "clock").read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        return
+    # The time of day has no namespace. Programs of Go (etcd) do not see this one.
+    os.environ |= {"NACRE_CLOCK_SHIFT": day, "LD_PRELOAD": f"{BIN}/libnacre-shifted-clock.so"}
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWTIME) != 0:
+        sys.exit(f"no namespace for the steady clock: {os.strerror(ctypes.get_errno())}")
+    pathlib.Path("/proc/self/timens_offsets").write_text(f"monotonic {steady} 0\nboottime {steady} 0\n", encoding="ascii")
+    subprocess._USE_VFORK = False  # a process that shares this one's memory cannot have another clock
 
 
 def start(unit, block):
@@ -91,6 +108,7 @@ def main():
         for unit in units:
             stop(unit)
     if verb in ("start", "restart") or "--now" in rest:
+        set_clocks()
         for unit in units:
             start(unit, block="--no-block" not in rest)
 
