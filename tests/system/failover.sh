@@ -51,6 +51,35 @@ sys.exit(0 if status["leader"] == status["header"]["member_id"] else 1)' 2>/dev/
   return 1
 }
 
+# How many requests the members of etcd have been sent.
+asked_of_etcd() {
+  local ports=() part
+  for part in etcd.1 etcd.2 etcd.3; do ports+=("$(etcd_port "$part")"); done
+  python3 - "${ports[@]}" <<'PYTHON'
+import re, sys, urllib.request
+total = 0.0
+for port in sys.argv[1:]:
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    total += sum(float(n) for n in re.findall(r"^grpc_server_msg_received_total\{.*\} (\S+)$", page, re.MULTILINE))
+print(round(total))
+PYTHON
+}
+# Whatever is asked by time (leases, beacons) is asked of an idle cluster as well.
+operations_ask_etcd_nothing() {
+  local before begin asked took
+  before=$(asked_of_etcd) begin=$(now)
+  mkdir "$mount/many"
+  "$bin/metadata_ops" create 3000 "$mount/many/1" && "$bin/metadata_ops" unlink 3000 "$mount/many/1"
+  sync "$mount/many"
+  asked=$(($(asked_of_etcd) - before)) took=$(python3 -c "print($(now) - $begin)")
+  echo "  6,000 operations in $took s: etcd was asked $asked times" >>"$work/figures"
+  before=$(asked_of_etcd)
+  sleep "$took"
+  local idle=$(($(asked_of_etcd) - before))
+  echo "  nothing to do for as long: $idle times" >>"$work/figures"
+  ((asked <= 2 * idle + 20)) || { echo "etcd was asked $asked times during 6,000 operations, and $idle times in as much time without"; return 1; }
+}
+
 # back_in_sync WHAT…: starts these parts, and everything is as before.
 back_in_sync() {
   local part begin
@@ -183,6 +212,7 @@ copies_are_equal() {
 }
 
 step "all copies are in sync" await_sync
+step "operations ask etcd nothing" operations_ask_etcd_nothing
 step "programs work on two mounts" start_work
 for round in $(seq "$rounds"); do
   step "the primary is killed ($round)" kill_primary
