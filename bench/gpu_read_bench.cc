@@ -369,7 +369,7 @@ class Bench {
     for (size_t size : {4 << 10, 16 << 10, 64 << 10}) {
       Print("random: naive, pinned, copy", size, 1, NaiveInto(pinned_, size, true));
       Print("random: libnacre to GPU", size, 64, meter_.Measure(size, 64, Reads(size, true)));
-      for (size_t depth : {64, 256}) Print("random: queue", size, depth, Queued(size, depth));
+      for (size_t depth : {64, 256}) Print("random: queue, 10,000 reads", size, depth, Queued(size, depth));
       Print("random: loop of reads", size, 1, meter_.Measure(size, 1, Reads(size, true)));
       const Figures batch = meter_.Measure(size * kExtents, 1, [&](size_t) {
         std::vector<nacre::Extent> extents;

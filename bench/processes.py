@@ -6,6 +6,7 @@ still running below us is killed by its id, then mounts and directories go.
 import ctypes
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +55,11 @@ def mounts_below(top):
     """Mountpoints, the innermost first."""
     points = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
     return sorted((point for point in points if point.startswith(f"{top}/")), reverse=True)
+
+
+def mds_of(cluster):
+    """The address of a cluster's MDS, or of all of them, as its clients have it."""
+    return re.search(r'^mds = "([^"]*)"', (cluster / "etc/client.1.toml").read_text(), re.MULTILINE)[1]
 
 
 def build_missing(needed):
