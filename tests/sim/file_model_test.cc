@@ -87,6 +87,19 @@ TEST(FileModel, ATornBlockIsFound) {
   EXPECT_THAT(file.Settle(observed, All), HasSubstr("no choice"));
 }
 
+// A client holds back what is written to a file of its own, and sends it as one.
+TEST(FileModel, ManyChangesOfABlockMayBeLostTogether) {
+  for (uint64_t kept : {0, 5, 30}) {
+    FileModel file;
+    for (uint64_t operation = 1; operation <= 30; ++operation) {
+      file.Begin(Write(operation, 0, 100));
+      file.Acknowledge(operation, 1s);
+    }
+    const Bytes observed = kept == 0 ? Bytes() : Pattern(kept, 0, 100);
+    EXPECT_EQ(file.Settle(observed, All), "") << kept;
+  }
+}
+
 TEST(FileModel, WhatIsDurableMustBeThere) {
   FileModel file;
   file.Begin(Write(1, 0, 10));
