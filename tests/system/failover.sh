@@ -5,7 +5,7 @@
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
 [[ ! ${1:-} =~ ^[0-9]+$ ]] || set -- --full --rounds "$@"
-begin failover 240 7200 --own --bare -- "$@"
+begin failover 300 7200 --own --bare -- "$@"
 ((rounds > 0)) || rounds=$(choose 1 10)
 need_etcd
 
