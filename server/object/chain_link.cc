@@ -16,8 +16,12 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(200);
 // The number of a call, from its beginning to its end.
 class ChainLink::Turn {
  public:
-  explicit Turn(ChainLink& link) : link_(link) {
+  Turn(ChainLink& link, uint32_t epoch) : link_(link), epoch_(epoch) {
     std::lock_guard lock(link_.mutex_);
+    if (epoch > link_.failed_in_) {
+      link_.failed_.clear();
+      link_.failed_in_ = epoch;
+    }
     number_ = ++link_.last_;
     link_.under_way_.insert(number_);
   }
@@ -27,25 +31,40 @@ class ChainLink::Turn {
   }
   Turn(const Turn&) = delete;
 
+  // The other may have made a change that is not made here.
+  void Fail() const {
+    std::lock_guard lock(link_.mutex_);
+    if (epoch_ == link_.failed_in_) link_.failed_.insert(number_);
+  }
   void Note(proto::ObjectRequest* request) const {
     std::lock_guard lock(link_.mutex_);
     request->set_chain_turn(number_);
-    request->set_chain_low_water(*link_.under_way_.begin());
+    const uint64_t lowest = *link_.under_way_.begin();
+    request->set_chain_low_water(link_.failed_.empty() ? lowest : std::min(lowest, *link_.failed_.begin()));
     proto::TurnsUnderWay* others = request->mutable_chain_under_way();
     others->mutable_turns()->Assign(link_.under_way_.begin(), link_.under_way_.lower_bound(number_));
   }
 
  private:
   ChainLink& link_;
+  const uint32_t epoch_;
   uint64_t number_ = 0;
 };
 
 Task<StatusOr<proto::ObjectReply>> ChainLink::Call(proto::ObjectRequest request,
                                                    std::vector<MemorySpan> memory, Duration timeout,
                                                    std::function<bool()> goes_on) {
+  const Turn turn(*this, request.chain_epoch());
+  auto reply = co_await Repeat(turn, std::move(request), std::move(memory), timeout, std::move(goes_on));
+  if (!reply.ok()) turn.Fail();
+  co_return reply;
+}
+
+Task<StatusOr<proto::ObjectReply>> ChainLink::Repeat(const Turn& turn, proto::ObjectRequest request,
+                                                     std::vector<MemorySpan> memory, Duration timeout,
+                                                     std::function<bool()> goes_on) {
   request.set_ost(ost_);
   request.set_instance(member_.instance());
-  const Turn turn(*this);
   const Duration begin = clock_.Now();
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     turn.Note(&request);

@@ -49,6 +49,9 @@ class ChainLink {
  private:
   class Turn;
 
+  Task<StatusOr<proto::ObjectReply>> Repeat(const Turn& turn, proto::ObjectRequest request,
+                                            std::vector<MemorySpan> memory, Duration timeout,
+                                            std::function<bool()> goes_on);
   Task<StatusOr<proto::ObjectReply>> Attempt(const proto::ObjectRequest& request,
                                              std::vector<MemorySpan> memory, Duration timeout);
 
@@ -60,6 +63,10 @@ class ChainLink {
   std::mutex mutex_;
   uint64_t last_ = 0;             // the newest number
   std::set<uint64_t> under_way_;  // of calls that have not ended
+  // Of calls of the newest epoch that have failed. They hold the low water back, or the other would not count
+  // what they are about as in doubt any more (in_doubt.h); late copies of them are refused all the same.
+  std::set<uint64_t> failed_;
+  uint32_t failed_in_ = 0;  // the epoch
 };
 
 }  // namespace nacre::ost

@@ -15,8 +15,8 @@ namespace nacre::ost {
 
 class InDoubt {
  public:
-  // A change of the object has come from the member before this one, as call number `turn` of the epoch; the
-  // calls below `low_water` are over there.
+  // A change of the object has come from the member before this one, as call number `turn` of the epoch; what
+  // the calls below `low_water` are about has been made there.
   void Note(uint64_t turn, uint64_t low_water, const ObjectId& object) {
     under_way_.erase(under_way_.begin(), under_way_.lower_bound(low_water));
     under_way_.insert_or_assign(turn, object);

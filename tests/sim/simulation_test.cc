@@ -153,6 +153,12 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 5314001188, .event = "bad_blocks", .copies = 2, .scrub = true}, "the same"},
       {{.seed = 5311000419, .mdses = 3},
        "a client asked a frozen MDS for so long that its session ended at the one that served"},
+      {{.seed = 5500007000113, .copies = 3, .mdses = 2, .growth = true, .rebalance = true, .scrub = true},
+       "a primary that had been cut off evicted all before it read what they had said"},
+      {{.seed = 5600010000235, .copies = 3, .mdses = 3, .scrub = true},
+       "a change that was handed on and had failed was not in doubt any more"},
+      {{.seed = 5600015000467, .copies = 3, .mdses = 2, .growth = true, .rebalance = true, .scrub = true},
+       "the same"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
