@@ -1,6 +1,7 @@
-// A library for LD_PRELOAD: the program sees a time of day that is NACRE_CLOCK_SHIFT seconds (which may be negative) away from the machine's. Its waits until
-// a time of day end when they should, those that absl makes by a futex too, which is why libfaketime will not do. The steady clock and the kernel's own
-// time stamps are as they were.
+// A library for LD_PRELOAD: the program sees a time of day that is NACRE_CLOCK_SHIFT seconds (which may be
+// negative) away from the machine's. Its waits until a time of day end when they should, those that absl
+// makes by a futex too, which is why libfaketime will not do. The steady clock and the kernel's own time
+// stamps are as they were.
 
 #include <dlfcn.h>
 #include <linux/futex.h>
@@ -30,7 +31,8 @@ time_t Shift() {
   return shift;
 }
 
-// The same point in time by the machine's clock. A steady clock counts from the boot: what is less than ten years is no time of day.
+// The same point in time by the machine's clock. A steady clock counts from the boot: what is less than ten
+// years is no time of day.
 timespec Unshifted(timespec time) {
   constexpr time_t kTenYears = 10L * 365 * 86400;
   if (time.tv_sec > kTenYears) time.tv_sec -= Shift();
