@@ -4,6 +4,7 @@ Everything happens below MOUNTPOINT/.nacre-bench, which prepare() makes and clea
 the order of TESTS (a file is read after it was written, names are unlinked after they were created); what a test that is chosen alone
 needs is made first by its `prepare`, and what nobody needs any more goes in its `finish`, both outside of what is measured.
 """
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -59,6 +60,16 @@ def size_of(text):
     if not parts:
         raise ValueError(f"'{text}' is no size such as 512K, 64M or 1G")
     return int(parts[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[parts[2]]
+
+
+def whole_mib(text):
+    """A type of argparse: such a size, of whole MiB."""
+    try:
+        if size_of(text) % (1 << 20) == 0:
+            return text
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"'{text}' is no size in whole MiB such as 64M or 1G")
 
 
 def prepare(mountpoint):
