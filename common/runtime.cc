@@ -5,11 +5,14 @@
 namespace nacre {
 namespace {
 
-// Between two looks of a thread that helps: while it finds work; while the thread before it works; and when
-// that is idle.
+// Between two looks of a thread that helps: after it has found work; at most, while the thread before it
+// works; and at most, when that is idle. From the first it doubles: most of the time the first thread is
+// enough, and each look wakes a core that others could use.
 constexpr Duration kHelping = std::chrono::microseconds(100);
-constexpr Duration kWatching = std::chrono::milliseconds(1);
+constexpr Duration kWatching = std::chrono::milliseconds(4);
 constexpr Duration kIdle = std::chrono::milliseconds(50);
+// Between two looks of a thread that stands in whether it still has to.
+constexpr Duration kStandingIn = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -34,30 +37,39 @@ void Runtime::Lead() {
   while (context_.run_one() > 0) done_[0].fetch_add(1, std::memory_order_relaxed);
 }
 
-// While nobody before it works it looks less and less often: an idle process should be idle.
+// While the thread before it is idle it looks less and less often: an idle process should be idle.
 void Runtime::Help(size_t number) {
-  uint64_t seen = 0;
+  uint64_t neighbour = 0, others = 0;  // what the thread before had run at the last look; what all before had
   Duration nap = kIdle;
   do {
     const size_t ran = context_.poll();
     done_[number].fetch_add(ran, std::memory_order_relaxed);
     const uint64_t before = done_[number - 1].load(std::memory_order_relaxed);
-    const bool works = std::exchange(seen, before) != before;
-    if (ran > 0 && !works) StandIn(number);
-    nap = ran > 0 ? kHelping : works ? kWatching : std::min(2 * nap, kIdle);
+    const bool works = std::exchange(neighbour, before) != before;
+    const uint64_t all_before = RanBefore(number);
+    const bool held_up = std::exchange(others, all_before) == all_before;
+    if (ran > 0 && held_up) StandIn(number);
+    nap = ran > 0 ? kHelping : std::min(2 * nap, works ? kWatching : kIdle);
   } while (Nap(nap));
 }
 
-// There was work, and the thread before did none of it: something holds it up. Waits for events in its place
-// until it goes on, or for as long as some come.
+// There was work, and no thread before did anything: something holds them up. Waits for events in their place
+// until one of them goes on, or for as long as some come. It asks all of them: the thread next to this one
+// may do nothing because it naps, and two threads that wait for events wake each other for every one.
 void Runtime::StandIn(size_t number) {
-  const uint64_t before = done_[number - 1].load(std::memory_order_relaxed);
-  for (Duration empty{0}; empty < kIdle && !context_.stopped(); empty += kWatching) {
-    if (done_[number - 1].load(std::memory_order_relaxed) != before) return;
-    if (context_.run_one_for(kWatching) == 0) continue;
+  const uint64_t before = RanBefore(number);
+  for (Duration empty{0}; empty < kIdle && !context_.stopped(); empty += kStandingIn) {
+    if (RanBefore(number) != before) return;
+    if (context_.run_one_for(kStandingIn) == 0) continue;
     done_[number].fetch_add(1, std::memory_order_relaxed);
-    empty = -kWatching;
+    empty = -kStandingIn;
   }
+}
+
+uint64_t Runtime::RanBefore(size_t number) const {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < number; ++i) sum += done_[i].load(std::memory_order_relaxed);
+  return sum;
 }
 
 // False: the end.

@@ -45,6 +45,7 @@ class Runtime {
   void Lead();
   void Help(size_t number);
   void StandIn(size_t number);
+  uint64_t RanBefore(size_t number) const;  // by the threads of a lower number
   bool Nap(Duration duration);
 
   asio::io_context context_;
