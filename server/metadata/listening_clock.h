@@ -22,7 +22,8 @@ class ListeningClock {
   ListeningClock(Clock& clock, const Authority* authority, Duration step)
       : clock_(clock), authority_(authority), step_(step), looked_(clock.Now()) {}
 
-  // Within two steps and what was not looked at yet.
+  // Runs on between two calls of Look, which may set it back by what has passed since the one before: only a
+  // value from just after a Look may judge somebody.
   Duration Now() const { return clock_.Now() - missed_.load(); }
 
   // Leaves out of the time since the last call that in which nobody could be heard.

@@ -19,7 +19,7 @@ class ChainLink::Turn {
   Turn(ChainLink& link, uint32_t epoch) : link_(link), epoch_(epoch) {
     std::lock_guard lock(link_.mutex_);
     if (epoch > link_.failed_in_) {
-      link_.failed_.clear();
+      link_.first_failed_ = kNoTurn;
       link_.failed_in_ = epoch;
     }
     number_ = ++link_.last_;
@@ -34,13 +34,12 @@ class ChainLink::Turn {
   // The other may have made a change that is not made here.
   void Fail() const {
     std::lock_guard lock(link_.mutex_);
-    if (epoch_ == link_.failed_in_) link_.failed_.insert(number_);
+    if (epoch_ == link_.failed_in_) link_.first_failed_ = std::min(link_.first_failed_, number_);
   }
   void Note(proto::ObjectRequest* request) const {
     std::lock_guard lock(link_.mutex_);
     request->set_chain_turn(number_);
-    const uint64_t lowest = *link_.under_way_.begin();
-    request->set_chain_low_water(link_.failed_.empty() ? lowest : std::min(lowest, *link_.failed_.begin()));
+    request->set_chain_low_water(std::min(*link_.under_way_.begin(), link_.first_failed_));
     proto::TurnsUnderWay* others = request->mutable_chain_under_way();
     others->mutable_turns()->Assign(link_.under_way_.begin(), link_.under_way_.lower_bound(number_));
   }

@@ -5,6 +5,7 @@
 // says below which number nothing is waited for any more: the other refuses copies of those (Chain::Hear).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,7 @@ class ChainLink {
 
  private:
   class Turn;
+  static constexpr uint64_t kNoTurn = UINT64_MAX;
 
   Task<StatusOr<proto::ObjectReply>> Repeat(const Turn& turn, proto::ObjectRequest request,
                                             std::vector<MemorySpan> memory, Duration timeout,
@@ -63,9 +65,10 @@ class ChainLink {
   std::mutex mutex_;
   uint64_t last_ = 0;             // the newest number
   std::set<uint64_t> under_way_;  // of calls that have not ended
-  // Of calls of the newest epoch that have failed. They hold the low water back, or the other would not count
-  // what they are about as in doubt any more (in_doubt.h); late copies of them are refused all the same.
-  std::set<uint64_t> failed_;
+  // The lowest of the calls of the newest epoch that have failed. It holds the low water back, or the other
+  // would not count what those are about as in doubt any more (in_doubt.h); late copies of them are refused
+  // all the same.
+  uint64_t first_failed_ = kNoTurn;
   uint32_t failed_in_ = 0;  // the epoch
 };
 

@@ -1,15 +1,18 @@
-// Ends the moving of files, so that the stores can be checked.
+// Ends what goes on by itself, so that the stores can be checked.
 
 #include "server/metadata/keys.h"
 #include "tests/sim/scenario.h"
 
 namespace nacre::sim {
 
-// What files have left goes some seconds later, and members of an OST that is stopped in the middle of that
-// differ.
 void Scenario::EndMoves() {
   mover_->Stop();
   if (rebalances_) EndRebalance();
+}
+
+// What deleted files and moved ones have left goes some seconds later, and members of an OST that is stopped
+// in the middle of that differ: those behind have destroyed an object, and the head refuses the last word.
+void Scenario::AwaitNothingToDestroy() {
   auto under_way = [this] {
     for (const mds::Table table : {mds::Table::kNewObjects, mds::Table::kMoved, mds::Table::kDestroyAt}) {
       const std::string begin = mds::TableKey(table);
@@ -19,6 +22,7 @@ void Scenario::EndMoves() {
     return false;
   };
   for (Duration waited{0}; under_way() && waited < kPatience && !failed(); waited += 500ms) Work(500ms);
+  if (!failed() && under_way()) world_.Fail("hang: what files have left is not destroyed");
 }
 
 // Else it would go on for as long as it finds something.

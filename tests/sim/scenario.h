@@ -182,6 +182,7 @@ class Scenario {
   Status Await(Process* process, Task<Status> task, const char* what);
   void Settle(const Model::Losses& losses);
   void EndMoves();
+  void AwaitNothingToDestroy();
   void EndRebalance();
   void Finish();
   void CheckStores();
