@@ -189,6 +189,8 @@ class Core final : public FileSystem {
   Task<void> GiveDataUp(InodePtr inode);
   Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
+  Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t held);
+  Task<void> AwaitLateRequests(InodePtr inode, uint64_t lease);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                             Learning present);
 

@@ -206,30 +206,63 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
 // the file becomes late under, or it is on its way back, too, and this finds the file's own lease later.
 Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end) {
   for (;;) {
-    proto::MetadataRequest request;
-    *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
-    request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
     Learning present = BeginLearning();
-    Reply reply = co_await AskIn(epoch, std::move(request));
-    if (reply.ok() && reply->lease().lease().mode() == proto::LEASE_WRITE) {
-      const uint64_t lease = reply->lease().lease().id();
-      {
-        std::lock_guard lock(mutex_);
-        std::lock_guard inode_lock(inode->mutex);
-        given_up_.insert(lease);
-        const bool waits = inode->data_scope != nullptr && !inode->data_scope->good();
-        inode->leaving.push_back({lease, true, waits});
-      }
-      Background(ReturnLateData(epoch, std::move(inode), lease, end, std::move(present)));
+    StatusOr<uint64_t> lease = co_await AskForLateLease(epoch, inode, present.held);
+    if (lease.ok() && *lease == 0) continue;
+    if (lease.ok()) {
+      Background(ReturnLateData(epoch, std::move(inode), *lease, end, std::move(present)));
       co_return true;
     }
     LogWarning("file %s: its directory's lease waits for its data: %s", inode->fid.ToString(),
-               std::string(reply.status().message()));
+               std::string(lease.status().message()));
     const bool given_up = co_await ComesWithin(environment_.clock, kPatience, end);
     if (given_up) co_return false;
     std::lock_guard lock(inode->mutex);
     if (inode->HasLateData()) co_return true;
   }
+}
+
+// The lease is among those that go back (Inode::leaving) from when it is known here. 0: a Reclaim that could
+// not name it has ended it, or will; `held` says which have been sent before the request.
+Task<StatusOr<uint64_t>> Core::AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t held) {
+  proto::MetadataRequest request;
+  *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
+  request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
+  {
+    std::lock_guard lock(inode->mutex);
+    ++inode->late_requests;
+  }
+  Reply reply = co_await AskIn(epoch, std::move(request));
+  if (reply.ok() && reply->lease().lease().mode() != proto::LEASE_WRITE)
+    reply = ErrnoError(EPROTO, "the MDS has granted something else");
+  uint64_t lease = 0;
+  std::vector<OneShot<Unit>> waiters;  // of the inode, for the end of the request
+  {
+    std::lock_guard lock(mutex_);
+    std::lock_guard inode_lock(inode->mutex);
+    if (reply.ok() && times_held_ == held) {
+      lease = reply->lease().lease().id();
+      given_up_.insert(lease);
+      const bool waits = inode->data_scope != nullptr && !inode->data_scope->good();
+      inode->leaving.push_back({lease, true, waits});
+    }
+    if (--inode->late_requests == 0) waiters.swap(inode->late_request_waiters);
+  }
+  for (OneShot<Unit>& waiter : waiters) waiter.Set({});
+  CO_RETURN_IF_ERROR(reply.status());
+  co_return lease;
+}
+
+// A lease of the file has been asked back that nobody here knows: it may be the one that is asked for, which
+// must not go back before the data has been sent. Returns when the MDS has said whether it is.
+Task<void> Core::AwaitLateRequests(InodePtr inode, uint64_t lease) {
+  OneShot<Unit> ended;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (inode->late_requests == 0 || inode->pages.lease == lease) co_return;
+    inode->late_request_waiters.push_back(ended);
+  }
+  co_await ended.Wait();
 }
 
 Task<void> Core::ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,

@@ -142,6 +142,9 @@ struct Inode {
     bool returned = false;
   };
   std::vector<Leaving> leaving;
+  // Requests for WRITE of it that have not been answered (held_data.cc), and who waits until none is left.
+  uint32_t late_requests = 0;
+  std::vector<OneShot<Unit>> late_request_waiters;
 
   // Leases of directories (scope.h).
   ScopePtr covered;          // under which the attributes were learned; null: under none

@@ -41,6 +41,7 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
 Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   Learning present = BeginLearning();
   InodePtr inode = inodes_->Get(fid);
+  co_await AwaitLateRequests(inode, lease_id);
   ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
   ScopePtr scope;         // null: the lease is of a file
   {

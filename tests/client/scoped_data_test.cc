@@ -336,6 +336,45 @@ TEST_F(LateData, IsWaitedForByWhoWantsTheFileAndNobodyIsEvicted) {
   EXPECT_TRUE(a_->Fsync(file_).ok());
 }
 
+// Seed 5800011000149 --copies 3 --mds 2 --growth: the file's lease was asked back before the answer that
+// named it had come. It went back at once, and the directory's after it, with the data still here.
+TEST_F(LateData, WhoseLeaseIsAskedBackBeforeItIsNamedIsWaitedFor) {
+  bool asked = false;
+  a_->before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
+    if (request.acquire_lease().mode() == proto::LEASE_WRITE) {
+      asked = true;
+      co_await harness_.world.clock().Sleep(500ms);
+    }
+    co_return OkStatus();
+  };
+  auto names = Start(*b_, b_->fs().Lookup(b_->caller, own_, "other", &unused_));
+  ASSERT_TRUE(harness_.RunUntil([&] { return asked; }, 5s));
+  auto found = Start(*b_, b_->fs().Getattr(b_->caller, file_->inode->fid, nullptr));
+  EXPECT_TRUE(harness_.RunUntil([&] { return names->has_value(); }, 3s)) << "the directory is not free";
+  harness_.world.RunFor(60s);
+  EXPECT_FALSE(found->has_value());
+  Return();
+  EXPECT_TRUE(harness_.RunUntil([&] { return found->has_value(); }, 60s));
+  EXPECT_TRUE(ReadBy(*b_, "f", own_) == data_);
+}
+
+// The same if a Reclaim has left that lease out, which the answer had not named yet: the MDS has ended it.
+TEST_F(LateData, WhoseLeaseAReclaimHasLeftOutIsWaitedFor) {
+  a_->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
+    if (request.acquire_lease().mode() == proto::LEASE_WRITE && !std::exchange(once, true))
+      co_await a_->LoseStream();
+    co_return OkStatus();
+  };
+  auto names = Start(*b_, b_->fs().Lookup(b_->caller, own_, "other", &unused_));
+  EXPECT_TRUE(harness_.RunUntil([&] { return names->has_value(); }, 5s));
+  auto found = Start(*b_, b_->fs().Getattr(b_->caller, file_->inode->fid, nullptr));
+  harness_.world.RunFor(60s);
+  EXPECT_FALSE(found->has_value());
+  Return();
+  EXPECT_TRUE(harness_.RunUntil([&] { return found->has_value(); }, 60s));
+  EXPECT_TRUE(ReadBy(*b_, "f", own_) == data_);
+}
+
 TEST_F(LateData, OfAFileThatTheOtherRemovesIsNotWaitedFor) {
   auto gone = Start(*b_, b_->fs().Unlink(b_->caller, own_, "f"));
   EXPECT_TRUE(harness_.RunUntil([&] { return gone->has_value(); }, 3s));

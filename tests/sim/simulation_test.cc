@@ -159,6 +159,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
        "a change that was handed on and had failed was not in doubt any more"},
       {{.seed = 5600015000467, .copies = 3, .mdses = 2, .growth = true, .rebalance = true, .scrub = true},
        "the same"},
+      {{.seed = 5800011000149, .copies = 3, .mdses = 2, .growth = true, .rebalance = true, .scrub = true},
+       "a file's lease was asked back before the client knew that it had it, and went back before the data"},
   };
   for (const Failed& failed : all)
     EXPECT_EQ(RunSeed(failed.options).failure, "") << "seed " << failed.options.seed << ": " << failed.why;
