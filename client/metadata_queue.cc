@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
 constexpr size_t kEnough = kMostWaiting / 4;
+constexpr int kMostUnderWay = 2;  // batches
 constexpr Duration kGather = std::chrono::milliseconds(1);
 constexpr Duration kHurry = 20 * kGather;          // after somebody has waited
 constexpr Duration kHurriedGather = kGather / 10;  // then
@@ -105,16 +106,35 @@ uint64_t MetadataQueue::answered() {
 
 bool MetadataQueue::HurriesLocked() const {
   if (waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4) return true;
-  return std::ranges::any_of(drains_, &Waiter::hurries);
+  return std::ranges::any_of(drains_,
+                             [this](const Waiter& one) { return one.hurries && one.until > taken_; });
 }
 
 void MetadataQueue::HurryIfNeeded() {
-  std::optional<OneShot<Unit>> gathering;
+  std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
-    if (HurriesLocked()) gathering = gathering_;
+    if (gathering_ && HurriesLocked()) waiters.push_back(*gathering_);
+    if (next_ && MayGoLocked()) waiters.push_back(*std::exchange(next_, std::nullopt));
   }
-  if (gathering) gathering->Set({});
+  for (OneShot<Unit>& waiter : waiters) waiter.Set({});
+}
+
+bool MetadataQueue::MayGoLocked() const {
+  return under_way_ == 0 || (under_way_ < kMostUnderWay && HurriesLocked() && session_->OrdersBatches());
+}
+
+// Beside a batch that is under way another one goes only when it is worth it.
+Task<void> MetadataQueue::AwaitTurn() {
+  for (;;) {
+    OneShot<Unit> turn;
+    {
+      std::lock_guard lock(mutex_);
+      if (MayGoLocked()) co_return;
+      next_ = turn;
+    }
+    co_await turn.Wait();
+  }
 }
 
 // A batch costs the client and the MDS as much as some ten changes: fewer and larger ones leave more of both.
@@ -136,25 +156,42 @@ Task<void> MetadataQueue::Gather() {
 
 Task<void> MetadataQueue::Send() {
   for (bool first = true;; first = false) {
-    if (!first) co_await Gather();
-    std::vector<Item> items = TakeBatch();
-    if (items.empty()) co_return;
-    proto::MetadataRequest batch;
-    for (Item& item : items) *batch.mutable_batch()->add_requests() = std::move(item.mutation);
-    auto reply = co_await session_->CallNumbered(items.front().epoch, std::move(batch));
-    if (reply.ok()) allowed_(reply->batch().names_behind());
-    Answer(items, reply);
-    Count(items.size());
+    if (!first) {
+      co_await AwaitTurn();
+      co_await Gather();
+    }
+    std::optional<Batch> batch = TakeBatch();
+    if (!batch) co_return;
+    background_(SendBatch(*std::move(batch)));
   }
 }
 
+// Outcomes are told in the order of the batches, whichever is answered first.
+Task<void> MetadataQueue::SendBatch(Batch batch) {
+  proto::MetadataRequest request;
+  request.mutable_batch()->set_after(batch.after);
+  for (Item& item : batch.items) *request.mutable_batch()->add_requests() = std::move(item.mutation);
+  auto reply = co_await session_->CallNumbered(batch.items.front().epoch, std::move(request));
+  if (batch.before) co_await batch.before->Wait();
+  if (reply.ok()) allowed_(reply->batch().names_behind());
+  Answer(batch.items, reply);
+  Count(batch.items.size());
+  batch.over.Set({});
+  {
+    std::lock_guard lock(mutex_);
+    --under_way_;
+  }
+  HurryIfNeeded();
+}
+
 // The oldest, of one session. None: nothing waits, and the next Push sends again.
-std::vector<MetadataQueue::Item> MetadataQueue::TakeBatch() {
-  std::vector<Item> items;
+std::optional<MetadataQueue::Batch> MetadataQueue::TakeBatch() {
+  Batch batch;
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
     size_t bytes = 0;
+    std::vector<Item>& items = batch.items;
     while (!waiting_.empty() && items.size() < kMostWaiting && bytes < kMostWaitingBytes) {
       if (!items.empty() && waiting_.front().epoch != items.front().epoch) break;
       bytes += waiting_.front().bytes;
@@ -162,11 +199,22 @@ std::vector<MetadataQueue::Item> MetadataQueue::TakeBatch() {
       waiting_.pop_front();
     }
     waiting_bytes_ -= bytes;
-    if (items.empty()) sending_ = false;
+    taken_ += items.size();
+    if (items.empty()) {
+      sending_ = false;
+    } else {
+      if (under_way_ > 0) batch.before = newest_over_;
+      if (under_way_ > 0 && newest_epoch_ == items.front().epoch) batch.after = newest_last_;
+      newest_over_ = batch.over;
+      newest_epoch_ = items.back().epoch;
+      newest_last_ = items.back().mutation.sequence();
+      ++under_way_;
+    }
     if (HasRoomLocked()) waiters.swap(room_waiters_);
   }
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
-  return items;
+  if (batch.items.empty()) return std::nullopt;
+  return batch;
 }
 
 void MetadataQueue::Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply) {

@@ -2,7 +2,8 @@
 // (docs/decisions/0022-metadata-write-behind.md). They go out in the order of Push: the first at once; while
 // a batch is under way, and for a millisecond after it, the next one gathers; for a tenth of that if
 // somebody has waited (Drain) not long ago, so that the next one finds less to wait for. Gathering ends when
-// somebody waits, or there is enough.
+// somebody waits, or there is enough; then a second batch goes while the first is under way, and says which
+// one it follows (docs/decisions/0078-two-batches-under-way.md).
 //
 // Thread-safe. The outcome of each mutation is told to its `done`, in order, outside of all locks: the MDS's
 // reply, or why there is none (EIO: the session of its epoch has ended). Must outlive what it has given to
@@ -60,12 +61,22 @@ class MetadataQueue {
     OneShot<Unit> reached;
   };
 
+  struct Batch {
+    std::vector<Item> items;
+    uint64_t after = 0;                   // proto::Batch
+    std::optional<OneShot<Unit>> before;  // set when the batch before this one is over
+    OneShot<Unit> over;
+  };
+
   bool HasRoomLocked() const;  // mutex_ is held
   bool HurriesLocked() const;  // likewise: whether the next batch goes at once
+  bool MayGoLocked() const;    // likewise: whether there may be one more under way
   Task<void> Send();
+  Task<void> AwaitTurn();
   Task<void> Gather();
   void HurryIfNeeded();
-  std::vector<Item> TakeBatch();
+  std::optional<Batch> TakeBatch();
+  Task<void> SendBatch(Batch batch);
   void Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply);
   void Count(size_t answered);
 
@@ -78,8 +89,14 @@ class MetadataQueue {
   std::deque<Item> waiting_;
   size_t waiting_bytes_ = 0;
   bool sending_ = false;
+  std::optional<OneShot<Unit>> next_;  // the next batch waits until it may go
+  int under_way_ = 0;                  // batches; of the newest of them:
+  OneShot<Unit> newest_over_;
+  uint64_t newest_epoch_ = 0;
+  uint64_t newest_last_ = 0;                // sequence
   std::optional<OneShot<Unit>> gathering_;  // ends it
   uint64_t pushed_ = 0;
+  uint64_t taken_ = 0;  // by batches
   uint64_t answered_ = 0;
   std::vector<Waiter> drains_;
   Duration hurry_until_{0};  // since somebody has waited

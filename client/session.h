@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "proto/metadata.pb.h"
 #include "rpc/metadata_channel.h"
 #include "rpc/object_stub.h"
+#include "rpc/versions.h"
 
 namespace nacre::client {
 
@@ -56,7 +58,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Gives a mutation its number in the session of this epoch, as one that is unanswered from now on; nothing
   // if that session has ended.
   void Number(uint64_t epoch, proto::MetadataRequest* mutation);
-  // As Call, for what Number has been called for, alone or in a batch.
+  // As Call, for what Number has been called for, alone or in a batch. A batch that follows another one
+  // (Batch.after) may be called for before that is answered: its mutations are done later.
   Task<StatusOr<proto::MetadataReply>> CallNumbered(uint64_t epoch, proto::MetadataRequest request);
   // Sends once: UNAVAILABLE if the stream was lost meanwhile, or if `still`, asked when there is a stream to
   // send it over, says that it is out of date.
@@ -91,6 +94,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // file has left by a move stays for as long as a lease is good (server/metadata/left_objects.h). Later it
   // may have been destroyed, and made anew by a write that came as late.
   bool ObjectsKeptSince(Duration begin) const;
+  // Whether the server that is there now keeps batches in the order in which they say that they follow each
+  // other.
+  bool OrdersBatches() const;
   // Rises with each mutation that is begun.
   uint64_t mutations() const;
   // Every mutation with a lower number has been answered.
@@ -110,6 +116,8 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t LowWater() const;                             // mutex held
   void Acknowledge(proto::MetadataRequest* request);     // says what has been answered; mutex held
   void Answered(const proto::MetadataRequest& request);  // mutex held
+  std::optional<OneShot<Unit>> SetAfter(uint64_t connection, proto::MetadataRequest* request);  // mutex held
+  bool OrdersBatchesLocked() const { return version_ >= kOrderedBatches; }
   void Lost(uint64_t connection, Status why);
   void Push(proto::Push push);
   void Evict(std::string reason);
@@ -150,6 +158,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t nonce_ = 0;
   std::atomic<uint64_t> epoch_{1};  // changed with the mutex held
   Duration lease_{0};               // ConnectReply.lease_ms
+  uint32_t version_ = 0;            // ConnectReply.version
   std::atomic<Duration::rep> leases_end_{0};
   uint64_t connection_ = 0;  // number of the connection that is up or being made
   bool lost_ = false;        // that connection is lost already

@@ -76,6 +76,12 @@ class ReplyCache {
     return it == entries_.end() ? nullptr : &it->second.kept;
   }
 
+  // Whether it has been answered, as far as is known here.
+  bool IsOver(uint64_t sequence) const {
+    auto it = entries_.find(sequence);
+    return it == entries_.end() ? IsAcknowledged(sequence) : it->second.done;
+  }
+
   // It is over; the waiters are to be set. Not `done`: it is as if it had never been asked for, and a repeat
   // is carried out.
   [[nodiscard]] std::vector<OneShot<Unit>> End(uint64_t sequence, bool done) {

@@ -23,7 +23,8 @@ struct VersionRange {
 };
 
 // Between a client and the servers: metadata.proto, and of object.proto what clients ask for.
-inline constexpr VersionRange kClientVersions{3, 3};
+inline constexpr VersionRange kClientVersions{3, 4};
+inline constexpr uint32_t kOrderedBatches = 4;  // from here on a batch may say which one it follows
 // Among servers: cluster.proto, copies.proto, and of object.proto what an MDS or a member of a chain asks
 // for.
 inline constexpr VersionRange kServerVersions{1, 1};

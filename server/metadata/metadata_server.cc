@@ -184,7 +184,21 @@ Task<proto::MetadataReply> EachOnce(MdsPtr mds, Sender sender, const proto::Meta
   co_return co_await Once(mds, sender, one, true);
 }
 
+// Returns when the batch before has been done: of two that a client has under way, the second may come first
+// over a new stream.
+Task<Status> AwaitBatchBefore(Sender sender, uint64_t last) {
+  for (;;) {
+    CO_ASSIGN_OR_RETURN(auto wait, sender.session->WaitFor(last, sender.stream));
+    if (!wait) co_return OkStatus();
+    co_await wait->Wait();
+  }
+}
+
 Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::MetadataRequest request) {
+  if (request.batch().after() != 0) {
+    Status turn = co_await AwaitBatchBefore(sender, request.batch().after());
+    if (!turn.ok()) co_return ToReply(*mds, turn);
+  }
   proto::MetadataReply reply;
   for (proto::MetadataRequest& one : *request.mutable_batch()->mutable_requests()) {
     *reply.mutable_batch()->add_replies() = co_await EachOnce(mds, sender, request, std::move(one));

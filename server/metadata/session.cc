@@ -1,6 +1,9 @@
 #include "server/metadata/session.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <utility>
 
 #include "rpc/convert.h"
 #include "server/metadata/keys.h"
@@ -25,16 +28,26 @@ Session::Session(SessionId id, SessionRecord record, Duration now)
       }) {}
 
 void Session::Attach(std::shared_ptr<MetadataPeer> peer, Duration now) {
-  std::lock_guard lock(mutex_);
-  peer_ = std::move(peer);
-  ++streams_;
-  heard_ = now;
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    peer_ = std::move(peer);
+    ++streams_;
+    heard_ = now;
+    waiters = TakeSuccessors(std::nullopt);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
 }
 
 bool Session::Detach(const std::shared_ptr<MetadataPeer>& peer) {
-  std::lock_guard lock(mutex_);
-  if (peer_ != peer) return false;
-  peer_ = nullptr;
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    if (peer_ != peer) return false;
+    peer_ = nullptr;
+    waiters = TakeSuccessors(std::nullopt);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
   return true;
 }
 
@@ -79,8 +92,14 @@ bool Session::ended() const {
 }
 
 bool Session::TryEnd() {
-  std::lock_guard lock(mutex_);
-  return !std::exchange(ended_, true);
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(ended_, true)) return false;
+    waiters = TakeSuccessors(std::nullopt);
+  }
+  for (const auto& waiter : waiters) waiter.Set({});
+  return true;
 }
 
 void Session::Report(proto::KeepAlive report) {
@@ -135,6 +154,23 @@ Session::Begun Session::BeginMutation(uint64_t sequence, uint64_t low_water) {
   return {std::move(reply), {}};
 }
 
+StatusOr<std::optional<OneShot<Unit>>> Session::WaitFor(uint64_t sequence, uint64_t stream) {
+  std::lock_guard lock(mutex_);
+  if (ended_ || peer_ == nullptr || streams_ != stream)
+    return ErrnoError(ESTALE, absl::StrFormat("session %d has ended, or goes on over another stream", id));
+  if (answers_.IsOver(sequence)) return std::optional<OneShot<Unit>>();
+  return std::optional(successors_.emplace(sequence, OneShot<Unit>())->second);
+}
+
+std::vector<OneShot<Unit>> Session::TakeSuccessors(std::optional<uint64_t> sequence) {
+  const auto begin = sequence ? successors_.lower_bound(*sequence) : successors_.begin();
+  const auto end = sequence ? successors_.upper_bound(*sequence) : successors_.end();
+  std::vector<OneShot<Unit>> taken;
+  for (auto it = begin; it != end; ++it) taken.push_back(it->second);
+  successors_.erase(begin, end);
+  return taken;
+}
+
 void Session::EndMutation(uint64_t sequence, const proto::MetadataReply& reply) {
   std::vector<OneShot<Unit>> waiters;
   {
@@ -144,6 +180,7 @@ void Session::EndMutation(uint64_t sequence, const proto::MetadataReply& reply) 
       if (answer->encoded.empty() || reply.status().error() != 0) reply.SerializeToString(&answer->encoded);
     }
     waiters = answers_.End(sequence, /*done=*/true);
+    std::ranges::move(TakeSuccessors(sequence), std::back_inserter(waiters));
   }
   for (const auto& waiter : waiters) waiter.Set({});
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,6 +79,10 @@ class Session {
     std::optional<OneShot<Unit>> wait;           // it is being done: begin again when this is set
   };
   Begun BeginMutation(uint64_t sequence, uint64_t low_water);
+  // What a request that came over `stream` has to wait for until the mutation has been done; none: it has
+  // been. ESTALE: the session has ended or goes on over another stream, which brings the request once more.
+  // To be asked again when it is set.
+  StatusOr<std::optional<OneShot<Unit>>> WaitFor(uint64_t sequence, uint64_t stream);
   // Remembers the answer, and lets the repeats go on that came meanwhile.
   void EndMutation(uint64_t sequence, const proto::MetadataReply& reply);
   // Adds the answer to the batch of its mutation.
@@ -88,6 +93,9 @@ class Session {
   uint32_t Adopt(uint64_t sequence, const std::string& encoded);
 
  private:
+  // To be set without the mutex, by who has ended what they wait for; all of them if that is none.
+  std::vector<OneShot<Unit>> TakeSuccessors(std::optional<uint64_t> sequence);
+
   struct Answer {
     std::string encoded;
     std::optional<uint32_t> slot;  // in the store
@@ -102,6 +110,7 @@ class Session {
   bool whole_ = true;
   bool ended_ = false;
   proto::KeepAlive report_;
+  std::multimap<uint64_t, OneShot<Unit>> successors_;  // by what they wait for (WaitFor)
   AnswerSlots slots_;
   ReplyCache<Answer> answers_;
 };

@@ -100,6 +100,38 @@ TEST_F(NamesBehind, ManyChangesAreFewRequests) {
   EXPECT_LE(c().total() - before, 5);
 }
 
+// Beside a batch that is under way another one goes when there is enough for it, and no third.
+TEST_F(NamesBehind, TwoBatchesAreUnderWay) {
+  int under_way = 0, most = 0;
+  uint64_t last = 0, batches = 0;
+  c().before_request = [&](const proto::MetadataRequest& request) -> Task<void> {
+    if (!request.has_batch()) co_return;
+    EXPECT_EQ(request.batch().after(), under_way > 0 ? last : 0);
+    last = request.batch().requests(request.batch().requests_size() - 1).sequence();
+    most = std::max(most, ++under_way);
+    // What is sent first comes last.
+    if (++batches % 2 == 1) co_await harness_.world.clock().Sleep(20ms);
+  };
+  c().before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
+    if (!request.has_batch()) co_return OkStatus();
+    if (batches % 3 == 1) co_await harness_.world.clock().Sleep(30ms);
+    --under_way;
+    co_return OkStatus();
+  };
+  for (int i = 0; i < 600; ++i) {
+    const std::string name = std::to_string(i);
+    EXPECT_TRUE(c().Close(c().Create(name, O_RDWR | O_EXCL, top_)).ok());
+    if (i % 2 != 0) continue;
+    EXPECT_TRUE(Unlink(name, top_).ok());
+  }
+  Settle();
+  EXPECT_EQ(most, 2);
+  c().before_request = nullptr;
+  c().before_reply = nullptr;
+  Remount();
+  EXPECT_EQ(c().List(top_).size(), 300u);
+}
+
 // Whatever was answered is what the MDS has in the end, times and change numbers included.
 TEST_F(NamesBehind, TheMdsComesToTheSameAttributes) {
   Fid directory = c().Mkdir("d", top_);

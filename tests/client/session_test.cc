@@ -90,11 +90,12 @@ class SessionTest : public testing::Test {
     EXPECT_TRUE(came) << "it was not asked";
     return found;
   }
-  proto::MetadataRequest AnswerConnect(SessionId session) {
+  proto::MetadataRequest AnswerConnect(SessionId session, uint32_t version = kClientVersions.newest) {
     HeldMds::Asked connect = Next(&proto::MetadataRequest::has_connect);
     proto::MetadataReply reply;
     reply.mutable_connect()->set_session(session);
     reply.mutable_connect()->set_lease_ms(30'000);
+    reply.mutable_connect()->set_version(version);
     connect.answer.Set(std::move(reply));
     world_.RunFor(1ms);
     return connect.request;
@@ -103,6 +104,40 @@ class SessionTest : public testing::Test {
     Spawn(process_->executor(), session_->Start(10s), [](const StatusOr<proto::ConnectReply>&) {});
     (void)AnswerConnect(session);
     ASSERT_TRUE(session_->connected());
+  }
+  // Another stream, to a server that speaks this version, takes the session up again.
+  void ComeBack(SessionId session, uint32_t version) {
+    for (HeldMds::Asked& one : std::exchange(mds_->asked, {}))
+      one.answer.Set(absl::UnavailableError("the stream is lost"));
+    mds_->LoseStream();
+    (void)AnswerConnect(session, version);
+    Next(&proto::MetadataRequest::has_reclaim).answer.Set(proto::MetadataReply());
+    ASSERT_TRUE(world_.RunUntil([&] { return session_->connected(); }, 60s));
+    world_.RunFor(1ms);
+  }
+  // A batch of one mutation, the next one.
+  std::shared_ptr<std::optional<Answer>> Batch(uint64_t after) {
+    proto::MetadataRequest request, mutation;
+    mutation.mutable_unlink()->set_name("f");
+    session_->Number(1, &mutation);
+    request.mutable_batch()->set_after(after);
+    *request.mutable_batch()->add_requests() = std::move(mutation);
+    auto answered = std::make_shared<std::optional<Answer>>();
+    Spawn(process_->executor(), session_->CallNumbered(1, std::move(request)),
+          [answered](Answer answer) { *answered = std::move(answer); });
+    world_.RunFor(1ms);
+    return answered;
+  }
+  // Of the batches that the MDS has been asked for and has not answered: the sequence of each, and what it
+  // follows.
+  std::vector<std::pair<uint64_t, uint64_t>> Batches() {
+    std::vector<std::pair<uint64_t, uint64_t>> batches;
+    for (const HeldMds::Asked& one : mds_->asked) {
+      const proto::Batch& batch = one.request.batch();
+      if (one.request.has_batch()) batches.emplace_back(batch.requests(0).sequence(), batch.after());
+    }
+    std::ranges::sort(batches);
+    return batches;
   }
   void Evict() {
     proto::Push push;
@@ -150,6 +185,40 @@ TEST_F(SessionTest, AnAnswerOfTheSessionBeforeIsAnError) {
   asked.answer.Set(proto::MetadataReply());
   ASSERT_TRUE(world_.RunUntil([&] { return answered.has_value(); }, 1s));
   EXPECT_EQ(ToErrno(answered->status()), EIO);
+}
+
+TEST_F(SessionTest, ABatchSaysWhichOneItFollowsUntilThatIsAnswered) {
+  using Pairs = std::vector<std::pair<uint64_t, uint64_t>>;
+  Start(11);
+  auto first = Batch(0), second = Batch(1);
+  EXPECT_EQ(Batches(), (Pairs{{1, 0}, {2, 1}}));
+  ComeBack(11, kClientVersions.newest);
+  EXPECT_EQ(Batches(), (Pairs{{1, 0}, {2, 1}}));
+  auto it = std::ranges::find_if(mds_->asked, [](const HeldMds::Asked& one) {
+    return one.request.batch().requests_size() > 0 && one.request.batch().requests(0).sequence() == 1;
+  });
+  it->answer.Set(proto::MetadataReply());
+  world_.RunFor(1ms);
+  EXPECT_TRUE(first->has_value());
+  ComeBack(11, kClientVersions.newest);
+  EXPECT_EQ(Batches(), (Pairs{{2, 0}}));
+}
+
+// A server of before may take over in the middle of an upgrade.
+TEST_F(SessionTest, AServerThatKnowsNoOrderGetsABatchWhenTheOneBeforeIsAnswered) {
+  using Pairs = std::vector<std::pair<uint64_t, uint64_t>>;
+  Start(11);
+  EXPECT_TRUE(session_->OrdersBatches());
+  auto first = Batch(0), second = Batch(1);
+  ComeBack(11, kOrderedBatches - 1);
+  EXPECT_FALSE(session_->OrdersBatches());
+  EXPECT_EQ(Batches(), (Pairs{{1, 0}}));
+  Next(&proto::MetadataRequest::has_batch).answer.Set(proto::MetadataReply());
+  world_.RunFor(1ms);
+  EXPECT_EQ(Batches(), (Pairs{{2, 0}}));
+  Next(&proto::MetadataRequest::has_batch).answer.Set(proto::MetadataReply());
+  world_.RunFor(1ms);
+  EXPECT_TRUE(first->has_value() && second->has_value());
 }
 
 // A session that is told twice, because its first stream was lost before it counted, is one session. Nothing

@@ -6,8 +6,9 @@
 namespace nacre::sim {
 
 void Scenario::EndMoves() {
-  mover_->Stop();
-  if (rebalances_) EndRebalance();
+  if (mover_) mover_->Stop();
+  if (mover_ && rebalances_) EndRebalance();
+  if (mover_ || shape_.cluster.copies > 1) AwaitNothingToDestroy();
 }
 
 // What deleted files and moved ones have left goes some seconds later, and members of an OST that is stopped

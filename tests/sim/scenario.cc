@@ -373,8 +373,7 @@ void Scenario::Finish() {
     cluster_.Shutdown(cluster_.client(i), kPatience);
   }
   Work(5s);  // deleted files' objects go in the background
-  if (mover_) EndMoves();
-  if (mover_ || shape_.cluster.copies > 1) AwaitNothingToDestroy();
+  EndMoves();
   if (shape_.cluster.mdses > 1) CheckCopies("at the end");
   for (int node = cluster_.client(0) - 1; node >= 0 && !failed(); --node) {
     if (node != cluster_.mds()) cluster_.Shutdown(node, kPatience);

@@ -30,12 +30,13 @@ class Batch : public testing::Test {
     Add(std::move(mutation));
   }
   // The batch as it stands, with everything in it unanswered.
-  proto::MetadataReply Send() {
+  proto::MetadataRequest Whole() {
     proto::MetadataRequest request = batch_;
     request.set_session(client_.session);
     request.set_low_water(1);
-    return harness_.Await(harness_.server->Handle(client_.peer, std::move(request)));
+    return request;
   }
+  proto::MetadataReply Send() { return harness_.Await(harness_.server->Handle(client_.peer, Whole())); }
 
   Harness harness_;
   TestClient client_;
@@ -95,6 +96,40 @@ TEST_F(Batch, ARepeatAfterARestartDoesWhatIsMissing) {
   ASSERT_EQ(reply.batch().replies_size(), 4);
   for (const proto::MetadataReply& one : reply.batch().replies()) EXPECT_THAT(one, IsOk());
   EXPECT_EQ(client_.List(kRootFid), (std::vector<std::string>{"b", "c"}));
+}
+
+// Of two that are under way the second may come first, over a new stream.
+TEST_F(Batch, WaitsForTheOneThatItFollows) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(2));
+  const proto::MetadataRequest first = Whole();
+  batch_ = {};
+  batch_.mutable_batch()->set_after(client_.sequence);
+  AddUnlink(kRootFid, "a");
+  auto early = std::make_shared<std::optional<proto::MetadataReply>>();
+  client_.Start(Whole(), early);
+  harness_.RunFor(10s);
+  EXPECT_FALSE(early->has_value());
+  EXPECT_THAT(harness_.Await(harness_.server->Handle(client_.peer, first)), IsOk());
+  harness_.RunFor(1s);
+  ASSERT_TRUE(early->has_value());
+  EXPECT_THAT((*early)->batch().replies(0), IsOk());
+  EXPECT_EQ(client_.List(kRootFid), std::vector<std::string>{"b"});
+  EXPECT_THAT(Send().batch().replies(0), IsOk()) << "a repeat, when what it follows has long been done";
+}
+
+TEST_F(Batch, ThatFollowsAnotherGoesNoFurtherThanItsStream) {
+  batch_.mutable_batch()->set_after(7);  // never comes
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1));
+  auto lost = std::make_shared<std::optional<proto::MetadataReply>>();
+  client_.Start(Whole(), lost);
+  harness_.RunFor(1s);
+  EXPECT_FALSE(lost->has_value());
+  client_.Reconnect();
+  harness_.RunFor(1s);
+  ASSERT_TRUE(lost->has_value());
+  EXPECT_THAT(**lost, Fails(ESTALE));
+  EXPECT_TRUE(client_.List(kRootFid).empty());
 }
 
 TEST_F(Batch, TimesAreTheClients) {
