@@ -109,6 +109,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::shared_ptr<MetadataChannel> channel;
     uint64_t connection = 0;
     SessionId session = 0;
+    bool orders_batches = false;
   };
 
   Task<StatusOr<Turn>> WaitConnected(uint64_t epoch, Duration begin, bool may_give_up);
@@ -116,7 +117,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t LowWater() const;                             // mutex held
   void Acknowledge(proto::MetadataRequest* request);     // says what has been answered; mutex held
   void Answered(const proto::MetadataRequest& request);  // mutex held
-  std::optional<OneShot<Unit>> SetAfter(uint64_t connection, proto::MetadataRequest* request);  // mutex held
+  std::optional<OneShot<Unit>> SetAfter(const Turn& turn, proto::MetadataRequest* request);  // mutex held
   bool OrdersBatchesLocked() const { return version_ >= kOrderedBatches; }
   void Lost(uint64_t connection, Status why);
   void Push(proto::Push push);

@@ -37,7 +37,7 @@ Task<StatusOr<Session::Turn>> Session::WaitConnected(uint64_t epoch, Duration be
     {
       std::lock_guard lock(mutex_);
       CO_RETURN_IF_ERROR(Check(epoch));
-      if (state_ == State::kConnected) co_return Turn{channel_, connection_, id_};
+      if (state_ == State::kConnected) co_return Turn{channel_, connection_, id_, OrdersBatchesLocked()};
       CO_RETURN_IF_ERROR(refusal_);
       waiters_.push_back(change);
     }
@@ -75,23 +75,24 @@ void Session::Number(uint64_t epoch, proto::MetadataRequest* mutation) {
   unanswered_.insert(mutation->sequence());
 }
 
-// What the batch follows may have been answered since. Waits for that if this stream is to a server that
-// knows nothing of the order: one that has taken over while servers are upgraded.
-std::optional<OneShot<Unit>> Session::SetAfter(uint64_t connection, proto::MetadataRequest* request) {
+// Leaves out what the batch follows if that has been answered since. Returns what to wait for before the
+// batch may be sent, if the turn's server knows nothing of the order: one that has taken over while servers
+// are upgraded.
+std::optional<OneShot<Unit>> Session::SetAfter(const Turn& turn, proto::MetadataRequest* request) {
   const uint64_t after = request->batch().after();
   if (after == 0) return std::nullopt;
   if (!unanswered_.contains(after)) {
     request->mutable_batch()->clear_after();
     return std::nullopt;
   }
-  if (connection == connection_ && OrdersBatchesLocked()) return std::nullopt;
+  if (turn.orders_batches) return std::nullopt;
   return waiters_.emplace_back();
 }
 
 void Session::Answered(const proto::MetadataRequest& request) {
   unanswered_.erase(request.sequence());
   for (const proto::MetadataRequest& one : request.batch().requests()) unanswered_.erase(one.sequence());
-  if (!OrdersBatchesLocked()) Wake();
+  Wake();  // a batch may wait for this one (SetAfter)
 }
 
 bool Session::OrdersBatches() const {
@@ -118,7 +119,7 @@ Task<StatusOr<proto::MetadataReply>> Session::CallNumbered(uint64_t epoch, proto
     {
       std::lock_guard lock(mutex_);
       request.set_session(turn->session);
-      before = SetAfter(turn->connection, &request);
+      before = SetAfter(*turn, &request);
       if (!before) Acknowledge(&request);
     }
     if (before) {

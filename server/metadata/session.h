@@ -79,9 +79,9 @@ class Session {
     std::optional<OneShot<Unit>> wait;           // it is being done: begin again when this is set
   };
   Begun BeginMutation(uint64_t sequence, uint64_t low_water);
-  // What a request that came over `stream` has to wait for until the mutation has been done; none: it has
-  // been. ESTALE: the session has ended or goes on over another stream, which brings the request once more.
-  // To be asked again when it is set.
+  // Returns what a request that came over `stream` waits for until the mutation has been done, and asks again
+  // when it is set; none: the mutation has been done. ESTALE: the session has ended or goes on over another
+  // stream, which brings the request once more.
   StatusOr<std::optional<OneShot<Unit>>> WaitFor(uint64_t sequence, uint64_t stream);
   // Remembers the answer, and lets the repeats go on that came meanwhile.
   void EndMutation(uint64_t sequence, const proto::MetadataReply& reply);

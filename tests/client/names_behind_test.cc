@@ -109,7 +109,7 @@ TEST_F(NamesBehind, TwoBatchesAreUnderWay) {
     EXPECT_EQ(request.batch().after(), under_way > 0 ? last : 0);
     last = request.batch().requests(request.batch().requests_size() - 1).sequence();
     most = std::max(most, ++under_way);
-    // What is sent first comes last.
+    // Delays every other batch, so that the one behind it overtakes it.
     if (++batches % 2 == 1) co_await harness_.world.clock().Sleep(20ms);
   };
   c().before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
