@@ -5,10 +5,8 @@
 
 #include "client/connect_pauses.h"
 #include "client/within.h"
-#include "common/cancellation.h"
 #include "common/log.h"
 #include "rpc/convert.h"
-#include "rpc/mutation.h"
 #include "rpc/versions.h"
 
 namespace nacre::client {
