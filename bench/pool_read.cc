@@ -80,7 +80,9 @@ void Make(const std::string& mds, const std::string& path) {
   auto buffer = client.register_buffer(words.data(), kStep);
   for (uint64_t at = 0; at < kFileBytes; at += kStep) {
     Fill(&words, at);
-    if (file->write(at, buffer->span()).bytes() != kStep) Die("cannot write " + path);
+    const nacre::Result written = file->write(at, buffer->span());
+    if (!written) Die("writing " + path + " at " + std::to_string(at) + ": " + written.error().message());
+    if (written.bytes() != kStep) Die("writing " + path + " at " + std::to_string(at) + " ends early");
   }
   if (file->sync()) Die("cannot sync " + path);
 }

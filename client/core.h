@@ -402,6 +402,7 @@ class Core final : public FileSystem {
   // inode, too.
   Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
   Task<void> SendFull(InodePtr inode);
+  void StartSending(const InodePtr& inode, bool direct);
   void StartSendDirect(const InodePtr& inode);
   Task<void> SendDirect(InodePtr inode);
   Task<Status> SendFlight(InodePtr inode, DataCache::Flight flight);

@@ -158,7 +158,14 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
     done += n;
     NoteWrite(*inode, handle->caller, offset + done);
     ListDirty(inode);
+    StartSending(inode, direct);
   }
+  co_return done;
+}
+
+// Sends in the background what a window has left in the cache, if it is time for that. The next window of a
+// write that is longer than the cache may wait for the room that this makes.
+void Core::StartSending(const InodePtr& inode, bool direct) {
   if (direct) {
     StartSendDirect(inode);
   } else if (cache_->FullChunks(inode->data) * kChunkSize >= kWindow) {
@@ -166,7 +173,6 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
   } else if (cache_->OverHalfDirty()) {
     RelievePressure();
   }
-  co_return done;
 }
 
 // Past the cache, to the servers. The range is locked.

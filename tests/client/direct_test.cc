@@ -14,8 +14,8 @@ constexpr size_t kBlock = 4096;
 class Direct : public testing::Test {
  protected:
   // A file that has objects.
-  Fid Prepare(Mounted& client, const std::string& data) {
-    HandlePtr file = client.Create("f");
+  Fid Prepare(Mounted& client, const std::string& data, const std::string& name = "f") {
+    HandlePtr file = client.Create(name);
     client.Write(file, 0, data);
     EXPECT_TRUE(client.Fsync(file).ok());
     EXPECT_TRUE(client.Close(file).ok());
@@ -127,6 +127,25 @@ TEST_F(Direct, AreBoundedInMemory) {
   file = client->Open(fid);
   for (uint64_t i = 0; i < 256; ++i) {
     ASSERT_EQ(client->Read(file, i * 32 * kBlock, kBlock), Pattern(i, kBlock)) << i;
+  }
+}
+
+// One write of much more than the cache may hold dirty makes its room itself, O_DIRECT or not: it does not
+// wait for the time at which what is dirty is sent in any case.
+TEST_F(Direct, MayBeLongerThanTheCache) {
+  Options options;
+  options.dirty_bytes = 4 * kMiB;
+  for (const int flags : {O_RDWR, O_RDWR | O_DIRECT}) {
+    auto client = harness_.Mount(options);
+    const std::string data = Pattern(7, 32 * kMiB);
+    HandlePtr file = client->Open(Prepare(*client, "", std::to_string(flags)), flags);
+    client->Write(file, 0, data.substr(0, kMiB));
+    const Duration begin = harness_.world.clock().Now();
+    client->Write(file, 0, data);
+    EXPECT_LT(harness_.world.clock().Now() - begin, options.write_behind / 2) << flags;
+    ASSERT_TRUE(client->Fsync(file).ok());
+    EXPECT_EQ(client->Read(file, 0, data.size()), data);
+    ASSERT_TRUE(client->Unmount().ok());
   }
 }
 
