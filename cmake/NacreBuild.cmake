@@ -105,6 +105,41 @@ function(nacre_library name)
   nacre_pch(${name} ${ARG_PCH})
 endfunction()
 
+# nacre_unite(NAME COUNT): compiles the sources of a target together, COUNT in one file, but for those that have the
+# property SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD names them by absolute paths, so that ccache would have a result
+# of its own for each clone of the repository.
+function(nacre_unite name count)
+  get_target_property(all ${name} SOURCES)
+  set(sources "")
+  set(alone "")
+  foreach(source ${all})
+    get_source_file_property(is_alone ${source} SKIP_UNITY_BUILD_INCLUSION)
+    if(is_alone)
+      list(APPEND alone ${source})
+    else()
+      list(APPEND sources ${source})
+    endif()
+  endforeach()
+  list(LENGTH sources left)
+  set(united "")
+  while(left GREATER 0)
+    list(SUBLIST sources 0 ${count} together)
+    list(REMOVE_ITEM sources ${together})
+    list(LENGTH sources left)
+    set(content "")
+    foreach(source ${together})
+      cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${CMAKE_SOURCE_DIR})
+      string(APPEND content "#include \"${source}\"\n")
+    endforeach()
+    list(LENGTH united number)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_${number}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)
+    list(APPEND united ${file})
+  endwhile()
+  set_property(TARGET ${name} PROPERTY SOURCES ${united} ${alone})
+endfunction()
+
 # nacre_test_code(NAME): how the code of tests is compiled, which is half of all code and mostly instances of the same
 # templates. Four files together take as long as one did, and -O2 would double that; the calls in tail position keep
 # coroutines that resume each other from growing the stack. (GCC 12 warns falsely of lambdas in coroutines when the file
@@ -114,7 +149,7 @@ function(nacre_test_code name)
     return()
   endif()
   target_compile_options(${name} PRIVATE -O1 -foptimize-sibling-calls -Wno-subobject-linkage)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  nacre_unite(${name} 4)
 endfunction()
 
 # nacre_test(DIR [DEPS lib...]): one test program of all *_test.cc of the current directory (and SUBDIRS).
