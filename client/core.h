@@ -47,9 +47,6 @@ inline Status GivenUp() { return ErrnoError(EINTR, "nobody waits for this operat
 // In whose name the MDS is to do it.
 void SetCaller(const Caller& caller, proto::MetadataRequest* request);
 
-// Copies `size` bytes that begin `skip` bytes into the pieces (write.cc).
-void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to, uint64_t size);
-
 class Core final : public FileSystem {
  public:
   Core(Environment environment, Options options);
@@ -179,7 +176,6 @@ class Core final : public FileSystem {
 
   // --- data of files under WRITE leases of directories (held_data.cc) ---
   static bool HoldsData(Inode& inode);
-  static ScopePtr WriteScopeOf(Inode& inode);
   bool IsAloneWith(const Inode& inode) const;
   bool MayTakeData(const Inode& inode) const;
   bool WantsData(Inode& inode, bool* known);
@@ -208,11 +204,9 @@ class Core final : public FileSystem {
   Task<void> KeepPages(uint64_t epoch, InodePtr inode);
   Task<void> ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids);
   Task<bool> LeaseLockedPages(uint64_t epoch, InodePtr inode);
-  static bool PagesNeedCover(const Inode& inode);
   uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use);
-  static Task<Status> AwaitPageWrites(InodePtr inode, uint64_t begin, uint64_t end);
   Task<void> InvalidateKernel(std::vector<Fid> fids);
   Task<void> InvalidateKernel(Fid fid, uint64_t begin, uint64_t end);
   void ForgetAroundLocked(const Fid& fid);
@@ -243,8 +237,6 @@ class Core final : public FileSystem {
   bool ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open);
   bool TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
                        proto::MetadataRequest request);
-  // One link less; whether nobody needs the inode any more. Its mutex is held.
-  static bool DropLink(Inode& inode, const proto::Time& now, bool* keep_open);
   void ForgetRemoved(Inode& directory, Inode& removed);
   static bool MayLoseName(const Inode& inode);
   void DistrustName(Inode& directory, const std::string& name);
@@ -348,6 +340,7 @@ class Core final : public FileSystem {
     uint64_t offset = 0;
     bool is_inline = false;
     bool taken = false;  // the file's data is worked on here
+    bool outgrowing = false;
   };
   Task<StatusOr<size_t>> WriteSomehow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   static Task<RangeLock::Guard> LockForWriting(Inode& inode, uint64_t begin, uint64_t end, MayGiveUp may);
@@ -358,9 +351,8 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                      Pieces pieces, size_t size);
   Task<StatusOr<size_t>> WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
-  Status WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size);
   Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
-                           uint64_t size);
+                           uint64_t size, std::map<OstIndex, uint64_t>* space = nullptr);
   Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
                                       MayGiveUp may);
   Task<StatusOr<LayoutPtr>> LayoutForWriting(InodePtr inode, bool again, LayoutPtr stale);
@@ -373,23 +365,28 @@ class Core final : public FileSystem {
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size, RangeLock::Guard* range);
   Task<void> DropObjects(Fid fid, LayoutPtr layout);
-  Task<Reply> AskToMoveOut(InodePtr inode);
-  bool TryPushMoveOut(Inode& inode, const proto::MetadataRequest& request, OneShot<Reply> answer);
-  Task<Status> MoveOut(InodePtr inode);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
   Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   Task<StatusOr<bool>> EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
-  void NoteSent(Inode& inode, const Pending& sent);
   Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
-  void ForgetLayout(Inode& inode, const LayoutPtr& layout);
   Status AsLoss(Inode& inode, const LayoutPtr& layout, Status refused);
   Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                          bool open_for_writing);
   Task<Status> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   Task<StatusOr<bool>> TruncateAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
-  void CutInline(Inode& inode, uint64_t size, bool was_inline);
   void DropData(Inode& inode, uint64_t begin, uint64_t end);
+
+  // --- files that outgrow the MDT (outgrowing.cc) ---
+  bool TryOutgrow(const InodePtr& inode, uint64_t end);
+  bool TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> outgrowing);
+  Task<Status> MoveOut(InodePtr inode);
+  Task<Status> FinishMoveOut(InodePtr inode, MayGiveUp may);
+  Task<Status> WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* space);
+  Task<void> EndOutgrowing(InodePtr inode, std::shared_ptr<Outgrowing> outgrowing);
+  Task<void> AwaitMovedOut(InodePtr inode, MetadataQueue::Hurry hurry);
+  Task<RangeLock::Guard> LockWhole(InodePtr inode, MayGiveUp may);
+  Task<AsyncMutex::Guard> LockMeta(InodePtr inode, MetadataQueue::Hurry hurry);
 
   // --- write-behind (write_behind.cc) ---
   void ListDirty(const InodePtr& inode);

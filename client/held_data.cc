@@ -5,6 +5,7 @@
 // the other with all of Inode::range locked, so whoever has locked a part of that sees one way of working.
 // The data is given up, that is sent and dropped, before the lease goes back, and before this client takes
 // the file out from under it.
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -19,17 +20,17 @@ namespace {
 // Of who wants the directory, for the data of one file.
 constexpr Duration kPatience = 1s;
 
+Status PutInline(Inode& inode, uint64_t offset, std::span<const std::span<const std::byte>> pieces,
+                 size_t size) {
+  std::lock_guard lock(inode.mutex);
+  return inode.WriteInline(offset, pieces, size);
+}
+
 }  // namespace
 
 bool Core::HoldsData(Inode& inode) {
   std::lock_guard lock(inode.mutex);
   return inode.data_scope != nullptr;
-}
-
-// Null: none that is good.
-ScopePtr Core::WriteScopeOf(Inode& inode) {
-  std::lock_guard lock(inode.mutex);
-  return inode.IsCovered() && inode.covered->writes() ? inode.covered : nullptr;
 }
 
 // --- taking ---
@@ -115,6 +116,7 @@ Task<StatusOr<Core::HeldRange>> Core::LockHeld(InodePtr inode, std::optional<uin
     if (!held.range) co_return GivenUp();
     std::lock_guard lock(inode->mutex);
     held.taken = inode->data_scope != nullptr;
+    held.outgrowing = inode->outgrowing != nullptr;
     if (held.is_inline && append) held.offset = inode->Size();
     const bool same = inode->Inline() == held.is_inline && (!append || held.offset == inode->Size());
     if (!held.taken || same) co_return held;
@@ -129,7 +131,7 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
   if (!held.taken) co_return std::optional<size_t>();
   if (held.is_inline) CO_RETURN_IF_ERROR(co_await LoadFile(inode));  // it may have gone for want of memory
   ++early_writes_;
-  if (held.is_inline && held.offset + size <= inline_limit_) {
+  if (held.is_inline && held.offset + size <= inline_limit_ && !held.outgrowing) {
     uint64_t bytes;
     {
       std::lock_guard lock(inode->mutex);
@@ -140,10 +142,17 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
       CO_ASSIGN_OR_RETURN(size_t written, co_await WriteInlineNow(handle, held.offset, pieces, size));
       co_return std::optional<size_t>(written);
     }
-    CO_RETURN_IF_ERROR(WriteInlineBytes(*inode, held.offset, pieces, size));
+    CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
     NoteWrite(*inode, handle->caller, held.offset + size);
     ListDirty(inode);
     if (!TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    co_return std::optional<size_t>(size);
+  }
+  const bool direct = (handle->flags & O_DIRECT) != 0;
+  if (held.is_inline && !direct && TryOutgrow(inode, held.offset + size)) {
+    CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
+    NoteWrite(*inode, handle->caller, held.offset + size);
+    ListDirty(inode);
     co_return std::optional<size_t>(size);
   }
   if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
@@ -162,7 +171,7 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
 // Errors are noted in the inode. Takes as long as the servers of the file's objects.
 Task<void> Core::GiveDataUp(InodePtr inode) {
   if (!HoldsData(*inode)) co_return;
-  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
   (void)co_await SendAll(inode);
   DropData(*inode, 0, UINT64_MAX);
   std::lock_guard lock(inode->mutex);

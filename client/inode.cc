@@ -141,6 +141,59 @@ Status ContentLost(const Inode& inode) {
                                          inode.fid.ToString()));
 }
 
+Status Inode::WriteInline(uint64_t offset, std::span<const std::span<const std::byte>> pieces, size_t size) {
+  if (inline_bytes == nullptr) return ContentLost(*this);
+  const uint64_t old_size = inline_bytes->size();
+  std::string& bytes = inline_bytes.Grow(offset + size);
+  uint64_t begin = std::min<uint64_t>(offset, old_size);  // a gap is written as zeros
+  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
+  if (inline_dirty()) begin = std::min(begin, inline_dirty_begin);
+  inline_dirty_end = std::max(inline_dirty() ? inline_dirty_end : 0, offset + size);
+  inline_dirty_begin = begin;
+  return OkStatus();
+}
+
+bool Inode::DropLink(const proto::Time& now, bool* keep_open) {
+  const bool is_directory = S_ISDIR(attr.mode());
+  attr.set_nlink(is_directory ? 0 : attr.nlink() - 1);
+  *attr.mutable_ctime() = now;
+  CountChange();
+  if (is_directory || attr.nlink() > 0) return false;
+  LeaveCover();
+  EndData();
+  kept_open = *keep_open = opens > 0;
+  gone = !kept_open;
+  return gone;
+}
+
+void Inode::NoteSent(const Pending& sent) {
+  pending.blocks_delta += sent.blocks_delta;
+  pending.sent_size = std::max(pending.sent_size, sent.sent_size);
+}
+
+void Inode::CutInline(uint64_t size, bool was_inline) {
+  if (!attr.inline_data()) {
+    inline_bytes.reset();
+    inline_dirty_begin = inline_dirty_end = 0;
+    return;
+  }
+  if (size == 0 || !was_inline || inline_bytes == nullptr || data_scope == nullptr) {
+    inline_bytes = size == 0 ? std::make_shared<std::string>() : nullptr;
+    inline_dirty_begin = inline_dirty_end = 0;
+    return;
+  }
+  auto bytes = std::make_shared<std::string>(*inline_bytes);
+  bytes->resize(size);
+  inline_bytes = std::move(bytes);
+  inline_dirty_end = std::min(inline_dirty_end, size);
+}
+
+void Inode::ForgetLayout(const LayoutPtr& old) {
+  if (layout != old) return;
+  layout.reset();
+  attr_known = false;
+}
+
 void Inode::ApplyLayout(const proto::Layout& proto_layout) {
   if (layout != nullptr && layout->generation() >= proto_layout.generation()) return;
   auto made = LayoutMap::Make(proto_layout);

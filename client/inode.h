@@ -26,6 +26,7 @@
 #include "client/layout.h"
 #include "client/memory_budget.h"
 #include "client/object_io.h"
+#include "client/outgrowing.h"
 #include "client/rare_mutex.h"
 #include "client/scope.h"
 #include "common/clock.h"
@@ -62,6 +63,9 @@ struct FileContent {
   uint64_t change = 0;
 };
 
+// Copies `size` bytes that begin `skip` bytes into the pieces (write.cc).
+void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to, uint64_t size);
+
 struct Inode {
   Inode(Fid id, std::shared_ptr<DataCache> cache, std::shared_ptr<MemoryBudget> memory);
   ~Inode();
@@ -85,6 +89,10 @@ struct Inode {
   uint64_t inline_dirty_begin = 0;    // not sent yet: [begin, end)
   uint64_t inline_dirty_end = 0;
   uint32_t inline_flights = 0;  // WriteInline pushed and not answered
+  // Not null: the file outgrows the MDT. Until that has ended its bytes are all in inline_bytes, however
+  // many, and nothing of them is sent: here it is an inline file, whatever attr says. Ends with all of
+  // `range` locked.
+  std::shared_ptr<Outgrowing> outgrowing;
   bool rewritten =
       false;  // the MDS has cut old content off whose replacement is not all sent: close waits for it
   Pending pending;
@@ -212,14 +220,27 @@ struct Inode {
   }
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
+  // Whether only the lease of its directory says that the kernel may have pages of the file.
+  bool PagesNeedCover() const { return pages.some && pages.under != nullptr && pages.lease == 0; }
   // Whether the content is in inline_bytes, not in objects.
-  bool Inline() const { return pending.cut || attr.inline_data(); }
+  bool Inline() const { return pending.cut || outgrowing != nullptr || attr.inline_data(); }
   uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }
   proto::Attr Effective() const;
   // Takes over newer attributes; older ones are ignored. What came with them may be used if this returns
   // true.
   bool Apply(const proto::Attr& newer);
   void ApplyLayout(const proto::Layout& proto_layout);
+  // The MDS does not know the file by these objects any more.
+  void ForgetLayout(const LayoutPtr& old);
+  // Takes written bytes in; ContentLost if the others are not known.
+  Status WriteInline(uint64_t offset, std::span<const std::span<const std::byte>> pieces, size_t size);
+  // Inline bytes as they are after a truncation.
+  void CutInline(uint64_t size, bool was_inline);
+  // Notes what objects have been given already.
+  void NoteSent(const Pending& sent);
+  // One link less. Returns whether nobody needs the inode any more; `keep_open`: whether the MDS is to keep
+  // it for us.
+  bool DropLink(const proto::Time& now, bool* keep_open);
   // A change of the attributes is counted as the MDS counts it. What is known of the content is as true as
   // before.
   void CountChange();

@@ -86,7 +86,7 @@ void Core::LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout*
   const bool with_layout = layout != nullptr && layout->components_size() > 0;
   if (with_layout) inode.ApplyLayout(*layout);
   if (with_layout && !attr.inline_data()) inode.content_change = attr.change();
-  if (inode.pending.cut) return;  // what is here is newer
+  if (inode.pending.cut || inode.outgrowing != nullptr) return;  // what is here is newer
   if (!attr.inline_data()) {
     // Dirty inline bytes stay for the MoveOut that this answer has overtaken: it takes them.
     if (!inode.inline_dirty()) inode.inline_bytes.reset();

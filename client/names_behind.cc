@@ -215,20 +215,6 @@ void Core::NameBorn(const BehindChange& change, const StatusOr<proto::MetadataRe
   }
 }
 
-bool Core::DropLink(Inode& inode, const proto::Time& now, bool* keep_open) {
-  proto::Attr& attr = inode.attr;
-  const bool is_directory = S_ISDIR(attr.mode());
-  attr.set_nlink(is_directory ? 0 : attr.nlink() - 1);
-  *attr.mutable_ctime() = now;
-  inode.CountChange();
-  if (is_directory || attr.nlink() > 0) return false;
-  inode.LeaveCover();
-  inode.EndData();
-  inode.kept_open = *keep_open = inode.opens > 0;
-  inode.gone = !inode.kept_open;
-  return inode.gone;
-}
-
 // Makes the kernel forget the attributes of a file that has lost its name in the directory: from when the MDS
 // has heard of that, another client that has it open may change it unannounced. A file without a name that
 // nobody has open here is left to the kernel, which asks again by itself for what it has removed the name of;
@@ -251,7 +237,7 @@ void Core::ForgetRemoved(Inode& directory, Inode& removed) {
 // whoever opens it once more, by O_PATH, has the kernel drop them first, as nothing covers it then
 // (PagesFor). Data that is held back is dropped: another client that has the file open would miss it.
 bool Core::MayLoseName(const Inode& inode) {
-  if (PagesNeedCover(inode) && inode.opens > 0) return false;
+  if (inode.outgrowing != nullptr || (inode.PagesNeedCover() && inode.opens > 0)) return false;
   if (inode.data_scope == nullptr) return true;
   const bool only_here = inode.made_under != nullptr && inode.made_under == inode.data_scope;
   return inode.opens == 0 && (only_here || !inode.IsUnsent());
@@ -286,7 +272,7 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
     if (!MayChangeEarly(*victim) || !Removable(*victim, caller, sticky, is_directory)) return false;
     if (!MayLoseName(*victim)) return false;
     bool keep_open = false;
-    unused = DropLink(*victim, request.time(), &keep_open);
+    unused = victim->DropLink(request.time(), &keep_open);
     request.mutable_unlink()->set_keep_open(keep_open);
     change.number = victim->attr.change();
     if (victim->scope != nullptr) {

@@ -161,7 +161,7 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
 // Empties the file at the MDS. Returns whether the MDS leaves the truncation to this client. Old content that
 // is held back must neither be seen nor be sent afterwards.
 Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
-  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
   CO_RETURN_IF_ERROR(co_await TellCut(inode));
   Frozen frozen(cache_, &inode->data);  // kept, as long as the MDS may refuse

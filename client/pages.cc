@@ -17,6 +17,26 @@ namespace {
 
 constexpr Duration kPagesPatience = 1s;  // of who wants a directory, for locked pages of a file in it
 
+// Waits for the writes of these pages that have come from the kernel before. The kernel puts the bytes of a
+// write into pages that it has and unlocks them before it sends the write; if they are invalidated then,
+// whoever reads has them filled anew. They must not get what was there before the write, which does not fill
+// them again.
+Task<Status> AwaitPageWrites(InodePtr inode, uint64_t begin, uint64_t end) {
+  for (;;) {
+    OneShot<Unit> ended;
+    {
+      std::lock_guard lock(inode->mutex);
+      auto& locked = inode->pages.locked;
+      auto it = std::ranges::find_if(locked, [&](const auto& one) {
+        return one.second.writes && one.first < end && begin < one.second.end;
+      });
+      if (it == locked.end()) co_return OkStatus();
+      it->second.waiters.push_back(ended);
+    }
+    CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(ended));
+  }
+}
+
 }  // namespace
 
 // O_APPEND goes past the pages: while others append as well the kernel does not know at which offset its
@@ -55,26 +75,6 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
   }
 }
 
-// Waits for the writes of these pages that have come from the kernel before. The kernel puts the bytes of a
-// write into pages that it has and unlocks them before it sends the write; if they are invalidated then,
-// whoever reads has them filled anew. They must not get what was there before the write, which does not fill
-// them again.
-Task<Status> Core::AwaitPageWrites(InodePtr inode, uint64_t begin, uint64_t end) {
-  for (;;) {
-    OneShot<Unit> ended;
-    {
-      std::lock_guard lock(inode->mutex);
-      auto& locked = inode->pages.locked;
-      auto it = std::ranges::find_if(locked, [&](const auto& one) {
-        return one.second.writes && one.first < end && begin < one.second.end;
-      });
-      if (it == locked.end()) co_return OkStatus();
-      it->second.waiters.push_back(ended);
-    }
-    CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(ended));
-  }
-}
-
 // Asks for READ of the file. It is not there afterwards if it was asked back meanwhile.
 Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
   uint64_t recalls = 0, held = 0;
@@ -100,7 +100,7 @@ Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
   for (int i = 0; i < kRaces; ++i) {
     {
       std::lock_guard lock(inode->mutex);
-      if (!PagesNeedCover(*inode)) co_return;
+      if (!inode->PagesNeedCover()) co_return;
     }
     Status leased = co_await LeasePages(epoch, inode);
     if (!leased.ok()) break;
@@ -137,12 +137,6 @@ Task<bool> Core::LeaseLockedPages(uint64_t epoch, InodePtr inode) {
     if (!leased.ok()) break;
   }
   co_return false;
-}
-
-// inode.mutex is held. Whether only the lease of its directory says that the kernel may have pages of the
-// file.
-bool Core::PagesNeedCover(const Inode& inode) {
-  return inode.pages.some && inode.pages.under != nullptr && inode.pages.lease == 0;
 }
 
 // An invalidation that is under way waits for these pages before it comes to those behind them. When leases

@@ -50,7 +50,7 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   std::lock_guard lock(rename.source->mutex);
   const proto::Attr& attr = rename.source->attr;
   if (!MayChangeEarly(*rename.source) || attr.nlink() == 0) return false;
-  if (rename.from != rename.to && PagesNeedCover(*rename.source)) return false;
+  if (rename.from != rename.to && rename.source->PagesNeedCover()) return false;
   if (S_ISDIR(attr.mode()) && (rename.from != rename.to || rename.target != nullptr)) return false;
   return !from_sticky || caller.uid == attr.uid();
 }
@@ -94,7 +94,7 @@ bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool*
   bool unused = false;
   if (rename.target != nullptr) {
     std::lock_guard lock(rename.target->mutex);
-    unused = DropLink(*rename.target, now, keep_open);
+    unused = rename.target->DropLink(now, keep_open);
   }
   const bool replaces = rename.target != nullptr, same = rename.from == rename.to;
   {

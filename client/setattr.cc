@@ -111,7 +111,7 @@ Task<Status> Core::Truncate(const Caller& caller, InodePtr inode, proto::Metadat
 Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
                                          proto::MetadataRequest request) {
   const uint64_t size = request.setattr().size();
-  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
   CO_RETURN_IF_ERROR(co_await TellCut(inode));
   bool inline_data = false, known = false;
@@ -145,28 +145,10 @@ Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
     inode->pending.size = inode->pending.sent_size = 0;
     inode->pending.mtime.reset();
     if (size == 0) inode->rewritten = true;
-    CutInline(*inode, size, inline_data);
+    inode->CutInline(size, inline_data);
     if (inode->Inline() && inode->inline_bytes == nullptr) inode->EndData();
   }
   co_return false;
-}
-
-// Inline bytes as they are after the truncation. inode.mutex is held.
-void Core::CutInline(Inode& inode, uint64_t size, bool was_inline) {
-  if (!inode.attr.inline_data()) {
-    inode.inline_bytes.reset();
-    inode.inline_dirty_begin = inode.inline_dirty_end = 0;
-    return;
-  }
-  if (size == 0 || !was_inline || inode.inline_bytes == nullptr || inode.data_scope == nullptr) {
-    inode.inline_bytes = size == 0 ? std::make_shared<std::string>() : nullptr;
-    inode.inline_dirty_begin = inode.inline_dirty_end = 0;
-    return;
-  }
-  auto bytes = std::make_shared<std::string>(*inode.inline_bytes);
-  bytes->resize(size);
-  inode.inline_bytes = std::move(bytes);
-  inode.inline_dirty_end = std::min(inode.inline_dirty_end, size);
 }
 
 }  // namespace nacre::client

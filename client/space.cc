@@ -75,7 +75,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
     co_return ErrnoError(EOPNOTSUPP, absl::StrFormat("fallocate: mode 0x%x is not supported", mode));
   }
   InodePtr inode = handle->inode;
-  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
   CO_RETURN_IF_ERROR(co_await TellCut(inode));
   CO_RETURN_IF_ERROR(co_await LoadFile(inode));
@@ -105,7 +105,10 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
   Pending sent;
   Status changed = co_await ChangeSpace(inode, file.layout, change, &sent);
-  NoteSent(*inode, sent);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->NoteSent(sent);
+  }
   CO_RETURN_IF_ERROR(std::move(changed));
   NoteWrite(*inode, handle->caller, punch || keep ? 0 : std::max(end, size));
   {
@@ -128,7 +131,10 @@ Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
     sent.sent_size = change.end;
     if (status.ok()) status = co_await TellSize(inode, file.layout, sent);
     if (ToErrno(status) != ESTALE || attempt >= kRaces) co_return status;
-    ForgetLayout(*inode, file.layout);
+    {
+      std::lock_guard lock(inode->mutex);
+      inode->ForgetLayout(file.layout);
+    }
     CO_RETURN_IF_ERROR(co_await LoadFile(inode));
     std::lock_guard lock(inode->mutex);
     const bool replaced =

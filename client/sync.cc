@@ -41,7 +41,7 @@ Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
 Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
   ScopePtr alone;  // nobody else changes the file
   {
-    AsyncMutex::Guard meta = co_await inode->meta.Lock();
+    AsyncMutex::Guard meta = co_await LockMeta(inode, MetadataQueue::Hurry::kYes);
     CO_RETURN_IF_ERROR(co_await SendInline(inode));
   }
   CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));
@@ -137,7 +137,7 @@ Status Core::NoteLost(const InodePtr& inode, OstIndex ost) {
 Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
   {
     Gate::Pass pass = co_await gate_.Enter();
-    RangeLock::Guard range = co_await inode->range.Lock(0, UINT64_MAX, true);
+    RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
     if (of_mdt)
       (void)co_await SendAll(inode);  // errors are noted in the inode
     else

@@ -226,6 +226,19 @@ bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {
   return false;
 }
 
+bool Targets::TryReserveOnEach(uint64_t bytes, std::map<OstIndex, uint64_t>* reserved) {
+  const Duration now = clock_.Coarse();
+  std::lock_guard lock(mutex_);
+  for (const auto& [index, target] : targets_) {
+    if (now - target.heard >= kGrantLease || target.granted < target.reserved + bytes) return false;
+  }
+  for (auto& [index, target] : targets_) {
+    target.reserved += bytes;
+    (*reserved)[index] += bytes;
+  }
+  return true;
+}
+
 Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation) {
   proto::ObjectRequest request;
   request.set_ost(ost);

@@ -67,6 +67,9 @@ class Targets {
   // Sets `bytes` of granted space aside, asking the OST for more if need be, and for `ahead` beyond that, so
   // that few writes have to ask. False: the OST has none to give, write through.
   Task<bool> Reserve(uint64_t epoch, OstIndex ost, uint64_t bytes, uint64_t ahead);
+  // The same on every OST that there is, of what has been granted already, and without waiting: `reserved`
+  // has what is set aside on each. False: nothing is, since one of them has granted less.
+  bool TryReserveOnEach(uint64_t bytes, std::map<OstIndex, uint64_t>* reserved);
   // Gives back what Reserve set aside and was not used.
   void Unreserve(OstIndex ost, uint64_t bytes);
   // A write that the OST has answered has used up so much of what was set aside.

@@ -77,6 +77,7 @@ Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
   {
     std::lock_guard guard(inode->mutex);
     if (inode->gone || !inode->inline_unsent() || inode->inline_bytes == nullptr) return Told::kNothing;
+    if (inode->outgrowing != nullptr) return Told::kAsk;
     if (!may_push || !MayChangeEarly(*inode) || inode->alone_under != inode->covered) return Told::kAsk;
     request = TakeInline(*inode);
     ApplyTold(request, &inode->attr);
@@ -128,6 +129,7 @@ Task<Status> Core::SendInline(InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
     if (!inode->inline_unsent() || inode->inline_bytes == nullptr) co_return OkStatus();
+    if (inode->outgrowing != nullptr) co_return OkStatus();
     sent = inode->pending;
     request = TakeInline(*inode);
   }
@@ -208,7 +210,7 @@ Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
   }
   const bool taken = co_await TakeData(inode);
   if (!taken) co_return false;
-  RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
   Status sent = co_await SendAll(inode);  // the bytes of before are the old ones
   if (!sent.ok()) co_return false;        // what is lost of them need not keep anybody from new ones

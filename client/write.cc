@@ -29,12 +29,6 @@ bool NamesLost(const LayoutMap& layout, const Targets& targets) {
   return false;
 }
 
-proto::MetadataRequest MoveOutRequest(Fid fid) {
-  proto::MetadataRequest request;
-  *request.mutable_move_out()->mutable_fid() = ToProto(fid);
-  return request;
-}
-
 }  // namespace
 
 // Copies `size` bytes that begin `skip` bytes into the pieces.
@@ -124,13 +118,6 @@ void Core::NoteWrite(Inode& inode, const Caller& caller, uint64_t end) {
   if (caller.uid != 0 && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0) inode.pending.kill_suid = true;
 }
 
-// Notes what objects have been given already.
-void Core::NoteSent(Inode& inode, const Pending& sent) {
-  std::lock_guard lock(inode.mutex);
-  inode.pending.blocks_delta += sent.blocks_delta;
-  inode.pending.sent_size = std::max(inode.pending.sent_size, sent.sent_size);
-}
-
 // --- into the cache ---
 
 // The range is locked.
@@ -183,37 +170,30 @@ Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, Layou
   DropData(*inode, offset, offset + size);
   Pending done;
   Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &done);
-  NoteSent(*inode, done);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->NoteSent(done);
+  }
   CO_RETURN_IF_ERROR(std::move(status));
   NoteWrite(*inode, handle->caller, offset + size);
   ListDirty(inode);
   co_return size;
 }
 
-// The range is locked; [offset, offset + size) fits the inline limit.
-Status Core::WriteInlineBytes(Inode& inode, uint64_t offset, Pieces pieces, size_t size) {
-  std::lock_guard lock(inode.mutex);
-  if (inode.inline_bytes == nullptr) return ContentLost(inode);
-  const uint64_t old_size = inode.inline_bytes->size();
-  std::string& bytes = inode.inline_bytes.Grow(offset + size);
-  uint64_t begin = std::min<uint64_t>(offset, old_size);  // a gap is written as zeros
-  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
-  if (inode.inline_dirty()) begin = std::min(begin, inode.inline_dirty_begin);
-  inode.inline_dirty_end = std::max(inode.inline_dirty() ? inode.inline_dirty_end : 0, offset + size);
-  inode.inline_dirty_begin = begin;
-  return OkStatus();
-}
-
-// One window of at most kWindow bytes. The range is locked.
+// One window of at most kWindow bytes. The range is locked. `space`, if not null: has been reserved for it,
+// and what is used of that is taken off.
 Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
-                               uint64_t skip, uint64_t size) {
+                               uint64_t skip, uint64_t size, std::map<OstIndex, uint64_t>* space) {
   const uint64_t end = offset + size;
   co_await cache_->WaitForRoom();
   std::map<OstIndex, uint64_t> reserved;
   bool granted = true;
   for (const StripePiece& piece : layout->Map(offset, size)) {
     uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
-    granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, kGrantAhead);
+    if (space != nullptr && (*space)[piece.ost] >= bytes)
+      (*space)[piece.ost] -= bytes;
+    else
+      granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, kGrantAhead);
     if (!granted) break;
     reserved[piece.ost] += bytes;
   }
@@ -223,7 +203,8 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
     DropData(*inode, offset, end);
     Pending done;
     Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, skip, size, &done);
-    NoteSent(*inode, done);
+    std::lock_guard lock(inode->mutex);
+    inode->NoteSent(done);
     co_return status;
   }
 
@@ -278,58 +259,6 @@ void Core::DiscardData(Inode& inode) {
     inode.inline_dirty_begin = inode.inline_dirty_end = 0;
   }
   LetGo(inode);
-}
-
-// A file of which the MDS has no bytes yet is moved out in its turn among the changes that are answered
-// early: the MDS needs no OST for that, so nothing that follows waits for one. inode->meta is held, and the
-// caller has marked the inode by Settling.
-Task<Core::Reply> Core::AskToMoveOut(InodePtr inode) {
-  proto::MetadataRequest request = MoveOutRequest(inode->fid);
-  OneShot<Reply> answer;
-  if (!TryPushMoveOut(*inode, request, answer)) co_return co_await AskAsSystem(std::move(request));
-  co_await queue_->Drain();
-  co_return co_await answer.Wait();
-}
-
-bool Core::TryPushMoveOut(Inode& inode, const proto::MetadataRequest& request, OneShot<Reply> answer) {
-  const bool may_push = MayAnswerEarly();
-  std::lock_guard order(behind_mutex_);
-  {
-    std::lock_guard guard(inode.mutex);
-    if (!may_push || !MayChangeEarly(inode, 1) || inode.alone_under != inode.covered) return false;
-    if (!inode.attr.inline_data() || inode.attr.size() > 0) return false;
-  }
-  queue_->Push(epoch_, request, [answer](const Reply& reply) { answer.Set(reply); });
-  return true;
-}
-
-// The file outgrows the MDT: what is cached of it becomes cached object data. The whole range is locked.
-Task<Status> Core::MoveOut(InodePtr inode) {
-  CO_RETURN_IF_ERROR(co_await TellCut(inode));
-  AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskToMoveOut(inode));
-  std::shared_ptr<std::string> bytes;
-  uint64_t dirty_begin = 0, dirty_end = 0;
-  LayoutPtr layout;
-  {
-    std::lock_guard lock(inode->mutex);
-    bytes = inode->inline_bytes.Take();
-    dirty_begin = std::exchange(inode->inline_dirty_begin, 0);
-    dirty_end = std::exchange(inode->inline_dirty_end, 0);
-    inode->Apply(reply.moved_out().attr());
-    inode->ApplyLayout(reply.moved_out().layout());
-    layout = inode->layout;
-  }
-  if (layout == nullptr)
-    co_return ErrnoError(EIO, absl::StrFormat("file %s: moved out without a layout", inode->fid.ToString()));
-  for (uint64_t at = dirty_begin; at < dirty_end;) {
-    uint64_t n = std::min(dirty_end - at, kWindow - at % kChunkSize);
-    std::span<const std::byte> piece = std::as_bytes(std::span(bytes->data() + at, n));
-    CO_RETURN_IF_ERROR(co_await WriteChunks(inode, layout, at, Pieces(&piece, 1), 0, n));
-    at += n;
-  }
-  co_return OkStatus();
 }
 
 // --- through to the servers ---
@@ -398,8 +327,9 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
     if (layout != nullptr && attempt == 0 && NamesLost(*layout, *targets_))
       raced = true;  // the layout may be an old one
     if (!raced || attempt >= kRaces) co_return status;
-    if (layout != nullptr)
-      ForgetLayout(*inode, layout);  // newer or, after a loss of power, older ones follow
+    if (layout == nullptr) continue;
+    std::lock_guard lock(inode->mutex);
+    inode->ForgetLayout(layout);  // newer or, after a loss of power, older ones follow
   }
 }
 
@@ -421,7 +351,8 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
 }
 
 Task<Status> Core::MoveOutThrough(InodePtr inode) {
-  proto::MetadataRequest request = MoveOutRequest(inode->fid);
+  proto::MetadataRequest request;
+  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.moved_out().attr(), &reply.moved_out().layout(), nullptr);
   co_return OkStatus();

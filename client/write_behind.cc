@@ -154,6 +154,7 @@ Task<Status> Core::SendEverything() {
   Status rest = co_await SendFiles(std::move(files));
   if (sent.ok()) sent = std::move(rest);
   for (const InodePtr& inode : inodes) {  // what others are sending just now
+    co_await AwaitMovedOut(inode, MetadataQueue::Hurry::kYes);
     co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
     AsyncMutex::Guard meta = co_await inode->meta.Lock();
   }
@@ -298,19 +299,14 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, Rang
   co_return OkStatus();
 }
 
-// The MDS does not know the file by these objects any more.
-void Core::ForgetLayout(Inode& inode, const LayoutPtr& layout) {
-  std::lock_guard lock(inode.mutex);
-  if (inode.layout != layout) return;
-  inode.layout.reset();
-  inode.attr_known = false;
-}
-
 // Turns the MDS's refusal of a change of the file with these objects into the error that a program is told.
 // ESTALE becomes EIO: the MDT has lost power, and with it the change that gave the file these objects.
 Status Core::AsLoss(Inode& inode, const LayoutPtr& layout, Status refused) {
   if (ToErrno(refused) != ESTALE) return refused;
-  ForgetLayout(inode, layout);
+  {
+    std::lock_guard lock(inode.mutex);
+    inode.ForgetLayout(layout);
+  }
   return ErrnoError(EIO, absl::StrFormat("what was written there is lost: %s", refused.message()));
 }
 
@@ -360,7 +356,7 @@ Task<Status> Core::SendAll(InodePtr inode) {
 
 Task<Status> Core::SendParts(InodePtr inode) {
   {
-    AsyncMutex::Guard meta = co_await inode->meta.Lock();
+    AsyncMutex::Guard meta = co_await LockMeta(inode, MetadataQueue::Hurry::kNo);
     CO_RETURN_IF_ERROR(co_await SendInline(inode));
   }
   Status data = co_await SendData(inode, 0, UINT64_MAX);

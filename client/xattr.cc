@@ -13,6 +13,12 @@ namespace {
 constexpr std::string_view kVirtual = "nacre.";
 constexpr std::string_view kCapability = "security.capability";
 
+// The lease of its directory under which the file is covered, if that is WRITE and good; else null.
+ScopePtr WriteScopeOf(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.IsCovered() && inode.covered->writes() ? inode.covered : nullptr;
+}
+
 }  // namespace
 
 Task<StatusOr<std::string>> Core::GetXattr(const Caller& caller, Fid fid, std::string name) {
@@ -81,7 +87,7 @@ Task<Status> Core::SetXattr(const Caller& caller, Fid fid, std::string name, std
 
 // The MDS refuses it for a file that has data, so it has to hear first of what is held back here.
 Task<Status> Core::SetLayout(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
-  RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
+  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
   CO_RETURN_IF_ERROR(co_await SendAll(inode));
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*this, {inode});

@@ -96,6 +96,9 @@ class MoveOutAttempt {
     inode->layout = layout_;
     RaiseGeneration(*mds_, &inode->layout);
     transaction.batch().Erase(FidKey(Table::kBody, fid_));
+    // A client holds bytes back already of a file that it has made (KeepPromise): it asks for their place
+    // now.
+    if (data_.empty()) transaction.batch().UseReserve();
     if (objects_) objects_->AddTaking(&transaction.batch());
     CO_RETURN_IF_ERROR(co_await mds_->tables->Commit(&transaction));
     if (objects_) objects_->Taken();

@@ -379,6 +379,26 @@ TEST_F(FullMdt, ARenameDuringAWriteThatIsNotHeldBackIsWhatTheMdsMakesOfIt) {
   EXPECT_EQ(client->Read(client->OpenName("g"), 0, 20), "some bytes");
 }
 
+TEST_F(FullMdt, TakesAFileThatHasOutgrownIt) {
+  const std::string large = Pattern(3, 100'000);
+  for (int i = 0; i < 16; ++i) {  // so that each OST has granted space
+    HandlePtr file = client_->Create("other" + std::to_string(i));
+    client_->Write(file, 0, large);
+    ASSERT_TRUE(client_->Fsync(file).ok());
+  }
+  HandlePtr file = client_->Create("large");
+  ASSERT_TRUE(client_->Fsync(file).ok());
+  const Duration before = harness_.world.clock().Now();
+  client_->Write(file, 0, large);
+  EXPECT_EQ(harness_.world.clock().Now(), before) << "the MDS has heard of it already";
+  SetFull(true);
+  EXPECT_TRUE(client_->Fsync(file).ok());
+  SetFull(false);
+  ASSERT_TRUE(client_->Unmount().ok());
+  client_ = harness_.Mount();
+  ExpectContent("large", large);
+}
+
 TEST_F(FullMdt, TakesWhatWasAcceptedAndRefusesTheRestAtTheCall) {
   const std::string large = Pattern(1, 100'000), grown = Pattern(2, 200'000);
   HandlePtr small = client_->Create("small"), file = client_->Create("large");

@@ -27,6 +27,7 @@ Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request) {
   *reply.mutable_moved_out()->mutable_attr() = ToProto(*inode);
   *reply.mutable_moved_out()->mutable_layout() = ToProto(inode->layout);
   Transaction transaction(*op.mds->tables);
+  if (inode->size == 0) transaction.batch().UseReserve();  // as its move did
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }
