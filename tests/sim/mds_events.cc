@@ -17,6 +17,15 @@ int Scenario::PickMds() {
   return static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.mdses)));
 }
 
+// Every MDS is in the set, and none is about to leave it: the primary may have asked etcd for that, which
+// does it after the primary's death, too. Without that the primary may be the only one that has everything,
+// and then nothing goes on without it. False: the run has failed.
+bool Scenario::WaitSetAtRest() {
+  const auto at_rest = [this] { return (cluster_.AllReady() && cluster_.etcd().Idle()) || failed(); };
+  if (!world_.RunUntil(at_rest, kPatience)) world_.Fail("hang: the set of MDSes does not come to rest");
+  return !failed();
+}
+
 // One serves and the others have all that it has; now and then they are compared.
 void Scenario::WaitCopies(const char* why) {
   if (failed() || !WaitReady(why) || !world_.random().OneIn(3)) return;
@@ -54,6 +63,7 @@ void Scenario::DeadMds() {
     network_.Heal();
     if (failed()) return;
   }
+  if (!WaitSetAtRest()) return;
   cluster_.Crash(mds, world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
   if (world_.random().OneIn(2)) {
     Work(kTakeover);
@@ -79,13 +89,9 @@ void Scenario::DeadMds() {
 }
 
 // All of them but one, whose process may die at the same time. What was acknowledged is with that one, which
-// is in the set: the primary has not asked for it to be taken out, which etcd could do after the primary's
-// death.
+// is in the set.
 void Scenario::MdsesLosePower() {
-  if (!WaitReady("before MDSes lose power")) return;
-  const auto at_rest = [this] { return (cluster_.AllReady() && cluster_.etcd().Idle()) || failed(); };
-  if (!world_.RunUntil(at_rest, kPatience)) world_.Fail("hang: the set of MDSes does not come to rest");
-  if (failed()) return;
+  if (!WaitReady("before MDSes lose power") || !WaitSetAtRest()) return;
   const Duration begin = cluster_.HeldUpSince();
   const auto mdses = static_cast<uint64_t>(shape_.cluster.mdses);
   const int spared = static_cast<int>(world_.random().Below(mdses));
@@ -200,7 +206,7 @@ void Scenario::LeaderlessEtcd() {
 
 // The disk of one is gone: it comes back with an empty one, and is given everything.
 void Scenario::WipedMds() {
-  if (!WaitReady("before an MDS loses its disk")) return;
+  if (!WaitReady("before an MDS loses its disk") || !WaitSetAtRest()) return;
   const Duration begin = cluster_.HeldUpSince();
   const int mds = PickMds();
   cluster_.Crash(mds, Loss::kProcess);

@@ -156,6 +156,7 @@ class Scenario {
   void CutOffMds();
   void LeaderlessEtcd();
   void WipedMds();
+  bool WaitSetAtRest();
   int PickMds();
   void WaitCopies(const char* why);
   void CheckCopies(const char* when);
