@@ -229,14 +229,17 @@ bool Targets::TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want) {
 bool Targets::TryReserveOnEach(uint64_t bytes, std::map<OstIndex, uint64_t>* reserved) {
   const Duration now = clock_.Coarse();
   std::lock_guard lock(mutex_);
-  for (const auto& [index, target] : targets_) {
-    if (now - target.heard >= kGrantLease || target.granted < target.reserved + bytes) return false;
-  }
+  std::vector<std::pair<OstIndex, Target*>> all;
   for (auto& [index, target] : targets_) {
-    target.reserved += bytes;
+    if (removed_.contains(index)) continue;
+    if (now - target.heard >= kGrantLease || target.granted < target.reserved + bytes) return false;
+    all.emplace_back(index, &target);
+  }
+  for (const auto& [index, target] : all) {
+    target->reserved += bytes;
     (*reserved)[index] += bytes;
   }
-  return true;
+  return !all.empty();
 }
 
 Task<Status> Targets::Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation) {

@@ -57,6 +57,7 @@ class TargetsTest : public testing::Test {
  protected:
   struct Server {
     uint64_t instance = 0;
+    uint64_t grant = 0;   // to each client
     bool frozen = false;  // what comes is never answered
     std::vector<proto::ObjectRequest> seen;
     std::vector<std::shared_ptr<IncomingCall>> kept;
@@ -135,6 +136,7 @@ class TargetsTest : public testing::Test {
     }
     proto::ObjectReply reply;
     reply.set_instance(server->instance);
+    reply.set_grant(server->grant);
     std::string text = reply.SerializeAsString();
     (void)co_await call->Reply(std::move(text));
   }
@@ -238,6 +240,45 @@ TEST_F(TargetsTest, ThereIsOnePathToEachServerThatIsUsed) {
   targets_.Reset(2, 2);
   EXPECT_TRUE(targets_.Paths().empty());
   EXPECT_EQ(targets_.PathTo(0, *region), "");
+}
+
+// Nobody knows on which a file will lie: all of them have the space, or none has it set aside.
+TEST_F(TargetsTest, SpaceIsSetAsideOnEachOstThatHasNotBeenRemoved) {
+  std::map<OstIndex, uint64_t> reserved;
+  EXPECT_FALSE(targets_.TryReserveOnEach(1000, &reserved)) << "there is no OST";
+  SetMap({1, 2, 3});
+  for (auto& [n, server] : servers_) server.grant = n * 10'000;
+  auto ask = [&](OstIndex ost) {
+    std::optional<bool> granted;
+    Spawn(context_.get_executor(), targets_.Reserve(1, ost, 1, 0), [&](bool result) { granted = result; });
+    Poll();
+    EXPECT_TRUE(granted.value_or(false)) << ost;
+    targets_.Unreserve(ost, 1);
+  };
+  ask(0);
+  ask(1);
+  EXPECT_FALSE(targets_.TryReserveOnEach(1000, &reserved)) << "OST 2 has granted nothing";
+  ask(2);
+  EXPECT_TRUE(targets_.TryReserveOnEach(6000, &reserved));
+  EXPECT_FALSE(targets_.TryReserveOnEach(6000, &reserved)) << "OST 0 has granted less";
+  EXPECT_TRUE(targets_.TryReserveOnEach(4000, &reserved));
+  EXPECT_THAT(reserved, testing::ElementsAre(testing::Pair(0, 10'000), testing::Pair(1, 10'000),
+                                             testing::Pair(2, 10'000)));
+  EXPECT_FALSE(targets_.TryReserveOnEach(1, &reserved));
+  proto::ClusterMap map;
+  for (uint32_t i = 1; i < 3; ++i) {
+    map.add_osts()->mutable_info()->set_index(i);
+    map.mutable_osts(static_cast<int>(i) - 1)->set_address(Address(i + 1));
+  }
+  map.add_removed()->set_index(0);
+  map.set_version(2);
+  targets_.SetMap(map);
+  EXPECT_TRUE(targets_.TryReserveOnEach(6000, &reserved));
+  EXPECT_EQ(reserved[0], 10'000u);
+  EXPECT_EQ(reserved[1], 16'000u);
+  targets_.Unreserve(1, 16'000);
+  targets_.Unreserve(2, 16'000);
+  EXPECT_TRUE(targets_.TryReserveOnEach(20'000, &reserved));
 }
 
 TEST_F(TargetsTest, CloseEndsWhatEveryServerHas) {
