@@ -82,7 +82,7 @@ bool Core::TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> out
       }
       if (!reply.ok() || reply->moved_out().attr().change() != number) inode->attr_known = false;
     }
-    outgrowing->answered.Set();
+    outgrowing->answered.Open();
   });
   const uint64_t mutations = session_->mutations();
   {
@@ -115,12 +115,13 @@ Task<Status> Core::MoveOut(InodePtr inode) {
 Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
   const std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   if (outgrowing == nullptr) co_return OkStatus();
-  Background(queue_->Drain());  // the batch does not gather any more
-  const OneShot<Unit> answered = outgrowing->answered.Await();
-  if (may == MayGiveUp::kYes)
-    CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(answered));
-  else
-    co_await answered.Wait();
+  if (outgrowing->answered.closed()) {
+    Background(queue_->Drain());  // the batch does not gather any more
+    if (may == MayGiveUp::kYes)
+      CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(InBackground(outgrowing->answered.Wait())));
+    else
+      co_await outgrowing->answered.Wait();
+  }
   Status result;
   {
     std::lock_guard lock(inode->mutex);
@@ -150,7 +151,7 @@ Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
              std::string(result.message()));
     NoteError(*inode, result);
   }
-  outgrowing->ended.Set();
+  outgrowing->ended.Open();
   co_return result;
 }
 
@@ -190,7 +191,7 @@ Task<Status> Core::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* s
 
 // Ends it when the MDS has answered, if nobody has who has locked the file meanwhile.
 Task<void> Core::EndOutgrowing(InodePtr inode, std::shared_ptr<Outgrowing> outgrowing) {
-  co_await outgrowing->answered.Await().Wait();
+  co_await outgrowing->answered.Wait();
   RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
   if (OutgrowingOf(*inode) == outgrowing) (void)co_await FinishMoveOut(inode, MayGiveUp::kNo);
 }
@@ -201,7 +202,7 @@ Task<void> Core::AwaitMovedOut(InodePtr inode, MetadataQueue::Hurry hurry) {
   const std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   if (outgrowing == nullptr) co_return;
   if (hurry == MetadataQueue::Hurry::kYes) Background(queue_->Drain());
-  co_await outgrowing->ended.Await().Wait();
+  co_await outgrowing->ended.Wait();
 }
 
 // Locks all of the file, which does not outgrow the MDT then. Empty: nobody waits for the operation any more.

@@ -145,6 +145,11 @@ HandlePtr Mounted::Open(Fid fid, int flags) {
   return handle.ok() ? *handle : nullptr;
 }
 
+uint64_t Mounted::Behind() {
+  const Seen seen = fs_->Look();
+  return seen.early_answered > seen.early_done ? seen.early_answered - seen.early_done : 0;
+}
+
 HandlePtr Mounted::OpenName(const std::string& name, int flags, Fid parent) {
   auto found = Lookup(name, parent);
   EXPECT_TRUE(found.ok()) << found.status();

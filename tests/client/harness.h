@@ -45,6 +45,8 @@ class Mounted {
   // How many requests of each kind have gone to the MDS, by proto field name; `total` but keep-alives.
   std::map<std::string, int> requests;
   int total() const;
+  // How many of the changes that were answered early the MDS has yet to do.
+  uint64_t Behind();
 
   // Awaited before a request leaves.
   std::function<Task<void>(const proto::MetadataRequest&)> before_request;
@@ -97,6 +99,13 @@ class Harness {
   std::unique_ptr<Mounted> Mount();
   std::unique_ptr<Mounted> Mount(Options options);
 
+  // Whether it takes no time at all, as what waits for a server does.
+  template <typename F>
+  bool AtOnce(F action) {
+    const Duration before = world.clock().Now();
+    action();
+    return world.clock().Now() == before;
+  }
   bool RunUntil(const std::function<bool()>& done, Duration limit = std::chrono::minutes(10)) {
     return world.RunUntil(done, limit);
   }

@@ -18,19 +18,7 @@ class NamesBehind : public testing::Test {
 
   Mounted& c() { return *client_; }
   void Settle() {
-    EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0; }));
-  }
-  // How many changes the MDS has yet to do.
-  uint64_t Behind() {
-    const Seen seen = c().fs().Look();
-    return seen.early_answered > seen.early_done ? seen.early_answered - seen.early_done : 0;
-  }
-  // Whether it takes no time at all, as what waits for a server does.
-  template <typename F>
-  bool AtOnce(F action) {
-    const Duration before = harness_.world.clock().Now();
-    action();
-    return harness_.world.clock().Now() == before;
+    EXPECT_TRUE(harness_.RunUntil([&] { return c().Behind() == 0; }));
   }
   Status Unlink(const std::string& name, Fid parent) {
     return c().Await(c().fs().Unlink(c().caller, parent, name));
@@ -61,7 +49,7 @@ class NamesBehind : public testing::Test {
 };
 
 TEST_F(NamesBehind, NothingIsWaitedFor) {
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] {
     Fid directory = c().Mkdir("d", top_);
     for (int i = 0; i < 20; ++i) {
       const std::string name = "f" + std::to_string(i);
@@ -81,7 +69,7 @@ TEST_F(NamesBehind, NothingIsWaitedFor) {
     EXPECT_EQ(c().List(directory).size(), 8u);
     EXPECT_EQ(c().Stat(top_).nlink(), 3u);
   }));
-  EXPECT_GT(Behind(), 0u);
+  EXPECT_GT(c().Behind(), 0u);
 }
 
 TEST_F(NamesBehind, AnAnswerIsNotCurrentAfterTheNextChange) {
@@ -322,7 +310,7 @@ TEST_F(NamesBehind, ARestartOfTheMdsLosesNothing) {
   for (int i = 0; i < 100; ++i) c().Create(std::to_string(i), O_RDWR, top_);
   harness_.world.RunFor(std::chrono::microseconds(300));
   harness_.cluster.Crash(kMds, sim::Loss::kProcess);
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] {
     for (int i = 100; i < 200; ++i) c().Create(std::to_string(i), O_RDWR, top_);
   }));
   harness_.world.clock().At(5s, [&] { harness_.cluster.Boot(kMds); });
@@ -350,7 +338,7 @@ TEST_F(NamesBehind, ASecondClientSeesThem) {
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(c().Close(c().Create(std::to_string(i), O_RDWR, top_)).ok());
   auto second = harness_.Mount();
   EXPECT_EQ(second->List(top_).size(), 100u);
-  EXPECT_FALSE(AtOnce([&] { c().Create("now", O_RDWR, top_); }));
+  EXPECT_FALSE(harness_.AtOnce([&] { c().Create("now", O_RDWR, top_); }));
   EXPECT_TRUE(second->Lookup("now", top_).ok());
 }
 

@@ -1,8 +1,9 @@
 // Files that outgrow the MDT: who writes does not wait until the MDS has given them objects.
 #include <sys/stat.h>
 
+#include "client/inode.h"
 #include "common/metrics.h"
-#include "tests/client/scopes.h"
+#include "tests/client/harness.h"
 
 namespace nacre::client {
 namespace {
@@ -13,20 +14,10 @@ constexpr int kPieces = 9;
 class Outgrown : public testing::Test {
  protected:
   Outgrown() : a_(harness_.Mount()), b_(harness_.Mount()), own_(a_->Mkdir("own")) {
-    EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0; }));
+    EXPECT_TRUE(harness_.RunUntil([&] { return a_->Behind() == 0; }));
   }
   ~Outgrown() override { EXPECT_EQ(GetCounter("client.refused_behind").Get(), refused_before_); }
 
-  uint64_t Behind() {
-    const Seen seen = a_->fs().Look();
-    return seen.early_answered > seen.early_done ? seen.early_answered - seen.early_done : 0;
-  }
-  template <typename F>
-  bool AtOnce(F action) {
-    const Duration before = harness_.world.clock().Now();
-    action();
-    return harness_.world.clock().Now() == before;
-  }
   HandlePtr Make(const std::string& name) {
     (void)a_->Lookup(name, own_);  // as a kernel does
     return a_->Create(name, O_RDWR | O_EXCL, own_);
@@ -44,7 +35,7 @@ class Outgrown : public testing::Test {
       Fill(file, 1);
       EXPECT_TRUE(a_->Close(file).ok());
     }
-    EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0 && a_->fs().Look().dirty_bytes == 0; }));
+    EXPECT_TRUE(harness_.RunUntil([&] { return a_->Behind() == 0 && a_->fs().Look().dirty_bytes == 0; }));
   }
   std::string AtB(const std::string& name) {
     if (!b_->Lookup(name, own_).ok()) return "no such file";
@@ -63,14 +54,14 @@ class Outgrown : public testing::Test {
 TEST_F(Outgrown, NobodyWaitsForTheMds) {
   Warm();
   std::vector<HandlePtr> files;
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] {
     for (uint64_t i = 0; i < 5; ++i) {
       files.push_back(Make("f" + std::to_string(i)));
       Fill(files.back(), i);
     }
   }));
   for (uint64_t i = 0; i < 5; ++i) {
-    EXPECT_TRUE(AtOnce([&] { EXPECT_EQ(a_->Read(files[i], 0, 1'000'000), Bytes(i)); }));
+    EXPECT_TRUE(harness_.AtOnce([&] { EXPECT_EQ(a_->Read(files[i], 0, 1'000'000), Bytes(i)); }));
     EXPECT_EQ(a_->Stat(files[i]->inode->fid).size(), Bytes(i).size());
     EXPECT_TRUE(a_->Close(files[i]).ok());
   }
@@ -83,7 +74,7 @@ TEST_F(Outgrown, AttributesAreChangedMeanwhile) {
   HandlePtr file;
   SetAttributes set;
   set.mode = 0640;
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] {
     file = Make("f");
     Fill(file, 3);
     EXPECT_TRUE(a_->Await(a_->fs().Setattr(a_->caller, file->inode->fid, set, nullptr)).ok());
@@ -97,7 +88,7 @@ TEST_F(Outgrown, AttributesAreChangedMeanwhile) {
 
 TEST_F(Outgrown, WithoutSpaceThatIsGrantedTheWriterWaits) {
   HandlePtr file;
-  EXPECT_FALSE(AtOnce([&] {
+  EXPECT_FALSE(harness_.AtOnce([&] {
     file = Make("f");
     Fill(file, 4);
   }));
@@ -115,7 +106,7 @@ TEST_F(Outgrown, MuchIsNotKept) {
     a_->Write(large, at, std::string_view(bytes).substr(at, kPiece));
   EXPECT_EQ(a_->Read(large, 0, bytes.size() + 1), bytes);
   std::vector<HandlePtr> files;
-  EXPECT_FALSE(AtOnce([&] {
+  EXPECT_FALSE(harness_.AtOnce([&] {
     for (uint64_t i = 0; i < 200; ++i) {
       files.push_back(Make("f" + std::to_string(i)));
       Fill(files.back(), i);
@@ -170,7 +161,7 @@ TEST_F(Outgrown, IsRemovedMeanwhile) {
   Fill(file, 11);
   EXPECT_TRUE(a_->Close(file).ok());
   EXPECT_TRUE(a_->Await(a_->fs().Unlink(a_->caller, own_, "f")).ok());
-  EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0 && a_->fs().Look().dirty_bytes == 0; }));
+  EXPECT_TRUE(harness_.RunUntil([&] { return a_->Behind() == 0 && a_->fs().Look().dirty_bytes == 0; }));
   EXPECT_EQ(AtB("f"), "no such file");
 }
 
@@ -179,9 +170,9 @@ TEST_F(Outgrown, SpaceIsSetAsideUntilThen) {
   Warm();
   for (int round = 0; round < 30; ++round) {
     HandlePtr file = Make("f" + std::to_string(round));
-    EXPECT_TRUE(AtOnce([&] { Fill(file, 12); })) << round;
+    EXPECT_TRUE(harness_.AtOnce([&] { Fill(file, 12); })) << round;
     EXPECT_TRUE(a_->Close(file).ok());
-    EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0 && a_->fs().Look().dirty_bytes == 0; }));
+    EXPECT_TRUE(harness_.RunUntil([&] { return a_->Behind() == 0 && a_->fs().Look().dirty_bytes == 0; }));
   }
 }
 
@@ -190,7 +181,7 @@ TEST_F(Outgrown, WhatIsLostIsSaid) {
   Warm();
   const int node = a_->process()->node();
   HandlePtr file = Make("f");
-  EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0; }));
+  EXPECT_TRUE(harness_.RunUntil([&] { return a_->Behind() == 0; }));
   Fill(file, 13);
   for (int other = 0; other < harness_.cluster.nodes(); ++other) {
     harness_.network.Cut(node, other);

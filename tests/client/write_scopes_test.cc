@@ -13,19 +13,8 @@ class WriteScopes : public testing::Test {
   WriteScopes() : a_(harness_.Mount()), b_(harness_.Mount()), own_(a_->Mkdir("own")) { Settle(); }
   ~WriteScopes() override { EXPECT_EQ(GetCounter("client.refused_behind").Get(), refused_before_); }
 
-  uint64_t Behind() {
-    const Seen seen = a_->fs().Look();
-    return seen.early_answered > seen.early_done ? seen.early_answered - seen.early_done : 0;
-  }
   void Settle() {
-    EXPECT_TRUE(harness_.RunUntil([&] { return Behind() == 0; }));
-  }
-  // Whether it takes no time at all, as what waits for a server does.
-  template <typename F>
-  bool AtOnce(F action) {
-    const Duration before = harness_.world.clock().Now();
-    action();
-    return harness_.world.clock().Now() == before;
+    EXPECT_TRUE(harness_.RunUntil([&] { return a_->Behind() == 0; }));
   }
   void Make(const std::string& name, Fid directory, std::string_view bytes = "") {
     (void)a_->Lookup(name, directory);  // as a kernel does
@@ -64,7 +53,7 @@ TEST_F(WriteScopes, AFileThatCannotBeReachedAnyMoreIsLeftToTheKernel) {
   harness_.world.RunUntil([] { return false; }, 4s);
   const Fid kept = FromProto(a_->Lookup("open", own_)->attr.fid());
   (void)a_->Lookup("closed", own_);
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] {
     EXPECT_TRUE(Unlink(*a_, own_, "closed").ok());
     EXPECT_TRUE(Unlink(*a_, own_, "open").ok());
   }));
@@ -84,8 +73,8 @@ TEST_F(WriteScopes, AFileWhosePagesTheKernelHasIsRemovedAtOnceUnlessItIsOpen) {
   EXPECT_TRUE(a_->Close(read("closed")).ok());
   const HandlePtr open = read("open");
   Settle();
-  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "closed").ok()); }));
-  EXPECT_FALSE(AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "open").ok()); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "closed").ok()); }));
+  EXPECT_FALSE(harness_.AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "open").ok()); }));
   EXPECT_TRUE(a_->Close(open).ok());
 }
 
@@ -151,32 +140,34 @@ TEST_F(WriteScopes, ADirectoryThatIsMadeInAQuietOneIsQuiet) {
 }
 
 TEST_F(WriteScopes, NothingIsWaitedForInADirectoryOfOnesOwn) {
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] {
     for (int i = 0; i < 10; ++i) Make("f" + std::to_string(i), own_, "some bytes");
   }));
   SetAttributes mode;
   mode.mode = 0600;
   const Fid fid = FromProto(a_->Lookup("f1", own_)->attr.fid());
-  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(a_->Await(a_->fs().Setattr(a_->caller, fid, mode, nullptr)).ok()); }));
-  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "f2").ok()); }));
-  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(Rename(*a_, own_, "f3", own_, "f4").ok()); }));
+  EXPECT_TRUE(harness_.AtOnce(
+      [&] { EXPECT_TRUE(a_->Await(a_->fs().Setattr(a_->caller, fid, mode, nullptr)).ok()); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { EXPECT_TRUE(Unlink(*a_, own_, "f2").ok()); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { EXPECT_TRUE(Rename(*a_, own_, "f3", own_, "f4").ok()); }));
   Fid below;
-  EXPECT_TRUE(AtOnce([&] { below = a_->Mkdir("below", own_); }));
-  EXPECT_TRUE(AtOnce([&] { Make("g", below, "more"); }));
-  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(Rename(*a_, below, "g", own_, "h").ok()); }));
-  EXPECT_TRUE(AtOnce([&] { EXPECT_TRUE(a_->Await(a_->fs().Rmdir(a_->caller, own_, "below")).ok()); }));
-  EXPECT_TRUE(AtOnce([&] {
+  EXPECT_TRUE(harness_.AtOnce([&] { below = a_->Mkdir("below", own_); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { Make("g", below, "more"); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { EXPECT_TRUE(Rename(*a_, below, "g", own_, "h").ok()); }));
+  EXPECT_TRUE(
+      harness_.AtOnce([&] { EXPECT_TRUE(a_->Await(a_->fs().Rmdir(a_->caller, own_, "below")).ok()); }));
+  EXPECT_TRUE(harness_.AtOnce([&] {
     EXPECT_EQ(a_->Stat(own_).size(), 9u);
     EXPECT_EQ(Content(*a_, "h", own_), "more");
   }));
-  EXPECT_GT(Behind(), 0u);
+  EXPECT_GT(a_->Behind(), 0u);
 }
 
 TEST_F(WriteScopes, TheOtherSeesAllOfItAtOnce) {
   Make("f", own_, "bytes");
   const Fid below = a_->Mkdir("below", own_);
   Make("g", below, "deeper");
-  EXPECT_GT(Behind(), 0u);
+  EXPECT_GT(a_->Behind(), 0u);
   EXPECT_EQ(b_->List(own_), (std::vector<std::string>{"below", "f"}));
   EXPECT_EQ(Content(*b_, "f", own_), "bytes");
   EXPECT_EQ(FromProto(b_->Lookup("below", own_)->attr.fid()), below);
@@ -187,19 +178,19 @@ TEST_F(WriteScopes, SoDoesWhoComesByTheNumberOfAnInode) {
   const Fid below = a_->Mkdir("below", own_);
   Make("f", below, "bytes");
   const Fid fid = FromProto(a_->Lookup("f", below)->attr.fid());
-  EXPECT_GT(Behind(), 0u);
+  EXPECT_GT(a_->Behind(), 0u);
   EXPECT_EQ(b_->Read(b_->Open(fid, O_RDONLY), 0, 100), "bytes");
 }
 
 TEST_F(WriteScopes, AfterALookOfTheOtherChangesGoToTheMds) {
   Make("f", own_);
   (void)b_->List(own_);
-  EXPECT_FALSE(AtOnce([&] { Make("g", own_); }));
+  EXPECT_FALSE(harness_.AtOnce([&] { Make("g", own_); }));
   EXPECT_TRUE(b_->Lookup("g", own_).ok());
   harness_.RunUntil([] { return false; }, 7s);
   Make("h", own_);  // gets the lease again
   (void)a_->Lookup("i", own_);
-  EXPECT_TRUE(AtOnce([&] { Make("i", own_); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { Make("i", own_); }));
   EXPECT_TRUE(b_->Lookup("i", own_).ok());
 }
 
@@ -223,7 +214,7 @@ TEST_F(WriteScopes, ThreadsThatBeginTogetherGetThereTogether) {
   EXPECT_TRUE(harness_.RunUntil([&] { return made == 8; }));
   Make("g", own_);
   (void)a_->Lookup("h", own_);
-  EXPECT_TRUE(AtOnce([&] { Make("h", own_); }));
+  EXPECT_TRUE(harness_.AtOnce([&] { Make("h", own_); }));
 }
 
 TEST_F(WriteScopes, AFileThatIsOpenOutlivesItsRemovalByTheOther) {
@@ -257,7 +248,7 @@ TEST_F(WriteScopes, AFileWithoutNamesIsNotTrusted) {
   HandlePtr file = a_->Open(fid);
   (void)a_->Lookup("f", own_);
   (void)a_->Stat(fid);
-  ASSERT_TRUE(AtOnce([&] { ASSERT_TRUE(Unlink(*a_, own_, "f").ok()); }));
+  ASSERT_TRUE(harness_.AtOnce([&] { ASSERT_TRUE(Unlink(*a_, own_, "f").ok()); }));
   b_->Write(other, 0, "longer than it was");
   auto known = a_->Await(a_->fs().Getattr(a_->caller, fid, file));
   ASSERT_TRUE(known.ok());
