@@ -192,7 +192,7 @@ TEST_P(StreamOrderTest, WhatAStreamRefusedIsGivenBack) {
   context_ = nullptr;
   gpus_ = nullptr;
   device_ = nullptr;
-  // A thread that was the last to use a device, here or in a test before, lets its memory go a moment later.
+  // A thread that was the last to use a device lets its memory go a moment later.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (Fake::Get().Count("pinned") != 0 && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -90,7 +90,7 @@ StatusOr<std::shared_ptr<MemoryRegion>> DeviceRegions::Register(std::shared_ptr<
     std::lock_guard lock(mutex_);
     ++entries_[place].regions;
     Device& known = devices_[device.get()];
-    if (known.device == nullptr) known.device = device;
+    if (known.device.expired()) known = Device{.device = device};  // the first, or where another was
   }
   return std::make_shared<Region>(shared_from_this(), std::move(device), place);
 }
@@ -173,19 +173,19 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shar
                                                                  uint64_t buffer_id, Lock* lock) {
   const Status failed = absl::UnavailableError("the RDMA device has failed");
   if (domain->retired()) return failed;
-  const std::span<std::byte> memory = entry->first.memory();
-  Device& device = devices_[entry->first.device];  // stays
-  const DeviceVerdict verdict = VerdictOf(domain, &device, lock);
+  const Place& place = entry->first;
+  Device& device = devices_[place.device];  // stays
+  const DeviceVerdict verdict = VerdictOf(domain, *place.device, &device, lock);
   RETURN_IF_ERROR(verdict.status);
   std::shared_ptr<Room> room = entry->second.room.lock();
   const bool shares =
       verdict.mechanism == DeviceMechanism::kDmaBuf && room != nullptr && room->buffer_id == buffer_id;
   if (!shares) {
-    ASSIGN_OR_RETURN(room, MakeRoom(device, MappedBytes(memory), buffer_id, lock));
+    ASSIGN_OR_RETURN(room, MakeRoom(place, device, buffer_id, lock));
   }
   bool lasting = false;
   StatusOr<std::unique_ptr<Registration>> made =
-      RegisterWith(domain, device, verdict.mechanism, memory, room.get(), &lasting, lock);
+      RegisterWith(domain, place, verdict.mechanism, room.get(), &lasting, lock);
   Status status = made.status();
   if (lasting && !domain->retired()) entry->second.refused.push_back({domain.get(), buffer_id, status});
   if (status.ok() && domain->retired()) status = failed;
@@ -204,12 +204,13 @@ StatusOr<std::shared_ptr<const Registration>> DeviceRegions::Add(const std::shar
   return registration;
 }
 
-DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock) {
+DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, MemoryDevice& memory,
+                                       Device* device, Lock* lock) {
   auto found = device->verdicts.find(domain.get());
   if (found != device->verdicts.end()) return found->second;
   lock->unlock();
-  const uint64_t budget = std::max<uint64_t>(device->device->RdmaBudget(), 1);
-  DeviceVerdict verdict = TryDeviceMemory(domain, *device->device);
+  const uint64_t budget = std::max<uint64_t>(memory.RdmaBudget(), 1);
+  DeviceVerdict verdict = TryDeviceMemory(domain, memory);
   lock->lock();
   device->budget = budget;
   if (domain->retired() || !verdict.lasting) return verdict;
@@ -217,26 +218,28 @@ DeviceVerdict DeviceRegions::VerdictOf(const std::shared_ptr<Domain>& domain, De
   if (!verdict.status.ok()) {
     LogWarning("data plane: %s; it is copied there from host memory instead", verdict.status.message());
   } else {
-    LogInfo("data plane: RDMA device %s writes into %s (%s)%s%s", domain->device(), device->device->name(),
+    LogInfo("data plane: RDMA device %s writes into %s (%s)%s%s", domain->device(), memory.name(),
             AbslView(Name(verdict.mechanism)), verdict.reason.empty() ? "" : ", not ", verdict.reason);
   }
   return verdict;
 }
 
-StatusOr<std::shared_ptr<DeviceRegions::Room>> DeviceRegions::MakeRoom(const Device& device, uint64_t bytes,
+StatusOr<std::shared_ptr<DeviceRegions::Room>> DeviceRegions::MakeRoom(const Place& place,
+                                                                       const Device& device,
                                                                        uint64_t buffer_id, Lock* lock) {
+  const uint64_t bytes = MappedBytes(place.memory());
   if (bytes > device.budget) {
     return ErrnoError(ENOTSUP,
                       absl::StrFormat("a buffer of %d bytes of %s cannot be registered with an RDMA device: "
                                       "%d are the most (80 %% of its BAR1); use smaller buffers",
-                                      bytes, device.device->name(), device.budget));
+                                      bytes, place.device->name(), device.budget));
   }
   while (*device.registered + bytes > device.budget) {
-    if (EvictOne(*device.device, lock)) continue;
-    return ErrnoError(
-        ENOTSUP, absl::StrFormat("%d bytes of %s are registered with RDMA devices and in use just now; "
-                                 "%d more are beyond the %d that may be (80 %% of its BAR1)",
-                                 device.registered->load(), device.device->name(), bytes, device.budget));
+    if (EvictOne(*place.device, lock)) continue;
+    return ErrnoError(ENOTSUP,
+                      absl::StrFormat("%d bytes of %s are registered with RDMA devices and in use just now; "
+                                      "%d more are beyond the %d that may be (80 %% of its BAR1)",
+                                      device.registered->load(), place.device->name(), bytes, device.budget));
   }
   return std::make_shared<Room>(device.registered, bytes, buffer_id);
 }
@@ -283,17 +286,16 @@ bool DeviceRegions::EvictOne(const MemoryDevice& device, Lock* lock) {
 
 // BAR1 may be short before the budget is: others use it too.
 StatusOr<std::unique_ptr<Registration>> DeviceRegions::RegisterWith(const std::shared_ptr<Domain>& domain,
-                                                                    const Device& device,
-                                                                    DeviceMechanism mechanism,
-                                                                    std::span<std::byte> memory, Room* room,
+                                                                    const Place& place,
+                                                                    DeviceMechanism mechanism, Room* room,
                                                                     bool* lasting, Lock* lock) {
   for (;;) {
     lock->unlock();
-    auto made = RegisterBy(mechanism, domain, *device.device, memory, &room->exported);
+    auto made = RegisterBy(mechanism, domain, *place.device, place.memory(), &room->exported);
     lock->lock();
     if (made.ok()) return made;
     *lasting = ToErrno(made.status()) != ENOMEM;
-    if (!*lasting && EvictOne(*device.device, lock)) continue;
+    if (!*lasting && EvictOne(*place.device, lock)) continue;
     return ErrnoError(ENOTSUP, absl::StrFormat("%s: %s", AbslView(Name(mechanism)), made.status().message()));
   }
 }

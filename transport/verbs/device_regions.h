@@ -76,9 +76,10 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
     std::weak_ptr<Room> room;      // with a dma-buf, for whichever RDMA device is next
     std::vector<Refused> refused;  // for good: more room would not help
   };
-  // The state of a device; kept from its first use on.
+  // The state of a device from its first use on. Does not keep the device, which the regions do: what is left
+  // of a transport that was closed (links that end by and by) would keep a GPU's context with it.
   struct Device {
-    std::shared_ptr<MemoryDevice> device;
+    std::weak_ptr<MemoryDevice> device;
     uint64_t budget = 0;  // 0: not asked yet
     std::shared_ptr<std::atomic<uint64_t>> registered = std::make_shared<std::atomic<uint64_t>>(0);  // bytes
     std::map<const Domain*, DeviceVerdict> verdicts;
@@ -91,19 +92,20 @@ class DeviceRegions : public std::enable_shared_from_this<DeviceRegions> {
   static Status RefusalOf(Entry* entry, const Domain& domain, uint64_t buffer_id);
   void Remove(const Place& place);
   using Lock = std::unique_lock<std::mutex>;
-  // These under the lock, which most of them let go of meanwhile; the entry is busy.
+  // These under the lock, which most of them let go of meanwhile; the entry is busy and has a region, which
+  // keeps its device.
   StatusOr<std::shared_ptr<const Registration>> Add(const std::shared_ptr<Domain>& domain,
                                                     Entries::value_type* entry, uint64_t buffer_id,
                                                     Lock* lock);
-  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, Device* device, Lock* lock);
-  StatusOr<std::shared_ptr<Room>> MakeRoom(const Device& device, uint64_t bytes, uint64_t buffer_id,
+  DeviceVerdict VerdictOf(const std::shared_ptr<Domain>& domain, MemoryDevice& memory, Device* device,
+                          Lock* lock);
+  StatusOr<std::shared_ptr<Room>> MakeRoom(const Place& place, const Device& device, uint64_t buffer_id,
                                            Lock* lock);
   static std::optional<uint64_t> LastUse(const Entry& entry, const Room* room);
   bool EvictOne(const MemoryDevice& device, Lock* lock);
   StatusOr<std::unique_ptr<Registration>> RegisterWith(const std::shared_ptr<Domain>& domain,
-                                                       const Device& device, DeviceMechanism mechanism,
-                                                       std::span<std::byte> memory, Room* room, bool* lasting,
-                                                       Lock* lock);
+                                                       const Place& place, DeviceMechanism mechanism,
+                                                       Room* room, bool* lasting, Lock* lock);
 
   std::mutex mutex_;
   std::condition_variable not_busy_;

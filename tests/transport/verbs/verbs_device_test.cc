@@ -111,6 +111,22 @@ TEST_P(VerbsDeviceTest, FreedMemoryIsRegisteredAnewOrRefused) {
   EXPECT_TRUE(All(kPut));
 }
 
+// What is left of a closed transport, links that end by and by, would keep the GPU's context and its pinned
+// memory.
+TEST_P(VerbsDeviceTest, ADeviceThatNobodyUsesIsNotKept) {
+  Listen(PutOnce);
+  auto peer = Connect();
+  auto device = std::make_shared<FakeDevice>(kWhole);
+  auto region = client().RegisterDevice(device, device->data(), kSize);
+  ASSERT_TRUE(region.ok()) << region.status();
+  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{*region, 0, kSize}}).ok());
+  std::weak_ptr<FakeDevice> left = device;
+  device.reset();
+  EXPECT_FALSE(left.expired());
+  region = absl::UnknownError("let go");
+  EXPECT_TRUE(Eventually([&] { return left.expired(); }));
+}
+
 // Puts of 1 MiB out of registered memory, 16 at once: how long they took.
 Task<Duration> PutAtOnce(std::shared_ptr<Peer> peer, std::shared_ptr<MemoryRegion> region) {
   const Duration begin = RealClock().Now();
