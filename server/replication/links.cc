@@ -156,7 +156,7 @@ Task<Status> Primary::Join(LinkPtr link) {
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
   CO_RETURN_IF_ERROR(co_await SayWhole(link->name, instance, kMostTime));
   CO_ASSIGN_OR_RETURN(position, co_await CatchUp(link, position));
-  AsyncMutex::Guard turn = co_await turn_.Lock();
+  std::optional<Pause> pause = co_await AwaitPause();
   for (int sent = 0; position != copy_.position(); ++sent) {
     GroupPtr group = copy_.log().After(position, kSentTogether);
     if (group == nullptr || sent == kLastSends) {
@@ -169,7 +169,7 @@ Task<Status> Primary::Join(LinkPtr link) {
   }
   if (!in_sync_->HasPromise(link->name)) co_return absl::UnavailableError("it does not answer any more");
   in_sync_->Count(link->name);
-  turn.Release();
+  pause.reset();
   co_await in_sync_->Add(link->name);
   co_return OkStatus();
 }

@@ -87,10 +87,20 @@ void Pipeline::RunIfWanted(std::unique_lock<std::mutex> lock) {
 Task<void> Pipeline::Run() {
   while (std::optional<Taken> taken = Take()) {
     Changes changes = Last(std::move(taken->ops));
-    Status written = co_await write_(std::move(changes));
-    if (!written.ok()) co_return End(std::move(written));
-    Keep(taken->last, taken->bytes);
+    StatusOr<Store> store = co_await write_(std::move(changes));
+    if (!store.ok()) co_return End(store.status());
+    if (*store != nullptr) {
+      start_(Finish(*std::move(store), taken->last, taken->bytes));
+    } else {
+      Keep(taken->last, taken->bytes);
+    }
   }
+}
+
+Task<void> Pipeline::Finish(Store store, uint64_t last, uint64_t bytes) {
+  Status stored = co_await store();
+  if (!stored.ok()) co_return End(std::move(stored));
+  Keep(last, bytes);
 }
 
 // Sends changes that nobody waits for: after kGather they count as wanted.
@@ -138,7 +148,7 @@ void Pipeline::Keep(uint64_t last, uint64_t bytes) {
 
 void Pipeline::End(Status why) {
   std::unique_lock lock(mutex_);
-  over_ = std::move(why);
+  if (!over_) over_ = std::move(why);
   if (room_) std::exchange(room_, std::nullopt)->Set({});
   Release(std::move(lock));
 }

@@ -4,9 +4,10 @@
 //
 // Changes gather into a group until somebody waits for one of them, or there are enough, or some milliseconds
 // are over; so the mutations of a client's batch, which is answered as a whole, are one group. One group is
-// under way at a time, and what is changed meanwhile is the next one: what a round trip costs is paid once
-// for all of it, and the others need not put groups into order. What has been changed and not been kept yet
-// is bounded: who changes more waits, first come first served.
+// on its way to the others at a time, and what is changed meanwhile is the next one: what a round trip costs
+// is paid once for all of it, and the others need not put groups into order. The store here gets a group
+// behind the others, while the next is on its way to them. What has been changed and not been kept yet is
+// bounded: who changes more waits, first come first served.
 //
 // When a group cannot be kept the pipeline is over: nothing is changed any more, and what is withheld never
 // leaves.
@@ -42,8 +43,11 @@ class Pipeline {
     std::vector<KvBatch::Op> ops;
     uint64_t bytes = 0;  // of keys and values
   };
-  // Ends when all members have the changes, and `store` too. One at a time. An error is the end.
-  using Write = absl::AnyInvocable<Task<Status>(Changes)>;
+  // Puts changes that all others have into `store`. An error is the end.
+  using Store = absl::AnyInvocable<Task<Status>()>;
+  // Ends when all other members have the changes, and `store` has all that were made before them. What it
+  // returns is called at once; null: the changes are in `store` already. One at a time. An error is the end.
+  using Write = absl::AnyInvocable<Task<StatusOr<Store>>(Changes)>;
 
   // `start` runs a task and keeps this until it has ended.
   Pipeline(KvStore& store, Clock& clock, Write write, std::function<void(Task<void>)> start)
@@ -79,6 +83,7 @@ class Pipeline {
   Status Add(KvBatch batch, uint64_t bytes);
   void RunIfWanted(std::unique_lock<std::mutex> lock);
   Task<void> Run();
+  Task<void> Finish(Store store, uint64_t last, uint64_t bytes);
   Task<void> Gather();
   struct Taken {
     std::vector<KvBatch::Op> ops;
@@ -100,7 +105,7 @@ class Pipeline {
   std::mutex mutex_;
   std::deque<Waiting> waiting_;
   uint64_t waiting_bytes_ = 0;
-  bool running_ = false;    // a group is under way
+  bool running_ = false;    // a group is on its way to the others
   bool gathering_ = false;  // Gather runs
   bool gathered_ = false;   // what waits has waited for long enough
   std::optional<Status> over_;

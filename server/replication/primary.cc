@@ -74,13 +74,14 @@ Primary::Primary(const MemberEnvironment& environment, const MemberOptions& opti
 Task<Status> Primary::Start() {
   CO_RETURN_IF_ERROR(co_await copy_.NoteWhole(in_sync_->filesystem()));
   GroupPtr first = copy_.FirstOf(in_sync_->epoch());
+  sent_ = first->position;
   CO_RETURN_IF_ERROR(co_await copy_.Apply(std::move(first)));
   Spawn(executor_, LookForOthers(shared_from_this()));
   co_return OkStatus();
 }
 
 Task<void> Primary::Resign() {
-  AsyncMutex::Guard turn = co_await turn_.Lock();
+  const Pause pause = co_await AwaitPause();
   const std::vector<std::string> names = in_sync_->names();
   const bool deposed = in_sync_->ended();
   in_sync_->End(Deposed());
@@ -126,38 +127,57 @@ Task<Status> Primary::Commit(KvBatch batch) {
   co_return co_await pipeline_.Change(std::move(batch));
 }
 
-Task<Status> Primary::Write(Pipeline::Changes changes) {
+Task<StatusOr<Pipeline::Store>> Primary::Write(Pipeline::Changes changes) {
   AsyncMutex::Guard turn = co_await turn_.Lock();
   if (in_sync_->ended()) co_return Deposed();
   auto group = std::make_shared<Group>();
-  group->previous = copy_.position();
-  group->position = {in_sync_->epoch(), group->previous.sequence + 1};
+  group->previous = sent_;
+  group->position = sent_ = {in_sync_->epoch(), group->previous.sequence + 1};
   group->ops = std::move(changes.ops);
   group->bytes = changes.bytes;
-  co_return co_await WriteTogether(std::move(group));
+  const bool alone = in_sync_->names().empty();
+  co_await Send(group);
+  AsyncMutex::Guard storing = co_await storing_.Lock();
+  // The others may have it or not: whoever is primary next knows. Nobody is told that it is done.
+  if (in_sync_->ended()) co_return Deposed();
+  Pipeline::Store store;
+  if (alone) {  // nothing would be on its way meanwhile: what is changed while this is stored is the next
+                // group
+    CO_RETURN_IF_ERROR(co_await Store(std::move(group), std::move(storing)));
+  } else {
+    store = [this, group = std::move(group), storing = std::move(storing)]() mutable {
+      return Store(std::move(group), std::move(storing));
+    };
+  }
+  co_return store;
 }
 
-Task<Status> Primary::WriteTogether(GroupPtr group) {
+Task<void> Primary::Send(GroupPtr group) {
   MakeRequest make = [this, group](std::string to) {
     proto::CopyRequest request = NewRequest(to);
     *request.mutable_apply() = MessageOf(*group);
     return request;
   };
-  if (options_.plant_early_ack) {
-    auto late = [](std::shared_ptr<Primary> self, MakeRequest make) -> Task<void> {
-      co_await self->DeliverToAll(std::move(make));
-    };
-    Spawn(executor_, late(shared_from_this(), std::move(make)));
-  } else {
-    co_await DeliverToAll(std::move(make));
-  }
-  // The others may have it or not: whoever is primary next knows. Nobody is told that it is done.
-  if (in_sync_->ended()) co_return Deposed();
+  if (!options_.plant_early_ack) co_return co_await DeliverToAll(std::move(make));
+  auto late = [](std::shared_ptr<Primary> self, MakeRequest make) -> Task<void> {
+    co_await self->DeliverToAll(std::move(make));
+  };
+  Spawn(executor_, late(shared_from_this(), std::move(make)));
+}
+
+Task<Status> Primary::Store(GroupPtr group, AsyncMutex::Guard storing) {
   Status status = co_await copy_.Apply(std::move(group));
-  if (status.ok()) co_return OkStatus();
   // Others have what this store has not: it cannot go on as their primary.
-  in_sync_->End(status);
+  if (!status.ok()) in_sync_->End(status);
+  storing.Release();
   co_return status;
+}
+
+Task<Primary::Pause> Primary::AwaitPause() {
+  Pause pause;
+  pause.turn = co_await turn_.Lock();
+  pause.storing = co_await storing_.Lock();
+  co_return pause;
 }
 
 Status Primary::Check(const StatusOr<proto::CopyReply>& reply) {

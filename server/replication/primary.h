@@ -65,9 +65,17 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   };
   using LinkPtr = std::shared_ptr<Link>;
 
+  // Keeps anything from being changed or being on its way while it lives: the store here and those of the
+  // others in the set have the same then.
+  struct Pause {
+    AsyncMutex::Guard turn, storing;
+  };
+  Task<Pause> AwaitPause();
+
   // The commits of others (primary.cc).
-  Task<Status> Write(Pipeline::Changes changes);
-  Task<Status> WriteTogether(GroupPtr group);
+  Task<StatusOr<Pipeline::Store>> Write(Pipeline::Changes changes);
+  Task<void> Send(GroupPtr group);
+  Task<Status> Store(GroupPtr group, AsyncMutex::Guard storing);
   // Makes a request, which may be large, once for each time that it is sent.
   using MakeRequest = std::function<proto::CopyRequest(std::string to)>;
   Task<Unit> Deliver(std::string name, MakeRequest make);
@@ -97,7 +105,9 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   Neighbours& neighbours_;
   const std::shared_ptr<InSync> in_sync_;
 
-  AsyncMutex turn_;  // held while a group is under way, and while nothing may be
+  // Each is held while a group is on its way to the others, or into the store here: one and then the other.
+  AsyncMutex turn_, storing_;
+  Position sent_;  // of the newest group that is or was on its way; with turn_ held
   Pipeline pipeline_;
 
   AsyncMutex sync_;

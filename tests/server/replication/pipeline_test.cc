@@ -31,21 +31,41 @@ class PipelineTest : public testing::Test {
     ASSERT_TRUE(result->has_value());
     ASSERT_TRUE((*result)->ok()) << **result;
   }
-  // The group that is under way has been written.
-  void Finish(Status status = OkStatus()) {
-    ASSERT_TRUE(writing.has_value());
-    OneShot<Status> done = *std::exchange(writing, std::nullopt);
+  // The others have the group that is on its way to them.
+  void Arrive(Status status = OkStatus()) { End(&sending, std::move(status)); }
+  // The store has the group that they have.
+  void Store(Status status = OkStatus()) { End(&storing, std::move(status)); }
+  void Finish() {
+    Arrive();
+    if (!alone) Store();
+  }
+  void End(std::optional<OneShot<Status>>* step, Status status) {
+    ASSERT_TRUE(step->has_value());
+    OneShot<Status> done = *std::exchange(*step, std::nullopt);
     done.Set(std::move(status));
     world.RunFor(1us);
   }
-  Task<Status> Write(Pipeline::Changes changes) {
-    EXPECT_FALSE(writing.has_value()) << "one at a time";
+  Task<StatusOr<Pipeline::Store>> Write(Pipeline::Changes changes) {
+    EXPECT_FALSE(sending.has_value()) << "one at a time";
     groups.push_back(changes.ops.size());
-    OneShot<Status> done = writing.emplace();
-    Status status = co_await done.Wait();
-    CO_RETURN_IF_ERROR(status);
+    OneShot<Status> arrived = sending.emplace();
+    CO_RETURN_IF_ERROR(co_await arrived.Wait());
+    EXPECT_FALSE(storing.has_value()) << "one at a time";
     KvBatch batch;
     for (const KvBatch::Op& op : changes.ops) batch.Put(op.key, op.value);
+    Pipeline::Store into_store;
+    if (alone) {
+      CO_RETURN_IF_ERROR(co_await store.Commit(std::move(batch)));
+    } else {
+      OneShot<Status> stored = storing.emplace();
+      into_store = [this, stored, batch = std::move(batch)]() mutable {
+        return IntoStore(stored, std::move(batch));
+      };
+    }
+    co_return into_store;
+  }
+  Task<Status> IntoStore(OneShot<Status> stored, KvBatch batch) {
+    CO_RETURN_IF_ERROR(co_await stored.Wait());
     co_return co_await store.Commit(std::move(batch));
   }
   void Leave(std::string what) {
@@ -56,7 +76,8 @@ class PipelineTest : public testing::Test {
   sim::World world{1};
   sim::Process* const process = world.Start(1, "mds");
   MemKv store;
-  std::optional<OneShot<Status>> writing;
+  std::optional<OneShot<Status>> sending, storing;
+  bool alone = false;          // there are no others
   std::vector<size_t> groups;  // of so many keys
   std::vector<std::string> left;
   Pipeline pipeline{store, process->clock(),
@@ -74,6 +95,36 @@ TEST_F(PipelineTest, AChangeShowsAtOnceAndNothingLeavesBeforeItIsKept) {
   Finish();
   EXPECT_EQ(store.Get("k").value(), "v");
   EXPECT_EQ(left, (std::vector<std::string>{"before", "behind"}));
+}
+
+// What has gone to the others goes into the store while the next group is on its way.
+TEST_F(PipelineTest, AGroupIsStoredBesideTheNext) {
+  Change("a", "1");
+  Leave("a");
+  Change("b", "1");
+  Leave("b");
+  Arrive();
+  EXPECT_EQ(groups, (std::vector<size_t>{1, 1})) << "the second is on its way";
+  EXPECT_TRUE(left.empty()) << "if the others were lost now, nobody would have it";
+  Store();
+  EXPECT_EQ(left, std::vector<std::string>{"a"});
+  EXPECT_EQ(store.Get("a").value(), "1");
+  EXPECT_FALSE(store.Get("b").ok());
+  Finish();
+  EXPECT_EQ(left, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST_F(PipelineTest, WithoutOthersAGroupIsWhatWasChangedWhileTheOneBeforeWasStored) {
+  alone = true;
+  Change("a", "1");
+  Leave("a");
+  for (int i = 0; i < 3; ++i) Change(absl::StrCat("k", i), "v");
+  Leave("b");
+  Finish();
+  EXPECT_EQ(left, std::vector<std::string>{"a"});
+  Finish();
+  EXPECT_EQ(groups, (std::vector<size_t>{1, 3}));
+  EXPECT_EQ(left, (std::vector<std::string>{"a", "b"}));
 }
 
 // As the mutations of a client's batch, which is answered as a whole.
@@ -109,7 +160,7 @@ TEST_F(PipelineTest, WhatIsChangedMeanwhileIsTheNextGroup) {
   Finish();
   Finish();
   EXPECT_EQ(groups, (std::vector<size_t>{1, 10}));
-  EXPECT_FALSE(writing.has_value());
+  EXPECT_FALSE(sending.has_value());
 }
 
 TEST_F(PipelineTest, WhatNobodyWaitsForGathersForSomeMilliseconds) {
@@ -221,7 +272,7 @@ TEST_F(PipelineTest, WhenAGroupCannotBeKeptNothingLeavesAnyMore) {
   const auto waits = Begin("c", std::string(200, 'v'));
   EXPECT_FALSE(waits->has_value());
   Leave("b");
-  Finish(absl::UnavailableError("deposed"));
+  Arrive(absl::UnavailableError("deposed"));
   EXPECT_EQ(left, (std::vector<std::string>{"a dropped", "b dropped"}));
   ASSERT_TRUE(waits->has_value());
   EXPECT_EQ((*waits)->message(), "deposed");
@@ -229,8 +280,20 @@ TEST_F(PipelineTest, WhenAGroupCannotBeKeptNothingLeavesAnyMore) {
   Leave("later");
   EXPECT_EQ(left.back(), "later dropped");
   world.RunFor(1s);
-  EXPECT_FALSE(writing.has_value());
+  EXPECT_FALSE(sending.has_value());
   EXPECT_FALSE(store.Get("a").ok());
+}
+
+TEST_F(PipelineTest, AStoreThatFailsIsTheEnd) {
+  Change("a", "1");
+  Leave("a");
+  Change("b", "1");
+  Leave("b");
+  Arrive();
+  Store(ErrnoError(EIO, "disk"));
+  EXPECT_EQ(left, (std::vector<std::string>{"a dropped", "b dropped"}));
+  Arrive(absl::UnavailableError("deposed"));
+  EXPECT_EQ((*Begin("c", "1"))->message(), "disk");
 }
 
 TEST_F(PipelineTest, SomebodyMayWaitForWhatIsKept) {
