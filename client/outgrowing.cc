@@ -179,13 +179,14 @@ Task<Status> Core::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* s
     written = co_await WriteChunks(inode, layout, at, Pieces(&piece, 1), 0, n, space);
     at += n;
   }
-  {
-    std::lock_guard lock(inode->mutex);
-    inode->inline_bytes.reset();
-    inode->inline_dirty_begin = inode->inline_dirty_end = 0;
-  }
   if (begin < end) ListDirty(inode);
   if (!written.ok()) NoteError(*inode, written);
+  // In one step: whoever looks without having locked the file finds the bytes here, or that they are
+  // objects'.
+  std::lock_guard lock(inode->mutex);
+  inode->inline_bytes.reset();
+  inode->inline_dirty_begin = inode->inline_dirty_end = 0;
+  inode->outgrowing.reset();
   co_return written;
 }
 
