@@ -53,14 +53,21 @@ def two_mounts(what, one, other, count):
     return measure
 
 
-def turns_directory(mounts, _context):
-    shutil.rmtree(mounts[0] / "turns", ignore_errors=True)
-    (mounts[0] / "turns").mkdir()
+def empty_directory(name):
+    def make(mounts, _context):
+        shutil.rmtree(mounts[0] / name, ignore_errors=True)
+        (mounts[0] / name).mkdir()
+    return make
 
 
 def turns(mounts, context):
     in_turns = two_mounts("turns", 0, 1, lambda context: max(1, context.files // 8))
     return in_turns([mount / "turns" for mount in mounts], context)
+
+
+def own_file(mounts, context):
+    write = two_mounts("own_file", 0, 1, lambda context: context.files)
+    return write([mount / "shared-directory" for mount in mounts], context)
 
 
 def handover(name, what, one, other):
@@ -122,8 +129,10 @@ def tests(mounts):
         *([alone(NPM)] if shutil.which("npm") else []),
         *(own_trees(operation, workers) for workers in sorted({2, mounts}) for operation in ("create", "stat", "unlink", "write4k")),
         workloads.rate("reread", read_all, prepare=read_once, operations=lambda _, context: context.tree_files * mounts),
-        workloads.rate("turns", turns, prepare=turns_directory, operation="operation",
+        workloads.rate("turns", turns, prepare=empty_directory("turns"), operation="operation",
                        operations=lambda _, context: max(1, context.files // 8) * 8),
+        workloads.rate("own_file", own_file, prepare=empty_directory("shared-directory"), operation="write",
+                       operations=lambda _, context: context.files),
         handover("handover_first", "first", 0, 1),
         handover("handback_first", "first", 1, 0),
         handover("handover", "rate", 0, 1),

@@ -2,6 +2,7 @@
 """One process that works on two mounts of one filesystem, for bench/mounts. A wrong answer ends it with exit status 1.
 
     two_mounts.py turns DIRECTORY DIRECTORY CYCLES         operations a second; each sees what the one before has done through the other mount
+    two_mounts.py own_file DIRECTORY DIRECTORY WRITES      writes of 4 KiB a second, through one mount, into a file in a directory where both make files
     two_mounts.py first FROM TO BYTES                      ms from the open to the first byte, through TO, of a file just written through FROM
     two_mounts.py rate FROM TO BYTES                       MB/s of reading that file
 """
@@ -53,6 +54,26 @@ def turns(one, other, cycles):
     return done / (time.monotonic() - start)
 
 
+WRITE, OTHERS_EVERY = 4096, 500  # bytes of a write; writes between two files that the other mount makes
+
+
+def own_file(one, other, writes):
+    """Writes a second; afterwards the other mount sees all of them."""
+    for directory in (one, other):
+        write(directory / f"made-by-{directory.parent.name}", b"", os.O_CREAT)
+    parts = [b"%08d" % number * (WRITE // 8) for number in range(writes)]
+    fd = os.open(one / "own", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    start = time.monotonic()
+    for number, part in enumerate(parts):
+        check(os.pwrite(fd, part, number * WRITE) == WRITE, "a short write")
+        if number % OTHERS_EVERY == OTHERS_EVERY - 1:
+            write(other / f"file{number}", b"", os.O_CREAT)
+    rate = writes / (time.monotonic() - start)
+    check((other / "own").read_bytes() == b"".join(parts), "the bytes of a file that is still open")
+    os.close(fd)
+    return rate
+
+
 def block(number, stamp):
     return (b"%016d" % number + stamp).ljust(64, b".") * (BLOCK // 64)
 
@@ -80,8 +101,8 @@ def hand_over(source, target, size):
 
 def main():
     what, one, other, count = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), int(sys.argv[4])
-    if what == "turns":
-        print(turns(one, other, count))
+    if what in ("turns", "own_file"):
+        print({"turns": turns, "own_file": own_file}[what](one, other, count))
         return
     first, whole = hand_over(one, other, count)
     print(first * 1e3 if what == "first" else count / whole / 1e6)
