@@ -159,6 +159,7 @@ class Core final : public FileSystem {
   void EndLearning();
   ScopePtr ScopeFor(const Learning& learning, const Fid& directory);
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
+  void TakeScope(Learning* learning, const proto::Lease& lease, bool of_file, std::vector<ScopePtr>* ended);
   void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
   ScopePtr ScopeCovering(const Learning& learning, const proto::Attr& learned);
   void CoverSince(uint64_t event, ScopePtr scope, Inode& inode, const proto::Attr& learned);
@@ -174,7 +175,7 @@ class Core final : public FileSystem {
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);
 
-  // --- data of files under WRITE leases of directories (held_data.cc) ---
+  // --- data of files under WRITE leases of directories (held_data.cc), or of their own (file_leases.cc) ---
   static bool HoldsData(Inode& inode);
   bool IsAloneWith(const Inode& inode) const;
   bool MayTakeData(const Inode& inode) const;
@@ -189,6 +190,9 @@ class Core final : public FileSystem {
   Task<void> AwaitLateRequests(InodePtr inode, uint64_t lease);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                             Learning present);
+  bool WantsFileLease(Inode& inode);
+  void ReturnFileLease(const InodePtr& inode);
+  void ForgetOwnData(const Fid& fid);
 
   // --- reading under READ of a file (leased_reads.cc) ---
   bool ReadsCached(Inode& inode);
@@ -215,9 +219,8 @@ class Core final : public FileSystem {
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
   Task<Reply> AskWhenConnected(proto::MetadataRequest request);
-  // Asks for what follows from an open handle, with the rights of root.
+  // For what follows from an open handle, with the rights of root; AskIn: for who does not pass the gate.
   Task<Reply> AskAsSystem(proto::MetadataRequest request);
-  // For those who do not pass the gate: in the epoch in which they began.
   Task<Reply> AskIn(uint64_t epoch, proto::MetadataRequest request);
   Task<Reply> AskBehindQueue(uint64_t epoch, proto::MetadataRequest request);
   Status CheckHandle(const FileHandle& handle) const;  // EIO if its session was evicted
@@ -250,7 +253,6 @@ class Core final : public FileSystem {
   Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);
   Status EndInline(const InodePtr& inode, const Reply& reply);
   Task<Status> SendInline(InodePtr inode);  // inode->meta held
-  static void NoteAlone(Inode& inode, uint64_t lease);
   bool MayHoldCutsBack() const;
   Task<StatusOr<bool>> TryCutBehind(InodePtr inode);
   Task<Status> TellCut(InodePtr inode);
@@ -395,8 +397,7 @@ class Core final : public FileSystem {
   Task<Status> SendFiles(std::vector<InodePtr> files);
   void ArmWriteBehind();
   void RelievePressure();
-  // Sends what is dirty in the range now, and waits for what is under way there. Errors are noted in the
-  // inode, too.
+  // Sends what is dirty in the range now, and waits for what is under way there. Errors go to the inode, too.
   Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
   Task<void> SendFull(InodePtr inode);
   void StartSending(const InodePtr& inode, bool direct);
@@ -472,8 +473,9 @@ class Core final : public FileSystem {
   std::mutex behind_mutex_;     // orders changes that are answered early; taken before all others
   Fid own_fid_;                 // the last one given; of sequence 0: there are none
   uint64_t own_fid_epoch_ = 0;  // in which they were given out
-  // The directories in which the MDS is changing what names mean that are not known here.
+  // Where the MDS is changing what names mean that are not known here; how many such changes take names away.
   std::multiset<Fid> changing_unknown_;
+  const std::shared_ptr<std::atomic<uint32_t>> unknown_moves_ = std::make_shared<std::atomic<uint32_t>>(0);
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
   std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
 
@@ -487,6 +489,7 @@ class Core final : public FileSystem {
   std::unique_ptr<TimerHandle> write_behind_timer_;
   uint64_t background_tasks_ = 0;
   std::vector<OneShot<Unit>> background_waiters_;
+  std::set<Fid> own_data_;               // files with data under leases of their own; or with none by now
   std::set<Fid> untold_;                 // with Inode::opened_under; some may have none any more
   std::vector<OneShot<Unit>> entering_;  // wait for leases that are good again, or for a new session
   std::unique_ptr<TimerHandle> run_out_timer_;

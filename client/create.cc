@@ -69,7 +69,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     std::lock_guard guard(inode->mutex);
     inode->mutation = session_->mutations();
     if (inode->attr.size() == 0) inode->unsynced_whole = true;  // nothing of it has been written
-    NoteAlone(*inode, reply.entry().alone_under());
+    inode->NoteAlone(reply.entry().alone_under());
   }
   Created created;
   created.known = MakeKnown(*inode);

@@ -38,6 +38,7 @@ Task<void> Core::StartAnew(uint64_t epoch) {
   {
     std::lock_guard lock(mutex_);
     untold_.clear();
+    own_data_.clear();
   }
   gate_.Open();
   WakeEntering();

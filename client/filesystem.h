@@ -46,6 +46,8 @@ struct Options {
       std::chrono::seconds(1);  // how long the kernel may trust an answer given under a lease
   // After which a directory's lease counts as quiet: the kernel may keep names and attributes under it.
   Duration quiet = std::chrono::milliseconds(100);
+  // A file that others have wanted back gets no WRITE lease of its own for so long.
+  Duration file_peace = std::chrono::seconds(5);
   // At the unmount: how long it is tried to write back what is held back, while a server is away.
   Duration unmount_patience = std::chrono::seconds(30);
   // Bugs planted for the simulation (docs/testing.md): never on otherwise.

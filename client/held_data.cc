@@ -1,5 +1,5 @@
-// Data of files under WRITE leases of their directories: in the cache and held back
-// (docs/decisions/0063-data-under-leases.md).
+// Data of files under WRITE leases of their directories, or of their own: in the cache and held back
+// (docs/decisions/0063-data-under-leases.md, 0075-write-leases-of-files.md).
 //
 // A file is either worked on so by this client (Inode::data_scope) or past the cache. It changes from one to
 // the other with all of Inode::range locked, so whoever has locked a part of that sees one way of working.
@@ -83,10 +83,12 @@ bool Core::TakeDataLocked(const InodePtr& inode) {
   if (HoldsData(*inode)) return true;
   DropData(*inode, 0, UINT64_MAX);  // of readers, whose leases may have ended
   std::lock_guard order(behind_mutex_);
+  std::lock_guard all(mutex_);
   std::lock_guard lock(inode->mutex);
   // The file is noted before the lease is looked at: an end that is not seen here finds it.
   if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) return false;
   inode->data_scope = inode->covered;
+  if (inode->data_scope->of_file()) own_data_.insert(inode->fid);
   if (inode->made_under != inode->covered) inode->unsynced_whole = false;  // others may have written
   return true;
 }
@@ -174,11 +176,14 @@ Task<void> Core::GiveDataUp(InodePtr inode) {
   RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
   (void)co_await SendAll(inode);
   DropData(*inode, 0, UINT64_MAX);
-  std::lock_guard lock(inode->mutex);
-  inode->EndData();
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->EndData();
+  }
+  ForgetOwnData(inode->fid);
 }
 
-// Gives up the data that is here under the lease of a directory, which has ended. A file whose servers are
+// Gives up the data that is here under a lease, which has ended. A file whose servers are
 // away must not keep the lease from those who want others: it gets a lease of its own, which goes back when
 // its data has been sent. Returns these files, and those that had such a lease before: a file that has come
 // here from another directory may be late under the lease of that one.
@@ -211,8 +216,9 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
 }
 
 // Whether the file has a lease of its own now. False: the data has been given up after all, or the session is
-// over. The MDS refuses the lease if the file lies in another directory by now; then that one's lease is what
-// the file becomes late under, or it is on its way back, too, and this finds the file's own lease later.
+// over. The MDS refuses the lease if the file lies in another directory by now than the one that goes back;
+// then that one's lease is what the file becomes late under, or it is on its way back, too, and this finds
+// the file's own lease later.
 Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end) {
   for (;;) {
     Learning present = BeginLearning();
@@ -253,7 +259,7 @@ Task<StatusOr<uint64_t>> Core::AskForLateLease(uint64_t epoch, InodePtr inode, u
       lease = reply->lease().lease().id();
       given_up_.insert(lease);
       const bool waits = inode->data_scope != nullptr && !inode->data_scope->good();
-      inode->leaving.push_back({lease, true, waits});
+      inode->leaving.push_back({.lease = lease, .writes = true, .data = waits, .late = true});
     }
     if (--inode->late_requests == 0) waiters.swap(inode->late_request_waiters);
   }

@@ -93,6 +93,10 @@ void Inode::NoteLeaving(const Scope& ending) {
   if (ending.lease() != 0) leaving.push_back({ending.lease(), ending.writes()});
 }
 
+void Inode::NoteAlone(uint64_t lease) {
+  if (lease != 0 && IsCovered() && covered->writes() && covered->lease() == lease) alone_under = covered;
+}
+
 void Inode::LeaveCover() {
   covered.reset();
   alone_under.reset();
@@ -121,7 +125,7 @@ void Inode::Reset() {
   listed_dirty = direct_dirty = rewritten = false;
   mutation = 0;
   unsynced.clear();
-  opens = write_opens = told = 0;
+  opens = write_opens = told = told_writes = 0;
   kept_open = overtold = false;
   locks.clear();
   pages.some = false;

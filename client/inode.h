@@ -114,6 +114,7 @@ struct Inode {
   uint32_t closing = 0;      // closed here, and still open at the MDS until what is under way has arrived
   uint64_t named = 0;        // how often the MDS was told how often it is open (Core::Held, NameOpens)
   bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
+  uint32_t told_writes = 0;  // since it was opened for writing: of which the MDS was told (file_leases.cc)
   uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
   bool gone = false;         // no links and no handles left: nothing needs to be written any more
@@ -145,6 +146,7 @@ struct Inode {
     uint64_t lease = 0;
     bool writes = false;
     bool data = false;  // it protects data that waits for a server (held_data.cc)
+    bool late = false;  // it is the file's own, and was taken for such data
     // Everything that depended on it is told, and the MDS is asked to end it: it may have, and have given one
     // to somebody else, though the answer does not come.
     bool returned = false;
@@ -154,7 +156,7 @@ struct Inode {
   uint32_t late_requests = 0;
   std::vector<OneShot<Unit>> late_request_waiters;
 
-  // Leases of directories (scope.h).
+  // Leases (scope.h).
   ScopePtr covered;          // under which the attributes were learned; null: under none
   uint32_t own_changes = 0;  // of the inode, asked for by this client and not answered yet
   uint64_t changed = 0;      // Core::events_ when the last of these ended
@@ -171,9 +173,11 @@ struct Inode {
   // or not, with all of `range` locked.
   ScopePtr data_scope;
 
+  ScopePtr scope;  // the lease that is held of it, if it is a directory, or WRITE of it, if it is a file;
+                   // null: none
+  ScopePtr ended;  // the one before: the kernel may still keep what it was promised under it
+
   // Directories.
-  ScopePtr scope;      // the lease that is held of it; null: none
-  ScopePtr ended;      // the one before: the kernel may still keep what it was promised under it
   uint32_t moves = 0;  // changes under way that may take files out of it (Scope::BeginMove)
   DirectoryNames names{*budget};
   uint64_t version = 0;   // rises before and after each change made here
@@ -208,10 +212,12 @@ struct Inode {
     unsynced_whole = false;  // others may write
     for (Leaving& one : leaving) one.data = false;
   }
-  // Ends the lease of the directory, which is held, and returns it.
+  // Ends the lease, `scope`, which is held, and returns it.
   ScopePtr EndScope();
   // The lease goes back from now on; one that the MDS has not named has nothing to go back yet.
   void NoteLeaving(const Scope& ending);
+  // The answer to a change of the file's data said so: AttrReply.alone_under.
+  void NoteAlone(uint64_t lease);
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the file has WRITE of its own while its data waits for a server (held_data.cc).

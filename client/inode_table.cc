@@ -152,8 +152,7 @@ std::vector<ScopePtr> InodeTable::TakeDroppedScopes() {
 
 ScopePtr InodeTable::DroppedScope(const Fid& directory) {
   std::lock_guard lock(mutex_);
-  auto it =
-      std::ranges::find(dropped_scopes_, directory, [](const ScopePtr& scope) { return scope->directory; });
+  auto it = std::ranges::find(dropped_scopes_, directory, [](const ScopePtr& scope) { return scope->of; });
   return it == dropped_scopes_.end() ? nullptr : *it;
 }
 

@@ -13,11 +13,12 @@ namespace {
 
 constexpr int kEntriesOfReclaim = 4000;  // some hundred KiB
 
-void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held) {
+void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held, bool late = false) {
   proto::Lease* lease = held->add_leases();
   *lease->mutable_resource() = ToProto(inode.fid);
   lease->set_mode(writes ? proto::LEASE_WRITE : proto::LEASE_READ);
   lease->set_id(id);
+  lease->set_late(late);
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   InodePtr inode = inodes_->Get(fid);
   co_await AwaitLateRequests(inode, lease_id);
   ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
-  ScopePtr scope;         // null: the lease is of a file
+  ScopePtr scope;         // null: it is READ of a file
   {
     std::lock_guard lock(mutex_);
     std::lock_guard inode_lock(inode->mutex);
@@ -61,7 +62,7 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     }
     ++inode->pages.recalls;
     if (inode->pages.lease == lease_id) inode->pages.lease = inode->pages.content = 0;
-    if (scope == nullptr) inode->pages.recalled = environment_.clock.Now();
+    if (scope == nullptr || scope->of_file()) inode->pages.recalled = environment_.clock.Now();
     inode->leaving.push_back({lease_id, scope != nullptr && scope->writes()});
   }
   if (scope == nullptr) {
@@ -86,11 +87,11 @@ Task<void> Core::AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry) {
   co_await queue_->Drain(hurry);
 }
 
-// A lease of a directory (`scope`, which has ended), or of what is not known any more: changes, data and
-// handles may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it with the answer to the
-// directory's making, which is awaited. `present`: from before it was noted as given up; until the release is
-// answered the lease may come once more. `hurry`: kNo where the client returns it by itself, as of each
-// directory that rm -r removes; nobody waits for that.
+// A lease of a directory, or WRITE of a file (`scope`, which has ended), or one of what is not known any
+// more: changes, data and handles may depend on it, and what the kernel keeps. `lease_id` 0: the MDS names it
+// with the answer to the directory's making, which is awaited. `present`: from before it was noted as given
+// up; until the release is answered the lease may come once more. `hurry`: kNo where the client returns it by
+// itself, as of each directory that rm -r removes; nobody waits for that.
 Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
                              Learning present, MetadataQueue::Hurry hurry) {
   if (scope != nullptr) {
@@ -103,6 +104,7 @@ Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, 
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
   if (scope != nullptr && lease_id == 0) lease_id = scope->lease();
   co_await TellOpensUnder(epoch, lease_id, scope);
+  if (scope != nullptr && scope->of_file()) ForgetOwnData(scope->of);
   if (lease_id == 0) co_return;
   co_await ReturnPages(epoch, std::move(inode), lease_id, std::move(present));
 }
@@ -160,7 +162,7 @@ std::vector<proto::Reclaim> Core::Held() {
     const ScopePtr& ended = inode->ended;
     if (scope == nullptr && ended != nullptr && ended->lease() == 0) AddLease(*inode, 0, true, &leases);
     for (const Inode::Leaving& one : inode->leaving) {
-      if (!one.returned) AddLease(*inode, one.lease, one.writes, &leases);
+      if (!one.returned) AddLease(*inode, one.lease, one.writes, &leases, one.late);
     }
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));

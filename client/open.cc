@@ -139,7 +139,7 @@ Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::Metada
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
   Cover(learning, *inode, entry.attr());
   std::lock_guard lock(inode->mutex);
-  NoteAlone(*inode, entry.alone_under());
+  inode->NoteAlone(entry.alone_under());
   co_return OkStatus();
 }
 
@@ -174,7 +174,7 @@ Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, prot
   if (!entry.held_back()) DiscardData(*inode);
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
   std::lock_guard lock(inode->mutex);
-  NoteAlone(*inode, entry.alone_under());
+  inode->NoteAlone(entry.alone_under());
   if (entry.held_back()) co_return true;
   inode->rewritten = true;
   inode->EndData();
@@ -222,13 +222,15 @@ Task<Status> Core::Release(HandlePtr handle) {
 
 void Core::DropHandle(const HandlePtr& handle) {
   InodePtr inode = handle->inode;
-  bool told = false, untold = false, last = false, all = false;
+  bool told = false, untold = false, last = false, all = false, leased = false;
   uint64_t pages_lease = 0;
   {
     std::lock_guard lock(inode->mutex);
     handle->released = true;
     --inode->opens;
     if (handle->writable()) --inode->write_opens;
+    if (inode->write_opens == 0) inode->told_writes = 0;
+    leased = inode->write_opens == 0 && inode->scope != nullptr && inode->scope->of_file();
     // Handles are alike to the MDS: which of them it was told of does not matter.
     told = inode->told > inode->opens;
     if (told) --inode->told;
@@ -251,6 +253,7 @@ void Core::DropHandle(const HandlePtr& handle) {
       untold_.erase(inode->fid);
     }
   }
+  if (leased) ReturnFileLease(inode);
   if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease, BeginLearning()));
   if (last) DiscardData(*inode);
   if (all) {

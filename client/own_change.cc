@@ -89,7 +89,9 @@ class Core::OwnChange {
     if (!takes_out_ && !truncates_) return;
     BeginNamed();
     for (const auto& [directory, name] : names_) scopes_.push_back(BeginIn(*directory));
-    if (takes_out_) moves_ = scopes_;
+    if (!takes_out_) return;
+    if (!of_unknown_.empty()) ++*core.unknown_moves_;
+    moves_ = scopes_;
   }
   OwnChange(const OwnChange&) = delete;
   OwnChange& operator=(const OwnChange&) = delete;
@@ -144,11 +146,15 @@ class Core::OwnChange {
   // Files whose data may be here that lose the lease under which it is, or get an end from the MDS.
   std::vector<InodePtr> WithData() {
     std::set<Fid> fids = {linked_, appended_};
+    const bool others_move = *core_.unknown_moves_ > (takes_out_ && !of_unknown_.empty() ? 1u : 0u);
     for (size_t i = 0; i < scopes_.size(); ++i) {
-      const NameKnown known = Find(*names_[i].first, names_[i].second);
+      const InodePtr& directory = names_[i].first;
+      const NameKnown known = Find(*directory, names_[i].second);
       if (known.fid) fids.insert(known.fid);
-      if (known.answer != NameKnown::Answer::kUnknown || scopes_[i] == nullptr) continue;
-      for (const Fid& fid : scopes_[i]->with_data()) fids.insert(fid);  // any of them
+      if (known.answer != NameKnown::Answer::kUnknown) continue;
+      AddOwnDataIn(directory->fid, others_move, &fids);  // any of them
+      if (scopes_[i] == nullptr) continue;
+      for (const Fid& fid : scopes_[i]->with_data()) fids.insert(fid);
     }
     std::vector<InodePtr> files;
     for (const Fid& fid : fids) {
@@ -240,6 +246,18 @@ class Core::OwnChange {
     core_.CoverSince(event, scope, *inode, attr);
   }
 
+  // Adds the files with data under leases of their own that an entry of this directory may mean, as far as is
+  // known here. `any`: changes are under way that may bring one there.
+  void AddOwnDataIn(const Fid& directory, bool any, std::set<Fid>* files) {
+    std::lock_guard lock(core_.mutex_);
+    for (const Fid& fid : core_.own_data_) {
+      InodePtr inode = core_.inodes_->Find(fid);
+      if (inode == nullptr) continue;
+      std::lock_guard inode_lock(inode->mutex);
+      if (any || !inode->attr_known || FromProto(inode->attr.parent()) == directory) files->insert(fid);
+    }
+  }
+
   // How often this change has begun at the inode.
   uint32_t Begun(const Inode& inode) const {
     return static_cast<uint32_t>(std::count_if(inodes_.begin(), inodes_.end(),
@@ -274,8 +292,8 @@ class Core::OwnChange {
   }
 
   // Marks the inodes that the names mean, which change with them, so that no change of these is answered
-  // early meanwhile; where it is not known what a name means, none in that directory is. behind_mutex_ is
-  // held.
+  // early meanwhile; where it is not known what a name means, none in that directory is, and none of a file
+  // with a lease of its own. behind_mutex_ is held.
   void BeginNamed() {
     std::set<Fid> named;
     for (const auto& [directory, name] : names_) {
@@ -290,6 +308,7 @@ class Core::OwnChange {
   void EndNamed() {
     if (of_unknown_.empty()) return;
     std::lock_guard order(core_.behind_mutex_);
+    if (takes_out_) --*core_.unknown_moves_;
     for (const Fid& directory : of_unknown_)
       core_.changing_unknown_.erase(core_.changing_unknown_.find(directory));
   }

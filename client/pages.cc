@@ -126,12 +126,15 @@ Task<void> Core::ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids) {
   }
 }
 
-// Whether the file has READ of its own, or had, and gives it back when the kernel has forgotten the pages.
+// Whether the file has READ of its own, or had that or WRITE for late data, and gives it back when the kernel
+// has forgotten the pages.
 Task<bool> Core::LeaseLockedPages(uint64_t epoch, InodePtr inode) {
   for (int i = 0; i < kRaces; ++i) {
     {
       std::lock_guard lock(inode->mutex);
-      if (inode->pages.lease != 0 || !inode->leaving.empty()) co_return true;
+      const bool leaves = std::ranges::any_of(
+          inode->leaving, [](const Inode::Leaving& one) { return one.late || !one.writes; });
+      if (inode->pages.lease != 0 || leaves) co_return true;
     }
     Status leased = co_await LeasePages(epoch, inode);
     if (!leased.ok()) break;

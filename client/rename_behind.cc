@@ -56,9 +56,14 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
 }
 
 // A file that goes elsewhere is covered by the lease of the directory where it is then: that makes sure that
-// the MDS is told of its handles, and waits for what the kernel was promised under the other one.
+// the MDS is told of its handles, and waits for what the kernel was promised under the other one. One that
+// has a lease of its own keeps that.
 void Core::MoveCover(const BehindRename& rename) {
   ScopePtr from, to;
+  {
+    std::lock_guard lock(rename.from->mutex);
+    from = rename.from->covered;
+  }
   {
     std::lock_guard lock(rename.to->mutex);
     to = rename.to->covered;
@@ -66,6 +71,8 @@ void Core::MoveCover(const BehindRename& rename) {
   Inode& file = *rename.source;
   std::lock_guard lock(file.mutex);
   if (S_ISDIR(file.attr.mode())) return;
+  to->PromiseUntil(from->promised());
+  if (file.covered->of_file()) return;
   from = file.covered;
   const bool alone = file.alone_under == from, made = file.made_under == from;
   file.LeaveCover();

@@ -17,6 +17,7 @@ constexpr Duration kStep = std::chrono::milliseconds(16);
 }  // namespace
 
 Duration Scope::Promise(Duration now, Duration quiet, Duration most) {
+  if (of_file()) return Duration(0);
   const Duration age = now - quiet_since;
   if (age < quiet) return Duration(0);
   const Duration valid = std::min(most, age / kShare);

@@ -1,4 +1,5 @@
-// Leases of directories, as the client holds them (proto/metadata.proto, Lease; scopes.cc).
+// Leases of directories, and WRITE leases of files, as the client holds them (proto/metadata.proto, Lease;
+// scopes.cc, file_leases.cc).
 //
 // A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
 // points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
@@ -18,16 +19,20 @@
 // the lease covers is trusted while such a change is under way (BeginMove), be the lease older than the
 // change or one that was granted since.
 //
+// A file's own lease covers that file alone, wherever it goes and whatever names it has. But this client's
+// own change of a name of which it does not know what it means may change that file: until the answer says
+// so, none that has a lease of its own is trusted (`unknown_moves`).
+//
 // Under WRITE this client may answer changes of what is covered before the MDS has done them
 // (names_behind.cc). A directory that it makes so is its own from the beginning: its Scope is there before
 // the MDS has heard of the directory, and gets the name of its lease with the answer (Name). Until then the
 // lease of the directory around it keeps everybody else out.
 //
-// The kernel may keep answers, too, if they are covered by a lease that has been held for a while: for an
-// eighth of that time, and at most for Options::kernel_cache (Promise). Before the MDS hears that a lease has
-// ended, the last of these promises must have run out. So a directory that many clients change is never
-// promised, and in one that changes now and then a change waits for an eighth of the time since the grant at
-// most.
+// The kernel may keep answers, too, if they are covered by a lease of a directory that has been held for a
+// while: for an eighth of that time, and at most for Options::kernel_cache (Promise). Before the MDS hears
+// that a lease has ended, the last of these promises must have run out. So a directory that many clients
+// change is never promised, and in one that changes now and then a change waits for an eighth of the time
+// since the grant at most.
 #pragma once
 
 #include <atomic>
@@ -35,6 +40,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -47,10 +53,20 @@ class Scope {
   // `since`: when it was taken over, as Core::events_ counts. `quiet_since`: the time since when no other
   // client has been here; of a directory that this client makes, in the one around it, where everybody has to
   // come by. `moves`: how many changes that may take files out of the directory are under way (Inode::moves).
-  Scope(Fid of, uint64_t lease_id, uint64_t event, Duration quiet, uint32_t moves)
-      : directory(of), since(event), quiet_since(quiet), lease_(lease_id), moves_(moves) {}
+  Scope(Fid directory, uint64_t lease_id, uint64_t event, Duration quiet, uint32_t moves)
+      : of(directory), since(event), quiet_since(quiet), lease_(lease_id), moves_(moves) {}
+  // WRITE of a file. `unknown_moves`: how many changes of this client's own are under way that take away
+  // names of which it does not know what they mean.
+  Scope(Fid file, uint64_t lease_id, uint64_t event,
+        std::shared_ptr<const std::atomic<uint32_t>> unknown_moves)
+      : of(file),
+        since(event),
+        quiet_since(0),
+        lease_(lease_id),
+        writes_(true),
+        unknown_moves_(std::move(unknown_moves)) {}
 
-  const Fid directory;
+  const Fid of;
   const uint64_t since;
   const Duration quiet_since;
 
@@ -64,14 +80,17 @@ class Scope {
   bool writes() const { return writes_; }
   void AllowWrites() { writes_ = true; }
 
+  bool of_file() const { return unknown_moves_ != nullptr; }
+
   // Whether what was learned of files under it is true.
-  bool CoversFiles() const { return good() && moves_ == 0; }
+  bool CoversFiles() const { return good() && (of_file() ? *unknown_moves_ : moves_) == 0; }
   void BeginMove() { moves_.fetch_add(1); }
   void EndMove() { moves_.fetch_sub(1); }
 
   // For how long the kernel may keep what is answered now: `most` if it has been quiet here for long enough,
   // 0 in the first `quiet` of that. 0 as well if the lease ends, or a move begins, meanwhile: whoever
-  // does that looks at `promised` afterwards, and finds what was promised before.
+  // does that looks at `promised` afterwards, and finds what was promised before. A file's own lease promises
+  // nothing: it is there to be given back soon.
   Duration Promise(Duration now, Duration quiet, Duration most);
   // The kernel keeps something that is covered now until then.
   void PromiseUntil(Duration time);
@@ -98,7 +117,8 @@ class Scope {
   std::atomic<uint64_t> lease_;
   std::atomic<bool> good_{true};
   std::atomic<bool> writes_{false};
-  std::atomic<uint32_t> moves_;  // under way
+  std::atomic<uint32_t> moves_{0};                                    // under way
+  const std::shared_ptr<const std::atomic<uint32_t>> unknown_moves_;  // of a file's own lease; else null
   std::atomic<Duration> promised_{Duration(0)};
   std::mutex mutex_;
   std::set<Fid> paged_, with_data_;  // guarded by it

@@ -1,5 +1,5 @@
-// Leases of directories: asking for them, learning under them, and giving them back. They are what lets a
-// client answer without the MDS.
+// Leases of directories, and WRITE of files: asking for them, learning under them, and giving them back. They
+// are what lets a client answer without the MDS.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -60,8 +60,9 @@ void Core::EndLearning() {
   if (learners_ == 0) given_up_.clear();
 }
 
-// The lease of the directory under which the answer may be learned: it was held when the request was sent, or
-// came with the answer. (A request that was sent after another one may be carried out before it.)
+// The lease of the directory, or the file, under which the answer may be learned: it was held when the
+// request was sent, or came with the answer. (A request that was sent after another one may be carried out
+// before it.)
 ScopePtr Core::ScopeFor(const Learning& learning, const Fid& directory) {
   InodePtr inode = directory ? inodes_->Find(directory) : nullptr;
   if (inode == nullptr) return nullptr;
@@ -75,39 +76,49 @@ ScopePtr Core::ScopeFor(const Learning& learning, const Fid& directory) {
 
 // Takes over the leases that came with an answer. Those that are held already are not told again.
 void Core::TakeScopes(Learning* learning, const proto::MetadataReply& reply) {
-  if (reply.directory_leases().empty()) return;
-  std::vector<ScopePtr> ended;  // at the MDS already
-  for (const proto::Lease& lease : reply.directory_leases()) {
-    InodePtr directory = inodes_->Get(FromProto(lease.resource()));
-    learning->granted.push_back(lease.id());
-    std::lock_guard lock(mutex_);
-    ScopePtr before = inodes_->KeepScope(lease.id());
-    // It may have been revoked before it came, or be on its way back; or a Reclaim that did not name it has
-    // ended it.
-    std::lock_guard inode_lock(directory->mutex);
-    const bool gone = given_up_.contains(lease.id()) && !options_.plant_late_grant;
-    if (gone || times_held_ != learning->held) {
-      if (before != nullptr) ended.push_back(std::move(before));
-      continue;
-    }
-    const bool writes = lease.mode() == proto::LEASE_WRITE;
-    if (directory->scope != nullptr && directory->scope->lease() == 0) directory->scope->Name(lease.id());
-    if (directory->scope != nullptr && directory->scope->lease() == lease.id()) {
-      if (writes) directory->scope->AllowWrites();
-      if (before != nullptr) directory->scope->Inherit(*before);
-      continue;
-    }
-    if (directory->scope != nullptr) ended.push_back(directory->EndScope());
-    if (before == nullptr) before = directory->ended;
-    directory->scope = std::make_shared<Scope>(directory->fid, lease.id(), ++events_,
-                                               environment_.clock.Now(), directory->moves);
-    if (writes) directory->scope->AllowWrites();
-    if (before != nullptr) directory->scope->Inherit(*before);
-    directory->names.Forget();  // what was known before may be out of date
-    directory->covered.reset();
-  }
+  std::vector<ScopePtr> ended;
+  for (const proto::Lease& lease : reply.directory_leases()) TakeScope(learning, lease, false, &ended);
+  if (reply.has_file_lease()) TakeScope(learning, reply.file_lease(), true, &ended);
+  if (learning->granted.empty()) return;
   for (ScopePtr& scope : ended) ReturnScope(nullptr, scope);  // what was opened under it has to be told
   ReturnDroppedScopes();
+}
+
+// `ended`: gets those that are to be returned, or are at the MDS already.
+void Core::TakeScope(Learning* learning, const proto::Lease& lease, bool of_file,
+                     std::vector<ScopePtr>* ended) {
+  InodePtr inode = inodes_->Get(FromProto(lease.resource()));
+  learning->granted.push_back(lease.id());
+  std::lock_guard lock(mutex_);
+  ScopePtr before = inodes_->KeepScope(lease.id());
+  // It may have been revoked before it came, or be on its way back; or a Reclaim that did not name it has
+  // ended it.
+  std::lock_guard inode_lock(inode->mutex);
+  const bool gone = given_up_.contains(lease.id()) && !options_.plant_late_grant;
+  if (gone || times_held_ != learning->held) {
+    if (before != nullptr) ended->push_back(std::move(before));
+    return;
+  }
+  const bool writes = lease.mode() == proto::LEASE_WRITE;
+  if (inode->scope != nullptr && inode->scope->lease() == 0) inode->scope->Name(lease.id());
+  if (inode->scope != nullptr && inode->scope->lease() == lease.id()) {
+    if (writes) inode->scope->AllowWrites();
+    if (before != nullptr) inode->scope->Inherit(*before);
+    return;
+  }
+  if (inode->scope != nullptr) ended->push_back(inode->EndScope());
+  if (before == nullptr) before = inode->ended;
+  const uint64_t event = ++events_;
+  inode->scope = of_file ? std::make_shared<Scope>(inode->fid, lease.id(), event, unknown_moves_)
+                         : std::make_shared<Scope>(inode->fid, lease.id(), event, environment_.clock.Now(),
+                                                   inode->moves);
+  if (writes) inode->scope->AllowWrites();
+  if (before != nullptr) inode->scope->Inherit(*before);
+  inode->names.Forget();  // what was known before may be out of date
+  inode->covered.reset();
+  if (!of_file || inode->write_opens > 0) return;
+  given_up_.insert(lease.id());  // it was closed meanwhile
+  ended->push_back(inode->EndScope());
 }
 
 // The attributes are true as long as the lease that covers them is good.
@@ -117,6 +128,8 @@ void Core::Cover(const Learning& learning, Inode& inode, const proto::Attr& lear
 
 ScopePtr Core::ScopeCovering(const Learning& learning, const proto::Attr& learned) {
   if (S_ISDIR(learned.mode())) return ScopeFor(learning, FromProto(learned.fid()));
+  ScopePtr own = S_ISREG(learned.mode()) ? ScopeFor(learning, FromProto(learned.fid())) : nullptr;
+  if (own != nullptr) return own;
   return learned.nlink() == 1 ? ScopeFor(learning, FromProto(learned.parent())) : nullptr;
 }
 
@@ -234,7 +247,7 @@ void Core::ReturnDroppedScopes() {
     std::lock_guard lock(mutex_);  // who looks for one finds it there or here (OwnChange::BeginIn)
     for (auto scopes = inodes_->TakeDroppedScopes(); !scopes.empty(); scopes = inodes_->TakeDroppedScopes()) {
       for (ScopePtr& scope : scopes) {
-        InodePtr directory = inodes_->Get(scope->directory);
+        InodePtr directory = inodes_->Get(scope->of);
         std::lock_guard inode_lock(directory->mutex);
         directory->NoteLeaving(*scope);
         if (directory->scope == nullptr) directory->ended = scope;

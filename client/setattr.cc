@@ -139,7 +139,7 @@ Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(answer.attr());
-    NoteAlone(*inode, answer.alone_under());
+    inode->NoteAlone(answer.alone_under());
     if (answer.held_back()) co_return true;
     if (answer.has_layout() && answer.layout().components_size() > 0) inode->ApplyLayout(answer.layout());
     inode->pending.size = inode->pending.sent_size = 0;

@@ -147,13 +147,6 @@ Task<Status> Core::SendInline(InodePtr inode) {
 
 // --- sizes of what objects have already ---
 
-// inode.mutex is held. `lease`: AttrReply.alone_under in the answer to a change of the file's data.
-void Core::NoteAlone(Inode& inode, uint64_t lease) {
-  const ScopePtr& scope = inode.covered;
-  if (lease != 0 && inode.IsCovered() && scope->writes() && scope->lease() == lease)
-    inode.alone_under = scope;
-}
-
 // A size goes into the queue and is not waited for. The bytes are in the objects: if this client is killed,
 // they say how long the file is. False: the MDS has to be asked.
 bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request) {

@@ -383,6 +383,7 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
+  request.set_want_file_lease(!handle->writeback && WantsFileLease(*inode));
   Settling settling(*this, {inode});
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
@@ -390,7 +391,7 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   promised_ = reply.attr().promised_bytes();
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
-  NoteAlone(*inode, reply.attr().alone_under());
+  inode->NoteAlone(reply.attr().alone_under());
   co_return OkStatus();
 }
 

@@ -289,13 +289,14 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, Rang
   update->set_layout_generation(layout->generation());
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryTellEarly(inode, request)) co_return OkStatus();
+  request.set_want_file_lease(!sent.writeback && WantsFileLease(*inode));
   Settling settling(*this, {inode});
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   promised_ = reply.attr().promised_bytes();
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply.attr().attr());
-  NoteAlone(*inode, reply.attr().alone_under());
+  inode->NoteAlone(reply.attr().alone_under());
   co_return OkStatus();
 }
 

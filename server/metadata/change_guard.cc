@@ -17,21 +17,23 @@
 namespace nacre::mds {
 namespace {
 
-void AddCoveringOf(Mds& mds, const Fid& fid, std::vector<Fid>* directories) {
-  auto inode = mds.tables->GetInode(fid);
-  if (inode.ok()) directories->push_back(CoveringDirectory(**inode));
+Touched InodeTouched(const Inode& inode, bool removed) {
+  return {CoveringDirectory(inode), S_ISREG(inode.mode) ? inode.fid : Fid{}, removed};
 }
 
-// A directory that an entry means: its own attributes change when the entry does.
-void AddDirectoryNamed(Mds& mds, const Fid& parent, const std::string& name, std::vector<Fid>* directories) {
-  auto entry = mds.tables->FindEntry(parent, name);
-  if (entry.ok() && entry->type == DT_DIR) directories->push_back(entry->fid);
+void AddInode(Mds& mds, const Fid& fid, std::vector<Touched>* changes) {
+  auto inode = fid ? mds.tables->GetInode(fid) : absl::NotFoundError("none");
+  if (inode.ok()) changes->push_back(InodeTouched(**inode, false));
 }
 
-// A file that the entry means and that somebody has late data of.
-void AddLate(Mds& mds, const Fid& parent, const std::string& name, std::vector<Fid>* changed) {
+// What an entry means: a directory, whose own attributes change when the entry does, or a file. `removed`:
+// the entry goes.
+void AddNamed(Mds& mds, const Fid& parent, const std::string& name, bool removed,
+              std::vector<Touched>* changes) {
   auto entry = mds.tables->FindEntry(parent, name);
-  if (entry.ok() && entry->type == DT_REG && HasWriter(mds, 0, entry->fid)) changed->push_back(entry->fid);
+  if (!entry.ok() || (entry->type != DT_DIR && entry->type != DT_REG)) return;
+  auto inode = mds.tables->GetInode(entry->fid);
+  if (inode.ok()) changes->push_back(InodeTouched(**inode, removed && (*inode)->nlink == 1));
 }
 
 }  // namespace
@@ -41,103 +43,163 @@ Fid CoveringDirectory(const Inode& inode) {
   return inode.nlink == 1 ? inode.parent : Fid{};
 }
 
-std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& request) {
-  std::vector<Fid> changed;
+std::vector<Touched> TouchedBy(Mds& mds, const proto::MetadataRequest& request) {
+  std::vector<Touched> changed;
   switch (request.op_case()) {
     case proto::MetadataRequest::kMknod:
-      changed.push_back(FromProto(request.mknod().parent()));
+      changed.push_back({FromProto(request.mknod().parent())});
       break;
     case proto::MetadataRequest::kCreate:
-      changed.push_back(FromProto(request.create().parent()));
+      changed.push_back({FromProto(request.create().parent())});
       break;
     case proto::MetadataRequest::kUnlink: {
       const Fid parent = FromProto(request.unlink().parent());
-      changed.push_back(parent);
-      if (request.unlink().directory()) AddDirectoryNamed(mds, parent, request.unlink().name(), &changed);
+      changed.push_back({parent});
+      AddNamed(mds, parent, request.unlink().name(), /*removed=*/true, &changed);
       break;
     }
     case proto::MetadataRequest::kRename: {
       const proto::Rename& rename = request.rename();
       const Fid from = FromProto(rename.parent()), to = FromProto(rename.new_parent());
-      changed = {from, to};
-      AddDirectoryNamed(mds, from, rename.name(), &changed);
-      AddDirectoryNamed(mds, to, rename.new_name(), &changed);
-      AddLate(mds, from, rename.name(), &changed);
+      changed.push_back({from});
+      changed.push_back({to});
+      AddNamed(mds, from, rename.name(), /*removed=*/false, &changed);
+      AddNamed(mds, to, rename.new_name(), /*removed=*/true, &changed);
       break;
     }
     case proto::MetadataRequest::kLink:
-      changed.push_back(FromProto(request.link().parent()));
+      changed.push_back({FromProto(request.link().parent())});
       break;
     default:
       break;
   }
-  const Fid fid = ChangedInode(request);
-  if (fid) AddCoveringOf(mds, fid, &changed);
-  if (fid && HasWriter(mds, 0, fid)) changed.push_back(fid);
+  AddInode(mds, ChangedInode(request), &changed);
   return changed;  // the commit says what is missing
 }
 
-ChangeGuard::ChangeGuard(MdsPtr mds, SessionId changer) : mds_(std::move(mds)), changer_(changer) {}
+ChangeGuard::ChangeGuard(MdsPtr mds, SessionId changer, For whom)
+    : mds_(std::move(mds)), changer_(changer), whom_(whom) {}
 
 ChangeGuard::~ChangeGuard() {
-  for (const Fid& directory : covered_) mds_->leases.EndChange(directory);
+  Unpin();
+  for (const Covered& covered : covered_) mds_->leases.EndChange(covered.inode);
 }
 
-bool ChangeGuard::Has(const Fid& directory) const {
-  return std::find(covered_.begin(), covered_.end(), directory) != covered_.end();
+bool ChangeGuard::Has(const Fid& inode) const {
+  return std::ranges::any_of(covered_, [&](const Covered& covered) { return covered.inode == inode; });
 }
 
-bool ChangeGuard::Covers(const std::vector<Fid>& directories) {
-  for (const Fid& directory : directories) {
-    if (!directory || Has(directory)) continue;
-    missing_.push_back(directory);
+// --- what is needed ---
+
+void ChangeGuard::Need(const Covered& wanted) {
+  const bool has = std::ranges::any_of(covered_, [&](const Covered& covered) {
+    return covered.inode == wanted.inode && (covered.late || !wanted.late);
+  });
+  if (!has) missing_.push_back(wanted);
+}
+
+void ChangeGuard::NeedDirectory(const Fid& directory) {
+  if (directory) Need({directory});
+}
+
+void ChangeGuard::NeedFile(const Fid& file, bool removed) {
+  if (removed && mds_->options.plant_unasked_removal) return;
+  if (file) Need({file, true, whom_ != For::kServer && !removed});
+}
+
+void ChangeGuard::NeedAll(const std::vector<Touched>& changes) {
+  for (const Touched& change : changes) {
+    NeedFile(change.file, change.removed);
+    const bool own = change.file && mds_->leases.HoldsWrite(changer_, change.file);
+    if (!own) NeedDirectory(change.directory);
+  }
+}
+
+// Whether the changer has WRITE of the file, and keeps it until the guard is destroyed.
+bool ChangeGuard::PinOwn(const Fid& file) {
+  if (!file) return false;
+  const uint64_t lease = mds_->leases.Pin(changer_, file);
+  if (lease != 0) pinned_.push_back(lease);
+  return lease != 0;
+}
+
+void ChangeGuard::Unpin() {
+  for (const uint64_t lease : std::exchange(pinned_, {})) mds_->leases.Unpin(lease);
+}
+
+bool ChangeGuard::CoversAll(const Transaction& transaction) {
+  for (const Touched& change : transaction.Changes()) {
+    NeedFile(change.file, change.removed);
+    if (!PinOwn(change.file)) NeedDirectory(change.directory);
   }
   return missing_.empty();
 }
 
-Task<Status> ChangeGuard::Cover(std::vector<Fid> directories) {
-  std::erase_if(directories, [this](const Fid& fid) { return fid && !mds_->tables->GetInode(fid).ok(); });
-  if (Covers(directories)) co_return OkStatus();
+bool ChangeGuard::CoversFile(const Fid& file) {
+  NeedFile(file, /*removed=*/false);
+  return missing_.empty();
+}
+
+// --- covering ---
+
+Task<Status> ChangeGuard::Cover(const std::vector<Touched>& changes) {
+  NeedAll(changes);
+  std::erase_if(missing_, [this](const Covered& one) { return !mds_->tables->GetInode(one.inode).ok(); });
+  if (missing_.empty()) co_return OkStatus();
   co_return co_await CoverMissing();
 }
 
-bool ChangeGuard::TryCover(const std::vector<Fid>& directories) {
-  (void)Covers(directories);
-  for (const Fid& directory : BlockMissing()) {
-    if (mds_->leases.HasConflict(directory, changer_, proto::LEASE_WRITE)) return false;
-  }
-  return true;
+bool ChangeGuard::TryCover(const std::vector<Touched>& changes) {
+  NeedAll(changes);
+  return std::ranges::all_of(BlockMissing(),
+                             [this](const Covered& covered) { return ConflictsOf(covered).empty(); });
+}
+
+std::vector<LeaseGrant> ChangeGuard::ConflictsOf(const Covered& covered) const {
+  const proto::LeaseMode mode = covered.file ? proto::LEASE_READ : proto::LEASE_WRITE;
+  std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(covered.inode, changer_, mode);
+  std::erase_if(conflicts, [&](const LeaseGrant& grant) { return grant.late && !covered.late; });
+  return conflicts;
 }
 
 // From now on nobody is granted a lease of what was missing; returns that.
-std::vector<Fid> ChangeGuard::BlockMissing() {
-  std::vector<Fid> blocked;
-  for (const Fid& directory : std::exchange(missing_, {})) {
-    if (Has(directory)) continue;
-    mds_->leases.BeginChange(directory, changer_);
-    covered_.push_back(directory);
-    blocked.push_back(directory);
+std::vector<ChangeGuard::Covered> ChangeGuard::BlockMissing() {
+  std::vector<Covered> blocked;
+  for (const Covered& wanted : std::exchange(missing_, {})) {
+    Need(wanted);
+    if (missing_.empty()) continue;  // it was there twice
+    missing_.clear();
+    mds_->leases.BeginChange(wanted.inode, changer_);
+    covered_.push_back(wanted);
+    blocked.push_back(wanted);
   }
   return blocked;
 }
 
 Task<Status> ChangeGuard::CoverMissing() {
-  std::vector<LeaseGrant> held;
-  for (const Fid& directory : BlockMissing()) {
-    if (mds_->options.plant_uncovered) continue;
-    std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(directory, changer_, proto::LEASE_WRITE);
-    if (!conflicts.empty())
-      mds_->leases.GrantNoneUntil(directory, proto::LEASE_READ, mds_->env.clock.Now() + mds_->options.peace);
-    held.insert(held.end(), conflicts.begin(), conflicts.end());
+  Unpin();  // clients are waited for
+  bool held = false;
+  for (const Covered& covered : BlockMissing()) {
+    if (mds_->options.plant_uncovered || ConflictsOf(covered).empty()) continue;
+    const proto::LeaseMode none = covered.file ? proto::LEASE_WRITE : proto::LEASE_READ;
+    mds_->leases.GrantNoneUntil(covered.inode, none, mds_->env.clock.Now() + mds_->options.peace);
+    held = true;
   }
   if (changer_ != 0 && mds_->Recovering() && mds_->sessions.Count() > 1) {
     std::optional<Session::Wait> wait;
     if (SessionPtr session = mds_->sessions.Find(changer_)) wait.emplace(std::move(session));
     co_await mds_->sessions.recovery().Wait();
-  } else if (held.empty()) {
+  } else if (!held) {
     co_return OkStatus();
   }
-  co_return co_await RecallAll(mds_, changer_, covered_);
+  // Who gives a directory back may get a lease first, for data of a file in it that comes late.
+  for (;;) {
+    std::vector<LeaseGrant> conflicts;
+    for (const Covered& covered : covered_)
+      std::ranges::move(ConflictsOf(covered), std::back_inserter(conflicts));
+    if (conflicts.empty() || mds_->options.plant_uncovered) co_return OkStatus();
+    CO_RETURN_IF_ERROR(co_await RecallGrants(mds_, changer_, std::move(conflicts)));
+  }
 }
 
 }  // namespace nacre::mds

@@ -1,4 +1,4 @@
-// The right to change what READ leases of directories cover (proto/metadata.proto, Lease).
+// The right to change what leases of directories and files cover (proto/metadata.proto, Lease).
 //
 // An operation that changes an inode or an entry first covers the directories whose leases cover it: from
 // then on no other session is granted a lease of them, and those that other sessions hold are revoked and
@@ -6,9 +6,16 @@
 // before the commit until the guard is destroyed; a session that is granted a lease after that sees the
 // change.
 //
-// The directories are looked up before the change takes its locks, because no lock is held while clients are
-// waited for. A rename may come in between, so the commit looks again (Op::Commit): if a directory is not
-// covered, nothing is committed, and the operation begins again with that one covered, too (Guarded).
+// A file that changes is covered, too: another session may have WRITE of it alone (file_leases.h), or get it.
+// READ of a file is revoked after the commit (recall.h).
+//
+// What changes is looked up before the change takes its locks, because no lock is held while clients are
+// waited for. A rename may come in between, so the commit looks again (Op::Commit): if something is not
+// covered, nothing is committed, and the operation begins again with that covered, too (Guarded).
+//
+// Who has WRITE of the file that he changes need not wait for those who have the directory: they do not know
+// the file (file_leases.h). If he did, he could wait for a client that waits for him to give that lease back,
+// or whose own such changes wait for his. He keeps it until the change is committed (LeaseTable::Pin).
 //
 // A directory that does not exist is not covered: its maker may not have told the MDS of it yet, and then has
 // its lease from the beginning (GrantBorn), even if others wait to change it.
@@ -24,7 +31,9 @@
 #include "common/status.h"
 #include "common/task.h"
 #include "proto/metadata.pb.h"
+#include "server/metadata/lease_table.h"
 #include "server/metadata/records.h"
+#include "server/metadata/tables.h"
 
 namespace nacre::mds {
 
@@ -32,14 +41,17 @@ struct Mds;
 
 // The directory whose lease covers the inode; none covers a file with several links, or without any.
 Fid CoveringDirectory(const Inode& inode);
-// Those of everything that the mutation will change, as things are now; and the file, if somebody has data of
-// it that comes late (late_data.h).
-std::vector<Fid> DirectoriesChangedBy(Mds& mds, const proto::MetadataRequest& request);
+// Everything that the mutation will change, as things are now.
+std::vector<Touched> TouchedBy(Mds& mds, const proto::MetadataRequest& request);
 
 class ChangeGuard {
  public:
-  // `changer`: the session whose own leases stay; 0: the server changes something by itself.
-  ChangeGuard(std::shared_ptr<Mds> mds, SessionId changer);
+  // The server, by itself or to finish what was asked for, does not wait for data of files that comes late
+  // (late_data.h).
+  enum class For { kRequest, kServer };
+
+  // `changer`: the session whose own leases stay; 0: none.
+  ChangeGuard(std::shared_ptr<Mds> mds, SessionId changer, For whom);
   ~ChangeGuard();
   ChangeGuard(const ChangeGuard&) = delete;
   ChangeGuard& operator=(const ChangeGuard&) = delete;
@@ -48,23 +60,41 @@ class ChangeGuard {
   // recovery: who is not back yet may hold a lease. The server's own changes do not, for recovery waits for
   // some of them: sizes that clients knew before the restart, or of writers that are evicted together with
   // everybody who is not back (writer_recovery.h). Fails only when the server is stopping.
-  Task<Status> Cover(std::vector<Fid> directories);
+  Task<Status> Cover(const std::vector<Touched>& changes);
   // For who must not wait for a client: false if somebody holds a lease of one of these, and is not asked
   // back.
-  bool TryCover(const std::vector<Fid>& directories);
+  bool TryCover(const std::vector<Touched>& changes);
 
-  bool Has(const Fid& directory) const;  // it is covered
-  // Whether all of these are covered. Notes those that are not, for CoverMissing.
-  bool Covers(const std::vector<Fid>& directories);
+  bool Has(const Fid& inode) const;  // it is covered
+  // Whether everything is covered that the transaction changes; it stays so until the guard is destroyed, or
+  // Unpin. Notes what is not, for CoverMissing.
+  bool CoversAll(const Transaction& transaction);
+  // It is committed, and the operation is not over: it may wait for servers.
+  void Unpin();
+  // The same of a file that is not to be changed, but looked at under its lock.
+  bool CoversFile(const Fid& file);
   bool lacks() const { return !missing_.empty(); }
   Task<Status> CoverMissing();
 
  private:
-  std::vector<Fid> BlockMissing();
+  struct Covered {
+    Fid inode;
+    bool file = false;  // else a directory
+    bool late = false;  // of a file: data of it that comes late has been waited for
+  };
+  void Need(const Covered& wanted);
+  void NeedDirectory(const Fid& directory);
+  void NeedFile(const Fid& file, bool removed);
+  void NeedAll(const std::vector<Touched>& changes);
+  std::vector<LeaseGrant> ConflictsOf(const Covered& covered) const;
+  std::vector<Covered> BlockMissing();
+  bool PinOwn(const Fid& file);
 
   const std::shared_ptr<Mds> mds_;
   const SessionId changer_;
-  std::vector<Fid> covered_, missing_;
+  const For whom_;
+  std::vector<Covered> covered_, missing_;
+  std::vector<uint64_t> pinned_;  // leases of the changer
 };
 
 }  // namespace nacre::mds

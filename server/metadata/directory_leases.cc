@@ -77,11 +77,14 @@ bool IsFile(Mds& mds, const Fid& fid) {
   return inode.ok() && !S_ISDIR((*inode)->mode);
 }
 
-// Directories that cover what the request reads, and the file itself, of which somebody may have late data. A
-// listing leaves out what others hold of what is in it (ops/readdir.cc).
-std::vector<Fid> InodesRead(Mds& mds, const proto::MetadataRequest& request) {
+// Directories that cover what the request reads, and the file itself, of which somebody may have WRITE. Not
+// the directory of a file of which the reader has WRITE: whoever has that knows nothing of the file
+// (file_leases.h). A listing leaves out what others hold of what is in it (ops/readdir.cc).
+std::vector<Fid> InodesRead(Mds& mds, SessionId reader, const proto::MetadataRequest& request) {
   const Fid fid = InodeRead(request);
   std::vector<Fid> read;
+  // Who holds WRITE already, and reads nothing.
+  if (request.has_acquire_lease() && request.acquire_lease().mode() == proto::LEASE_WRITE) return read;
   if (request.has_lookup() && request.lookup().name() == "..") {
     auto inode = mds.tables->GetInode(fid);
     read = {fid, inode.ok() ? (*inode)->parent : Fid{}};
@@ -90,7 +93,7 @@ std::vector<Fid> InodesRead(Mds& mds, const proto::MetadataRequest& request) {
   } else if (request.has_readdir()) {
     read = {fid};
   } else if (fid) {
-    read = {CoveringOf(mds, fid)};
+    if (!mds.leases.HoldsWrite(reader, fid)) read = {CoveringOf(mds, fid)};
     if (IsFile(mds, fid)) read.push_back(fid);
   }
   std::erase(read, Fid{});
@@ -100,7 +103,11 @@ std::vector<Fid> InodesRead(Mds& mds, const proto::MetadataRequest& request) {
 // The inodes that the request names by their FIDs.
 std::vector<Fid> InodesNamed(Mds& mds, const proto::MetadataRequest& request) {
   if (Fid fid = InodeRead(request)) return {fid};
-  std::vector<Fid> named = DirectoriesChangedBy(mds, request);
+  std::vector<Fid> named;
+  for (const Touched& change : TouchedBy(mds, request)) {
+    for (const Fid& fid : {change.directory, change.file})
+      if (fid) named.push_back(fid);
+  }
   if (Fid fid = ChangedInode(request)) named.push_back(fid);
   return named;
 }
@@ -217,7 +224,8 @@ void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& 
   const bool entry = request.has_open() || request.has_create();
   if (!entry && !request.has_update_size() && !request.has_write_inline() && !request.has_setattr()) return;
   const Fid file = entry ? FromProto(reply->entry().attr().fid()) : ChangedInode(request);
-  const uint64_t lease = mds.leases.GoodWrite(session, CoveringOf(mds, file));
+  uint64_t lease = mds.leases.GoodWrite(session, file);
+  if (lease == 0) lease = mds.leases.GoodWrite(session, CoveringOf(mds, file));
   if (lease == 0 || !mds.opens.IsSoleWriter(session, file)) return;
   if (mds.leases.HasConflict(file, session, proto::LEASE_WRITE)) return;
   if (entry)
@@ -228,7 +236,7 @@ void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& 
 
 bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& request) {
   if (mds.options.plant_overlooked) return false;
-  const std::vector<Fid> read = InodesRead(mds, request);
+  const std::vector<Fid> read = InodesRead(mds, reader, request);
   return !read.empty() && (MayMissWriters(mds) || AnyWriter(mds, reader, read));
 }
 
@@ -240,7 +248,7 @@ Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataReq
     co_await mds->sessions.recovery().Wait();
   }
   for (;;) {
-    std::vector<Fid> read = InodesRead(*mds, request);
+    std::vector<Fid> read = InodesRead(*mds, reader, request);
     if (!AnyWriter(*mds, reader, read)) co_return OkStatus();
     for (const Fid& inode : read) {
       if (HasWriter(*mds, reader, inode))

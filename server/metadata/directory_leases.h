@@ -17,7 +17,8 @@ namespace nacre::mds {
 
 // READ of the directories for which a request that changes nothing asks (`want_lease`), as far as they are
 // granted now; WRITE for an open for writing. To be called before the request is carried out, so that what it
-// answers is covered.
+// answers is covered; and between the two NeedsWriters once more: somebody may have been granted WRITE of the
+// file that it reads before the directory was granted.
 std::vector<LeaseGrant> GrantForReading(Mds& mds, const SessionPtr& session,
                                         const proto::MetadataRequest& request);
 

@@ -15,10 +15,10 @@ StatusOr<proto::Lease> GrantLateData(Mds& mds, SessionId session, const Fid& fid
     return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", fid.ToString(), inode->mode));
   }
   const Fid directory = CoveringDirectory(*inode);
-  if (mds.leases.HoldsWrite(session, directory))
-    return mds.leases.GrantAnother(session, fid, proto::LEASE_WRITE).ToProto();
-  return ErrnoError(ESTALE, absl::StrFormat("session %d does not hold WRITE of %s, the directory of %s",
-                                            session, directory.ToString(), fid.ToString()));
+  if (mds.leases.HoldsWrite(session, directory) || mds.leases.MayHoldBack(session, fid))
+    return mds.leases.GrantLate(session, fid).ToProto();
+  return ErrnoError(ESTALE, absl::StrFormat("session %d holds WRITE neither of %s nor of its directory, %s",
+                                            session, fid.ToString(), directory.ToString()));
 }
 
 bool WaitsForOst(Mds& mds, const LeaseGrant& grant) {

@@ -26,6 +26,7 @@ proto::Lease LeaseGrant::ToProto() const {
   *lease.mutable_resource() = nacre::ToProto(resource);
   lease.set_mode(mode);
   lease.set_id(id);
+  lease.set_late(late);
   return lease;
 }
 
@@ -44,14 +45,20 @@ LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto
   return AddLocked(session, resource, mode);
 }
 
-LeaseGrant LeaseTable::GrantAnother(SessionId session, const Fid& resource, proto::LeaseMode mode) {
+std::optional<LeaseGrant> LeaseTable::TryGrantFileRead(SessionId session, const Fid& file) {
   std::lock_guard lock(mutex_);
-  return AddLocked(session, resource, mode);
+  if (ConflictsLocked(file, session, proto::LEASE_READ)) return std::nullopt;
+  return GrantLocked(session, file, proto::LEASE_READ);
 }
 
-LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode) {
+LeaseGrant LeaseTable::GrantLate(SessionId session, const Fid& file) {
+  std::lock_guard lock(mutex_);
+  return AddLocked(session, file, proto::LEASE_WRITE, /*late=*/true);
+}
+
+LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode, bool late) {
   while (grants_.contains(next_id_)) ++next_id_;  // one that was restored
-  return Enter({next_id_++, resource, session, mode, false});
+  return Enter({next_id_++, resource, session, mode, false, late});
 }
 
 LeaseGrant LeaseTable::Enter(const LeaseGrant& grant) {
@@ -86,6 +93,16 @@ std::optional<LeaseGrant> LeaseTable::TryGrantWrite(SessionId session, const Fid
   std::lock_guard lock(mutex_);
   if (!MayGrantWrite(session, resource, now, changing)) return std::nullopt;
   return GrantLocked(session, resource, proto::LEASE_WRITE);
+}
+
+std::optional<LeaseGrant> LeaseTable::TryGrantFileWrite(SessionId session, const Fid& file, Duration now) {
+  std::lock_guard lock(mutex_);
+  if (!MayGrantWrite(session, file, now, /*changing=*/true)) return std::nullopt;
+  for (const LeaseGrant& own : OwnLocked(session, file)) {
+    if (own.late) return std::nullopt;
+    if (own.mode == proto::LEASE_WRITE) return own;
+  }
+  return AddLocked(session, file, proto::LEASE_WRITE);
 }
 
 bool LeaseTable::MayGetWrite(SessionId changer, const Fid& resource, Duration now) {
@@ -159,7 +176,7 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   if (ConflictsLocked(resource, session, lease.mode())) return false;
   auto held = grants_.find(lease.id());
   if (held == grants_.end()) {
-    Enter({lease.id(), resource, session, lease.mode(), false});
+    Enter({lease.id(), resource, session, lease.mode(), false, lease.late()});
     return true;
   }
   LeaseGrant& grant = held->second.grant;
@@ -228,12 +245,40 @@ bool LeaseTable::HoldsWrite(SessionId session, const Fid& resource) const {
                              [](const LeaseGrant& grant) { return grant.mode == proto::LEASE_WRITE; });
 }
 
+bool LeaseTable::MayHoldBack(SessionId session, const Fid& resource) const {
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(OwnLocked(session, resource), [](const LeaseGrant& grant) {
+    return grant.mode == proto::LEASE_WRITE && !grant.late;
+  });
+}
+
 uint64_t LeaseTable::GoodWrite(SessionId session, const Fid& resource) const {
   std::lock_guard lock(mutex_);
   for (const LeaseGrant& own : OwnLocked(session, resource)) {
-    if (own.mode == proto::LEASE_WRITE && !own.revoking) return own.id;
+    if (own.mode == proto::LEASE_WRITE && !own.revoking && !own.late) return own.id;
   }
   return 0;
+}
+
+uint64_t LeaseTable::Pin(SessionId session, const Fid& resource) {
+  std::lock_guard lock(mutex_);
+  for (const LeaseGrant& own : OwnLocked(session, resource)) {
+    Slot& slot = grants_.at(own.id);
+    if (own.mode != proto::LEASE_WRITE || slot.ending) continue;
+    ++slot.pins;
+    return own.id;
+  }
+  return 0;
+}
+
+void LeaseTable::Unpin(uint64_t id) {
+  std::vector<OneShot<Unit>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    Slot& slot = grants_.at(id);
+    if (--slot.pins == 0 && slot.ending) Erase(id, &waiters);
+  }
+  SetAll(waiters);
 }
 
 bool LeaseTable::BeginRevoke(uint64_t id) {
@@ -253,6 +298,12 @@ OneShot<Unit> LeaseTable::Released(uint64_t id) {
   else
     it->second.waiters.push_back(released);
   return released;
+}
+
+void LeaseTable::End(uint64_t id, std::vector<OneShot<Unit>>* waiters) {
+  Slot& slot = grants_.at(id);
+  if (slot.pins == 0) return Erase(id, waiters);
+  slot.ending = slot.grant.revoking = true;
 }
 
 void LeaseTable::Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters) {
@@ -276,7 +327,7 @@ void LeaseTable::Release(SessionId session, uint64_t id, proto::LeaseMode keep) 
     auto it = grants_.find(id);
     if (it == grants_.end() || it->second.grant.session != session) return;
     if (keep == proto::LEASE_NONE) {
-      Erase(id, &waiters);
+      End(id, &waiters);
     } else {
       SetMode(&it->second.grant, keep);
       it->second.grant.revoking = false;
@@ -298,7 +349,7 @@ void LeaseTable::EraseAll(SessionId session, Which which) {
       if (which(grants_.at(id).grant)) ids.push_back(id);
     }
     std::sort(ids.begin(), ids.end());  // waiters go on in the same order in every run of a simulation
-    for (uint64_t id : ids) Erase(id, &waiters);
+    for (uint64_t id : ids) End(id, &waiters);
   }
   SetAll(waiters);
 }

@@ -28,6 +28,7 @@ struct LeaseGrant {
   SessionId session = 0;
   proto::LeaseMode mode = proto::LEASE_NONE;
   bool revoking = false;
+  bool late = false;  // WRITE of a file, for data that comes late (late_data.h)
 
   proto::Lease ToProto() const;
 };
@@ -41,8 +42,11 @@ class LeaseTable {
   // does not count, nor WRITE for who asks for READ: it is another purpose's, and goes back by its own
   // (late_data.h). The caller has made sure that no other session's conflicts.
   LeaseGrant Grant(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  // The same beside one that the session may have already, which is another purpose's.
-  LeaseGrant GrantAnother(SessionId session, const Fid& resource, proto::LeaseMode mode);
+  // READ of a file. Nothing: another session has WRITE of it.
+  std::optional<LeaseGrant> TryGrantFileRead(SessionId session, const Fid& file);
+  // WRITE of a file for data that comes late, beside what the session may have of it already, which is
+  // another purpose's.
+  LeaseGrant GrantLate(SessionId session, const Fid& file);
   // READ for this session as well. Nothing: a change of the resource is under way, or was not long ago
   // (GrantNoneUntil); or the session has as many as one may have.
   std::optional<LeaseGrant> TryGrantRead(SessionId session, const Fid& resource, Duration now);
@@ -52,6 +56,9 @@ class LeaseTable {
   // time: its answer may say how things were before their changes.
   std::optional<LeaseGrant> TryGrantWrite(SessionId session, const Fid& resource, Duration now,
                                           bool changing = false);
+  // WRITE of a file to who is changing it now (BeginChange), beside READ that the session may have of it,
+  // which is another purpose's; the one that it has, if it has one. Nothing: as above.
+  std::optional<LeaseGrant> TryGrantFileWrite(SessionId session, const Fid& file, Duration now);
   // Whether it will be granted to who is changing the resource now (BeginChange), as far as can be seen.
   bool MayGetWrite(SessionId changer, const Fid& resource, Duration now);
   // Whether the session may have as many leases more as it counts on before it has been given them: what it
@@ -73,8 +80,15 @@ class LeaseTable {
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
   std::vector<LeaseGrant> ReadersBut(SessionId session) const;    // all READ leases of other sessions
   bool HoldsWrite(SessionId session, const Fid& resource) const;  // being given back or not
-  // The number of its WRITE lease that nobody has asked back; 0: it has none.
+  // The same of WRITE that is not for late data.
+  bool MayHoldBack(SessionId session, const Fid& resource) const;
+  // The number of its WRITE lease that nobody has asked back, and that is not for late data; 0: it has none.
   uint64_t GoodWrite(SessionId session, const Fid& resource) const;
+
+  // WRITE that the session has of the resource does not end before as many calls of Unpin, whoever releases
+  // it: until then it counts as being given back. 0: the session has none.
+  uint64_t Pin(SessionId session, const Fid& resource);
+  void Unpin(uint64_t id);
 
   // From now on it counts as being given back. False: there is no such grant any more.
   bool BeginRevoke(uint64_t id);
@@ -93,6 +107,8 @@ class LeaseTable {
   struct Slot {
     LeaseGrant grant;
     std::vector<OneShot<Unit>> waiters;
+    uint32_t pins = 0;
+    bool ending = false;  // it was released while it was pinned
   };
   // The grants of one resource. Very many sessions may read the same one, so what is asked with each request
   // looks at the session's own grants, and at the others' only where somebody writes.
@@ -115,7 +131,7 @@ class LeaseTable {
   bool ConflictsLocked(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   size_t HeldBy(SessionId session) const;
   LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
+  LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode, bool late = false);
   // `changer`: its own changes may be under way; 0: none may.
   bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer = 0);
   bool MayGrantWrite(SessionId session, const Fid& resource, Duration now, bool changing);
@@ -130,6 +146,7 @@ class LeaseTable {
   absl::flat_hash_map<Fid, Blocked> blocked_;
   std::deque<std::pair<Duration, Fid>> quiet_;  // by the time at which it ends
 
+  void End(uint64_t id, std::vector<OneShot<Unit>>* waiters);  // when it is not pinned any more
   void Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters);
   template <typename Which>
   void EraseAll(SessionId session, Which which);  // of the session's grants

@@ -99,17 +99,13 @@ std::vector<std::string> Mds::Problems() const {
 
 Status Op::CheckCommit(const Transaction& transaction) const {
   if (session->ended()) return ErrnoError(ESTALE, absl::StrFormat("session %d has ended", session->id));
-  if (guard == nullptr) return OkStatus();
-  std::vector<Fid> changed = transaction.ChangedDirectories();
-  for (const Fid& file : transaction.ChangedFiles())
-    if (HasWriter(*mds, session->id, file)) changed.push_back(file);
-  if (guard->Covers(changed)) return OkStatus();
+  if (guard == nullptr || guard->CoversAll(transaction)) return OkStatus();
   return absl::AbortedError("what is changed is not covered");
 }
 
-Status Op::CheckNotLate(const Fid& file) const {
-  if (guard == nullptr || !HasWriter(*mds, session->id, file) || guard->Covers({file})) return OkStatus();
-  return absl::AbortedError("somebody has data of the file that comes late");
+Status Op::CheckTold(const Fid& file) const {
+  if (guard == nullptr || !HasWriter(*mds, session->id, file) || guard->CoversFile(file)) return OkStatus();
+  return absl::AbortedError("somebody may have changed the file without having told it");
 }
 
 Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& reply) const {
@@ -121,7 +117,9 @@ Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& re
 
 Task<Status> Op::CommitIntent(Transaction* transaction) const {
   CO_RETURN_IF_ERROR(CheckCommit(*transaction));
-  co_return co_await mds->tables->Commit(transaction);
+  Status committed = co_await mds->tables->Commit(transaction);
+  if (guard != nullptr) guard->Unpin();
+  co_return committed;
 }
 
 void KeepPromise(const Op& op, const Inode& inode, bool promised, Transaction* transaction,

@@ -122,9 +122,9 @@ struct Op {
   // Commits the first step of a change that takes two: the reply is recorded with the second.
   Task<Status> CommitIntent(Transaction* transaction) const;
 
-  // Before a mutation answers with attributes of a file that it finds: ABORTED if another session has late
-  // data of it; then the guard lacks it, and the mutation begins again.
-  Status CheckNotLate(const Fid& file) const;
+  // Before a mutation answers with attributes of a file that it finds: ABORTED if another session may have
+  // changed it and not told; then the guard lacks it, and the mutation begins again.
+  Status CheckTold(const Fid& file) const;
 
  private:
   Status CheckCommit(const Transaction& transaction) const;

@@ -15,6 +15,7 @@
 #include "server/metadata/directory_leases.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/file_leases.h"
 #include "server/metadata/left_objects.h"
 #include "server/metadata/mds.h"
 #include "server/metadata/migration.h"
@@ -102,8 +103,8 @@ bool MayBeUntold(const Op& op, const Status& status) {
 // which it has been: others may have written to the file while this one waited.
 Task<mds::Reply> Guarded(Op& op, mds::ChangeGuard& guard) {
   op.guard = &guard;
-  std::vector<Fid> changed = mds::DirectoriesChangedBy(*op.mds, op.request);
-  CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(changed)));
+  const std::vector<mds::Touched> changed = mds::TouchedBy(*op.mds, op.request);
+  CO_RETURN_IF_ERROR(co_await guard.Cover(changed));
   for (bool waited = false;;) {
     op.now = op.request.has_time() ? FromProto(op.request.time()) : op.mds->env.clock.Wall();
     mds::Reply reply = co_await mds::Dispatch(op);
@@ -143,11 +144,13 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
     co_await begun.wait->Wait();
   }
   const std::optional<mds::LeaseGrant> born = mds::GrantBorn(*mds, session, request);
-  mds::ChangeGuard guard(mds, session->id);
+  mds::ChangeGuard guard(mds, session->id, mds::ChangeGuard::For::kRequest);
   proto::MetadataReply reply = ToReply(*mds, co_await Guarded(op, guard));
   if (born && reply.status().error() != 0) mds::EndBorn(*mds, *born);
   session->EndMutation(request.sequence(), reply);
   AddLeases(mds::GrantForChanging(*mds, session, request, reply, guard), &reply);
+  const auto lease = mds::GrantFileForChanging(*mds, session, request, reply, guard);
+  if (lease) *reply.mutable_file_lease() = lease->ToProto();
   mds::SayWhetherAlone(*mds, session->id, request, &reply);
   co_return reply;
 }
@@ -207,6 +210,18 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::Metadat
   co_return reply;
 }
 
+// Before a request is carried out that changes nothing: the leases that it asks for, as far as they are
+// granted. Nothing that it reads is untold by then (directory_leases.h).
+Task<StatusOr<std::vector<mds::LeaseGrant>>> TakeLeases(MdsPtr mds, SessionPtr session,
+                                                        const proto::MetadataRequest& request) {
+  for (;;) {
+    if (mds::NeedsWriters(*mds, session->id, request))
+      CO_RETURN_IF_ERROR(co_await mds::AwaitWriters(mds, session->id, request));
+    std::vector<mds::LeaseGrant> leases = mds::GrantForReading(*mds, session, request);
+    if (leases.empty() || !mds::NeedsWriters(*mds, session->id, request)) co_return leases;
+  }
+}
+
 Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
   if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
   const SessionId reader = sender.session->id;
@@ -214,12 +229,12 @@ Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::Metada
   std::vector<mds::LeaseGrant> leases;
   mds::Reply result;
   for (bool waited = false;;) {
-    if (mds::NeedsWriters(*mds, reader, request)) {
-      Status told = co_await mds::AwaitWriters(mds, reader, request);
-      if (!told.ok()) co_return ToReply(*mds, told);
-    }
-    leases = mds::GrantForReading(*mds, sender.session, request);
+    auto granted = co_await TakeLeases(mds, sender.session, request);
+    if (!granted.ok()) co_return ToReply(*mds, granted.status());
+    leases = *std::move(granted);
     result = co_await mds::Dispatch(op);
+    // Somebody was granted WRITE of the file in between.
+    if (request.has_acquire_lease() && absl::IsAborted(result.status())) continue;
     if (waited || !MayBeUntold(op, result.status())) break;
     // Its maker may hold what covers it by then, born with it.
     Status told = co_await mds::AwaitMakers(mds, reader, request);

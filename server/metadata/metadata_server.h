@@ -55,6 +55,8 @@ struct MetadataOptions {
   bool plant_no_recall = false;        // a change of data is answered while others still have pages of it
   bool plant_uncovered = false;        // a change does not wait for the leases of directories that cover it
   bool plant_overlooked = false;       // a request reads what another session has changed and not told
+  bool plant_listed = false;           // a listing tells attributes that another session may have changed
+  bool plant_unasked_removal = false;  // a file is removed though another session has WRITE of it
   bool plant_unlocked = false;         // an operation does not wait for others that change the same inodes
   bool plant_no_reserve = false;       // the server's own records take nothing of a full MDT's reserve
   bool plant_keep_intent = false;      // the intent of a move-out stays when it is done

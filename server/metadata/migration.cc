@@ -36,7 +36,7 @@ class MigrationAttempt {
         wish_(wish),
         progress_(std::move(progress)),
         hold_(hold),
-        guard_(mds_, 0) {}
+        guard_(mds_, 0, ChangeGuard::For::kServer) {}
 
   Task<StatusOr<Result>> Run() {
     Duration until = mds_->env.clock.Now() + kAnyTime;
@@ -69,8 +69,8 @@ class MigrationAttempt {
     if (mds_->options.plant_unrecalled_migration) co_return OkStatus();
     auto inode = mds_->tables->GetInode(fid_);
     CO_RETURN_IF_ERROR(inode.status());
-    std::vector<Fid> directories(1, CoveringDirectory(**inode));
-    CO_RETURN_IF_ERROR(co_await guard_.Cover(std::move(directories)));
+    std::vector<Touched> touched(1, {CoveringDirectory(**inode), fid_});
+    CO_RETURN_IF_ERROR(co_await guard_.Cover(touched));
     // Data that comes late, since an OST is away.
     for (const LeaseGrant& grant : mds_->leases.Conflicts(fid_, 0, proto::LEASE_READ)) {
       const bool released = co_await TryRecall(mds_, grant, kLeasePatience);
@@ -200,7 +200,7 @@ class MigrationAttempt {
     if (copy != nullptr)
       same = same && inode->size == size;  // who held the file's lock while writers stopped
     transaction.Dirty(inode);
-    const bool leased = HasWriter(*mds_, 0, fid_) || !guard_.Covers(transaction.ChangedDirectories());
+    const bool leased = HasWriter(*mds_, 0, fid_) || !guard_.CoversAll(transaction);
     if (!same || (leased && !mds_->options.plant_unrecalled_migration)) co_return Result::kFileChanged;
     if (copy != nullptr) inode->blocks = blocks;
     inode->layout = layout_;

@@ -89,7 +89,7 @@ class MoveOutAttempt {
     CO_ASSIGN_OR_RETURN(Inode * inode, transaction.Load(fid_));
     if (inode->change != change_) co_return Result::kFileChanged;
     transaction.Dirty(inode);
-    if (!change_guard_->Covers(transaction.ChangedDirectories()))
+    if (!change_guard_->CoversAll(transaction))
       co_return absl::AbortedError("the file lies in a directory that is not covered");
     inode->inline_data = false;
     inode->blocks = blocks;
@@ -101,6 +101,7 @@ class MoveOutAttempt {
     if (data_.empty()) transaction.batch().UseReserve();
     if (objects_) objects_->AddTaking(&transaction.batch());
     CO_RETURN_IF_ERROR(co_await mds_->tables->Commit(&transaction));
+    change_guard_->Unpin();
     if (objects_) objects_->Taken();
     co_return Result::kDone;
   }

@@ -64,9 +64,16 @@ bool AnyOstDown(const Mds& mds) {
   return false;
 }
 
+// What is left of a lease whose session has ended: a change of the session's is being committed
+// (LeaseTable::Pin).
+Task<Status> AwaitPins(MdsPtr mds, LeaseGrant grant) {
+  co_await mds->leases.Released(grant.id).Wait();
+  co_return OkStatus();
+}
+
 Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
   SessionPtr holder = mds->sessions.Find(grant.session);
-  if (holder == nullptr) co_return OkStatus();
+  if (holder == nullptr) co_return co_await AwaitPins(mds, grant);
   const Duration step = std::min(kStep, mds->options.revoke_timeout / 4);
   ReleaseWatch watch(mds, grant.id);
   RevocationDeadline deadline(mds->listening.Now(), mds->options.revoke_timeout);
@@ -85,7 +92,8 @@ Task<Status> AwaitRelease(MdsPtr mds, LeaseGrant grant) {
   }
   std::string reason =
       absl::StrFormat("it did not give the lease of %s back in time", grant.resource.ToString());
-  co_return co_await Evict(mds, std::move(holder), std::move(reason));
+  CO_RETURN_IF_ERROR(co_await Evict(mds, std::move(holder), std::move(reason)));
+  co_return co_await AwaitPins(mds, grant);
 }
 
 // None: no data of a file is another than before.
@@ -121,13 +129,17 @@ Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
 }  // namespace
 
 Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources, proto::LeaseMode mode) {
-  std::optional<Session::Wait> wait;
-  if (SessionPtr session = mds->sessions.Find(keeper)) wait.emplace(std::move(session));
   std::vector<LeaseGrant> grants;
   for (const Fid& resource : resources) {
     std::vector<LeaseGrant> conflicts = mds->leases.Conflicts(resource, keeper, mode);
     grants.insert(grants.end(), conflicts.begin(), conflicts.end());
   }
+  co_return co_await RecallGrants(std::move(mds), keeper, std::move(grants));
+}
+
+Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> grants) {
+  std::optional<Session::Wait> wait;
+  if (SessionPtr session = mds->sessions.Find(keeper)) wait.emplace(std::move(session));
   for (const LeaseGrant& grant : grants) {
     if (!grant.revoking) AskBack(*mds, grant);
   }
@@ -164,7 +176,10 @@ StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid) {
   if (!S_ISREG(inode->mode)) {
     return ErrnoError(EINVAL, absl::StrFormat("%s is no regular file: mode %o", fid.ToString(), inode->mode));
   }
-  return mds.leases.Grant(session, fid, proto::LEASE_READ).ToProto();
+  if (mds.options.plant_overlooked) return mds.leases.Grant(session, fid, proto::LEASE_READ).ToProto();
+  const std::optional<LeaseGrant> grant = mds.leases.TryGrantFileRead(session, fid);
+  if (grant) return grant->ToProto();
+  return absl::AbortedError(absl::StrCat("another session has WRITE of ", fid.ToString()));
 }
 
 void RestoreLease(Mds& mds, const SessionPtr& session, const proto::Lease& lease) {

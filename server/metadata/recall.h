@@ -17,11 +17,13 @@ void AskBack(Mds& mds, const LeaseGrant& grant);
 // `mode`, side by side. Returns when each is released or its holder evicted: in bounded time.
 Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
                        proto::LeaseMode mode = proto::LEASE_WRITE);
+// The same of these leases; `keeper`: the session whose request waits for them, 0: none.
+Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> grants);
 
 // Asks for one lease, and waits for so long. Whether it is released; nobody is evicted.
 Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience);
 
-// EINVAL for what is no regular file.
+// EINVAL for what is no regular file. ABORTED: another session has WRITE of the file.
 StatusOr<proto::Lease> GrantRead(Mds& mds, SessionId session, const Fid& fid);
 // A client that comes back says that it held this lease of an inode.
 void RestoreLease(Mds& mds, const SessionPtr& session, const proto::Lease& lease);

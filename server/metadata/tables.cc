@@ -339,25 +339,17 @@ Status Transaction::RemoveEntry(const Fid& parent, std::string_view name) {
   return OkStatus();
 }
 
-std::vector<Fid> Transaction::ChangedDirectories() const {
-  std::vector<Fid> changed;
+std::vector<Touched> Transaction::Changes() const {
+  std::vector<Touched> changes;
   for (const auto& loaded : inodes_) {
     if (!loaded->dirty || loaded->created) continue;
-    const Fid now = CoveringDirectory(loaded->inode);
-    changed.push_back(loaded->covered_by);
-    if (now != loaded->covered_by) changed.push_back(now);
-  }
-  return changed;
-}
-
-std::vector<Fid> Transaction::ChangedFiles() const {
-  std::vector<Fid> changed;
-  for (const auto& loaded : inodes_) {
     const Inode& inode = loaded->inode;
-    if (loaded->dirty && !loaded->created && S_ISREG(inode.mode) && inode.nlink > 0)
-      changed.push_back(inode.fid);
+    Touched change{loaded->covered_by, S_ISREG(inode.mode) ? inode.fid : Fid{}, inode.nlink == 0};
+    changes.push_back(change);
+    change.directory = CoveringDirectory(inode);
+    if (change.directory != loaded->covered_by) changes.push_back(change);
   }
-  return changed;
+  return changes;
 }
 
 bool Transaction::FreesSpace() const {

@@ -35,6 +35,13 @@ struct Entry {
   uint64_t cookie = 0;
 };
 
+// Something that a change changes, by whose leases cover it (change_guard.h).
+struct Touched {
+  Fid directory;         // whose lease covers it; none does
+  Fid file;              // it is this regular file, of which somebody may have WRITE; none
+  bool removed = false;  // the file loses its last name
+};
+
 // Opened once per process.
 class Tables {
  public:
@@ -115,10 +122,9 @@ class Transaction {
 
   KvBatch& batch() { return batch_; }
 
-  // The directories whose leases cover what it changes, before the change or after it (change_guard.h).
-  std::vector<Fid> ChangedDirectories() const;
-  // The files that it changes and leaves a name.
-  std::vector<Fid> ChangedFiles() const;
+  // What it changes, and the directories whose leases cover that, before the change and after it; nothing
+  // that it makes.
+  std::vector<Touched> Changes() const;
 
   // It takes something away and adds nothing: neither an inode, nor a name, nor bytes of a client's.
   bool FreesSpace() const;

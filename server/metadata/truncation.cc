@@ -191,10 +191,10 @@ Task<uint64_t> Truncation::CutAll() {
 // NOT_FOUND if the file is gone. A file that has another layout by now has been emptied after this truncation
 // was decided: then nothing but the reply is committed.
 Task<Status> Truncation::Commit(uint64_t blocks, proto::MetadataReply* reply) {
-  ChangeGuard change(mds_, session_ == nullptr ? 0 : session_->id);
+  ChangeGuard change(mds_, session_ == nullptr ? 0 : session_->id, ChangeGuard::For::kServer);
   if (auto now = mds_->tables->GetInode(fid_); now.ok()) {
-    std::vector<Fid> covering(1, CoveringDirectory(**now));
-    CO_RETURN_IF_ERROR(co_await change.Cover(std::move(covering)));
+    std::vector<Touched> touched(1, {CoveringDirectory(**now), fid_});
+    CO_RETURN_IF_ERROR(co_await change.Cover(touched));
   }
   FidLocks::Guard guard = co_await LockOne(*mds_, fid_);
   Transaction transaction(*mds_->tables);
@@ -206,8 +206,7 @@ Task<Status> Truncation::Commit(uint64_t blocks, proto::MetadataReply* reply) {
     RaiseGeneration(*mds_, &inode->layout);
     transaction.batch().Erase(FidKey(Table::kTruncate, fid_));
   }
-  if (!change.Covers(transaction.ChangedDirectories()))
-    co_return absl::AbortedError("the file was moved meanwhile");
+  if (!change.CoversAll(transaction)) co_return absl::AbortedError("the file was moved meanwhile");
   *reply->mutable_attr()->mutable_attr() = ToProto(*inode);
   *reply->mutable_attr()->mutable_layout() = ToProto(inode->layout);
   const bool answered = outcome_.IsSet();  // with an error, which stays the answer

@@ -98,17 +98,17 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   CO_RETURN_IF_ERROR(peek.status());
   const uint64_t change = (*peek)->change;
   Layout layout = (*peek)->layout;
-  std::vector<Fid> covering(1, CoveringDirectory(**peek));
+  std::vector<Touched> touched(1, {CoveringDirectory(**peek), fid});
   CO_ASSIGN_OR_RETURN(const uint64_t end, co_await EndNow(mds, ost, layout, object));
   auto blocks = co_await CountBlocks(mds, std::move(layout));
-  ChangeGuard guard(mds, 0);
+  ChangeGuard guard(mds, 0, ChangeGuard::For::kServer);
   if (mds->writer_recovery.sizes().closed()) {
     // A client that holds a lease has heard of the loss of power and trusts nothing. Its changes, which come
     // before the release, wait for the sizes.
-    (void)guard.TryCover(covering);
+    (void)guard.TryCover(touched);
   } else if (may_recall) {
-    CO_RETURN_IF_ERROR(co_await guard.Cover(std::move(covering)));
-  } else if (!guard.TryCover(covering)) {
+    CO_RETURN_IF_ERROR(co_await guard.Cover(touched));
+  } else if (!guard.TryCover(touched)) {
     co_return Extended::kLeased;
   }
   FidLocks::Guard lock = co_await LockOne(*mds, fid);
@@ -125,7 +125,7 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   (*inode)->size = end;
   if (blocks.ok()) (*inode)->blocks = *blocks;
   TouchChanged(*inode, mds->env.clock.Wall());
-  if (!guard.Covers(transaction.ChangedDirectories())) co_return Extended::kRaced;  // it was moved meanwhile
+  if (!guard.CoversAll(transaction)) co_return Extended::kRaced;  // it was moved meanwhile
   CO_RETURN_IF_ERROR(co_await mds->tables->Commit(&transaction));
   for (const LeaseGrant& grant : mds->leases.Conflicts(fid, 0, proto::LEASE_WRITE)) AskBack(*mds, grant);
   co_return Extended::kDone;

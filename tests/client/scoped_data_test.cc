@@ -333,7 +333,8 @@ TEST_F(LateData, IsWaitedForByWhoWantsTheFileAndNobodyIsEvicted) {
   EXPECT_TRUE((*cut)->ok());
   EXPECT_EQ(ReadBy(*b_, "f", own_), data_.substr(0, kMiB / 2));
   EXPECT_EQ(a_->Read(file_, 0, kMiB), data_.substr(0, kMiB / 2));
-  EXPECT_TRUE(a_->Fsync(file_).ok());
+  const Status synced = a_->Fsync(file_);
+  EXPECT_TRUE(synced.ok()) << synced;
 }
 
 // Seed 5800011000149 --copies 3 --mds 2 --growth: the file's lease was asked back before the answer that

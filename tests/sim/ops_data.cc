@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "rpc/convert.h"
@@ -29,6 +30,11 @@ struct FileContext {
 
   ModelInode& inode() const { return model.inode(file.inode); }
   FileModel& content() const { return model.file(file.inode); }
+  // Another worker may have closed it meanwhile.
+  bool IsOpen() const {
+    return std::ranges::any_of(client->files,
+                               [&](const OpenFile& open) { return open.handle == file.handle; });
+  }
   bool writable() const { return (file.flags & O_ACCMODE) != O_RDONLY; }
   Claim Bytes(bool exclusive, uint64_t begin = 0, uint64_t end = ~uint64_t{0}) const {
     return {absl::StrFormat("f%d", file.inode), exclusive, begin, end};
@@ -219,9 +225,11 @@ Task<bool> Fsync(FileContext at) {
   co_return true;
 }
 
-Task<bool> FileGetattr(FileContext at) {
+// `links`: their number, too, which others change.
+Task<bool> FileGetattr(FileContext at, bool links = false) {
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {at.Handle(false), at.Bytes(false)};
+  if (links) claims.push_back(AttributeClaim(at.file.inode, false));
   if (!operation.Take(std::move(claims))) co_return false;
   const std::string what = "fstat " + at.model.PathOf(at.file.inode);
   const Fid fid = at.inode().fid;
@@ -230,6 +238,8 @@ Task<bool> FileGetattr(FileContext at) {
   if (attr->size() != at.content().size()) {
     operation.Wrong(absl::StrFormat("%s: size %d instead of %d", what, attr->size(), at.content().size()));
   }
+  if (links && attr->nlink() != at.inode().nlink)
+    operation.Wrong(absl::StrFormat("%s: %d links instead of %d", what, attr->nlink(), at.inode().nlink));
   co_return true;
 }
 
@@ -310,8 +320,24 @@ void EndChange(Workload& workload, ClientState& client, InodeId inode, Operation
   mtime.known = workload.options().exact_times;
 }
 
+namespace {
+
+// Others may look at the file between two of these.
+Task<bool> WriteOften(FileContext at) {
+  for (uint64_t left = 1 + at.random.Below(8); left > 0 && at.IsOpen(); --left) {
+    const bool written = co_await Write(at);
+    if (!written || at.client->failing) break;
+    co_await at.workload->world().clock().Sleep(std::chrono::microseconds(at.random.Below(3000)));
+  }
+  if (at.IsOpen() && !at.client->failing) (void)co_await FileGetattr(at, /*links=*/true);
+  co_return true;
+}
+
+}  // namespace
+
 Task<bool> DataOperation(Workload* workload, ClientState* client) {
   FileContext at(workload, client, client->files[workload->random().Below(client->files.size())]);
+  if (workload->options().own_files && at.writable() && at.random.OneIn(2)) return WriteOften(at);
   switch (at.random.Below(22)) {
     case 0:
     case 1:

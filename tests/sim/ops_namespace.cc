@@ -126,6 +126,7 @@ Task<bool> Create(Context at) {
   operation.Change(
       [&model = at.model, id, directory, name, fid] { model.Add(id, directory, name, mode, fid); });
   at.model.Opened(id);
+  at.workload->NoteMaker(id, at.client->index);
   at.client->files.push_back({id, flags, made->handle});
   co_await at.client->kernel->Opened(made->handle, FromProto(made->known.attr.fid()));
   co_return true;
@@ -411,7 +412,8 @@ Task<bool> Open(Context at) {
   if (at.client->files.size() >= kMaxHandles) co_return false;
   const auto id = at.PickInode([](const ModelInode& inode) { return inode.regular(); });
   if (!id) co_return false;
-  const bool read_only = at.random.OneIn(4), empties = !read_only && at.random.OneIn(6);
+  const bool read_only = at.random.OneIn(4) || !at.workload->MayWrite(*id, at.client->index),
+             empties = !read_only && at.random.OneIn(6);
   Operation operation(*at.workload, *at.client);
   std::vector<Claim> claims = {AttributeClaim(*id, false)};
   if (empties) claims.push_back(BytesClaim(*id, true));

@@ -66,81 +66,7 @@ Task<Status> FirstProblem(Task<StatusOr<mds::CheckReport>> check) {
 
 bool NothingLost(const FileChange& change) { return !change.acknowledged; }
 
-void SwitchOn(Plant plant, ClusterOptions* cluster) {
-  MetadataOptions& metadata = cluster->metadata;
-  ObjectOptions& object = cluster->object;
-  metadata.plant_repeat_twice = plant == Plant::kRepeatTwice;
-  metadata.plant_no_recall = plant == Plant::kNoRecall;
-  metadata.plant_unlocked = plant == Plant::kUnlocked;
-  metadata.plant_no_reserve = plant == Plant::kNoReserve;
-  metadata.plant_patient_fence = plant == Plant::kPatientFence;
-  object.plant_commit_before_data = plant == Plant::kCommitBeforeData;
-  object.plant_early_sync = plant == Plant::kEarlySync;
-  object.plant_forget_losses = plant == Plant::kForgetLosses;
-  object.plant_leak_page = plant == Plant::kLeakPage;
-  object.plant_early_ack = plant == Plant::kEarlyAck;
-  object.plant_unagreed = plant == Plant::kUnagreed;
-  object.plant_unfenced = plant == Plant::kUnfenced;
-  object.plant_epochless = plant == Plant::kEpochless;
-  cluster->member.plant_early_ack = plant == Plant::kEarlyAck;
-  cluster->member.plant_unagreed = plant == Plant::kUnagreed;
-  cluster->member.plant_unfenced = plant == Plant::kUnfenced;
-  cluster->member.plant_epochless = plant == Plant::kEpochless;
-  cluster->plant_early_read = plant == Plant::kEarlyRead;
-  cluster->plant_early_call = plant == Plant::kEarlyCall;
-  object.plant_blind_mend = plant == Plant::kBlindMend;
-  metadata.plant_keep_intent = plant == Plant::kKeepIntent;
-  cluster->client.plant_no_expiry = plant == Plant::kNoExpiry;
-  cluster->client.plant_rename_first = plant == Plant::kRenameFirst;
-  metadata.plant_uncovered = plant == Plant::kUncovered;
-  cluster->client.plant_late_grant = plant == Plant::kLateGrant;
-  cluster->client.plant_untold = plant == Plant::kUntold;
-  cluster->client.plant_hasty = plant == Plant::kHasty;
-  cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
-  cluster->client.plant_kept_data = plant == Plant::kKeptData;
-  metadata.plant_overlooked = plant == Plant::kOverlooked;
-  cluster->client.plant_unwitnessed = plant == Plant::kUnwitnessed;
-  metadata.plant_blind_migration = plant == Plant::kBlindMigration;
-  metadata.plant_unrecalled_migration = plant == Plant::kUnrecalledMigration;
-}
-
 }  // namespace
-
-const std::map<std::string, Plant>& Plants() {
-  static const std::map<std::string, Plant> plants = {
-      {"none", Plant::kNone},
-      {"repeat_twice", Plant::kRepeatTwice},
-      {"commit_before_data", Plant::kCommitBeforeData},
-      {"early_sync", Plant::kEarlySync},
-      {"no_recall", Plant::kNoRecall},
-      {"forget_losses", Plant::kForgetLosses},
-      {"unlocked", Plant::kUnlocked},
-      {"no_reserve", Plant::kNoReserve},
-      {"patient_fence", Plant::kPatientFence},
-      {"leak_page", Plant::kLeakPage},
-      {"no_expiry", Plant::kNoExpiry},
-      {"keep_intent", Plant::kKeepIntent},
-      {"rename_first", Plant::kRenameFirst},
-      {"uncovered", Plant::kUncovered},
-      {"late_grant", Plant::kLateGrant},
-      {"untold", Plant::kUntold},
-      {"hasty", Plant::kHasty},
-      {"early_release", Plant::kEarlyRelease},
-      {"kept_data", Plant::kKeptData},
-      {"overlooked", Plant::kOverlooked},
-      {"early_ack", Plant::kEarlyAck},
-      {"unagreed", Plant::kUnagreed},
-      {"unfenced", Plant::kUnfenced},
-      {"epochless", Plant::kEpochless},
-      {"early_read", Plant::kEarlyRead},
-      {"early_call", Plant::kEarlyCall},
-      {"blind_migration", Plant::kBlindMigration},
-      {"unrecalled_migration", Plant::kUnrecalledMigration},
-      {"blind_mend", Plant::kBlindMend},
-      {"unwitnessed", Plant::kUnwitnessed},
-  };
-  return plants;
-}
 
 Shape ChooseShape(Random& random, const RunOptions& options) {
   Shape shape;
@@ -157,6 +83,7 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   cluster.object.pool_bytes = random.OneIn(2) ? 1 << 20 : 64 << 20;
   cluster.client.kernel_cache = 200ms;
   cluster.client.quiet = 5ms;
+  cluster.client.file_peace = 10ms;
   if (!options.plain) cluster.metadata.peace = random.OneIn(2) ? 20ms : 2ms;
   cluster.client.retry.call_timeout = 2s;
   cluster.client.caching = !random.OneIn(8);
@@ -176,6 +103,8 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   shape.cluster.clocks_step = random.OneIn(3);
   shape.workload.saves = !options.plain;
   if (!options.plain && random.OneIn(2)) shape.workload.homes = cluster.clients;
+  const bool together = !options.plain && shape.workload.homes == 0 && cluster.clients > 1;
+  shape.workload.own_files = together && SeededRandom(options.seed).OneIn(2);  // draws nothing of `random`
   shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
   if (options.copies > 1) {

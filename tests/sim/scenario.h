@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,44 +10,10 @@
 #include "tests/sim/cluster.h"
 #include "tests/sim/model.h"
 #include "tests/sim/mover.h"
+#include "tests/sim/plants.h"
 #include "tests/sim/workload.h"
 
 namespace nacre::sim {
-
-// Bugs that can be switched on (docs/testing.md).
-enum class Plant {
-  kNone,
-  kRepeatTwice,
-  kCommitBeforeData,
-  kEarlySync,
-  kNoRecall,
-  kForgetLosses,
-  kUnlocked,
-  kNoReserve,
-  kPatientFence,
-  kLeakPage,
-  kNoExpiry,
-  kKeepIntent,
-  kRenameFirst,
-  kUncovered,
-  kLateGrant,
-  kUntold,
-  kHasty,
-  kEarlyRelease,
-  kKeptData,
-  kOverlooked,
-  kEarlyAck,
-  kUnagreed,
-  kUnfenced,
-  kEpochless,
-  kEarlyRead,
-  kEarlyCall,
-  kBlindMigration,
-  kUnrecalledMigration,
-  kBlindMend,
-  kUnwitnessed,
-};
-const std::map<std::string, Plant>& Plants();
 
 struct RunOptions {
   uint64_t seed = 1;

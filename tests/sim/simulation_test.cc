@@ -242,6 +242,12 @@ TEST_F(Simulation, FindsAReadThatDoesNotWaitForWhoHasChangedIt) {
   EXPECT_NE(FirstToFind(Plant::kOverlooked), 0u);
 }
 
+TEST_F(Simulation, FindsARemovalThatDoesNotAskWhoHasTheFile) {
+  EXPECT_NE(FirstToFind(Plant::kUnaskedRemoval), 0u);
+}
+
+TEST_F(Simulation, FindsAListingOfWhatAnotherChanges) { EXPECT_NE(FirstToFind(Plant::kListed), 0u); }
+
 TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
   EXPECT_NE(FirstToFind(Plant::kLateGrant), 0u);
 }

@@ -182,6 +182,12 @@ std::set<InodeId> Workload::Home(int client) const {
   return home;
 }
 
+bool Workload::MayWrite(InodeId file, int client) const {
+  if (!options_.own_files) return true;
+  auto maker = makers_.find(file);
+  return maker == makers_.end() || maker->second == client;
+}
+
 bool Workload::OthersWork(int than) const {
   return std::any_of(clients_.begin(), clients_.end(), [than](const std::weak_ptr<ClientState>& weak) {
     auto client = weak.lock();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ struct WorkloadOptions {
   bool saves = false;       // half of the renames: a file that is open here takes another one's place
   // So many clients have directories of their own, to which they mostly keep; 0: all work everywhere.
   int homes = 0;
+  // Nobody but its maker opens a file for writing, and he writes it many times in a row.
+  bool own_files = false;
   uint64_t max_bytes = 384 << 10;  // of a file
 };
 
@@ -141,6 +144,9 @@ class Workload {
   World& world() { return world_; }
   Model& model() { return model_; }
   const WorkloadOptions& options() const { return options_; }
+  void NoteMaker(InodeId file, int client) { makers_[file] = client; }
+  // Whether the client may open the file for writing (WorkloadOptions::own_files).
+  bool MayWrite(InodeId file, int client) const;
   Random& random() { return world_.random(); }
 
  private:
@@ -157,6 +163,7 @@ class Workload {
   Model& model_;
   const WorkloadOptions options_;
   std::vector<std::weak_ptr<ClientState>> clients_;
+  std::map<InodeId, int> makers_;
   bool paused_ = false;
   bool hurries_ = false;
   bool only_bytes_ = false;

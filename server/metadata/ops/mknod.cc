@@ -42,7 +42,8 @@ Task<Reply> Mknod(const Op& op, const proto::Mknod& request) {
   proto::MetadataReply reply;
   CO_ASSIGN_OR_RETURN(Inode * inode, Make(op, &transaction, wanted, reply.mutable_entry()));
   // Nobody has heard of it yet: that its maker is alone in it is seen at the end (GrantForChanging).
-  if (S_ISDIR(request.mode())) (void)op.guard->TryCover({inode->fid});
+  const std::vector<Touched> made(1, Touched{inode->fid});
+  if (S_ISDIR(request.mode())) (void)op.guard->TryCover(made);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

@@ -75,7 +75,7 @@ Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags, bool may_hold_back) 
   CO_ASSIGN_OR_RETURN(LockedFile file, co_await LockFile(*op.mds, fid, may_empty, &transaction));
   Inode* const inode = file.inode;
   CO_RETURN_IF_ERROR(CheckOpen(op, *inode, flags));
-  CO_RETURN_IF_ERROR(op.CheckNotLate(fid));
+  CO_RETURN_IF_ERROR(op.CheckTold(fid));
   const bool held_back = may_empty && may_hold_back && LeavesTruncationToClient(op, *inode);
   const bool truncate = may_empty && S_ISREG(inode->mode) && !held_back;
   if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, file.object_sequence));

@@ -21,7 +21,8 @@ Status AddEntry(const Op& op, Entry entry, bool plus, proto::ReaddirReply* out) 
   *e->mutable_fid() = nacre::ToProto(entry.fid);
   e->set_type(entry.type);
   e->set_cookie(entry.cookie);
-  if (!plus || HasWriter(mds, op.session->id, entry.fid)) return OkStatus();
+  const bool untold = HasWriter(mds, op.session->id, entry.fid) && !mds.options.plant_listed;
+  if (!plus || untold) return OkStatus();
   auto inode = mds.tables->GetInode(entry.fid);
   if (inode.ok())
     *e->mutable_attr() = ToProto(**inode);

@@ -229,8 +229,9 @@ Task<Reply> Rename(const Op& op, const proto::Rename& request) {
   CO_RETURN_IF_ERROR(CheckTargetName(plan, request));
   CO_RETURN_IF_ERROR(CheckNotBelow(mds, *plan.source, *plan.new_directory));
   if (plan.exchange) CO_RETURN_IF_ERROR(CheckNotBelow(mds, *plan.target, *plan.old_directory));
-  if (plan.source !=
-      plan.target) {  // else: two names of one inode, or the same name twice; nothing is to be done
+  if (plan.source == plan.target) {  // two names of one inode, or the same name twice: nothing is to be done
+    CO_RETURN_IF_ERROR(op.CheckTold(plan.source->fid));
+  } else {
     CO_RETURN_IF_ERROR(CheckPermission(op, plan));
     CO_RETURN_IF_ERROR(CheckTypes(plan));
     CO_RETURN_IF_ERROR(Apply(op, request, &transaction, plan));

@@ -57,7 +57,7 @@ TEST(LeaseTable, WriteIsForWhoIsAlone) {
 // what others had changed since (seed 886000896).
 TEST(LeaseTable, ReadBesideWriteOfALateFileIsAnotherLease) {
   LeaseTable table(100);
-  const uint64_t late = table.GrantAnother(1, kFile, proto::LEASE_WRITE).id;
+  const uint64_t late = table.GrantLate(1, kFile).id;
   const uint64_t pages = table.Grant(1, kFile, proto::LEASE_READ).id;
   EXPECT_NE(pages, late);
   EXPECT_EQ(table.Grant(1, kFile, proto::LEASE_READ).id, pages);
@@ -65,6 +65,51 @@ TEST(LeaseTable, ReadBesideWriteOfALateFileIsAnotherLease) {
   table.Release(1, late, proto::LEASE_NONE);
   EXPECT_FALSE(table.HoldsWrite(1, kFile));
   EXPECT_TRUE(table.HasConflict(kFile, 2, proto::LEASE_WRITE)) << "its pages are still there";
+}
+
+// A change is being committed under it: nobody may read the file before that is seen.
+TEST(LeaseTable, WhatIsPinnedEndsLater) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  EXPECT_EQ(table.Pin(1, kFile), 0u);
+  table.BeginChange(kFile, 1);
+  const uint64_t id = table.TryGrantFileWrite(1, kFile, now)->id;
+  table.EndChange(kFile);
+  EXPECT_EQ(table.Pin(1, kFile), id);
+  EXPECT_EQ(table.Pin(1, kFile), id);
+  EXPECT_EQ(table.Pin(2, kFile), 0u);
+  OneShot<Unit> released = table.Released(id);
+  table.Release(1, id, proto::LEASE_NONE);
+  EXPECT_TRUE(table.HasConflict(kFile, 2, proto::LEASE_READ));
+  EXPECT_EQ(table.GoodWrite(1, kFile), 0u);
+  EXPECT_EQ(table.Pin(1, kFile), 0u) << "not once more";
+  table.Unpin(id);
+  EXPECT_FALSE(released.IsSet());
+  table.DropSession(1);
+  table.Unpin(id);
+  EXPECT_TRUE(released.IsSet());
+  EXPECT_FALSE(table.HasConflict(kFile, 2, proto::LEASE_READ));
+  EXPECT_TRUE(table.CountBySession().empty());
+}
+
+TEST(LeaseTable, WriteOfAFileIsAnotherLeaseThanReadAndThanThatForLateData) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  const uint64_t pages = table.TryGrantFileRead(1, kFile)->id;
+  table.BeginChange(kFile, 1);
+  const uint64_t write = table.TryGrantFileWrite(1, kFile, now)->id;
+  EXPECT_NE(write, pages);
+  EXPECT_EQ(table.TryGrantFileWrite(1, kFile, now)->id, write);
+  EXPECT_TRUE(table.MayHoldBack(1, kFile));
+  EXPECT_FALSE(table.TryGrantFileRead(2, kFile));
+  EXPECT_EQ(table.TryGrantFileRead(1, kFile)->id, pages);
+  const uint64_t late = table.GrantLate(1, kFile).id;
+  table.Release(1, write, proto::LEASE_NONE);
+  EXPECT_FALSE(table.TryGrantFileWrite(1, kFile, now)) << "its data comes late";
+  EXPECT_FALSE(table.MayHoldBack(1, kFile));
+  EXPECT_TRUE(table.HoldsWrite(1, kFile));
+  table.Release(1, late, proto::LEASE_NONE);
+  EXPECT_TRUE(table.TryGrantFileWrite(1, kFile, now));
 }
 
 TEST(LeaseTable, WhatIsNotNamedEnds) {

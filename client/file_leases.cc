@@ -1,0 +1,49 @@
+// WRITE leases of single files (docs/decisions/0075-write-leases-of-files.md).
+//
+// Where several mounts change a directory nobody has its lease for long, and each write to a file in it tells
+// the MDS of size and times. Who does so a second time asks for WRITE of the file with that. Under it the
+// file is worked on as under WRITE of the directory, by the same code. It goes back with the last handle by
+// which the file could be written to, so that others who look at it afterwards recall nothing.
+#include "client/core.h"
+
+namespace nacre::client {
+
+// Whether the MDS is to be asked for it, as it is about to be told of a write. Files that are written once
+// and closed would have one message more.
+bool Core::WantsFileLease(Inode& inode) {
+  if (!WantsScopes() || !MayAnswerEarly()) return false;
+  std::lock_guard lock(inode.mutex);
+  if (inode.write_opens == 0 || inode.data_scope != nullptr || inode.scope != nullptr) return false;
+  if (++inode.told_writes <= 1) return false;
+  return inode.pages.recalled == 0ns ||
+         environment_.clock.Coarse() - inode.pages.recalled > options_.file_peace;
+}
+
+// A handle for writing has gone. Nobody waits for the data that is held back.
+void Core::ReturnFileLease(const InodePtr& inode) {
+  Learning present = BeginLearning();
+  ScopePtr ended;
+  {
+    std::lock_guard lock(mutex_);
+    std::lock_guard inode_lock(inode->mutex);
+    if (inode->write_opens > 0 || inode->scope == nullptr || !inode->scope->of_file()) return;
+    inode->NoteLeaving(*inode->scope);
+    ended = inode->EndScope();
+    given_up_.insert(ended->lease());
+  }
+  Background(
+      ReturnLease(epoch_, inode, ended->lease(), ended, std::move(present), MetadataQueue::Hurry::kNo));
+}
+
+// --- data under these leases ---
+
+void Core::ForgetOwnData(const Fid& fid) {
+  std::lock_guard lock(mutex_);
+  if (InodePtr inode = inodes_->Find(fid)) {
+    std::lock_guard inode_lock(inode->mutex);
+    if (inode->data_scope != nullptr) return;
+  }
+  own_data_.erase(fid);
+}
+
+}  // namespace nacre::client
