@@ -183,10 +183,10 @@ Task<void> Core::GiveDataUp(InodePtr inode) {
   ForgetOwnData(inode->fid);
 }
 
-// Gives up the data that is here under a lease, which has ended. A file whose servers are
-// away must not keep the lease from those who want others: it gets a lease of its own, which goes back when
-// its data has been sent. Returns these files, and those that had such a lease before: a file that has come
-// here from another directory may be late under the lease of that one.
+// Gives up the data that is here under a lease, which has ended. A file whose servers are away must not keep
+// the lease from those who want others: it gets a lease of its own, which goes back when its data has been
+// sent. Returns these files, and those that had such a lease before: a file that has come here from another
+// directory may be late under the lease of that one.
 Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   std::set<Fid> late;
   if (options_.plant_kept_data) co_return late;
