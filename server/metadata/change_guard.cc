@@ -192,7 +192,7 @@ Task<Status> ChangeGuard::CoverMissing() {
   } else if (!held) {
     co_return OkStatus();
   }
-  // Who gives a directory back may get a lease first, for data of a file in it that comes late.
+  // A session that gives a directory back may get a lease first, for data of a file in it that comes late.
   for (;;) {
     std::vector<LeaseGrant> conflicts;
     for (const Covered& covered : covered_)

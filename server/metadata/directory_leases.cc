@@ -83,7 +83,7 @@ bool IsFile(Mds& mds, const Fid& fid) {
 std::vector<Fid> InodesRead(Mds& mds, SessionId reader, const proto::MetadataRequest& request) {
   const Fid fid = InodeRead(request);
   std::vector<Fid> read;
-  // Who holds WRITE already, and reads nothing.
+  // The asker holds WRITE already, and reads nothing.
   if (request.has_acquire_lease() && request.acquire_lease().mode() == proto::LEASE_WRITE) return read;
   if (request.has_lookup() && request.lookup().name() == "..") {
     auto inode = mds.tables->GetInode(fid);

@@ -122,8 +122,8 @@ class Transaction {
 
   KvBatch& batch() { return batch_; }
 
-  // What it changes, and the directories whose leases cover that, before the change and after it; nothing
-  // that it makes.
+  // Returns the inodes that it changes, with the directories whose leases cover them before the change and
+  // after it; none that it makes.
   std::vector<Touched> Changes() const;
 
   // It takes something away and adds nothing: neither an inode, nor a name, nor bytes of a client's.

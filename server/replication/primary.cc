@@ -141,8 +141,7 @@ Task<StatusOr<Pipeline::Store>> Primary::Write(Pipeline::Changes changes) {
   // The others may have it or not: whoever is primary next knows. Nobody is told that it is done.
   if (in_sync_->ended()) co_return Deposed();
   Pipeline::Store store;
-  if (alone) {  // nothing would be on its way meanwhile: what is changed while this is stored is the next
-                // group
+  if (alone) {  // no group would be on its way meanwhile; changes made meanwhile are better one group
     CO_RETURN_IF_ERROR(co_await Store(std::move(group), std::move(storing)));
   } else {
     store = [this, group = std::move(group), storing = std::move(storing)]() mutable {
