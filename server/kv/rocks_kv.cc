@@ -18,6 +18,7 @@
 #include <chrono>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <shared_mutex>
 
@@ -25,6 +26,7 @@
 #include "common/log.h"
 #include "server/kv/commit_queue.h"
 #include "server/kv/flusher.h"
+#include "server/kv/own_thread.h"
 
 namespace nacre {
 namespace {
@@ -34,6 +36,7 @@ constexpr std::chrono::milliseconds kSpaceCheckEvery{1};
 constexpr uint64_t kToldAtMost = 1 << 20;  // bytes of changes that clients may think are done
 constexpr std::chrono::seconds kReopenEvery{1};
 constexpr uint64_t kLowSpace = 4 << 20;  // beyond the reserve: from here on every commit looks
+constexpr uint64_t kMuch = 32 << 10;     // bytes of one write
 
 rocksdb::Slice ToSlice(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -142,6 +145,7 @@ class RocksKv : public KvStore {
   }
 
   ~RocksKv() override {
+    writer_.reset();
     flusher_.reset();
     CloseLocked();
   }
@@ -285,9 +289,15 @@ class RocksKv : public KvStore {
     if (at != nullptr) db_->ReleaseSnapshot(at);
   }
 
-  Task<void> WriteHere(const CommitQueue::Group& group) {
-    WriteGroup(group);
-    co_return;
+  // Much takes longer than a change of threads, and the caller's thread has other requests to carry out.
+  Task<void> WriteSomewhere(const CommitQueue::Group& group) {
+    uint64_t bytes = 0;
+    for (const CommitQueue::Commitment* one : group) bytes += one->bytes;
+    if (bytes < kMuch) {
+      WriteGroup(group);
+    } else {
+      co_await writer_->Run([this, &group] { WriteGroup(group); });
+    }
   }
 
   void WriteGroup(const CommitQueue::Group& group) {
@@ -462,7 +472,8 @@ class RocksKv : public KvStore {
   Duration reopened_{0};
   mutable std::mutex failure_mutex_;
   Status failure_;  // while failed_
-  CommitQueue commits_{[this](const CommitQueue::Group& group) { return WriteHere(group); }};
+  CommitQueue commits_{[this](const CommitQueue::Group& group) { return WriteSomewhere(group); }};
+  std::optional<OwnThread> writer_{std::in_place};
   std::unique_ptr<Flusher> flusher_;
 };
 

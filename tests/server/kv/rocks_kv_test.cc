@@ -55,6 +55,18 @@ class RocksKvTest : public testing::Test {
   std::string root_, directory_;
 };
 
+// A long write takes a thread of its own.
+TEST_F(RocksKvTest, LongAndShortWritesKeepTheirOrder) {
+  auto store = Open();
+  for (int i = 0; i < 20; ++i) {
+    const std::string value = std::to_string(i);
+    ASSERT_TRUE(Put(store.get(), "a", i % 2 == 0 ? value : std::string(100 << 10, 'x') + value).ok());
+    ASSERT_TRUE(store->Get("a")->ends_with(value));
+  }
+  store.reset();
+  EXPECT_TRUE(Open()->Get("a")->ends_with("x19"));
+}
+
 TEST_F(RocksKvTest, KeepsWhatWasCommittedWithoutSync) {
   ASSERT_TRUE(Put(Open().get(), "a", "1").ok());
   EXPECT_EQ(*Open()->Get("a"), "1");

@@ -1,0 +1,39 @@
+#include "server/kv/own_thread.h"
+
+namespace nacre {
+
+OwnThread::~OwnThread() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Task<void> OwnThread::Run(absl::FunctionRef<void()> call) {
+  OneShot<Unit> done;
+  {
+    std::lock_guard lock(mutex_);
+    calls_.push_back({call, done});
+    if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
+  }
+  wake_.notify_one();
+  co_await done.Wait();
+}
+
+void OwnThread::Work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !calls_.empty(); });
+    if (calls_.empty()) return;
+    const Call next = std::move(calls_.front());
+    calls_.pop_front();
+    lock.unlock();
+    next.run();
+    next.done.Set({});
+    lock.lock();
+  }
+}
+
+}  // namespace nacre
