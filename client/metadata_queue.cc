@@ -11,8 +11,9 @@ namespace {
 
 constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
-constexpr size_t kEnough = kMostWaiting / 4;
-constexpr int kMostUnderWay = 2;  // batches
+constexpr int kMostUnderWay = 4;  // batches
+constexpr size_t kEnough = kMostWaiting / kMostUnderWay;
+constexpr size_t kEnoughBytes = kMostWaitingBytes / kMostUnderWay;
 constexpr Duration kGather = std::chrono::milliseconds(1);
 constexpr Duration kHurry = 20 * kGather;          // after somebody has waited
 constexpr Duration kHurriedGather = kGather / 10;  // then
@@ -104,8 +105,12 @@ uint64_t MetadataQueue::answered() {
 
 // --- sending ---
 
+bool MetadataQueue::EnoughLocked(size_t times) const {
+  return waiting_.size() >= times * kEnough || waiting_bytes_ >= times * kEnoughBytes;
+}
+
 bool MetadataQueue::HurriesLocked() const {
-  if (waiting_.size() >= kEnough || waiting_bytes_ >= kMostWaitingBytes / 4) return true;
+  if (EnoughLocked(1)) return true;
   return std::ranges::any_of(drains_,
                              [this](const Waiter& one) { return one.hurries && one.until > taken_; });
 }
@@ -120,11 +125,14 @@ void MetadataQueue::HurryIfNeeded() {
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
 }
 
+// Beside batches that are under way another one goes only when it is worth it. The more they are, the more has
+// to wait for it: an MDS that is done with them sooner than the changes come gets few and large ones.
 bool MetadataQueue::MayGoLocked() const {
-  return under_way_ == 0 || (under_way_ < kMostUnderWay && HurriesLocked() && session_->OrdersBatches());
+  if (under_way_ == 0) return true;
+  if (under_way_ == kMostUnderWay || !session_->OrdersBatches()) return false;
+  return EnoughLocked(static_cast<size_t>(under_way_)) || (under_way_ == 1 && HurriesLocked());
 }
 
-// Beside a batch that is under way another one goes only when it is worth it.
 Task<void> MetadataQueue::AwaitTurn() {
   for (;;) {
     OneShot<Unit> turn;

@@ -2,8 +2,8 @@
 // (docs/decisions/0022-metadata-write-behind.md). They go out in the order of Push: the first at once; while
 // a batch is under way, and for a millisecond after it, the next one gathers; for a tenth of that if
 // somebody has waited (Drain) not long ago, so that the next one finds less to wait for. Gathering ends when
-// somebody waits, or there is enough; then a second batch goes while the first is under way, and says which
-// one it follows (docs/decisions/0078-two-batches-under-way.md).
+// somebody waits, or there is enough; then further batches go while the first is under way, and each says
+// which one it follows (docs/decisions/0078-several-batches-under-way.md).
 //
 // Thread-safe. The outcome of each mutation is told to its `done`, in order, outside of all locks: the MDS's
 // reply, or why there is none (EIO: the session of its epoch has ended). Must outlive what it has given to
@@ -69,8 +69,9 @@ class MetadataQueue {
   };
 
   bool HasRoomLocked() const;  // mutex_ is held
-  bool HurriesLocked() const;  // likewise: whether the next batch goes at once
-  bool MayGoLocked() const;    // likewise: whether there may be one more under way
+  bool EnoughLocked(size_t times) const;  // likewise: whether so much waits that a batch of it is worth it
+  bool HurriesLocked() const;             // likewise: whether the next batch goes at once
+  bool MayGoLocked() const;               // likewise: whether there may be one more under way
   Task<void> Send();
   Task<void> AwaitTurn();
   Task<void> Gather();

@@ -88,13 +88,14 @@ TEST_F(NamesBehind, ManyChangesAreFewRequests) {
   EXPECT_LE(c().total() - before, 5);
 }
 
-// Beside a batch that is under way another one goes when there is enough for it, and no third.
-TEST_F(NamesBehind, TwoBatchesAreUnderWay) {
+// Beside batches that are under way another one goes when there is enough for it: the more for each of them.
+TEST_F(NamesBehind, SeveralBatchesAreUnderWay) {
   int under_way = 0, most = 0;
   uint64_t last = 0, batches = 0;
   c().before_request = [&](const proto::MetadataRequest& request) -> Task<void> {
     if (!request.has_batch()) co_return;
     EXPECT_EQ(request.batch().after(), under_way > 0 ? last : 0);
+    EXPECT_GE(request.batch().requests_size(), under_way > 1 ? 64 * under_way : 1);
     last = request.batch().requests(request.batch().requests_size() - 1).sequence();
     most = std::max(most, ++under_way);
     // Delays every other batch, so that the one behind it overtakes it.
@@ -113,7 +114,7 @@ TEST_F(NamesBehind, TwoBatchesAreUnderWay) {
     EXPECT_TRUE(Unlink(name, top_).ok());
   }
   Settle();
-  EXPECT_EQ(most, 2);
+  EXPECT_EQ(most, 4);
   c().before_request = nullptr;
   c().before_reply = nullptr;
   Remount();
