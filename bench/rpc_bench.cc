@@ -1,7 +1,8 @@
 // Round trips of a metadata request that does nothing, through each form of the channel: what a create pays
 // before the MDS has done anything.
 //   build/bin/rpc_bench [--benchmark_filter=unix]
-// The argument is the number of requests in flight.
+// The arguments are the number of requests in flight, and the KiB that each has with it: 0 for a create, 512
+// for a batch of small files.
 #include <absl/strings/str_cat.h>
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -38,28 +39,29 @@ class NullMds : public MetadataHandler, public ClusterHandler {
   Task<proto::AdminReply> Administer(proto::AdminRequest) override { co_return proto::AdminReply(); }
 };
 
-proto::MetadataRequest Create() {
+proto::MetadataRequest Create(size_t bytes) {
   proto::MetadataRequest request;
   request.set_session(1);
   request.set_sequence(1);
   request.mutable_create()->mutable_parent()->set_sequence(5);
   request.mutable_create()->set_name("a-file-name.txt");
+  if (bytes > 0) request.mutable_write_inline()->set_data(std::string(bytes, 'x'));
   return request;
 }
 
-Task<int> Loop(std::shared_ptr<MetadataChannel> channel, int count) {
+Task<int> Loop(std::shared_ptr<MetadataChannel> channel, int count, size_t bytes) {
   int good = 0;
   for (int i = 0; i < count; ++i) {
-    proto::MetadataRequest request = Create();
+    proto::MetadataRequest request = Create(bytes);
     auto reply = co_await channel->Call(std::move(request));
     good += reply.ok();
   }
   co_return good;
 }
 
-Task<int> Loops(std::shared_ptr<MetadataChannel> channel, int count, int in_flight) {
+Task<int> Loops(std::shared_ptr<MetadataChannel> channel, int count, int in_flight, size_t bytes) {
   std::vector<Task<int>> tasks;
-  for (int i = 0; i < in_flight; ++i) tasks.push_back(Loop(channel, count / in_flight));
+  for (int i = 0; i < in_flight; ++i) tasks.push_back(Loop(channel, count / in_flight, bytes));
   int good = 0;
   for (int n : co_await WhenAll(std::move(tasks))) good += n;
   co_return good;
@@ -67,7 +69,8 @@ Task<int> Loops(std::shared_ptr<MetadataChannel> channel, int count, int in_flig
 
 void RoundTrips(benchmark::State& state, const std::string& form) {
   const int in_flight = static_cast<int>(state.range(0));
-  const int count = 1600;
+  const size_t bytes = static_cast<size_t>(state.range(1)) << 10;
+  const int count = bytes > 0 ? 160 : 1600;
   NullMds mds;
   Runtime server_threads(2), client_threads(2);
   std::unique_ptr<InprocServer> inproc;
@@ -84,9 +87,9 @@ void RoundTrips(benchmark::State& state, const std::string& form) {
   }
   {
     auto channel = client_threads.Run(connector->Connect({}, 5s)).value();
-    client_threads.Run(Loops(channel, 64, 8));
+    client_threads.Run(Loops(channel, 64, 8, 0));
     for (auto _ : state) {
-      if (client_threads.Run(Loops(channel, count, in_flight)) != count) state.SkipWithError("a call failed");
+      if (client_threads.Run(Loops(channel, count, in_flight, bytes)) != count) state.SkipWithError("a call failed");
     }
     state.SetItemsProcessed(state.iterations() * count);
     channel->Close();
@@ -95,9 +98,13 @@ void RoundTrips(benchmark::State& state, const std::string& form) {
   if (inproc != nullptr) inproc->Stop();
 }
 
-BENCHMARK_CAPTURE(RoundTrips, inproc, "inproc")->Arg(1)->Arg(32)->UseRealTime();
-BENCHMARK_CAPTURE(RoundTrips, unix, "unix")->Arg(1)->Arg(32)->UseRealTime();
-BENCHMARK_CAPTURE(RoundTrips, tcp, "tcp")->Arg(1)->Arg(32)->UseRealTime();
+void Sizes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"in_flight", "KiB"})->Args({1, 0})->Args({32, 0})->Args({1, 512})->Args({2, 512});
+  benchmark->UseRealTime();
+}
+BENCHMARK_CAPTURE(RoundTrips, inproc, "inproc")->Apply(Sizes);
+BENCHMARK_CAPTURE(RoundTrips, unix, "unix")->Apply(Sizes);
+BENCHMARK_CAPTURE(RoundTrips, tcp, "tcp")->Apply(Sizes);
 
 }  // namespace
 }  // namespace nacre
