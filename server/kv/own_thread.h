@@ -1,6 +1,6 @@
-// A thread for calls that take so long that the caller's thread has better to do meanwhile. It starts with the
-// first of them. Calls run one at a time, in the order of Run. Thread-safe; whoever waits must be let wait to
-// the end, and the destructor returns when all have run.
+// A thread for calls that take so long that the caller's thread has better to do meanwhile. It starts with
+// the first of them. Calls run one at a time, in the order of Run. Thread-safe; whoever waits must be let
+// wait to the end, and the destructor returns when all have run.
 #pragma once
 
 #include <absl/functional/function_ref.h>

@@ -3,11 +3,8 @@
 #include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/perf_level.h>
-#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -27,6 +24,7 @@
 #include "server/kv/commit_queue.h"
 #include "server/kv/flusher.h"
 #include "server/kv/own_thread.h"
+#include "server/kv/rocks_options.h"
 
 namespace nacre {
 namespace {
@@ -72,55 +70,6 @@ Status FromRocks(const rocksdb::Status& status, const std::string& directory) {
     return ErrnoError(EACCES, absl::StrCat("no permission in ", directory, ": ", text));
   }
   return ErrnoError(EIO, absl::StrCat("database in ", directory, ": ", text));
-}
-
-// Else RocksDB would try to recover in a thread of its own (see RocksKv).
-class NoRecoveryByItself : public rocksdb::EventListener {
- public:
-  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* recover) override {
-    *recover = false;
-  }
-};
-
-rocksdb::Options MakeOptions(const RocksKvOptions& options, std::shared_ptr<rocksdb::Cache> cache) {
-  rocksdb::Options out;
-  uint64_t memtable = std::clamp<uint64_t>(options.memory_bytes / 8, 1 << 20, 64 << 20);
-  out.create_if_missing = !options.read_only;
-  out.write_buffer_size = memtable;
-  out.max_write_buffer_number = 3;
-  out.memtable_whole_key_filtering = true;  // each new name is looked for first, and is in no table
-  out.memtable_prefix_bloom_size_ratio = 0.02;
-  out.max_total_wal_size = 4 * memtable;
-  out.max_open_files = options.open_files;
-  out.max_background_jobs = 2;
-  out.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  out.track_and_verify_wals_in_manifest =
-      true;  // a synced log that has gone or shrunk is damage, not an empty log
-  out.target_file_size_base = 16 << 20;
-  out.max_bytes_for_level_base = 64 << 20;
-  out.level_compaction_dynamic_level_bytes = true;
-  out.compression = rocksdb::kNoCompression;
-  for (auto type : rocksdb::GetSupportedCompressions()) {
-    if (type == rocksdb::kLZ4Compression) out.compression = type;
-  }
-  out.info_log_level = rocksdb::WARN_LEVEL;
-  out.keep_log_file_num = 2;
-  out.max_log_file_size = 4 << 20;
-  out.max_manifest_file_size = 16 << 20;
-  out.stats_dump_period_sec = 0;  // an idle store does nothing
-  out.stats_persist_period_sec = 0;
-  out.listeners = {std::make_shared<NoRecoveryByItself>()};
-  out.avoid_flush_during_shutdown = true;  // the log has it all
-
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = std::move(cache);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  table.cache_index_and_filter_blocks = true;
-  table.pin_l0_filter_and_index_blocks_in_cache = true;
-  table.block_size = 8 << 10;
-  table.format_version = 5;
-  out.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  return out;
 }
 
 // A snapshot that RocksDB has given out. Null once it has been given back, which is before the database
@@ -412,10 +361,8 @@ class RocksKv : public KvStore {
 
   // The caller holds open_ alone, as for the next.
   Status OpenLocked() {
-    uint64_t memtables = 3 * std::clamp<uint64_t>(options_.memory_bytes / 8, 1 << 20, 64 << 20);
-    uint64_t cache_bytes = options_.memory_bytes > memtables ? options_.memory_bytes - memtables : 1 << 20;
-    cache_ = rocksdb::NewLRUCache(cache_bytes, /*num_shard_bits=*/4);
-    rocksdb::Options rocks = MakeOptions(options_, cache_);
+    cache_ = NewRocksCache(options_);
+    rocksdb::Options rocks = RocksOptions(options_, cache_);
     rocksdb::DB* db = nullptr;
     rocksdb::Status status = options_.read_only ? rocksdb::DB::OpenForReadOnly(rocks, directory_, &db)
                                                 : rocksdb::DB::Open(rocks, directory_, &db);

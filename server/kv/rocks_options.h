@@ -1,0 +1,19 @@
+// What a store asks of RocksDB: how it shares out its memory, and what of RocksDB's own ways is kept out of
+// it. Thread-safe.
+#pragma once
+
+#include <rocksdb/cache.h>
+#include <rocksdb/options.h>
+
+#include <memory>
+
+#include "server/kv/rocks_kv.h"
+
+namespace nacre {
+
+// For blocks of tables: the store's memory without its memtables.
+std::shared_ptr<rocksdb::Cache> NewRocksCache(const RocksKvOptions& options);
+
+rocksdb::Options RocksOptions(const RocksKvOptions& options, std::shared_ptr<rocksdb::Cache> cache);
+
+}  // namespace nacre
