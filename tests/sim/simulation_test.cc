@@ -265,8 +265,8 @@ TEST_F(Simulation, FindsAMemberLeftBehindWithoutTheMgs) {
 }
 
 TEST_F(Simulation, FindsAnOldHeadThatIsNotFenced) {
-  // Those before show nothing, and take a minute.
-  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2, 1, 40), 0u);
+  // Those before show nothing, and take minutes; so for others below.
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2, 1, 65), 0u);
 }
 
 TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
@@ -274,7 +274,7 @@ TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
 }
 
 TEST_F(Simulation, FindsAnAnswerOfAMemberThatIsLeftBehind) {
-  EXPECT_NE(FirstToFind(Plant::kUnwitnessed, "cut_off_member", 2), 0u);
+  EXPECT_NE(FirstToFind(Plant::kUnwitnessed, "cut_off_member", 2, 1, 180), 0u);
 }
 
 // The first seeds hold with these options. Returns how many files were spread over OSTs.
@@ -325,7 +325,7 @@ TEST_F(Simulation, FindsAnMdsThatIsTakenForUpToDate) {
 }
 
 TEST_F(Simulation, FindsAReadOfWhatTheOtherMdsesDoNotHave) {
-  EXPECT_NE(FirstToFind(Plant::kEarlyRead, "dead_mds", 1, 3), 0u);
+  EXPECT_NE(FirstToFind(Plant::kEarlyRead, "dead_mds", 1, 3, 280), 0u);
 }
 
 TEST_F(Simulation, FindsARequestToAnOssForWhatTheOtherMdsesDoNotHave) {
