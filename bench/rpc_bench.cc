@@ -89,7 +89,8 @@ void RoundTrips(benchmark::State& state, const std::string& form) {
     auto channel = client_threads.Run(connector->Connect({}, 5s)).value();
     client_threads.Run(Loops(channel, 64, 8, 0));
     for (auto _ : state) {
-      if (client_threads.Run(Loops(channel, count, in_flight, bytes)) != count) state.SkipWithError("a call failed");
+      if (client_threads.Run(Loops(channel, count, in_flight, bytes)) != count)
+        state.SkipWithError("a call failed");
     }
     state.SetItemsProcessed(state.iterations() * count);
     channel->Close();

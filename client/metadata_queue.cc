@@ -125,8 +125,8 @@ void MetadataQueue::HurryIfNeeded() {
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
 }
 
-// Beside batches that are under way another one goes only when it is worth it. The more they are, the more has
-// to wait for it: an MDS that is done with them sooner than the changes come gets few and large ones.
+// Beside batches that are under way another one goes only when it is worth it. The more they are, the more
+// has to wait for it: an MDS that is done with them sooner than the changes come gets few and large ones.
 bool MetadataQueue::MayGoLocked() const {
   if (under_way_ == 0) return true;
   if (under_way_ == kMostUnderWay || !session_->OrdersBatches()) return false;

@@ -68,7 +68,7 @@ class MetadataQueue {
     OneShot<Unit> over;
   };
 
-  bool HasRoomLocked() const;  // mutex_ is held
+  bool HasRoomLocked() const;             // mutex_ is held
   bool EnoughLocked(size_t times) const;  // likewise: whether so much waits that a batch of it is worth it
   bool HurriesLocked() const;             // likewise: whether the next batch goes at once
   bool MayGoLocked() const;               // likewise: whether there may be one more under way

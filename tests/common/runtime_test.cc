@@ -60,8 +60,8 @@ TEST(Runtime, SomebodyStandsInForAThreadThatIsHeldUp) {
 // A thread that stood in for the first goes back to napping once that serves events again. Before, it asked
 // only the thread next to it, which naps, and stood in on and on: each event woke two threads, and the first
 // served half of them. On a busy machine the first may be held up at any time, and where a wake-up takes long
-// those that nap meet more events (the first served 0.69 to 0.92 on one such, and 0.54 to 0.66 with the bug): one
-// good round is enough, and good is little more than half.
+// those that nap meet more events (the first served 0.69 to 0.92 on one such, and 0.54 to 0.66 with the bug):
+// one good round is enough, and good is little more than half.
 TEST(Runtime, NobodyStandsInForAThreadThatNaps) {
   constexpr int kRounds = 20, kTries = 20, kEvents = 100, kGood = kTries * kEvents * 5 / 8;
   Runtime runtime(4);
