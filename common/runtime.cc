@@ -10,9 +10,12 @@ namespace {
 // enough, and each look wakes a core that others could use.
 constexpr Duration kHelping = std::chrono::microseconds(100);
 constexpr Duration kWatching = std::chrono::milliseconds(4);
-constexpr Duration kIdle = std::chrono::milliseconds(50);
-// Between two looks of a thread that stands in whether it still has to.
+constexpr Duration kIdle = std::chrono::milliseconds(200);
+// What the thread before has run between two looks when it works: an idle server, too, has timers that tick.
+constexpr uint64_t kWork = 16;
+// Between two looks of a thread that stands in whether it still has to; and how long it does so for nothing.
 constexpr Duration kStandingIn = std::chrono::milliseconds(1);
+constexpr Duration kForNothing = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -45,7 +48,7 @@ void Runtime::Help(size_t number) {
     const size_t ran = context_.poll();
     done_[number].fetch_add(ran, std::memory_order_relaxed);
     const uint64_t before = done_[number - 1].load(std::memory_order_relaxed);
-    const bool works = std::exchange(neighbour, before) != before;
+    const bool works = before - std::exchange(neighbour, before) >= kWork;
     const uint64_t all_before = RanBefore(number);
     const bool held_up = std::exchange(others, all_before) == all_before;
     if (ran > 0 && held_up) StandIn(number);
@@ -58,7 +61,7 @@ void Runtime::Help(size_t number) {
 // may do nothing because it naps, and two threads that wait for events wake each other for every one.
 void Runtime::StandIn(size_t number) {
   const uint64_t before = RanBefore(number);
-  for (Duration empty{0}; empty < kIdle && !context_.stopped(); empty += kStandingIn) {
+  for (Duration empty{0}; empty < kForNothing && !context_.stopped(); empty += kStandingIn) {
     if (RanBefore(number) != before) return;
     if (context_.run_one_for(kStandingIn) == 0) continue;
     done_[number].fetch_add(1, std::memory_order_relaxed);
