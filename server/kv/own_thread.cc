@@ -1,5 +1,7 @@
 #include "server/kv/own_thread.h"
 
+#include <utility>
+
 namespace nacre {
 
 OwnThread::~OwnThread() {
@@ -11,14 +13,21 @@ OwnThread::~OwnThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-Task<void> OwnThread::Run(absl::FunctionRef<void()> call) {
-  OneShot<Unit> done;
+void OwnThread::Post(Call call) {
   {
     std::lock_guard lock(mutex_);
-    calls_.push_back({call, done});
+    calls_.push_back(std::move(call));
     if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
   }
   wake_.notify_one();
+}
+
+Task<void> OwnThread::Run(absl::FunctionRef<void()> call) {
+  OneShot<Unit> done;
+  Post([call, done] {
+    call();
+    done.Set({});
+  });
   co_await done.Wait();
 }
 
@@ -27,11 +36,10 @@ void OwnThread::Work() {
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !calls_.empty(); });
     if (calls_.empty()) return;
-    const Call next = std::move(calls_.front());
+    Call next = std::move(calls_.front());
     calls_.pop_front();
     lock.unlock();
-    next.run();
-    next.done.Set({});
+    next();
     lock.lock();
   }
 }

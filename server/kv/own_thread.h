@@ -1,8 +1,9 @@
 // A thread for calls that take so long that the caller's thread has better to do meanwhile. It starts with
-// the first of them. Calls run one at a time, in the order of Run. Thread-safe; whoever waits must be let
-// wait to the end, and the destructor returns when all have run.
+// the first of them. Calls run one at a time, in the order in which they were given. Thread-safe. The
+// destructor returns when all have run.
 #pragma once
 
+#include <absl/functional/any_invocable.h>
 #include <absl/functional/function_ref.h>
 
 #include <condition_variable>
@@ -21,14 +22,15 @@ class OwnThread {
   OwnThread(const OwnThread&) = delete;
   OwnThread& operator=(const OwnThread&) = delete;
 
-  // Ends when `call` has returned; what it names must live until then.
+  using Call = absl::AnyInvocable<void()>;
+
+  // Nobody waits for the call.
+  void Post(Call call);
+
+  // Ends when `call` has returned; what it names must live until then, and whoever waits be let wait.
   Task<void> Run(absl::FunctionRef<void()> call);
 
  private:
-  struct Call {
-    absl::FunctionRef<void()> run;
-    OneShot<Unit> done;
-  };
   void Work();
 
   std::mutex mutex_;
