@@ -39,20 +39,24 @@ class NullMds : public MetadataHandler, public ClusterHandler {
   Task<proto::AdminReply> Administer(proto::AdminRequest) override { co_return proto::AdminReply(); }
 };
 
-proto::MetadataRequest Create(size_t bytes) {
+// A create, or so many bytes.
+proto::MetadataRequest NewRequest(size_t bytes) {
   proto::MetadataRequest request;
   request.set_session(1);
   request.set_sequence(1);
-  request.mutable_create()->mutable_parent()->set_sequence(5);
-  request.mutable_create()->set_name("a-file-name.txt");
-  if (bytes > 0) request.mutable_write_inline()->set_data(std::string(bytes, 'x'));
+  if (bytes > 0) {
+    request.mutable_write_inline()->set_data(std::string(bytes, 'x'));
+  } else {
+    request.mutable_create()->mutable_parent()->set_sequence(5);
+    request.mutable_create()->set_name("a-file-name.txt");
+  }
   return request;
 }
 
 Task<int> Loop(std::shared_ptr<MetadataChannel> channel, int count, size_t bytes) {
   int good = 0;
   for (int i = 0; i < count; ++i) {
-    proto::MetadataRequest request = Create(bytes);
+    proto::MetadataRequest request = NewRequest(bytes);
     auto reply = co_await channel->Call(std::move(request));
     good += reply.ok();
   }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostWaiting = 256;  // and as many in a batch
 constexpr size_t kMostWaitingBytes = 1 << 20;
-constexpr int kMostUnderWay = 4;  // batches
+constexpr size_t kMostUnderWay = 4;  // batches
 constexpr size_t kEnough = kMostWaiting / kMostUnderWay;
 constexpr size_t kEnoughBytes = kMostWaitingBytes / kMostUnderWay;
 constexpr Duration kGather = std::chrono::milliseconds(1);
@@ -130,7 +130,7 @@ void MetadataQueue::HurryIfNeeded() {
 bool MetadataQueue::MayGoLocked() const {
   if (under_way_ == 0) return true;
   if (under_way_ == kMostUnderWay || !session_->OrdersBatches()) return false;
-  return EnoughLocked(static_cast<size_t>(under_way_)) || (under_way_ == 1 && HurriesLocked());
+  return EnoughLocked(under_way_) || (under_way_ == 1 && HurriesLocked());
 }
 
 Task<void> MetadataQueue::AwaitTurn() {

@@ -91,7 +91,7 @@ class MetadataQueue {
   size_t waiting_bytes_ = 0;
   bool sending_ = false;
   std::optional<OneShot<Unit>> next_;  // the next batch waits until it may go
-  int under_way_ = 0;                  // batches; of the newest of them:
+  size_t under_way_ = 0;               // batches; of the newest of them:
   OneShot<Unit> newest_over_;
   uint64_t newest_epoch_ = 0;
   uint64_t newest_last_ = 0;                // sequence

@@ -187,8 +187,8 @@ Task<proto::MetadataReply> EachOnce(MdsPtr mds, Sender sender, const proto::Meta
   co_return co_await Once(mds, sender, one, true);
 }
 
-// Returns when the batch before has been done: of two that a client has under way, the second may come first
-// over a new stream.
+// Returns when the batch before has been done: of several that a client has under way, a later one may come
+// first over a new stream.
 Task<Status> AwaitBatchBefore(Sender sender, uint64_t last) {
   for (;;) {
     CO_ASSIGN_OR_RETURN(auto wait, sender.session->WaitFor(last, sender.stream));
