@@ -9,7 +9,9 @@ import hashlib
 import os
 import random
 import sys
+import time
 
+PAUSE = float(os.environ.get("WORK_PAUSE", 0))  # seconds between two changes
 FILES = 20
 
 
@@ -54,6 +56,7 @@ def write(directory, log_path):
             else:
                 put(directory, name, version)
             print("done", name, 0 if removed else version, file=log, flush=True)
+            time.sleep(PAUSE)
 
 
 def check(directory, log_path):

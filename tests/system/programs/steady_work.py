@@ -9,6 +9,8 @@ steady_work.py since TIME SECONDS LOG...  waits until each of them has done some
 steady_work.py longest TIME LOG...        prints the milliseconds that the longest of all that was done after TIME took
 steady_work.py check-records DIR LOG      everything that LOG has is there, once, in order
 steady_work.py check-names DIR LOG        so are the names, and no others
+
+$WORK_PAUSE: seconds between two changes; 0 by default.
 """
 import itertools
 import os
@@ -16,6 +18,7 @@ import sys
 import time
 import zlib
 
+PAUSE = float(os.environ.get("WORK_PAUSE", 0))
 RECORDS = 150  # of a file: few enough that it stays in the MDT
 KEPT = 100     # names: older ones are removed
 
@@ -43,6 +46,7 @@ def steadily(log_path, change):
             begin = time.time()
             change(number)
             print(number, f"{begin:.6f}", f"{time.time():.6f}", file=log, flush=True)
+            time.sleep(PAUSE)
 
 
 def records(directory, log_path):
