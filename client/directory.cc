@@ -26,7 +26,7 @@ Task<StatusOr<HandlePtr>> Core::Opendir(const Caller& caller, Fid fid) {
 Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, HandlePtr directory,
                                                     uint64_t cookie, size_t limit, bool plus) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*directory));
+  CO_RETURN_IF_ERROR(entrance_.Check(*directory));
   Inode& inode = *directory->inode;
   Listing listing;
   uint64_t began = 0;

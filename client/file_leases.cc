@@ -31,8 +31,8 @@ void Core::ReturnFileLease(const InodePtr& inode) {
     ended = inode->EndScope();
     given_up_.insert(ended->lease());
   }
-  Background(
-      ReturnLease(epoch_, inode, ended->lease(), ended, std::move(present), MetadataQueue::Hurry::kNo));
+  background_.Start(ReturnLease(entrance_.epoch(), inode, ended->lease(), ended, std::move(present),
+                                MetadataQueue::Hurry::kNo));
 }
 
 // --- data under these leases ---

@@ -146,15 +146,15 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
     }
     CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
     NoteWrite(*inode, handle->caller, held.offset + size);
-    ListDirty(inode);
-    if (!TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    dirty_.List(inode);
+    if (!room_.TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
     co_return std::optional<size_t>(size);
   }
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (held.is_inline && !direct && TryOutgrow(inode, held.offset + size)) {
     CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
     NoteWrite(*inode, handle->caller, held.offset + size);
-    ListDirty(inode);
+    dirty_.List(inode);
     co_return std::optional<size_t>(size);
   }
   if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
@@ -164,7 +164,7 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
   CO_RETURN_IF_ERROR(written.status());
   // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
   // what this write held.
-  if (!TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+  if (!room_.TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
   co_return std::optional<size_t>(*written);
 }
 
@@ -203,7 +203,7 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
       files.push_back(inode);
   }
   std::vector<OneShot<Unit>> ends;
-  for (const InodePtr& inode : files) ends.push_back(InBackground(GiveDataUp(inode)));
+  for (const InodePtr& inode : files) ends.push_back(background_.Start(GiveDataUp(inode)));
   const Duration until = environment_.clock.Now() + kPatience;
   for (size_t i = 0; i < files.size(); ++i) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
@@ -225,7 +225,7 @@ Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end
     StatusOr<uint64_t> lease = co_await AskForLateLease(epoch, inode, present.held);
     if (lease.ok() && *lease == 0) continue;
     if (lease.ok()) {
-      Background(ReturnLateData(epoch, std::move(inode), *lease, end, std::move(present)));
+      background_.Start(ReturnLateData(epoch, std::move(inode), *lease, end, std::move(present)));
       co_return true;
     }
     LogWarning("file %s: its directory's lease waits for its data: %s", inode->fid.ToString(),
@@ -283,8 +283,7 @@ Task<void> Core::AwaitLateRequests(InodePtr inode, uint64_t lease) {
 Task<void> Core::ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                                 Learning present) {
   co_await end.Wait();
-  std::vector<Fid> fids(1, inode->fid);
-  co_await InvalidateKernel(std::move(fids));
+  co_await kernel_.Forget(inode->fid, 0, UINT64_MAX);
   co_await ReturnPages(epoch, std::move(inode), lease, std::move(present));
 }
 

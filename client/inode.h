@@ -96,7 +96,7 @@ struct Inode {
   bool rewritten =
       false;  // the MDS has cut old content off whose replacement is not all sent: close waits for it
   Pending pending;
-  uint64_t held = 0;          // of what the MDT has promised (promise.cc)
+  uint64_t held = 0;          // of what the MDT has promised (mdt_room.h)
   uint64_t dirty_blocks = 0;  // of 4 KiB, in the data cache
   Duration dirty_since{0};
   bool listed_dirty = false;  // in the write-behind's list

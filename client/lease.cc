@@ -26,7 +26,7 @@ void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held
 void Core::OnPush(proto::Push push) {
   if (push.has_map()) return TakeMap(push.map());
   if (!push.has_revoke()) return;
-  Background(GiveInodeUp(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id()));
+  background_.Start(GiveInodeUp(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id()));
 }
 
 Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
@@ -66,8 +66,7 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
     inode->leaving.push_back({lease_id, scope != nullptr && scope->writes()});
   }
   if (scope == nullptr) {
-    std::vector<Fid> fids(1, fid);
-    co_await InvalidateKernel(std::move(fids));
+    co_await kernel_.Forget(fid, 0, UINT64_MAX);
   }
   co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes);
 }
@@ -137,7 +136,7 @@ std::vector<proto::Reclaim> Core::Held() {
     return &parts.back();
   };
   std::vector<InodePtr> inodes;  // none: what is still here has gone with an earlier session
-  if (epoch_ == session_->epoch()) inodes = inodes_->All();
+  if (entrance_.epoch() == session_->epoch()) inodes = inodes_->All();
   for (const InodePtr& inode : inodes) {
     std::lock_guard lock(inode->mutex);
     if (IsUntold(*inode)) {

@@ -192,7 +192,7 @@ Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_lay
 
 Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr handle) {
   NACRE_ENTER(pass);
-  if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  if (handle != nullptr) CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   if (InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid)) {
     std::lock_guard lock(inode->mutex);
     if (Trusts(*inode)) co_return MakeKnownLocked(*inode);

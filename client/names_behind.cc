@@ -56,7 +56,7 @@ Core::Settling::~Settling() {
 // behind_mutex_ is held.
 void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change) {
   SetCaller(caller, &request);
-  queue_->Push(epoch_, std::move(request), [this, change](const Reply& reply) {
+  queue_->Push(entrance_.epoch(), std::move(request), [this, change](const Reply& reply) {
     EndBehind(change, reply);
     for (const InodePtr& inode : {change.inode, change.replaced}) {
       if (inode != nullptr) RetireIfGone(*inode);
@@ -82,7 +82,7 @@ void Core::RetireIfGone(Inode& inode) {
 // The MDS has come to it. Its attributes are known here already; a file's layout is news.
 void Core::EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
   NameBorn(change, reply);
-  if (!reply.ok() && session_->epoch() != epoch_) {  // evicted
+  if (!reply.ok() && session_->epoch() != entrance_.epoch()) {  // evicted
     NoteError(*change.inode, reply.status());
     return NoteMountError(reply.status());
   }
@@ -154,8 +154,9 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   const bool is_directory = S_ISDIR(mknod.mode());
   std::lock_guard order(behind_mutex_);
   std::optional<NameLock> lock = NameLock::TryTake(directory, name);
-  if (!lock || own_fid_.sequence == 0 || own_fid_.object == UINT32_MAX) return nullptr;
+  if (!lock || !own_fids_.any()) return nullptr;
   *request.mutable_time() = ToProto(environment_.clock.Wall());
+  Fid fid;
   proto::Attr attr;
   ScopePtr scope;
   {
@@ -163,13 +164,13 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     if (!MayChangeEntry(*directory, caller)) return nullptr;
     if (FindAmongAll(*directory, name).answer != NameKnown::Answer::kAbsent) return nullptr;
     if (is_directory && directory->attr.nlink() >= kMaxSubdirectories) return nullptr;
-    ++own_fid_.object;
-    *mknod.mutable_fid() = ToProto(own_fid_);
+    fid = own_fids_.Next();
+    *mknod.mutable_fid() = ToProto(fid);
     attr = NewAttr(caller, directory->attr, request, inline_limit_ > 0);
     TouchEntries(&directory->attr, request.time(), 1, is_directory);
     scope = directory->covered;
   }
-  InodePtr inode = inodes_->Get(own_fid_);
+  InodePtr inode = inodes_->Get(fid);
   BehindChange change{inode, 1, directory, name};
   if (is_directory) {
     scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, scope->quiet_since, 0);
@@ -229,7 +230,7 @@ void Core::ForgetRemoved(Inode& directory, Inode& removed) {
     const ScopePtr& scope = directory.scope;
     if (scope == nullptr || scope->promised() <= environment_.clock.Now()) return;
   }
-  ForgetAttributes(removed.fid);
+  kernel_.ForgetAttributes(removed.fid);
 }
 
 // With the inode's mutex held: whether its last name may be removed early. Without a name no lease covers the

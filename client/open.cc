@@ -36,7 +36,7 @@ void CloseAnswered(Inode& inode) {
 }  // namespace
 
 HandlePtr Core::NewHandle(const Caller& caller, InodePtr inode, int flags) {
-  auto handle = std::make_shared<FileHandle>(std::move(inode), flags, caller, epoch_);
+  auto handle = std::make_shared<FileHandle>(std::move(inode), flags, caller, entrance_.epoch());
   std::lock_guard lock(mutex_);
   handle->mount_errors_seen = mount_errors_.Begin();
   return handle;
@@ -184,7 +184,7 @@ Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, prot
 
 Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   bool locked = false;
   {
     std::lock_guard lock(handle->inode->mutex);
@@ -207,9 +207,9 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
 }
 
 Task<Status> Core::Release(HandlePtr handle) {
-  Gate::Pass pass = gate_.TryEnter();
-  if (!pass) pass = co_await gate_.Enter();           // cancelled or not
-  if (handle->epoch != epoch_) co_return OkStatus();  // nothing of it is left
+  Gate::Pass pass = entrance_.gate().TryEnter();
+  if (!pass) pass = co_await entrance_.gate().Enter();           // cancelled or not
+  if (handle->epoch != entrance_.epoch()) co_return OkStatus();  // nothing of it is left
   {
     std::lock_guard lock(handle->inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
@@ -254,12 +254,13 @@ void Core::DropHandle(const HandlePtr& handle) {
     }
   }
   if (leased) ReturnFileLease(inode);
-  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease, BeginLearning()));
+  if (pages_lease != 0)
+    background_.Start(ReturnPages(entrance_.epoch(), inode, pages_lease, BeginLearning()));
   if (last) DiscardData(*inode);
   if (all) {
-    Background(CloseAtMds(inode, 0, handle->writable(), epoch_));
+    background_.Start(CloseAtMds(inode, 0, handle->writable(), entrance_.epoch()));
   } else if (told) {
-    Background(CloseAtMds(inode, 1, handle->writable(), epoch_));
+    background_.Start(CloseAtMds(inode, 1, handle->writable(), entrance_.epoch()));
   }
 }
 
@@ -298,10 +299,7 @@ Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t
     if (asked) CloseAnswered(*inode);
     if (reply.ok() || !IsRetryable(reply.status())) co_return;
     held = times_held_;
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) co_return;  // the end of the session closes it as well
-    }
+    if (entrance_.stopped()) co_return;  // the end of the session closes it as well
     std::lock_guard lock(inode->mutex);
     if (inode->told > 0 || inode->kept_open) co_return;
     count = 0;

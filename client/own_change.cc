@@ -383,7 +383,7 @@ Task<void> Core::MakeKernelForget(OwnChange* change) {
     if (found.ok()) kept.files.push_back(FromProto(found->attr.fid()));
     if (!found.ok() && ToErrno(found.status()) != ENOENT) until = change->PromisedAll();
   }
-  for (const Fid& fid : kept.files) ForgetAttributes(fid);
+  for (const Fid& fid : kept.files) kernel_.ForgetAttributes(fid);
   co_await AwaitForgotten(until);
 }
 
@@ -391,7 +391,8 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
   OwnChange change(*this, request);
   if (!options_.plant_hasty) co_await MakeKernelForget(&change);
   std::vector<OneShot<Unit>> given_up;
-  for (InodePtr& inode : change.WithData()) given_up.push_back(InBackground(GiveDataUp(std::move(inode))));
+  for (InodePtr& inode : change.WithData())
+    given_up.push_back(background_.Start(GiveDataUp(std::move(inode))));
   for (const OneShot<Unit>& end : given_up) CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
   const std::vector<InodePtr> paged = change.Paged();
   for (const InodePtr& inode : paged) {

@@ -25,10 +25,10 @@ Task<void> AwaitCloses(InodePtr inode) {
 
 // --- trust ---
 
-bool Core::Trusts(const Inode& inode) const { return inode.IsCovered() && LeasesGood(); }
+bool Core::Trusts(const Inode& inode) const { return inode.IsCovered() && entrance_.LeasesGood(); }
 
 bool Core::TrustsNames(const Inode& directory) const {
-  return directory.scope != nullptr && directory.scope->good() && LeasesGood();
+  return directory.scope != nullptr && directory.scope->good() && entrance_.LeasesGood();
 }
 
 // With behind_mutex_ and the mutex of the inode held: whether a change of it, and of its names, may be
@@ -177,7 +177,7 @@ void Core::NameOpens(Inode& inode, proto::OpenFile* open) {
 Task<void> Core::TellOpens(uint64_t epoch, std::vector<InodePtr> files) {
   constexpr int kMost = 4000;  // in one message
   const uint64_t held = times_held_;
-  while (!files.empty() && epoch == epoch_) {
+  while (!files.empty() && epoch == entrance_.epoch()) {
     for (const InodePtr& inode : files) co_await AwaitCloses(inode);
     proto::MetadataRequest request;
     proto::Reclaim* part = request.mutable_reclaim();
@@ -209,7 +209,7 @@ Task<void> Core::NameHandle(InodePtr inode) {
     std::lock_guard lock(inode->mutex);
     if (inode->closes_asked == 0) NameOpens(*inode, request.mutable_reclaim()->add_opens());
   }
-  (void)co_await session_->CallOnce(epoch_, std::move(request));
+  (void)co_await session_->CallOnce(entrance_.epoch(), std::move(request));
 }
 
 Task<void> Core::TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope) {
@@ -265,8 +265,8 @@ void Core::ReturnScope(InodePtr directory, ScopePtr scope) {
     std::lock_guard lock(mutex_);
     given_up_.insert(lease);
   }
-  Background(ReturnLease(epoch_, std::move(directory), lease, std::move(scope), std::move(present),
-                         MetadataQueue::Hurry::kNo));
+  background_.Start(ReturnLease(entrance_.epoch(), std::move(directory), lease, std::move(scope),
+                                std::move(present), MetadataQueue::Hurry::kNo));
 }
 
 }  // namespace nacre::client
