@@ -17,8 +17,8 @@ loopback=$repository/deploy/loopback
 full=0 rounds=0 keep=0 given='' work='' cluster='' local_dir='' mount='' second_mount='' here='' steps=0
 
 # begin NAME SHORT-SECONDS FULL-SECONDS [--own] [--mounts K] [--local N] [--bare] -- "$@"
-# Where no mountpoint is given, a cluster of K mounts is started, `nacre local` with N OSTs, or nothing (--bare). With --own, --local and --bare
-# no mountpoint is taken: such a test breaks servers, or looks at them.
+# Where no mountpoint is given, a cluster of K mounts is started, `nacre local` with N OSTs, or nothing (--bare; --mounts 0: the script starts it).
+# With --own, --local and --bare no mountpoint is taken: such a test breaks servers, or looks at them.
 begin() {
   name=$1 short_limit=$2 full_limit=$3
   shift 3
@@ -48,9 +48,16 @@ begin() {
     mount=$given
   elif ((osts > 0)); then
     start_local "$osts"
-  else
+  elif ((mounts > 0)); then
     start_cluster "$mounts"
+  else
+    return 0
   fi
+  place_here
+}
+
+# An empty directory on the mount.
+place_here() {
   here=$mount/system-test-$name-$$
   mkdir "$here" || fail "cannot make a directory on $mount"
 }
@@ -123,6 +130,16 @@ in_background() {
   "$@" &
   echo $! >>"$work/pids"
 }
+
+# hold_namespaces NAME OPTION…: a process in new namespaces, by these options of unshare; `holder NAME` prints its pid. $work/NAME is made for it.
+hold_namespaces() {
+  mkdir -p "$work/$1"
+  unshare "${@:2}" sleep infinity &
+  echo $! | tee "$work/$1/holder" >>"$work/pids"
+  wait_for 10 "the namespaces of $1" is_apart "$!"
+}
+holder() { cat "$work/$1/holder"; }
+is_apart() { [[ $(readlink "/proc/$1/ns/net") != "$(readlink /proc/self/ns/net)" ]]; }
 
 kill_tree() {
   local child

@@ -1,15 +1,75 @@
 #!/usr/bin/env bash
-# Two mounts of one filesystem at once: random operations from both against one model, then races between them. No stale answer, ever.
-# (Acceptance 7.) With a MOUNTPOINT, both "mounts" are that one: a check of the test itself.
+# Several mounts of one filesystem at once: random operations from all against one model, then races between two of them. A fourth mount, in a network
+# of its own, is killed, frozen and cut off by turns while it holds leases. No stale answer, ever, and nobody waits for longer than leases last.
+# (Acceptance 7.) With a MOUNTPOINT, all "mounts" are that one, and nothing is broken: a check of the test itself.
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
-begin two_mounts 240 3600 --mounts 2 -- "$@"
+begin two_mounts 400 6000 --mounts 0 -- "$@"
 
-other=${second_mount:-$mount}/$(basename "$here")
-for seed in $(seq "${seed:-1}" $((${seed:-1} + $(choose 0 9)))); do
-  step "random operations from both against one model, seed $seed" \
-    "$programs/two_mounts.py" "$here" "$other" --seed "$seed" --operations "$(choose 600 20000)" --quiet-every "$(choose 150 500)" \
+within() { # NETWORK COMMAND…
+  local network=$1
+  shift
+  nsenter -t "$(holder "$network")" --net "$@"
+}
+
+# Two networks with a way between them: the cluster's, with three mounts, and that of the fourth mount.
+networks() {
+  hold_namespaces near --net
+  hold_namespaces far --net
+  ip link add way netns "$(holder near)" type veth peer name way netns "$(holder far)"
+  local network
+  for network in near far; do
+    within "$network" ip link set lo up
+    within "$network" ip address add "10.0.0.$([[ $network == near ]] && echo 1 || echo 2)/24" dev way
+    within "$network" ip link set way up
+  done
+}
+
+four_mounts() {
+  within near "$loopback" up "$cluster" "$work/mnt" --oss 2 --osts 2 --mounts 4
+  within near "$loopback" stop "$cluster" client.4
+  within far "$loopback" start "$cluster" client.4
+}
+
+# The commands that get the fourth mount into trouble, and out of it: when it is back, it has changed something.
+troubles() {
+  local back client far
+  back="timeout 60 sh -c 'until mkdir $work/mnt.4/back 2>/dev/null; do sleep 0.2; done' && sleep 1 && rmdir $work/mnt.4/back"
+  client="\$(cat $cluster/run/client.4.pid)"
+  far="nsenter -t $(holder far) --net"
+  trouble=(
+    --trouble "$far $loopback kill $cluster client.4" "$far $loopback start $cluster client.4 && $back"
+    --trouble "kill -STOP $client" "kill -CONT $client && $back"
+    --trouble "$far ip link set way down" "$far ip link set way up && $back"
+  )
+}
+
+from_four() { "$programs/two_mounts.py" "${places[@]}" --seed 100 --quiet-every 400 --trouble-every 20 "$@" | tee "$work/figures"; }
+
+trouble=()
+if [[ -n $given ]]; then
+  places=("$here" "$here")
+else
+  have nsenter && have ip || skip "no nsenter or ip: deploy/install-deps installs them (util-linux, iproute2)"
+  export NACRE_ADDRESS=10.0.0.1 NACRE_MDS_KEYS='insecure = true' NACRE_OSS_KEYS='insecure = true'
+  cluster=$work/cluster mount=$work/mnt.1
+  step "two networks" networks
+  step "a cluster with three mounts, and a fourth one in a network of its own" four_mounts
+  place_here
+  places=()
+  for n in 1 2 3 4; do places+=("$work/mnt.$n/$(basename "$here")"); done
+  troubles
+fi
+
+for seed in $(seq "${seed:-1}" $((${seed:-1} + $(choose 0 3)))); do
+  step "random operations from two mounts against one model, seed $seed" \
+    "$programs/two_mounts.py" "${places[@]:0:2}" --seed "$seed" --operations "$(choose 450 3000)" --quiet-every "$(choose 150 500)" \
     --alone-every "$(choose 150 100)"
 done
-step "races between the mounts: appends, locks, exclusive creates, renames" \
-  "$programs/mount_races.py" "$here" "$other" --turns "$(choose 100 2000)"
+if [[ -z $given ]]; then
+  step "random operations from four, one of them in trouble" \
+    from_four "$(choose --operations --seconds)" "$(choose 70 3600)" "${trouble[@]}"
+  sed 's/^/  --  /' "$work/figures"
+fi
+step "races between two mounts: appends, locks, exclusive creates, renames" \
+  "$programs/mount_races.py" "${places[@]:0:2}" --turns "$(choose 100 2000)"

@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""Random operations, each through one of two mounts of the same directory, against a model in memory.
+"""Random operations, each through one of two or more mounts of the same directory, against a model in memory.
 
-Every outcome has to be the model's, errors included, and after each operation the OTHER mount is asked for what was touched: attributes,
-content, listings. Now and then the whole tree is compared through both, and descriptors that were opened earlier, also of files that lost
+Every outcome has to be the model's, errors included, and after each operation the OTHER mounts are asked for what was touched: attributes,
+content, listings. Now and then the whole tree is compared through all, and descriptors that were opened earlier, also of files that lost
 their names since, go on being used. A failure prints the seed, the last operations and the difference; the same seed repeats it.
 
---quiet-every N: after so many operations nobody changes anything for some seconds while both look at everything. Clients then hold leases
+--quiet-every N: after so many operations nobody changes anything for some seconds while all look at everything. Clients then hold leases
 and their kernels keep what they have seen, which the operations behind it must not leave them with.
 
 --alone-every N: after so many operations nobody looks for some seconds; then one mount alone does much, under WRITE of its directories,
-before the other one looks at everything.
+before the others look at everything.
 
-Usage: two_mounts.py DIRECTORY-ON-MOUNT-A SAME-DIRECTORY-ON-MOUNT-B [--seed N] [--operations N] [--quiet-every N] [--alone-every N]
+--trouble DOWN UP, any number of times: commands that end, freeze or cut off the last mount, and bring it back. By turns, after every
+--trouble-every N operations: the last mount has changed much, all of it on stable storage, and holds leases of it when DOWN is run. The
+others go on, in the same directories; none of them waits for longer than PATIENCE. Behind UP the mount has to know all of that.
+
+Usage: two_mounts.py DIRECTORY-ON-MOUNT-A SAME-DIRECTORY-ON-MOUNT-B… [--seed N] [--operations N] [--quiet-every N] [--alone-every N]
+                     [--trouble DOWN UP]… [--trouble-every N] [--seconds N]
+--seconds N: operations until then, instead of --operations.
 """
 import argparse
 import collections
@@ -21,6 +27,7 @@ import os
 import random
 import shutil
 import stat
+import subprocess
 import sys
 import time
 
@@ -32,12 +39,18 @@ OFFSETS = [0, 0, 1, 4096, 10000, 65536, 131071, 1 << 20]
 PUNCH_HOLE_KEEP_SIZE = 3
 QUIET = 7  # seconds: after a conflict the MDS gives no lease of a directory for five
 ALONE = 150  # operations
+IN_TROUBLE = 40  # operations of the others
+PATIENCE = 40  # seconds: a lease, the fences behind it, and a busy machine
 LIBC = ctypes.CDLL(None, use_errno=True)
 Open = collections.namedtuple("Open", "fd mount node")
 
 
 class Different(Exception):
     pass
+
+
+def letter(mount):
+    return chr(ord("A") + mount)
 
 
 def expect(actual, wanted, what):
@@ -66,7 +79,8 @@ def punch(fd, offset, length):
 class Run:
     def __init__(self, mounts, seed):
         self.mounts, self.random, self.model = mounts, random.Random(seed), Model()
-        self.open_files, self.history, self.counter = [], collections.deque(maxlen=15), 0
+        self.open_files, self.history, self.counter, self.troubles = [], collections.deque(maxlen=15), 0, 0
+        self.active = list(range(len(mounts)))  # those that are asked
 
     # Choosing
 
@@ -90,7 +104,7 @@ class Run:
 
     def both(self, mount, what, real, ideal):
         """Runs `real` and `ideal`; their results or errors have to be the same. Returns the model's result, None after an error."""
-        self.history.append(f"mount {'AB'[mount]}: {what}")
+        self.history.append(f"mount {letter(mount)}: {what}")
         try:
             wanted, wanted_error = ideal(), 0
         except OSError as error:
@@ -221,14 +235,14 @@ class Run:
                   lambda: self.model.write(file.node, offset, data))
         for other in self.open_files:
             if other.node is file.node:
-                self.check_attributes(os.fstat(other.fd), file.node, f"descriptor {other.fd} on mount {'AB'[other.mount]}")
-                self.check_content(other.fd, file.node, f"descriptor {other.fd} on mount {'AB'[other.mount]}")
+                self.check_attributes(os.fstat(other.fd), file.node, f"descriptor {other.fd} on mount {letter(other.mount)}")
+                self.check_content(other.fd, file.node, f"descriptor {other.fd} on mount {letter(other.mount)}")
         return []
 
     def op_close(self, _mount):
         if self.open_files:
             file = self.open_files.pop(self.random.randrange(len(self.open_files)))
-            self.history.append(f"mount {'AB'[file.mount]}: close descriptor {file.fd}")
+            self.history.append(f"mount {letter(file.mount)}: close descriptor {file.fd}")
             os.close(file.fd)
         return []
 
@@ -246,7 +260,7 @@ class Run:
         expect_data(os.pread(fd, size - offset + 10, offset), node.data[offset:], f"{what}: content from {offset}")
 
     def check_path(self, mount, path):
-        what = f"{path} seen through mount {'AB'[mount]}"
+        what = f"{path} seen through mount {letter(mount)}"
         try:
             node = self.model.find(path)
         except OSError as error:
@@ -274,11 +288,12 @@ class Run:
             os.close(fd)
 
     def check_same(self, path):
-        """Both mounts, the one that did not act first, show the model's answer and the same times and number."""
-        first, second = (self.check_path(mount, path) for mount in (1 - self.acting, self.acting))
-        if first and second:
-            for field in ("st_ino", "st_uid", "st_gid", "st_mtime_ns", "st_ctime_ns"):
-                expect(getattr(first, field), getattr(second, field), f"{path}: {field} through both mounts")
+        """All mounts, those that did not act first, show the model's answer and the same times and number."""
+        seen = [(mount, self.check_path(mount, path)) for mount in sorted(self.active, key=lambda mount: mount == self.acting)]
+        last, wanted = seen[-1]
+        for mount, attributes in seen[:-1]:
+            for field in ("st_ino", "st_uid", "st_gid", "st_mtime_ns", "st_ctime_ns") if attributes and wanted else ():
+                expect(getattr(attributes, field), getattr(wanted, field), f"{path}: {field} through mount {letter(mount)}, by {letter(last)}'s")
 
     def check_tree(self):
         for path, _ in list(self.model.paths()):
@@ -290,39 +305,72 @@ class Run:
             self.check_tree()
             time.sleep(0.05)
 
-    def work_alone(self, weights):
+    def work_alone(self, acting):
         time.sleep(QUIET)
-        self.acting = self.random.randrange(2)
+        self.acting = acting
         others = [file for file in self.open_files if file.mount != self.acting]
         self.open_files = [file for file in self.open_files if file.mount == self.acting]
         for _ in range(ALONE):
-            operation = self.random.choices(list(weights), list(weights.values()))[0]
-            for path in operation(self.acting):
+            for path in self.any_operation()(self.acting):
                 self.check_path(self.acting, path)
         self.open_files += others
+
+    def trouble(self, down, up):
+        """The last mount is alone and in trouble: then the others are, without it."""
+        troubled = self.active[-1]
+        self.troubles += 1
+        self.work_alone(troubled)
+        while any(file.mount == troubled for file in self.open_files):
+            self.op_close(0)
+        root = os.open(self.mounts[troubled], os.O_RDONLY)
+        expect(LIBC.syncfs(root), 0, "syncfs")
+        os.close(root)
+        self.history.append(f"mount {letter(troubled)}: {down}")
+        subprocess.run(down, shell=True, check=True)
+        self.active.remove(troubled)
+        for _ in range(IN_TROUBLE):
+            begin = time.monotonic()
+            self.operate()
+            if time.monotonic() - begin > PATIENCE:
+                raise Different(f"the last operation took {time.monotonic() - begin:.0f} s")
+        self.check_tree()
+        self.history.append(f"mount {letter(troubled)}: {up}")
+        subprocess.run(up, shell=True, check=True)
+        self.active.append(troubled)
         self.check_tree()
 
-    def run(self, operations, quiet_every, alone_every):
+    def any_operation(self):
         weights = {self.op_create: 12, self.op_mkdir: 6, self.op_symlink: 3, self.op_link: 4, self.op_unlink: 7, self.op_rmdir: 3,
                    self.op_rename: 10, self.op_chmod: 4, self.op_write: 16, self.op_append: 6, self.op_truncate: 6, self.op_punch: 3,
                    self.op_setxattr: 4, self.op_open: 5, self.op_use: 8, self.op_close: 4}
-        for number in range(operations):
-            self.acting = self.random.randrange(2)
-            operation = self.random.choices(list(weights), list(weights.values()))[0]
-            for path in operation(self.acting):
-                self.check_same(path)
-                parent = path.rpartition("/")[0]
-                if parent and stat.S_ISDIR(self.mode_or_zero(parent)):
-                    self.check_same(parent)
-            if number % 200 == 199:
+        return self.random.choices(list(weights), list(weights.values()))[0]
+
+    def operate(self):
+        self.acting = self.random.choice(self.active)
+        for path in self.any_operation()(self.acting):
+            self.check_same(path)
+            parent = path.rpartition("/")[0]
+            if parent and stat.S_ISDIR(self.mode_or_zero(parent)):
+                self.check_same(parent)
+
+    def run(self, goes_on, quiet_every, alone_every, troubles, trouble_every):
+        number = 0
+        while goes_on(number):
+            number += 1
+            self.operate()
+            if number % 200 == 0:
                 self.check_tree()
-            if quiet_every and number % quiet_every == quiet_every - 1:
+            if quiet_every and number % quiet_every == 0:
                 self.look_for_a_while()
-            if alone_every and number % alone_every == alone_every - 1:
-                self.work_alone(weights)
+            if alone_every and number % alone_every == 0:
+                self.work_alone(self.random.choice(self.active))
+                self.check_tree()
+            if troubles and number % trouble_every == 0:
+                self.trouble(*troubles[number // trouble_every % len(troubles)])
         self.check_tree()
         while self.open_files:
             self.op_close(0)
+        print(f"{number} operations, and {self.troubles} times in trouble")
 
     def mode_or_zero(self, path):
         try:
@@ -333,23 +381,27 @@ class Run:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mount_a")
-    parser.add_argument("mount_b")
+    parser.add_argument("mounts", nargs="+")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--operations", type=int, default=2000)
+    parser.add_argument("--seconds", type=int)
     parser.add_argument("--quiet-every", type=int, default=0)
     parser.add_argument("--alone-every", type=int, default=0)
+    parser.add_argument("--trouble", nargs=2, action="append", metavar=("DOWN", "UP"))
+    parser.add_argument("--trouble-every", type=int, default=100)
     args = parser.parse_args()
     os.umask(0)
     name = f"random-{args.seed}-{os.getpid()}"
-    os.mkdir(f"{args.mount_a}/{name}", 0o755)
-    run = Run([f"{mount}/{name}" for mount in (args.mount_a, args.mount_b)], args.seed)
+    os.mkdir(f"{args.mounts[0]}/{name}", 0o755)
+    run = Run([f"{mount}/{name}" for mount in args.mounts], args.seed)
+    end = time.monotonic() + (args.seconds or 0)
     try:
-        run.run(args.operations, args.quiet_every, args.alone_every)
+        run.run(lambda number: time.monotonic() < end if args.seconds else number < args.operations,
+                args.quiet_every, args.alone_every, args.trouble, args.trouble_every)
     except (Different, OSError) as error:
         print(f"seed {args.seed}: the last operations:", *run.history, f"then: {error}", sep="\n  ")
         return 1
-    shutil.rmtree(f"{args.mount_a}/{name}")
+    shutil.rmtree(f"{args.mounts[0]}/{name}")
     return 0
 
 
