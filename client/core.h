@@ -29,12 +29,15 @@
 #include "client/entrance.h"
 #include "client/file_locks.h"
 #include "client/filesystem.h"
+#include "client/handles.h"
+#include "client/held_leases.h"
 #include "client/inode.h"
 #include "client/inode_table.h"
 #include "client/kernel_cache.h"
 #include "client/mdt_room.h"
 #include "client/metadata_queue.h"
 #include "client/object_io.h"
+#include "client/own_data.h"
 #include "client/own_fids.h"
 #include "client/session.h"
 #include "client/space_change.h"
@@ -147,22 +150,10 @@ class Core final : public FileSystem {
   bool TrustsNames(const Inode& directory) const;
   bool MayChangeEarly(const Inode& inode, uint32_t settling = 0) const;
   bool WantsScopes() const;
-  Learning BeginLearning();
-  void EndLearning();
-  ScopePtr ScopeFor(const Learning& learning, const Fid& directory);
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
-  void TakeScope(Learning* learning, const proto::Lease& lease, bool of_file, std::vector<ScopePtr>* ended);
-  void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
-  ScopePtr ScopeCovering(const Learning& learning, const proto::Attr& learned);
-  void CoverSince(uint64_t event, ScopePtr scope, Inode& inode, const proto::Attr& learned);
   Task<void> MakeKernelForget(OwnChange* change);
   Task<Status> SettleDirectory(InodePtr directory);
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
-  bool IsUntold(const Inode& inode) const;
-  std::vector<InodePtr> UntoldFiles();
-  static void NameOpens(Inode& inode, proto::OpenFile* open);
-  Task<void> TellOpens(uint64_t epoch, std::vector<InodePtr> files);
-  Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope);
   void EndScopes();
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);
@@ -178,7 +169,7 @@ class Core final : public FileSystem {
   Task<void> GiveDataUp(InodePtr inode);
   Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
-  Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t held);
+  Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t reclaims);
   Task<void> AwaitLateRequests(InodePtr inode, uint64_t lease);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                             Learning present);
@@ -196,7 +187,6 @@ class Core final : public FileSystem {
   Task<void> KeepPages(uint64_t epoch, InodePtr inode);
   Task<void> ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids);
   Task<bool> LeaseLockedPages(uint64_t epoch, InodePtr inode);
-  uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use);
   void ForgetAroundLocked(const Fid& fid);
@@ -273,17 +263,12 @@ class Core final : public FileSystem {
   static std::optional<FileContent> ContentOf(const Inode& inode);
 
   // --- handles (open.cc) ---
-  HandlePtr NewHandle(const Caller& caller, InodePtr inode, int flags);
-  void CountHandle(FileHandle& handle, bool told);
-  HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteAnswer(FileHandle& handle, uint64_t named, bool opened);
-  Task<void> NameHandle(InodePtr inode);
   void DropHandle(const HandlePtr& handle);
-  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch);
 
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
@@ -402,8 +387,6 @@ class Core final : public FileSystem {
   void NoteError(Inode& inode, const Status& status);
   Status TakeError(FileHandle& handle);
   Status TakeErrorForSync(FileHandle& handle);
-  void NoteMountError(Status status);
-  Status TakeMountError(FileHandle& handle);
   Status NoteLost(const InodePtr& inode, OstIndex ost);
   Task<void> DropLost(InodePtr inode, bool of_mdt);
   void OnLoss(OstIndex ost, uint64_t losses);
@@ -433,16 +416,16 @@ class Core final : public FileSystem {
   std::unique_ptr<Targets> targets_;
   std::unique_ptr<ObjectIo> io_;
   std::unique_ptr<InodeTable> inodes_;
+  std::unique_ptr<HeldLeases> leases_;
+  OwnData own_data_;
   std::shared_ptr<Session> session_;
   Entrance entrance_;
   std::unique_ptr<MetadataQueue> queue_;
+  std::unique_ptr<Handles> handles_;
   std::unique_ptr<Durability> durability_;
   FileLocks locks_;
   DirtyFiles dirty_;
   MdtRoom room_;
-  std::atomic<uint64_t> times_held_{0};  // how often Held has been called
-  std::atomic<uint64_t> events_{0};      // in whose order answers are learned (scope.h)
-  std::atomic<uint64_t> learners_{0};    // Learnings that have not ended
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
   std::atomic<uint64_t> mdt_losses_{0};    // proto::ConnectReply
@@ -450,17 +433,9 @@ class Core final : public FileSystem {
 
   std::mutex behind_mutex_;  // orders changes that are answered early; taken before all others
   OwnFids own_fids_;
-  // Where the MDS is changing what names mean that are not known here; how many such changes take names away.
-  std::multiset<Fid> changing_unknown_;
-  const std::shared_ptr<std::atomic<uint32_t>> unknown_moves_ = std::make_shared<std::atomic<uint32_t>>(0);
+  std::multiset<Fid> changing_unknown_;  // where the MDS is changing what names mean that are not known here
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
   std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
-
-  std::mutex mutex_;                        // guards what follows
-  absl::flat_hash_set<uint64_t> given_up_;  // leases of inodes not held any more, which may come once more
-  ErrorSequence mount_errors_;
-  std::set<Fid> own_data_;  // files with data under leases of their own; or with none by now
-  std::set<Fid> untold_;    // with Inode::opened_under; some may have none any more
 };
 
 }  // namespace nacre::client

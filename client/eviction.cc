@@ -35,11 +35,8 @@ Task<void> Core::StartAnew(uint64_t epoch) {
   inodes_->Forget();
   durability_->Reset();
   entrance_.BeginEpoch(epoch);
-  {
-    std::lock_guard lock(mutex_);
-    untold_.clear();
-    own_data_.clear();
-  }
+  own_data_.ForgetAll();
+  handles_->Forget();
   entrance_.gate().Open();
   entrance_.Wake();
   co_await kernel_.ForgetAll(std::move(paged));

@@ -59,7 +59,8 @@ Task<Status> Core::Start() {
   });
   const uint64_t known = options_.known_bytes;
   inodes_ = std::make_unique<InodeTable>(
-      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes), &events_);
+      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes));
+  leases_ = std::make_unique<HeldLeases>(*inodes_, environment_.clock, options_.plant_late_grant);
   Session::Hooks hooks;
   hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
   hooks.held = [this] { return Held(); };
@@ -80,6 +81,7 @@ Task<Status> Core::Start() {
   queue_ = std::make_unique<MetadataQueue>(
       session_, environment_.clock, [this](Task<void> task) { background_.Start(std::move(task)); },
       [this](bool allowed) { names_behind_ = allowed; });
+  handles_ = std::make_unique<Handles>(entrance_, *cache_, *inodes_, *leases_, *session_, *queue_);
   durability_ = std::make_unique<Durability>(
       *targets_, *io_, *queue_, *session_,
       [this](const InodePtr& inode, OstIndex ost) { return NoteLost(inode, ost); });

@@ -81,7 +81,7 @@ Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
     recalls = inode->pages.recalls;
-    held = times_held_;
+    held = leases_->reclaims();
   }
   proto::MetadataRequest request;
   *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
@@ -89,7 +89,7 @@ Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(epoch, std::move(request)));
   std::lock_guard lock(inode->mutex);
   if (inode->pages.recalls != recalls) co_return OkStatus();  // it may be this one
-  if (times_held_ != held) co_return OkStatus();              // a Reclaim that did not name it has ended it
+  if (leases_->reclaims() != held) co_return OkStatus();      // a Reclaim that did not name it has ended it
   inode->pages.lease = reply.lease().lease().id();
   co_return OkStatus();
 }
@@ -188,18 +188,6 @@ void Core::ForgetAllPages() {
 bool Core::MayHavePages(const HandlePtr& handle) {
   std::lock_guard lock(handle->inode->mutex);
   return handle->inode->pages.some;
-}
-
-// The last handle is gone: whoever opens the file next makes the kernel drop the pages, unless PagesFor knows
-// better. inode.mutex is held. 0: there is no lease to return.
-uint64_t Core::ForgetPages(Inode& inode) {
-  inode.pages.some = false;
-  inode.pages.content = 0;
-  uint64_t lease = std::exchange(inode.pages.lease, 0);
-  if (lease == 0) return 0;
-  ++inode.pages.recalls;
-  inode.leaving.push_back({lease, false});
-  return lease;
 }
 
 std::vector<Fid> Core::WithPages() {

@@ -34,7 +34,7 @@ Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
   if (regular) synced = co_await LoadFile(inode);  // it may have objects that this client has not heard of
   if (synced.ok()) synced = co_await SyncFile(inode, data_only);
   CO_RETURN_IF_ERROR(TakeErrorForSync(*handle));  // what SyncFile met is among them
-  CO_RETURN_IF_ERROR(TakeMountError(*handle));
+  CO_RETURN_IF_ERROR(handles_->TakeError(*handle));
   co_return synced;
 }
 
@@ -108,17 +108,6 @@ Status Core::TakeError(FileHandle& handle) {
 Status Core::TakeErrorForSync(FileHandle& handle) {
   std::lock_guard lock(handle.inode->mutex);
   return handle.inode->errors.Take(&handle.errors_seen);
-}
-
-// Of changes that have no handle: fsync through any handle of the mount reports them.
-Status Core::TakeMountError(FileHandle& handle) {
-  std::lock_guard lock(mutex_);
-  return mount_errors_.Take(&handle.mount_errors_seen);
-}
-
-void Core::NoteMountError(Status status) {
-  std::lock_guard lock(mutex_);
-  mount_errors_.Note(std::move(status));
 }
 
 // --- losses of power ---
