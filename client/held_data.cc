@@ -277,7 +277,8 @@ Task<void> Core::AwaitLateRequests(InodePtr inode, uint64_t lease) {
 Task<void> Core::ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                                 Learning present) {
   co_await end.Wait();
-  co_await kernel_.Forget(inode->fid, 0, UINT64_MAX);
+  std::vector<Fid> fids(1, inode->fid);
+  co_await kernel_.ForgetAll(std::move(fids));
   co_await ReturnPages(epoch, std::move(inode), lease, std::move(present));
 }
 

@@ -48,7 +48,8 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   if (!revoked) co_return;           // asked again
   const ScopePtr& scope = *revoked;  // null: it is READ of a file
   if (scope == nullptr) {
-    co_await kernel_.Forget(fid, 0, UINT64_MAX);
+    std::vector<Fid> fids(1, fid);
+    co_await kernel_.ForgetAll(std::move(fids));
   }
   co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes);
 }

@@ -105,7 +105,8 @@ Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
     Status leased = co_await LeasePages(epoch, inode);
     if (!leased.ok()) break;
   }
-  co_await kernel_.Forget(inode->fid, 0, UINT64_MAX);
+  std::vector<Fid> fids(1, inode->fid);
+  co_await kernel_.ForgetAll(std::move(fids));
 }
 
 // Makes the kernel forget its pages of these files before a lease goes back that covers them. A page that is

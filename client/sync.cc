@@ -139,7 +139,8 @@ Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
       inode->Forget();  // what it took to send that, too
     }
   }
-  co_await kernel_.Forget(inode->fid, 0, UINT64_MAX);
+  std::vector<Fid> fids(1, inode->fid);
+  co_await kernel_.ForgetAll(std::move(fids));
 }
 
 // As soon as it is known, so that nobody goes on with a cache that says what nobody else can read. What is
