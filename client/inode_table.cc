@@ -140,7 +140,7 @@ InodePtr InodeTable::Drop(Inode* inode) {
   auto it = inodes_.find(inode->fid);
   InodePtr gone = *it;
   inodes_.erase(it);
-  DroppedAt(gone->fid) = NextEvent();
+  DroppedAt(gone->fid) = ++events_;
   if (gone->scope != nullptr) dropped_scopes_.push_back(gone->EndScope());
   return gone;
 }

@@ -18,8 +18,13 @@ constexpr Duration kBackgroundPatience = 2s;
 }  // namespace
 
 Task<Status> Core::Unmount() {
-  dirty_.Stop();
-  entrance_.Stop();
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    write_behind_timer_.reset();
+    run_out_timer_.reset();
+  }
+  WakeEntering();
   Clock& clock = environment_.clock;
   auto sent = std::make_shared<Status>();
   OneShot<Unit> ended;
@@ -27,7 +32,7 @@ Task<Status> Core::Unmount() {
   Status result;
   if (all) {
     result = *sent;
-    (void)co_await EndsWithin(clock, kBackgroundPatience, background_.Drain());
+    (void)co_await EndsWithin(clock, kBackgroundPatience, DrainBackground());
     co_await targets_->ReturnGrants(session_->epoch());
   } else {
     result = TellLoss();
@@ -35,13 +40,13 @@ Task<Status> Core::Unmount() {
   co_await session_->End(true);
   targets_->Close();  // whoever still waits for a server has an answer now
   co_await ended.Wait();
-  co_await background_.Drain();
+  co_await DrainBackground();
   co_return result;
 }
 
 Task<void> Core::LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended) {
-  co_await entrance_.gate().Close();
-  entrance_.gate().Open();
+  co_await gate_.Close();
+  gate_.Open();
   *sent = co_await SendEverything();
   co_await queue_->Drain();
   ended.Set({});
