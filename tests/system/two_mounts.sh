@@ -4,7 +4,7 @@
 # (Acceptance 7.) With a MOUNTPOINT, all "mounts" are that one, and nothing is broken: a check of the test itself.
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
-begin two_mounts 400 6000 --mounts 0 -- "$@"
+begin two_mounts 600 6000 --mounts 0 -- "$@"
 
 within() { # NETWORK COMMAND…
   local network=$1
