@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Several mounts of one filesystem at once: random operations from all against one model, then races between two of them. A fourth mount, in a network
-# of its own, is killed, frozen and cut off by turns while it holds leases. No stale answer, ever, and nobody waits for longer than leases last.
+# of its own, is killed, cut off and (--full) frozen by turns while it holds leases. No stale answer, ever, and nobody waits for longer than leases last.
 # (Acceptance 7.) With a MOUNTPOINT, all "mounts" are that one, and nothing is broken: a check of the test itself.
 # shellcheck source=lib.sh
 source "$(dirname "$0")/lib.sh"
-begin two_mounts 600 6000 --mounts 0 -- "$@"
+begin two_mounts 600 7800 --mounts 0 -- "$@"
 
 within() { # NETWORK COMMAND…
   local network=$1
@@ -62,9 +62,9 @@ else
   troubles
 fi
 
-for seed in $(seq "${seed:-1}" $((${seed:-1} + $(choose 0 3)))); do
+for seed in $(seq "${seed:-1}" $((${seed:-1} + $(choose 0 9)))); do
   step "random operations from two mounts against one model, seed $seed" \
-    "$programs/two_mounts.py" "${places[@]:0:2}" --seed "$seed" --operations "$(choose 450 3000)" --quiet-every "$(choose 150 500)" \
+    "$programs/two_mounts.py" "${places[@]:0:2}" --seed "$seed" --operations "$(choose 600 20000)" --quiet-every "$(choose 150 500)" \
     --alone-every "$(choose 150 100)"
 done
 if [[ -z $given ]]; then

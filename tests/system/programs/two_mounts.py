@@ -81,6 +81,9 @@ class Run:
         self.mounts, self.random, self.model = mounts, random.Random(seed), Model()
         self.open_files, self.history, self.counter, self.troubles = [], collections.deque(maxlen=15), 0, 0
         self.active = list(range(len(mounts)))  # those that are asked
+        self.weights = {self.op_create: 12, self.op_mkdir: 6, self.op_symlink: 3, self.op_link: 4, self.op_unlink: 7, self.op_rmdir: 3,
+                        self.op_rename: 10, self.op_chmod: 4, self.op_write: 16, self.op_append: 6, self.op_truncate: 6, self.op_punch: 3,
+                        self.op_setxattr: 4, self.op_open: 5, self.op_use: 8, self.op_close: 4}
 
     # Choosing
 
@@ -290,9 +293,11 @@ class Run:
     def check_same(self, path):
         """All mounts, those that did not act first, show the model's answer and the same times and number."""
         seen = [(mount, self.check_path(mount, path)) for mount in sorted(self.active, key=lambda mount: mount == self.acting)]
-        last, wanted = seen[-1]
-        for mount, attributes in seen[:-1]:
-            for field in ("st_ino", "st_uid", "st_gid", "st_mtime_ns", "st_ctime_ns") if attributes and wanted else ():
+        last, wanted = seen.pop()
+        if not wanted:
+            return
+        for mount, attributes in seen:
+            for field in ("st_ino", "st_uid", "st_gid", "st_mtime_ns", "st_ctime_ns"):
                 expect(getattr(attributes, field), getattr(wanted, field), f"{path}: {field} through mount {letter(mount)}, by {letter(last)}'s")
 
     def check_tree(self):
@@ -340,10 +345,7 @@ class Run:
         self.check_tree()
 
     def any_operation(self):
-        weights = {self.op_create: 12, self.op_mkdir: 6, self.op_symlink: 3, self.op_link: 4, self.op_unlink: 7, self.op_rmdir: 3,
-                   self.op_rename: 10, self.op_chmod: 4, self.op_write: 16, self.op_append: 6, self.op_truncate: 6, self.op_punch: 3,
-                   self.op_setxattr: 4, self.op_open: 5, self.op_use: 8, self.op_close: 4}
-        return self.random.choices(list(weights), list(weights.values()))[0]
+        return self.random.choices(list(self.weights), list(self.weights.values()))[0]
 
     def operate(self):
         self.acting = self.random.choice(self.active)
