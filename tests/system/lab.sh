@@ -21,7 +21,6 @@ export WORK_PAUSE=0.05
 
 # --- machines ---
 
-holder() { cat "$work/$1/holder"; }
 on() { # NAME COMMAND…: on that machine
   local machine=$1
   shift
@@ -32,11 +31,8 @@ on() { # NAME COMMAND…: on that machine
 hold() { # NAME
   mkdir -p "$work/$1"/{lab,var-lib,srv,mnt,run}
   cp -a /etc "$work/$1/etc"
-  unshare --net --mount --uts --propagation private sleep infinity &
-  echo $! | tee "$work/$1/holder" >>"$work/pids"
-  wait_for 10 "the namespaces of $1" is_apart "$!"
+  hold_namespaces "$1" --net --mount --uts --propagation private
 }
-is_apart() { [[ $(readlink "/proc/$1/ns/net") != "$(readlink /proc/self/ns/net)" ]]; }
 machine() { # NAME
   local pid
   hold "$1"
