@@ -92,8 +92,8 @@ Task<StatusOr<proto::ConnectReply>> Session::Start(Duration patience) {
 Task<StatusOr<proto::ConnectReply>> Session::ConnectOnce(uint64_t connection, Duration at_once) {
   std::weak_ptr<Session> weak = weak_from_this();
   MetadataChannelEvents events;
-  events.on_push = [weak](proto::Push push) {
-    if (auto self = weak.lock()) self->Push(std::move(push));
+  events.on_push = [weak, connection](proto::Push push) {
+    if (auto self = weak.lock()) self->Push(connection, std::move(push));
   };
   events.on_lost = [weak, connection](Status why) {
     if (auto self = weak.lock()) self->Lost(connection, std::move(why));
@@ -284,15 +284,16 @@ void Session::NoteRefusal(const Status& why) {
 
 // --- what the MDS says unasked ---
 
-void Session::Push(proto::Push push) {
+// An eviction that comes over a stream given up meanwhile counts for nothing: whoever is asked next knows
+// whether the session is there.
+void Session::Push(uint64_t connection, proto::Push push) {
   if (!push.has_evicted()) return hooks_.push(std::move(push));
-  std::shared_ptr<MetadataChannel> channel;
   {
     std::lock_guard lock(mutex_);
-    channel = channel_;
+    if (connection != connection_) return;
   }
   Evict(push.evicted().reason());
-  if (channel != nullptr) channel->Close();  // on_lost follows, and a new session
+  GiveUp(connection, absl::UnavailableError("the session that it carried has ended"));  // a new one follows
 }
 
 void Session::Evict(std::string reason) {

@@ -120,7 +120,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<OneShot<Unit>> SetAfter(const Turn& turn, proto::MetadataRequest* request);  // mutex held
   bool OrdersBatchesLocked() const { return version_ >= kOrderedBatches; }
   void Lost(uint64_t connection, Status why);
-  void Push(proto::Push push);
+  void Push(uint64_t connection, proto::Push push);
   void Evict(std::string reason);
   // Notes that a keep-alive sent at this moment was answered. With the mutex held, as the next.
   void ConfirmLocked(Duration sent);
@@ -135,7 +135,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Task<StatusOr<proto::MetadataReply>> AskWhileConnecting(std::shared_ptr<MetadataChannel> channel,
                                                           proto::MetadataRequest request, Duration patience);
   bool has_others() const { return connector_->servers() > 1; }
-  // Ends the stream, if it is still that of this connection: the server holds it, but does not answer.
+  // Ends the stream, if it is still that of this connection, and connects again: the server holds it but does
+  // not answer, or has ended the session that it carried.
   void GiveUp(uint64_t connection, Status why);
   std::unique_ptr<TimerHandle> GiveUpWithoutAnswer();  // the connection that is there now, in a while
   Status CheckConnecting(uint64_t connection, uint64_t epoch) const;

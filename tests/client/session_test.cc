@@ -173,6 +173,17 @@ TEST_F(SessionTest, AKeepAliveOfTheSessionBeforeConfirmsNoLease) {
   EXPECT_EQ(session_->leases_end(), 0ns);
 }
 
+// The stream over which it is told may last: the MDS has ended the session, not the connection.
+TEST_F(SessionTest, ConnectsAnewWhenItIsToldOfItsEviction) {
+  Start(11);
+  Evict();
+  EXPECT_FALSE(session_->connected());
+  EXPECT_EQ(AnswerConnect(12).connect().session(), 0u);
+  ASSERT_TRUE(world_.RunUntil([&] { return session_->connected(); }, 60s));
+  EXPECT_EQ(session_->id(), 12u);
+  EXPECT_GT(session_->leases_end(), 0ns);
+}
+
 TEST_F(SessionTest, AnAnswerOfTheSessionBeforeIsAnError) {
   Start(11);
   std::optional<Answer> answered;

@@ -161,7 +161,7 @@ void Scenario::CutOff(int index) {
   }
 }
 
-// A client is cut off until it is evicted, and only then ends. One that was alone until then, and answered
+// A client is cut off until it is evicted, and ends only then, or when it has gone on in another session. One that was alone until then, and answered
 // from what it knew, must know nothing any more when the others come and change it.
 void Scenario::EvictClient() {
   const int index = PickClient();
@@ -178,7 +178,23 @@ void Scenario::EvictClient() {
     }
   }
   Work(shape_.cluster.metadata.session_timeout + 5s);
-  EndClient(index, world_.clock().Now() - kClientLoss - shape_.cluster.metadata.session_timeout - 14s);
+  const Duration since = world_.clock().Now() - kClientLoss - shape_.cluster.metadata.session_timeout - 14s;
+  if (world_.random().OneIn(2)) {
+    network_.Heal();
+    if (!WaitAnswers(index, "that was cut off")) return;
+  }
+  EndClient(index, since);
+}
+
+// Evicted or not: whose process runs and who is heard by everybody goes on by himself (client/eviction.cc).
+bool Scenario::WaitAnswers(int index, const char* which) {
+  if (failed()) return false;
+  auto ask = [](client::FileSystem* filesystem) -> Task<Status> {
+    co_return (co_await filesystem->Getattr(client::Caller{}, kRootFid, nullptr)).status();
+  };
+  const std::string what = absl::StrFormat("asking for the root by a client %s", which);
+  Process* process = cluster_.process(cluster_.client(index));
+  return Await(process, ask(&cluster_.filesystem(index)), what.c_str()).ok();
 }
 
 // The others leave, and this client works alone until it has nothing left that the servers do not know.
@@ -235,6 +251,7 @@ void Scenario::FreezeClient() {
                                        std::chrono::duration_cast<std::chrono::seconds>(frozen).count()));
   process->Freeze(false);
   Work(UpTo(3s));
+  if (!WaitAnswers(index, "that was frozen")) return;
   EndClient(index, std::min(begin, world_.clock().Now() - frozen - 10s) - kClientLoss);
 }
 

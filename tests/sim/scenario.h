@@ -102,6 +102,7 @@ class Scenario {
   void CutOff(int index);
   void EndOthers(int index);
   void FreezeClient();
+  bool WaitAnswers(int index, const char* which);
   void PowerLoss();
   void OssLosesPower();
   void MdsLosesPower();
