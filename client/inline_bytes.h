@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/memory_budget.h"
+#include "common/allocator.h"
 
 namespace nacre::client {
 
@@ -47,8 +48,8 @@ class InlineBytes {
 
  private:
   void Count() {
-    constexpr size_t kAround = 64;  // the string itself, and what malloc adds
-    const size_t now = bytes_ == nullptr ? 0 : kAround + bytes_->capacity();
+    constexpr size_t kAround = 64;  // the string itself, and what the allocator adds
+    const size_t now = bytes_ == nullptr ? 0 : kAround + AllocationTakes(bytes_->capacity());
     budget_.CountContents(static_cast<int64_t>(now) - static_cast<int64_t>(counted_));
     counted_ = now;
   }

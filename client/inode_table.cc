@@ -1,8 +1,8 @@
 #include "client/inode_table.h"
 
-#include <malloc.h>
-
 #include <algorithm>
+
+#include "common/allocator.h"
 
 namespace nacre::client {
 namespace {
@@ -61,7 +61,7 @@ InodePtr InodeTable::Find(Fid fid) {
 }
 
 InodePtr InodeTable::Get(Fid fid) {
-  if (budget_->MuchWasLetGo()) malloc_trim(0);
+  if (budget_->MuchWasLetGo()) ReturnFreeMemory();
   std::vector<InodePtr> dropped;  // destroyed outside of the mutex
   std::lock_guard lock(mutex_);
   InodePtr inode = FindLocked(fid);
