@@ -35,9 +35,10 @@ class MemoryBudget {
   // The bytes of small files give way before attributes and names do: one request brings them back when the
   // file is opened. But a quarter of the budget is theirs.
   bool ContentsGoFirst() const { return contents_ > limit_ / 4; }
-  // Whether so much has been let go since this was true the last time that the allocator should give back what
-  // it keeps of it (ReturnFreeMemory). It keeps that in several arenas, each of them for some threads: memory
-  // that one thread lets go is not what another one gets, and each arena would grow to the whole budget.
+  // Whether so much has been let go since this was true the last time that the allocator should give back
+  // what it keeps of it (ReturnFreeMemory). It keeps that in several arenas, each of them for some threads:
+  // memory that one thread lets go is not what another one gets, and each arena would grow to the whole
+  // budget.
   bool MuchWasLetGo() {
     constexpr uint64_t kWorthIt = 16 << 20;
     uint64_t bytes = let_go_;

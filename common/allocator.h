@@ -1,13 +1,13 @@
-// What the allocator of this process does with memory: jemalloc in our programs, whatever the program has that
-// libnacre was loaded into.
+// What the allocator of this process does with memory: jemalloc in our programs, whatever the program has
+// that libnacre was loaded into.
 #pragma once
 
 #include <cstddef>
 
 namespace nacre {
 
-// Bytes that an allocation of this size takes, with the slack of its size: jemalloc gives whole pages, and one
-// more, for what is larger than its small classes.
+// Bytes that an allocation of this size takes, with the slack of its size: jemalloc gives whole pages, and
+// one more, for what is larger than its small classes.
 constexpr size_t AllocationTakes(size_t bytes) {
   constexpr size_t kLargestSmall = 14 << 10, kPage = 4 << 10;
   if (bytes <= kLargestSmall) return bytes;
