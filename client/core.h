@@ -2,6 +2,8 @@
 // operations are in one file each or in small groups (lookup.cc, create.cc, remove.cc, open.cc, read.cc,
 // write.cc, …).
 //
+// Each of the members below owns its state; what is left here follows from several of them.
+//
 // Everything that leases of directories cover is answered from memory, changes of it are answered early under
 // WRITE (scope.h), and everything else goes to the servers (docs/architecture.md, Leases). Each operation
 // passes the gate and stays in one epoch of the session until it leaves; the gate is closed for the change
@@ -18,15 +20,25 @@
 #include <string>
 #include <vector>
 
+#include "client/background.h"
 #include "client/behind_change.h"
+#include "client/caller.h"
 #include "client/data_cache.h"
+#include "client/dirty_files.h"
 #include "client/durability.h"
+#include "client/entrance.h"
+#include "client/file_locks.h"
 #include "client/filesystem.h"
-#include "client/gate.h"
+#include "client/handles.h"
+#include "client/held_leases.h"
 #include "client/inode.h"
 #include "client/inode_table.h"
+#include "client/kernel_cache.h"
+#include "client/mdt_room.h"
 #include "client/metadata_queue.h"
 #include "client/object_io.h"
+#include "client/own_data.h"
+#include "client/own_fids.h"
 #include "client/session.h"
 #include "client/space_change.h"
 #include "client/targets.h"
@@ -39,13 +51,9 @@ inline constexpr uint64_t kRecordRoom = 1024;
 inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
 
 // Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
-#define NACRE_ENTER(pass)       \
-  Gate::Pass pass = TryEnter(); \
-  if (!pass) CO_RETURN_IF_ERROR(co_await Enter(&pass))
-inline Status GivenUp() { return ErrnoError(EINTR, "nobody waits for this operation any more"); }
-
-// In whose name the MDS is to do it.
-void SetCaller(const Caller& caller, proto::MetadataRequest* request);
+#define NACRE_ENTER(pass)                 \
+  Gate::Pass pass = entrance_.TryEnter(); \
+  if (!pass) CO_RETURN_IF_ERROR(co_await entrance_.Enter(&pass))
 
 class Core final : public FileSystem {
  public:
@@ -125,16 +133,6 @@ class Core final : public FileSystem {
   Task<void> LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended);
   Status TellLoss();
   std::vector<std::string> PathsOf(const std::vector<Fid>& files);
-  // --- the time for which leases are good (expiry.cc) ---
-  bool LeasesGood() const;
-  bool MayEnter() const;
-  Gate::Pass TryEnter();
-  Task<Status> Enter(Gate::Pass* pass);
-  Task<Status> AwaitChange(OneShot<Unit> change, Duration begin);
-  Task<Status> AwaitStillGood(HandlePtr handle);
-  void OnLeasesConfirmed();
-  void WakeEntering();
-  void OnRunOut();
   void TakeMap(const proto::ClusterMap& map);
   std::vector<proto::Reclaim> Held();
   Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
@@ -144,9 +142,6 @@ class Core final : public FileSystem {
                          MetadataQueue::Hurry hurry);
   Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
-  void Background(Task<void> task);
-  OneShot<Unit> InBackground(Task<void> task);  // set when the task has ended
-  Task<void> DrainBackground();
 
   // --- leases of directories (scopes.cc) ---
   class OwnChange;
@@ -155,22 +150,10 @@ class Core final : public FileSystem {
   bool TrustsNames(const Inode& directory) const;
   bool MayChangeEarly(const Inode& inode, uint32_t settling = 0) const;
   bool WantsScopes() const;
-  Learning BeginLearning();
-  void EndLearning();
-  ScopePtr ScopeFor(const Learning& learning, const Fid& directory);
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
-  void TakeScope(Learning* learning, const proto::Lease& lease, bool of_file, std::vector<ScopePtr>* ended);
-  void Cover(const Learning& learning, Inode& inode, const proto::Attr& learned);
-  ScopePtr ScopeCovering(const Learning& learning, const proto::Attr& learned);
-  void CoverSince(uint64_t event, ScopePtr scope, Inode& inode, const proto::Attr& learned);
   Task<void> MakeKernelForget(OwnChange* change);
   Task<Status> SettleDirectory(InodePtr directory);
   Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
-  bool IsUntold(const Inode& inode) const;
-  std::vector<InodePtr> UntoldFiles();
-  static void NameOpens(Inode& inode, proto::OpenFile* open);
-  Task<void> TellOpens(uint64_t epoch, std::vector<InodePtr> files);
-  Task<void> TellOpensUnder(uint64_t epoch, uint64_t lease, ScopePtr scope);
   void EndScopes();
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);
@@ -186,7 +169,7 @@ class Core final : public FileSystem {
   Task<void> GiveDataUp(InodePtr inode);
   Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
   Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
-  Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t held);
+  Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t reclaims);
   Task<void> AwaitLateRequests(InodePtr inode, uint64_t lease);
   Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
                             Learning present);
@@ -199,22 +182,15 @@ class Core final : public FileSystem {
   bool WantsContentLease(FileHandle& handle);
   Task<void> LeaseContent(HandlePtr handle);
 
-  // --- locks (locks.cc) ---
-  Task<Status> SetLockAtMds(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id);
-  Task<void> CancelWait(HandlePtr handle, uint64_t wait_id);
-
   // --- the kernel's pages (pages.cc) ---
   Task<Status> LeasePages(uint64_t epoch, InodePtr inode);
   Task<void> KeepPages(uint64_t epoch, InodePtr inode);
   Task<void> ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids);
   Task<bool> LeaseLockedPages(uint64_t epoch, InodePtr inode);
-  uint64_t ForgetPages(Inode& inode);
   std::vector<Fid> WithPages();
   LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use);
-  Task<void> InvalidateKernel(std::vector<Fid> fids);
-  Task<void> InvalidateKernel(Fid fid, uint64_t begin, uint64_t end);
   void ForgetAroundLocked(const Fid& fid);
-  void ForgetAttributes(const Fid& fid);
+  void ForgetAllPages();
 
   // --- asking the MDS, which comes to it after everything that was answered early ---
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
@@ -223,7 +199,6 @@ class Core final : public FileSystem {
   Task<Reply> AskAsSystem(proto::MetadataRequest request);
   Task<Reply> AskIn(uint64_t epoch, proto::MetadataRequest request);
   Task<Reply> AskBehindQueue(uint64_t epoch, proto::MetadataRequest request);
-  Status CheckHandle(const FileHandle& handle) const;  // EIO if its session was evicted
 
   // --- changes answered before the MDS has done them (names_behind.cc) ---
   class Settling;  // settling.h
@@ -260,7 +235,7 @@ class Core final : public FileSystem {
   Task<Status> SendUnsent(InodePtr inode);
   std::vector<InodePtr> TakingPlaces(const BehindRename& rename, uint32_t flags);
   Task<Status> SendBeforeReplacing(const BehindRename& rename, uint32_t flags);
-  bool MayAnswerEarly() const { return names_behind_ && LeasesGood(); }
+  bool MayAnswerEarly() const { return names_behind_ && entrance_.LeasesGood(); }
   void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
   void RetireIfGone(Inode& inode);
   void NameBorn(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
@@ -288,17 +263,12 @@ class Core final : public FileSystem {
   static std::optional<FileContent> ContentOf(const Inode& inode);
 
   // --- handles (open.cc) ---
-  HandlePtr NewHandle(const Caller& caller, InodePtr inode, int flags);
-  void CountHandle(FileHandle& handle, bool told);
-  HandlePtr MakeHandle(const Caller& caller, InodePtr inode, int flags);
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteAnswer(FileHandle& handle, uint64_t named, bool opened);
-  Task<void> NameHandle(InodePtr inode);
   void DropHandle(const HandlePtr& handle);
-  Task<void> CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch);
 
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
@@ -366,6 +336,7 @@ class Core final : public FileSystem {
   void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size, RangeLock::Guard* range);
+  Task<StatusOr<size_t>> WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Task<void> DropObjects(Fid fid, LayoutPtr layout);
   Task<Status> MoveOutThrough(InodePtr inode);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
@@ -391,11 +362,9 @@ class Core final : public FileSystem {
   Task<AsyncMutex::Guard> LockMeta(InodePtr inode, MetadataQueue::Hurry hurry);
 
   // --- write-behind (write_behind.cc) ---
-  void ListDirty(const InodePtr& inode);
   void SendSoon(const InodePtr& inode);
   Task<void> SendOld(Duration age);
   Task<Status> SendFiles(std::vector<InodePtr> files);
-  void ArmWriteBehind();
   void RelievePressure();
   // Sends what is dirty in the range now, and waits for what is under way there. Errors go to the inode, too.
   Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
@@ -409,6 +378,8 @@ class Core final : public FileSystem {
   Task<Status> SendParts(InodePtr inode);
   Task<Status> SendEverything();
   bool HoldsBack(Inode& inode);
+  Task<bool> Hold(InodePtr inode, uint64_t bytes);
+  void LetGo(Inode& inode);
 
   // --- fsync and errors (sync.cc) ---
   Task<Status> SyncFile(InodePtr inode, bool data_only);
@@ -416,18 +387,10 @@ class Core final : public FileSystem {
   void NoteError(Inode& inode, const Status& status);
   Status TakeError(FileHandle& handle);
   Status TakeErrorForSync(FileHandle& handle);
-  void NoteMountError(Status status);
-  Status TakeMountError(FileHandle& handle);
   Status NoteLost(const InodePtr& inode, OstIndex ost);
   Task<void> DropLost(InodePtr inode, bool of_mdt);
   void OnLoss(OstIndex ost, uint64_t losses);
   Task<void> ForgetLostChanges(uint64_t synced);
-
-  // --- room on the MDT (promise.cc) ---
-  bool TryHold(Inode& inode, uint64_t bytes);
-  Task<bool> Hold(InodePtr inode, uint64_t bytes);
-  void LetGo(Inode& inode);
-  Task<StatusOr<size_t>> WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
 
   // --- space (space.cc) ---
   Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
@@ -447,53 +410,32 @@ class Core final : public FileSystem {
 
   const Environment environment_;
   const Options options_;
+  Background background_;
+  KernelCache kernel_;
   std::shared_ptr<DataCache> cache_;
   std::unique_ptr<Targets> targets_;
   std::unique_ptr<ObjectIo> io_;
   std::unique_ptr<InodeTable> inodes_;
+  std::unique_ptr<HeldLeases> leases_;
+  OwnData own_data_;
   std::shared_ptr<Session> session_;
+  Entrance entrance_;
   std::unique_ptr<MetadataQueue> queue_;
+  std::unique_ptr<Handles> handles_;
   std::unique_ptr<Durability> durability_;
-  Gate gate_;
-  // The epoch of the session (Session::epoch) that everything in memory here belongs to: handles, caches,
-  // what is held back. Every call names it, and fails if the session has ended since. Changed while the gate
-  // is closed and nothing is on its way (StartAnew), so whoever is inside the gate, holds an Inode::meta or
-  // has taken a flight sees one epoch only.
-  std::atomic<uint64_t> epoch_{1};
-  std::atomic<uint64_t> times_held_{0};  // how often Held has been called
-  std::atomic<uint64_t> events_{0};      // in whose order answers are learned (scope.h)
-  std::atomic<uint64_t> learners_{0};    // Learnings that have not ended
+  FileLocks locks_;
+  DirtyFiles dirty_;
+  MdtRoom room_;
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
-  std::atomic<uint64_t> promised_{0};      // proto::AttrReply
-  std::atomic<uint64_t> held_{0};          // of these: the sum of all Inode::held
   std::atomic<uint64_t> mdt_losses_{0};    // proto::ConnectReply
   std::atomic<bool> names_behind_{false};  // the MDS allows it
 
-  std::mutex behind_mutex_;     // orders changes that are answered early; taken before all others
-  Fid own_fid_;                 // the last one given; of sequence 0: there are none
-  uint64_t own_fid_epoch_ = 0;  // in which they were given out
-  // Where the MDS is changing what names mean that are not known here; how many such changes take names away.
-  std::multiset<Fid> changing_unknown_;
-  const std::shared_ptr<std::atomic<uint32_t>> unknown_moves_ = std::make_shared<std::atomic<uint32_t>>(0);
+  std::mutex behind_mutex_;  // orders changes that are answered early; taken before all others
+  OwnFids own_fids_;
+  std::multiset<Fid> changing_unknown_;  // where the MDS is changing what names mean that are not known here
   std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
   std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
-
-  std::mutex mutex_;  // guards what follows
-  Invalidation invalidation_;
-  absl::flat_hash_set<uint64_t> given_up_;    // leases of inodes not held any more, which may come once more
-  absl::flat_hash_set<uint64_t> lock_waits_;  // SetLock with `wait` that have not ended
-  ErrorSequence mount_errors_;
-  std::vector<InodePtr> dirty_;   // first come first
-  std::vector<InodePtr> closed_;  // about to be sent
-  std::unique_ptr<TimerHandle> write_behind_timer_;
-  uint64_t background_tasks_ = 0;
-  std::vector<OneShot<Unit>> background_waiters_;
-  std::set<Fid> own_data_;               // files with data under leases of their own; or with none by now
-  std::set<Fid> untold_;                 // with Inode::opened_under; some may have none any more
-  std::vector<OneShot<Unit>> entering_;  // wait for leases that are good again, or for a new session
-  std::unique_ptr<TimerHandle> run_out_timer_;
-  bool stopping_ = false;
 };
 
 }  // namespace nacre::client

@@ -61,7 +61,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_mode(mode);
   create->set_flags(static_cast<uint32_t>(flags));
   create->set_exclusive((flags & O_EXCL) != 0);
-  const uint64_t held = times_held_;
+  const uint64_t held = leases_->reclaims();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply.entry().attr().fid())));
   InodePtr inode = LearnEntry(reply.entry());
@@ -73,8 +73,9 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   }
   Created created;
   created.known = MakeKnown(*inode);
-  created.handle = MakeHandle(caller, inode, flags);
-  if (times_held_ != held) co_await NameHandle(inode);
+  created.handle = handles_->New(caller, inode, flags);
+  handles_->CountTold(*created.handle);
+  if (leases_->reclaims() != held) co_await handles_->TellAgain(inode);
   co_return created;
 }
 

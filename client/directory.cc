@@ -26,7 +26,7 @@ Task<StatusOr<HandlePtr>> Core::Opendir(const Caller& caller, Fid fid) {
 Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, HandlePtr directory,
                                                     uint64_t cookie, size_t limit, bool plus) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*directory));
+  CO_RETURN_IF_ERROR(entrance_.Check(*directory));
   Inode& inode = *directory->inode;
   Listing listing;
   uint64_t began = 0;
@@ -43,7 +43,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   }
   if (listing != nullptr) co_return ListOn(inode, *listing, cookie, limit, plus);
   FillToken token = BeginFill(inode);
-  Learning learning = BeginLearning();
+  Learning learning = leases_->BeginLearning();
   proto::MetadataRequest request;
   proto::Readdir* readdir = request.mutable_readdir();
   *readdir->mutable_fid() = ToProto(inode.fid);
@@ -53,7 +53,7 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   readdir->set_want_lease(WantsScopes());
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   TakeScopes(&learning, reply);
-  token.scope = ScopeFor(learning, inode.fid);
+  token.scope = leases_->For(learning, inode.fid);
   if (cookie == 0) token.drops = DropsNow(inode);  // nothing of this scan is among the names yet
 
   std::vector<DirEntry> entries;

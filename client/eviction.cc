@@ -13,17 +13,17 @@ void Core::OnEvicted(uint64_t epoch) {
   targets_->Reset(0, epoch);
   {
     std::lock_guard order(behind_mutex_);
-    if (own_fid_epoch_ < epoch) own_fid_ = {};
+    own_fids_.EndBefore(epoch);
   }
-  WakeEntering();  // who waits for good leases inside the gate
-  Background(StartAnew(epoch));
+  entrance_.Wake();  // who waits for good leases inside the gate
+  background_.Start(StartAnew(epoch));
 }
 
 // Data that was held back is sent in vain, so that each file has its error: first for those inside the gate
 // who wait for room in the cache, then for what they have left there.
 Task<void> Core::StartAnew(uint64_t epoch) {
   (void)co_await SendEverything();
-  co_await gate_.Close();
+  co_await entrance_.gate().Close();
   (void)co_await SendEverything();
   co_await queue_->Drain();
   std::vector<Fid> paged = WithPages();
@@ -34,15 +34,12 @@ Task<void> Core::StartAnew(uint64_t epoch) {
   }
   inodes_->Forget();
   durability_->Reset();
-  epoch_ = epoch;
-  {
-    std::lock_guard lock(mutex_);
-    untold_.clear();
-    own_data_.clear();
-  }
-  gate_.Open();
-  WakeEntering();
-  co_await InvalidateKernel(std::move(paged));
+  entrance_.BeginEpoch(epoch);
+  own_data_.ForgetAll();
+  handles_->Forget();
+  entrance_.gate().Open();
+  entrance_.Wake();
+  co_await kernel_.ForgetAll(std::move(paged));
 }
 
 }  // namespace nacre::client

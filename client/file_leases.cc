@@ -21,29 +21,20 @@ bool Core::WantsFileLease(Inode& inode) {
 
 // A handle for writing has gone. Nobody waits for the data that is held back.
 void Core::ReturnFileLease(const InodePtr& inode) {
-  Learning present = BeginLearning();
-  ScopePtr ended;
-  {
-    std::lock_guard lock(mutex_);
-    std::lock_guard inode_lock(inode->mutex);
-    if (inode->write_opens > 0 || inode->scope == nullptr || !inode->scope->of_file()) return;
-    inode->NoteLeaving(*inode->scope);
-    ended = inode->EndScope();
-    given_up_.insert(ended->lease());
-  }
-  Background(
-      ReturnLease(epoch_, inode, ended->lease(), ended, std::move(present), MetadataQueue::Hurry::kNo));
+  Learning present = leases_->BeginLearning();
+  ScopePtr ended = leases_->EndOfFile(*inode);
+  if (ended == nullptr) return;
+  background_.Start(ReturnLease(entrance_.epoch(), inode, ended->lease(), ended, std::move(present),
+                                MetadataQueue::Hurry::kNo));
 }
 
 // --- data under these leases ---
 
 void Core::ForgetOwnData(const Fid& fid) {
-  std::lock_guard lock(mutex_);
-  if (InodePtr inode = inodes_->Find(fid)) {
-    std::lock_guard inode_lock(inode->mutex);
-    if (inode->data_scope != nullptr) return;
-  }
-  own_data_.erase(fid);
+  InodePtr inode = inodes_->Find(fid);
+  if (inode == nullptr) return own_data_.Forget(fid);
+  std::lock_guard lock(inode->mutex);
+  if (inode->data_scope == nullptr) own_data_.Forget(fid);
 }
 
 }  // namespace nacre::client

@@ -4,14 +4,19 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/status.h"
 #include "common/task.h"
 
 namespace nacre::client {
+
+// The error of an operation that was cancelled while it waited to begin.
+inline Status GivenUp() { return ErrnoError(EINTR, "nobody waits for this operation any more"); }
 
 class Gate {
  public:

@@ -83,12 +83,11 @@ bool Core::TakeDataLocked(const InodePtr& inode) {
   if (HoldsData(*inode)) return true;
   DropData(*inode, 0, UINT64_MAX);  // of readers, whose leases may have ended
   std::lock_guard order(behind_mutex_);
-  std::lock_guard all(mutex_);
   std::lock_guard lock(inode->mutex);
   // The file is noted before the lease is looked at: an end that is not seen here finds it.
   if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) return false;
   inode->data_scope = inode->covered;
-  if (inode->data_scope->of_file()) own_data_.insert(inode->fid);
+  if (inode->data_scope->of_file()) own_data_.Note(inode->fid);
   if (inode->made_under != inode->covered) inode->unsynced_whole = false;  // others may have written
   return true;
 }
@@ -146,15 +145,15 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
     }
     CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
     NoteWrite(*inode, handle->caller, held.offset + size);
-    ListDirty(inode);
-    if (!TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    dirty_.List(inode);
+    if (!room_.TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
     co_return std::optional<size_t>(size);
   }
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (held.is_inline && !direct && TryOutgrow(inode, held.offset + size)) {
     CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
     NoteWrite(*inode, handle->caller, held.offset + size);
-    ListDirty(inode);
+    dirty_.List(inode);
     co_return std::optional<size_t>(size);
   }
   if (held.is_inline) CO_RETURN_IF_ERROR(co_await MoveOut(inode));
@@ -164,7 +163,7 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
   CO_RETURN_IF_ERROR(written.status());
   // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
   // what this write held.
-  if (!TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
+  if (!room_.TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await SendAll(inode));
   co_return std::optional<size_t>(*written);
 }
 
@@ -203,7 +202,7 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
       files.push_back(inode);
   }
   std::vector<OneShot<Unit>> ends;
-  for (const InodePtr& inode : files) ends.push_back(InBackground(GiveDataUp(inode)));
+  for (const InodePtr& inode : files) ends.push_back(background_.Start(GiveDataUp(inode)));
   const Duration until = environment_.clock.Now() + kPatience;
   for (size_t i = 0; i < files.size(); ++i) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
@@ -221,11 +220,11 @@ Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
 // the file's own lease later.
 Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end) {
   for (;;) {
-    Learning present = BeginLearning();
-    StatusOr<uint64_t> lease = co_await AskForLateLease(epoch, inode, present.held);
+    Learning present = leases_->BeginLearning();
+    StatusOr<uint64_t> lease = co_await AskForLateLease(epoch, inode, present.reclaims);
     if (lease.ok() && *lease == 0) continue;
     if (lease.ok()) {
-      Background(ReturnLateData(epoch, std::move(inode), *lease, end, std::move(present)));
+      background_.Start(ReturnLateData(epoch, std::move(inode), *lease, end, std::move(present)));
       co_return true;
     }
     LogWarning("file %s: its directory's lease waits for its data: %s", inode->fid.ToString(),
@@ -238,8 +237,8 @@ Task<bool> Core::LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end
 }
 
 // The lease is among those that go back (Inode::leaving) from when it is known here. 0: a Reclaim that could
-// not name it has ended it, or will; `held` says which have been sent before the request.
-Task<StatusOr<uint64_t>> Core::AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t held) {
+// not name it has ended it, or will; `reclaims`: how many had been begun before the request.
+Task<StatusOr<uint64_t>> Core::AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t reclaims) {
   proto::MetadataRequest request;
   *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
   request.mutable_acquire_lease()->set_mode(proto::LEASE_WRITE);
@@ -252,15 +251,10 @@ Task<StatusOr<uint64_t>> Core::AskForLateLease(uint64_t epoch, InodePtr inode, u
     reply = ErrnoError(EPROTO, "the MDS has granted something else");
   uint64_t lease = 0;
   std::vector<OneShot<Unit>> waiters;  // of the inode, for the end of the request
+  if (reply.ok() && leases_->TakeLate(*inode, reply->lease().lease().id(), reclaims))
+    lease = reply->lease().lease().id();
   {
-    std::lock_guard lock(mutex_);
-    std::lock_guard inode_lock(inode->mutex);
-    if (reply.ok() && times_held_ == held) {
-      lease = reply->lease().lease().id();
-      given_up_.insert(lease);
-      const bool waits = inode->data_scope != nullptr && !inode->data_scope->good();
-      inode->leaving.push_back({.lease = lease, .writes = true, .data = waits, .late = true});
-    }
+    std::lock_guard lock(inode->mutex);
     if (--inode->late_requests == 0) waiters.swap(inode->late_request_waiters);
   }
   for (OneShot<Unit>& waiter : waiters) waiter.Set({});
@@ -284,7 +278,7 @@ Task<void> Core::ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, 
                                 Learning present) {
   co_await end.Wait();
   std::vector<Fid> fids(1, inode->fid);
-  co_await InvalidateKernel(std::move(fids));
+  co_await kernel_.ForgetAll(std::move(fids));
   co_await ReturnPages(epoch, std::move(inode), lease, std::move(present));
 }
 

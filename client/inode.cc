@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "common/log.h"
 #include "rpc/convert.h"
@@ -91,6 +92,16 @@ ScopePtr Inode::EndScope() {
 
 void Inode::NoteLeaving(const Scope& ending) {
   if (ending.lease() != 0) leaving.push_back({ending.lease(), ending.writes()});
+}
+
+uint64_t Inode::ForgetPages() {
+  pages.some = false;
+  pages.content = 0;
+  const uint64_t lease = std::exchange(pages.lease, 0);
+  if (lease == 0) return 0;
+  ++pages.recalls;
+  leaving.push_back({lease, false});
+  return lease;
 }
 
 void Inode::NoteAlone(uint64_t lease) {

@@ -96,7 +96,7 @@ struct Inode {
   bool rewritten =
       false;  // the MDS has cut old content off whose replacement is not all sent: close waits for it
   Pending pending;
-  uint64_t held = 0;          // of what the MDT has promised (promise.cc)
+  uint64_t held = 0;          // of what the MDT has promised (mdt_room.h)
   uint64_t dirty_blocks = 0;  // of 4 KiB, in the data cache
   Duration dirty_since{0};
   bool listed_dirty = false;  // in the write-behind's list
@@ -159,7 +159,7 @@ struct Inode {
   // Leases (scope.h).
   ScopePtr covered;          // under which the attributes were learned; null: under none
   uint32_t own_changes = 0;  // of the inode, asked for by this client and not answered yet
-  uint64_t changed = 0;      // Core::events_ when the last of these ended
+  uint64_t changed = 0;      // InodeTable::NextEvent when the last of these ended
   std::vector<OneShot<Unit>> own_change_waiters;  // for the end of these
   ScopePtr opened_under;  // handles that the MDS does not know: what makes sure that it is told in time
   // Each of these says something of the file that is so as long as the lease is good, because others need
@@ -224,6 +224,9 @@ struct Inode {
   bool HasLateData() const {
     return std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.data; });
   }
+  // The last handle has gone: whoever opens the file next makes the kernel drop the pages, unless
+  // Core::PagesFor knows better. Returns READ of the file, which goes back from now on; 0: there is none.
+  uint64_t ForgetPages();
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
   // Whether only the lease of its directory says that the kernel may have pages of the file.
@@ -305,7 +308,7 @@ class FileHandle {
   bool released = false;
   uint64_t errors_seen = 0;        // place in Inode::errors
   uint64_t errors_before = 0;      // how many there had been when it was opened
-  uint64_t mount_errors_seen = 0;  // guarded by Core::mutex_
+  uint64_t mount_errors_seen = 0;  // guarded by Handles
 
   ReadPattern reading;
 

@@ -140,7 +140,7 @@ InodePtr InodeTable::Drop(Inode* inode) {
   auto it = inodes_.find(inode->fid);
   InodePtr gone = *it;
   inodes_.erase(it);
-  DroppedAt(gone->fid) = ++events_;
+  DroppedAt(gone->fid) = NextEvent();
   if (gone->scope != nullptr) dropped_scopes_.push_back(gone->EndScope());
   return gone;
 }

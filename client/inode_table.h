@@ -21,12 +21,14 @@ namespace nacre::client {
 
 class InodeTable {
  public:
-  // `events`: Core::events_, which outlives this.
-  InodeTable(std::shared_ptr<DataCache> cache, uint64_t limit_bytes, std::atomic<uint64_t>* events)
+  InodeTable(std::shared_ptr<DataCache> cache, uint64_t limit_bytes)
       : cache_(std::move(cache)),
         budget_(std::make_shared<MemoryBudget>(limit_bytes)),
-        events_(*events),
         dropped_(kDroppedPlaces) {}
+
+  // A number for something that happens now, higher than all before: in this order answers are learned
+  // (scope.h).
+  uint64_t NextEvent() { return ++events_; }
 
   InodePtr Get(Fid fid);   // made if need be
   InodePtr Find(Fid fid);  // null: not known
@@ -88,7 +90,7 @@ class InodeTable {
   Inode* oldest_ = nullptr;  // longest unused
   Inode* newest_ = nullptr;
   std::vector<ScopePtr> dropped_scopes_;
-  std::atomic<uint64_t>& events_;
+  std::atomic<uint64_t> events_{0};
   // When inodes were last let go, by their FIDs. What this client knew of one, its own changes among it, an
   // answer that was under way by then does not know: so that is the Inode::changed of the next one of the
   // FID.

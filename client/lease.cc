@@ -26,7 +26,7 @@ void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held
 void Core::OnPush(proto::Push push) {
   if (push.has_map()) return TakeMap(push.map());
   if (!push.has_revoke()) return;
-  Background(GiveInodeUp(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id()));
+  background_.Start(GiveInodeUp(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id()));
 }
 
 Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
@@ -40,34 +40,16 @@ Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
 // their pages locked, and the kernel waits for them before it forgets. Names and attributes it forgets by
 // itself, after the time that it was promised (scope.h).
 Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
-  Learning present = BeginLearning();
+  Learning present = leases_->BeginLearning();
   InodePtr inode = inodes_->Get(fid);
   co_await AwaitLateRequests(inode, lease_id);
   ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
-  ScopePtr scope;         // null: it is READ of a file
-  {
-    std::lock_guard lock(mutex_);
-    std::lock_guard inode_lock(inode->mutex);
-    if (std::any_of(inode->leaving.begin(), inode->leaving.end(),
-                    [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; }))
-      co_return;  // asked again
-    given_up_.insert(lease_id);
-    // The answer that names it may be on its way still.
-    if (inode->scope != nullptr && inode->scope->lease() == 0) inode->scope->Name(lease_id);
-    if (inode->scope != nullptr && inode->scope->lease() == lease_id) scope = inode->EndScope();
-    // That answer may also have been lost: the repeated request is answered without it (NameBorn).
-    if (inode->scope == nullptr && inode->ended != nullptr && inode->ended->lease() == 0) {
-      scope = inode->ended;
-      scope->Name(lease_id);
-    }
-    ++inode->pages.recalls;
-    if (inode->pages.lease == lease_id) inode->pages.lease = inode->pages.content = 0;
-    if (scope == nullptr || scope->of_file()) inode->pages.recalled = environment_.clock.Now();
-    inode->leaving.push_back({lease_id, scope != nullptr && scope->writes()});
-  }
+  const std::optional<ScopePtr> revoked = leases_->EndRevoked(inode, lease_id);
+  if (!revoked) co_return;           // asked again
+  const ScopePtr& scope = *revoked;  // null: it is READ of a file
   if (scope == nullptr) {
     std::vector<Fid> fids(1, fid);
-    co_await InvalidateKernel(std::move(fids));
+    co_await kernel_.ForgetAll(std::move(fids));
   }
   co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes);
 }
@@ -103,7 +85,7 @@ Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, 
   }
   if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
   if (scope != nullptr && lease_id == 0) lease_id = scope->lease();
-  co_await TellOpensUnder(epoch, lease_id, scope);
+  if (!options_.plant_untold) co_await handles_->TellUnder(epoch, lease_id, scope);
   if (scope != nullptr && scope->of_file()) ForgetOwnData(scope->of);
   if (lease_id == 0) co_return;
   co_await ReturnPages(epoch, std::move(inode), lease_id, std::move(present));
@@ -124,8 +106,8 @@ Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
 
 // Lists what this client holds, for the MDS after a lost stream. In messages of a bounded size.
 std::vector<proto::Reclaim> Core::Held() {
-  ReturnDroppedScopes();  // or the MDS would end them before the kernel has forgotten what they cover
-  ++times_held_;          // before anything is counted: a close that comes later is not in it
+  ReturnDroppedScopes();    // or the MDS would end them before the kernel has forgotten what they cover
+  leases_->BeginReclaim();  // before anything is counted: a close that comes later is not in it
   std::vector<proto::Reclaim> parts(1);
   proto::Reclaim leases;  // all in the last message: the MDS ends those that it does not name
   int entries = 0;
@@ -137,10 +119,10 @@ std::vector<proto::Reclaim> Core::Held() {
     return &parts.back();
   };
   std::vector<InodePtr> inodes;  // none: what is still here has gone with an earlier session
-  if (epoch_ == session_->epoch()) inodes = inodes_->All();
+  if (entrance_.epoch() == session_->epoch()) inodes = inodes_->All();
   for (const InodePtr& inode : inodes) {
     std::lock_guard lock(inode->mutex);
-    if (IsUntold(*inode)) {
+    if (Handles::IsUntold(*inode)) {
       // Nobody else tells it. Under WRITE the MDS may have yet to make the file: ReturnLease tells it then.
       const Scope& under = *inode->opened_under;
       if (!under.good() && !under.writes()) inode->told = inode->opens;

@@ -29,7 +29,7 @@ bool Core::ReadsCached(Inode& inode) {
 }
 
 bool Core::WantsContentLease(FileHandle& handle) {
-  if (!WantsScopes() || !LeasesGood() || (handle.flags & O_DIRECT) != 0) return false;
+  if (!WantsScopes() || !entrance_.LeasesGood() || (handle.flags & O_DIRECT) != 0) return false;
   {
     std::lock_guard lock(handle.reading.mutex);
     if (++handle.reading.past_cache <= 1) return false;

@@ -75,7 +75,7 @@ Known Core::LearnListed(const Learning& learning, const proto::Attr& attr, uint6
   if (inode == nullptr) *kept = false;
   if (inode == nullptr || IsOutdated(*inode, learning)) return untrusted;
   LearnFile(*inode, attr, nullptr, nullptr);
-  Cover(learning, *inode, attr);
+  leases_->Cover(learning, *inode, attr);
   return AsHeldBack(*inode, attr);
 }
 
@@ -150,7 +150,7 @@ NameKnown Core::FindKnown(const Inode& directory, const std::string& name) const
 
 Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory, std::string name) {
   FillToken token = BeginFill(*directory);
-  Learning learning = BeginLearning();
+  Learning learning = leases_->BeginLearning();
   proto::MetadataRequest request;
   *request.mutable_lookup()->mutable_parent() = ToProto(directory->fid);
   request.mutable_lookup()->set_name(name);
@@ -158,7 +158,7 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   request.mutable_lookup()->set_want_lease(WantsScopes());
   auto reply = co_await Ask(caller, std::move(request));
   if (reply.ok()) TakeScopes(&learning, *reply);
-  token.scope = ScopeFor(learning, directory->fid);
+  token.scope = leases_->For(learning, directory->fid);
   const bool fill = token.scope != nullptr;
   if (!reply.ok()) {
     if (fill && ToErrno(reply.status()) == ENOENT) FillName(*directory, token, name, Fid{});
@@ -169,7 +169,7 @@ Task<StatusOr<Known>> Core::LookUpAtMds(const Caller& caller, InodePtr directory
   if (fill) FillName(*directory, token, name, inode->fid);
   if (IsOutdated(*inode, learning)) co_return Known{entry.attr(), Duration(0)};
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
-  Cover(learning, *inode, entry.attr());
+  leases_->Cover(learning, *inode, entry.attr());
   co_return AsHeldBack(*inode, entry.attr());
 }
 
@@ -178,7 +178,7 @@ Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_lay
   *request.mutable_getattr()->mutable_fid() = ToProto(fid);
   request.mutable_getattr()->set_want_layout(want_layout);
   request.mutable_getattr()->set_want_lease(WantsScopes());
-  Learning learning = BeginLearning();
+  Learning learning = leases_->BeginLearning();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   TakeScopes(&learning, reply);
   const proto::AttrReply& answer = reply.attr();
@@ -186,13 +186,13 @@ Task<StatusOr<Known>> Core::Refresh(const Caller& caller, Fid fid, bool want_lay
   if (inode == nullptr) co_return Known{answer.attr(), Duration(0)};
   LearnFile(*inode, answer.attr(), want_layout ? &answer.layout() : nullptr,
             want_layout ? &answer.data() : nullptr);
-  Cover(learning, *inode, answer.attr());
+  leases_->Cover(learning, *inode, answer.attr());
   co_return MakeKnown(*inode);
 }
 
 Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr handle) {
   NACRE_ENTER(pass);
-  if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  if (handle != nullptr) CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   if (InodePtr inode = handle != nullptr ? handle->inode : inodes_->Find(fid)) {
     std::lock_guard lock(inode->mutex);
     if (Trusts(*inode)) co_return MakeKnownLocked(*inode);

@@ -14,13 +14,6 @@ constexpr Duration kMountPatience = 10s;  // for the first connection
 
 }  // namespace
 
-void SetCaller(const Caller& caller, proto::MetadataRequest* request) {
-  proto::Credentials* credentials = request->mutable_credentials();
-  credentials->set_uid(caller.uid);
-  credentials->set_gid(caller.gid);
-  for (uint32_t group : caller.groups) credentials->add_groups(group);
-}
-
 Task<StatusOr<std::unique_ptr<FileSystem>>> FileSystem::Mount(Environment environment, Options options) {
   auto core = std::make_unique<Core>(std::move(environment), std::move(options));
   Status started = co_await core->Start();
@@ -32,13 +25,21 @@ Task<StatusOr<std::unique_ptr<FileSystem>>> FileSystem::Mount(Environment enviro
 }
 
 Core::Core(Environment environment, Options options)
-    : environment_(std::move(environment)), options_(std::move(options)) {}
+    : environment_(std::move(environment)),
+      options_(std::move(options)),
+      background_(environment_.executor),
+      entrance_(environment_, options_, session_, [this] { ForgetAllPages(); }),
+      locks_(environment_.clock, entrance_, background_,
+             [this](uint64_t epoch, proto::MetadataRequest request) {
+               return AskIn(epoch, std::move(request));
+             }),
+      dirty_(environment_, options_,
+             {.crowded = [this] { background_.Start(SendOld(0ns)); },
+              .due = [this] { background_.Start(SendOld(options_.write_behind / 2)); },
+              .idle = [this] { background_.Start(targets_->ReturnGrants(entrance_.epoch())); }}) {}
 
 Core::~Core() {
   queue_.reset();  // what waits there holds on to things in here (BehindChange::learning)
-  std::lock_guard lock(mutex_);
-  write_behind_timer_.reset();
-  run_out_timer_.reset();
 }
 
 Task<Status> Core::Start() {
@@ -52,13 +53,14 @@ Task<Status> Core::Start() {
     proto::MetadataRequest request;
     *request.mutable_report_problem()->mutable_fid() = ToProto(fid);
     request.mutable_report_problem()->set_message(std::move(message));
-    Background([](Core* core, uint64_t epoch, proto::MetadataRequest report) -> Task<void> {
+    background_.Start([](Core* core, uint64_t epoch, proto::MetadataRequest report) -> Task<void> {
       (void)co_await core->AskIn(epoch, std::move(report));
     }(this, session_->epoch(), std::move(request)));
   });
   const uint64_t known = options_.known_bytes;
   inodes_ = std::make_unique<InodeTable>(
-      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes), &events_);
+      cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes));
+  leases_ = std::make_unique<HeldLeases>(*inodes_, environment_.clock, options_.plant_late_grant);
   Session::Hooks hooks;
   hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
   hooks.held = [this] { return Held(); };
@@ -71,14 +73,15 @@ Task<Status> Core::Start() {
     for (proto::PathState& state : targets_->PathStates()) *keep_alive->add_path_states() = std::move(state);
     keep_alive->set_resident_bytes(ResidentBytes());
   };
-  hooks.leases_confirmed = [this] { OnLeasesConfirmed(); };
+  hooks.leases_confirmed = [this] { entrance_.OnLeasesConfirmed(); };
   hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { names_behind_ = reply.names_behind(); };
   session_ = std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
                                        environment_.metadata, options_.retry, options_.name,
                                        options_.replaces, std::move(hooks));
   queue_ = std::make_unique<MetadataQueue>(
-      session_, environment_.clock, [this](Task<void> task) { Background(std::move(task)); },
+      session_, environment_.clock, [this](Task<void> task) { background_.Start(std::move(task)); },
       [this](bool allowed) { names_behind_ = allowed; });
+  handles_ = std::make_unique<Handles>(entrance_, *cache_, *inodes_, *leases_, *session_, *queue_);
   durability_ = std::make_unique<Durability>(
       *targets_, *io_, *queue_, *session_,
       [this](const InodePtr& inode, OstIndex ost) { return NoteLost(inode, ost); });
@@ -90,22 +93,20 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t ep
   if (fresh) targets_->Reset(reply.session(), epoch);
   TakeMap(reply.map());
   const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
-  if (!fresh && lost) Background(ForgetLostChanges(durability_->synced()));
+  if (!fresh && lost) background_.Start(ForgetLostChanges(durability_->synced()));
   inline_limit_ = reply.inline_limit();
   names_behind_ = reply.names_behind();
   if (fresh) {
     std::lock_guard order(behind_mutex_);
-    own_fid_epoch_ = epoch;
-    // This may be said twice of one session: no FID is given twice.
-    if (own_fid_.sequence != reply.fid_sequence()) own_fid_ = {reply.fid_sequence(), 0, 0};
+    own_fids_.Begin(epoch, reply.fid_sequence());
   }
-  promised_ = reply.promised_bytes();
+  room_.Promise(reply.promised_bytes());
 }
 
 // An OSS that was started again is asked at once whether it has lost something.
 void Core::TakeMap(const proto::ClusterMap& map) {
   for (OstIndex ost : targets_->SetMap(map)) {
-    Background([](Core* core, uint64_t epoch, OstIndex index) -> Task<void> {
+    background_.Start([](Core* core, uint64_t epoch, OstIndex index) -> Task<void> {
       proto::ObjectRequest ping;
       ping.set_ost(index);
       ping.mutable_ping();
@@ -118,51 +119,22 @@ void Core::TakeMap(const proto::ClusterMap& map) {
 Task<void> Core::Abandon() {
   if (session_ == nullptr) co_return;
   co_await session_->End(false);
-  co_await DrainBackground();
+  co_await background_.Drain();
   targets_->Close();
 }
 
-void Core::SetInvalidation(Invalidation invalidation) {
-  std::lock_guard lock(mutex_);
-  invalidation_ = std::move(invalidation);
+void Core::SetInvalidation(Invalidation invalidation) { kernel_.Set(std::move(invalidation)); }
+
+Task<StatusOr<proto::LockRange>> Core::GetLock(HandlePtr handle, proto::LockRange lock) {
+  return locks_.Get(std::move(handle), std::move(lock));
 }
 
-// --- tasks of our own, which Unmount waits for ---
-
-void Core::Background(Task<void> task) {
-  {
-    std::lock_guard lock(mutex_);
-    ++background_tasks_;
-  }
-  Spawn(environment_.executor, [](Core* core, Task<void> work) -> Task<void> {
-    co_await std::move(work);
-    std::vector<OneShot<Unit>> waiters;
-    {
-      std::lock_guard lock(core->mutex_);
-      if (--core->background_tasks_ == 0) waiters.swap(core->background_waiters_);
-    }
-    for (OneShot<Unit>& waiter : waiters) waiter.Set({});
-  }(this, std::move(task)));
+// Does not pass the gate: a wait may last for ever.
+Task<Status> Core::SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) {
+  return locks_.Set(std::move(handle), std::move(lock), wait, wait_id);
 }
 
-OneShot<Unit> Core::InBackground(Task<void> task) {
-  OneShot<Unit> end;
-  Background([](Task<void> work, OneShot<Unit> ended) -> Task<void> {
-    co_await std::move(work);
-    ended.Set({});
-  }(std::move(task), end));
-  return end;
-}
-
-Task<void> Core::DrainBackground() {
-  OneShot<Unit> done;
-  {
-    std::lock_guard lock(mutex_);
-    if (background_tasks_ == 0) co_return;
-    background_waiters_.push_back(done);
-  }
-  co_await done.Wait();
-}
+void Core::CancelLock(HandlePtr handle, uint64_t wait_id) { locks_.Cancel(std::move(handle), wait_id); }
 
 // --- asking the MDS ---
 
@@ -179,7 +151,7 @@ Task<Core::Reply> Core::AskWhenConnected(proto::MetadataRequest request) {
 }
 
 Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
-  return AskIn(epoch_, std::move(request));
+  return AskIn(entrance_.epoch(), std::move(request));
 }
 
 Task<Core::Reply> Core::AskIn(uint64_t epoch, proto::MetadataRequest request) {
@@ -192,13 +164,6 @@ Task<Core::Reply> Core::AskIn(uint64_t epoch, proto::MetadataRequest request) {
 Task<Core::Reply> Core::AskBehindQueue(uint64_t epoch, proto::MetadataRequest request) {
   co_await queue_->Drain();
   co_return co_await session_->Call(epoch, std::move(request));
-}
-
-Status Core::CheckHandle(const FileHandle& handle) const {
-  if (handle.epoch == epoch_ && handle.epoch == session_->epoch()) return OkStatus();
-  return ErrnoError(EIO,
-                    absl::StrFormat("file %s was opened before the MDS evicted this client: open it again",
-                                    handle.inode->fid.ToString()));
 }
 
 Seen Core::Look() {

@@ -56,7 +56,7 @@ Core::Settling::~Settling() {
 // behind_mutex_ is held.
 void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change) {
   SetCaller(caller, &request);
-  queue_->Push(epoch_, std::move(request), [this, change](const Reply& reply) {
+  queue_->Push(entrance_.epoch(), std::move(request), [this, change](const Reply& reply) {
     EndBehind(change, reply);
     for (const InodePtr& inode : {change.inode, change.replaced}) {
       if (inode != nullptr) RetireIfGone(*inode);
@@ -82,9 +82,9 @@ void Core::RetireIfGone(Inode& inode) {
 // The MDS has come to it. Its attributes are known here already; a file's layout is news.
 void Core::EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
   NameBorn(change, reply);
-  if (!reply.ok() && session_->epoch() != epoch_) {  // evicted
+  if (!reply.ok() && session_->epoch() != entrance_.epoch()) {  // evicted
     NoteError(*change.inode, reply.status());
-    return NoteMountError(reply.status());
+    return handles_->NoteError(reply.status());
   }
   if (!reply.ok()) return Distrust(change, reply.status());
   const proto::Attr& attr = reply->has_entry() ? reply->entry().attr() : reply->attr().attr();
@@ -107,7 +107,7 @@ void Core::Distrust(const BehindChange& change, const Status& why) {
            std::string(why.message()));
   const Status told = ForFsync(why);
   NoteError(*change.inode, told);
-  NoteMountError(told);
+  handles_->NoteError(told);
   {
     std::lock_guard lock(change.inode->mutex);
     change.inode->attr_known = false;
@@ -138,12 +138,8 @@ bool Core::MayChangeEntry(const Inode& directory, const Caller& caller) const {
 // Counts before the file's lease can go back: whoever ends that waits for behind_mutex_, and tells the MDS of
 // the handle then.
 HandlePtr Core::OpenMade(const Caller& caller, const InodePtr& made, int flags) {
-  HandlePtr handle = NewHandle(caller, made, flags);
-  std::lock_guard lock(mutex_);
-  std::lock_guard guard(made->mutex);
-  CountHandle(*handle, false);
-  made->opened_under = made->covered;
-  untold_.insert(made->fid);
+  HandlePtr handle = handles_->New(caller, made, flags);
+  handles_->CountUntold(*handle, [](const Inode&) { return true; });
   return handle;
 }
 
@@ -154,8 +150,9 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
   const bool is_directory = S_ISDIR(mknod.mode());
   std::lock_guard order(behind_mutex_);
   std::optional<NameLock> lock = NameLock::TryTake(directory, name);
-  if (!lock || own_fid_.sequence == 0 || own_fid_.object == UINT32_MAX) return nullptr;
+  if (!lock || !own_fids_.any()) return nullptr;
   *request.mutable_time() = ToProto(environment_.clock.Wall());
+  Fid fid;
   proto::Attr attr;
   ScopePtr scope;
   {
@@ -163,16 +160,16 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     if (!MayChangeEntry(*directory, caller)) return nullptr;
     if (FindAmongAll(*directory, name).answer != NameKnown::Answer::kAbsent) return nullptr;
     if (is_directory && directory->attr.nlink() >= kMaxSubdirectories) return nullptr;
-    ++own_fid_.object;
-    *mknod.mutable_fid() = ToProto(own_fid_);
+    fid = own_fids_.Next();
+    *mknod.mutable_fid() = ToProto(fid);
     attr = NewAttr(caller, directory->attr, request, inline_limit_ > 0);
     TouchEntries(&directory->attr, request.time(), 1, is_directory);
     scope = directory->covered;
   }
-  InodePtr inode = inodes_->Get(own_fid_);
+  InodePtr inode = inodes_->Get(fid);
   BehindChange change{inode, 1, directory, name};
   if (is_directory) {
-    scope = change.born = std::make_shared<Scope>(inode->fid, 0, ++events_, scope->quiet_since, 0);
+    scope = change.born = std::make_shared<Scope>(inode->fid, 0, inodes_->NextEvent(), scope->quiet_since, 0);
     scope->AllowWrites();
     request.set_want_lease(true);
   }
@@ -201,18 +198,7 @@ void Core::NameBorn(const BehindChange& change, const StatusOr<proto::MetadataRe
     for (const proto::Lease& one : reply->directory_leases())
       if (FromProto(one.resource()) == change.inode->fid) lease = one.id();
   }
-  std::unique_lock lock(mutex_);
-  std::unique_lock guard(change.inode->mutex);
-  if (change.born->lease() != 0) return;  // it has been asked back already
-  if (lease != 0) {
-    change.born->Name(lease);
-    if (!change.born->good()) change.inode->NoteLeaving(*change.born);
-  } else if (change.inode->scope == change.born) {
-    change.inode->EndScope();
-    guard.unlock();
-    lock.unlock();
-    ReturnScope(change.inode, change.born);
-  }
+  if (leases_->NameBorn(*change.inode, change.born, lease)) ReturnScope(change.inode, change.born);
 }
 
 // Makes the kernel forget the attributes of a file that has lost its name in the directory: from when the MDS
@@ -229,7 +215,7 @@ void Core::ForgetRemoved(Inode& directory, Inode& removed) {
     const ScopePtr& scope = directory.scope;
     if (scope == nullptr || scope->promised() <= environment_.clock.Now()) return;
   }
-  ForgetAttributes(removed.fid);
+  kernel_.ForgetAttributes(removed.fid);
 }
 
 // With the inode's mutex held: whether its last name may be removed early. Without a name no lease covers the

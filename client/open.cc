@@ -24,61 +24,23 @@ bool MayOpen(const Inode& inode, const Caller& caller, int flags) {
   return MayAccess(inode.attr, caller, want) && !(directory && (want & kMayWrite) != 0);
 }
 
-void CloseAnswered(Inode& inode) {
-  std::vector<OneShot<Unit>> waiters;
-  {
-    std::lock_guard lock(inode.mutex);
-    if (--inode.closes_asked == 0) waiters.swap(inode.close_waiters);
-  }
-  for (const OneShot<Unit>& waiter : waiters) waiter.Set({});
-}
-
 }  // namespace
-
-HandlePtr Core::NewHandle(const Caller& caller, InodePtr inode, int flags) {
-  auto handle = std::make_shared<FileHandle>(std::move(inode), flags, caller, epoch_);
-  std::lock_guard lock(mutex_);
-  handle->mount_errors_seen = mount_errors_.Begin();
-  return handle;
-}
-
-// The inode's mutex is held. `told`: the MDS knows of the handle.
-void Core::CountHandle(FileHandle& handle, bool told) {
-  Inode& inode = *handle.inode;
-  ++inode.opens;
-  if (handle.writable()) ++inode.write_opens;
-  handle.told = told;
-  if (told) ++inode.told;
-  handle.errors_before = inode.errors.count();
-  handle.errors_seen = inode.errors.Begin();
-}
-
-HandlePtr Core::MakeHandle(const Caller& caller, InodePtr inode, int flags) {
-  HandlePtr handle = NewHandle(caller, std::move(inode), flags);
-  std::lock_guard lock(handle->inode->mutex);
-  CountHandle(*handle, true);
-  return handle;
-}
 
 // An open that the MDS need not hear of: what is known here is true under a lease of the directory, and the
 // access is allowed. One that writes only where this client is alone with the file: the MDS says whether it
 // is when it is asked. Before the lease goes, or this client takes the file out from under it, the MDS is
-// told of the handle (TellOpens).
+// told of the handle (Handles::Tell).
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   const bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
   if (!WantsScopes()) return nullptr;
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return nullptr;
-  HandlePtr handle = NewHandle(caller, inode, flags);
-  // The one who ends the lease looks through untold_ afterwards, with this mutex held.
-  std::lock_guard order(mutex_);
-  std::lock_guard lock(inode->mutex);
-  if (!Trusts(*inode) || (writes && inode->alone_under != inode->covered)) return nullptr;
-  if (inode->gone || inode->attr.nlink() == 0 || !MayOpen(*inode, caller, flags)) return nullptr;
-  CountHandle(*handle, false);
-  inode->opened_under = inode->covered;
-  untold_.insert(fid);
-  return handle;
+  HandlePtr handle = handles_->New(caller, inode, flags);
+  const bool counts = handles_->CountUntold(*handle, [&](const Inode& known) {
+    if (!Trusts(known) || (writes && known.alone_under != known.covered)) return false;
+    return !known.gone && known.attr.nlink() > 0 && MayOpen(known, caller, flags);
+  });
+  return counts ? handle : nullptr;
 }
 
 Task<StatusOr<HandlePtr>> Core::Open(const Caller& caller, Fid fid, int flags) {
@@ -97,13 +59,8 @@ Task<StatusOr<HandlePtr>> Core::OpenInside(const Caller& caller, Fid fid, int fl
     CO_RETURN_IF_ERROR(cut.status());
   }
   InodePtr inode = inodes_->Get(fid);
-  HandlePtr handle = NewHandle(caller, inode, flags);
-  uint64_t named = 0;
-  {
-    std::lock_guard lock(inode->mutex);
-    named = inode->named;
-    CountHandle(*handle, true);
-  }
+  HandlePtr handle = handles_->New(caller, inode, flags);
+  const uint64_t named = handles_->CountTold(*handle);
   proto::MetadataRequest request;
   *request.mutable_open()->mutable_fid() = ToProto(fid);
   request.mutable_open()->set_flags(static_cast<uint32_t>(flags));
@@ -132,12 +89,12 @@ Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::Metada
   if ((request.open().flags() & O_TRUNC) != 0)
     co_return co_await OpenEmpty(caller, std::move(inode), std::move(request));
   request.set_want_lease(WantsScopes() && (request.open().flags() & O_ACCMODE) != O_RDONLY);
-  Learning learning = BeginLearning();
+  Learning learning = leases_->BeginLearning();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   TakeScopes(&learning, reply);
   const proto::Entry& entry = reply.entry();
   LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
-  Cover(learning, *inode, entry.attr());
+  leases_->Cover(learning, *inode, entry.attr());
   std::lock_guard lock(inode->mutex);
   inode->NoteAlone(entry.alone_under());
   co_return OkStatus();
@@ -184,7 +141,7 @@ Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, prot
 
 Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   bool locked = false;
   {
     std::lock_guard lock(handle->inode->mutex);
@@ -207,9 +164,9 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
 }
 
 Task<Status> Core::Release(HandlePtr handle) {
-  Gate::Pass pass = gate_.TryEnter();
-  if (!pass) pass = co_await gate_.Enter();           // cancelled or not
-  if (handle->epoch != epoch_) co_return OkStatus();  // nothing of it is left
+  Gate::Pass pass = entrance_.gate().TryEnter();
+  if (!pass) pass = co_await entrance_.gate().Enter();           // cancelled or not
+  if (handle->epoch != entrance_.epoch()) co_return OkStatus();  // nothing of it is left
   {
     std::lock_guard lock(handle->inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
@@ -221,91 +178,14 @@ Task<Status> Core::Release(HandlePtr handle) {
 }
 
 void Core::DropHandle(const HandlePtr& handle) {
-  InodePtr inode = handle->inode;
-  bool told = false, untold = false, last = false, all = false, leased = false;
-  uint64_t pages_lease = 0;
-  {
-    std::lock_guard lock(inode->mutex);
-    handle->released = true;
-    --inode->opens;
-    if (handle->writable()) --inode->write_opens;
-    if (inode->write_opens == 0) inode->told_writes = 0;
-    leased = inode->write_opens == 0 && inode->scope != nullptr && inode->scope->of_file();
-    // Handles are alike to the MDS: which of them it was told of does not matter.
-    told = inode->told > inode->opens;
-    if (told) --inode->told;
-    if (inode->overtold) told = false;
-    untold = inode->opened_under != nullptr;
-    last = inode->opens == 0;
-    const bool kept = last && inode->kept_open;
-    if (kept || (last && inode->attr_known && inode->attr.nlink() == 0)) inode->gone = true;
-    all = kept || (last && inode->overtold);
-    if (last) inode->kept_open = inode->overtold = false;
-    if (last) pages_lease = ForgetPages(*inode);
-    last = inode->gone;
-    if (all || told) ++inode->closing;
-  }
-  if (untold) {
-    std::lock_guard lock(mutex_);
-    std::lock_guard inode_lock(inode->mutex);
-    if (!IsUntold(*inode)) {
-      inode->opened_under.reset();
-      untold_.erase(inode->fid);
-    }
-  }
-  if (leased) ReturnFileLease(inode);
-  if (pages_lease != 0) Background(ReturnPages(epoch_, inode, pages_lease, BeginLearning()));
-  if (last) DiscardData(*inode);
-  if (all) {
-    Background(CloseAtMds(inode, 0, handle->writable(), epoch_));
-  } else if (told) {
-    Background(CloseAtMds(inode, 1, handle->writable(), epoch_));
-  }
-}
-
-// Not sent, and not repeated, as it stands when the MDS has been told since what is held (times_held_), or
-// how often this file is open (Inode::named): those counts are right, but for a file that is not open here
-// any more, which a Reclaim does not name. Count 0, all handles, is not sent once there are new ones: then it
-// is up to the last of these.
-Task<void> Core::CloseAtMds(InodePtr inode, uint32_t count, bool write, uint64_t epoch) {
-  const Fid fid = inode->fid;
-  // Bytes on their way to the objects must not arrive after their destruction: they would bring them back.
-  // Until they have arrived the file counts as open (`closing`), also for an MDS that asks.
-  co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-  uint64_t held = 0, named = 0;
-  {
-    std::lock_guard lock(inode->mutex);
-    held = times_held_;
-    named = inode->named;
-    --inode->closing;
-  }
-  for (;;) {
-    bool asked = false;
-    proto::MetadataRequest request;
-    *request.mutable_close()->mutable_fid() = ToProto(fid);
-    request.mutable_close()->set_count(count);
-    request.mutable_close()->set_write(write);
-    co_await queue_->Drain();  // the removal that keeps it open, and what was written to it
-    std::function<bool()> still = [this, held, named, of = inode.get(), count, &asked] {
-      std::lock_guard lock(of->mutex);
-      if (count == 0 && of->told > 0) of->overtold = true;
-      const bool outdated = count == 0 ? of->told > 0 : of->named != named;
-      asked = !outdated && times_held_ == held;
-      if (asked) ++of->closes_asked;
-      return asked;
-    };
-    auto reply = co_await session_->CallOnce(epoch, std::move(request), std::move(still));
-    if (asked) CloseAnswered(*inode);
-    if (reply.ok() || !IsRetryable(reply.status())) co_return;
-    held = times_held_;
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) co_return;  // the end of the session closes it as well
-    }
-    std::lock_guard lock(inode->mutex);
-    if (inode->told > 0 || inode->kept_open) co_return;
-    count = 0;
-  }
+  const InodePtr& inode = handle->inode;
+  const Handles::Dropped dropped = handles_->Drop(*handle);
+  if (dropped.last_writer) ReturnFileLease(inode);
+  if (dropped.pages_lease != 0)
+    background_.Start(ReturnPages(entrance_.epoch(), inode, dropped.pages_lease, leases_->BeginLearning()));
+  if (dropped.file_gone) DiscardData(*inode);
+  if (dropped.to_close)
+    background_.Start(handles_->CloseAtMds(inode, *dropped.to_close, handle->writable(), entrance_.epoch()));
 }
 
 }  // namespace nacre::client

@@ -39,7 +39,7 @@ std::shared_ptr<Outgrowing> OutgrowingOf(Inode& inode) {
 // Whether bytes up to `end` may be kept as inline ones without waiting. All of the file is locked, and its
 // bytes are known.
 bool Core::TryOutgrow(const InodePtr& inode, uint64_t end) {
-  if (end > kMostOutgrown || !TryHold(*inode, kRecordRoom)) return false;
+  if (end > kMostOutgrown || !room_.TryHold(*inode, kRecordRoom)) return false;
   std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   const bool begins = outgrowing == nullptr;
   if (begins) outgrowing = std::make_shared<Outgrowing>();
@@ -69,28 +69,29 @@ bool Core::TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> out
     number = inode->attr.change();
     inode->outgrowing = outgrowing;
   }
-  queue_->Push(epoch_, MoveOutRequest(inode->fid), [inode, outgrowing, number](const Reply& reply) {
-    {
-      std::lock_guard lock(inode->mutex);
-      outgrowing->told = reply.status();
-      if (reply.ok()) {
-        const proto::Layout& layout = reply->moved_out().layout();
-        inode->Apply(reply->moved_out().attr());
-        inode->ApplyLayout(layout);
-        // The attributes may be newer ones already.
-        inode->attr.set_layout_generation(std::max(inode->attr.layout_generation(), layout.generation()));
-      }
-      if (!reply.ok() || reply->moved_out().attr().change() != number) inode->attr_known = false;
-    }
-    outgrowing->answered.Open();
-  });
+  queue_->Push(
+      entrance_.epoch(), MoveOutRequest(inode->fid), [inode, outgrowing, number](const Reply& reply) {
+        {
+          std::lock_guard lock(inode->mutex);
+          outgrowing->told = reply.status();
+          if (reply.ok()) {
+            const proto::Layout& layout = reply->moved_out().layout();
+            inode->Apply(reply->moved_out().attr());
+            inode->ApplyLayout(layout);
+            // The attributes may be newer ones already.
+            inode->attr.set_layout_generation(std::max(inode->attr.layout_generation(), layout.generation()));
+          }
+          if (!reply.ok() || reply->moved_out().attr().change() != number) inode->attr_known = false;
+        }
+        outgrowing->answered.Open();
+      });
   const uint64_t mutations = session_->mutations();
   {
     std::lock_guard guard(inode->mutex);
     inode->mutation = mutations;
   }
   order.unlock();
-  Background(EndOutgrowing(inode, std::move(outgrowing)));
+  background_.Start(EndOutgrowing(inode, std::move(outgrowing)));
   return true;
 }
 
@@ -116,9 +117,9 @@ Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
   const std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   if (outgrowing == nullptr) co_return OkStatus();
   if (outgrowing->answered.closed()) {
-    Background(queue_->Drain());  // the batch does not gather any more
+    background_.Start(queue_->Drain());  // the batch does not gather any more
     if (may == MayGiveUp::kYes)
-      CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(InBackground(outgrowing->answered.Wait())));
+      CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(background_.Start(outgrowing->answered.Wait())));
     else
       co_await outgrowing->answered.Wait();
   }
@@ -179,7 +180,7 @@ Task<Status> Core::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* s
     written = co_await WriteChunks(inode, layout, at, Pieces(&piece, 1), 0, n, space);
     at += n;
   }
-  if (begin < end) ListDirty(inode);
+  if (begin < end) dirty_.List(inode);
   if (!written.ok()) NoteError(*inode, written);
   // In one step: whoever looks without having locked the file finds the bytes here, or that they are
   // objects'.
@@ -202,7 +203,7 @@ Task<void> Core::EndOutgrowing(InodePtr inode, std::shared_ptr<Outgrowing> outgr
 Task<void> Core::AwaitMovedOut(InodePtr inode, MetadataQueue::Hurry hurry) {
   const std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   if (outgrowing == nullptr) co_return;
-  if (hurry == MetadataQueue::Hurry::kYes) Background(queue_->Drain());
+  if (hurry == MetadataQueue::Hurry::kYes) background_.Start(queue_->Drain());
   co_await outgrowing->ended.Wait();
 }
 

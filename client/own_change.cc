@@ -77,7 +77,7 @@ std::vector<Fid> ChangedBy(const proto::MetadataReply& reply) {
 class Core::OwnChange {
  public:
   OwnChange(Core& core, const proto::MetadataRequest& request)
-      : core_(core), learning_(core.BeginLearning()), renames_(request.has_rename()) {
+      : core_(core), learning_(core.leases_->BeginLearning()), renames_(request.has_rename()) {
     std::lock_guard order(core.behind_mutex_);  // what was answered before is in the queue by now
     if (Fid fid = ChangedInode(request)) Begin(fid);
     for (auto& [directory, name] : EntriesOf(request)) names_.emplace_back(Begin(directory), name);
@@ -88,9 +88,11 @@ class Core::OwnChange {
     truncates_ = TruncatesByName(request);
     if (!takes_out_ && !truncates_) return;
     BeginNamed();
-    for (const auto& [directory, name] : names_) scopes_.push_back(BeginIn(*directory));
+    // No file gets data under these leases from here on: behind_mutex_ is held.
+    for (const auto& [directory, name] : names_)
+      scopes_.push_back(core.leases_->LastOf(*directory, takes_out_));
     if (!takes_out_) return;
-    if (!of_unknown_.empty()) ++*core.unknown_moves_;
+    if (!of_unknown_.empty()) core.leases_->BeginUnknownMove();
     moves_ = scopes_;
   }
   OwnChange(const OwnChange&) = delete;
@@ -100,7 +102,7 @@ class Core::OwnChange {
     EndNamed();
     for (size_t i = 0; i < names_.size(); ++i) EndName(i);
     const std::set<Fid> alone = MetNoOther();
-    const uint64_t event = ++core_.events_;
+    const uint64_t event = core_.inodes_->NextEvent();
     std::vector<OneShot<Unit>> waiters;
     for (const InodePtr& inode : inodes_) {
       std::lock_guard lock(inode->mutex);
@@ -118,7 +120,7 @@ class Core::OwnChange {
     for (size_t i = 0; i < moves_.size(); ++i) EndMove(*names_[i].first, moves_[i]);
     for (const proto::Attr& attr : after_) {
       if (!alone.contains(FromProto(attr.fid()))) continue;
-      if (ScopePtr scope = core_.ScopeCovering(learning_, attr)) LearnAttributes(event, scope, attr);
+      if (ScopePtr scope = core_.leases_->Covering(learning_, attr)) LearnAttributes(event, scope, attr);
     }
     for (OneShot<Unit>& waiter : waiters) waiter.Set({});
   }
@@ -146,7 +148,7 @@ class Core::OwnChange {
   // Files whose data may be here that lose the lease under which it is, or get an end from the MDS.
   std::vector<InodePtr> WithData() {
     std::set<Fid> fids = {linked_, appended_};
-    const bool others_move = *core_.unknown_moves_ > (takes_out_ && !of_unknown_.empty() ? 1u : 0u);
+    const bool others_move = core_.leases_->unknown_moves() > (takes_out_ && !of_unknown_.empty() ? 1u : 0u);
     for (size_t i = 0; i < scopes_.size(); ++i) {
       const InodePtr& directory = names_[i].first;
       const NameKnown known = Find(*directory, names_[i].second);
@@ -168,7 +170,7 @@ class Core::OwnChange {
   std::vector<InodePtr> Leaving() {
     std::vector<InodePtr> untold;
     if (!linked_ && !takes_out_) return untold;
-    untold = core_.UntoldFiles();
+    untold = core_.handles_->UntoldFiles();
     if (untold.empty()) return untold;
     std::set<Fid> named;
     if (linked_) named.insert(linked_);
@@ -243,14 +245,13 @@ class Core::OwnChange {
       std::lock_guard lock(inode->mutex);
       if (!scope->good() || !inode->Apply(attr)) return;
     }
-    core_.CoverSince(event, scope, *inode, attr);
+    HeldLeases::CoverSince(event, scope, *inode, attr);
   }
 
   // Adds the files with data under leases of their own that an entry of this directory may mean, as far as is
   // known here. `any`: changes are under way that may bring one there.
   void AddOwnDataIn(const Fid& directory, bool any, std::set<Fid>* files) {
-    std::lock_guard lock(core_.mutex_);
-    for (const Fid& fid : core_.own_data_) {
+    for (const Fid& fid : core_.own_data_.All()) {
       InodePtr inode = core_.inodes_->Find(fid);
       if (inode == nullptr) continue;
       std::lock_guard inode_lock(inode->mutex);
@@ -281,7 +282,7 @@ class Core::OwnChange {
   void EndName(size_t entry) {
     const auto& [directory, name] = names_[entry];
     const Fid meaning = renames_ && entry == 0 ? Fid{} : named_;  // zero: the name is gone
-    const ScopePtr scope = core_.ScopeFor(learning_, directory->fid);
+    const ScopePtr scope = core_.leases_->For(learning_, directory->fid);
     std::lock_guard lock(directory->mutex);
     const bool certain = says_names_ && scope != nullptr && directory->scope == scope;
     if (certain && IsAlone(*directory)) {
@@ -308,28 +309,12 @@ class Core::OwnChange {
   void EndNamed() {
     if (of_unknown_.empty()) return;
     std::lock_guard order(core_.behind_mutex_);
-    if (takes_out_) --*core_.unknown_moves_;
+    if (takes_out_) core_.leases_->EndUnknownMove();
     for (const Fid& directory : of_unknown_)
       core_.changing_unknown_.erase(core_.changing_unknown_.find(directory));
   }
 
-  // Returns the lease under which something of what lies in the directory may be here: the one that is held,
-  // or the last one. That may have gone with the directory for want of memory, and not be on its way back
-  // yet. behind_mutex_ is held: no file gets data under it from here on. If the change takes files out, that
-  // lease covers none from here on, nor does one that comes while the change is under way (EndMove).
-  ScopePtr BeginIn(Inode& directory) {
-    std::lock_guard order(core_.mutex_);  // or it may be on its way from there to the directory
-    ScopePtr dropped = core_.inodes_->DroppedScope(directory.fid);
-    std::lock_guard lock(directory.mutex);
-    ScopePtr last = directory.scope;
-    if (last == nullptr) last = dropped != nullptr ? dropped : directory.ended;
-    if (!takes_out_) return last;
-    ++directory.moves;
-    if (last != nullptr) last->BeginMove();
-    return last;
-  }
-
-  // `begun`: what BeginIn has returned.
+  // `begun`: what LastOf has returned.
   static void EndMove(Inode& directory, const ScopePtr& begun) {
     std::lock_guard lock(directory.mutex);
     --directory.moves;
@@ -383,7 +368,7 @@ Task<void> Core::MakeKernelForget(OwnChange* change) {
     if (found.ok()) kept.files.push_back(FromProto(found->attr.fid()));
     if (!found.ok() && ToErrno(found.status()) != ENOENT) until = change->PromisedAll();
   }
-  for (const Fid& fid : kept.files) ForgetAttributes(fid);
+  for (const Fid& fid : kept.files) kernel_.ForgetAttributes(fid);
   co_await AwaitForgotten(until);
 }
 
@@ -391,7 +376,8 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
   OwnChange change(*this, request);
   if (!options_.plant_hasty) co_await MakeKernelForget(&change);
   std::vector<OneShot<Unit>> given_up;
-  for (InodePtr& inode : change.WithData()) given_up.push_back(InBackground(GiveDataUp(std::move(inode))));
+  for (InodePtr& inode : change.WithData())
+    given_up.push_back(background_.Start(GiveDataUp(std::move(inode))));
   for (const OneShot<Unit>& end : given_up) CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(end));
   const std::vector<InodePtr> paged = change.Paged();
   for (const InodePtr& inode : paged) {
@@ -402,7 +388,7 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
   std::vector<InodePtr> files = change.Leaving();
   if (!files.empty()) {
     co_await queue_->Drain();  // the MDS may have to make them first
-    co_await TellOpens(epoch, std::move(files));
+    co_await handles_->Tell(epoch, std::move(files));
   }
   request.set_want_lease(WantsScopes());
   Reply reply = co_await AskBehindQueue(epoch, std::move(request));

@@ -62,8 +62,8 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
     CO_RETURN_IF_ERROR(co_await AwaitPageWrites(handle->inode, offset, offset + size));
   LockedPages locked = NoteLocked(handle->inode, offset, offset + size, use);
   for (;;) {
-    if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
-    CO_RETURN_IF_ERROR(CheckHandle(*handle));
+    if (!entrance_.LeasesGood()) CO_RETURN_IF_ERROR(co_await entrance_.AwaitGoodLeases(handle));
+    CO_RETURN_IF_ERROR(entrance_.Check(*handle));
     {
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
@@ -81,7 +81,7 @@ Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
   {
     std::lock_guard lock(inode->mutex);
     recalls = inode->pages.recalls;
-    held = times_held_;
+    held = leases_->reclaims();
   }
   proto::MetadataRequest request;
   *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
@@ -89,7 +89,7 @@ Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(epoch, std::move(request)));
   std::lock_guard lock(inode->mutex);
   if (inode->pages.recalls != recalls) co_return OkStatus();  // it may be this one
-  if (times_held_ != held) co_return OkStatus();              // a Reclaim that did not name it has ended it
+  if (leases_->reclaims() != held) co_return OkStatus();      // a Reclaim that did not name it has ended it
   inode->pages.lease = reply.lease().lease().id();
   co_return OkStatus();
 }
@@ -106,7 +106,7 @@ Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
     if (!leased.ok()) break;
   }
   std::vector<Fid> fids(1, inode->fid);
-  co_await InvalidateKernel(std::move(fids));
+  co_await kernel_.ForgetAll(std::move(fids));
 }
 
 // Makes the kernel forget its pages of these files before a lease goes back that covers them. A page that is
@@ -115,7 +115,7 @@ Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
 // to change the file and the page has gone.
 Task<void> Core::ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids) {
   std::vector<OneShot<Unit>> ends;
-  for (const Fid& fid : fids) ends.push_back(InBackground(InvalidateKernel(fid, 0, UINT64_MAX)));
+  for (const Fid& fid : fids) ends.push_back(background_.Start(kernel_.Forget(fid, 0, UINT64_MAX)));
   const Duration until = environment_.clock.Now() + kPagesPatience;
   for (size_t i = 0; i < fids.size(); ++i) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
@@ -150,7 +150,7 @@ LockedPages Core::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end
     std::lock_guard lock(inode->mutex);
     at = inode->pages.locked.emplace(begin, Inode::Pages::Locked{end, use == PageUse::kWrite, {}});
   }
-  if (!LeasesGood()) Background(InvalidateKernel(inode->fid, end, UINT64_MAX));
+  if (!entrance_.LeasesGood()) background_.Start(kernel_.Forget(inode->fid, end, UINT64_MAX));
   return {inode.get(), [inode, at](void*) {
             std::vector<OneShot<Unit>> waiters;
             {
@@ -173,28 +173,22 @@ void Core::ForgetAroundLocked(const Fid& fid) {
   }
   uint64_t at = 0;
   for (const auto& [begin, end] : locked) {
-    if (begin > at) Background(InvalidateKernel(fid, at, begin));
-    if (end > at) Background(InvalidateKernel(fid, std::max(begin, at), end));
+    if (begin > at) background_.Start(kernel_.Forget(fid, at, begin));
+    if (end > at) background_.Start(kernel_.Forget(fid, std::max(begin, at), end));
     at = std::max(at, end);
   }
-  Background(InvalidateKernel(fid, at, UINT64_MAX));
+  background_.Start(kernel_.Forget(fid, at, UINT64_MAX));
+}
+
+// Leases have run out. Each file by itself: pages that are being read stay locked until the MDS answers
+// again, and the kernel forgets them only then.
+void Core::ForgetAllPages() {
+  for (const Fid& fid : WithPages()) ForgetAroundLocked(fid);
 }
 
 bool Core::MayHavePages(const HandlePtr& handle) {
   std::lock_guard lock(handle->inode->mutex);
   return handle->inode->pages.some;
-}
-
-// The last handle is gone: whoever opens the file next makes the kernel drop the pages, unless PagesFor knows
-// better. inode.mutex is held. 0: there is no lease to return.
-uint64_t Core::ForgetPages(Inode& inode) {
-  inode.pages.some = false;
-  inode.pages.content = 0;
-  uint64_t lease = std::exchange(inode.pages.lease, 0);
-  if (lease == 0) return 0;
-  ++inode.pages.recalls;
-  inode.leaving.push_back({lease, false});
-  return lease;
 }
 
 std::vector<Fid> Core::WithPages() {
@@ -204,36 +198,6 @@ std::vector<Fid> Core::WithPages() {
     if (inode->pages.some) fids.push_back(inode->fid);
   }
   return fids;
-}
-
-void Core::ForgetAttributes(const Fid& fid) {
-  std::function<void(Fid)> attributes;
-  {
-    std::lock_guard lock(mutex_);
-    attributes = invalidation_.attributes;
-  }
-  if (attributes) attributes(fid);
-}
-
-// Side by side: pages of one file that are locked for long keep none of another.
-Task<void> Core::InvalidateKernel(std::vector<Fid> fids) {
-  std::vector<Task<Unit>> files;
-  for (const Fid& fid : fids) {
-    files.push_back([](Core* core, Fid fid) -> Task<Unit> {
-      co_await core->InvalidateKernel(fid, 0, UINT64_MAX);
-      co_return Unit{};
-    }(this, fid));
-  }
-  co_await WhenAll(std::move(files));
-}
-
-Task<void> Core::InvalidateKernel(Fid fid, uint64_t begin, uint64_t end) {
-  Invalidation invalidation;
-  {
-    std::lock_guard lock(mutex_);
-    invalidation = invalidation_;
-  }
-  if (invalidation.data_and_attributes) co_await invalidation.data_and_attributes(fid, begin, end);
 }
 
 }  // namespace nacre::client

@@ -28,7 +28,7 @@ ReadResult Slice(std::shared_ptr<std::string> bytes, uint64_t offset, size_t siz
 
 Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t size) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   if (!handle->readable()) co_return ErrnoError(EBADF, "read: the file is open for writing only");
   if (offset > INT64_MAX || size > INT64_MAX - offset)
     co_return ErrnoError(EINVAL, absl::StrFormat("read at %d: too far", offset));
@@ -38,7 +38,8 @@ Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t 
   if (!ReadsCached(*handle->inode) && WantsContentLease(*handle)) co_await LeaseContent(handle);
   if (!ReadsCached(*handle->inode)) co_return co_await ReadThrough(handle, offset, size);
   auto read = co_await ReadCached(handle, offset, size);
-  if (!LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));  // they ran out while it waited
+  if (!entrance_.LeasesGood())
+    CO_RETURN_IF_ERROR(co_await entrance_.AwaitGoodLeases(handle));  // they ran out while it waited
   co_return read;
 }
 
@@ -63,7 +64,7 @@ Task<StatusOr<ReadResult>> Core::ReadLarge(HandlePtr handle, uint64_t offset, si
     }
     if (part->size < want) break;
   }
-  if (relies && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  if (relies && !entrance_.LeasesGood()) CO_RETURN_IF_ERROR(co_await entrance_.AwaitGoodLeases(handle));
   co_return Slice(std::move(buffer), 0, size);
 }
 
@@ -159,7 +160,8 @@ Task<Status> Core::Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_
       for (const ChunkPiece& piece : plan.pieces) {
         pieces.push_back({piece.file_offset(), cache_->Span(*piece.chunk, piece.interval)});
       }
-      Status read = co_await io_->Read(epoch_, inode->fid, layout, std::move(pieces), nullptr, patience);
+      Status read =
+          co_await io_->Read(entrance_.epoch(), inode->fid, layout, std::move(pieces), nullptr, patience);
       cache_->FinishFetch(inode->data, plan, read.ok());
       if (!read.ok()) co_return read;
     }
@@ -206,9 +208,9 @@ void Core::ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint
   }
   while (begin < end) {
     uint64_t next = std::min((begin / kPiece + 1) * kPiece, end);
-    Gate::Pass pass = TryEnter();
+    Gate::Pass pass = entrance_.TryEnter();
     if (!pass) return;
-    Background(FetchAhead(handle->inode, begin, next, std::move(pass)));
+    background_.Start(FetchAhead(handle->inode, begin, next, std::move(pass)));
     begin = next;
   }
 }
@@ -249,7 +251,7 @@ Task<StatusOr<ReadResult>> Core::ReadObjects(InodePtr inode, LayoutPtr layout, u
     pieces.push_back({start + interval.begin, cache_->Span(chunk, interval)});
     result.pieces.emplace_back(chunk.data + interval.begin, interval.end - interval.begin);
   }
-  CO_RETURN_IF_ERROR(co_await io_->Read(epoch_, inode->fid, layout, std::move(pieces), complete));
+  CO_RETURN_IF_ERROR(co_await io_->Read(entrance_.epoch(), inode->fid, layout, std::move(pieces), complete));
   result.size = size;
   result.keep = std::move(pins);
   co_return result;

@@ -173,7 +173,7 @@ Task<Status> Core::ReadLane(ReadIntoJob* job) {
 
 Task<Status> Core::ReadSlice(ReadIntoJob* job, size_t begin, size_t end) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*job->handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*job->handle));
   if (!ReadsCached(*job->handle->inode) && WantsContentLease(*job->handle))
     co_await LeaseContent(job->handle);
   for (int attempt = 0;; ++attempt) {
@@ -261,8 +261,8 @@ Task<StatusOr<bool>> Core::ReadParts(ReadIntoJob* job, size_t begin, size_t end,
   for (auto& [device, some] : pieces) {
     if (some.empty()) continue;
     bool all = true;
-    CO_RETURN_IF_ERROR(co_await io_->Read(epoch_, job->handle->inode->fid, layout, std::move(some), &all,
-                                          job->cancellation));
+    CO_RETURN_IF_ERROR(co_await io_->Read(entrance_.epoch(), job->handle->inode->fid, layout, std::move(some),
+                                          &all, job->cancellation));
     complete = complete && all;
   }
   std::lock_guard lock(job->mutex);

@@ -1,5 +1,5 @@
 // Leases of directories, and WRITE leases of files, as the client holds them (proto/metadata.proto, Lease;
-// scopes.cc, file_leases.cc).
+// held_leases.h, scopes.cc, file_leases.cc).
 //
 // A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
 // points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
@@ -50,9 +50,10 @@ namespace nacre::client {
 
 class Scope {
  public:
-  // `since`: when it was taken over, as Core::events_ counts. `quiet_since`: the time since when no other
-  // client has been here; of a directory that this client makes, in the one around it, where everybody has to
-  // come by. `moves`: how many changes that may take files out of the directory are under way (Inode::moves).
+  // `since`: when it was taken over, as InodeTable::NextEvent counts. `quiet_since`: the time since when no
+  // other client has been here; of a directory that this client makes, in the one around it, where everybody
+  // has to come by. `moves`: how many changes that may take files out of the directory are under way
+  // (Inode::moves).
   Scope(Fid directory, uint64_t lease_id, uint64_t event, Duration quiet, uint32_t moves)
       : of(directory), since(event), quiet_since(quiet), lease_(lease_id), moves_(moves) {}
   // WRITE of a file. `unknown_moves`: how many changes of this client's own are under way that take away
@@ -127,10 +128,10 @@ class Scope {
 using ScopePtr = std::shared_ptr<Scope>;
 
 struct Learning {
-  uint64_t event = 0;             // Core::events_ when the request was sent
-  uint64_t held = 0;              // Core::times_held_ then: a Reclaim that does not name a lease ends it
+  uint64_t event = 0;             // InodeTable::NextEvent before the request was sent
+  uint64_t reclaims = 0;          // HeldLeases::reclaims then: a Reclaim that does not name a lease ends it
   std::vector<uint64_t> granted;  // leases that came with the answer
-  std::shared_ptr<void> present;  // Core::given_up_ is kept as long as one of these is
+  std::shared_ptr<void> present;  // leases that were given up are remembered as long as there is one of these
 };
 
 }  // namespace nacre::client

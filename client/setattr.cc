@@ -47,7 +47,7 @@ bool OnlyEmpties(const proto::Setattr& set) {
 
 Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) {
   NACRE_ENTER(pass);
-  if (handle != nullptr) CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  if (handle != nullptr) CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   InodePtr inode = handle != nullptr ? handle->inode : inodes_->Get(fid);
   proto::MetadataRequest request = Encode(inode->fid, set);
   request.mutable_setattr()->set_open_handle(handle != nullptr && handle->writable());

@@ -63,7 +63,7 @@ std::vector<proto::ObjectRequest> ForEachObject(
 
 Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   if (!handle->writable()) co_return ErrnoError(EBADF, "fallocate: the file is open for reading only");
   if (length == 0 || offset > INT64_MAX || length > INT64_MAX - offset) {
     co_return ErrnoError(EINVAL, absl::StrFormat("fallocate [%d, +%d): bad range", offset, length));
@@ -139,7 +139,7 @@ Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
     std::lock_guard lock(inode->mutex);
     const bool replaced =
         inode->layout == nullptr || inode->layout->object_sequence() != file.layout->object_sequence();
-    if (replaced) Background(DropObjects(inode->fid, file.layout));
+    if (replaced) background_.Start(DropObjects(inode->fid, file.layout));
   }
 }
 
@@ -165,7 +165,7 @@ Task<Status> Core::SendToObjects(InodePtr inode, std::vector<proto::ObjectReques
   std::vector<OstIndex> osts;
   for (proto::ObjectRequest& request : requests) {
     osts.push_back(request.ost());
-    calls.push_back(io_->Send(epoch_, std::move(request)));
+    calls.push_back(io_->Send(entrance_.epoch(), std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(calls));
   Status first;
@@ -186,7 +186,7 @@ Task<Status> Core::SendToObjects(InodePtr inode, std::vector<proto::ObjectReques
 
 Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whence) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   if (whence != SEEK_DATA && whence != SEEK_HOLE)
     co_return ErrnoError(EINVAL, absl::StrFormat("seek: whence %d", whence));
   InodePtr inode = handle->inode;
@@ -232,7 +232,7 @@ Task<StatusOr<uint64_t>> Core::NextData(LayoutPtr layout, uint64_t offset) {
     request.set_ost(layout->Ost(stripe));
     *request.mutable_seek()->mutable_object() = ToProto(layout->Object(stripe));
     request.mutable_seek()->set_offset(layout->ObjectEnd(stripe, offset));
-    calls.push_back(io_->Send(epoch_, std::move(request)));
+    calls.push_back(io_->Send(entrance_.epoch(), std::move(request)));
   }
   auto replies = co_await WhenAll(std::move(calls));
   uint64_t nearest = UINT64_MAX;
@@ -256,7 +256,8 @@ Task<StatusOr<uint64_t>> Core::NextHole(LayoutPtr layout, uint64_t offset, uint6
       *request.mutable_seek()->mutable_object() = ToProto(layout->Object(piece.stripe));
       request.mutable_seek()->set_offset(piece.object_offset);
       request.mutable_seek()->set_hole(true);
-      CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await io_->Send(epoch_, std::move(request)));
+      CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
+                          co_await io_->Send(entrance_.epoch(), std::move(request)));
       data_until[piece.stripe] = reply.seek().found() ? reply.seek().offset() : piece.object_offset;
     }
     if (data_until[piece.stripe] < piece.object_offset + piece.length) {

@@ -22,7 +22,7 @@ Task<Status> FirstError(std::vector<Task<Status>> tasks) {
 
 Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   InodePtr inode = handle->inode;
   bool regular = false;
   {
@@ -34,7 +34,7 @@ Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
   if (regular) synced = co_await LoadFile(inode);  // it may have objects that this client has not heard of
   if (synced.ok()) synced = co_await SyncFile(inode, data_only);
   CO_RETURN_IF_ERROR(TakeErrorForSync(*handle));  // what SyncFile met is among them
-  CO_RETURN_IF_ERROR(TakeMountError(*handle));
+  CO_RETURN_IF_ERROR(handles_->TakeError(*handle));
   co_return synced;
 }
 
@@ -58,13 +58,14 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
     alone = inode->data_scope;
     others_synced = alone != nullptr && (inode->made_under == alone || inode->synced_under == alone);
   }
-  CO_RETURN_IF_ERROR(co_await durability_->SyncObjects(epoch_, inode, alone == nullptr));
+  CO_RETURN_IF_ERROR(co_await durability_->SyncObjects(entrance_.epoch(), inode, alone == nullptr));
   uint64_t changed = data_only ? 0 : session_->mutations();  // fsync: the names that lead here, too
   {
     std::lock_guard lock(inode->mutex);
     changed = std::max(changed, inode->mutation);
   }
-  CO_RETURN_IF_ERROR(co_await durability_->SyncMutations(epoch_, changed, !others_synced || !data_only));
+  CO_RETURN_IF_ERROR(
+      co_await durability_->SyncMutations(entrance_.epoch(), changed, !others_synced || !data_only));
   std::lock_guard lock(inode->mutex);
   inode->synced_under = alone;
   co_return OkStatus();
@@ -84,7 +85,8 @@ Task<Status> Core::SyncMount() {
     result.Update(co_await FirstError(std::exchange(syncs, {})));
   }
   result.Update(co_await FirstError(std::move(syncs)));
-  result.Update(co_await durability_->SyncMutations(epoch_, session_->mutations(), /*shared=*/false));
+  result.Update(
+      co_await durability_->SyncMutations(entrance_.epoch(), session_->mutations(), /*shared=*/false));
   co_return result;
 }
 
@@ -108,17 +110,6 @@ Status Core::TakeErrorForSync(FileHandle& handle) {
   return handle.inode->errors.Take(&handle.errors_seen);
 }
 
-// Of changes that have no handle: fsync through any handle of the mount reports them.
-Status Core::TakeMountError(FileHandle& handle) {
-  std::lock_guard lock(mutex_);
-  return mount_errors_.Take(&handle.mount_errors_seen);
-}
-
-void Core::NoteMountError(Status status) {
-  std::lock_guard lock(mutex_);
-  mount_errors_.Note(std::move(status));
-}
-
 // --- losses of power ---
 
 // The OST has lost power before what was written there was synced.
@@ -129,14 +120,14 @@ Status Core::NoteLost(const InodePtr& inode, OstIndex ost) {
                inode->fid.ToString(), ost));
   LogError("%s", std::string(lost.message()));
   NoteError(*inode, lost);
-  Background(DropLost(inode, false));
+  background_.Start(DropLost(inode, false));
   return lost;
 }
 
 // The cache may have newer bytes than the objects; other clients read those of the objects.
 Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
   {
-    Gate::Pass pass = co_await gate_.Enter();
+    Gate::Pass pass = co_await entrance_.gate().Enter();
     RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
     if (of_mdt)
       (void)co_await SendAll(inode);  // errors are noted in the inode
@@ -149,7 +140,7 @@ Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
     }
   }
   std::vector<Fid> fids(1, inode->fid);
-  co_await InvalidateKernel(std::move(fids));
+  co_await kernel_.ForgetAll(std::move(fids));
 }
 
 // As soon as it is known, so that nobody goes on with a cache that says what nobody else can read. What is
@@ -163,7 +154,7 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
       shared = inode->data_scope != nullptr || inode->ContentLeased();
       inode->pages.content = 0;
     }
-    if (shared) Background(DropLost(inode, false));
+    if (shared) background_.Start(DropLost(inode, false));
   }
 }
 
@@ -171,7 +162,7 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
 // remembered from before is certain, nor what the cache and the kernel have of a file: it may have other
 // objects.
 Task<void> Core::ForgetLostChanges(uint64_t synced) {
-  co_await gate_.CloseBetween(environment_.clock);
+  co_await entrance_.gate().CloseBetween(environment_.clock);
   std::vector<Fid> paged = WithPages();
   EndScopes();
   std::vector<InodePtr> unsent;
@@ -193,9 +184,9 @@ Task<void> Core::ForgetLostChanges(uint64_t synced) {
     NoteError(*inode, lost);
   }
   inodes_->Forget();
-  gate_.Open();
-  for (const InodePtr& inode : unsent) Background(DropLost(inode, true));
-  co_await InvalidateKernel(std::move(paged));
+  entrance_.gate().Open();
+  for (const InodePtr& inode : unsent) background_.Start(DropLost(inode, true));
+  co_await kernel_.ForgetAll(std::move(paged));
 }
 
 }  // namespace nacre::client

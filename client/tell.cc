@@ -59,7 +59,7 @@ void Core::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataReque
     }
     then(reply);
   };
-  queue_->Push(epoch_, std::move(request), std::move(done));
+  queue_->Push(entrance_.epoch(), std::move(request), std::move(done));
   const uint64_t mutations = session_->mutations();
   std::lock_guard guard(inode->mutex);
   inode->mutation = mutations;
@@ -102,7 +102,7 @@ Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
 Status Core::EndInline(const InodePtr& inode, const Reply& reply) {
   std::unique_lock lock(inode->mutex);
   if (reply.ok()) {
-    promised_ = reply->attr().promised_bytes();
+    room_.Promise(reply->attr().promised_bytes());
     inode->Apply(reply->attr().attr());
     return OkStatus();
   }
@@ -177,7 +177,7 @@ void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequ
     layout = inode->layout;
   }
   PushTold(inode, change, std::move(request), [this, inode, layout](const Reply& reply) {
-    if (reply.ok()) promised_ = reply->attr().promised_bytes();
+    if (reply.ok()) room_.Promise(reply->attr().promised_bytes());
     if (reply.ok()) return;
     LogError("file %s: a write that was answered is lost: %s", inode->fid.ToString(),
              std::string(reply.status().message()));
@@ -225,7 +225,7 @@ Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
     inode->inline_dirty_begin = inode->inline_dirty_end = 0;
   }
   ++early_writes_;
-  ListDirty(inode);
+  dirty_.List(inode);
   co_return true;
 }
 
@@ -281,7 +281,7 @@ Task<Status> Core::SendUnsent(InodePtr inode) {
   if (TryPushInline(inode, {}) == Told::kOnItsWay) co_return OkStatus();
   // In the background, so that who waits for a server that is away can be cancelled.
   auto sent = std::make_shared<Status>();
-  const OneShot<Unit> ended = InBackground(KeepStatus(sent, SendAll(inode)));
+  const OneShot<Unit> ended = background_.Start(KeepStatus(sent, SendAll(inode)));
   CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(ended));
   co_return *sent;
 }

@@ -18,13 +18,8 @@ constexpr Duration kBackgroundPatience = 2s;
 }  // namespace
 
 Task<Status> Core::Unmount() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-    write_behind_timer_.reset();
-    run_out_timer_.reset();
-  }
-  WakeEntering();
+  dirty_.Stop();
+  entrance_.Stop();
   Clock& clock = environment_.clock;
   auto sent = std::make_shared<Status>();
   OneShot<Unit> ended;
@@ -32,7 +27,7 @@ Task<Status> Core::Unmount() {
   Status result;
   if (all) {
     result = *sent;
-    (void)co_await EndsWithin(clock, kBackgroundPatience, DrainBackground());
+    (void)co_await EndsWithin(clock, kBackgroundPatience, background_.Drain());
     co_await targets_->ReturnGrants(session_->epoch());
   } else {
     result = TellLoss();
@@ -40,13 +35,13 @@ Task<Status> Core::Unmount() {
   co_await session_->End(true);
   targets_->Close();  // whoever still waits for a server has an answer now
   co_await ended.Wait();
-  co_await DrainBackground();
+  co_await background_.Drain();
   co_return result;
 }
 
 Task<void> Core::LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended) {
-  co_await gate_.Close();
-  gate_.Open();
+  co_await entrance_.gate().Close();
+  entrance_.gate().Open();
   *sent = co_await SendEverything();
   co_await queue_->Drain();
   ended.Set({});

@@ -50,7 +50,7 @@ void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, 
 
 Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pieces) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   if (!handle->writable()) co_return ErrnoError(EBADF, "write: the file is open for reading only");
   CO_RETURN_IF_ERROR(TakeError(*handle));
   uint64_t errors = 0;
@@ -69,8 +69,9 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
   if (take) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   StatusOr<size_t> written = co_await WriteSomehow(handle, offset, pieces, size);
   // Bytes in the cache are acknowledged only while it is certain that they can be sent.
-  if (HoldsData(*inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  if (HoldsData(*inode) && !entrance_.LeasesGood())
+    CO_RETURN_IF_ERROR(co_await entrance_.AwaitGoodLeases(handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   // Another client may have given it one since this one last heard of the file.
   if (!take && MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   if (written.ok() && (handle->flags & (O_SYNC | O_DSYNC)) != 0) {
@@ -96,7 +97,7 @@ Task<StatusOr<size_t>> Core::WriteSomehow(HandlePtr handle, uint64_t offset, Pie
 
 Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces pieces) {
   NACRE_ENTER(pass);
-  CO_RETURN_IF_ERROR(CheckHandle(*handle));
+  CO_RETURN_IF_ERROR(entrance_.Check(*handle));
   size_t size = 0;
   for (std::span<const std::byte> piece : pieces) size += piece.size();
   if (size == 0) co_return size_t{0};
@@ -106,7 +107,8 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
   auto plain = std::make_shared<FileHandle>(handle->inode, O_WRONLY, Caller(), handle->epoch);
   plain->writeback = true;
   StatusOr<size_t> written = co_await WriteThrough(plain, offset, pieces, size, MayGiveUp::kYes);
-  if (HoldsData(*plain->inode) && !LeasesGood()) CO_RETURN_IF_ERROR(co_await AwaitStillGood(handle));
+  if (HoldsData(*plain->inode) && !entrance_.LeasesGood())
+    CO_RETURN_IF_ERROR(co_await entrance_.AwaitGoodLeases(handle));
   co_return written;
 }
 
@@ -144,7 +146,7 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
     }
     done += n;
     NoteWrite(*inode, handle->caller, offset + done);
-    ListDirty(inode);
+    dirty_.List(inode);
     StartSending(inode, direct);
   }
   co_return done;
@@ -156,7 +158,7 @@ void Core::StartSending(const InodePtr& inode, bool direct) {
   if (direct) {
     StartSendDirect(inode);
   } else if (cache_->FullChunks(inode->data) * kChunkSize >= kWindow) {
-    Background(SendFull(inode));
+    background_.Start(SendFull(inode));
   } else if (cache_->OverHalfDirty()) {
     RelievePressure();
   }
@@ -176,7 +178,7 @@ Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, Layou
   }
   CO_RETURN_IF_ERROR(std::move(status));
   NoteWrite(*inode, handle->caller, offset + size);
-  ListDirty(inode);
+  dirty_.List(inode);
   co_return size;
 }
 
@@ -193,7 +195,7 @@ Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset
     if (space != nullptr && (*space)[piece.ost] >= bytes)
       (*space)[piece.ost] -= bytes;
     else
-      granted = co_await targets_->Reserve(epoch_, piece.ost, bytes, kGrantAhead);
+      granted = co_await targets_->Reserve(entrance_.epoch(), piece.ost, bytes, kGrantAhead);
     if (!granted) break;
     reserved[piece.ost] += bytes;
   }
@@ -282,7 +284,7 @@ Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_
       copied += count;
     }
     WriteMode mode;
-    WriteResult result = co_await io_->Write(epoch_, inode->fid, layout, std::move(io), mode);
+    WriteResult result = co_await io_->Write(entrance_.epoch(), inode->fid, layout, std::move(io), mode);
     durability_->Written(inode, result.osts);
     sent->blocks_delta += result.blocks_delta;
     CO_RETURN_IF_ERROR(result.status);
@@ -346,7 +348,7 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
   std::lock_guard lock(inode->mutex);
   const bool replaced = stale != nullptr && (inode->layout == nullptr ||
                                              inode->layout->object_sequence() != stale->object_sequence());
-  if (replaced) Background(DropObjects(inode->fid, stale));
+  if (replaced) background_.Start(DropObjects(inode->fid, stale));
   co_return inode->attr.inline_data() ? nullptr : inode->layout;
 }
 
@@ -388,11 +390,25 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
   LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
-  promised_ = reply.attr().promised_bytes();
+  room_.Promise(reply.attr().promised_bytes());
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();
   inode->NoteAlone(reply.attr().alone_under());
   co_return OkStatus();
+}
+
+// A write into an inline file that the MDS carries out now. The whole range is locked.
+Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
+  InodePtr inode = handle->inode;
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  CO_RETURN_IF_ERROR(co_await SendInline(inode));
+  Settling settling(*this, {inode});
+  CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size, nullptr));
+  std::lock_guard lock(inode->mutex);
+  if (inode->inline_bytes == nullptr) co_return size;
+  std::string& bytes = inode->inline_bytes.Grow(offset + size);
+  CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
+  co_return size;
 }
 
 // Objects that the file has left: a write may have made them anew after they had been destroyed. The MDS
@@ -403,7 +419,7 @@ Task<void> Core::DropObjects(Fid fid, LayoutPtr layout) {
   *drop->mutable_fid() = ToProto(fid);
   drop->set_object_sequence(layout->object_sequence());
   for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) drop->add_osts(layout->Ost(stripe));
-  (void)co_await AskIn(epoch_, std::move(request));  // what stays is found by the checker
+  (void)co_await AskIn(entrance_.epoch(), std::move(request));  // what stays is found by the checker
 }
 
 }  // namespace nacre::client

@@ -17,89 +17,49 @@ namespace {
 constexpr uint64_t kFlightBytes = 1 << 20;
 constexpr uint32_t kDirectSenders = 4;  // of one file
 constexpr size_t kFilesAtOnce = 64;
-constexpr size_t kMostDirtyFiles = 4096;
 constexpr Duration kGatherClosed = 1ms;
+constexpr int kTriesToHold = 3;
 
 }  // namespace
 
 // --- when ---
 
-void Core::ListDirty(const InodePtr& inode) {
-  {
-    std::lock_guard lock(inode->mutex);
-    if (inode->listed_dirty || inode->gone) return;
-    inode->listed_dirty = true;
-    inode->dirty_since = environment_.clock.Now();
-  }
-  bool crowded;
-  {
-    std::lock_guard lock(mutex_);
-    dirty_.push_back(inode);
-    crowded = dirty_.size() == kMostDirtyFiles;
-    if (write_behind_timer_ == nullptr) ArmWriteBehind();
-  }
-  if (crowded) Background(SendOld(0ns));
-}
-
-// mutex_ held.
-void Core::ArmWriteBehind() {
-  if (stopping_) return;
-  write_behind_timer_ = environment_.clock.After(environment_.executor, options_.write_behind / 2, [this] {
-    bool idle = false;
-    {
-      std::lock_guard lock(mutex_);
-      write_behind_timer_.reset();
-      if (stopping_) return;
-      if (!dirty_.empty()) ArmWriteBehind();
-      idle = dirty_.empty();
-    }
-    if (idle) Background(targets_->ReturnGrants(epoch_));
-    if (idle) return;
-    Background(SendOld(options_.write_behind / 2));
-  });
-}
-
 // More is dirty than is good: do not wait for its time. One at a time.
 void Core::RelievePressure() {
   if (relieving_.exchange(true)) return;
-  Background([](Core* core) -> Task<void> {
+  background_.Start([](Core* core) -> Task<void> {
     co_await core->SendOld(0ns);
     core->relieving_ = false;
   }(this));
 }
 
+// `bytes` of the room on the MDT, in all for this file. False: there is none, ask the MDS now.
+Task<bool> Core::Hold(InodePtr inode, uint64_t bytes) {
+  for (int i = 0; i < kTriesToHold && room_.any(); ++i) {
+    if (room_.TryHold(*inode, bytes)) {
+      if (room_.crowded()) RelievePressure();
+      co_return true;
+    }
+    co_await SendOld(0ns);
+  }
+  co_return false;
+}
+
+void Core::LetGo(Inode& inode) { room_.LetGo(inode, cache_->IsDirty(inode.data)); }
+
 // In the background, with what else is closed at this time.
 void Core::SendSoon(const InodePtr& inode) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!closed_.empty() && closed_.back() == inode) return;  // its descriptor was closed, and now its handle
-    closed_.push_back(inode);
-    if (closed_.size() > 1) return;
-  }
-  Background([](Core* core) -> Task<void> {
+  if (!dirty_.ListClosed(inode)) return;
+  background_.Start([](Core* core) -> Task<void> {
     co_await core->environment_.clock.Sleep(kGatherClosed);
-    std::vector<InodePtr> files;
-    {
-      std::lock_guard lock(core->mutex_);
-      files.swap(core->closed_);
-    }
-    (void)co_await core->SendFiles(std::move(files));  // the next write, fsync or close has the error
+    (void)co_await core->SendFiles(
+        core->dirty_.TakeClosed());  // the next write, fsync or close has the error
   }(this));
 }
 
 // Everything that has been dirty for so long.
 Task<void> Core::SendOld(Duration age) {
-  std::vector<InodePtr> due;
-  {
-    std::lock_guard lock(mutex_);
-    const Duration now = environment_.clock.Now();
-    auto young = std::find_if(dirty_.begin(), dirty_.end(), [&](const InodePtr& inode) {
-      std::lock_guard inode_lock(inode->mutex);
-      return now - inode->dirty_since < age;
-    });
-    due.assign(std::make_move_iterator(dirty_.begin()), std::make_move_iterator(young));
-    dirty_.erase(dirty_.begin(), young);
-  }
+  std::vector<InodePtr> due = dirty_.TakeOlder(age);
   // Off the list before it is looked at: a writer that comes after the look lists it anew.
   std::erase_if(due, [&](const InodePtr& inode) {
     bool awaits_bytes;
@@ -108,7 +68,7 @@ Task<void> Core::SendOld(Duration age) {
       awaits_bytes = inode->awaits_bytes();
       inode->listed_dirty = false;
     }
-    if (awaits_bytes) ListDirty(inode);
+    if (awaits_bytes) dirty_.List(inode);
     return awaits_bytes || !HoldsBack(*inode);  // it was sent when it was closed
   });
   (void)co_await SendFiles(std::move(due));  // the next write, fsync or close has the error
@@ -141,14 +101,10 @@ bool Core::HoldsBack(Inode& inode) {
 }
 
 Task<Status> Core::SendEverything() {
-  std::vector<InodePtr> files;
-  {
-    std::lock_guard lock(mutex_);
-    files.swap(dirty_);
-  }
-  Status sent = co_await SendFiles(std::move(files));
+  Status sent = co_await SendFiles(dirty_.TakeAll());
   // Other tasks may have taken files off the list and not have come to them yet.
   std::vector<InodePtr> inodes = inodes_->All();
+  std::vector<InodePtr> files;
   std::copy_if(inodes.begin(), inodes.end(), std::back_inserter(files),
                [this](const InodePtr& inode) { return HoldsBack(*inode); });
   Status rest = co_await SendFiles(std::move(files));
@@ -181,7 +137,8 @@ Task<Status> Core::SendFlight(InodePtr inode, DataCache::Flight flight) {
   mode.reserved = true;
   WriteResult result;
   result.status = ContentLost(*inode);
-  if (layout != nullptr) result = co_await io_->Write(epoch_, inode->fid, layout, std::move(pieces), mode);
+  if (layout != nullptr)
+    result = co_await io_->Write(entrance_.epoch(), inode->fid, layout, std::move(pieces), mode);
   {
     std::lock_guard lock(inode->mutex);
     inode->dirty_blocks -= std::min(inode->dirty_blocks, flight.blocks);
@@ -241,7 +198,7 @@ void Core::StartSendDirect(const InodePtr& inode) {
     if (inode->direct_senders >= kDirectSenders) return;
     ++inode->direct_senders;
   }
-  Background(SendDirect(inode));
+  background_.Start(SendDirect(inode));
 }
 
 Task<void> Core::SendDirect(InodePtr inode) {
@@ -293,7 +250,7 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, Rang
   Settling settling(*this, {inode});
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
-  promised_ = reply.attr().promised_bytes();
+  room_.Promise(reply.attr().promised_bytes());
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply.attr().attr());
   inode->NoteAlone(reply.attr().alone_under());
@@ -329,7 +286,7 @@ Task<Status> Core::SendPending(InodePtr inode) {
   }
   Status told = co_await TellSize(inode, layout, sent);
   // Somebody has removed it while these bytes were late: they may have made its objects anew.
-  if (ToErrno(told) == ENOENT) Background(DropObjects(inode->fid, layout));
+  if (ToErrno(told) == ENOENT) background_.Start(DropObjects(inode->fid, layout));
   bool gone;
   {
     std::lock_guard lock(inode->mutex);

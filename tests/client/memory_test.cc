@@ -7,7 +7,7 @@
 
 #include "client/directory_names.h"
 #include "client/inode_table.h"
-#include "tests/client/harness.h"
+#include "tests/client/cache_fixture.h"
 
 namespace nacre::client {
 namespace {
@@ -41,15 +41,8 @@ TEST(DirectoryNames, CountsWhatItKeepsAndBeginsAnewWhenThereIsTooMuch) {
   EXPECT_EQ(budget.names(), 0u);
 }
 
-class Table : public testing::Test {
+class Table : public CacheFixture {
  protected:
-  Table() : process_(harness_.world.Start(200, "table")) {
-    transport_ = sim::NewTransport(harness_.network, process_);
-    auto cache = DataCache::Make(*transport_, 8 * kMiB, 4 * kMiB);
-    EXPECT_TRUE(cache.ok()) << cache.status();
-    cache_ = *std::move(cache);
-  }
-
   // As a file is known after a lookup.
   static void Know(Inode& inode) {
     proto::Attr attr;
@@ -72,17 +65,11 @@ class Table : public testing::Test {
     inode.ApplyLayout(layout);
     ASSERT_NE(inode.layout, nullptr);
   }
-
-  Harness harness_;
-  sim::Process* process_;
-  std::unique_ptr<Transport> transport_;
-  std::shared_ptr<DataCache> cache_;
-  std::atomic<uint64_t> events_{0};
 };
 
 TEST_F(Table, CountsWhatItTakes) {
   constexpr uint32_t kInodes = 20'000;
-  InodeTable table(cache_, 1 << 30, &events_);
+  InodeTable table(cache_, 1 << 30);
   const size_t before = mallinfo2().uordblks;
   for (uint32_t i = 0; i < kInodes; ++i) Know(*table.Get({1, i, 0}));
   const uint64_t taken = (mallinfo2().uordblks - before) / kInodes;
@@ -93,7 +80,7 @@ TEST_F(Table, CountsWhatItTakes) {
 }
 
 TEST_F(Table, BytesOfSmallFilesGoBeforeInodesAndThoseOfFilesInUseStay) {
-  InodeTable table(cache_, 1 * kMiB, &events_);
+  InodeTable table(cache_, 1 * kMiB);
   const std::string data = Pattern(1, 10'000);
   InodePtr used = table.Get({1, 0, 0});
   used->inline_bytes = std::make_shared<std::string>(data);
@@ -117,7 +104,7 @@ TEST_F(Table, BytesOfSmallFilesGoBeforeInodesAndThoseOfFilesInUseStay) {
 
 TEST_F(Table, ADirectoryInUseLosesNamesRatherThanTakeAllThereIs) {
   constexpr uint64_t kLimit = 256 * kKiB;
-  InodeTable table(cache_, kLimit, &events_);
+  InodeTable table(cache_, kLimit);
   std::vector<InodePtr> directories;
   for (uint32_t i = 0; i < 20; ++i) directories.push_back(table.Get({1, i, 0}));
   for (const InodePtr& directory : directories) {
