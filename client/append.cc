@@ -33,7 +33,7 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
   *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
   request.mutable_append()->set_length(size);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
-  LearnFile(*inode, reply.append().attr(), nullptr, nullptr);
+  Knowledge::Learn(*inode, reply.append().attr());
   const uint64_t offset = reply.append().offset();
   co_return co_await WriteThrough(handle, offset, pieces, size, MayGiveUp::kNo);
 }

@@ -34,6 +34,7 @@
 #include "client/inode.h"
 #include "client/inode_table.h"
 #include "client/kernel_cache.h"
+#include "client/knowledge.h"
 #include "client/mdt_room.h"
 #include "client/metadata_queue.h"
 #include "client/object_io.h"
@@ -145,11 +146,7 @@ class Core final : public FileSystem {
 
   // --- leases of directories (scopes.cc) ---
   class OwnChange;
-  // With the mutex of the inode held: whether its attributes, or the directory's names, are true.
-  bool Trusts(const Inode& inode) const;
-  bool TrustsNames(const Inode& directory) const;
   bool MayChangeEarly(const Inode& inode, uint32_t settling = 0) const;
-  bool WantsScopes() const;
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
   Task<void> MakeKernelForget(OwnChange* change);
   Task<Status> SettleDirectory(InodePtr directory);
@@ -244,23 +241,12 @@ class Core final : public FileSystem {
   void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
   void Distrust(const BehindChange& change, const Status& why);
 
-  // --- what is known (lookup.cc) ---
-  Duration PromiseUnder(Scope& scope) const;
-  Duration PromiseOfNames(const Inode& directory) const;
-  Known MakeKnown(Inode& inode);
-  Known MakeKnownLocked(Inode& inode) const;  // its mutex is held
-  bool IsOutdated(Inode& inode, const Learning& learning);
-  // The same of one of many; there may be no room to keep it (InodeTable::GetListed).
-  Known LearnListed(const Learning& learning, const proto::Attr& attr, uint64_t began, bool* kept);
-  InodePtr LearnEntry(const proto::Entry& entry);  // the same, with layout and data; always makes the inode
-  void LearnFile(Inode& inode, const proto::Attr& attr, const proto::Layout* layout, const std::string* data);
-  NameKnown FindKnown(const Inode& directory, const std::string& name) const;
+  // --- asking for what is not known (lookup.cc) ---
   Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
   Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
   Task<Status> LoadFile(InodePtr inode);
   Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
-  static std::optional<FileContent> ContentOf(const Inode& inode);
 
   // --- handles (open.cc) ---
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
@@ -273,11 +259,6 @@ class Core final : public FileSystem {
   // --- names (create.cc, directory.cc, remove.cc) ---
   Task<StatusOr<Known>> MakeNode(const Caller& caller, Fid parent, std::string name,
                                  proto::MetadataRequest request);
-  Listing ListKnown(Inode& directory);
-  // Unknown: ask the MDS. `valid`: for how long the kernel may keep it.
-  NameKnown FindTrusted(Inode& directory, const std::string& name, Duration* valid);
-  std::vector<DirEntry> ListOn(Inode& directory, const std::vector<Listed>& listing, uint64_t cookie,
-                               size_t limit, bool plus);
   void NoteScan(FileHandle& directory, FillToken token, uint64_t cookie, const std::vector<DirEntry>& entries,
                 bool kept, bool end);
   Task<Status> Remove(const Caller& caller, Fid parent, std::string name, bool directory);
@@ -420,6 +401,7 @@ class Core final : public FileSystem {
   OwnData own_data_;
   std::shared_ptr<Session> session_;
   Entrance entrance_;
+  std::unique_ptr<Knowledge> knowledge_;
   std::unique_ptr<MetadataQueue> queue_;
   std::unique_ptr<Handles> handles_;
   std::unique_ptr<Durability> durability_;

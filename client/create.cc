@@ -25,7 +25,7 @@ proto::MetadataRequest MknodRequest(Fid parent, const std::string& name, uint32_
 // The regular file that the name is known to mean; null: none, or that is not known.
 InodePtr Core::KnownFile(Inode& directory, const std::string& name) {
   Duration unused{0};
-  const Fid fid = FindTrusted(directory, name, &unused).fid;
+  const Fid fid = knowledge_->Find(directory, name, &unused).fid;
   InodePtr inode = fid ? inodes_->Find(fid) : nullptr;
   if (inode == nullptr) return nullptr;
   std::lock_guard lock(inode->mutex);
@@ -41,7 +41,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     proto::MetadataRequest mknod = MknodRequest(parent, name, S_IFREG | (mode & 07777), 0);
     Created created;
     if (InodePtr made = TryMakeBehind(caller, directory, name, std::move(mknod), &created.handle, flags)) {
-      created.known = MakeKnown(*made);
+      created.known = knowledge_->Answer(*made);
       co_return created;
     }
   }
@@ -50,7 +50,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     if (InodePtr file = KnownFile(*directory, name)) {
       Created created;
       CO_ASSIGN_OR_RETURN(created.handle, co_await OpenInside(caller, file->fid, flags & ~O_CREAT));
-      created.known = MakeKnown(*file);
+      created.known = knowledge_->Answer(*file);
       co_return created;
     }
   }
@@ -64,7 +64,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   const uint64_t held = leases_->reclaims();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply.entry().attr().fid())));
-  InodePtr inode = LearnEntry(reply.entry());
+  InodePtr inode = knowledge_->Learn(reply.entry());
   {
     std::lock_guard guard(inode->mutex);
     inode->mutation = session_->mutations();
@@ -72,7 +72,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     inode->NoteAlone(reply.entry().alone_under());
   }
   Created created;
-  created.known = MakeKnown(*inode);
+  created.known = knowledge_->Answer(*inode);
   created.handle = handles_->New(caller, inode, flags);
   handles_->CountTold(*created.handle);
   if (leases_->reclaims() != held) co_await handles_->TellAgain(inode);
@@ -84,7 +84,7 @@ Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::stri
   InodePtr directory = inodes_->Get(parent);
   if (request.has_mknod() && MayAnswerEarly()) {
     CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
-    if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return MakeKnown(*made);
+    if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return knowledge_->Answer(*made);
   }
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   co_return Known{reply.entry().attr(), Duration(0)};

@@ -5,7 +5,7 @@
 // nobody else before. A client that is cut off notices by that alone. From then on nothing is answered from
 // caches and nothing is acknowledged that is held back: operations wait here (hard), or fail after the soft
 // time-out, and the kernel is made to forget the pages it has; attributes and names it was never allowed to
-// keep for longer (Core::MakeKnown). When the MDS answers again, with the same session, everything goes on;
+// keep for longer (Knowledge::Answer). When the MDS answers again, with the same session, everything goes on;
 // when the session is gone, Core::StartAnew follows, and those operations go on in the next epoch that do not
 // need a handle of the old.
 //

@@ -45,7 +45,7 @@ bool Core::IsAloneWith(const Inode& inode) const {
 // The same held: and its content is known.
 bool Core::MayTakeData(const Inode& inode) const {
   if (!IsAloneWith(inode)) return false;
-  const auto content = ContentOf(inode);
+  const auto content = inode.CurrentContent();
   return content && (inode.Inline() || inode.layout->generation() == inode.attr.layout_generation());
 }
 

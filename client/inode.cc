@@ -77,6 +77,11 @@ std::optional<FileContent> Inode::Content() const {
   return content;
 }
 
+std::optional<FileContent> Inode::CurrentContent() const {
+  const bool held = data_scope != nullptr || pending.cut;
+  return held || content_change == attr.change() ? Content() : std::nullopt;
+}
+
 void Inode::CountChange() {
   const bool current = content_change == attr.change();
   attr.set_change(attr.change() + 1);

@@ -263,6 +263,8 @@ struct Inode {
   // Nothing of it is on its way, and its data is dropped.
   void Reset();
   std::optional<FileContent> Content() const;  // nothing: not known
+  // The same, if it is as new as the attributes: it came with them, or is worked on here.
+  std::optional<FileContent> CurrentContent() const;
 };
 
 using InodePtr = std::shared_ptr<Inode>;

@@ -29,7 +29,7 @@ bool Core::ReadsCached(Inode& inode) {
 }
 
 bool Core::WantsContentLease(FileHandle& handle) {
-  if (!WantsScopes() || !entrance_.LeasesGood() || (handle.flags & O_DIRECT) != 0) return false;
+  if (!options_.caching || !entrance_.LeasesGood() || (handle.flags & O_DIRECT) != 0) return false;
   {
     std::lock_guard lock(handle.reading.mutex);
     if (++handle.reading.past_cache <= 1) return false;
@@ -62,7 +62,7 @@ Task<void> Core::LeaseContent(HandlePtr handle) {
   auto known = co_await Refresh(system, inode->fid, true);
   std::lock_guard lock(inode->mutex);
   const bool same = inode->pages.recalls == recalls && inode->pages.lease != 0;
-  if (known.ok() && same && ContentOf(*inode)) inode->pages.content = inode->pages.lease;
+  if (known.ok() && same && inode->CurrentContent()) inode->pages.content = inode->pages.lease;
 }
 
 }  // namespace nacre::client

@@ -78,6 +78,7 @@ Task<Status> Core::Start() {
   session_ = std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
                                        environment_.metadata, options_.retry, options_.name,
                                        options_.replaces, std::move(hooks));
+  knowledge_ = std::make_unique<Knowledge>(environment_, options_, *inodes_, *leases_, entrance_, *session_);
   queue_ = std::make_unique<MetadataQueue>(
       session_, environment_.clock, [this](Task<void> task) { background_.Start(std::move(task)); },
       [this](bool allowed) { names_behind_ = allowed; });

@@ -32,12 +32,12 @@ bool MayOpen(const Inode& inode, const Caller& caller, int flags) {
 // told of the handle (Handles::Tell).
 HandlePtr Core::TryOpenLocally(const Caller& caller, Fid fid, int flags) {
   const bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
-  if (!WantsScopes()) return nullptr;
+  if (!options_.caching) return nullptr;
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return nullptr;
   HandlePtr handle = handles_->New(caller, inode, flags);
   const bool counts = handles_->CountUntold(*handle, [&](const Inode& known) {
-    if (!Trusts(known) || (writes && known.alone_under != known.covered)) return false;
+    if (!knowledge_->Trusts(known) || (writes && known.alone_under != known.covered)) return false;
     return !known.gone && known.attr.nlink() > 0 && MayOpen(known, caller, flags);
   });
   return counts ? handle : nullptr;
@@ -88,12 +88,12 @@ void Core::NoteAnswer(FileHandle& handle, uint64_t named, bool opened) {
 Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
   if ((request.open().flags() & O_TRUNC) != 0)
     co_return co_await OpenEmpty(caller, std::move(inode), std::move(request));
-  request.set_want_lease(WantsScopes() && (request.open().flags() & O_ACCMODE) != O_RDONLY);
+  request.set_want_lease(options_.caching && (request.open().flags() & O_ACCMODE) != O_RDONLY);
   Learning learning = leases_->BeginLearning();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   TakeScopes(&learning, reply);
   const proto::Entry& entry = reply.entry();
-  LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
+  Knowledge::Learn(*inode, entry.attr(), &entry.layout(), &entry.data());
   leases_->Cover(learning, *inode, entry.attr());
   std::lock_guard lock(inode->mutex);
   inode->NoteAlone(entry.alone_under());
@@ -129,7 +129,7 @@ Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, prot
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   const proto::Entry& entry = reply.entry();
   if (!entry.held_back()) DiscardData(*inode);
-  LearnFile(*inode, entry.attr(), &entry.layout(), &entry.data());
+  Knowledge::Learn(*inode, entry.attr(), &entry.layout(), &entry.data());
   std::lock_guard lock(inode->mutex);
   inode->NoteAlone(entry.alone_under());
   if (entry.held_back()) co_return true;

@@ -326,7 +326,7 @@ class Core::OwnChange {
   NameKnown Find(Inode& directory, const std::string& name) {
     std::lock_guard lock(directory.mutex);
     const bool others = directory.changing > Begun(directory);
-    return others || !core_.TrustsNames(directory) ? NameKnown{} : directory.names.Find(name);
+    return others || !core_.knowledge_->TrustsNames(directory) ? NameKnown{} : directory.names.Find(name);
   }
 
   InodePtr Begin(const Fid& fid) {
@@ -390,7 +390,7 @@ Task<Core::Reply> Core::AskForChange(uint64_t epoch, proto::MetadataRequest requ
     co_await queue_->Drain();  // the MDS may have to make them first
     co_await handles_->Tell(epoch, std::move(files));
   }
-  request.set_want_lease(WantsScopes());
+  request.set_want_lease(options_.caching);
   Reply reply = co_await AskBehindQueue(epoch, std::move(request));
   if (reply.ok()) change.Answered(*reply);
   // It may have been done, or be done yet; what it touches has no new leases until then.

@@ -49,7 +49,7 @@ KernelPages Core::PagesFor(const HandlePtr& handle) {
   Inode& inode = *handle->inode;
   std::lock_guard lock(inode.mutex);
   if (handle->writable() && inode.data_scope != inode.covered) return KernelPages::kNone;
-  if (!Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
+  if (!knowledge_->Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
   if (!inode.covered->NotePages(inode.fid)) return KernelPages::kNone;
   inode.pages.some = true;
   return std::exchange(inode.pages.under, inode.covered) == inode.covered ? KernelPages::kKept
@@ -68,7 +68,8 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
       if (inode.pages.lease != 0) co_return locked;
-      if (Trusts(inode) && inode.pages.under == inode.covered && inode.covered->NotePages(inode.fid))
+      if (knowledge_->Trusts(inode) && inode.pages.under == inode.covered &&
+          inode.covered->NotePages(inode.fid))
         co_return locked;
     }
     CO_RETURN_IF_ERROR(co_await LeasePages(handle->epoch, handle->inode));

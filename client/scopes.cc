@@ -1,18 +1,10 @@
-// Leases of directories, and WRITE of files: what is trusted under them, and giving them back. They are what
-// lets a client answer without the MDS.
+// Leases of directories, and WRITE of files: what may be changed under them before the MDS has done it, and
+// giving them back.
 #include <utility>
 
 #include "client/core.h"
 
 namespace nacre::client {
-
-// --- trust ---
-
-bool Core::Trusts(const Inode& inode) const { return inode.IsCovered() && entrance_.LeasesGood(); }
-
-bool Core::TrustsNames(const Inode& directory) const {
-  return directory.scope != nullptr && directory.scope->good() && entrance_.LeasesGood();
-}
 
 // With behind_mutex_ and the mutex of the inode held: whether a change of it, and of its names, may be
 // answered before the MDS has done it: what is known of it is true, and nothing else changes it. `settling`:
@@ -22,8 +14,6 @@ bool Core::MayChangeEarly(const Inode& inode, uint32_t settling) const {
   return inode.own_changes == 0 && inode.IsCovered() && inode.covered->writes() &&
          !changing_unknown_.contains(FromProto(inode.attr.parent()));
 }
-
-bool Core::WantsScopes() const { return options_.caching; }
 
 // --- taking over and giving back ---
 

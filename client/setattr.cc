@@ -55,7 +55,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     auto cut = co_await TryTruncateBehind(caller, inode, set, handle != nullptr && handle->writable());
     CO_RETURN_IF_ERROR(cut.status());
     if (!*cut) CO_RETURN_IF_ERROR(co_await Truncate(caller, inode, std::move(request)));
-    co_return MakeKnown(*inode);
+    co_return knowledge_->Answer(*inode);
   }
 
   // Sends what is pending and would undo this later: times, and a setuid bit to be taken.
@@ -72,7 +72,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   }
   if (MayAnswerEarly()) {
     CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-    if (TrySetattrBehind(caller, inode, set, request)) co_return MakeKnown(*inode);
+    if (TrySetattrBehind(caller, inode, set, request)) co_return knowledge_->Answer(*inode);
   }
   Settling settling(*this, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
@@ -81,7 +81,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     inode->Apply(reply.attr().attr());
     if (set.mtime || set.mtime_now) inode->pending.mtime.reset();
   }
-  co_return MakeKnown(*inode);
+  co_return knowledge_->Answer(*inode);
 }
 
 Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
@@ -89,7 +89,8 @@ Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inod
   if (!OnlyEmpties(set)) co_return false;
   {
     std::lock_guard lock(inode->mutex);
-    if (!Trusts(*inode) || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite))) co_return false;
+    if (!knowledge_->Trusts(*inode) || !(open_for_writing || MayAccess(inode->attr, caller, kMayWrite)))
+      co_return false;
   }
   co_return co_await TryCutBehind(inode);
 }

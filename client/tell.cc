@@ -189,7 +189,7 @@ void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequ
 
 // --- truncations held back ---
 
-bool Core::MayHoldCutsBack() const { return WantsScopes() && MayAnswerEarly() && inline_limit_ > 0; }
+bool Core::MayHoldCutsBack() const { return options_.caching && MayAnswerEarly() && inline_limit_ > 0; }
 
 // Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, at an fsync, or
 // when nobody has the file open for writing any more. Until then it has the old bytes, so that a program

@@ -356,7 +356,7 @@ Task<Status> Core::MoveOutThrough(InodePtr inode) {
   proto::MetadataRequest request;
   *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
-  LearnFile(*inode, reply.moved_out().attr(), &reply.moved_out().layout(), nullptr);
+  Knowledge::Learn(*inode, reply.moved_out().attr(), &reply.moved_out().layout());
   co_return OkStatus();
 }
 
@@ -389,7 +389,7 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   Settling settling(*this, {inode});
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
-  LearnFile(*inode, reply.attr().attr(), nullptr, nullptr);
+  Knowledge::Learn(*inode, reply.attr().attr());
   room_.Promise(reply.attr().promised_bytes());
   std::lock_guard lock(inode->mutex);
   inode->mutation = session_->mutations();

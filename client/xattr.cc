@@ -37,7 +37,7 @@ bool Core::NoXattrs(Fid fid) {
   InodePtr inode = inodes_->Find(fid);
   if (inode == nullptr) return false;
   std::lock_guard lock(inode->mutex);
-  return Trusts(*inode) && !inode->attr.has_xattrs();
+  return knowledge_->Trusts(*inode) && !inode->attr.has_xattrs();
 }
 
 Task<StatusOr<std::string>> Core::GetVirtual(const Caller& caller, Fid fid, std::string name) {
@@ -94,7 +94,7 @@ Task<Status> Core::SetLayout(const Caller& caller, InodePtr inode, proto::Metada
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
   if (!reply.layout().has_attr()) co_return OkStatus();
   const proto::Layout& layout = reply.layout().layout();
-  LearnFile(*inode, reply.layout().attr(), &layout, nullptr);
+  Knowledge::Learn(*inode, reply.layout().attr(), &layout);
   co_return OkStatus();
 }
 
