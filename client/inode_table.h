@@ -109,7 +109,7 @@ struct FillToken {
   uint64_t version = 0;
   bool quiet = false;
   uint64_t drops = 0;  // DirectoryNames::drops then
-  ScopePtr scope;      // the lease under which the answer is learned; null: the filesystem's
+  ScopePtr scope;      // the lease under which the answer is learned, if there is one
 };
 FillToken BeginFill(Inode& directory);
 // Null fid: the name does not exist.
