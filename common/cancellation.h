@@ -144,11 +144,13 @@ inline Task<Status> WaitUnlessCancelled(OneShot<Unit> event) {
   co_return cancellation->status();
 }
 
-// Sleeps, or less if it is cancelled before.
-inline Task<void> SleepUnlessCancelled(Clock& clock, Duration delay, CancellationPtr cancellation) {
+// Sleeps, or less if one of these is cancelled before.
+inline Task<void> SleepUnlessCancelled(Clock& clock, Duration delay, CancellationPtr one,
+                                       CancellationPtr other) {
   OneShot<Unit> over;
-  Cancellation::Waker waker;
-  if (cancellation != nullptr) waker = cancellation->Wake(over);
+  Cancellation::Waker first, second;
+  if (one != nullptr) first = one->Wake(over);
+  if (other != nullptr) second = other->Wake(over);
   const Executor executor = co_await CurrentExecutor();
   const std::unique_ptr<TimerHandle> timer = clock.After(executor, delay, [over] { over.Set({}); });
   co_await over.Wait();

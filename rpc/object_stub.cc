@@ -45,8 +45,13 @@ void ObjectStub::SetPeer(std::shared_ptr<Peer> peer) {
     if (way_.peer == old.peer) return;
     std::swap(way_, old);
   }
-  old.replaced->store(true);
-  old.peer->EndGivenUp();
+  old.End(ErrnoError(ECONNRESET, "another server is asked from now on"));
+}
+
+void ObjectStub::Way::End(Status why) const {
+  replaced->store(true);
+  over->Cancel(std::move(why));
+  peer->EndGivenUp();
 }
 
 ObjectStub::Way ObjectStub::way() const {
@@ -57,24 +62,24 @@ ObjectStub::Way ObjectStub::way() const {
 std::shared_ptr<Peer> ObjectStub::peer() const { return way().peer; }
 
 void ObjectStub::Close() {
-  std::shared_ptr<Peer> peer;
+  Way way;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
-    peer = way_.peer;
+    way = way_;
   }
-  peer->Close();
+  way.peer->Close();
+  way.over->Cancel(ErrnoError(ESHUTDOWN, "closed by this side"));
 }
 
 void ObjectStub::End(Status why) {
   Way way;
   {
     std::lock_guard lock(mutex_);
-    ended_ = std::move(why);
+    ended_ = why;
     way = way_;
   }
-  way.replaced->store(true);
-  way.peer->EndGivenUp();
+  way.End(std::move(why));
 }
 
 Status ObjectStub::ended() const {
@@ -141,12 +146,8 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
     }
     LogDebug("OST %d at %s: %s; trying again", request.ost(), way.peer->address(),
              std::string(reply.status().message()));
-    if (way.replaced->load()) {
-      pause = policy_.pause;
-      continue;
-    }
-    co_await SleepUnlessCancelled(clock_, pause, cancellation);
-    pause = std::min(2 * pause, policy_.max_pause);
+    co_await SleepUnlessCancelled(clock_, pause, cancellation, way.over);
+    pause = way.replaced->load() ? policy_.pause : std::min(2 * pause, policy_.max_pause);
   }
 }
 

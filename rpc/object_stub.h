@@ -65,7 +65,8 @@ class ObjectStub {
              std::shared_ptr<ObjectSequences> sequences, RetryPolicy policy, uint64_t mdt_epoch = 0);
 
   // The server moved, or another one has the OST now (a new cluster map): later attempts go there. Those
-  // under way are given up, for the old one may never answer, and are repeated there at once.
+  // under way are given up, for the old one may never answer, and are repeated there at once; so are those
+  // that pause.
   void SetPeer(std::shared_ptr<Peer> peer);
   std::shared_ptr<Peer> peer() const;
 
@@ -90,10 +91,13 @@ class ObjectStub {
                                               std::vector<MemorySpan> memory, Duration timeout);
 
  private:
-  // Where attempts go, and what ends them when they are to go elsewhere.
+  // Where attempts go, and what ends them, and the pauses between them, when that is over.
   struct Way {
+    void End(Status why) const;
+
     std::shared_ptr<Peer> peer;
     GiveUpFlag replaced = std::make_shared<std::atomic<bool>>(false);
+    CancellationPtr over = std::make_shared<Cancellation>();
   };
 
   Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,

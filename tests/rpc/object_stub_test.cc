@@ -234,6 +234,41 @@ TEST_F(ObjectStubTest, AMovedServerIsFoundByTheNextAttempt) {
   EXPECT_EQ(moved->seen.back().sequence(), 1);
 }
 
+TEST_F(ObjectStubTest, APauseEndsWhenTheServerHasMoved) {
+  RetryPolicy policy;
+  policy.pause = 1h;
+  ObjectStub stub(peer_, RealClock(), 7, 1, policy);
+  peer_->next_fate = [] { return FakePeer::Fate::kLoseRequest; };
+  Reply reply;
+  Start(stub, Punch(), reply);
+  context_.poll();
+  ASSERT_EQ(peer_->timeouts.size(), 1u);
+  stub.SetPeer(std::make_shared<FakePeer>());
+  context_.restart();
+  context_.poll();
+  ASSERT_TRUE(reply.has_value() && reply->ok());
+}
+
+TEST_F(ObjectStubTest, APauseEndsWithTheStub) {
+  RetryPolicy policy;
+  policy.pause = 1h;
+  for (const bool close : {true, false}) {
+    auto peer = std::make_shared<FakePeer>();
+    ObjectStub stub(peer, RealClock(), 7, 1, policy);
+    peer->next_fate = [] { return FakePeer::Fate::kLoseRequest; };
+    Reply reply;
+    Start(stub, Punch(), reply);
+    context_.restart();
+    context_.poll();
+    ASSERT_FALSE(reply.has_value());
+    close ? stub.Close() : stub.End(ErrnoError(ENXIO, "the OST was removed"));
+    context_.restart();
+    context_.poll();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_EQ(ToErrno(reply->status()), close ? ESHUTDOWN : ENXIO);
+  }
+}
+
 // The old server may be frozen and keep its calls for ever.
 TEST_F(ObjectStubTest, ACallAtTheOldServerGoesOnAtTheNewOneAtOnce) {
   RetryPolicy policy;

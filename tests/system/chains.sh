@@ -53,12 +53,13 @@ write_and_verify() {
   touch "$beat.ended"
 }
 
-# Reads what is old, without a cache: the longest time that one read took stands in $2.
-read_old() {
-  local file=$1 slowest=$2 longest=0 begin took
+# longest FILE DD-ARGUMENT…: copies one piece of 64 KiB after the other; the longest time that one took stands in FILE.
+longest() {
+  local slowest=$1 longest=0 begin took
+  shift
   while true; do
     begin=$(date +%s%N)
-    dd if="$file" of=/dev/null bs=64K count=1 iflag=direct status=none || { echo failed >"$slowest"; return 1; }
+    dd bs=64K count=1 status=none "$@" || { echo failed >"$slowest"; return 1; }
     took=$((($(date +%s%N) - begin) / 1000000))
     ((took > longest)) && longest=$took && echo "$longest" >"$slowest"
     sleep 0.02
@@ -79,6 +80,7 @@ work_goes_on() { # within SECONDS: each mount ends a round that began now
 
 start_work() {
   head -c 4M /dev/urandom >"$mount/old" && sync "$mount/old"
+  head -c 64K /dev/urandom >"$mount/rewritten" && sync "$mount/rewritten"
   in_background write_and_verify "$mount/w1" "$work/beat.1"
   echo $! >"$work/worker.1"
   in_background write_and_verify "$second_mount/w2" "$work/beat.2"
@@ -86,19 +88,20 @@ start_work() {
   for i in 1 2; do wait_for 60 "the first round of mount $i" test -s "$work/beat.$i"; done
 }
 
-# The OST's own time and the longest wait of a reader are printed: figures, no verdicts.
+# The longest waits of a reader and of a writer, past the cache, are printed: figures, no verdicts.
 kill_head() {
-  local head reader begin
+  local head workers=()
   head=$(head_of 0)
-  rm -f "$work/slowest"
-  in_background read_old "$mount/old" "$work/slowest"
-  reader=$!
+  rm -f "$work/longest."*
+  in_background longest "$work/longest.read" if="$mount/old" of=/dev/null iflag=direct
+  workers+=($!)
+  in_background longest "$work/longest.write" if=/dev/zero of="$mount/rewritten" oflag=direct,dsync conv=notrunc
+  workers+=($!)
   sleep 1
-  begin=$(date +%s%N)
   "$loopback" kill "$cluster" "oss.$head"
   work_goes_on 30
-  echo "writes went on after $((($(date +%s%N) - begin) / 1000000)) ms, the longest read took $(<"$work/slowest") ms" >>"$work/figures"
-  kill_tree "$reader" || true
+  echo "kill -9 of a head: the longest read took $(<"$work/longest.read") ms, the longest write $(<"$work/longest.write") ms" >>"$work/figures"
+  for worker in "${workers[@]}"; do kill_tree "$worker" || true; done
   "$loopback" start "$cluster" "oss.$head"
   wait_for 120 "all members in sync" in_sync
 }
