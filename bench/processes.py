@@ -4,6 +4,7 @@ Every process is a child of this one (daemons that fork away come back to it as 
 still running below us is killed by its id, then mounts and directories go.
 """
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -60,6 +61,15 @@ def mounts_below(top):
 def mds_of(cluster):
     """The address of a cluster's MDS, or of all of them, as its clients have it."""
     return re.search(r'^mds = "([^"]*)"', (cluster / "etc/client.1.toml").read_text(), re.MULTILINE)[1]
+
+
+def status_of(cluster):
+    """What `nacre status` knows of a cluster. Its exit status 1 says that something is wrong there, which may be what is measured."""
+    words = [BIN / "nacre", "status", "--mds", mds_of(cluster), "--json"]
+    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    if done.returncode > 1 or not done.stdout.startswith("{"):
+        fail(f"{' '.join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
 
 
 def build_missing(needed):
