@@ -1,8 +1,10 @@
 // nacre-oss: an object storage server.
 #include <absl/strings/str_format.h>
 
+#include "common/log.h"
 #include "daemon/config.h"
 #include "daemon/daemon_flags.h"
+#include "daemon/end_witness.h"
 #include "daemon/format.h"
 #include "daemon/oss_role.h"
 #include "daemon/serve.h"
@@ -13,6 +15,7 @@ namespace nacre {
 namespace {
 
 constexpr Duration kMgsTimeout = 5s;
+constexpr Duration kTellTimeout = 1s;  // of a witness's attempt
 
 constexpr char kAbout[] =
     "An object storage server of Nacre: serves the objects of one or more OSTs.\n"
@@ -37,6 +40,18 @@ std::string Describe(const OssRole& role, const OssConfig& config) {
   return text + "at " + role.address();
 }
 
+// Runs in the process that has seen the OSS's end.
+void TellMgsOfEnd(const OssConfig& config, uint64_t instance) {
+  SetLogName("oss");
+  Runtime runtime(1);
+  auto cluster = NewGrpcClusterChannel(config.mds, kTellTimeout);
+  Status told = cluster.status();
+  if (told.ok()) told = runtime.Run(TellOfEnd(*cluster, RealClock(), instance));
+  if (told.ok()) return LogInfo("the server's process has ended, and the MGS knows");
+  LogWarning("the server's process has ended, and the MGS, which waits for its lease, could not be told: %s",
+             std::string(told.message()));
+}
+
 int Main(int argc, char** argv) {
   OssConfig config;
   std::vector<std::string> osts;
@@ -50,6 +65,12 @@ int Main(int argc, char** argv) {
   auto add_osts = [&osts](OssConfig* config) { return AddOsts(osts, config); };
   if (auto exit = Configure<OssConfig>(flags, argc, argv, &config, add_osts)) return *exit;
   if (format) return RunFormat(config);
+  StatusOr<EndWitness> witness =
+      EndWitness::Start([&config](uint64_t instance) { TellMgsOfEnd(config, instance); });
+  if (!witness.ok()) {
+    LogWarning("nobody will tell the MGS at once when this process ends: %s",
+               std::string(witness.status().message()));
+  }
   Runtime runtime(static_cast<int>(config.threads));
   std::unique_ptr<Transport> transport;
   std::unique_ptr<OssRole> role;
@@ -58,6 +79,7 @@ int Main(int argc, char** argv) {
                                               config.listen, config.advertise));
     ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(config.mds, kMgsTimeout));
     ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
+    if (witness.ok()) witness->Set(role->instance());
     return Served{Describe(*role, config), [&role] { return role->Stop(); }, role->refused()};
   };
   ServeOptions options{"nacre-oss", "oss", config.log, TargetKind::kOst, {}};

@@ -29,6 +29,7 @@ class OssRole {
 
   // Where it serves, with the real port.
   std::string address() const { return server_->address(); }
+  uint64_t instance() const { return server_->instance(); }  // of this process, as the MGS knows it
 
   // Arrives if the MGS refuses it for good (object_server.h).
   const OneShot<Status>& refused() const { return server_->refused(); }

@@ -68,9 +68,15 @@ proto::Chain OstChain::Describe() const {
 
 const OstChain::Presence& OstChain::At(const OstMember& member) const { return presences_.at(member.uuid); }
 
-bool OstChain::Restarted(const OstMember& member) const {
+uint64_t OstChain::ProcessOf(const OstMember& member) const {
   const uint64_t instance = At(member).instance;
-  return instance != 0 && instance != member.instance;
+  return instance != 0 ? instance : member.instance;
+}
+
+bool OstChain::Restarted(const OstMember& member) const { return ProcessOf(member) != member.instance; }
+
+bool OstChain::HasEnded(const OstMember& member) const {
+  return At(member).ended != 0 && At(member).ended == ProcessOf(member);
 }
 
 bool OstChain::Sound(const OstMember& member) const {
@@ -82,17 +88,17 @@ bool OstChain::OtherSound(std::string_view uuid) const {
                              [&](const OstMember& member) { return member.uuid != uuid && Sound(member); });
 }
 
-bool OstChain::MayServe(const OstMember& member, Duration now) const {
-  return !Restarted(member) && now < At(member).heard + WithDrift(ChainLease(heartbeat_));
+Duration OstChain::ServesUntil(const OstMember& member) const {
+  const Presence& presence = At(member);
+  if (Restarted(member)) return presence.registered;
+  return HasEnded(member) ? presence.ended_at : presence.heard + WithDrift(ChainLease(heartbeat_));
 }
 
 // Members that die together are not missed together, and the one that was heard last must not take the others
 // with it: it may never come back, and they have everything.
 bool OstChain::Outlived(const OstMember& member) const {
-  const Presence& gone = At(member);
-  const Duration since = Restarted(member) ? gone.registered : gone.heard + WithDrift(ChainLease(heartbeat_));
   return std::ranges::any_of(record_.members, [&](const OstMember& other) {
-    return other.uuid != member.uuid && Sound(other) && At(other).seen >= since;
+    return other.uuid != member.uuid && Sound(other) && At(other).seen >= ServesUntil(member);
   });
 }
 
@@ -199,7 +205,7 @@ void OstChain::Registered(const Arrival& arrival, Duration now) {
   presence.registered = presence.seen = now;
   presence.answered = false;
   if (goes_on) return;
-  presence.here = true;
+  presence.here = arrival.instance != presence.ended;  // else it was sent before that
   presence.told = 0;
   presence.placed = false;
   presence.unanswered = 0;
@@ -233,6 +239,18 @@ bool OstChain::Beat(const Arrival& arrival, Duration now) {
   if (arrival.info.chain_epoch() < record_.epoch && presence.told == record_.epoch)
     presence.told = arrival.info.chain_epoch();
   return true;
+}
+
+bool OstChain::Ended(uint64_t instance, Duration now) {
+  for (const OstMember& member : record_.members) {
+    Presence& presence = presences_.at(member.uuid);
+    if (ProcessOf(member) != instance || presence.ended == instance) continue;
+    presence.ended = instance;
+    presence.ended_at = now;
+    Down(member.uuid);
+    return true;
+  }
+  return false;
 }
 
 StatusOr<std::optional<OstRecord>> OstChain::Report(const proto::ReportChainRequest& report) const {
@@ -299,7 +317,7 @@ void OstChain::ChangeInSync(Duration now, OstRecord* next) const {
   const bool sound = std::ranges::any_of(record_.members, [this](auto& member) { return Sound(member); });
   if (sound) {
     for (OstMember& member : next->members) {
-      if (member.in_sync() && !Sound(member) && !MayServe(member, now) && Outlived(member))
+      if (member.in_sync() && !Sound(member) && now >= ServesUntil(member) && Outlived(member))
         member.state = State::kAway;
     }
     return;
@@ -308,7 +326,7 @@ void OstChain::ChangeInSync(Duration now, OstRecord* next) const {
                                     [this](auto& member) { return Undecided(member) && At(member).up(); });
   if (alone == next->members.end()) return;
   for (const OstMember& member : record_.members) {
-    if (member.in_sync() && MayServe(member, now)) return;
+    if (member.in_sync() && now < ServesUntil(member)) return;
   }
   for (OstMember& member : next->members) {
     if (member.in_sync() && &member != &*alone) member.state = State::kAway;
@@ -323,7 +341,8 @@ void OstChain::ChangeOthers(Duration now, OstRecord* next) const {
   for (OstMember& member : next->members) {
     if (member.in_sync()) continue;
     const Presence& presence = At(member);
-    const bool silent = !presence.up() && now >= presence.heard + ChainSilence(heartbeat_);
+    const bool silent =
+        HasEnded(member) || (!presence.up() && now >= presence.heard + ChainSilence(heartbeat_));
     if (member.state == State::kJoining && (Restarted(member) || silent || (presence.failing && has_head)))
       member.state = State::kAway;
     if (member.state == State::kAway && presence.up() && has_head) {
@@ -363,10 +382,8 @@ std::optional<Duration> OstChain::NextLook(Duration now) const {
 
 Duration OstChain::ServesUntil() const {
   Duration until{0};
-  for (const OstMember& member : record_.members) {
-    if (member.in_sync() && !Restarted(member))
-      until = std::max(until, At(member).heard + WithDrift(ChainLease(heartbeat_)));
-  }
+  for (const OstMember& member : record_.members)
+    if (member.in_sync()) until = std::max(until, ServesUntil(member));
   return until;
 }
 
@@ -419,10 +436,10 @@ void OstChain::Down(std::string_view uuid) {
   if (serving_ == uuid) serving_.clear();
 }
 
-bool OstChain::Serve(const Hearer& head) {
-  if (record_.members.empty() || HearerOf(record_.head()) != head || !At(record_.head()).here ||
-      Undecided(record_.head()) || Deposes(record_.head()))
-    return false;
+bool OstChain::Serve(const Hearer& hearer) {
+  if (record_.members.empty()) return false;
+  const OstMember& head = record_.head();
+  if (HearerOf(head) != hearer || !At(head).here || Undecided(head) || Deposes(head)) return false;
   serving_ = head.uuid;
   presences_.at(head.uuid).placed = true;
   return true;

@@ -6,8 +6,8 @@
 // on stable storage; nobody hears of it before. The rules:
 //  - A member of the chain that has been restarted leaves it if another one that is in sync runs on: it may
 //    have lost what it had not synced.
-//  - One that is silent or fails leaves it when it can serve no client any more: its lease is over, or
-//    another process serves its store. Only if another one runs on.
+//  - One that is silent or fails leaves it when it can serve no client any more: its lease is over, its
+//    process has ended, or another process serves its store. Only if another one runs on.
 //  - If none runs on, a restarted one goes on alone, as soon as no other can serve a client or come back as
 //    the process that it was. Until then it waits.
 //  - Who is not in sync joins when the OST has a head; it is in sync when the head says so.
@@ -64,6 +64,9 @@ class OstChain {
   void Answered(std::string_view uuid, Duration now);
   // False: it has to register (again).
   bool Beat(const Arrival& arrival, Duration now);
+  // The OSS process of that instance has ended; what comes of it yet was sent before. False: it is known
+  // already, or there is no such process.
+  bool Ended(uint64_t instance, Duration now);
   // The record that the head's report leads to; none: it is so already, or the reporter has to look at the
   // chain as it is first. ESTALE: the reporter is not the head. EBUSY: there is no other member that could be
   // the head.
@@ -100,7 +103,7 @@ class OstChain {
   void Down(std::string_view uuid);
   // The head knows the chain and all that it has missed: the OST is up while its head is. False: it is not
   // the head, or not the process, that it was.
-  bool Serve(const Hearer& head);
+  bool Serve(const Hearer& hearer);
   bool serving() const { return !serving_.empty(); }
 
   // Whether the member's registration may be answered.
@@ -124,6 +127,8 @@ class OstChain {
     bool answered = false;  // since
     Duration heard{0};      // when something of it was answered last that renews its OSS's lease
     Duration seen{0};       // when something came from it last: an answer may go to a process that has ended
+    uint64_t ended = 0;     // the instance that is known to have ended; 0: of none is that known
+    Duration ended_at{0};   // when that was heard
     uint32_t told = 0;      // the epoch that it has heard of in this registration
     bool placed = false;    // knows that it is not the head, or is it with all that it has missed
     int unanswered = 0;     // tellings in a row
@@ -131,13 +136,15 @@ class OstChain {
   };
 
   const Presence& At(const OstMember& member) const;
-  bool Restarted(const OstMember& member) const;  // since it got its state
-  bool Sound(const OstMember& member) const;      // in sync, and runs on
+  uint64_t ProcessOf(const OstMember& member) const;  // the last one that is known: its instance
+  bool Restarted(const OstMember& member) const;      // since it got its state
+  bool HasEnded(const OstMember& member) const;       // that process
+  bool Sound(const OstMember& member) const;          // in sync, and runs on
   bool OtherSound(std::string_view uuid) const;
-  bool MayServe(const OstMember& member, Duration now) const;  // a client, by its lease
-  bool Outlived(const OstMember& member) const;   // another one has been heard since it cannot any more
-  bool Undecided(const OstMember& member) const;  // restarted, and nobody else runs on
-  bool Deposes(const OstMember& member) const;    // fails, and another one runs on
+  Duration ServesUntil(const OstMember& member) const;  // a client, as the process that it was: at the latest
+  bool Outlived(const OstMember& member) const;         // another one has been heard since
+  bool Undecided(const OstMember& member) const;        // restarted, and nobody else runs on
+  bool Deposes(const OstMember& member) const;          // fails, and another one runs on
   Hearer HearerOf(const OstMember& member) const;
   Status CheckCopies(const proto::OstInfo& info) const;
   Status CheckPlace(const Arrival& arrival, const OstMember* replaced) const;

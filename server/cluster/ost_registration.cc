@@ -259,6 +259,7 @@ bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fenc
       if (ost.chained) continue;
       ost.up = !info.failing();
       ost.instance = request.instance();
+      ost.ended = false;
       ost.heard = clock_.Now();
       LogInfo("OST %d (%s) is %s at %s", info.index(), info.uuid(), ost.up ? "up" : "there, but failing",
               request.address());

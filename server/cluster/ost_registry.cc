@@ -171,7 +171,8 @@ Duration OstRegistry::ServesUntil(OstIndex index) const {
   std::lock_guard lock(mutex_);
   auto it = osts_.find(index);
   if (it == osts_.end()) return Duration{0};
-  return it->second.chained ? chains_->ServesUntil(index) : it->second.heard + WithDrift(options_.lease());
+  if (it->second.chained) return chains_->ServesUntil(index);
+  return it->second.ended ? Duration{0} : it->second.heard + WithDrift(options_.lease());
 }
 
 Task<void> OstRegistry::RefreshSpace(OstIndex index) {
@@ -219,6 +220,7 @@ void OstRegistry::MarkDown(OstIndex index, std::string_view why) {
 proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
   bool changed = false;
   proto::HeartbeatReply reply;
+  if (request.ended() && request.instance() != 0) TakeEnd(request.instance());
   {
     std::lock_guard lock(mutex_);
     const std::vector<OstIndex> removed = TakeRemoved(request.mutable_osts());
@@ -236,6 +238,23 @@ proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
       *reply.mutable_status() = Unknown(request, info);
   }
   return reply;
+}
+
+void OstRegistry::TakeEnd(uint64_t instance) {
+  bool changed = chains_->Ended(instance);
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [index, ost] : osts_) {
+      if (ost.chained || ost.ended || ost.instance != instance) continue;
+      ost.ended = changed = true;
+      if (std::exchange(ost.up, false))
+        LogWarning("OST %d at %s is down: its OSS's process has ended", index, ost.record.head().address);
+    }
+    if (!changed) return;
+    ResetUsable();
+    ++version_;
+  }
+  Announce();
 }
 
 void OstRegistry::OrderScrub(proto::ScrubOrder order) {

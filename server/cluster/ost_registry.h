@@ -7,9 +7,9 @@
 // An OSS may serve clients for ten heartbeats' time after it has sent one that was answered
 // (common/lease_time.h; server/object/service_lease.h is the other side). So of each OST one of three things
 // is true: it is up and can be told of an eviction; or it cannot be told, but its lease still runs; or its
-// lease is over, it serves no client, and it will not before Register has admitted it again, which tells it
-// what it has missed. FenceOrOutlive goes from the first to one of which nothing can come any more, in
-// bounded time.
+// lease is over (or its process, of which a witness tells: HeartbeatRequest), it serves no client, and it
+// will not before Register has admitted it again, which tells it what it has missed. FenceOrOutlive goes from
+// the first to one of which nothing can come any more, in bounded time.
 //
 // An OST of several members (docs/decisions/0064-chains-of-osts.md) is up while the head of its chain is and
 // knows it, and the way to the OST leads to the head; all else about it is ChainKeeper's. Its OSSes have
@@ -78,7 +78,8 @@ class OstRegistry : private ChainOwner {
   void SetHold(absl::AnyInvocable<std::shared_ptr<void>()> hold) { hold_ = std::move(hold); }
 
   Task<proto::RegisterOssReply> Register(proto::RegisterOssRequest request);
-  // An OST that says it is failing is marked down; when it says so no more it has to register again.
+  // An OST that says it is failing is marked down; when it says so no more it has to register again. The OSTs
+  // of a process that has ended are down, and can serve nobody.
   proto::HeartbeatReply Heartbeat(proto::HeartbeatRequest request);
   // Tells every OSS with the answer to its next heartbeat, unless a newer order was given.
   void OrderScrub(proto::ScrubOrder order);
@@ -140,10 +141,12 @@ class OstRegistry : private ChainOwner {
     bool up = false;
     bool asked = false;  // RefreshSpace is under way
     uint64_t instance = 0;
-    Duration heard{0};  // when something of it was answered last that renews its lease
+    bool ended = false;  // that process
+    Duration heard{0};   // when something of it was answered last that renews its lease
     std::shared_ptr<ObjectStub> stub;
     std::shared_ptr<ObjectStub> impatient;  // gives up on an OST that does not answer
   };
+  void TakeEnd(uint64_t instance);
   proto::HeartbeatReply TakeHeartbeat(const proto::HeartbeatRequest& request, bool* changed);
   void Point(Ost* ost, const std::shared_ptr<Peer>& peer);
   void PointOne(std::shared_ptr<ObjectStub>* stub, const std::shared_ptr<Peer>& peer, RetryPolicy policy);

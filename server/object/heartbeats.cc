@@ -151,3 +151,21 @@ Task<void> RunHeartbeats(std::shared_ptr<ServerCore> core) {
 }
 
 }  // namespace nacre::ost
+
+namespace nacre {
+
+Task<Status> TellOfEnd(std::shared_ptr<ClusterChannel> cluster, Clock& clock, uint64_t instance) {
+  constexpr Duration kPatience = 3s, kPause = 100ms;
+  const Duration end = clock.Now() + kPatience;
+  while (true) {
+    proto::HeartbeatRequest request;
+    request.set_instance(instance);
+    request.set_ended(true);
+    auto reply = co_await cluster->Heartbeat(std::move(request));
+    Status told = reply.ok() ? FromProto(reply->status()) : reply.status();
+    if (told.ok() || clock.Now() + kPause >= end) co_return told;
+    co_await clock.Sleep(kPause);
+  }
+}
+
+}  // namespace nacre

@@ -80,4 +80,9 @@ class ObjectServer {
   virtual Task<Status> Stop() = 0;
 };
 
+// For the process beside an OSS that has seen it end (daemon/end_witness.h): tells the MGS that the process
+// of that instance serves nobody any more, so that nobody waits until its lease is over. Tries for three
+// seconds, which is a lease of a chain's head by default.
+Task<Status> TellOfEnd(std::shared_ptr<ClusterChannel> cluster, Clock& clock, uint64_t instance);
+
 }  // namespace nacre

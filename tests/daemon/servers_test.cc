@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -111,6 +112,22 @@ TEST_F(ServersTest, AServerThatIsKilledStartsAgain) {
   ASSERT_TRUE(WaitForOsts(0));
   Program oss(OssWords());
   EXPECT_TRUE(WaitForOsts(2));
+}
+
+// By its heartbeats the MGS would miss it after five minutes.
+TEST_F(ServersTest, TheMgsKnowsAtOnceOfAnOssThatWasKilled) {
+  Format();
+  std::vector<std::string> words = MdsWords();
+  words.insert(words.end(), {"--heartbeat", "1min"});
+  Program mds(words);
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    Program oss(OssWords());
+    ASSERT_TRUE(WaitForOsts(2));
+    oss.Signal(signal);
+    EXPECT_TRUE(WaitForStatus([](const proto::ClusterStatus& status) {
+      return std::ranges::none_of(status.map().osts(), [](const auto& ost) { return ost.up(); });
+    }));
+  }
 }
 
 TEST_F(ServersTest, AnAddressThatIsTakenIsNamed) {

@@ -120,10 +120,13 @@ void Cluster::NoteHeldUp(Duration since) {
 void Cluster::Crash(int number, Loss loss) {
   Node& node = nodes_[number];
   if (number < client(0)) held_up_since_ = HeldUpSince();
+  const uint64_t instance = node.object != nullptr ? node.object->instance() : 0;
   if (node.process != nullptr) {
     world_.Trace("%s of %s", loss == Loss::kPower ? "loss of power" : "crash", node.name);
     world_.Kill(std::exchange(node.process, nullptr));
   }
+  if (loss == Loss::kProcess && instance != 0) StartWitness(number, instance);
+  while (loss == Loss::kPower && !node.witnesses.empty()) EndWitness(node.witnesses.back());
   node.ready = node.taking_over = node.stopping = false;
   node.filesystem = nullptr;
   node.member = nullptr;
@@ -138,6 +141,31 @@ void Cluster::Crash(int number, Loss loss) {
       disk->kv.CrashProcess();
       if (disk->blocks) disk->blocks->CrashProcess(disk_random_);
     }
+  }
+}
+
+// Now and then what ended the OSS has ended its witness, too.
+void Cluster::StartWitness(int number, uint64_t instance) {
+  if (world_.random().OneIn(4)) return;
+  Node& node = nodes_[Index(number)];
+  Process* process =
+      world_.Start(number, absl::StrFormat("%s.%d's witness", node.name, node.starts), /*wall_offset=*/0);
+  node.witnesses.push_back(process);
+  Spawn(process->executor(), Witness(this, process, instance));
+}
+
+// It may be slow, and tell of it when the next process has registered already.
+Task<void> Cluster::Witness(Cluster* cluster, Process* process, uint64_t instance) {
+  if (process->random().OneIn(4))
+    co_await process->clock().Sleep(std::chrono::milliseconds(process->random().Below(5000)));
+  Status told = co_await TellOfEnd(cluster->ChannelToMdses(process), process->clock(), instance);
+  cluster->world_.Trace("%s: %s", process->name(), told.ok() ? "the MGS knows" : "the MGS could not be told");
+  cluster->world_.clock().At(0s, [cluster, process] { cluster->EndWitness(process); });
+}
+
+void Cluster::EndWitness(Process* process) {
+  for (Node& node : nodes_) {
+    if (std::erase(node.witnesses, process) != 0) world_.Kill(process);
   }
 }
 

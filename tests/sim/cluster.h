@@ -136,6 +136,7 @@ class Cluster {
     replication::Member* member = nullptr;
     MetadataServer* metadata = nullptr;
     ObjectServer* object = nullptr;
+    std::vector<Process*> witnesses;  // of an OSS's processes that have ended (daemon/end_witness.h)
   };
 
   void AddDisk(Node& node, OstIndex index, uint64_t block_count);
@@ -148,6 +149,9 @@ class Cluster {
   static Task<void> BootMds(Cluster* cluster, Process* process);
   static Task<void> BootMember(Cluster* cluster, Process* process, int i);
   static Task<void> AwaitEnd(Cluster* cluster, Process* process, int i);
+  void StartWitness(int number, uint64_t instance);
+  static Task<void> Witness(Cluster* cluster, Process* process, uint64_t instance);
+  void EndWitness(Process* process);
   static Task<void> BootOss(Cluster* cluster, Process* process, int i);
   static Task<void> BootClient(Cluster* cluster, Process* process, int i);
   static Task<void> Stop(Cluster* cluster, Node* node, OneShot<Unit> done);

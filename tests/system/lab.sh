@@ -170,10 +170,12 @@ pids_on() { # MACHINE: of its daemons
   for unit in "${units[@]}"; do cat "$work/$1/lab/$unit.pid"; done
 }
 end_of() { ! kill -0 "$@" 2>/dev/null; }
-signal() { # SIGNAL MACHINE
-  local pids
+# signal SIGNAL MACHINE: to its daemons, and before them to the witnesses of their ends: a machine that dies takes those with it.
+signal() {
+  local pids witnesses
   mapfile -t pids < <(pids_on "$2")
-  kill "-$1" "${pids[@]}"
+  read -ra witnesses < <(for pid in "${pids[@]}"; do cat "/proc/$pid/task/$pid/children"; done | tr '\n' ' ') || true
+  kill "-$1" "${witnesses[@]}" "${pids[@]}"
   [[ $1 != KILL ]] || for pid in "${pids[@]}"; do wait_for 10 "the end of a daemon of $2" end_of "$pid"; done
 }
 other_than() { # MACHINE: the next one

@@ -99,9 +99,9 @@ class OstChainTest : public testing::Test {
     return OkStatus();
   }
   // A is the head, B follows.
-  void MakePair() {
-    Enter(Member("A", 1));
-    Enter(Member("B", 1));
+  void MakePair(uint64_t a = 1, uint64_t b = 1) {
+    Enter(Member("A", a));
+    Enter(Member("B", b));
     ASSERT_TRUE(Report("A", "", "B").ok());
     ASSERT_EQ(Text(), "A> B>");
   }

@@ -51,6 +51,81 @@ TEST_F(OstChainTest, ARestartOfOneOfTwoLeavesTheChain) {
   EXPECT_TRUE(chain->up());
 }
 
+// The witness of its death says that nothing of it serves anybody (HeartbeatRequest.ended): nobody waits for
+// its lease.
+TEST_F(OstChainTest, AHeadWhoseProcessHasEndedIsReplacedAtTheNextHeartbeatOfAnother) {
+  MakePair(7, 8);
+  now += 100ms;
+  EXPECT_TRUE(chain->Ended(7, now));
+  EXPECT_FALSE(chain->Ended(7, now + 1s)) << "told twice";
+  Decide();
+  EXPECT_FALSE(chain->up());
+  EXPECT_EQ(Text(), "A> B>") << "B may have died with it";
+  now += 100ms;
+  ASSERT_TRUE(Beat(Member("B", 8)));
+  Decide();
+  EXPECT_EQ(Text(), "B> A-");
+  TellAll();
+  EXPECT_TRUE(chain->up());
+}
+
+TEST_F(OstChainTest, WhatAProcessHadSentBeforeItEndedDoesNotBringItBack) {
+  MakePair(7, 8);
+  ASSERT_TRUE(chain->Ended(7, now));
+  EXPECT_FALSE(Beat(Member("A", 7)));
+  ASSERT_TRUE(Register(Member("A", 7)).ok());
+  EXPECT_EQ(chain->EntryOf("A"), Entry::kFailed);
+  EXPECT_FALSE(Beat(Member("A", 7)));
+  EXPECT_FALSE(chain->up());
+  EXPECT_EQ(chain->ServesUntil(), now + 3300ms) << "B's lease";
+}
+
+TEST_F(OstChainTest, TheEndOfAnEarlierProcessSaysNothingOfThisOne) {
+  MakePair(7, 8);
+  Enter(Member("B", 9));
+  ASSERT_TRUE(Report("A", "", "B").ok());
+  EXPECT_FALSE(chain->Ended(8, now));
+  EXPECT_FALSE(chain->Ended(0, now));
+  EXPECT_TRUE(Beat(Member("B", 9)));
+  EXPECT_EQ(Text(), "A> B>");
+  EXPECT_TRUE(chain->Ended(9, now));
+  Pass(600ms, {Member("A", 7)});
+  EXPECT_EQ(Text(), "A> B-");
+}
+
+TEST_F(OstChainTest, OfTwoWhoseProcessesHaveEndedTheFirstThatComesBackGoesOnAtOnce) {
+  MakePair(7, 8);
+  ASSERT_TRUE(chain->Ended(7, now));
+  ASSERT_TRUE(chain->Ended(8, now));
+  Pass(10s, {});
+  EXPECT_EQ(Text(), "A> B>");
+  Enter(Member("B", 9));
+  EXPECT_EQ(Text(), "B> A-");
+  EXPECT_TRUE(chain->up());
+}
+
+// The MGS that is told is another one than that which knew the process.
+TEST_F(OstChainTest, AnMgsThatHasJustBegunBelievesTheEndOfAProcessThatItHasOnlyInItsRecords) {
+  MakePair(7, 8);
+  RestartMgs();
+  Enter(Member("B", 8));
+  EXPECT_TRUE(chain->Ended(7, now));
+  EXPECT_EQ(Text(), "A> B>");
+  now += 100ms;
+  EXPECT_TRUE(Beat(Member("B", 8)));
+  Decide();
+  EXPECT_EQ(Text(), "B> A-");
+}
+
+TEST_F(OstChainTest, AJoinerWhoseProcessHasEndedIsAwayAtOnce) {
+  Enter(Member("A", 7));
+  Enter(Member("B", 8));
+  EXPECT_EQ(Text(), "A> B+");
+  ASSERT_TRUE(chain->Ended(8, now));
+  Decide();
+  EXPECT_EQ(Text(), "A> B-");
+}
+
 // The power fails: both come back as other processes. One must go on, but not while the other may still serve
 // or come back unchanged.
 TEST_F(OstChainTest, OfTwoThatRestartOneGoesOn) {

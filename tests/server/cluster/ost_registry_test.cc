@@ -247,6 +247,29 @@ TEST_F(OstRegistryTest, WhoIsSilentGoesDownAndRegistersAgain) {
   EXPECT_EQ(registry->Map().version(), 4u);
 }
 
+// Who is evicted then is told to nobody, and nobody is waited for: by its lease it could serve for ten
+// seconds.
+TEST_F(OstRegistryTest, OneWhoseProcessHasEndedIsDownAndServesNobody) {
+  auto oss = Oss(0, "uuid-0");
+  ASSERT_THAT(Register(oss), IsTaken());
+  proto::HeartbeatRequest end;
+  end.set_ended(true);
+  EXPECT_THAT(registry->Heartbeat(end), IsTaken()) << "of no process";
+  end.set_instance(oss.instance() + 1);
+  EXPECT_THAT(registry->Heartbeat(end), IsTaken()) << "of one that is not known";
+  EXPECT_TRUE(registry->IsUp(0));
+  end.set_instance(oss.instance());
+  EXPECT_THAT(registry->Heartbeat(end), IsTaken());
+  EXPECT_FALSE(registry->IsUp(0));
+  EXPECT_FALSE(Await(registry->FenceOrOutlive(0, 77))) << "its time is over";
+  EXPECT_THAT(Beat(oss), IsRefused(ENOENT, "register again"));
+  auto next = oss;
+  next.set_instance(oss.instance() + 1);
+  ASSERT_THAT(Register(next), IsTaken());
+  EXPECT_THAT(registry->Heartbeat(end), IsTaken()) << "told late";
+  EXPECT_TRUE(registry->IsUp(0));
+}
+
 TEST_F(OstRegistryTest, WithoutAnyUpAllKnownOnesAreUsable) {
   EXPECT_TRUE(registry->Usable()->empty());
   EXPECT_EQ(registry->Stub(0).status().code(), absl::StatusCode::kNotFound);
