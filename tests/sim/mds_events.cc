@@ -19,10 +19,13 @@ int Scenario::PickMds() {
 
 // Every MDS is in the set, and none is about to leave it: the primary may have asked etcd for that, which
 // does it after the primary's death, too. Without that the primary may be the only one that has everything,
-// and then nothing goes on without it. False: the run has failed.
+// and then nothing goes on without it, and what it had not synced is lost with its power.
+bool Scenario::SetAtRest() { return cluster_.AllReady() && cluster_.etcd().Idle(); }
+
+// False: the run has failed.
 bool Scenario::WaitSetAtRest() {
-  const auto at_rest = [this] { return (cluster_.AllReady() && cluster_.etcd().Idle()) || failed(); };
-  if (!world_.RunUntil(at_rest, kPatience)) world_.Fail("hang: the set of MDSes does not come to rest");
+  if (!world_.RunUntil([this] { return SetAtRest() || failed(); }, kPatience))
+    world_.Fail("hang: the set of MDSes does not come to rest");
   return !failed();
 }
 
@@ -185,7 +188,7 @@ void Scenario::CutOffMds() {
 
 // Nobody can become primary, or leave the set, for seconds; and the primary may die just then.
 void Scenario::LeaderlessEtcd() {
-  if (!WaitReady("before etcd has no leader")) return;
+  if (!WaitReady("before etcd has no leader") || !WaitSetAtRest()) return;
   const Duration begin = cluster_.HeldUpSince();
   const Duration away = 500ms + UpTo(8s);
   world_.Trace("etcd has no leader for %d ms",
@@ -195,7 +198,7 @@ void Scenario::LeaderlessEtcd() {
   const bool dies = !world_.random().OneIn(4);
   if (dies) {
     Work(UpTo(1s));
-    cluster_.Crash(mds, world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
+    cluster_.Crash(mds, world_.random().OneIn(2) && SetAtRest() ? Loss::kPower : Loss::kProcess);
   }
   Work(UpTo(12s));
   if (failed()) return;

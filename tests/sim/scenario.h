@@ -124,6 +124,7 @@ class Scenario {
   void CutOffMds();
   void LeaderlessEtcd();
   void WipedMds();
+  bool SetAtRest();
   bool WaitSetAtRest();
   int PickMds();
   void WaitCopies(const char* why);
