@@ -72,10 +72,10 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
     inode->NoteAlone(reply.entry().alone_under());
   }
   Created created;
-  created.known = knowledge_->Answer(*inode);
   created.handle = handles_->New(caller, inode, flags);
   handles_->CountTold(*created.handle);
   if (leases_->reclaims() != held) co_await handles_->TellAgain(inode);
+  created.known = knowledge_->Answer(*inode);
   co_return created;
 }
 

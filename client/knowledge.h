@@ -32,7 +32,7 @@ class Knowledge {
   // Whether the names that are known of the directory are.
   bool TrustsNames(const Inode& directory) const;
 
-  // --- answers ---
+  // --- answers; what the kernel may keep counts from the call: nothing is awaited behind it ---
 
   // The attributes as they are now. Nothing: the MDS has to be asked.
   std::optional<Known> Stat(Inode& inode) const;

@@ -34,9 +34,10 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
       co_return *std::move(answer);
     }
   }
-  *negative_valid = valid;
-  if (known.answer == NameKnown::Answer::kAbsent)
+  if (known.answer == NameKnown::Answer::kAbsent) {
+    *negative_valid = valid;
     co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
+  }
   co_return co_await LookUpAtMds(caller, directory, name);
 }
 

@@ -71,6 +71,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 825000421}, "an append went past the cache in which its file was being worked on"},
       {{.seed = 886000896}, "READ of a file ended with WRITE of its late data"},
       {{.seed = 888000367, .clients = 2}, "pages were kept while the file had a second link"},
+      {{.seed = 4715000147, .clients = 2, .mdses = 2},
+       "a create promised the kernel what it was told, and waited a second before it answered"},
       {{.seed = 872000090, .clients = 2}, "an fdatasync left at the MDT what others had changed"},
       {{.seed = 871001207}, "times are not told by an fdatasync"},
       {{.seed = 919000085, .clients = 2}, "a lease on its way back was taken to protect later data"},
