@@ -46,8 +46,8 @@ Task<StatusOr<Fid>> Resolve(client::FileSystem* filesystem, client::Caller calle
     const std::string name = path.substr(begin, end - begin);
     begin = end + 1;
     if (name.empty() || name == ".") continue;
-    Duration negative_valid{};
-    CO_ASSIGN_OR_RETURN(client::Known found, co_await filesystem->Lookup(caller, fid, name, &negative_valid));
+    Duration absent_until{};
+    CO_ASSIGN_OR_RETURN(client::Known found, co_await filesystem->Lookup(caller, fid, name, &absent_until));
     fid = FromProto(found.attr.fid());
   }
   co_return fid;

@@ -68,7 +68,7 @@ class Core final : public FileSystem {
   void SetInvalidation(Invalidation invalidation) override;
 
   Task<StatusOr<Known>> Lookup(const Caller& caller, Fid parent, std::string name,
-                               Duration* negative_valid) override;
+                               Duration* absent_until) override;
   Task<StatusOr<Known>> Getattr(const Caller& caller, Fid fid, HandlePtr handle) override;
   Task<StatusOr<Known>> Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) override;
   Task<StatusOr<Known>> Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,

@@ -94,10 +94,11 @@ struct Invalidation {
   std::function<void(Fid)> attributes;
 };
 
-// An entry or attribute with the time for which the layer above may keep it without asking (0: not at all).
+// An entry or attribute, and until when the layer above may keep it without asking, by the steady clock of
+// the filesystem's Environment (0: not at all). It may have come later than it was promised.
 struct Known {
   proto::Attr attr;
-  Duration valid{0};
+  Duration until{0};
 };
 
 struct DirEntry {
@@ -178,9 +179,9 @@ class FileSystem {
 
   virtual void SetInvalidation(Invalidation invalidation) = 0;
 
-  // Namespace. `valid` of a NOT_FOUND lookup: *negative_valid.
+  // Namespace. `until` of a NOT_FOUND lookup: *absent_until.
   virtual Task<StatusOr<Known>> Lookup(const Caller& caller, Fid parent, std::string name,
-                                       Duration* negative_valid) = 0;
+                                       Duration* absent_until) = 0;
   virtual Task<StatusOr<Known>> Getattr(const Caller& caller, Fid fid, HandlePtr handle) = 0;
   virtual Task<StatusOr<Known>> Setattr(const Caller& caller, Fid fid, SetAttributes set,
                                         HandlePtr handle) = 0;

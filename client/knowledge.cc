@@ -50,7 +50,7 @@ bool Knowledge::TrustsNames(const Inode& directory) const {
   return directory.scope != nullptr && directory.scope->good() && entrance_.LeasesGood();
 }
 
-// Returns for how long the kernel may trust what it is told now of what this lease covers. Not beyond the end
+// Returns until when the kernel may trust what it is told now of what this lease covers. Not beyond the end
 // of the leases by the clock.
 Duration Knowledge::PromiseUnder(Scope& scope) const {
   const Duration now = environment_.clock.Coarse();
@@ -83,24 +83,24 @@ Known Knowledge::AnswerLocked(const Inode& inode) const {
   const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
   Known known{inode.Effective(), Duration(0)};
   if (gives_rights || !Trusts(inode)) return known;
-  known.valid = PromiseUnder(*inode.covered);
+  known.until = PromiseUnder(*inode.covered);
   return known;
 }
 
-NameKnown Knowledge::Find(Inode& directory, const std::string& name, Duration* valid) const {
+NameKnown Knowledge::Find(Inode& directory, const std::string& name, Duration* until) const {
   std::lock_guard lock(directory.mutex);
-  *valid = PromiseOfNames(directory);
+  *until = PromiseOfNames(directory);
   return TrustsNames(directory) ? directory.names.Find(name) : NameKnown{};
 }
 
 NameKnown Knowledge::Find(const Caller& caller, Inode& directory, const std::string& name,
-                          Duration* valid) const {
-  *valid = Duration(0);
+                          Duration* until) const {
+  *until = Duration(0);
   std::lock_guard lock(directory.mutex);
   if (!Trusts(directory) || !TrustsNames(directory) || !MaySearch(directory, caller)) return {};
   const NameKnown known =
       directory.changing == 0 ? FindAmongAll(directory, name) : directory.names.Find(name);
-  if (known.answer != NameKnown::Answer::kUnknown) *valid = PromiseOfNames(directory);
+  if (known.answer != NameKnown::Answer::kUnknown) *until = PromiseOfNames(directory);
   return known;
 }
 
@@ -132,12 +132,12 @@ std::vector<DirEntry> Knowledge::Entries(Inode& directory, const std::vector<Lis
   std::vector<DirEntry> entries;
   for (uint64_t i = cookie; i < listing.size() && entries.size() < limit; ++i) {
     DirEntry entry{listing[i].name, listing[i].fid, listing[i].type, i + 1, std::nullopt};
-    Duration valid{0};
-    const NameKnown found = Find(directory, entry.name, &valid);
+    Duration until{0};
+    const NameKnown found = Find(directory, entry.name, &until);
     const bool present = found.answer == NameKnown::Answer::kPresent;
     if (found.answer == NameKnown::Answer::kAbsent || (present && found.fid != entry.fid)) continue;
     if (InodePtr inode = plus && present ? inodes_.Find(entry.fid) : nullptr) entry.known = Stat(*inode);
-    if (entry.known) entry.known->valid = std::min(entry.known->valid, valid);
+    if (entry.known) entry.known->until = std::min(entry.known->until, until);
     entries.push_back(std::move(entry));
   }
   return entries;

@@ -32,17 +32,17 @@ class Knowledge {
   // Whether the names that are known of the directory are.
   bool TrustsNames(const Inode& directory) const;
 
-  // --- answers; what the kernel may keep counts from the call: nothing is awaited behind it ---
+  // --- answers ---
 
   // The attributes as they are now. Nothing: the MDS has to be asked.
   std::optional<Known> Stat(Inode& inode) const;
   // What an operation answers that has just learned or changed the attributes: as above, or for this moment
   // only.
   Known Answer(Inode& inode) const;
-  // What a name means; `valid`: for how long the kernel may trust that. kUnknown: the MDS has to be asked.
-  NameKnown Find(Inode& directory, const std::string& name, Duration* valid) const;
+  // What a name means; `until`: as in Known. kUnknown: the MDS has to be asked.
+  NameKnown Find(Inode& directory, const std::string& name, Duration* until) const;
   // The same for a caller who looks it up, and may be refused.
-  NameKnown Find(const Caller& caller, Inode& directory, const std::string& name, Duration* valid) const;
+  NameKnown Find(const Caller& caller, Inode& directory, const std::string& name, Duration* until) const;
   // A directory of which everything is known, as it is now; its cookies count the entries. Null: the MDS has
   // to be asked.
   Listing List(Inode& directory) const;

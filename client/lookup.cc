@@ -10,8 +10,8 @@
 
 namespace nacre::client {
 Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string name,
-                                   Duration* negative_valid) {
-  *negative_valid = Duration(0);
+                                   Duration* absent_until) {
+  *absent_until = Duration(0);
   NACRE_ENTER(pass);
   if (name.size() > kMaxName) {
     co_return ErrnoError(ENAMETOOLONG,
@@ -26,16 +26,16 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   }
 
   InodePtr directory = inodes_->Get(parent);
-  Duration valid{0};
-  const NameKnown known = knowledge_->Find(caller, *directory, name, &valid);
+  Duration until{0};
+  const NameKnown known = knowledge_->Find(caller, *directory, name, &until);
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     if (std::optional<Known> answer = knowledge_->Stat(*inode)) {
-      answer->valid = std::min(answer->valid, valid);
+      answer->until = std::min(answer->until, until);
       co_return *std::move(answer);
     }
   }
   if (known.answer == NameKnown::Answer::kAbsent) {
-    *negative_valid = valid;
+    *absent_until = until;
     co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
   }
   co_return co_await LookUpAtMds(caller, directory, name);

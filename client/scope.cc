@@ -23,7 +23,7 @@ Duration Scope::Promise(Duration now, Duration quiet, Duration most) {
   const Duration valid = std::min(most, age / kShare);
   if (valid <= Duration(0)) return Duration(0);
   PromiseUntil(now + valid + kLate);
-  return CoversFiles() ? valid : Duration(0);
+  return CoversFiles() ? now + valid : Duration(0);
 }
 
 void Scope::PromiseUntil(Duration time) {

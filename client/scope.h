@@ -88,8 +88,8 @@ class Scope {
   void BeginMove() { moves_.fetch_add(1); }
   void EndMove() { moves_.fetch_sub(1); }
 
-  // For how long the kernel may keep what is answered now: `most` if it has been quiet here for long enough,
-  // 0 in the first `quiet` of that. 0 as well if the lease ends, or a move begins, meanwhile: whoever
+  // Until when the kernel may keep what is answered now: for `most` if it has been quiet here for long
+  // enough, 0 in the first `quiet` of that. 0 as well if the lease ends, or a move begins, meanwhile: whoever
   // does that looks at `promised` afterwards, and finds what was promised before. A file's own lease promises
   // nothing: it is there to be given back soon.
   Duration Promise(Duration now, Duration quiet, Duration most);

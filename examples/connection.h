@@ -59,8 +59,8 @@ inline Task<StatusOr<Fid>> Resolve(client::FileSystem& filesystem, const client:
     std::string name = path.substr(begin, end - begin);
     begin = end + 1;
     if (name.empty()) continue;
-    Duration negative_valid{};
-    CO_ASSIGN_OR_RETURN(client::Known found, co_await filesystem.Lookup(caller, fid, name, &negative_valid));
+    Duration absent_until{};
+    CO_ASSIGN_OR_RETURN(client::Known found, co_await filesystem.Lookup(caller, fid, name, &absent_until));
     fid = {found.attr.fid().sequence(), found.attr.fid().object(), found.attr.fid().version()};
   }
   co_return fid;

@@ -8,10 +8,10 @@ namespace nacre::fuse {
 namespace {
 
 Task<void> Lookup(Request request, Fid parent, std::string name) {
-  Duration negative_valid{0};
+  Duration absent_until{0};
   StatusOr<client::Known> known =
-      co_await request.filesystem().Lookup(request.caller(), parent, std::move(name), &negative_valid);
-  if (!known.ok() && ToErrno(known.status()) == ENOENT) co_return request.NoEntry(negative_valid);
+      co_await request.filesystem().Lookup(request.caller(), parent, std::move(name), &absent_until);
+  if (!known.ok() && ToErrno(known.status()) == ENOENT) co_return request.NoEntry(absent_until);
   request.Entry(known);
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace nacre::fuse {
@@ -35,10 +36,10 @@ void Request::Entry(const StatusOr<client::Known>& known) {
   if (!Reply(fuse_reply_entry, &entry)) session_->nodes().Forget(entry.ino, 1);
 }
 
-void Request::NoEntry(Duration valid) {
-  if (valid <= Duration(0)) return Error(ENOENT);
+void Request::NoEntry(Duration until) {
   fuse_entry_param entry{};
-  entry.entry_timeout = Seconds(valid);
+  entry.entry_timeout = SecondsTo(until);
+  if (entry.entry_timeout <= 0) return Error(ENOENT);
   Reply(fuse_reply_entry, &entry);
 }
 
@@ -46,7 +47,7 @@ bool Request::Attributes(const StatusOr<client::Known>& known) {
   if (!known.ok()) return Reply(fuse_reply_err, ToErrno(known.status()));
   struct stat attributes;
   FillStat(known->attr, &attributes);
-  return Reply(fuse_reply_attr, &attributes, Seconds(AttributesValid(*session_, *known)));
+  return Reply(fuse_reply_attr, &attributes, AttributesTimeout(*session_, *known));
 }
 
 void Request::Text(std::string_view text) { Reply(fuse_reply_buf, text.data(), text.size()); }
@@ -62,8 +63,11 @@ Task<void> ForgetInode(Request& request, Fid fid) {
   co_await done.Wait();
 }
 
-double Seconds(Duration duration) {
-  return duration <= Duration(0) ? 0 : std::chrono::duration<double>(duration).count();
+// As long as a kernel that hears of it now may keep an answer (client::Known). The clock is a little late,
+// for which the promise has room (client/scope.h).
+double SecondsTo(Duration until) {
+  if (until == Duration(0)) return 0;
+  return std::max(0.0, std::chrono::duration<double>(until - RealClock().Coarse()).count());
 }
 
 void FillStat(const proto::Attr& attr, struct stat* out) {
@@ -83,16 +87,16 @@ void FillStat(const proto::Attr& attr, struct stat* out) {
   out->st_ctim = {attr.ctime().seconds(), attr.ctime().nanos()};
 }
 
-Duration AttributesValid(Session& session, const client::Known& known) {
-  return session.filesystem().IsCurrent(known.attr) ? known.valid : Duration(0);
+double AttributesTimeout(Session& session, const client::Known& known) {
+  return session.filesystem().IsCurrent(known.attr) ? SecondsTo(known.until) : 0;
 }
 
 fuse_entry_param MakeEntry(Session& session, const client::Known& known) {
   fuse_entry_param entry{};
   const proto::Fid& fid = known.attr.fid();
   entry.ino = session.nodes().Refer({fid.sequence(), fid.object(), fid.version()});
-  entry.entry_timeout = Seconds(known.valid);  // while a name is looked up the kernel lets nobody change it
-  entry.attr_timeout = Seconds(AttributesValid(session, known));
+  entry.entry_timeout = SecondsTo(known.until);  // while a name is looked up the kernel lets nobody change it
+  entry.attr_timeout = AttributesTimeout(session, known);
   FillStat(known.attr, &entry.attr);
   return entry;
 }

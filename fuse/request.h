@@ -37,7 +37,7 @@ class Request {
   void Error(int error);
   void Done(const Status& status) { Error(ToErrno(status)); }
   void Entry(const StatusOr<client::Known>& known);
-  void NoEntry(Duration valid);  // a negative entry that the kernel may keep for so long
+  void NoEntry(Duration until);  // a negative entry that the kernel may keep (client::Known)
   bool Attributes(const StatusOr<client::Known>& known);  // false: as Reply
   void Text(std::string_view text);                       // bytes as they are
   bool Count(const StatusOr<size_t>& count);              // false: as Reply
@@ -80,10 +80,10 @@ inline Fid FidOf(fuse_req_t raw, fuse_ino_t node) { return SessionOf(raw).nodes(
 
 // Kernel's forms of ours.
 void FillStat(const proto::Attr& attr, struct stat* out);
-double Seconds(Duration duration);
-// For how long the kernel may keep the attributes: not at all if a later change was answered since they were
-// looked up.
-Duration AttributesValid(Session& session, const client::Known& known);
+double SecondsTo(Duration until);  // client::Known; 0 if that is over
+// For how many seconds the kernel may keep the attributes: not at all if a later change was answered since
+// they were looked up.
+double AttributesTimeout(Session& session, const client::Known& known);
 // Counts as a lookup of the kernel's.
 fuse_entry_param MakeEntry(Session& session, const client::Known& known);
 

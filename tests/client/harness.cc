@@ -207,6 +207,10 @@ Status Mounted::Close(const HandlePtr& handle) {
   return flushed.ok() ? released : flushed;
 }
 
+Duration Mounted::Left(Duration until) {
+  return until == Duration(0) ? until : std::max(Duration(0), until - harness_.world.clock().Now());
+}
+
 std::vector<std::string> Mounted::List(Fid fid) {
   std::vector<std::string> names;
   auto handle = Await(fs_->Opendir(caller, fid));

@@ -64,6 +64,8 @@ class Mounted {
   HandlePtr Open(Fid fid, int flags = O_RDWR);
   HandlePtr OpenName(const std::string& name, int flags = O_RDWR, Fid parent = kRootFid);
   StatusOr<Known> Lookup(const std::string& name, Fid parent = kRootFid);
+  // For how long the kernel may still keep an answer (Known::until).
+  Duration Left(Duration until);
   proto::Attr Stat(Fid fid);
   void Write(const HandlePtr& handle, uint64_t offset, std::string_view data);
   StatusOr<size_t> TryWrite(const HandlePtr& handle, uint64_t offset, std::string_view data);

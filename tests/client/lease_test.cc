@@ -119,7 +119,7 @@ TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
   };
   a_->fs().SetInvalidation(std::move(invalidation));
   harness_.world.RunFor(60s);  // the longer it is quiet, the more is promised
-  EXPECT_EQ(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->valid,
+  EXPECT_EQ(a_->Left(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->until),
             harness_.options.client.kernel_cache);
   const Duration before = harness_.world.clock().Now();
   b_ = harness_.Mount();
@@ -127,7 +127,7 @@ TEST_F(Lease, TheKernelIsToldAndItsPromisesRunOut) {
   EXPECT_GE(harness_.world.clock().Now() - before, harness_.options.client.kernel_cache);
   EXPECT_THAT(told, testing::Contains(file->inode->fid));
   EXPECT_TRUE(read_meanwhile);
-  EXPECT_EQ(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->valid, Duration(0));
+  EXPECT_EQ(a_->Await(a_->fs().Getattr(a_->caller, file->inode->fid, nullptr))->until, Duration(0));
   EXPECT_EQ(a_->fs().PagesFor(file), KernelPages::kNone);
 }
 

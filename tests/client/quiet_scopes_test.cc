@@ -19,12 +19,12 @@ class QuietScopes : public Scopes {
   Duration Now() { return harness_.world.clock().Now(); }
   Duration ValidOf(const std::string& name) {
     Duration negative{0};
-    return a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative))->valid;
+    return a_->Left(a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative))->until);
   }
   Duration NegativeValidOf(const std::string& name) {
     Duration negative{0};
     EXPECT_FALSE(a_->Await(a_->fs().Lookup(a_->caller, directory_, name, &negative)).ok());
-    return negative;
+    return a_->Left(negative);
   }
   template <typename T>
   Duration Takes(Mounted& client, Task<T> change) {
@@ -47,7 +47,7 @@ TEST_F(QuietScopes, ArePromisedToTheKernelAfterAWhile) {
   EXPECT_GE(ValidOf("f"), 400ms);
   EXPECT_LT(ValidOf("f"), 1s);
   EXPECT_GE(NegativeValidOf("g"), 400ms);
-  EXPECT_GE(a_->Await(a_->fs().Getattr(a_->caller, directory_, nullptr))->valid, 400ms);
+  EXPECT_GE(a_->Left(a_->Await(a_->fs().Getattr(a_->caller, directory_, nullptr))->until), 400ms);
   RunFor(30s);
   EXPECT_EQ(ValidOf("f"), harness_.options.client.kernel_cache);
 }
@@ -67,9 +67,9 @@ TEST_F(QuietScopes, AreNotPromisedByAListingUnderAnotherLease) {
   ASSERT_TRUE(entries.ok());
   for (const DirEntry& entry : *entries) {
     ASSERT_TRUE(entry.known) << entry.name;
-    EXPECT_EQ(entry.known->valid, 0s) << entry.name;
+    EXPECT_EQ(entry.known->until, 0s) << entry.name;
   }
-  EXPECT_GE(a_->Await(a_->fs().Getattr(a_->caller, below, nullptr))->valid, 400ms);
+  EXPECT_GE(a_->Left(a_->Await(a_->fs().Getattr(a_->caller, below, nullptr))->until), 400ms);
   EXPECT_TRUE(a_->Close(listing).ok());
 }
 

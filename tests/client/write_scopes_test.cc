@@ -130,7 +130,7 @@ TEST_F(WriteScopes, ADirectoryThatIsMadeInAQuietOneIsQuiet) {
     const Fid made = a_->Mkdir(name, own_);
     Make("below", made);
     Duration negative{0};
-    return a_->Await(a_->fs().Lookup(a_->caller, made, "below", &negative))->valid;
+    return a_->Left(a_->Await(a_->fs().Lookup(a_->caller, made, "below", &negative))->until);
   };
   Make("first", own_);
   harness_.world.RunUntil([] { return false; }, 4s);

@@ -140,7 +140,11 @@ StatusOr<NodePtr> MemoryFileSystem::DirectoryOf(const Fid& fid) {
   return node;
 }
 
-Known MemoryFileSystem::KnownOf(const NodePtr& node) const { return {node->attr, valid_}; }
+Known MemoryFileSystem::KnownOf(const NodePtr& node) const { return {node->attr, Until()}; }
+
+Duration MemoryFileSystem::Until() const {
+  return valid_ > Duration(0) ? RealClock().Now() + valid_ : Duration(0);
+}
 
 void MemoryFileSystem::Touch(const NodePtr& node) {
   SetNow(node->attr.mutable_mtime());

@@ -60,7 +60,7 @@ class MemoryFileSystem : public FileSystem {
   Task<Status> Unmount() override;
   void SetInvalidation(Invalidation invalidation) override;
   Task<StatusOr<Known>> Lookup(const Caller& caller, Fid parent, std::string name,
-                               Duration* negative_valid) override;
+                               Duration* absent_until) override;
   Task<StatusOr<Known>> Getattr(const Caller& caller, Fid fid, HandlePtr handle) override;
   Task<StatusOr<Known>> Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) override;
   Task<StatusOr<Known>> Mknod(const Caller& caller, Fid parent, std::string name, uint32_t mode,
@@ -119,6 +119,7 @@ class MemoryFileSystem : public FileSystem {
   NodePtr NodeOf(const Fid& fid);
   StatusOr<NodePtr> DirectoryOf(const Fid& fid);
   Known KnownOf(const NodePtr& node) const;
+  Duration Until() const;  // of what is answered now
   NodePtr NewNode(const Caller& caller, uint32_t mode);
   StatusOr<NodePtr> Insert(const Caller& caller, const Fid& parent, const std::string& name, uint32_t mode);
   void Touch(const NodePtr& node);

@@ -18,9 +18,9 @@ Status NoSuch(const std::string& name) { return ErrnoError(ENOENT, name + ": no 
 }  // namespace
 
 Task<StatusOr<Known>> MemoryFileSystem::Lookup(const Caller&, Fid parent, std::string name,
-                                               Duration* negative_valid) {
+                                               Duration* absent_until) {
   std::lock_guard lock(mutex_);
-  *negative_valid = valid_;
+  *absent_until = Until();
   CO_ASSIGN_OR_RETURN(NodePtr directory, DirectoryOf(parent));
   auto it = directory->children.find(name);
   if (it == directory->children.end()) co_return NoSuch(name);

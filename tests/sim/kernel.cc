@@ -192,12 +192,12 @@ Task<StatusOr<proto::Attr>> Kernel::Lookup(Fid parent, std::string name) {
   Duration negative{0};
   auto found = co_await filesystem_->Lookup(Root(), parent, name, &negative);
   if (found.ok()) {
-    names_[{parent, name}] = {FromProto(found->attr.fid()), clock_->Now() + found->valid};
+    names_[{parent, name}] = {FromProto(found->attr.fid()), found->until};
     Learn(*found);
     co_return found->attr;
   }
   names_.erase({parent, name});
-  if (ToErrno(found.status()) == ENOENT) names_[{parent, name}] = {Fid{}, clock_->Now() + negative};
+  if (ToErrno(found.status()) == ENOENT) names_[{parent, name}] = {Fid{}, negative};
   co_return found.status();
 }
 
@@ -211,7 +211,7 @@ Task<StatusOr<std::map<std::string, Fid>>> Kernel::List(Fid directory, bool plus
     if (!entries.ok()) break;
     for (const client::DirEntry& entry : *entries) {
       if (entry.known) {
-        names_[{directory, entry.name}] = {entry.fid, clock_->Now() + entry.known->valid};
+        names_[{directory, entry.name}] = {entry.fid, entry.known->until};
         Learn(*entry.known);
       }
       cookie = entry.cookie;
@@ -227,7 +227,7 @@ Task<StatusOr<std::map<std::string, Fid>>> Kernel::List(Fid directory, bool plus
 
 void Kernel::Made(Fid parent, const std::string& name, const client::Known& known) {
   attributes_.erase(parent);
-  names_[{parent, name}] = {FromProto(known.attr.fid()), clock_->Now() + known.valid};
+  names_[{parent, name}] = {FromProto(known.attr.fid()), known.until};
   Learn(known);
 }
 
@@ -254,8 +254,8 @@ void Kernel::Renamed(Fid from, const std::string& name, Fid to, const std::strin
 }
 
 void Kernel::Learn(const client::Known& known) {
-  const bool current = known.valid > Duration(0) && filesystem_->IsCurrent(known.attr);
-  attributes_[FromProto(known.attr.fid())] = {known.attr, clock_->Now() + (current ? known.valid : 0s)};
+  const bool current = known.until > Duration(0) && filesystem_->IsCurrent(known.attr);
+  attributes_[FromProto(known.attr.fid())] = {known.attr, current ? known.until : 0s};
 }
 
 }  // namespace nacre::sim

@@ -95,7 +95,7 @@ void Workload::Start(int index) {
   client->filesystem = &cluster_.filesystem(index);
   client->early_seen = client->filesystem->Look().early_answered;  // it may have worked before
   client->process = cluster_.process(cluster_.client(index));
-  client->kernel = std::make_unique<Kernel>(client->filesystem, &world_.clock());
+  client->kernel = std::make_unique<Kernel>(client->filesystem, &client->process->clock());
   client->process->Own(client);
   clients_.resize(std::max(clients_.size(), static_cast<size_t>(index) + 1));
   clients_[static_cast<size_t>(index)] = client;
