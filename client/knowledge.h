@@ -39,7 +39,7 @@ class Knowledge {
   // What an operation answers that has just learned or changed the attributes: as above, or for this moment
   // only.
   Known Answer(Inode& inode) const;
-  // What a name means; `until`: as in Known. kUnknown: the MDS has to be asked.
+  // Says what a name means; `until`: as in Known. kUnknown: the MDS has to be asked.
   NameKnown Find(Inode& directory, const std::string& name, Duration* until) const;
   // The same for a caller who looks it up, and may be refused.
   NameKnown Find(const Caller& caller, Inode& directory, const std::string& name, Duration* until) const;

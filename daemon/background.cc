@@ -21,15 +21,12 @@
 #include <optional>
 #include <string_view>
 
+#include "daemon/system_error.h"
+
 namespace nacre {
 namespace {
 
 constexpr int kExitMilliseconds = 5000;  // between letting go of the pid file and the end of a process
-
-Status SystemError(const std::string& what) {
-  int error = errno;
-  return ErrnoError(error, absl::StrFormat("%s: %s", what, std::strerror(error)));
-}
 
 struct flock WholeFile() {
   struct flock lock {};

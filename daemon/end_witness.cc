@@ -1,7 +1,6 @@
 #include "daemon/end_witness.h"
 
 #include <absl/cleanup/cleanup.h>
-#include <absl/strings/str_cat.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,14 +15,10 @@
 #include <utility>
 
 #include "common/log.h"
+#include "daemon/system_error.h"
 
 namespace nacre {
 namespace {
-
-Status SystemError(const char* what) {
-  const int error = errno;
-  return ErrnoError(error, absl::StrCat(what, ": ", std::strerror(error)));
-}
 
 // Returns when the process has ended.
 void AwaitEnd(int process) {

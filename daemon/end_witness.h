@@ -24,7 +24,7 @@ class EndWitness {
   EndWitness(EndWitness&& other) noexcept;
   EndWitness& operator=(EndWitness&&) = delete;
 
-  // What `tell` is to be told from now on.
+  // From now on `tell` gets this.
   void Set(uint64_t instance);
 
  private:

@@ -157,18 +157,20 @@ bool ChainKeeper::Beat(const Arrival& arrival) {
   return known;
 }
 
-bool ChainKeeper::Ended(uint64_t instance) {
+void ChainKeeper::Ended(uint64_t instance) {
   const Duration now = clock_.Now();
-  bool any = false;
-  std::lock_guard lock(mutex_);
-  for (auto& [index, group] : groups_) {
-    if (!group->chain.Ended(instance, now)) continue;
-    LogWarning("the process of a member of OST %d has ended", index);
-    WakeWaiters(group.get());
-    Wake(group.get());
-    any = true;
+  bool changed = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [index, group] : groups_) {
+      if (!group->chain.Ended(instance, now)) continue;
+      LogWarning("the process of a member of OST %d has ended", index);
+      WakeWaiters(group.get());
+      Wake(group.get());
+      changed = true;
+    }
   }
-  return any;
+  if (changed) owner_.Changed();
 }
 
 Task<StatusOr<proto::Chain>> ChainKeeper::Report(proto::ReportChainRequest request) {

@@ -48,7 +48,7 @@ class ChainKeeper {
   Status Start(OstIndex index, const Executor& executor);
   Task<Status> AwaitEntry(OstIndex index, std::string uuid);
   bool Beat(const Arrival& arrival);  // false: it has to register again
-  bool Ended(uint64_t instance);      // an OSS process; true: members of it are down
+  void Ended(uint64_t instance);      // an OSS process, whose members are down
   Task<StatusOr<proto::Chain>> Report(proto::ReportChainRequest request);
   // Stores what the OST is used for from now on. One that is gone by that is not known here any more, and its
   // task ends.

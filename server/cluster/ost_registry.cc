@@ -241,7 +241,8 @@ proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
 }
 
 void OstRegistry::TakeEnd(uint64_t instance) {
-  bool changed = chains_->Ended(instance);
+  chains_->Ended(instance);
+  bool changed = false;
   {
     std::lock_guard lock(mutex_);
     for (auto& [index, ost] : osts_) {
@@ -250,11 +251,8 @@ void OstRegistry::TakeEnd(uint64_t instance) {
       if (std::exchange(ost.up, false))
         LogWarning("OST %d at %s is down: its OSS's process has ended", index, ost.record.head().address);
     }
-    if (!changed) return;
-    ResetUsable();
-    ++version_;
   }
-  Announce();
+  if (changed) Changed();
 }
 
 void OstRegistry::OrderScrub(proto::ScrubOrder order) {

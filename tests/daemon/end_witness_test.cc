@@ -44,7 +44,7 @@ class EndWitnessTest : public testing::Test {
     pollfd said{pipe_[0], POLLIN, 0};
     return ::poll(&said, 1, milliseconds) == 0;
   }
-  // What the witness has said; 0: it has gone without a word.
+  // Waits for the witness's word; 0: it has gone without one.
   uint64_t Said() const {
     uint64_t what = 0;
     return ::read(pipe_[0], &what, sizeof what) == sizeof what ? what : 0;

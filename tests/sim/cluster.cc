@@ -164,9 +164,7 @@ Task<void> Cluster::Witness(Cluster* cluster, Process* process, uint64_t instanc
 }
 
 void Cluster::EndWitness(Process* process) {
-  for (Node& node : nodes_) {
-    if (std::erase(node.witnesses, process) != 0) world_.Kill(process);
-  }
+  if (std::erase(nodes_[Index(process->node())].witnesses, process) != 0) world_.Kill(process);
 }
 
 Task<void> Cluster::BootMds(Cluster* cluster, Process* process) {
