@@ -227,7 +227,8 @@ TEST_F(Api, WithoutAGpuTheReasonIsSaid) {
               IsErrorSaying(ENOENT, "no CUDA driver"));
   EXPECT_THAT(client_.capabilities()->device, HasSubstr("no CUDA driver"));
   EXPECT_FALSE(client_.capabilities()->read_to_device);
-  // The kernel gives nobody the second page (vm.mmap_min_addr); any address further up may be mapped by chance.
+  // The kernel gives nobody the second page (vm.mmap_min_addr); any address further up may be mapped by
+  // chance.
   EXPECT_THAT(client_.register_buffer(reinterpret_cast<void*>(4096), 64),
               IsErrorSaying(EFAULT, "no GPU's memory"));
 }
