@@ -15,8 +15,9 @@
 namespace nacre::api {
 namespace {
 
-// What waits is cut into about four batches, so that some are on their way while others are taken up; but not
-// into smaller ones than one request to a server takes, nor into larger ones than take much longer than one.
+// Waiting requests are cut into about four batches, so that some are on their way while others are taken up;
+// but not into smaller ones than one request to a server takes, nor into larger ones than take much longer
+// than one.
 constexpr size_t kBatchesAtOnce = 4, kFewest = 16, kMost = 64;
 constexpr uint64_t kBatchBytes = 256 << 10;
 // A batch that lasts longer has met a server that is away: those of its reads that others answer go on alone.

@@ -1,6 +1,6 @@
 // The object behind a nacre_queue: many reads and writes under way, each of which ends by itself.
 //
-// What is submitted is put together by the next task that runs: reads of one file become batches, which are
+// The next task that runs puts together what was submitted: reads of one file become batches, which are
 // read in as few requests as they need; so many small reads share the way to the servers and one wake-up.
 // A batch that fails, lasts long, or of which one read is cancelled, is given up, and those of its reads that
 // nothing speaks against begin again, each by itself. A write is a batch of its own. Thread-safe; kept by its

@@ -55,7 +55,7 @@ class Entrance {
   // For what has to come in whatever the leases are, and to close it.
   Gate& gate() { return gate_; }
 
-  // Whoever waits looks again: the session is another one.
+  // Makes those who wait look again: the session is another one.
   void Wake();
   // From now on nobody waits here: the mount ends.
   void Stop();

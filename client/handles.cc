@@ -64,7 +64,7 @@ uint64_t Handles::CountTold(FileHandle& handle) {
   return handle.inode->named;
 }
 
-// Whoever ends the lease looks through untold_ afterwards.
+// The task that ends the lease looks through untold_ afterwards.
 bool Handles::CountUntold(FileHandle& handle, absl::FunctionRef<bool(const Inode&)> may) {
   Inode& inode = *handle.inode;
   std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// What the kernel above a mount keeps of files, as far as it can be made to forget it (Invalidation). Without
+// Tells the kernel above a mount what to forget of the files that it keeps (Invalidation). Without
 // a kernel, in libnacre, there is nothing to forget. Thread-safe.
 #pragma once
 

@@ -1,7 +1,7 @@
-// What a mount knows of the tree under the leases that it holds, and answers without the MDS: attributes,
-// names and listings; and what it learns from the MDS's answers (scope.h says when that may be trusted).
+// Answers without the MDS what a mount knows of the tree under the leases that it holds: attributes, names
+// and listings. Learns it from the MDS's answers (scope.h says when those may be trusted).
 //
-// What is known lies in the inodes. Thread-safe; takes the inodes' mutexes, one at a time, except where it
+// The knowledge lies in the inodes. Thread-safe; takes the inodes' mutexes, one at a time, except where it
 // says that one is held.
 #pragma once
 
@@ -36,7 +36,7 @@ class Knowledge {
 
   // The attributes as they are now. Nothing: the MDS has to be asked.
   std::optional<Known> Stat(Inode& inode) const;
-  // What an operation answers that has just learned or changed the attributes: as above, or for this moment
+  // The answer of an operation that has just learned or changed the attributes: as above, or for this moment
   // only.
   Known Answer(Inode& inode) const;
   // Says what a name means; `until`: as in Known. kUnknown: the MDS has to be asked.

@@ -1,10 +1,10 @@
 // Chooses which member of an OST a read is sent to: the head, or another one that is in sync.
 //
-// What lies together in an object goes to the same member each time, for that one has it in its cache, and
-// the parts of objects are spread over all members alike. One that has much more to do for this client than
-// another is passed over. One that has failed is not asked for a while, which grows with each time in a row;
-// then one read at a time finds out whether it is well again. Of an object whose answer did not count, for it
-// was being changed, the head alone is asked for a moment.
+// Reads of what lies together in an object go to the same member each time, for that one has it in its cache,
+// and the parts of objects are spread over all members alike. One that has much more to do for this client
+// than another is passed over. One that has failed is not asked for a while, which grows with each time in a
+// row; then one read at a time finds out whether it is well again. Of an object whose answer did not count,
+// for it was being changed, the head alone is asked for a moment.
 //
 // Not thread-safe.
 #pragma once

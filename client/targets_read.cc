@@ -32,7 +32,7 @@ bool AreSame(const proto::ObjectVersion& a, const proto::ObjectVersion& b) {
   return a.epoch() == b.epoch() && a.changes() == b.changes();
 }
 
-// What the member's answer is worth, whatever version it is of.
+// Judges a member's answer, whatever version it is of.
 Outcome Judge(const StatusOr<proto::ObjectReply>& reply, int ranges) {
   if (ToErrno(reply.status()) == EAGAIN) return Outcome::kChanged;
   if (!reply.ok() || reply->read().ranges_size() != ranges) return Outcome::kFailed;

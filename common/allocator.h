@@ -1,5 +1,5 @@
-// What the allocator of this process does with memory: jemalloc in our programs, whatever the program has
-// that libnacre was loaded into.
+// Asks this process's allocator about memory: jemalloc in our programs, any other in a program that has
+// loaded libnacre.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@ namespace {
 constexpr Duration kHelping = std::chrono::microseconds(100);
 constexpr Duration kWatching = std::chrono::milliseconds(4);
 constexpr Duration kIdle = std::chrono::milliseconds(200);
-// What the thread before has run between two looks when it works: an idle server, too, has timers that tick.
+// Tasks that a thread has run between two looks if it has work: an idle server, too, has timers that tick.
 constexpr uint64_t kWork = 16;
 // Between two looks of a thread that stands in whether it still has to; and how long it does so for nothing.
 constexpr Duration kStandingIn = std::chrono::milliseconds(1);

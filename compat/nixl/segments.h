@@ -1,4 +1,4 @@
-// What an application has registered with the backend: files and memory, as NIXL carries them about.
+// Files and memory that an application has registered with the backend, as NIXL carries them about.
 #pragma once
 
 #include <backend/backend_engine.h>

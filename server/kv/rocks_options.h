@@ -1,5 +1,5 @@
-// What a store asks of RocksDB: how it shares out its memory, and what of RocksDB's own ways is kept out of
-// it. Thread-safe.
+// The settings of a store's RocksDB: how it shares out its memory, and which of its own habits are turned
+// off. Thread-safe.
 #pragma once
 
 #include <rocksdb/cache.h>

@@ -26,7 +26,7 @@ void AddInode(Mds& mds, const Fid& fid, std::vector<Touched>* changes) {
   if (inode.ok()) changes->push_back(InodeTouched(**inode, false));
 }
 
-// What an entry means: a directory, whose own attributes change when the entry does, or a file. `removed`:
+// Adds what an entry names: a directory, whose own attributes change with its entry, or a file. `removed`:
 // the entry goes.
 void AddNamed(Mds& mds, const Fid& parent, const std::string& name, bool removed,
               std::vector<Touched>* changes) {

@@ -9,13 +9,14 @@
 // A file that changes is covered, too: another session may have WRITE of it alone (file_leases.h), or get it.
 // READ of a file is revoked after the commit (recall.h).
 //
-// What changes is looked up before the change takes its locks, because no lock is held while clients are
-// waited for. A rename may come in between, so the commit looks again (Op::Commit): if something is not
+// The inodes that a change touches are looked up before it takes its locks, for no lock is held while clients
+// are waited for. A rename may come in between, so the commit looks again (Op::Commit): if something is not
 // covered, nothing is committed, and the operation begins again with that covered, too (Guarded).
 //
-// Who has WRITE of the file that he changes need not wait for those who have the directory: they do not know
-// the file (file_leases.h). If he did, he could wait for a client that waits for him to give that lease back,
-// or whose own such changes wait for his. He keeps it until the change is committed (LeaseTable::Pin).
+// A client with WRITE of the file that it changes need not wait for those who have the directory: they do not
+// know the file (file_leases.h). If it did, it could wait for a client that waits for it to give that lease
+// back, or whose own such changes wait for this one. The lease stays until the change is committed
+// (LeaseTable::Pin).
 //
 // A directory that does not exist is not covered: its maker may not have told the MDS of it yet, and then has
 // its lease from the beginning (GrantBorn), even if others wait to change it.

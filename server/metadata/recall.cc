@@ -64,7 +64,7 @@ bool AnyOstDown(const Mds& mds) {
   return false;
 }
 
-// What is left of a lease whose session has ended: a change of the session's is being committed
+// Waits for the changes of an ended session that are still being committed under its lease
 // (LeaseTable::Pin).
 Task<Status> AwaitPins(MdsPtr mds, LeaseGrant grant) {
   co_await mds->leases.Released(grant.id).Wait();

@@ -181,7 +181,7 @@ void Scrubber::End(bool whole) {
           state.repaired_blocks(), state.differing_objects());
 }
 
-// What was mended lasts before it is noted that the scrub is past it.
+// Makes mended blocks durable before it notes that the scrub is past them.
 Task<void> Scrubber::Note() {
   Status noted = co_await store_->FlushRewritten();
   if (noted.ok()) {

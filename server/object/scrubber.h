@@ -29,7 +29,7 @@ namespace nacre::ost {
 class Chain;
 class ServerCore;
 
-// What a store keeps of its scrubs (proto/FORMAT.md, "Scrub record").
+// The state of a store's scrubs, as it is stored (proto/FORMAT.md, "Scrub record").
 struct ScrubRecord {
   std::optional<ObjectId> after;  // of the scrub that is running: the last object that it has looked through
   proto::ScrubState state;

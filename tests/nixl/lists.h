@@ -1,5 +1,5 @@
-// What a program needs of NIXL's library to make lists of descriptors, so that the test of our plugin needs
-// NIXL's headers only. Not for programs that link NIXL.
+// The part of NIXL's library that makes lists of descriptors, so that the test of our plugin needs NIXL's
+// headers only. Not for programs that link NIXL.
 #pragma once
 
 #include <nixl_descriptors.h>

@@ -11,8 +11,9 @@ void Scenario::EndMoves() {
   if (mover_ || shape_.cluster.copies > 1) AwaitNothingToDestroy();
 }
 
-// What deleted files and moved ones have left goes some seconds later, and members of an OST that is stopped
-// in the middle of that differ: those behind have destroyed an object, and the head refuses the last word.
+// Objects of deleted and of moved files are destroyed some seconds later, and members of an OST that is
+// stopped in the middle of that differ: those behind have destroyed an object, and the head refuses the last
+// word.
 void Scenario::AwaitNothingToDestroy() {
   auto under_way = [this] {
     for (const mds::Table table : {mds::Table::kNewObjects, mds::Table::kMoved, mds::Table::kDestroyAt}) {

@@ -60,7 +60,7 @@ Shape ChooseShape(Random& random, const RunOptions& options);
 int64_t DifferingObjects();
 
 inline constexpr Duration kPatience = 120s;  // whatever has not ended by then hangs
-// What a client loses with its process is no older: write-behind holds five seconds, and what was under way.
+// A client's end loses nothing older: write-behind holds five seconds, and some of it was under way.
 inline constexpr Duration kClientLoss = 6500ms;
 
 class Scenario;

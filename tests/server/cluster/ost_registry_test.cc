@@ -247,7 +247,7 @@ TEST_F(OstRegistryTest, WhoIsSilentGoesDownAndRegistersAgain) {
   EXPECT_EQ(registry->Map().version(), 4u);
 }
 
-// Who is evicted then is told to nobody, and nobody is waited for: by its lease it could serve for ten
+// It is not told of evictions, and nobody waits for it: by its lease it could serve for ten
 // seconds.
 TEST_F(OstRegistryTest, OneWhoseProcessHasEndedIsDownAndServesNobody) {
   auto oss = Oss(0, "uuid-0");

@@ -238,7 +238,7 @@ TEST_F(FileLeases, AListingLeavesItsAttributesOut) {
     EXPECT_EQ(entry.has_attr(), entry.name() != "f") << entry.name();
 }
 
-// Whoever has the directory does not know the file. If he were asked, two clients with a file each in the
+// The holder of the directory does not know the file. If it were asked, two clients with a file each in the
 // other's directory would wait for each other.
 TEST_F(FileLeases, ItsHoldersChangesTakeNobodysDirectory) {
   Take();

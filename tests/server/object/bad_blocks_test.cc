@@ -136,7 +136,7 @@ TEST_F(BadBlocksTest, AFillingThatMeetsOneThatNobodyHasGoesOn) {
   EXPECT_EQ(*read, want);
 }
 
-// What the member has in its place is of before: the checksum that the head has says so.
+// The member's block in that place is an older one: the checksum that the head has says so.
 TEST_F(BadBlocksTest, OtherBytesOfTheMemberAreNotTaken) {
   f_.SetChain({0, 1});
   ASSERT_TRUE(Write(kBadObject, 0, Data('a')).ok());

@@ -97,7 +97,7 @@ TEST_F(PipelineTest, AChangeShowsAtOnceAndNothingLeavesBeforeItIsKept) {
   EXPECT_EQ(left, (std::vector<std::string>{"before", "behind"}));
 }
 
-// What has gone to the others goes into the store while the next group is on its way.
+// A group that the others have goes into the store while the next one is on its way.
 TEST_F(PipelineTest, AGroupIsStoredBesideTheNext) {
   Change("a", "1");
   Leave("a");

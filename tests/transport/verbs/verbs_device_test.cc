@@ -111,7 +111,7 @@ TEST_P(VerbsDeviceTest, FreedMemoryIsRegisteredAnewOrRefused) {
   EXPECT_TRUE(All(kPut));
 }
 
-// What is left of a closed transport, links that end by and by, would keep the GPU's context and its pinned
+// Links of a closed transport, which end by and by, would keep the GPU's context and its pinned
 // memory.
 TEST_P(VerbsDeviceTest, ADeviceThatNobodyUsesIsNotKept) {
   Listen(PutOnce);
