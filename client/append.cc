@@ -10,7 +10,7 @@ namespace nacre::client {
 // file has changed its form meanwhile.
 Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
   bool is_inline = false;
   {
     std::lock_guard lock(inode->mutex);
@@ -32,7 +32,7 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
   proto::MetadataRequest request;
   *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
   request.mutable_append()->set_length(size);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(std::move(request)));
   Knowledge::Learn(*inode, reply.append().attr());
   const uint64_t offset = reply.append().offset();
   co_return co_await WriteThrough(handle, offset, pieces, size, MayGiveUp::kNo);

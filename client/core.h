@@ -21,11 +21,12 @@
 #include <vector>
 
 #include "client/background.h"
-#include "client/behind_change.h"
+#include "client/cache_reads.h"
 #include "client/caller.h"
 #include "client/data_cache.h"
 #include "client/dirty_files.h"
 #include "client/durability.h"
+#include "client/early_changes.h"
 #include "client/entrance.h"
 #include "client/file_locks.h"
 #include "client/filesystem.h"
@@ -33,13 +34,14 @@
 #include "client/held_leases.h"
 #include "client/inode.h"
 #include "client/inode_table.h"
+#include "client/kept_pages.h"
 #include "client/kernel_cache.h"
 #include "client/knowledge.h"
+#include "client/mds_calls.h"
 #include "client/mdt_room.h"
 #include "client/metadata_queue.h"
 #include "client/object_io.h"
 #include "client/own_data.h"
-#include "client/own_fids.h"
 #include "client/session.h"
 #include "client/space_change.h"
 #include "client/targets.h"
@@ -49,7 +51,6 @@ namespace nacre::client {
 
 // The room that a file's inode takes on the MDT when its size or times are told.
 inline constexpr uint64_t kRecordRoom = 1024;
-inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
 
 // Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
 #define NACRE_ENTER(pass)                 \
@@ -141,22 +142,9 @@ class Core final : public FileSystem {
   Task<void> AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry);
   Task<void> ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present,
                          MetadataQueue::Hurry hurry);
-  Task<void> AwaitForgotten(Duration promised);
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
 
-  // --- leases of directories (scopes.cc) ---
-  class OwnChange;
-  bool MayChangeEarly(const Inode& inode, uint32_t settling = 0) const;
-  void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
-  Task<void> MakeKernelForget(OwnChange* change);
-  Task<Status> SettleDirectory(InodePtr directory);
-  Task<Reply> AskForChange(uint64_t epoch, proto::MetadataRequest request);
-  void EndScopes();
-  void ReturnDroppedScopes();
-  void ReturnScope(InodePtr directory, ScopePtr scope);
-
   // --- data of files under WRITE leases of directories (held_data.cc), or of their own (file_leases.cc) ---
-  static bool HoldsData(Inode& inode);
   bool IsAloneWith(const Inode& inode) const;
   bool MayTakeData(const Inode& inode) const;
   bool WantsData(Inode& inode, bool* known);
@@ -175,52 +163,10 @@ class Core final : public FileSystem {
   void ForgetOwnData(const Fid& fid);
 
   // --- reading under READ of a file (leased_reads.cc) ---
-  bool ReadsCached(Inode& inode);
   bool WantsContentLease(FileHandle& handle);
   Task<void> LeaseContent(HandlePtr handle);
 
-  // --- the kernel's pages (pages.cc) ---
-  Task<Status> LeasePages(uint64_t epoch, InodePtr inode);
-  Task<void> KeepPages(uint64_t epoch, InodePtr inode);
-  Task<void> ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids);
-  Task<bool> LeaseLockedPages(uint64_t epoch, InodePtr inode);
-  std::vector<Fid> WithPages();
-  LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use);
-  void ForgetAroundLocked(const Fid& fid);
-  void ForgetAllPages();
-
-  // --- asking the MDS, which comes to it after everything that was answered early ---
-  Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
-  Task<Reply> AskWhenConnected(proto::MetadataRequest request);
-  // For what follows from an open handle, with the rights of root; AskIn: for who does not pass the gate.
-  Task<Reply> AskAsSystem(proto::MetadataRequest request);
-  Task<Reply> AskIn(uint64_t epoch, proto::MetadataRequest request);
-  Task<Reply> AskBehindQueue(uint64_t epoch, proto::MetadataRequest request);
-
-  // --- changes answered before the MDS has done them (names_behind.cc) ---
-  class Settling;  // settling.h
-  // Null, false: the outcome is not certain, ask the MDS.
-  // `opened`, if not null: a handle of what is made, a file, by the flags that it has.
-  InodePtr TryMakeBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
-                         proto::MetadataRequest request, HandlePtr* opened = nullptr, int flags = 0);
-  bool TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
-                       proto::MetadataRequest request);
-  std::optional<BehindRename> FindRename(const InodePtr& from, const InodePtr& to,
-                                         const proto::Rename& rename);
-  bool MayRename(const Caller& caller, const BehindRename& rename);
-  void MoveCover(const BehindRename& rename);
-  bool ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open);
-  bool TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
-                       proto::MetadataRequest request);
-  void ForgetRemoved(Inode& directory, Inode& removed);
-  static bool MayLoseName(const Inode& inode);
-  void DistrustName(Inode& directory, const std::string& name);
-  bool TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
-                        proto::MetadataRequest request);
-
   // --- what write-behind tells the MDS of a file (tell.cc) ---
-  void PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
-                MetadataQueue::Done then);  // behind_mutex_ held
   enum class Told { kNothing, kOnItsWay, kAsk };
   Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);
   Status EndInline(const InodePtr& inode, const Reply& reply);
@@ -230,23 +176,8 @@ class Core final : public FileSystem {
   Task<Status> TellCut(InodePtr inode);
   Task<Status> SendClosed(InodePtr inode, bool last);
   Task<Status> SendUnsent(InodePtr inode);
-  std::vector<InodePtr> TakingPlaces(const BehindRename& rename, uint32_t flags);
-  Task<Status> SendBeforeReplacing(const BehindRename& rename, uint32_t flags);
-  bool MayAnswerEarly() const { return names_behind_ && entrance_.LeasesGood(); }
-  void PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change);
-  void RetireIfGone(Inode& inode);
-  void NameBorn(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
-  HandlePtr OpenMade(const Caller& caller, const InodePtr& made, int flags);
-  bool MayChangeEntry(const Inode& directory, const Caller& caller) const;
-  void EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply);
-  void Distrust(const BehindChange& change, const Status& why);
-
-  // --- asking for what is not known (lookup.cc) ---
-  Task<StatusOr<Known>> LookUpAtMds(const Caller& caller, InodePtr directory, std::string name);
-  Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
-  // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
-  Task<Status> LoadFile(InodePtr inode);
-  Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
+  std::vector<InodePtr> TakingPlaces(const EarlyRename& rename, uint32_t flags);
+  Task<Status> SendBeforeReplacing(const EarlyRename& rename, uint32_t flags);
 
   // --- handles (open.cc) ---
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
@@ -279,13 +210,7 @@ class Core final : public FileSystem {
   Task<StatusOr<ReadResult>> ReadCached(HandlePtr handle, uint64_t offset, size_t size);
   Task<StatusOr<ReadResult>> ReadInCache(HandlePtr handle, uint64_t offset, size_t size);
   Task<StatusOr<ReadResult>> ReadThrough(HandlePtr handle, uint64_t offset, size_t size);
-  Task<StatusOr<ReadResult>> ReadObjects(InodePtr inode, LayoutPtr layout, uint64_t offset, size_t size,
-                                         bool* complete);
   Task<StatusOr<ReadResult>> ReadLarge(HandlePtr handle, uint64_t offset, size_t size);
-  Task<Status> Fetch(InodePtr inode, uint64_t begin, uint64_t end, bool may_wait,
-                     CancellationPtr patience = nullptr);
-  void ReadAhead(const HandlePtr& handle, uint64_t offset, size_t size, uint64_t file_size);
-  Task<void> FetchAhead(InodePtr inode, uint64_t begin, uint64_t end, Gate::Pass pass);
 
   enum class MayGiveUp { kNo, kYes };  // when it is cancelled before it has begun
   struct HeldRange {
@@ -365,7 +290,6 @@ class Core final : public FileSystem {
   // --- fsync and errors (sync.cc) ---
   Task<Status> SyncFile(InodePtr inode, bool data_only);
   Task<Status> SyncMount();
-  void NoteError(Inode& inode, const Status& status);
   Status TakeError(FileHandle& handle);
   Status TakeErrorForSync(FileHandle& handle);
   Status NoteLost(const InodePtr& inode, OstIndex ost);
@@ -377,9 +301,6 @@ class Core final : public FileSystem {
   Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
   Task<Status> ChangeSpace(InodePtr inode, LayoutPtr layout, SpaceChange change, Pending* sent);
   Task<Status> SendToObjects(InodePtr inode, std::vector<proto::ObjectRequest> requests, Pending* sent);
-  Task<StatusOr<uint64_t>> SeekIn(LayoutPtr layout, uint64_t size, uint64_t offset, bool hole);
-  Task<StatusOr<uint64_t>> NextData(LayoutPtr layout, uint64_t offset);
-  Task<StatusOr<uint64_t>> NextHole(LayoutPtr layout, uint64_t offset, uint64_t size);
 
   // --- attributes (xattr.cc) ---
   bool NoXattrs(Fid fid);
@@ -402,22 +323,19 @@ class Core final : public FileSystem {
   std::shared_ptr<Session> session_;
   Entrance entrance_;
   std::unique_ptr<Knowledge> knowledge_;
+  std::unique_ptr<CacheReads> reads_;
+  std::unique_ptr<KeptPages> pages_;
   std::unique_ptr<MetadataQueue> queue_;
   std::unique_ptr<Handles> handles_;
+  std::unique_ptr<EarlyChanges> early_;
+  std::unique_ptr<MdsCalls> mds_;
   std::unique_ptr<Durability> durability_;
   FileLocks locks_;
   DirtyFiles dirty_;
   MdtRoom room_;
   std::atomic<bool> relieving_{false};
   std::atomic<uint32_t> inline_limit_{0};
-  std::atomic<uint64_t> mdt_losses_{0};    // proto::ConnectReply
-  std::atomic<bool> names_behind_{false};  // the MDS allows it
-
-  std::mutex behind_mutex_;  // orders changes that are answered early; taken before all others
-  OwnFids own_fids_;
-  std::multiset<Fid> changing_unknown_;  // where the MDS is changing what names mean that are not known here
-  std::atomic<uint64_t> early_answered_{0};  // MetadataQueue::pushed at the last of them
-  std::atomic<uint64_t> early_writes_{0};    // of files' bytes, under leases of directories
+  std::atomic<uint64_t> mdt_losses_{0};  // proto::ConnectReply
 };
 
 }  // namespace nacre::client

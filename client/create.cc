@@ -5,7 +5,6 @@
 #include <cerrno>
 
 #include "client/core.h"
-#include "client/settling.h"
 
 namespace nacre::client {
 namespace {
@@ -36,11 +35,11 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
                                      int flags) {
   NACRE_ENTER(pass);
   InodePtr directory = inodes_->Get(parent);
-  if (MayAnswerEarly()) {
-    CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
+  if (early_->MayAnswer()) {
+    CO_RETURN_IF_ERROR(co_await mds_->SettleDirectory(directory));
     proto::MetadataRequest mknod = MknodRequest(parent, name, S_IFREG | (mode & 07777), 0);
     Created created;
-    if (InodePtr made = TryMakeBehind(caller, directory, name, std::move(mknod), &created.handle, flags)) {
+    if (InodePtr made = early_->TryMake(caller, directory, name, std::move(mknod), &created.handle, flags)) {
       created.known = knowledge_->Answer(*made);
       co_return created;
     }
@@ -62,7 +61,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_flags(static_cast<uint32_t>(flags));
   create->set_exclusive((flags & O_EXCL) != 0);
   const uint64_t held = leases_->reclaims();
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply.entry().attr().fid())));
   InodePtr inode = knowledge_->Learn(reply.entry());
   {
@@ -82,11 +81,12 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
 Task<StatusOr<Known>> Core::MakeNode(const Caller& caller, Fid parent, std::string name,
                                      proto::MetadataRequest request) {
   InodePtr directory = inodes_->Get(parent);
-  if (request.has_mknod() && MayAnswerEarly()) {
-    CO_RETURN_IF_ERROR(co_await SettleDirectory(directory));
-    if (InodePtr made = TryMakeBehind(caller, directory, name, request)) co_return knowledge_->Answer(*made);
+  if (request.has_mknod() && early_->MayAnswer()) {
+    CO_RETURN_IF_ERROR(co_await mds_->SettleDirectory(directory));
+    if (InodePtr made = early_->TryMake(caller, directory, name, request))
+      co_return knowledge_->Answer(*made);
   }
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   co_return Known{reply.entry().attr(), Duration(0)};
 }
 

@@ -51,8 +51,8 @@ Task<StatusOr<std::vector<DirEntry>>> Core::Readdir(const Caller& caller, Handle
   readdir->set_limit(static_cast<uint32_t>(limit));
   readdir->set_plus(plus || learns);
   readdir->set_want_lease(options_.caching);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-  TakeScopes(&learning, reply);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
+  mds_->TakeScopes(&learning, reply);
   token.scope = leases_->For(learning, inode.fid);
   if (cookie == 0) token.drops = DropsNow(inode);  // nothing of this scan is among the names yet
 

@@ -11,10 +11,7 @@ namespace nacre::client {
 
 void Core::OnEvicted(uint64_t epoch) {
   targets_->Reset(0, epoch);
-  {
-    std::lock_guard order(behind_mutex_);
-    own_fids_.EndBefore(epoch);
-  }
+  early_->EndBefore(epoch);
   entrance_.Wake();  // who waits for good leases inside the gate
   background_.Start(StartAnew(epoch));
 }
@@ -26,7 +23,7 @@ Task<void> Core::StartAnew(uint64_t epoch) {
   co_await entrance_.gate().Close();
   (void)co_await SendEverything();
   co_await queue_->Drain();
-  std::vector<Fid> paged = WithPages();
+  std::vector<Fid> paged = pages_->Files();
   for (const InodePtr& inode : inodes_->All()) {
     DiscardData(*inode);
     std::lock_guard lock(inode->mutex);

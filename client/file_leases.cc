@@ -11,7 +11,7 @@ namespace nacre::client {
 // Whether the MDS is to be asked for it, as it is about to be told of a write. Files that are written once
 // and closed would have one message more.
 bool Core::WantsFileLease(Inode& inode) {
-  if (!options_.caching || !MayAnswerEarly()) return false;
+  if (!options_.caching || !early_->MayAnswer()) return false;
   std::lock_guard lock(inode.mutex);
   if (inode.write_opens == 0 || inode.data_scope != nullptr || inode.scope != nullptr) return false;
   if (++inode.told_writes <= 1) return false;

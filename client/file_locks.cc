@@ -9,7 +9,7 @@
 
 namespace nacre::client {
 
-FileLocks::FileLocks(Clock& clock, const Entrance& entrance, Background& background, Ask ask)
+FileLocks::FileLocks(Clock& clock, const Entrance& entrance, Background& background, AskMds ask)
     : clock_(clock), entrance_(entrance), background_(background), ask_(std::move(ask)) {}
 
 Task<StatusOr<proto::LockRange>> FileLocks::Get(HandlePtr handle, proto::LockRange lock) {

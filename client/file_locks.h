@@ -9,15 +9,15 @@
 
 #include "client/background.h"
 #include "client/entrance.h"
+#include "client/session.h"
 #include "common/clock.h"
 
 namespace nacre::client {
 
 class FileLocks {
  public:
-  // `ask`: asks the MDS, under the session of this epoch. What is named here must live longer.
-  using Ask = std::function<Task<StatusOr<proto::MetadataReply>>(uint64_t epoch, proto::MetadataRequest)>;
-  FileLocks(Clock& clock, const Entrance& entrance, Background& background, Ask ask);
+  // What is named here must live longer.
+  FileLocks(Clock& clock, const Entrance& entrance, Background& background, AskMds ask);
 
   // Returns the lock that is in the way of this one, or one of type F_UNLCK.
   Task<StatusOr<proto::LockRange>> Get(HandlePtr handle, proto::LockRange lock);
@@ -33,7 +33,7 @@ class FileLocks {
   Clock& clock_;
   const Entrance& entrance_;
   Background& background_;
-  const Ask ask_;
+  const AskMds ask_;
   std::mutex mutex_;
   absl::flat_hash_set<uint64_t> waits_;  // Set with `wait` that have not ended
 };

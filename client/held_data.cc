@@ -28,17 +28,12 @@ Status PutInline(Inode& inode, uint64_t offset, std::span<const std::span<const 
 
 }  // namespace
 
-bool Core::HoldsData(Inode& inode) {
-  std::lock_guard lock(inode.mutex);
-  return inode.data_scope != nullptr;
-}
-
 // --- taking ---
 
-// With behind_mutex_ and the inode's mutex held: nobody else may change the file, nor has pages of it, nor a
-// handle from before by which it could be written to without asking the MDS.
+// With the order (EarlyChanges) and the inode's mutex held: nobody else may change the file, nor has pages of
+// it, nor a handle from before by which it could be written to without asking the MDS.
 bool Core::IsAloneWith(const Inode& inode) const {
-  if (!MayAnswerEarly() || !MayChangeEarly(inode) || inode.alone_under != inode.covered) return false;
+  if (!early_->MayAnswer() || !early_->MayChange(inode) || inode.alone_under != inode.covered) return false;
   return S_ISREG(inode.attr.mode()) && inode.attr.nlink() == 1;
 }
 
@@ -51,7 +46,7 @@ bool Core::MayTakeData(const Inode& inode) const {
 
 // Whether it may be taken: `known`, or once its content has been asked for.
 bool Core::WantsData(Inode& inode, bool* known) {
-  std::lock_guard order(behind_mutex_);
+  const EarlyChanges::Order order = early_->TakeOrder();
   std::lock_guard lock(inode.mutex);
   *known = MayTakeData(inode);
   return *known || IsAloneWith(inode);
@@ -63,7 +58,7 @@ Task<bool> Core::TakeData(InodePtr inode) {
   bool known = false;
   if (!WantsData(*inode, &known)) co_return false;
   if (!known) {
-    Status loaded = co_await LoadFile(inode);
+    Status loaded = co_await mds_->LoadFile(inode);
     if (!loaded.ok() || !WantsData(*inode, &known) || !known) co_return false;
   }
   RangeLock::Guard range = co_await inode->range.LockUnlessCancelled(0, RangeLock::kEnd, true);
@@ -82,7 +77,7 @@ bool Core::TryTakeData(const InodePtr& inode) {
 bool Core::TakeDataLocked(const InodePtr& inode) {
   if (HoldsData(*inode)) return true;
   DropData(*inode, 0, UINT64_MAX);  // of readers, whose leases may have ended
-  std::lock_guard order(behind_mutex_);
+  const EarlyChanges::Order order = early_->TakeOrder();
   std::lock_guard lock(inode->mutex);
   // The file is noted before the lease is looked at: an end that is not seen here finds it.
   if (!MayTakeData(*inode) || !inode->covered->NoteData(inode->fid)) return false;
@@ -130,8 +125,9 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
   InodePtr inode = handle->inode;
   CO_ASSIGN_OR_RETURN(const HeldRange held, co_await LockHeld(inode, offset, size, may));
   if (!held.taken) co_return std::optional<size_t>();
-  if (held.is_inline) CO_RETURN_IF_ERROR(co_await LoadFile(inode));  // it may have gone for want of memory
-  ++early_writes_;
+  if (held.is_inline)
+    CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));  // it may have gone for want of memory
+  early_->CountWrite();
   if (held.is_inline && held.offset + size <= inline_limit_ && !held.outgrowing) {
     uint64_t bytes;
     {
@@ -189,7 +185,7 @@ Task<void> Core::GiveDataUp(InodePtr inode) {
 Task<std::set<Fid>> Core::GiveDataUpUnder(uint64_t epoch, ScopePtr scope) {
   std::set<Fid> late;
   if (options_.plant_kept_data) co_return late;
-  { std::lock_guard order(behind_mutex_); }  // renames that found it good are done
+  early_->AwaitOrder();  // renames that found it good are done
   std::vector<InodePtr> files;
   for (const Fid& fid : scope->with_data()) {
     InodePtr inode = inodes_->Find(fid);
@@ -246,7 +242,7 @@ Task<StatusOr<uint64_t>> Core::AskForLateLease(uint64_t epoch, InodePtr inode, u
     std::lock_guard lock(inode->mutex);
     ++inode->late_requests;
   }
-  Reply reply = co_await AskIn(epoch, std::move(request));
+  Reply reply = co_await mds_->AskIn(epoch, std::move(request));
   if (reply.ok() && reply->lease().lease().mode() != proto::LEASE_WRITE)
     reply = ErrnoError(EPROTO, "the MDS has granted something else");
   uint64_t lease = 0;

@@ -224,4 +224,19 @@ void Inode::ApplyLayout(const proto::Layout& proto_layout) {
   }
 }
 
+bool HoldsData(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.data_scope != nullptr;
+}
+
+bool ReadsCached(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.data_scope != nullptr || inode.ContentLeased();
+}
+
+void NoteError(Inode& inode, const Status& status) {
+  std::lock_guard lock(inode.mutex);
+  inode.errors.Note(status);
+}
+
 }  // namespace nacre::client

@@ -115,7 +115,7 @@ struct Inode {
   uint64_t named = 0;        // how often the MDS was told how often it is open (Core::Held, NameOpens)
   bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
   uint32_t told_writes = 0;  // since it was opened for writing: of which the MDS was told (file_leases.cc)
-  uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (names_behind.cc)
+  uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (settling.h)
   bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
   bool gone = false;         // no links and no handles left: nothing needs to be written any more
 
@@ -125,7 +125,7 @@ struct Inode {
   ErrorSequence errors;                 // of write-behind
   std::vector<proto::LockRange> locks;  // held through this client, for Reclaim
 
-  // The file's pages that the kernel may have (pages.cc).
+  // The file's pages that the kernel may have (kept_pages.h).
   struct Pages {
     bool some = false;     // there may be some, and a handle through which they are used
     ScopePtr under;        // the lease of the directory by which the last were opened
@@ -225,7 +225,7 @@ struct Inode {
     return std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.data; });
   }
   // The last handle has gone: whoever opens the file next makes the kernel drop the pages, unless
-  // Core::PagesFor knows better. Returns READ of the file, which goes back from now on; 0: there is none.
+  // KeptPages::For knows better. Returns READ of the file, which goes back from now on; 0: there is none.
   uint64_t ForgetPages();
   // Whether READ of the file makes sure of its content (leased_reads.cc).
   bool ContentLeased() const { return pages.lease != 0 && pages.content == pages.lease; }
@@ -273,6 +273,8 @@ using InodePtr = std::shared_ptr<Inode>;
 // be written back).
 Status ContentLost(const Inode& inode);
 
+inline constexpr int kRaces = 8;  // retries of what other clients keep changing under us
+
 // An entry of a directory as it was when a handle began to list it.
 struct Listed {
   std::string name;
@@ -280,6 +282,13 @@ struct Listed {
   uint32_t type = 0;  // d_type
 };
 using Listing = std::shared_ptr<const std::vector<Listed>>;
+
+// Whether the file's data is worked on here, in the cache. Takes its mutex, as what follows.
+bool HoldsData(Inode& inode);
+// Whether the file's data may be in the cache for a reader.
+bool ReadsCached(Inode& inode);
+// Notes what write, close and fsync of the file are to report.
+void NoteError(Inode& inode, const Status& status);
 
 // The pattern of a handle's reads, for readahead. Guarded by its own mutex.
 struct ReadPattern {

@@ -32,7 +32,7 @@ void Core::OnPush(proto::Push push) {
 Task<void> Core::ReleaseLease(uint64_t epoch, uint64_t lease_id) {
   proto::MetadataRequest release;
   release.mutable_release_lease()->set_id(lease_id);
-  auto released = co_await AskIn(epoch, std::move(release));
+  auto released = co_await mds_->AskIn(epoch, std::move(release));
   if (!released.ok()) LogError("giving the lease up: %s", std::string(released.status().message()));
 }
 
@@ -43,7 +43,7 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   Learning present = leases_->BeginLearning();
   InodePtr inode = inodes_->Get(fid);
   co_await AwaitLateRequests(inode, lease_id);
-  ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
+  mds_->ReturnDroppedScopes();  // it may be among them; from here on it is not let go any more
   const std::optional<ScopePtr> revoked = leases_->EndRevoked(inode, lease_id);
   if (!revoked) co_return;           // asked again
   const ScopePtr& scope = *revoked;  // null: it is READ of a file
@@ -54,18 +54,11 @@ Task<void> Core::GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   co_await ReturnLease(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes);
 }
 
-// Until the kernel has forgotten what it was promised for so long.
-Task<void> Core::AwaitForgotten(Duration promised) {
-  const Duration left = promised - environment_.clock.Now();
-  if (left > 0ns) co_await environment_.clock.Sleep(left);
-}
-
-// Returns when the MDS has done what was answered early under the lease, which has ended. Whoever has found
-// it good before has its change in the queue when he lets behind_mutex_ go. Ends with the MDS's
+// Returns when the MDS has done what was answered early under the lease, which has ended. Ends with the MDS's
 // answer or with the session, as everything in the queue does.
 Task<void> Core::AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry) {
   if (!scope.writes() || options_.plant_early_release) co_return;
-  { std::lock_guard order(behind_mutex_); }
+  early_->AwaitOrder();
   co_await queue_->Drain(hurry);
 }
 
@@ -81,9 +74,9 @@ Task<void> Core::ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, 
     co_await AwaitTold(*scope, hurry);
     std::vector<Fid> paged = scope->paged();
     std::erase_if(paged, [&late](const Fid& fid) { return late.contains(fid); });
-    co_await ForgetPagesUnderLease(epoch, std::move(paged));
+    co_await pages_->ForgetUnderLease(epoch, std::move(paged));
   }
-  if (scope != nullptr && !options_.plant_hasty) co_await AwaitForgotten(scope->promised());
+  if (scope != nullptr && !options_.plant_hasty) co_await SleepUntil(environment_.clock, scope->promised());
   if (scope != nullptr && lease_id == 0) lease_id = scope->lease();
   if (!options_.plant_untold) co_await handles_->TellUnder(epoch, lease_id, scope);
   if (scope != nullptr && scope->of_file()) ForgetOwnData(scope->of);
@@ -106,8 +99,8 @@ Task<void> Core::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id,
 
 // Lists what this client holds, for the MDS after a lost stream. In messages of a bounded size.
 std::vector<proto::Reclaim> Core::Held() {
-  ReturnDroppedScopes();    // or the MDS would end them before the kernel has forgotten what they cover
-  leases_->BeginReclaim();  // before anything is counted: a close that comes later is not in it
+  mds_->ReturnDroppedScopes();  // or the MDS would end them before the kernel has forgotten what they cover
+  leases_->BeginReclaim();      // before anything is counted: a close that comes later is not in it
   std::vector<proto::Reclaim> parts(1);
   proto::Reclaim leases;  // all in the last message: the MDS ends those that it does not name
   int entries = 0;

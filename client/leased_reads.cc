@@ -2,8 +2,8 @@
 //
 // Where several mounts change a directory nobody has its lease, and each read past the cache asks the MDS for
 // the file's size first. Who reads more than once from a handle takes READ of the file instead, as for the
-// kernel's pages (pages.cc): until it is asked back nobody else's write, truncation or append is answered, so
-// size, layout and bytes stay what they are, and reading ahead is worth it.
+// kernel's pages (kept_pages.h): until it is asked back nobody else's write, truncation or append is
+// answered, so size, layout and bytes stay what they are, and reading ahead is worth it.
 //
 // The cache may still be filled by somebody who began under the lease when that has ended. So what it has is
 // trusted only from one lease on (Inode::Pages::content), which begins with nothing, with all of
@@ -20,13 +20,6 @@ namespace {
 constexpr Duration kPeace = 5s;
 
 }  // namespace
-
-// Whether the file's data may be in the cache for a reader.
-bool Core::ReadsCached(Inode& inode) {
-  if (HoldsData(inode)) return true;
-  std::lock_guard lock(inode.mutex);
-  return inode.ContentLeased();
-}
 
 bool Core::WantsContentLease(FileHandle& handle) {
   if (!options_.caching || !entrance_.LeasesGood() || (handle.flags & O_DIRECT) != 0) return false;
@@ -54,12 +47,12 @@ Task<void> Core::LeaseContent(HandlePtr handle) {
     leased = inode->pages.lease != 0;
   }
   if (!leased) {
-    Status taken = co_await LeasePages(handle->epoch, inode);
+    Status taken = co_await pages_->Lease(handle->epoch, inode);
     if (!taken.ok()) co_return;
   }
   DropData(*inode, 0, UINT64_MAX);
   Caller system;
-  auto known = co_await Refresh(system, inode->fid, true);
+  auto known = co_await mds_->Refresh(system, inode->fid, true);
   std::lock_guard lock(inode->mutex);
   const bool same = inode->pages.recalls == recalls && inode->pages.lease != 0;
   if (known.ok() && same && inode->CurrentContent()) inode->pages.content = inode->pages.lease;

@@ -28,10 +28,10 @@ Core::Core(Environment environment, Options options)
     : environment_(std::move(environment)),
       options_(std::move(options)),
       background_(environment_.executor),
-      entrance_(environment_, options_, session_, [this] { ForgetAllPages(); }),
+      entrance_(environment_, options_, session_, [this] { pages_->ForgetAll(); }),
       locks_(environment_.clock, entrance_, background_,
              [this](uint64_t epoch, proto::MetadataRequest request) {
-               return AskIn(epoch, std::move(request));
+               return mds_->AskIn(epoch, std::move(request));
              }),
       dirty_(environment_, options_,
              {.crowded = [this] { background_.Start(SendOld(0ns)); },
@@ -39,7 +39,7 @@ Core::Core(Environment environment, Options options)
               .idle = [this] { background_.Start(targets_->ReturnGrants(entrance_.epoch())); }}) {}
 
 Core::~Core() {
-  queue_.reset();  // what waits there holds on to things in here (BehindChange::learning)
+  queue_.reset();  // what waits there holds on to things in here (EarlyChange)
 }
 
 Task<Status> Core::Start() {
@@ -54,7 +54,7 @@ Task<Status> Core::Start() {
     *request.mutable_report_problem()->mutable_fid() = ToProto(fid);
     request.mutable_report_problem()->set_message(std::move(message));
     background_.Start([](Core* core, uint64_t epoch, proto::MetadataRequest report) -> Task<void> {
-      (void)co_await core->AskIn(epoch, std::move(report));
+      (void)co_await core->mds_->AskIn(epoch, std::move(report));
     }(this, session_->epoch(), std::move(request)));
   });
   const uint64_t known = options_.known_bytes;
@@ -74,15 +74,38 @@ Task<Status> Core::Start() {
     keep_alive->set_resident_bytes(ResidentBytes());
   };
   hooks.leases_confirmed = [this] { entrance_.OnLeasesConfirmed(); };
-  hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { names_behind_ = reply.names_behind(); };
+  hooks.kept_alive = [this](const proto::KeepAliveReply& reply) { early_->Allow(reply.names_behind()); };
   session_ = std::make_shared<Session>(environment_.executor, environment_.clock, environment_.random,
                                        environment_.metadata, options_.retry, options_.name,
                                        options_.replaces, std::move(hooks));
   knowledge_ = std::make_unique<Knowledge>(environment_, options_, *inodes_, *leases_, entrance_, *session_);
+  reads_ = std::make_unique<CacheReads>(environment_, options_, cache_, *io_, entrance_, background_);
+  pages_ = std::make_unique<KeptPages>(
+      environment_, *inodes_, *leases_, *knowledge_, entrance_, background_, kernel_,
+      [this](uint64_t epoch, proto::MetadataRequest request) {
+        return mds_->AskIn(epoch, std::move(request));
+      },
+      [this](const InodePtr& inode) { return TryTakeData(inode); });
   queue_ = std::make_unique<MetadataQueue>(
       session_, environment_.clock, [this](Task<void> task) { background_.Start(std::move(task)); },
-      [this](bool allowed) { names_behind_ = allowed; });
+      [this](bool allowed) { early_->Allow(allowed); });
   handles_ = std::make_unique<Handles>(entrance_, *cache_, *inodes_, *leases_, *session_, *queue_);
+  early_ = std::make_unique<EarlyChanges>(
+      environment_, cache_, *inodes_, *leases_, entrance_, *session_, *queue_, *handles_, kernel_,
+      EarlyChanges::Hooks{
+          .give_back = [this](InodePtr directory,
+                              ScopePtr scope) { mds_->ReturnScope(std::move(directory), std::move(scope)); },
+          .discard = [this](Inode& inode) { DiscardData(inode); }});
+  mds_ = std::make_unique<MdsCalls>(
+      environment_, options_, entrance_, *session_, *queue_, *pages_, kernel_, background_,
+      OwnChange::Here{*inodes_, *leases_, *early_, *knowledge_, *handles_, own_data_},
+      MdsCalls::Hooks{.give_data_up = [this](InodePtr file) { return GiveDataUp(std::move(file)); },
+                      .give_back =
+                          [this](InodePtr directory, uint64_t lease, ScopePtr scope, Learning present) {
+                            return ReturnLease(entrance_.epoch(), std::move(directory), lease,
+                                               std::move(scope), std::move(present),
+                                               MetadataQueue::Hurry::kNo);
+                          }});
   durability_ = std::make_unique<Durability>(
       *targets_, *io_, *queue_, *session_,
       [this](const InodePtr& inode, OstIndex ost) { return NoteLost(inode, ost); });
@@ -96,11 +119,7 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t ep
   const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
   if (!fresh && lost) background_.Start(ForgetLostChanges(durability_->synced()));
   inline_limit_ = reply.inline_limit();
-  names_behind_ = reply.names_behind();
-  if (fresh) {
-    std::lock_guard order(behind_mutex_);
-    own_fids_.Begin(epoch, reply.fid_sequence());
-  }
+  early_->OnConnected(reply, fresh, epoch);
   room_.Promise(reply.promised_bytes());
 }
 
@@ -137,35 +156,13 @@ Task<Status> Core::SetLock(HandlePtr handle, proto::LockRange lock, bool wait, u
 
 void Core::CancelLock(HandlePtr handle, uint64_t wait_id) { locks_.Cancel(std::move(handle), wait_id); }
 
-// --- asking the MDS ---
+KernelPages Core::PagesFor(const HandlePtr& handle) { return pages_->For(handle); }
 
-Task<Core::Reply> Core::Ask(const Caller& caller, proto::MetadataRequest request) {
-  SetCaller(caller, &request);
-  if (!session_->connected()) return AskWhenConnected(std::move(request));
-  return AskAsSystem(std::move(request));
+Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, size_t size, PageUse use) {
+  return pages_->Hold(std::move(handle), offset, size, use);
 }
 
-// The caller may give up as long as nothing has been sent.
-Task<Core::Reply> Core::AskWhenConnected(proto::MetadataRequest request) {
-  CO_RETURN_IF_ERROR(co_await session_->WaitForStream());
-  co_return co_await AskAsSystem(std::move(request));
-}
-
-Task<Core::Reply> Core::AskAsSystem(proto::MetadataRequest request) {
-  return AskIn(entrance_.epoch(), std::move(request));
-}
-
-Task<Core::Reply> Core::AskIn(uint64_t epoch, proto::MetadataRequest request) {
-  const bool changes = IsMutation(request);
-  if (changes) return AskForChange(epoch, std::move(request));
-  if (queue_->Idle()) return session_->Call(epoch, std::move(request));
-  return AskBehindQueue(epoch, std::move(request));
-}
-
-Task<Core::Reply> Core::AskBehindQueue(uint64_t epoch, proto::MetadataRequest request) {
-  co_await queue_->Drain();
-  co_return co_await session_->Call(epoch, std::move(request));
-}
+bool Core::MayHavePages(const HandlePtr& handle) { return KeptPages::MayHave(handle); }
 
 Seen Core::Look() {
   Seen seen;
@@ -176,9 +173,9 @@ Seen Core::Look() {
   seen.known_bytes = inodes_->budget().bytes();
   seen.small_bytes = inodes_->budget().contents();
   seen.connected = session_->connected();
-  seen.early_answered = early_answered_;
+  seen.early_answered = early_->answered();
   seen.early_done = queue_->answered();
-  seen.early_writes = early_writes_;
+  seen.early_writes = early_->writes();
   seen.epoch = session_->epoch();
   return seen;
 }

@@ -90,8 +90,8 @@ Task<Status> Core::OpenAtMds(const Caller& caller, InodePtr inode, proto::Metada
     co_return co_await OpenEmpty(caller, std::move(inode), std::move(request));
   request.set_want_lease(options_.caching && (request.open().flags() & O_ACCMODE) != O_RDONLY);
   Learning learning = leases_->BeginLearning();
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
-  TakeScopes(&learning, reply);
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
+  mds_->TakeScopes(&learning, reply);
   const proto::Entry& entry = reply.entry();
   Knowledge::Learn(*inode, entry.attr(), &entry.layout(), &entry.data());
   leases_->Cover(learning, *inode, entry.attr());
@@ -125,8 +125,8 @@ Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, prot
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
   CO_RETURN_IF_ERROR(co_await SendPending(inode));  // or the MDS takes it for empty, and keeps its objects
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  Settling settling(*early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   const proto::Entry& entry = reply.entry();
   if (!entry.held_back()) DiscardData(*inode);
   Knowledge::Learn(*inode, entry.attr(), &entry.layout(), &entry.data());

@@ -56,12 +56,12 @@ bool Core::TryOutgrow(const InodePtr& inode, uint64_t end) {
 // A file of which the MDS has no bytes yet is moved out in its turn among the changes that are answered
 // early: the MDS needs no OST for that, so nothing that follows waits for one. All of the file is locked.
 bool Core::TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> outgrowing) {
-  const bool may_push = MayAnswerEarly();
-  std::unique_lock order(behind_mutex_);
+  const bool may_push = early_->MayAnswer();
+  EarlyChanges::Order order = early_->TakeOrder();
   uint64_t number = 0;
   {
     std::lock_guard guard(inode->mutex);
-    if (!may_push || !MayChangeEarly(*inode) || inode->alone_under != inode->covered) return false;
+    if (!may_push || !early_->MayChange(*inode) || inode->alone_under != inode->covered) return false;
     if (!inode->attr.inline_data() || inode->attr.size() > 0 || inode->pending.cut) return false;
     if (inode->inline_bytes == nullptr || inode->inline_flights > 0) return false;
     inode->attr.set_inline_data(false);
@@ -101,8 +101,8 @@ Task<Status> Core::MoveOut(InodePtr inode) {
   if (OutgrowingOf(*inode) != nullptr || TryPushMoveOut(inode, std::make_shared<Outgrowing>()))
     co_return co_await FinishMoveOut(inode, MayGiveUp::kYes);
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(MoveOutRequest(inode->fid)));
+  Settling settling(*early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(MoveOutRequest(inode->fid)));
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(reply.moved_out().attr());

@@ -278,7 +278,7 @@ Task<StatusOr<bool>> Core::ReadParts(ReadIntoJob* job, size_t begin, size_t end,
 
 // As this client sees it, what it holds back included.
 Task<StatusOr<FileContent>> Core::ContentForReading(InodePtr inode) {
-  CO_ASSIGN_OR_RETURN(FileContent content, co_await LoadContent(inode));
+  CO_ASSIGN_OR_RETURN(FileContent content, co_await mds_->LoadContent(inode));
   if (content.inline_bytes != nullptr) {
     content.size = content.inline_bytes->size();
   } else if (HoldsData(*inode)) {
@@ -297,7 +297,7 @@ Task<bool> Core::Replaced(InodePtr inode, const FileContent& content) {
         inode->layout->object_sequence() != content.layout->object_sequence();
   }
   Caller system;
-  auto now = co_await Refresh(system, inode->fid, false);
+  auto now = co_await mds_->Refresh(system, inode->fid, false);
   co_return now.ok() && now->attr.change() != content.change;
 }
 

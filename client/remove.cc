@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "client/core.h"
-#include "client/settling.h"
 
 namespace nacre::client {
 
@@ -17,9 +16,9 @@ Task<Status> Core::Remove(const Caller& caller, Fid parent, std::string name, bo
   request.mutable_unlink()->set_name(name);
   request.mutable_unlink()->set_directory(directory);
   InodePtr holder = inodes_->Get(parent);
-  CO_RETURN_IF_ERROR(co_await SettleDirectory(holder));
-  if (TryRemoveBehind(caller, holder, name, request)) co_return OkStatus();
-  auto reply = co_await Ask(caller, std::move(request));
+  CO_RETURN_IF_ERROR(co_await mds_->SettleDirectory(holder));
+  if (early_->TryRemove(caller, holder, name, request)) co_return OkStatus();
+  auto reply = co_await mds_->Ask(caller, std::move(request));
   if (reply.ok()) DiscardIfGone(reply->attr().attr());
   co_return reply.status();
 }
@@ -34,7 +33,7 @@ Task<Status> Core::Rmdir(const Caller& caller, Fid parent, std::string name) {
 
 // The files whose bytes the servers have to have before the rename: those that take another's place. `source`
 // and `target`: what the names meant before; they may have been forgotten since, for want of memory.
-std::vector<InodePtr> Core::TakingPlaces(const BehindRename& rename, uint32_t flags) {
+std::vector<InodePtr> Core::TakingPlaces(const EarlyRename& rename, uint32_t flags) {
   const NameKnown source = FindName(*rename.from, rename.name);
   const NameKnown target = FindName(*rename.to, rename.new_name);
   const bool free = target.answer == NameKnown::Answer::kAbsent;
@@ -46,7 +45,7 @@ std::vector<InodePtr> Core::TakingPlaces(const BehindRename& rename, uint32_t fl
 }
 
 // A client that is killed between the two leaves the old file.
-Task<Status> Core::SendBeforeReplacing(const BehindRename& rename, uint32_t flags) {
+Task<Status> Core::SendBeforeReplacing(const EarlyRename& rename, uint32_t flags) {
   for (InodePtr& file : TakingPlaces(rename, flags)) CO_RETURN_IF_ERROR(co_await SendUnsent(file));
   co_return OkStatus();
 }
@@ -65,13 +64,13 @@ Task<Status> Core::Rename(const Caller& caller, Fid parent, std::string name, Fi
   InodePtr to = inodes_->Get(new_parent);
   const bool nothing = parent == new_parent && name == new_name;
   if (!nothing) {
-    CO_RETURN_IF_ERROR(co_await SettleDirectory(from));
-    if (to != from) CO_RETURN_IF_ERROR(co_await SettleDirectory(to));
-    const BehindRename named{from, to, name, new_name, nullptr, nullptr};
+    CO_RETURN_IF_ERROR(co_await mds_->SettleDirectory(from));
+    if (to != from) CO_RETURN_IF_ERROR(co_await mds_->SettleDirectory(to));
+    const EarlyRename named{from, to, name, new_name, nullptr, nullptr};
     CO_RETURN_IF_ERROR(co_await SendBeforeReplacing(named, flags));
-    if (TryRenameBehind(caller, from, to, request)) co_return OkStatus();
+    if (early_->TryRename(caller, from, to, request)) co_return OkStatus();
   }
-  auto reply = co_await Ask(caller, std::move(request));
+  auto reply = co_await mds_->Ask(caller, std::move(request));
   if (reply.ok() && reply->entry().has_replaced()) DiscardIfGone(reply->entry().replaced());
   co_return reply.status();
 }

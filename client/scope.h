@@ -1,5 +1,5 @@
 // Leases of directories, and WRITE leases of files, as the client holds them (proto/metadata.proto, Lease;
-// held_leases.h, scopes.cc, file_leases.cc).
+// held_leases.h, mds_calls.h, file_leases.cc).
 //
 // A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
 // points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
@@ -24,7 +24,7 @@
 // so, none that has a lease of its own is trusted (`unknown_moves`).
 //
 // Under WRITE this client may answer changes of what is covered before the MDS has done them
-// (names_behind.cc). A directory that it makes so is its own from the beginning: its Scope is there before
+// (early_changes.h). A directory that it makes so is its own from the beginning: its Scope is there before
 // the MDS has heard of the directory, and gets the name of its lease with the answer (Name). Until then the
 // lease of the directory around it keeps everybody else out.
 //

@@ -29,6 +29,9 @@
 
 namespace nacre::client {
 
+// Asks the MDS, under the session of this epoch, behind everything that was answered early.
+using AskMds = std::function<Task<StatusOr<proto::MetadataReply>>(uint64_t epoch, proto::MetadataRequest)>;
+
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Hooks {

@@ -70,12 +70,12 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
     CO_RETURN_IF_ERROR(co_await SendAll(inode));
     meta = co_await inode->meta.Lock();
   }
-  if (MayAnswerEarly()) {
+  if (early_->MayAnswer()) {
     CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
-    if (TrySetattrBehind(caller, inode, set, request)) co_return knowledge_->Answer(*inode);
+    if (early_->TrySetattr(caller, inode, set, request)) co_return knowledge_->Answer(*inode);
   }
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  Settling settling(*early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(reply.attr().attr());
@@ -122,7 +122,7 @@ Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
     inline_data = known && inode->attr.inline_data();
   }
   if (HoldsData(*inode) && inline_data && size > inline_limit_) {
-    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+    CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
     CO_RETURN_IF_ERROR(co_await MoveOut(inode));
     inline_data = false;
   }
@@ -133,8 +133,8 @@ Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
     CO_RETURN_IF_ERROR(co_await SendPending(inode));
   }
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  Settling settling(*early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   const proto::AttrReply& answer = reply.attr();
   if (!answer.held_back()) DropData(*inode, size, UINT64_MAX);
   {

@@ -3,21 +3,21 @@
 
 #include <vector>
 
-#include "client/core.h"
+#include "client/early_changes.h"
 
 namespace nacre::client {
 
 // From before the mutation is sent until its reply has been taken in: nothing of the inodes is answered early
 // meanwhile, and fsync of each has to see it synced from then on. Null pointers count for nothing.
-class Core::Settling {
+class Settling {
  public:
-  Settling(Core& core, std::vector<InodePtr> inodes);
+  Settling(EarlyChanges& early, std::vector<InodePtr> inodes);
   ~Settling();
   Settling(const Settling&) = delete;
   Settling& operator=(const Settling&) = delete;
 
  private:
-  Core& core_;
+  const EarlyChanges& early_;
   const std::vector<InodePtr> inodes_;
 };
 

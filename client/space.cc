@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/object_seek.h"
 
 namespace nacre::client {
 namespace {
@@ -78,7 +79,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
   CO_RETURN_IF_ERROR(co_await TellCut(inode));
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
   if (MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   uint64_t size = 0;
   bool inline_data = false;
@@ -102,7 +103,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   change.length = length;
   if (!punch && !keep) change.end = end;
   if (!HoldsData(*inode)) co_return co_await ChangeSpaceThrough(handle, change);
-  CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
+  CO_ASSIGN_OR_RETURN(FileContent file, co_await mds_->LoadContent(inode));
   Pending sent;
   Status changed = co_await ChangeSpace(inode, file.layout, change, &sent);
   {
@@ -123,7 +124,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
 Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
-    CO_ASSIGN_OR_RETURN(FileContent file, co_await LoadContent(inode));
+    CO_ASSIGN_OR_RETURN(FileContent file, co_await mds_->LoadContent(inode));
     Pending sent;
     Status status = co_await ChangeSpace(inode, file.layout, change, &sent);
     sent.mtime = environment_.clock.Wall();
@@ -135,7 +136,7 @@ Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
       std::lock_guard lock(inode->mutex);
       inode->ForgetLayout(file.layout);
     }
-    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+    CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
     std::lock_guard lock(inode->mutex);
     const bool replaced =
         inode->layout == nullptr || inode->layout->object_sequence() != file.layout->object_sequence();
@@ -191,7 +192,7 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
     co_return ErrnoError(EINVAL, absl::StrFormat("seek: whence %d", whence));
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
-    CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+    CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
     CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));  // the objects know best
     LayoutPtr layout;
     uint64_t size = 0;
@@ -200,72 +201,13 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
       size = inode->Size();
       if (!inode->Inline()) layout = inode->layout;
     }
-    auto found = co_await SeekIn(layout, size, offset, whence == SEEK_HOLE);
+    auto found = co_await SeekInObjects(*io_, entrance_.epoch(), layout, size, offset, whence == SEEK_HOLE);
     if (layout == nullptr || HoldsData(*inode) || attempt >= kRaces) co_return found;
     // Objects that the file has left meanwhile look like holes.
     Caller system;
-    CO_ASSIGN_OR_RETURN(const Known now, co_await Refresh(system, inode->fid, false));
+    CO_ASSIGN_OR_RETURN(const Known now, co_await mds_->Refresh(system, inode->fid, false));
     if (now.attr.layout_generation() == layout->generation()) co_return found;
   }
-}
-
-// `layout`: null if the file's bytes lie in the MDT.
-Task<StatusOr<uint64_t>> Core::SeekIn(LayoutPtr layout, uint64_t size, uint64_t offset, bool hole) {
-  if (offset >= size)
-    co_return ErrnoError(
-        ENXIO, absl::StrFormat("seek: offset %d is not before the end of the file, %d", offset, size));
-  if (layout == nullptr) co_return hole ? size : offset;
-  if (!hole) {
-    CO_ASSIGN_OR_RETURN(uint64_t data, co_await NextData(layout, offset));
-    if (data >= size) co_return ErrnoError(ENXIO, absl::StrFormat("seek: no data behind offset %d", offset));
-    co_return data;
-  }
-  CO_ASSIGN_OR_RETURN(uint64_t found, co_await NextHole(layout, offset, size));
-  co_return std::min(found, size);
-}
-
-// The first byte at or behind `offset` that any object has; UINT64_MAX if none has.
-Task<StatusOr<uint64_t>> Core::NextData(LayoutPtr layout, uint64_t offset) {
-  std::vector<Task<StatusOr<proto::ObjectReply>>> calls;
-  for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) {
-    proto::ObjectRequest request;
-    request.set_ost(layout->Ost(stripe));
-    *request.mutable_seek()->mutable_object() = ToProto(layout->Object(stripe));
-    request.mutable_seek()->set_offset(layout->ObjectEnd(stripe, offset));
-    calls.push_back(io_->Send(entrance_.epoch(), std::move(request)));
-  }
-  auto replies = co_await WhenAll(std::move(calls));
-  uint64_t nearest = UINT64_MAX;
-  for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) {
-    if (!replies[stripe].ok()) co_return replies[stripe].status();
-    const proto::SeekObjectReply& found = replies[stripe]->seek();
-    if (found.found()) nearest = std::min(nearest, layout->FileOffset(stripe, found.offset()));
-  }
-  co_return nearest;
-}
-
-// The first byte at or behind `offset` that no object has: stripe unit by stripe unit, each object asked how
-// far its data reaches.
-Task<StatusOr<uint64_t>> Core::NextHole(LayoutPtr layout, uint64_t offset, uint64_t size) {
-  std::vector<uint64_t> data_until(layout->stripe_count(), 0);  // object offsets
-  while (offset < size) {
-    StripePiece piece = layout->At(offset, size - offset);
-    if (data_until[piece.stripe] <= piece.object_offset) {
-      proto::ObjectRequest request;
-      request.set_ost(piece.ost);
-      *request.mutable_seek()->mutable_object() = ToProto(layout->Object(piece.stripe));
-      request.mutable_seek()->set_offset(piece.object_offset);
-      request.mutable_seek()->set_hole(true);
-      CO_ASSIGN_OR_RETURN(proto::ObjectReply reply,
-                          co_await io_->Send(entrance_.epoch(), std::move(request)));
-      data_until[piece.stripe] = reply.seek().found() ? reply.seek().offset() : piece.object_offset;
-    }
-    if (data_until[piece.stripe] < piece.object_offset + piece.length) {
-      co_return offset + (std::max(data_until[piece.stripe], piece.object_offset) - piece.object_offset);
-    }
-    offset += piece.length;
-  }
-  co_return size;
 }
 
 // --- copying ---

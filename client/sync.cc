@@ -31,7 +31,8 @@ Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
   }
   if (!regular) data_only = false;  // all of a directory is names
   Status synced;
-  if (regular) synced = co_await LoadFile(inode);  // it may have objects that this client has not heard of
+  if (regular)
+    synced = co_await mds_->LoadFile(inode);  // it may have objects that this client has not heard of
   if (synced.ok()) synced = co_await SyncFile(inode, data_only);
   CO_RETURN_IF_ERROR(TakeErrorForSync(*handle));  // what SyncFile met is among them
   CO_RETURN_IF_ERROR(handles_->TakeError(*handle));
@@ -91,11 +92,6 @@ Task<Status> Core::SyncMount() {
 }
 
 // --- errors ---
-
-void Core::NoteError(Inode& inode, const Status& status) {
-  std::lock_guard lock(inode.mutex);
-  inode.errors.Note(status);
-}
 
 // Write and close report what went wrong since the handle was opened; fsync also what nobody has been told of
 // before.
@@ -163,8 +159,8 @@ void Core::OnLoss(OstIndex ost, uint64_t losses) {
 // objects.
 Task<void> Core::ForgetLostChanges(uint64_t synced) {
   co_await entrance_.gate().CloseBetween(environment_.clock);
-  std::vector<Fid> paged = WithPages();
-  EndScopes();
+  std::vector<Fid> paged = pages_->Files();
+  mds_->EndScopes();
   std::vector<InodePtr> unsent;
   for (const InodePtr& inode : inodes_->All()) {
     if (HoldsBack(*inode) || cache_->InFlight(inode->data))

@@ -1,6 +1,6 @@
 // Write-behind tells the MDS of a file: inline bytes, sizes, times, and truncations that were held back.
 // Under WRITE of the directory it takes its place among the changes that are answered early
-// (names_behind.cc), so that the MDS comes to it after the file's creation and before a rename that follows.
+// (early_changes.h), so that the MDS comes to it after the file's creation and before a rename that follows.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -45,40 +45,20 @@ bool MayCutBehind(const Inode& inode) {
 
 }  // namespace
 
-// --- what goes into the queue ---
-
-// Appends what the inode has here already, with this change number. When the MDS has come to it: if it counts
-// differently, something is not known here, and it is asked for the attributes again; `then` has the reply.
-void Core::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
-                    MetadataQueue::Done then) {
-  *request.mutable_time() = ToProto(environment_.clock.Wall());
-  auto done = [inode, change, then = std::move(then)](const Reply& reply) mutable {
-    if (!reply.ok() || reply->attr().attr().change() != change) {
-      std::lock_guard guard(inode->mutex);
-      inode->attr_known = false;
-    }
-    then(reply);
-  };
-  queue_->Push(entrance_.epoch(), std::move(request), std::move(done));
-  const uint64_t mutations = session_->mutations();
-  std::lock_guard guard(inode->mutex);
-  inode->mutation = mutations;
-}
-
 // --- inline bytes ---
 
 // Pushes all that is dirty of an inline file, and the truncation before it, behind what was answered early
 // before. `answer` is set when the MDS has come to it.
 Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
-  const bool may_push = MayAnswerEarly();
-  std::lock_guard order(behind_mutex_);
+  const bool may_push = early_->MayAnswer();
+  const EarlyChanges::Order order = early_->TakeOrder();
   proto::MetadataRequest request;
   uint64_t number = 0;
   {
     std::lock_guard guard(inode->mutex);
     if (inode->gone || !inode->inline_unsent() || inode->inline_bytes == nullptr) return Told::kNothing;
     if (inode->outgrowing != nullptr) return Told::kAsk;
-    if (!may_push || !MayChangeEarly(*inode) || inode->alone_under != inode->covered) return Told::kAsk;
+    if (!may_push || !early_->MayChange(*inode) || inode->alone_under != inode->covered) return Told::kAsk;
     request = TakeInline(*inode);
     ApplyTold(request, &inode->attr);
     if (inode->pending.cut) inode->layout.reset();
@@ -86,7 +66,7 @@ Core::Told Core::TryPushInline(const InodePtr& inode, OneShot<Status> answer) {
     number = inode->content_change = inode->attr.change();
     ++inode->inline_flights;
   }
-  PushTold(inode, number, std::move(request), [this, inode, answer](const Reply& reply) {
+  early_->PushTold(inode, number, std::move(request), [this, inode, answer](const Reply& reply) {
     {
       std::lock_guard guard(inode->mutex);
       --inode->inline_flights;
@@ -123,7 +103,7 @@ Task<Status> Core::SendInline(InodePtr inode) {
   const Told told = TryPushInline(inode, answer);
   if (told == Told::kNothing) co_return OkStatus();
   if (told == Told::kOnItsWay) co_return co_await answer.Wait();
-  Settling settling(*this, {inode});  // nothing of the file is pushed until the reply has been taken in
+  Settling settling(*early_, {inode});  // nothing of the file is pushed until the reply has been taken in
   proto::MetadataRequest request;
   Pending sent;
   {
@@ -133,7 +113,7 @@ Task<Status> Core::SendInline(InodePtr inode) {
     sent = inode->pending;
     request = TakeInline(*inode);
   }
-  Reply reply = co_await AskAsSystem(std::move(request));
+  Reply reply = co_await mds_->AskAsSystem(std::move(request));
   CO_RETURN_IF_ERROR(EndInline(inode, reply));
   std::lock_guard lock(inode->mutex);
   Pending& pending = inode->pending;
@@ -151,12 +131,12 @@ Task<Status> Core::SendInline(InodePtr inode) {
 // they say how long the file is. False: the MDS has to be asked.
 bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request) {
   const proto::UpdateSize& update = request.update_size();
-  if (!MayAnswerEarly() || update.writeback()) return false;
-  std::lock_guard order(behind_mutex_);
+  if (!early_->MayAnswer() || update.writeback()) return false;
+  const EarlyChanges::Order order = early_->TakeOrder();
   uint64_t number = 0;
   {
     std::lock_guard guard(inode->mutex);
-    if (!MayChangeEarly(*inode) || inode->alone_under != inode->covered) return false;
+    if (!early_->MayChange(*inode) || inode->alone_under != inode->covered) return false;
     if (inode->Inline() || inode->attr.nlink() == 0) return false;
     if (inode->attr.layout_generation() != update.layout_generation()) return false;
     const bool current = inode->content_change == inode->attr.change();
@@ -168,15 +148,15 @@ bool Core::TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& req
   return true;
 }
 
-// behind_mutex_ is held.
+// With the order held.
 void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request) {
-  ++early_writes_;
+  early_->CountWrite();
   LayoutPtr layout;
   {
     std::lock_guard guard(inode->mutex);
     layout = inode->layout;
   }
-  PushTold(inode, change, std::move(request), [this, inode, layout](const Reply& reply) {
+  early_->PushTold(inode, change, std::move(request), [this, inode, layout](const Reply& reply) {
     if (reply.ok()) room_.Promise(reply->attr().promised_bytes());
     if (reply.ok()) return;
     LogError("file %s: a write that was answered is lost: %s", inode->fid.ToString(),
@@ -189,7 +169,7 @@ void Core::PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequ
 
 // --- truncations held back ---
 
-bool Core::MayHoldCutsBack() const { return options_.caching && MayAnswerEarly() && inline_limit_ > 0; }
+bool Core::MayHoldCutsBack() const { return options_.caching && early_->MayAnswer() && inline_limit_ > 0; }
 
 // Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, at an fsync, or
 // when nobody has the file open for writing any more. Until then it has the old bytes, so that a program
@@ -224,7 +204,7 @@ Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
     inode->inline_bytes = std::make_shared<std::string>();
     inode->inline_dirty_begin = inode->inline_dirty_end = 0;
   }
-  ++early_writes_;
+  early_->CountWrite();
   dirty_.List(inode);
   co_return true;
 }

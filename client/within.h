@@ -1,4 +1,4 @@
-// A bound for a task that may wait for a server which never comes back.
+// Bounds for tasks that may wait for a server which never comes back.
 #pragma once
 
 #include <memory>
@@ -23,6 +23,12 @@ inline Task<bool> EndsWithin(Clock& clock, Duration limit, Task<void> task) {
 inline Task<bool> ComesWithin(Clock& clock, Duration limit, OneShot<Unit> event) {
   Task<void> wait = [](OneShot<Unit> awaited) -> Task<void> { co_await awaited.Wait(); }(std::move(event));
   return EndsWithin(clock, limit, std::move(wait));
+}
+
+// Returns when the clock shows `when`.
+inline Task<void> SleepUntil(Clock& clock, Duration when) {
+  const Duration left = when - clock.Now();
+  if (left > 0ns) co_await clock.Sleep(left);
 }
 
 // Runs the task and keeps what it returns, for somebody who may not wait for its end.

@@ -344,7 +344,7 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
     if (!inode->attr.inline_data()) layout = inode->layout;
   }
   if (layout != nullptr && !again) co_return layout;
-  CO_RETURN_IF_ERROR(co_await LoadFile(inode));
+  CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
   std::lock_guard lock(inode->mutex);
   const bool replaced = stale != nullptr && (inode->layout == nullptr ||
                                              inode->layout->object_sequence() != stale->object_sequence());
@@ -355,7 +355,7 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
 Task<Status> Core::MoveOutThrough(InodePtr inode) {
   proto::MetadataRequest request;
   *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(std::move(request)));
   Knowledge::Learn(*inode, reply.moved_out().attr(), &reply.moved_out().layout());
   co_return OkStatus();
 }
@@ -386,9 +386,9 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
   request.set_want_file_lease(!handle->writeback && WantsFileLease(*inode));
-  Settling settling(*this, {inode});
+  Settling settling(*early_, {inode});
   if (range != nullptr) range->Release();
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(std::move(request)));
   Knowledge::Learn(*inode, reply.attr().attr());
   room_.Promise(reply.attr().promised_bytes());
   std::lock_guard lock(inode->mutex);
@@ -402,7 +402,7 @@ Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, P
   InodePtr inode = handle->inode;
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   CO_RETURN_IF_ERROR(co_await SendInline(inode));
-  Settling settling(*this, {inode});
+  Settling settling(*early_, {inode});
   CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size, nullptr));
   std::lock_guard lock(inode->mutex);
   if (inode->inline_bytes == nullptr) co_return size;
@@ -419,7 +419,7 @@ Task<void> Core::DropObjects(Fid fid, LayoutPtr layout) {
   *drop->mutable_fid() = ToProto(fid);
   drop->set_object_sequence(layout->object_sequence());
   for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) drop->add_osts(layout->Ost(stripe));
-  (void)co_await AskIn(entrance_.epoch(), std::move(request));  // what stays is found by the checker
+  (void)co_await mds_->AskIn(entrance_.epoch(), std::move(request));  // what stays is found by the checker
 }
 
 }  // namespace nacre::client

@@ -247,9 +247,9 @@ Task<Status> Core::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, Rang
   CO_RETURN_IF_ERROR(co_await queue_->WaitForRoom());
   if (TryTellEarly(inode, request)) co_return OkStatus();
   request.set_want_file_lease(!sent.writeback && WantsFileLease(*inode));
-  Settling settling(*this, {inode});
+  Settling settling(*early_, {inode});
   if (range != nullptr) range->Release();
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskAsSystem(std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(std::move(request)));
   room_.Promise(reply.attr().promised_bytes());
   std::lock_guard lock(inode->mutex);
   inode->Apply(reply.attr().attr());

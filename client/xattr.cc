@@ -28,7 +28,7 @@ Task<StatusOr<std::string>> Core::GetXattr(const Caller& caller, Fid fid, std::s
   proto::MetadataRequest request;
   *request.mutable_get_xattr()->mutable_fid() = ToProto(fid);
   request.mutable_get_xattr()->set_name(std::move(name));
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   co_return reply.xattr().value();
 }
 
@@ -59,7 +59,7 @@ Task<StatusOr<std::string>> Core::GetVirtual(const Caller& caller, Fid fid, std:
   }
   proto::MetadataRequest request;
   *request.mutable_get_layout()->mutable_fid() = ToProto(fid);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   const proto::LayoutReply& answer = reply.layout();
   const bool directory = S_ISDIR(answer.attr().mode());
   if (name == kLayoutXattr)
@@ -90,8 +90,8 @@ Task<Status> Core::SetLayout(const Caller& caller, InodePtr inode, proto::Metada
   RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
   CO_RETURN_IF_ERROR(co_await SendAll(inode));
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  Settling settling(*early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   if (!reply.layout().has_attr()) co_return OkStatus();
   const proto::Layout& layout = reply.layout().layout();
   Knowledge::Learn(*inode, reply.layout().attr(), &layout);
@@ -135,8 +135,8 @@ Task<Status> Core::TakeCapability(InodePtr inode) {
 // before, which comes later, finds newer attributes then.
 Task<Status> Core::ChangeXattr(const Caller& caller, Fid fid, proto::MetadataRequest request) {
   InodePtr inode = inodes_->Get(fid);
-  Settling settling(*this, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  Settling settling(*early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   std::lock_guard lock(inode->mutex);
   inode->no_capability_under.reset();
   inode->mutation = session_->mutations();
@@ -153,7 +153,7 @@ Task<StatusOr<std::vector<std::string>>> Core::ListXattr(const Caller& caller, F
   if (NoXattrs(fid)) co_return std::vector<std::string>();
   proto::MetadataRequest request;
   *request.mutable_list_xattr()->mutable_fid() = ToProto(fid);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await Ask(caller, std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   co_return std::vector<std::string>(reply.list_xattr().names().begin(), reply.list_xattr().names().end());
 }
 

@@ -1,22 +1,18 @@
-// Changes of names and attributes that are answered before the MDS has done them, under WRITE of the
-// directories that they touch (docs/decisions/0022-metadata-write-behind.md, 0062).
-//
-// Each Try… function decides from what is known here whether the outcome is certain. If so, it changes what
-// is known exactly as the MDS will change it, change numbers included, and pushes the mutation; all of that
-// with behind_mutex_ held, so that the queue has the order in which the changes were made. If not, it changes
-// nothing, and the caller asks the MDS, with what the request touches marked by Settling.
+#include "client/early_changes.h"
+
 #include <sys/stat.h>
 
 #include <cerrno>
 
 #include "client/attribute_rules.h"
-#include "client/core.h"
+#include "client/data_cache.h"
 #include "client/permission.h"
 #include "client/plain_change.h"
 #include "client/settling.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "rpc/convert.h"
 
 namespace nacre::client {
 namespace {
@@ -28,12 +24,54 @@ Status ForFsync(const Status& why) {
   return ErrnoError(EIO, std::string(why.message()));
 }
 
+void DistrustName(Inode& directory, const std::string& name) {
+  std::lock_guard lock(directory.mutex);
+  directory.attr_known = false;
+  directory.names.Distrust(name);
+  ++directory.version;
+}
+
 }  // namespace
+
+EarlyChanges::EarlyChanges(const Environment& environment, std::shared_ptr<DataCache> cache,
+                           InodeTable& inodes, HeldLeases& leases, const Entrance& entrance, Session& session,
+                           MetadataQueue& queue, Handles& handles, KernelCache& kernel, Hooks hooks)
+    : environment_(environment),
+      cache_(std::move(cache)),
+      inodes_(inodes),
+      leases_(leases),
+      entrance_(entrance),
+      session_(session),
+      queue_(queue),
+      handles_(handles),
+      kernel_(kernel),
+      hooks_(std::move(hooks)) {}
+
+// --- whether there are any ---
+
+void EarlyChanges::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t epoch) {
+  small_files_ = reply.inline_limit() > 0;
+  allowed_ = reply.names_behind();
+  if (!fresh) return;
+  const Order order = TakeOrder();
+  own_fids_.Begin(epoch, reply.fid_sequence());
+}
+
+void EarlyChanges::EndBefore(uint64_t epoch) {
+  const Order order = TakeOrder();
+  own_fids_.EndBefore(epoch);
+}
+
+bool EarlyChanges::MayChange(const Inode& inode) const {
+  return inode.attr_known && inode.settling == 0 && inode.own_changes == 0 && inode.IsCovered() &&
+         inode.covered->writes() && !changing_unknown_.contains(FromProto(inode.attr.parent()));
+}
 
 // --- what the MDS alone decides ---
 
-Core::Settling::Settling(Core& core, std::vector<InodePtr> inodes) : core_(core), inodes_(std::move(inodes)) {
-  std::lock_guard order(core.behind_mutex_);  // what was answered before is in the queue by now
+Settling::Settling(EarlyChanges& early, std::vector<InodePtr> inodes)
+    : early_(early), inodes_(std::move(inodes)) {
+  const EarlyChanges::Order order = early.TakeOrder();  // what was answered before is in the queue by now
   for (const InodePtr& inode : inodes_) {
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
@@ -41,8 +79,8 @@ Core::Settling::Settling(Core& core, std::vector<InodePtr> inodes) : core_(core)
   }
 }
 
-Core::Settling::~Settling() {
-  const uint64_t mutations = core_.session_->mutations();
+Settling::~Settling() {
+  const uint64_t mutations = early_.session_.mutations();
   for (const InodePtr& inode : inodes_) {
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
@@ -53,17 +91,17 @@ Core::Settling::~Settling() {
 
 // --- the queue ---
 
-// behind_mutex_ is held.
-void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, BehindChange change) {
+// With the order held.
+void EarlyChanges::Push(const Caller& caller, proto::MetadataRequest request, EarlyChange change) {
   SetCaller(caller, &request);
-  queue_->Push(entrance_.epoch(), std::move(request), [this, change](const Reply& reply) {
-    EndBehind(change, reply);
+  queue_.Push(entrance_.epoch(), std::move(request), [this, change](const Reply& reply) {
+    End(change, reply);
     for (const InodePtr& inode : {change.inode, change.replaced}) {
       if (inode != nullptr) RetireIfGone(*inode);
     }
   });
-  early_answered_ = queue_->pushed();
-  const uint64_t mutations = session_->mutations();
+  answered_ = queue_.pushed();
+  const uint64_t mutations = session_.mutations();
   for (const InodePtr& inode : {change.inode, change.directory, change.new_directory, change.replaced}) {
     if (inode == nullptr) continue;
     std::lock_guard lock(inode->mutex);
@@ -71,20 +109,36 @@ void Core::PushBehind(const Caller& caller, proto::MetadataRequest request, Behi
   }
 }
 
-void Core::RetireIfGone(Inode& inode) {
+void EarlyChanges::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
+                            MetadataQueue::Done then) {
+  *request.mutable_time() = ToProto(environment_.clock.Wall());
+  auto done = [inode, change, then = std::move(then)](const Reply& reply) mutable {
+    if (!reply.ok() || reply->attr().attr().change() != change) {
+      std::lock_guard guard(inode->mutex);
+      inode->attr_known = false;
+    }
+    then(reply);
+  };
+  queue_.Push(entrance_.epoch(), std::move(request), std::move(done));
+  const uint64_t mutations = session_.mutations();
+  std::lock_guard guard(inode->mutex);
+  inode->mutation = mutations;
+}
+
+void EarlyChanges::RetireIfGone(Inode& inode) {
   {
     std::lock_guard lock(inode.mutex);
     if (!inode.gone) return;
   }
-  inodes_->Retire(inode);
+  inodes_.Retire(inode);
 }
 
 // The MDS has come to it. Its attributes are known here already; a file's layout is news.
-void Core::EndBehind(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
+void EarlyChanges::End(const EarlyChange& change, const Reply& reply) {
   NameBorn(change, reply);
-  if (!reply.ok() && session_->epoch() != entrance_.epoch()) {  // evicted
+  if (!reply.ok() && session_.epoch() != entrance_.epoch()) {  // evicted
     NoteError(*change.inode, reply.status());
-    return handles_->NoteError(reply.status());
+    return handles_.NoteError(reply.status());
   }
   if (!reply.ok()) return Distrust(change, reply.status());
   const proto::Attr& attr = reply->has_entry() ? reply->entry().attr() : reply->attr().attr();
@@ -99,7 +153,7 @@ void Core::EndBehind(const BehindChange& change, const StatusOr<proto::MetadataR
 }
 
 // Nothing known of what it touched is true any more.
-void Core::Distrust(const BehindChange& change, const Status& why) {
+void EarlyChanges::Distrust(const EarlyChange& change, const Status& why) {
   static Counter& refused = GetCounter("client.refused_behind");
   refused.Add();
   LogError("file %s%s: a change that was answered is not what the MDS has made of it: %s",
@@ -107,7 +161,7 @@ void Core::Distrust(const BehindChange& change, const Status& why) {
            std::string(why.message()));
   const Status told = ForFsync(why);
   NoteError(*change.inode, told);
-  handles_->NoteError(told);
+  handles_.NoteError(told);
   {
     std::lock_guard lock(change.inode->mutex);
     change.inode->attr_known = false;
@@ -119,36 +173,29 @@ void Core::Distrust(const BehindChange& change, const Status& why) {
   change.replaced->attr_known = false;
 }
 
-void Core::DistrustName(Inode& directory, const std::string& name) {
-  std::lock_guard lock(directory.mutex);
-  directory.attr_known = false;
-  directory.names.Distrust(name);
-  ++directory.version;
-}
-
 // --- what is answered early ---
 
-// With behind_mutex_ and the directory's mutex held: whether this caller may change what a name means there.
-bool Core::MayChangeEntry(const Inode& directory, const Caller& caller) const {
+// With the order and the directory's mutex held: whether this caller may change what a name means there.
+bool EarlyChanges::MayChangeEntry(const Inode& directory, const Caller& caller) const {
   const proto::Attr& attr = directory.attr;
-  return MayChangeEarly(directory) && S_ISDIR(attr.mode()) && attr.nlink() > 0 &&
+  return MayChange(directory) && S_ISDIR(attr.mode()) && attr.nlink() > 0 &&
          MayAccess(attr, caller, kMayWrite | kMayExecute);
 }
 
-// Counts before the file's lease can go back: whoever ends that waits for behind_mutex_, and tells the MDS of
+// Counts before the file's lease can go back: whoever ends that waits for the order, and tells the MDS of
 // the handle then.
-HandlePtr Core::OpenMade(const Caller& caller, const InodePtr& made, int flags) {
-  HandlePtr handle = handles_->New(caller, made, flags);
-  handles_->CountUntold(*handle, [](const Inode&) { return true; });
+HandlePtr EarlyChanges::OpenMade(const Caller& caller, const InodePtr& made, int flags) {
+  HandlePtr handle = handles_.New(caller, made, flags);
+  handles_.CountUntold(*handle, [](const Inode&) { return true; });
   return handle;
 }
 
-InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
-                             proto::MetadataRequest request, HandlePtr* opened, int flags) {
+InodePtr EarlyChanges::TryMake(const Caller& caller, const InodePtr& directory, const std::string& name,
+                               proto::MetadataRequest request, HandlePtr* opened, int flags) {
   proto::Mknod& mknod = *request.mutable_mknod();
-  if (!MayAnswerEarly() || !PlainName(name) || !PlainType(caller, mknod)) return nullptr;
+  if (!MayAnswer() || !PlainName(name) || !PlainType(caller, mknod)) return nullptr;
   const bool is_directory = S_ISDIR(mknod.mode());
-  std::lock_guard order(behind_mutex_);
+  const Order order = TakeOrder();
   std::optional<NameLock> lock = NameLock::TryTake(directory, name);
   if (!lock || !own_fids_.any()) return nullptr;
   *request.mutable_time() = ToProto(environment_.clock.Wall());
@@ -162,14 +209,14 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     if (is_directory && directory->attr.nlink() >= kMaxSubdirectories) return nullptr;
     fid = own_fids_.Next();
     *mknod.mutable_fid() = ToProto(fid);
-    attr = NewAttr(caller, directory->attr, request, inline_limit_ > 0);
+    attr = NewAttr(caller, directory->attr, request, small_files_);
     TouchEntries(&directory->attr, request.time(), 1, is_directory);
     scope = directory->covered;
   }
-  InodePtr inode = inodes_->Get(fid);
-  BehindChange change{inode, 1, directory, name};
+  InodePtr inode = inodes_.Get(fid);
+  EarlyChange change{inode, 1, directory, name};
   if (is_directory) {
-    scope = change.born = std::make_shared<Scope>(inode->fid, 0, inodes_->NextEvent(), scope->quiet_since, 0);
+    scope = change.born = std::make_shared<Scope>(inode->fid, 0, inodes_.NextEvent(), scope->quiet_since, 0);
     scope->AllowWrites();
     request.set_want_lease(true);
   }
@@ -185,27 +232,27 @@ InodePtr Core::TryMakeBehind(const Caller& caller, const InodePtr& directory, co
     if (inode->attr.inline_data()) inode->inline_bytes = std::make_shared<std::string>();
   }
   if (opened != nullptr) *opened = OpenMade(caller, inode, flags);
-  PushBehind(caller, std::move(request), std::move(change));
+  Push(caller, std::move(request), std::move(change));
   lock->Set(inode->fid);
   return inode;
 }
 
 // The MDS has made the directory, or not. A lease that has ended here goes back now that it has a name.
-void Core::NameBorn(const BehindChange& change, const StatusOr<proto::MetadataReply>& reply) {
+void EarlyChanges::NameBorn(const EarlyChange& change, const Reply& reply) {
   if (change.born == nullptr) return;
   uint64_t lease = 0;
   if (reply.ok()) {
     for (const proto::Lease& one : reply->directory_leases())
       if (FromProto(one.resource()) == change.inode->fid) lease = one.id();
   }
-  if (leases_->NameBorn(*change.inode, change.born, lease)) ReturnScope(change.inode, change.born);
+  if (leases_.NameBorn(*change.inode, change.born, lease)) hooks_.give_back(change.inode, change.born);
 }
 
 // Makes the kernel forget the attributes of a file that has lost its name in the directory: from when the MDS
 // has heard of that, another client that has it open may change it unannounced. A file without a name that
 // nobody has open here is left to the kernel, which asks again by itself for what it has removed the name of;
 // a process may still have it as O_PATH, but hardly so that it looks before the removal has returned.
-void Core::ForgetRemoved(Inode& directory, Inode& removed) {
+void EarlyChanges::ForgetRemoved(Inode& directory, Inode& removed) {
   {
     std::lock_guard lock(removed.mutex);
     if (removed.gone) return;
@@ -221,25 +268,25 @@ void Core::ForgetRemoved(Inode& directory, Inode& removed) {
 // With the inode's mutex held: whether its last name may be removed early. Without a name no lease covers the
 // file, its pages in the kernel or its data here. Pages of a file that is not open here are read by nobody:
 // whoever opens it once more, by O_PATH, has the kernel drop them first, as nothing covers it then
-// (PagesFor). Data that is held back is dropped: another client that has the file open would miss it.
-bool Core::MayLoseName(const Inode& inode) {
+// (KeptPages::For). Data that is held back is dropped: another client that has the file open would miss it.
+bool EarlyChanges::MayLoseName(const Inode& inode) {
   if (inode.outgrowing != nullptr || (inode.PagesNeedCover() && inode.opens > 0)) return false;
   if (inode.data_scope == nullptr) return true;
   const bool only_here = inode.made_under != nullptr && inode.made_under == inode.data_scope;
   return inode.opens == 0 && (only_here || !inode.IsUnsent());
 }
 
-bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, const std::string& name,
-                           proto::MetadataRequest request) {
-  if (!MayAnswerEarly() || !PlainName(name)) return false;
+bool EarlyChanges::TryRemove(const Caller& caller, const InodePtr& directory, const std::string& name,
+                             proto::MetadataRequest request) {
+  if (!MayAnswer() || !PlainName(name)) return false;
   const bool is_directory = request.unlink().directory();
   NameKnown known = FindName(*directory, name);
-  InodePtr victim = known.fid ? inodes_->Find(known.fid) : nullptr;
+  InodePtr victim = known.fid ? inodes_.Find(known.fid) : nullptr;
   if (victim == nullptr) return false;
   Frozen frozen(cache_, &victim->data);  // a flight that arrives behind the removal would make objects anew
   if (cache_->InFlight(victim->data)) return false;
 
-  std::unique_lock order(behind_mutex_);
+  Order order = TakeOrder();
   std::optional<NameLock> lock = NameLock::TryTake(directory, name);
   if (!lock) return false;
   bool sticky = false;
@@ -250,12 +297,12 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
     sticky = IsSticky(*directory, caller);
   }
   *request.mutable_time() = ToProto(environment_.clock.Wall());
-  BehindChange change{victim, 0, directory, name};
+  EarlyChange change{victim, 0, directory, name};
   bool unused = false;
   ScopePtr ended;  // of the directory that goes
   {
     std::lock_guard guard(victim->mutex);
-    if (!MayChangeEarly(*victim) || !Removable(*victim, caller, sticky, is_directory)) return false;
+    if (!MayChange(*victim) || !Removable(*victim, caller, sticky, is_directory)) return false;
     if (!MayLoseName(*victim)) return false;
     bool keep_open = false;
     unused = victim->DropLink(request.time(), &keep_open);
@@ -271,30 +318,30 @@ bool Core::TryRemoveBehind(const Caller& caller, const InodePtr& directory, cons
     TouchEntries(&directory->attr, request.time(), -1, is_directory);
   }
   if (!is_directory) ForgetRemoved(*directory, *victim);
-  PushBehind(caller, std::move(request), std::move(change));
+  Push(caller, std::move(request), std::move(change));
   lock->Set(Fid{});
   lock.reset();
   order.unlock();
-  if (ended != nullptr) ReturnScope(victim, std::move(ended));
-  if (unused) DiscardData(*victim);
+  if (ended != nullptr) hooks_.give_back(victim, std::move(ended));
+  if (unused) hooks_.discard(*victim);
   return true;
 }
 
-bool Core::TrySetattrBehind(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
-                            proto::MetadataRequest request) {
-  if (!MayAnswerEarly()) return false;
-  std::lock_guard order(behind_mutex_);
+bool EarlyChanges::TrySetattr(const Caller& caller, const InodePtr& inode, const SetAttributes& set,
+                              proto::MetadataRequest request) {
+  if (!MayAnswer()) return false;
+  const Order order = TakeOrder();
   *request.mutable_time() = ToProto(environment_.clock.Wall());
-  BehindChange change{inode, 0, nullptr, {}};
+  EarlyChange change{inode, 0, nullptr, {}};
   {
     std::lock_guard guard(inode->mutex);
-    if (!MayChangeEarly(*inode) || !PlainSetattr(*inode, caller, set)) return false;
+    if (!MayChange(*inode) || !PlainSetattr(*inode, caller, set)) return false;
     ApplySetattr(request.setattr(), request.time(), &inode->attr);
     inode->CountChange();
     if (set.mtime || set.mtime_now) inode->pending.mtime.reset();
     change.number = inode->attr.change();
   }
-  PushBehind(caller, std::move(request), std::move(change));
+  Push(caller, std::move(request), std::move(change));
   return true;
 }
 

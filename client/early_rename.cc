@@ -1,32 +1,34 @@
-// Renames that are answered before the MDS has done them (names_behind.cc).
+// Renames that are answered before the MDS has done them.
 #include <linux/fs.h>
 #include <sys/stat.h>
 
 #include "client/attribute_rules.h"
-#include "client/core.h"
+#include "client/data_cache.h"
+#include "client/early_changes.h"
 #include "client/plain_change.h"
+#include "rpc/convert.h"
 
 namespace nacre::client {
 
-std::optional<BehindRename> Core::FindRename(const InodePtr& from, const InodePtr& to,
-                                             const proto::Rename& rename) {
+std::optional<EarlyRename> EarlyChanges::FindRename(const InodePtr& from, const InodePtr& to,
+                                                    const proto::Rename& rename) {
   const NameKnown source = FindName(*from, rename.name());
   NameKnown target;
   {
     std::lock_guard lock(to->mutex);
     target = FindAmongAll(*to, rename.new_name());
   }
-  BehindRename found{from, to, rename.name(), rename.new_name(), nullptr, nullptr};
-  if (source.fid) found.source = inodes_->Find(source.fid);
-  if (target.fid) found.target = inodes_->Find(target.fid);
+  EarlyRename found{from, to, rename.name(), rename.new_name(), nullptr, nullptr};
+  if (source.fid) found.source = inodes_.Find(source.fid);
+  if (target.fid) found.target = inodes_.Find(target.fid);
   const bool free = target.answer == NameKnown::Answer::kAbsent;
   if (found.source == nullptr || found.source == found.target) return std::nullopt;
   if (!free && (found.target == nullptr || rename.flags() != 0)) return std::nullopt;
   return found;
 }
 
-// With behind_mutex_ and both names held. A directory neither goes elsewhere nor over anything.
-bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
+// With the order and both names held. A directory neither goes elsewhere nor over anything.
+bool EarlyChanges::MayRename(const Caller& caller, const EarlyRename& rename) {
   bool from_sticky = false, to_sticky = false;
   {
     std::lock_guard lock(rename.from->mutex);
@@ -44,12 +46,12 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
   }
   if (rename.target != nullptr) {
     std::lock_guard lock(rename.target->mutex);
-    if (!MayChangeEarly(*rename.target) || !Removable(*rename.target, caller, to_sticky, false)) return false;
+    if (!MayChange(*rename.target) || !Removable(*rename.target, caller, to_sticky, false)) return false;
     if (!MayLoseName(*rename.target)) return false;
   }
   std::lock_guard lock(rename.source->mutex);
   const proto::Attr& attr = rename.source->attr;
-  if (!MayChangeEarly(*rename.source) || attr.nlink() == 0) return false;
+  if (!MayChange(*rename.source) || attr.nlink() == 0) return false;
   if (rename.from != rename.to && rename.source->PagesNeedCover()) return false;
   if (S_ISDIR(attr.mode()) && (rename.from != rename.to || rename.target != nullptr)) return false;
   return !from_sticky || caller.uid == attr.uid();
@@ -58,7 +60,7 @@ bool Core::MayRename(const Caller& caller, const BehindRename& rename) {
 // A file that goes elsewhere is covered by the lease of the directory where it is then: that makes sure that
 // the MDS is told of its handles, and waits for what the kernel was promised under the other one. One that
 // has a lease of its own keeps that.
-void Core::MoveCover(const BehindRename& rename) {
+void EarlyChanges::MoveCover(const EarlyRename& rename) {
   ScopePtr from, to;
   {
     std::lock_guard lock(rename.from->mutex);
@@ -82,7 +84,7 @@ void Core::MoveCover(const BehindRename& rename) {
   file.pages.under.reset();
   if (file.opened_under != nullptr) file.opened_under = to;
   if (file.data_scope != nullptr) {
-    (void)to->NoteData(file.fid);  // whoever ends it waits for behind_mutex_
+    (void)to->NoteData(file.fid);  // whoever ends it waits for the order
     file.data_scope = to;
   }
   to->PromiseUntil(from->promised());
@@ -90,7 +92,7 @@ void Core::MoveCover(const BehindRename& rename) {
 
 // Changes what is known, but for the names. Returns whether nobody needs the inode any more that was
 // replaced.
-bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool* keep_open) {
+bool EarlyChanges::ApplyRename(const EarlyRename& rename, const proto::Time& now, bool* keep_open) {
   if (rename.from != rename.to) MoveCover(rename);
   {
     std::lock_guard lock(rename.source->mutex);
@@ -114,18 +116,18 @@ bool Core::ApplyRename(const BehindRename& rename, const proto::Time& now, bool*
   return unused;
 }
 
-bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const InodePtr& to,
-                           proto::MetadataRequest request) {
+bool EarlyChanges::TryRename(const Caller& caller, const InodePtr& from, const InodePtr& to,
+                             proto::MetadataRequest request) {
   const uint32_t flags = request.rename().flags();
-  if (!MayAnswerEarly() || (flags & ~static_cast<uint32_t>(RENAME_NOREPLACE)) != 0) return false;
+  if (!MayAnswer() || (flags & ~static_cast<uint32_t>(RENAME_NOREPLACE)) != 0) return false;
   if (!PlainName(request.rename().name()) || !PlainName(request.rename().new_name())) return false;
-  std::optional<BehindRename> rename = FindRename(from, to, request.rename());
+  std::optional<EarlyRename> rename = FindRename(from, to, request.rename());
   if (!rename) return false;
   Frozen frozen;
   if (rename->target != nullptr) frozen = Frozen(cache_, &rename->target->data);
   if (rename->target != nullptr && cache_->InFlight(rename->target->data)) return false;
 
-  std::unique_lock order(behind_mutex_);
+  Order order = TakeOrder();
   std::optional<NameLock> from_lock = NameLock::TryTake(from, rename->name), to_lock;
   if (from_lock) to_lock = NameLock::TryTake(to, rename->new_name);
   if (!to_lock || !MayRename(caller, *rename)) return false;
@@ -134,18 +136,18 @@ bool Core::TryRenameBehind(const Caller& caller, const InodePtr& from, const Ino
   const bool unused = ApplyRename(*rename, request.time(), &keep_open);
   request.mutable_rename()->set_keep_open(keep_open);
   if (rename->target != nullptr) ForgetRemoved(*to, *rename->target);
-  BehindChange change{rename->source, 0, from, rename->name, to, rename->new_name, rename->target};
+  EarlyChange change{rename->source, 0, from, rename->name, to, rename->new_name, rename->target};
   {
     std::lock_guard lock(rename->source->mutex);
     change.number = rename->source->attr.change();
   }
-  PushBehind(caller, std::move(request), std::move(change));
+  Push(caller, std::move(request), std::move(change));
   from_lock->Set(Fid{});
   to_lock->Set(rename->source->fid);
   from_lock.reset();
   to_lock.reset();
   order.unlock();
-  if (unused) DiscardData(*rename->target);
+  if (unused) hooks_.discard(*rename->target);
   return true;
 }
 

@@ -1,16 +1,12 @@
-// The kernel's pages: what it may keep of a file, and when it must forget. It may keep what leases of
-// directories cover, as long as they are good, and what READ leases of single files do.
-//
-// Nothing here passes the gate for long, or at all: the kernel holds pages locked while it asks for their
-// bytes, and an invalidation waits for those.
+#include "client/kept_pages.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 
-#include "client/core.h"
 #include "client/within.h"
-#include "common/log.h"
+#include "rpc/convert.h"
 
 namespace nacre::client {
 namespace {
@@ -39,24 +35,37 @@ Task<Status> AwaitPageWrites(InodePtr inode, uint64_t begin, uint64_t end) {
 
 }  // namespace
 
+KeptPages::KeptPages(const Environment& environment, InodeTable& inodes, const HeldLeases& leases,
+                     const Knowledge& knowledge, Entrance& entrance, Background& background,
+                     KernelCache& kernel, AskMds ask, std::function<bool(const InodePtr&)> work_on)
+    : environment_(environment),
+      inodes_(inodes),
+      leases_(leases),
+      knowledge_(knowledge),
+      entrance_(entrance),
+      background_(background),
+      kernel_(kernel),
+      ask_(std::move(ask)),
+      work_on_(std::move(work_on)) {}
+
 // O_APPEND goes past the pages: while others append as well the kernel does not know at which offset its
 // bytes end up.
-KernelPages Core::PagesFor(const HandlePtr& handle) {
+KernelPages KeptPages::For(const HandlePtr& handle) {
   if ((handle->flags & (O_DIRECT | O_APPEND)) != 0) return KernelPages::kNone;
   // Else a write would take the file's cover away for as long as it is under way, and each page that is
   // filled meanwhile would need a lease of its own.
-  if (handle->writable() && (!handle->readable() || !TryTakeData(handle->inode))) return KernelPages::kNone;
+  if (handle->writable() && (!handle->readable() || !work_on_(handle->inode))) return KernelPages::kNone;
   Inode& inode = *handle->inode;
   std::lock_guard lock(inode.mutex);
   if (handle->writable() && inode.data_scope != inode.covered) return KernelPages::kNone;
-  if (!knowledge_->Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
+  if (!knowledge_.Trusts(inode) || !S_ISREG(inode.attr.mode())) return KernelPages::kNone;
   if (!inode.covered->NotePages(inode.fid)) return KernelPages::kNone;
   inode.pages.some = true;
   return std::exchange(inode.pages.under, inode.covered) == inode.covered ? KernelPages::kKept
                                                                           : KernelPages::kNew;
 }
 
-Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, size_t size, PageUse use) {
+Task<StatusOr<LockedPages>> KeptPages::Hold(HandlePtr handle, uint64_t offset, size_t size, PageUse use) {
   Inode& inode = *handle->inode;
   if (use == PageUse::kFill)
     CO_RETURN_IF_ERROR(co_await AwaitPageWrites(handle->inode, offset, offset + size));
@@ -68,53 +77,46 @@ Task<StatusOr<LockedPages>> Core::HoldPages(HandlePtr handle, uint64_t offset, s
       std::lock_guard lock(inode.mutex);
       inode.pages.some = true;
       if (inode.pages.lease != 0) co_return locked;
-      if (knowledge_->Trusts(inode) && inode.pages.under == inode.covered &&
+      if (knowledge_.Trusts(inode) && inode.pages.under == inode.covered &&
           inode.covered->NotePages(inode.fid))
         co_return locked;
     }
-    CO_RETURN_IF_ERROR(co_await LeasePages(handle->epoch, handle->inode));
+    CO_RETURN_IF_ERROR(co_await Lease(handle->epoch, handle->inode));
   }
 }
 
-// Asks for READ of the file. It is not there afterwards if it was asked back meanwhile.
-Task<Status> Core::LeasePages(uint64_t epoch, InodePtr inode) {
+Task<Status> KeptPages::Lease(uint64_t epoch, InodePtr inode) {
   uint64_t recalls = 0, held = 0;
   {
     std::lock_guard lock(inode->mutex);
     recalls = inode->pages.recalls;
-    held = leases_->reclaims();
+    held = leases_.reclaims();
   }
   proto::MetadataRequest request;
   *request.mutable_acquire_lease()->mutable_resource() = ToProto(inode->fid);
   request.mutable_acquire_lease()->set_mode(proto::LEASE_READ);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await AskIn(epoch, std::move(request)));
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await ask_(epoch, std::move(request)));
   std::lock_guard lock(inode->mutex);
   if (inode->pages.recalls != recalls) co_return OkStatus();  // it may be this one
-  if (leases_->reclaims() != held) co_return OkStatus();      // a Reclaim that did not name it has ended it
+  if (leases_.reclaims() != held) co_return OkStatus();       // a Reclaim that did not name it has ended it
   inode->pages.lease = reply.lease().lease().id();
   co_return OkStatus();
 }
 
-// Before the lease of its directory covers the file no more: the kernel's pages of it get one of their own,
-// or go.
-Task<void> Core::KeepPages(uint64_t epoch, InodePtr inode) {
+Task<void> KeptPages::Keep(uint64_t epoch, InodePtr inode) {
   for (int i = 0; i < kRaces; ++i) {
     {
       std::lock_guard lock(inode->mutex);
       if (!inode->PagesNeedCover()) co_return;
     }
-    Status leased = co_await LeasePages(epoch, inode);
+    Status leased = co_await Lease(epoch, inode);
     if (!leased.ok()) break;
   }
   std::vector<Fid> fids(1, inode->fid);
   co_await kernel_.ForgetAll(std::move(fids));
 }
 
-// Makes the kernel forget its pages of these files before a lease goes back that covers them. A page that is
-// being read stays locked as long as the server of its bytes is away, and that must not keep the lease from
-// those who want others of its files: such a file gets READ of its own, which goes back when somebody wants
-// to change the file and the page has gone.
-Task<void> Core::ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids) {
+Task<void> KeptPages::ForgetUnderLease(uint64_t epoch, std::vector<Fid> fids) {
   std::vector<OneShot<Unit>> ends;
   for (const Fid& fid : fids) ends.push_back(background_.Start(kernel_.Forget(fid, 0, UINT64_MAX)));
   const Duration until = environment_.clock.Now() + kPagesPatience;
@@ -122,14 +124,14 @@ Task<void> Core::ForgetPagesUnderLease(uint64_t epoch, std::vector<Fid> fids) {
     const Duration left = std::max<Duration>(until - environment_.clock.Now(), 0ns);
     const bool gone = co_await ComesWithin(environment_.clock, left, ends[i]);
     if (gone) continue;
-    const bool leased = co_await LeaseLockedPages(epoch, inodes_->Get(fids[i]));
+    const bool leased = co_await LeaseLocked(epoch, inodes_.Get(fids[i]));
     if (!leased) co_await ends[i].Wait();
   }
 }
 
 // Whether the file has READ of its own, or had that or WRITE for late data, and gives it back when the kernel
 // has forgotten the pages.
-Task<bool> Core::LeaseLockedPages(uint64_t epoch, InodePtr inode) {
+Task<bool> KeptPages::LeaseLocked(uint64_t epoch, InodePtr inode) {
   for (int i = 0; i < kRaces; ++i) {
     {
       std::lock_guard lock(inode->mutex);
@@ -137,7 +139,7 @@ Task<bool> Core::LeaseLockedPages(uint64_t epoch, InodePtr inode) {
           inode->leaving, [](const Inode::Leaving& one) { return one.late || !one.writes; });
       if (inode->pages.lease != 0 || leaves) co_return true;
     }
-    Status leased = co_await LeasePages(epoch, inode);
+    Status leased = co_await Lease(epoch, inode);
     if (!leased.ok()) break;
   }
   co_return false;
@@ -145,7 +147,7 @@ Task<bool> Core::LeaseLockedPages(uint64_t epoch, InodePtr inode) {
 
 // An invalidation that is under way waits for these pages before it comes to those behind them. When leases
 // have run out, that may be for long: those behind them go now.
-LockedPages Core::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use) {
+LockedPages KeptPages::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use) {
   std::multimap<uint64_t, Inode::Pages::Locked>::iterator at;
   {
     std::lock_guard lock(inode->mutex);
@@ -165,8 +167,8 @@ LockedPages Core::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end
 
 // Makes the kernel forget all pages of the file: those that it waits for, which may be for long, keep none of
 // the others.
-void Core::ForgetAroundLocked(const Fid& fid) {
-  const InodePtr inode = inodes_->Get(fid);
+void KeptPages::ForgetAroundLocked(const Fid& fid) {
+  const InodePtr inode = inodes_.Get(fid);
   std::vector<std::pair<uint64_t, uint64_t>> locked;
   {
     std::lock_guard lock(inode->mutex);
@@ -181,20 +183,18 @@ void Core::ForgetAroundLocked(const Fid& fid) {
   background_.Start(kernel_.Forget(fid, at, UINT64_MAX));
 }
 
-// Leases have run out. Each file by itself: pages that are being read stay locked until the MDS answers
-// again, and the kernel forgets them only then.
-void Core::ForgetAllPages() {
-  for (const Fid& fid : WithPages()) ForgetAroundLocked(fid);
+void KeptPages::ForgetAll() {
+  for (const Fid& fid : Files()) ForgetAroundLocked(fid);
 }
 
-bool Core::MayHavePages(const HandlePtr& handle) {
+bool KeptPages::MayHave(const HandlePtr& handle) {
   std::lock_guard lock(handle->inode->mutex);
   return handle->inode->pages.some;
 }
 
-std::vector<Fid> Core::WithPages() {
+std::vector<Fid> KeptPages::Files() {
   std::vector<Fid> fids;
-  for (const InodePtr& inode : inodes_->All()) {
+  for (const InodePtr& inode : inodes_.All()) {
     std::lock_guard lock(inode->mutex);
     if (inode->pages.some) fids.push_back(inode->fid);
   }
