@@ -1,8 +1,8 @@
 // Brings bytes of files out of their objects into memory of the cache: those that a reader waits for, those
 // ahead of one who reads on, and those that are not to stay there.
 //
-// Thread-safe. What is named in the constructor must live longer. What waits for a server ends with its
-// answer or with the session; what waits for memory, when others have let go of theirs.
+// Thread-safe. The arguments of the constructor must outlive it. A wait for a server ends with its answer or
+// with the session, a wait for memory when others have let go of theirs.
 #pragma once
 
 #include <memory>

@@ -8,7 +8,6 @@
 #include "client/data_cache.h"
 #include "client/permission.h"
 #include "client/plain_change.h"
-#include "client/settling.h"
 #include "common/limits.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -65,28 +64,6 @@ void EarlyChanges::EndBefore(uint64_t epoch) {
 bool EarlyChanges::MayChange(const Inode& inode) const {
   return inode.attr_known && inode.settling == 0 && inode.own_changes == 0 && inode.IsCovered() &&
          inode.covered->writes() && !changing_unknown_.contains(FromProto(inode.attr.parent()));
-}
-
-// --- what the MDS alone decides ---
-
-Settling::Settling(EarlyChanges& early, std::vector<InodePtr> inodes)
-    : early_(early), inodes_(std::move(inodes)) {
-  const EarlyChanges::Order order = early.TakeOrder();  // what was answered before is in the queue by now
-  for (const InodePtr& inode : inodes_) {
-    if (inode == nullptr) continue;
-    std::lock_guard lock(inode->mutex);
-    ++inode->settling;
-  }
-}
-
-Settling::~Settling() {
-  const uint64_t mutations = early_.session_.mutations();
-  for (const InodePtr& inode : inodes_) {
-    if (inode == nullptr) continue;
-    std::lock_guard lock(inode->mutex);
-    --inode->settling;
-    inode->mutation = std::max(inode->mutation, mutations);
-  }
 }
 
 // --- the queue ---

@@ -7,8 +7,8 @@
 // with the order held, so that the queue has the order in which the changes were made. If not, it changes
 // nothing, and the caller asks the MDS, with what the request touches marked by Settling (settling.h).
 //
-// Thread-safe. What is named in the constructor must live longer; the queue's answers come in here, so it has
-// to go first.
+// Thread-safe. The arguments of the constructor must outlive it, except that the queue, whose answers come in
+// here, has to go first.
 #pragma once
 
 #include <atomic>

@@ -16,7 +16,7 @@ namespace nacre::client {
 
 class FileLocks {
  public:
-  // What is named here must live longer.
+  // All of them must outlive it.
   FileLocks(Clock& clock, const Entrance& entrance, Background& background, AskMds ask);
 
   // Returns the lock that is in the way of this one, or one of type F_UNLCK.

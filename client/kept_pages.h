@@ -4,8 +4,8 @@
 // Nothing here passes the gate for long, or at all: the kernel holds pages locked while it asks for their
 // bytes, and an invalidation waits for those.
 //
-// Thread-safe. What is kept lies in the inodes (Inode::pages). What is named in the constructor must live
-// longer; what waits ends with the MDS's answer, with the session, or with the kernel's.
+// Thread-safe. The state lies in the inodes (Inode::pages). The arguments of the constructor must outlive it.
+// A wait ends with the MDS's answer, with the session, or with the kernel's answer.
 #pragma once
 
 #include <functional>

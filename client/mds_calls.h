@@ -1,8 +1,8 @@
 // Asks the MDS, which comes to it after everything that was answered early; and takes over the leases that
-// come with its answers. What a change at the MDS makes untrue here, and in the kernel, is given up before
+// come with its answers. Before a change it gives up what that will make untrue here and in the kernel
 // (own_change.h).
 //
-// Thread-safe. What is named in the constructor must live longer. A call waits for the MDS as long as the
+// Thread-safe. The arguments of the constructor must outlive it. A call waits for the MDS as long as the
 // session's policy says, and ends with the session.
 #pragma once
 
@@ -44,7 +44,7 @@ class MdsCalls {
   Task<Reply> Ask(const Caller& caller, proto::MetadataRequest request);
   // For what follows from an open handle, with the rights of root.
   Task<Reply> AskAsSystem(proto::MetadataRequest request);
-  // For who does not pass the gate.
+  // For a task that does not pass the gate.
   Task<Reply> AskIn(uint64_t epoch, proto::MetadataRequest request);
 
   Task<StatusOr<Known>> LookUp(const Caller& caller, InodePtr directory, std::string name);

@@ -5,7 +5,6 @@
 #include "client/core.h"
 #include "common/log.h"
 #include "common/metrics.h"
-#include "rpc/mutation.h"
 
 namespace nacre::client {
 namespace {
