@@ -98,13 +98,25 @@ full_ost() {
   rm "$mnt/again"
 }
 
+# Fills the small disk again and again, while $work/full exists: what was removed before gives its space back by and by.
+keep_disk_full() {
+  while [[ -e $work/full ]]; do
+    cat /dev/zero >>"$disk/ballast" 2>/dev/null || sleep 0.1
+  done
+}
+
+disk_is_full() { [[ $(df --output=avail "$disk" | tail -n 1) -eq 0 ]]; }
+
 full_disk_below() {
-  dd if=/dev/zero of="$disk/ballast" bs=1M status=none || true
-  dd if=/dev/zero of="$disk/ballast2" bs=4k status=none || true
+  touch "$work/full"
+  in_background keep_disk_full
+  wait_for 60 "filling the disk" disk_is_full
   mkdir "$mnt/names"
   refuses 'no space left' -- "$programs/many_entries.py" "$mnt/names/dir" 1000000
   nothing_lost
-  rm "$disk/ballast" "$disk/ballast2"
+  rm "$work/full"
+  wait
+  rm "$disk/ballast"
   wait_for 60 "creating files after the disk has space again" touch "$mnt/names/after"
   rm -r "$mnt/names"
   nothing_lost
