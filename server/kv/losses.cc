@@ -37,6 +37,14 @@ StatusOr<LossRecord> ParseLossRecord(std::string_view value) {
   return record;
 }
 
+StatusOr<bool> MayHaveLost(KvStore* store, std::string key, std::string_view boot) {
+  StatusOr<std::string> value = store->Get(key);
+  if (absl::IsNotFound(value.status())) return true;
+  RETURN_IF_ERROR(value.status());
+  ASSIGN_OR_RETURN(const LossRecord record, ParseLossRecord(*value));
+  return !record.clean && (boot.empty() || record.boot != boot);
+}
+
 Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::string boot) {
   LossRecord record;
   StatusOr<std::string> value = store->Get(key);

@@ -29,6 +29,10 @@ StatusOr<LossRecord> ParseLossRecord(std::string_view value);  // DATA_LOSS
 // of the machine.
 Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::string boot);
 
+// Whether the store may have lost something since it was open last: then CountLosses, which is still to come,
+// will count it. True as well where that cannot be known: `boot` is empty, or there is no record.
+StatusOr<bool> MayHaveLost(KvStore* store, std::string key, std::string_view boot);
+
 // The count becomes this one, on stable storage: the store has got what another one has.
 Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses);
 

@@ -138,11 +138,14 @@ class Journal {
   Replicator* replicator() const { return replicator_; }
 
   // Verifies and empties the undo records. Before anything else; the allocator is filled afterwards.
+  // `may_have_lost`: false if it is only a process that has ended (server/kv/losses.h). Then the data of what
+  // was committed are there, and nothing is taken back: a block that does not match is a bad one, to be
+  // mended or reported as any other.
   struct Recovered {
     uint64_t verified = 0;
     uint64_t rolled_back = 0;
   };
-  Task<StatusOr<Recovered>> Recover();
+  Task<StatusOr<Recovered>> Recover(bool may_have_lost = true);
 
   struct Committed {
     int64_t delta = 0;  // of the object's number of blocks

@@ -37,7 +37,9 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
                                                                StoreOptions options) {
   std::unique_ptr<ObjectStore> store(new ObjectStore(std::move(devices), std::move(pool), slot, options));
   CO_RETURN_IF_ERROR(co_await store->LoadSuperblock(random));
-  StatusOr<Journal::Recovered> recovered = co_await store->journal_.Recover();
+  std::string losses_key(kLossesKey);
+  CO_ASSIGN_OR_RETURN(const bool lost, MayHaveLost(store->devices_.store, losses_key, options.boot));
+  StatusOr<Journal::Recovered> recovered = co_await store->journal_.Recover(lost);
   if (!recovered.ok()) {
     co_return Status(recovered.status().code(), absl::StrCat("recovery of the OST in ", store->directory(),
                                                              ": ", recovered.status().message()));
@@ -46,7 +48,6 @@ Task<StatusOr<std::unique_ptr<ObjectStore>>> ObjectStore::Open(OstDevices device
     LogWarning("OST %d (%s): %d changes whose data had not reached the disk were taken back",
                store->devices_.index, store->directory(), recovered->rolled_back);
   }
-  std::string losses_key(kLossesKey);
   CO_ASSIGN_OR_RETURN(const uint64_t losses,
                       co_await CountLosses(store->devices_.store, losses_key, options.boot));
   store->losses_.store(losses);

@@ -17,9 +17,10 @@ constexpr size_t kUndoAtOnce = 256;
 
 }  // namespace
 
-Task<StatusOr<Journal::Recovered>> Journal::Recover() {
+Task<StatusOr<Journal::Recovered>> Journal::Recover(bool may_have_lost) {
   Recovered result;
-  StatusOr<uint64_t> first_bad = co_await FirstBad(&result.verified);
+  StatusOr<uint64_t> first_bad = ~uint64_t{0};
+  if (may_have_lost) first_bad = co_await FirstBad(&result.verified);
   if (!first_bad.ok()) co_return first_bad.status();
   std::string from = UndoKey(*first_bad), end = PrefixEnd("U");
   while (*first_bad != ~uint64_t{0}) {

@@ -153,6 +153,8 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 5306000861, .event = "bad_blocks", .copies = 2, .scrub = true},
        "a bad block was given up in the moment in which the other member was away"},
       {{.seed = 5314001188, .event = "bad_blocks", .copies = 2, .scrub = true}, "the same"},
+      {{.seed = 705263149180, .copies = 2, .scrub = true},
+       "a bad block of a member whose process ended was taken for a loss of power that nobody was told of"},
       {{.seed = 5311000419, .mdses = 3},
        "a client asked a frozen MDS for so long that its session ended at the one that served"},
       {{.seed = 5500007000113, .copies = 3, .mdses = 2, .growth = true, .rebalance = true, .scrub = true},

@@ -39,6 +39,18 @@ TEST_F(LossesTest, ACleanEndIsNone) {
   EXPECT_EQ(Start("c"), 1u);
 }
 
+TEST_F(LossesTest, WhetherThereMayHaveBeenOneIsKnownBeforeItIsCounted) {
+  auto may = [this](std::string_view boot) { return MayHaveLost(&store_, "L", boot).value(); };
+  EXPECT_TRUE(may("a")) << "there is no record";
+  EXPECT_EQ(Start("a"), 0u);
+  EXPECT_FALSE(may("a")) << "the process was killed";
+  EXPECT_TRUE(may("b"));
+  EXPECT_TRUE(may("")) << "nobody knows";
+  EXPECT_EQ(Start("b"), 1u);
+  EXPECT_TRUE(Await(EndClean(&store_, "L")).ok());
+  EXPECT_FALSE(may("c"));
+}
+
 // Whatever the loss takes, it does not take the knowledge that there may have been one.
 TEST_F(LossesTest, TheRecordIsOnStableStorageBeforeAnythingIsAnswered) {
   EXPECT_EQ(Start("a"), 0u);

@@ -198,6 +198,25 @@ TEST(ObjectStore, ABadBlockIsAnErrorWithItsPlaceAndNothingElseSuffers) {
   EXPECT_EQ(f.Read(kObject, 4 * kBlockSize, 1).value(), "n");
 }
 
+// The data of what was committed are there after the end of a process: a block that does not match is a bad
+// one. What came after it was acknowledged, and nobody is told of a loss.
+TEST(ObjectStore, ABadBlockTakesNothingBackWhenOnlyTheProcessHasEnded) {
+  StoreOptions options;
+  options.boot = "this boot";
+  StoreFixture f(4096, options);
+  const std::string data = RandomBytes(&f.random, 10 * kBlockSize);
+  ASSERT_TRUE(f.Write(kObject, 0, data).ok());
+  ASSERT_TRUE(f.Write({10, 0}, 0, "acknowledged").ok());
+  Chunk chunk;
+  ASSERT_TRUE(LoadChunk(&f.kv, kObject, 0, &chunk).ok());
+  f.disk.FlipBit(chunk.physical[4], 77);
+  ASSERT_TRUE(f.Reopen().ok());
+  EXPECT_EQ(f.store->losses(), 0u);
+  EXPECT_EQ(f.Read({10, 0}, 0, 12).value(), "acknowledged");
+  EXPECT_EQ(f.Read(kObject, 0, 4 * kBlockSize).value(), data.substr(0, 4 * kBlockSize));
+  EXPECT_EQ(ToErrno(f.Read(kObject, 4 * kBlockSize, 1).status()), EIO);
+}
+
 TEST(ObjectStore, DamageOnTheWayIsNoticed) {
   StoreFixture f;
   WriteArgs args{kObject, {{0, 5}}, {}, {0x12345678}, nullptr};
