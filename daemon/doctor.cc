@@ -11,6 +11,7 @@
 #include "common/runtime.h"
 #include "common/units.h"
 #include "daemon/background.h"
+#include "daemon/place.h"
 #include "daemon/target_directory.h"
 #include "rpc/convert.h"
 #include "server/kv/rocks_kv.h"
@@ -238,6 +239,7 @@ class Doctor {
     ost::CheckOptions options;
     options.verify_data = data;
     options.repair = repair;
+    options.boot = BootName();
     options.on_progress = [this, &directory](uint64_t records) {
       if (options_.on_progress)
         options_.on_progress(absl::StrCat(directory, ", ", records, " records checked"));

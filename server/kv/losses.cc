@@ -1,5 +1,7 @@
 #include "server/kv/losses.h"
 
+#include <optional>
+
 #include "common/bytes.h"
 
 namespace nacre {
@@ -13,6 +15,26 @@ Task<Status> StoreRecord(KvStore* store, std::string key, LossRecord record) {
   batch.Put(std::move(key), EncodeLossRecord(record));
   CO_RETURN_IF_ERROR(co_await store->Commit(std::move(batch)));
   co_return co_await store->Sync();
+}
+
+// None: the store has never counted.
+StatusOr<std::optional<LossRecord>> FindRecord(KvStore* store, const std::string& key) {
+  StatusOr<std::string> value = store->Get(key);
+  if (absl::IsNotFound(value.status())) return std::optional<LossRecord>();
+  RETURN_IF_ERROR(value.status());
+  return ParseLossRecord(*value);
+}
+
+// What CountLosses has stored.
+StatusOr<LossRecord> CountedRecord(KvStore* store, const std::string& key) {
+  ASSIGN_OR_RETURN(std::optional<LossRecord> record, FindRecord(store, key));
+  if (!record) return absl::FailedPreconditionError("losses have not been counted yet");
+  return *std::move(record);
+}
+
+// Whether something may have been lost between the last commit behind `record` and this boot.
+bool LostBefore(const LossRecord& record, std::string_view boot) {
+  return !record.clean && record.boot != boot;
 }
 
 }  // namespace
@@ -38,39 +60,28 @@ StatusOr<LossRecord> ParseLossRecord(std::string_view value) {
 }
 
 StatusOr<bool> MayHaveLost(KvStore* store, std::string key, std::string_view boot) {
-  StatusOr<std::string> value = store->Get(key);
-  if (absl::IsNotFound(value.status())) return true;
-  RETURN_IF_ERROR(value.status());
-  ASSIGN_OR_RETURN(const LossRecord record, ParseLossRecord(*value));
-  return !record.clean && (boot.empty() || record.boot != boot);
+  ASSIGN_OR_RETURN(const std::optional<LossRecord> record, FindRecord(store, key));
+  return !record || LostBefore(*record, boot) || (boot.empty() && !record->clean);
 }
 
 Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::string boot) {
+  CO_ASSIGN_OR_RETURN(const std::optional<LossRecord> last, FindRecord(store, key));
+  if (last && last->boot == boot && !last->clean) co_return last->losses;
   LossRecord record;
-  StatusOr<std::string> value = store->Get(key);
-  if (!value.ok() && !absl::IsNotFound(value.status())) co_return value.status();
-  const bool first = !value.ok();
-  if (!first) {
-    CO_ASSIGN_OR_RETURN(record, ParseLossRecord(*value));
-    if (record.boot == boot && !record.clean) co_return record.losses;
-    if (record.boot != boot && !record.clean) ++record.losses;
-  }
+  if (last) record.losses = last->losses + (LostBefore(*last, boot) ? 1 : 0);
   record.boot = std::move(boot);
-  record.clean = false;
   CO_RETURN_IF_ERROR(co_await StoreRecord(store, key, record));
   co_return record.losses;
 }
 
 Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses) {
-  CO_ASSIGN_OR_RETURN(std::string value, store->Get(key));
-  CO_ASSIGN_OR_RETURN(LossRecord record, ParseLossRecord(value));
+  CO_ASSIGN_OR_RETURN(LossRecord record, CountedRecord(store, key));
   record.losses = losses;
   co_return co_await StoreRecord(store, key, record);
 }
 
 Task<Status> EndClean(KvStore* store, std::string key) {
-  CO_ASSIGN_OR_RETURN(std::string value, store->Get(key));
-  CO_ASSIGN_OR_RETURN(LossRecord record, ParseLossRecord(value));
+  CO_ASSIGN_OR_RETURN(LossRecord record, CountedRecord(store, key));
   record.clean = true;
   co_return co_await StoreRecord(store, key, record);
 }

@@ -6,6 +6,7 @@
 
 #include "common/crc32c.h"
 #include "server/kv/kv_pages.h"
+#include "server/kv/losses.h"
 #include "server/object/aligned_buffer.h"
 #include "server/object/journal.h"
 #include "server/object/object_table.h"
@@ -48,9 +49,10 @@ class Checker {
     CO_RETURN_IF_ERROR(ReadSuperblock());
     CO_RETURN_IF_ERROR(ReadUndo());
     if (options_.repair) {
+      CO_ASSIGN_OR_RETURN(const bool lost,
+                          MayHaveLost(devices_.store, std::string(kLossesKey), options_.boot));
       Journal journal(devices_.store, devices_.blocks, nullptr);
-      StatusOr<Journal::Recovered> settled = co_await journal.Recover();
-      if (!settled.ok()) co_return settled.status();
+      CO_RETURN_IF_ERROR((co_await journal.Recover(lost)).status());
     }
     Status status = co_await WalkObjects();
     if (!status.ok()) co_return status;

@@ -3,7 +3,7 @@
 // with the MDT.
 //
 // Never changes anything unless told to repair; a repair first deals with undo records as a server's start
-// would. Call it only when no server has the OST open (or, in the simulation, when nothing changes).
+// would: it takes changes back only where a loss of power may have torn them. Call it only when no server has the OST open (or, in the simulation, when nothing changes).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -49,6 +49,7 @@ struct CheckOptions {
   // behind the end are dropped; what a malformed extent record mapped is lost and reads as zeros. Bad data
   // stays: reading it fails with EIO.
   bool repair = false;
+  std::string boot;  // names this boot of the machine (server/kv/losses.h); empty: not known
   absl::AnyInvocable<void(const CheckedObject&)> on_object;  // in the order of their ids
   absl::AnyInvocable<void(uint64_t records)> on_progress;    // extent records looked at so far
 };

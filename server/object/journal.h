@@ -145,7 +145,7 @@ class Journal {
     uint64_t verified = 0;
     uint64_t rolled_back = 0;
   };
-  Task<StatusOr<Recovered>> Recover(bool may_have_lost = true);
+  Task<StatusOr<Recovered>> Recover(bool may_have_lost);
 
   struct Committed {
     int64_t delta = 0;  // of the object's number of blocks

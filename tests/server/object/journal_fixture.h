@@ -80,10 +80,10 @@ class JournalTest : public testing::Test {
 
   size_t Count(std::string_view prefix) { return kv_.Scan(prefix, PrefixEnd(prefix), 1000)->size(); }
 
-  // The process ends; another one recovers.
+  // The process ends, with the machine perhaps; another one recovers.
   StatusOr<Journal::Recovered> Recover() {
     journal_ = std::make_unique<Journal>(&kv_, &disk_, space_.get());
-    return Await(journal_->Recover());
+    return Await(journal_->Recover(/*may_have_lost=*/true));
   }
 
   MemKv kv_;

@@ -38,7 +38,7 @@ class SessionsTest : public testing::Test {
     EXPECT_TRUE(admission->ticket.answering()->stored);
   }
   // The process ends; another one has recovered.
-  void Restart() { ASSERT_TRUE(Await(Journal(&kv, &disk, &space).Recover()).ok()); }
+  void Restart() { ASSERT_TRUE(Await(Journal(&kv, &disk, &space).Recover(false)).ok()); }
   // Answers that are kept once the journal has been synced.
   size_t Stored() {
     EXPECT_TRUE(Await(journal.Sync()).ok());
