@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <ranges>
+#include <span>
 
 #include "common/ids.h"
 
 namespace nacre::sim {
 namespace {
-
-// Changes of one block that may be missing independently of each other: 2^10 contents are tried.
-constexpr size_t kMaxSubsets = 10;
 
 std::string Where(uint64_t offset, std::byte got, std::byte want) {
   return absl::StrFormat("byte %d (block %d) is 0x%02x instead of 0x%02x", offset, offset / kBlockSize,
@@ -121,61 +119,64 @@ std::vector<size_t> FileModel::Touching(uint64_t block) const {
   return touching;
 }
 
-Bytes FileModel::BlockWithout(const std::set<size_t>& missing, const std::vector<size_t>& touching,
-                              uint64_t block) const {
+Bytes FileModel::DurableBlock(uint64_t block) const {
   const uint64_t begin = block * kBlockSize;
   Bytes content(kBlockSize);
   if (base_.size() > begin) {
     std::copy_n(base_.begin() + begin, std::min(kBlockSize, base_.size() - begin), content.begin());
   }
-  for (size_t i : touching) {
-    if (missing.contains(i)) continue;
-    const FileChange& change = recent_[i];
-    const uint64_t from = std::max(change.offset, begin);
-    const uint64_t to = change.kind == FileChange::kTruncate
-                            ? begin + kBlockSize
-                            : std::min(change.offset + change.length, begin + kBlockSize);
-    for (uint64_t at = from; at < to; ++at) {
-      content[at - begin] =
-          change.kind == FileChange::kWrite ? change.data[at - change.offset] : std::byte{0};
-    }
-  }
   return content;
 }
 
-// Tries every choice of the newest changes that may be missing, the newest state first; then that all from
-// one of the older ones on are missing, as if they had been held back and left in one write.
+FileModel::BlockPart FileModel::PartIn(uint64_t block, const FileChange& change) {
+  const uint64_t begin = block * kBlockSize, end = begin + kBlockSize;
+  const uint64_t from = std::max(change.offset, begin);
+  const uint64_t to =
+      change.kind == FileChange::kTruncate ? end : std::min(change.offset + change.length, end);
+  BlockPart part{from - begin, Bytes(to - from)};
+  if (change.kind == FileChange::kWrite) {
+    std::copy_n(change.data.begin() + (from - change.offset), to - from, part.bytes.begin());
+  }
+  return part;
+}
+
+// Goes from the newest change to the oldest, and takes every one for made whose bytes are there wherever no
+// newer one has explained what is. That finds an explanation if there is any: to take such a change for
+// missing would leave more for the older ones to explain.
 std::string FileModel::SettleBlock(uint64_t block, const Bytes& observed,
                                    const std::function<bool(const FileChange&)>& may_be_lost) const {
   const uint64_t begin = block * kBlockSize, length = std::min(kBlockSize, observed.size() - begin);
-  const std::vector<size_t> touching = Touching(block);
-  std::vector<size_t> optional;
-  for (size_t i : touching) {
-    if (may_be_lost(recent_[i])) optional.push_back(i);
-  }
-  std::string first;
-  auto explained = [&](const std::set<size_t>& missing) {
-    const Bytes content = BlockWithout(missing, touching, block);
-    auto bad = std::mismatch(content.begin(), content.begin() + length, observed.begin() + begin);
-    if (bad.first == content.begin() + length) return true;
-    if (missing.empty()) {
-      first = Where(begin + static_cast<uint64_t>(bad.first - content.begin()), *bad.second, *bad.first);
+  const std::span<const std::byte> there(observed.data() + begin, length);
+  std::vector<bool> explained(length);
+  auto fits = [&](const BlockPart& part) {
+    for (uint64_t at = part.from; at < std::min(part.end(), length); ++at) {
+      if (!explained[at] && there[at] != part.bytes[at - part.from]) return false;
     }
-    return false;
+    return true;
   };
-  const size_t older = optional.size() - std::min(optional.size(), kMaxSubsets);
-  for (uint64_t choice = 0; choice < uint64_t{1} << (optional.size() - older); ++choice) {
-    std::set<size_t> missing;
-    for (size_t place = older; place < optional.size(); ++place) {
-      if ((choice >> (place - older) & 1) != 0) missing.insert(optional[place]);
+  const Bytes durable = DurableBlock(block);
+  Bytes newest = durable;
+  const std::vector<size_t> touching = Touching(block);
+  for (size_t i : touching) {
+    const BlockPart part = PartIn(block, recent_[i]);
+    std::copy(part.bytes.begin(), part.bytes.end(), newest.begin() + static_cast<ptrdiff_t>(part.from));
+  }
+  bool possible = true;
+  size_t optional = 0;
+  for (size_t i : touching | std::views::reverse) {
+    const bool may_miss = may_be_lost(recent_[i]);
+    if (may_miss) ++optional;
+    const BlockPart part = PartIn(block, recent_[i]);
+    if (!fits(part)) {
+      possible = possible && may_miss;
+      continue;
     }
-    if (explained(missing)) return {};
+    for (uint64_t at = part.from; at < std::min(part.end(), length); ++at) explained[at] = true;
   }
-  for (size_t kept = older; kept-- > 0;) {
-    if (explained({optional.begin() + static_cast<ptrdiff_t>(kept), optional.end()})) return {};
-  }
-  return absl::StrFormat("%s, and no choice of the %d changes that may be lost explains the block", first,
-                         optional.size());
+  if (possible && fits({0, durable})) return {};
+  const auto [bad, want] = std::mismatch(there.begin(), there.end(), newest.begin());
+  return absl::StrFormat("%s, and no choice of the %d changes that may be lost explains the block",
+                         Where(begin + static_cast<uint64_t>(bad - there.begin()), *bad, *want), optional);
 }
 
 bool FileModel::SizeAllowed(uint64_t size, const std::function<bool(const FileChange&)>& may_be_lost) const {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -79,9 +78,14 @@ class FileModel {
   static void Apply(const FileChange& change, Bytes* bytes);
   // The changes that touch this block, as indices into recent_.
   std::vector<size_t> Touching(uint64_t block) const;
-  // This block after those of the changes that touch it that are not missing.
-  Bytes BlockWithout(const std::set<size_t>& missing, const std::vector<size_t>& touching,
-                     uint64_t block) const;
+  // What a change makes of its part of a block: the bytes from there on.
+  struct BlockPart {
+    uint64_t from = 0;
+    Bytes bytes;
+    uint64_t end() const { return from + bytes.size(); }
+  };
+  static BlockPart PartIn(uint64_t block, const FileChange& change);
+  Bytes DurableBlock(uint64_t block) const;
   std::string SettleBlock(uint64_t block, const Bytes& observed,
                           const std::function<bool(const FileChange&)>& may_be_lost) const;
   bool SizeAllowed(uint64_t size, const std::function<bool(const FileChange&)>& may_be_lost) const;

@@ -100,6 +100,22 @@ TEST(FileModel, ManyChangesOfABlockMayBeLostTogether) {
   }
 }
 
+// A loss of power has taken all that had been sent, and what was held back comes after it.
+TEST(FileModel, AllButTheLastOfManyChangesMayBeLost) {
+  FileModel file;
+  for (uint64_t operation = 1; operation <= 30; ++operation) {
+    file.Begin(Write(operation, 0, operation < 30 ? 100 : 60));
+    file.Acknowledge(operation, 1s);
+  }
+  const Bytes observed = Joined(Pattern(30, 0, 60), Bytes(40));
+  auto all_but = [](uint64_t kept) {
+    return [kept](const FileChange& change) { return change.operation != kept; };
+  };
+  EXPECT_EQ(FileModel(file).Settle(observed, All), "");
+  EXPECT_EQ(FileModel(file).Settle(observed, all_but(30)), "");
+  EXPECT_THAT(FileModel(file).Settle(observed, all_but(7)), HasSubstr("byte 60 (block 0) is 0x00"));
+}
+
 TEST(FileModel, WhatIsDurableMustBeThere) {
   FileModel file;
   file.Begin(Write(1, 0, 10));
