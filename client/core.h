@@ -28,29 +28,33 @@
 #include "client/durability.h"
 #include "client/early_changes.h"
 #include "client/entrance.h"
+#include "client/file_data.h"
 #include "client/file_locks.h"
 #include "client/filesystem.h"
 #include "client/handles.h"
+#include "client/held_data.h"
 #include "client/held_leases.h"
 #include "client/inode.h"
 #include "client/inode_table.h"
 #include "client/kept_pages.h"
 #include "client/kernel_cache.h"
 #include "client/knowledge.h"
+#include "client/lease_returns.h"
 #include "client/mds_calls.h"
 #include "client/mdt_room.h"
 #include "client/metadata_queue.h"
+#include "client/moving_out.h"
 #include "client/object_io.h"
 #include "client/own_data.h"
+#include "client/power_losses.h"
 #include "client/session.h"
 #include "client/space_change.h"
 #include "client/targets.h"
+#include "client/telling.h"
+#include "client/write_behind.h"
 #include "rpc/convert.h"
 
 namespace nacre::client {
-
-// The room that a file's inode takes on the MDT when its size or times are told.
-inline constexpr uint64_t kRecordRoom = 1024;
 
 // Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
 #define NACRE_ENTER(pass)                 \
@@ -123,67 +127,28 @@ class Core final : public FileSystem {
   Seen Look() override;
 
  private:
-  using Pieces = std::span<const std::span<const std::byte>>;
   using Reply = StatusOr<proto::MetadataReply>;
 
-  // --- session and lease (mount.cc, lease.cc, eviction.cc) ---
+  // --- the session (mount.cc, eviction.cc) ---
+  void MakeDataParts();
   void OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t epoch);
-  void OnPush(proto::Push push);
+  void OnPush(const proto::Push& push);
   void OnEvicted(uint64_t epoch);
+  std::vector<proto::Reclaim> Held();
   Task<void> StartAnew(uint64_t epoch);
+  void TakeMap(const proto::ClusterMap& map);
   // --- the end (unmount.cc) ---
   Task<void> LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended);
   Status TellLoss();
   std::vector<std::string> PathsOf(const std::vector<Fid>& files);
-  void TakeMap(const proto::ClusterMap& map);
-  std::vector<proto::Reclaim> Held();
-  Task<void> ReleaseLease(uint64_t epoch, uint64_t lease_id);
-  Task<void> GiveInodeUp(uint64_t epoch, Fid fid, uint64_t lease_id);
-  Task<void> AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry);
-  Task<void> ReturnLease(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present,
-                         MetadataQueue::Hurry hurry);
-  Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
-
-  // --- data of files under WRITE leases of directories (held_data.cc), or of their own (file_leases.cc) ---
-  bool IsAloneWith(const Inode& inode) const;
-  bool MayTakeData(const Inode& inode) const;
-  bool WantsData(Inode& inode, bool* known);
-  Task<bool> TakeData(InodePtr inode);
-  bool TryTakeData(const InodePtr& inode);
-  bool TakeDataLocked(const InodePtr& inode);
-  Task<void> GiveDataUp(InodePtr inode);
-  Task<std::set<Fid>> GiveDataUpUnder(uint64_t epoch, ScopePtr scope);
-  Task<bool> LeaseLateData(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
-  Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t reclaims);
-  Task<void> AwaitLateRequests(InodePtr inode, uint64_t lease);
-  Task<void> ReturnLateData(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end,
-                            Learning present);
-  bool WantsFileLease(Inode& inode);
-  void ReturnFileLease(const InodePtr& inode);
-  void ForgetOwnData(const Fid& fid);
-
-  // --- reading under READ of a file (leased_reads.cc) ---
-  bool WantsContentLease(FileHandle& handle);
-  Task<void> LeaseContent(HandlePtr handle);
-
-  // --- what write-behind tells the MDS of a file (tell.cc) ---
-  enum class Told { kNothing, kOnItsWay, kAsk };
-  Told TryPushInline(const InodePtr& inode, OneShot<Status> answer);
-  Status EndInline(const InodePtr& inode, const Reply& reply);
-  Task<Status> SendInline(InodePtr inode);  // inode->meta held
-  bool MayHoldCutsBack() const;
-  Task<StatusOr<bool>> TryCutBehind(InodePtr inode);
-  Task<Status> TellCut(InodePtr inode);
-  Task<Status> SendClosed(InodePtr inode, bool last);
-  Task<Status> SendUnsent(InodePtr inode);
-  std::vector<InodePtr> TakingPlaces(const EarlyRename& rename, uint32_t flags);
-  Task<Status> SendBeforeReplacing(const EarlyRename& rename, uint32_t flags);
 
   // --- handles (open.cc) ---
   HandlePtr TryOpenLocally(const Caller& caller, Fid fid, int flags);
   Task<StatusOr<HandlePtr>> OpenInside(const Caller& caller, Fid fid, int flags);  // past the gate
   InodePtr KnownFile(Inode& directory, const std::string& name);
   Task<Status> OpenAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
+  Task<StatusOr<bool>> EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   void NoteAnswer(FileHandle& handle, uint64_t named, bool opened);
   void DropHandle(const HandlePtr& handle);
 
@@ -193,8 +158,17 @@ class Core final : public FileSystem {
   void NoteScan(FileHandle& directory, FillToken token, uint64_t cookie, const std::vector<DirEntry>& entries,
                 bool kept, bool end);
   Task<Status> Remove(const Caller& caller, Fid parent, std::string name, bool directory);
+  std::vector<InodePtr> TakingPlaces(const EarlyRename& rename, uint32_t flags);
+  Task<Status> SendBeforeReplacing(const EarlyRename& rename, uint32_t flags);
   void DiscardIfGone(const proto::Attr& attr);
-  void DiscardData(Inode& inode);
+
+  // --- reading (read.cc, leased_reads.cc) ---
+  Task<StatusOr<ReadResult>> ReadCached(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<ReadResult>> ReadInCache(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<ReadResult>> ReadThrough(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<ReadResult>> ReadLarge(HandlePtr handle, uint64_t offset, size_t size);
+  bool WantsContentLease(FileHandle& handle);
+  Task<void> LeaseContent(HandlePtr handle);
 
   // --- past the cache into the reader's memory (read_into.cc) ---
   struct ReadIntoJob;
@@ -206,13 +180,7 @@ class Core final : public FileSystem {
   Task<StatusOr<bool>> ReadParts(ReadIntoJob* job, size_t begin, size_t end, LayoutPtr layout);
   Task<bool> Replaced(InodePtr inode, const FileContent& content);
 
-  // --- data (read.cc, write.cc, truncate.cc) ---
-  Task<StatusOr<ReadResult>> ReadCached(HandlePtr handle, uint64_t offset, size_t size);
-  Task<StatusOr<ReadResult>> ReadInCache(HandlePtr handle, uint64_t offset, size_t size);
-  Task<StatusOr<ReadResult>> ReadThrough(HandlePtr handle, uint64_t offset, size_t size);
-  Task<StatusOr<ReadResult>> ReadLarge(HandlePtr handle, uint64_t offset, size_t size);
-
-  enum class MayGiveUp { kNo, kYes };  // when it is cancelled before it has begun
+  // --- writing (write.cc, append.cc) ---
   struct HeldRange {
     RangeLock::Guard range;
     uint64_t offset = 0;
@@ -221,7 +189,6 @@ class Core final : public FileSystem {
     bool outgrowing = false;
   };
   Task<StatusOr<size_t>> WriteSomehow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
-  static Task<RangeLock::Guard> LockForWriting(Inode& inode, uint64_t begin, uint64_t end, MayGiveUp may);
   static Task<StatusOr<HeldRange>> LockHeld(InodePtr inode, std::optional<uint64_t> offset, size_t size,
                                             MayGiveUp may);
   Task<StatusOr<std::optional<size_t>>> WriteHeld(HandlePtr handle, std::optional<uint64_t> offset,
@@ -229,78 +196,31 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                      Pieces pieces, size_t size);
   Task<StatusOr<size_t>> WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
-  Task<Status> WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces, uint64_t skip,
-                           uint64_t size, std::map<OstIndex, uint64_t>* space = nullptr);
+  void StartSending(const InodePtr& inode, bool direct);
   Task<StatusOr<size_t>> WriteThrough(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size,
                                       MayGiveUp may);
   Task<StatusOr<LayoutPtr>> LayoutForWriting(InodePtr inode, bool again, LayoutPtr stale);
-  Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
-  Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
-  Task<Status> WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
-                                   uint64_t skip, uint64_t size, Pending* sent);
-  bool TryTellEarly(const InodePtr& inode, const proto::MetadataRequest& request);
-  void PushWrite(const InodePtr& inode, uint64_t change, proto::MetadataRequest request);
   Task<Status> WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> offset, Pieces pieces,
                                   size_t size, RangeLock::Guard* range);
   Task<StatusOr<size_t>> WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
-  Task<void> DropObjects(Fid fid, LayoutPtr layout);
-  Task<Status> MoveOutThrough(InodePtr inode);
+  Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
+  Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
-  Task<Status> OpenEmpty(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
-  Task<StatusOr<bool>> EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
-  Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
-  Status AsLoss(Inode& inode, const LayoutPtr& layout, Status refused);
+  Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
+
+  // --- truncation (setattr.cc) ---
+  bool MayHoldCutsBack() const;
+  Task<StatusOr<bool>> TryCutBehind(InodePtr inode);
   Task<StatusOr<bool>> TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                          bool open_for_writing);
   Task<Status> Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
   Task<StatusOr<bool>> TruncateAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request);
-  void DropData(Inode& inode, uint64_t begin, uint64_t end);
-
-  // --- files that outgrow the MDT (outgrowing.cc) ---
-  bool TryOutgrow(const InodePtr& inode, uint64_t end);
-  bool TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> outgrowing);
-  Task<Status> MoveOut(InodePtr inode);
-  Task<Status> FinishMoveOut(InodePtr inode, MayGiveUp may);
-  Task<Status> WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* space);
-  Task<void> EndOutgrowing(InodePtr inode, std::shared_ptr<Outgrowing> outgrowing);
-  Task<void> AwaitMovedOut(InodePtr inode, MetadataQueue::Hurry hurry);
-  Task<RangeLock::Guard> LockWhole(InodePtr inode, MayGiveUp may);
-  Task<AsyncMutex::Guard> LockMeta(InodePtr inode, MetadataQueue::Hurry hurry);
-
-  // --- write-behind (write_behind.cc) ---
-  void SendSoon(const InodePtr& inode);
-  Task<void> SendOld(Duration age);
-  Task<Status> SendFiles(std::vector<InodePtr> files);
-  void RelievePressure();
-  // Sends what is dirty in the range now, and waits for what is under way there. Errors go to the inode, too.
-  Task<Status> SendData(InodePtr inode, uint64_t begin, uint64_t end);
-  Task<void> SendFull(InodePtr inode);
-  void StartSending(const InodePtr& inode, bool direct);
-  void StartSendDirect(const InodePtr& inode);
-  Task<void> SendDirect(InodePtr inode);
-  Task<Status> SendFlight(InodePtr inode, DataCache::Flight flight);
-  Task<Status> SendPending(InodePtr inode);
-  Task<Status> SendAll(InodePtr inode);
-  Task<Status> SendParts(InodePtr inode);
-  Task<Status> SendEverything();
-  bool HoldsBack(Inode& inode);
-  Task<bool> Hold(InodePtr inode, uint64_t bytes);
-  void LetGo(Inode& inode);
 
   // --- fsync and errors (sync.cc) ---
   Task<Status> SyncFile(InodePtr inode, bool data_only);
   Task<Status> SyncMount();
   Status TakeError(FileHandle& handle);
   Status TakeErrorForSync(FileHandle& handle);
-  Status NoteLost(const InodePtr& inode, OstIndex ost);
-  Task<void> DropLost(InodePtr inode, bool of_mdt);
-  void OnLoss(OstIndex ost, uint64_t losses);
-  Task<void> ForgetLostChanges(uint64_t synced);
-
-  // --- space (space.cc) ---
-  Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
-  Task<Status> ChangeSpace(InodePtr inode, LayoutPtr layout, SpaceChange change, Pending* sent);
-  Task<Status> SendToObjects(InodePtr inode, std::vector<proto::ObjectRequest> requests, Pending* sent);
 
   // --- attributes (xattr.cc) ---
   bool NoXattrs(Fid fid);
@@ -331,10 +251,15 @@ class Core final : public FileSystem {
   std::unique_ptr<MdsCalls> mds_;
   std::unique_ptr<Durability> durability_;
   FileLocks locks_;
-  DirtyFiles dirty_;
   MdtRoom room_;
-  std::atomic<bool> relieving_{false};
-  std::atomic<uint32_t> inline_limit_{0};
+  DirtyFiles dirty_;
+  std::unique_ptr<FileData> data_;
+  std::unique_ptr<Telling> telling_;
+  std::unique_ptr<MovingOut> moving_out_;
+  std::unique_ptr<WriteBehind> write_behind_;
+  std::unique_ptr<HeldData> held_data_;
+  std::unique_ptr<LeaseReturns> returns_;
+  std::unique_ptr<PowerLosses> losses_;
   std::atomic<uint64_t> mdt_losses_{0};  // proto::ConnectReply
 };
 

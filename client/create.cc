@@ -62,7 +62,7 @@ Task<StatusOr<Created>> Core::Create(const Caller& caller, Fid parent, std::stri
   create->set_exclusive((flags & O_EXCL) != 0);
   const uint64_t held = leases_->reclaims();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
-  if ((flags & O_TRUNC) != 0) DiscardData(*inodes_->Get(FromProto(reply.entry().attr().fid())));
+  if ((flags & O_TRUNC) != 0) data_->Discard(*inodes_->Get(FromProto(reply.entry().attr().fid())));
   InodePtr inode = knowledge_->Learn(reply.entry());
   {
     std::lock_guard guard(inode->mutex);

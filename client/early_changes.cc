@@ -32,11 +32,11 @@ void DistrustName(Inode& directory, const std::string& name) {
 
 }  // namespace
 
-EarlyChanges::EarlyChanges(const Environment& environment, std::shared_ptr<DataCache> cache,
-                           InodeTable& inodes, HeldLeases& leases, const Entrance& entrance, Session& session,
+EarlyChanges::EarlyChanges(const Environment& environment, const MdtRoom& room, InodeTable& inodes,
+                           HeldLeases& leases, const Entrance& entrance, Session& session,
                            MetadataQueue& queue, Handles& handles, KernelCache& kernel, Hooks hooks)
     : environment_(environment),
-      cache_(std::move(cache)),
+      room_(room),
       inodes_(inodes),
       leases_(leases),
       entrance_(entrance),
@@ -49,7 +49,6 @@ EarlyChanges::EarlyChanges(const Environment& environment, std::shared_ptr<DataC
 // --- whether there are any ---
 
 void EarlyChanges::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t epoch) {
-  small_files_ = reply.inline_limit() > 0;
   allowed_ = reply.names_behind();
   if (!fresh) return;
   const Order order = TakeOrder();
@@ -186,7 +185,7 @@ InodePtr EarlyChanges::TryMake(const Caller& caller, const InodePtr& directory, 
     if (is_directory && directory->attr.nlink() >= kMaxSubdirectories) return nullptr;
     fid = own_fids_.Next();
     *mknod.mutable_fid() = ToProto(fid);
-    attr = NewAttr(caller, directory->attr, request, small_files_);
+    attr = NewAttr(caller, directory->attr, request, room_.inline_limit() > 0);
     TouchEntries(&directory->attr, request.time(), 1, is_directory);
     scope = directory->covered;
   }
@@ -260,8 +259,9 @@ bool EarlyChanges::TryRemove(const Caller& caller, const InodePtr& directory, co
   NameKnown known = FindName(*directory, name);
   InodePtr victim = known.fid ? inodes_.Find(known.fid) : nullptr;
   if (victim == nullptr) return false;
-  Frozen frozen(cache_, &victim->data);  // a flight that arrives behind the removal would make objects anew
-  if (cache_->InFlight(victim->data)) return false;
+  Frozen frozen(victim->data_cache,
+                &victim->data);  // a flight that arrives behind the removal would make objects anew
+  if (victim->data_cache->InFlight(victim->data)) return false;
 
   Order order = TakeOrder();
   std::optional<NameLock> lock = NameLock::TryTake(directory, name);

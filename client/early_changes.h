@@ -27,6 +27,7 @@
 #include "client/inode.h"
 #include "client/inode_table.h"
 #include "client/kernel_cache.h"
+#include "client/mdt_room.h"
 #include "client/metadata_queue.h"
 #include "client/own_fids.h"
 #include "client/session.h"
@@ -58,9 +59,9 @@ class EarlyChanges {
     std::function<void(Inode& inode)> discard;  // data of a file that nobody can come by any more
   };
 
-  EarlyChanges(const Environment& environment, std::shared_ptr<DataCache> cache, InodeTable& inodes,
-               HeldLeases& leases, const Entrance& entrance, Session& session, MetadataQueue& queue,
-               Handles& handles, KernelCache& kernel, Hooks hooks);
+  EarlyChanges(const Environment& environment, const MdtRoom& room, InodeTable& inodes, HeldLeases& leases,
+               const Entrance& entrance, Session& session, MetadataQueue& queue, Handles& handles,
+               KernelCache& kernel, Hooks hooks);
 
   // --- whether there are any ---
 
@@ -134,7 +135,7 @@ class EarlyChanges {
   void Distrust(const EarlyChange& change, const Status& why);
 
   const Environment& environment_;
-  const std::shared_ptr<DataCache> cache_;
+  const MdtRoom& room_;
   InodeTable& inodes_;
   HeldLeases& leases_;
   const Entrance& entrance_;
@@ -145,7 +146,6 @@ class EarlyChanges {
   const Hooks hooks_;
 
   std::atomic<bool> allowed_{false};
-  std::atomic<bool> small_files_{false};  // the MDT keeps the bytes of small files
   std::atomic<uint64_t> answered_{0};
   std::atomic<uint64_t> writes_{0};
 

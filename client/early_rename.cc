@@ -124,8 +124,10 @@ bool EarlyChanges::TryRename(const Caller& caller, const InodePtr& from, const I
   std::optional<EarlyRename> rename = FindRename(from, to, request.rename());
   if (!rename) return false;
   Frozen frozen;
-  if (rename->target != nullptr) frozen = Frozen(cache_, &rename->target->data);
-  if (rename->target != nullptr && cache_->InFlight(rename->target->data)) return false;
+  if (const InodePtr& target = rename->target; target != nullptr) {
+    frozen = Frozen(target->data_cache, &target->data);
+    if (target->data_cache->InFlight(target->data)) return false;
+  }
 
   Order order = TakeOrder();
   std::optional<NameLock> from_lock = NameLock::TryTake(from, rename->name), to_lock;

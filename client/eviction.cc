@@ -19,13 +19,13 @@ void Core::OnEvicted(uint64_t epoch) {
 // Data that was held back is sent in vain, so that each file has its error: first for those inside the gate
 // who wait for room in the cache, then for what they have left there.
 Task<void> Core::StartAnew(uint64_t epoch) {
-  (void)co_await SendEverything();
+  (void)co_await write_behind_->SendEverything();
   co_await entrance_.gate().Close();
-  (void)co_await SendEverything();
+  (void)co_await write_behind_->SendEverything();
   co_await queue_->Drain();
   std::vector<Fid> paged = pages_->Files();
   for (const InodePtr& inode : inodes_->All()) {
-    DiscardData(*inode);
+    data_->Discard(*inode);
     std::lock_guard lock(inode->mutex);
     inode->Reset();
   }

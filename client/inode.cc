@@ -20,6 +20,23 @@ constexpr int64_t kInodeBytes = sizeof(Inode) + 480;
 
 }  // namespace
 
+// Copies `size` bytes that begin `skip` bytes into the pieces.
+void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to,
+             uint64_t size) {
+  for (std::span<const std::byte> piece : pieces) {
+    if (skip >= piece.size()) {
+      skip -= piece.size();
+      continue;
+    }
+    uint64_t n = std::min<uint64_t>(piece.size() - skip, size);
+    std::memcpy(to, piece.data() + skip, n);
+    to += n;
+    size -= n;
+    skip = 0;
+    if (size == 0) return;
+  }
+}
+
 Inode::Inode(Fid id, std::shared_ptr<DataCache> cache, std::shared_ptr<MemoryBudget> memory)
     : fid(id), data_cache(std::move(cache)), budget(std::move(memory)) {
   budget->CountInodes(kInodeBytes);
@@ -227,6 +244,12 @@ void Inode::ApplyLayout(const proto::Layout& proto_layout) {
 bool HoldsData(Inode& inode) {
   std::lock_guard lock(inode.mutex);
   return inode.data_scope != nullptr;
+}
+
+bool HoldsBack(Inode& inode) {
+  if (inode.data_cache->IsDirty(inode.data)) return true;
+  std::lock_guard lock(inode.mutex);
+  return inode.holds_back();
 }
 
 bool ReadsCached(Inode& inode) {

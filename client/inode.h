@@ -63,7 +63,7 @@ struct FileContent {
   uint64_t change = 0;
 };
 
-// Copies `size` bytes that begin `skip` bytes into the pieces (write.cc).
+// Copies `size` bytes that begin `skip` bytes into the pieces.
 void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to, uint64_t size);
 
 struct Inode {
@@ -112,12 +112,13 @@ struct Inode {
   uint32_t write_opens = 0;  // of these, open for writing
   uint32_t told = 0;         // of these, known to the MDS, or about to be
   uint32_t closing = 0;      // closed here, and still open at the MDS until what is under way has arrived
-  uint64_t named = 0;        // how often the MDS was told how often it is open (Core::Held, NameOpens)
+  uint64_t named = 0;        // how often the MDS was told how often it is open (reclaim.h)
   bool overtold = false;     // the MDS may count other handles: the last close ends all, and none before
-  uint32_t told_writes = 0;  // since it was opened for writing: of which the MDS was told (file_leases.cc)
-  uint32_t settling = 0;     // mutations under way whose outcome the MDS decides (settling.h)
-  bool kept_open = false;    // the MDS keeps the unlinked file for us (Unlink.keep_open)
-  bool gone = false;         // no links and no handles left: nothing needs to be written any more
+  uint32_t told_writes =
+      0;  // since it was opened for writing: of which the MDS was told (Telling::WantsFileLease)
+  uint32_t settling = 0;   // mutations under way whose outcome the MDS decides (settling.h)
+  bool kept_open = false;  // the MDS keeps the unlinked file for us (Unlink.keep_open)
+  bool gone = false;       // no links and no handles left: nothing needs to be written any more
 
   uint32_t closes_asked = 0;                 // closes that the MDS was sent and has not answered
   std::vector<OneShot<Unit>> close_waiters;  // for the answers to these
@@ -145,14 +146,14 @@ struct Inode {
   struct Leaving {
     uint64_t lease = 0;
     bool writes = false;
-    bool data = false;  // it protects data that waits for a server (held_data.cc)
+    bool data = false;  // it protects data that waits for a server (held_data.h)
     bool late = false;  // it is the file's own, and was taken for such data
     // Everything that depended on it is told, and the MDS is asked to end it: it may have, and have given one
     // to somebody else, though the answer does not come.
     bool returned = false;
   };
   std::vector<Leaving> leaving;
-  // Requests for WRITE of it that have not been answered (held_data.cc), and who waits until none is left.
+  // Requests for WRITE of it that have not been answered (held_data.h), and who waits until none is left.
   uint32_t late_requests = 0;
   std::vector<OneShot<Unit>> late_request_waiters;
 
@@ -169,7 +170,7 @@ struct Inode {
   ScopePtr made_under;           // no other client has ever had it open
   ScopePtr no_capability_under;  // the file has none: a write has made sure of that
   ScopePtr synced_under;         // all that others have changed of the file is synced
-  // Under which the file's data is cached and held back here (held_data.cc); null: it is not. Becomes null,
+  // Under which the file's data is cached and held back here (held_data.h); null: it is not. Becomes null,
   // or not, with all of `range` locked.
   ScopePtr data_scope;
 
@@ -201,7 +202,7 @@ struct Inode {
   bool IsUnsent() const {
     return S_ISREG(attr.mode()) && (inline_unsent() || dirty_blocks > 0 || pending.any());
   }
-  // As far as the inode knows; the data cache knows the rest (Core::HoldsBack).
+  // As far as the inode knows; the data cache knows the rest (HoldsBack).
   bool holds_back() const {
     return pending.any() || inline_dirty() || inline_flights > 0 || dirty_blocks > 0 || held > 0;
   }
@@ -220,7 +221,7 @@ struct Inode {
   void NoteAlone(uint64_t lease);
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
-  // Whether the file has WRITE of its own while its data waits for a server (held_data.cc).
+  // Whether the file has WRITE of its own while its data waits for a server (held_data.h).
   bool HasLateData() const {
     return std::any_of(leaving.begin(), leaving.end(), [](const Leaving& one) { return one.data; });
   }
@@ -285,6 +286,8 @@ using Listing = std::shared_ptr<const std::vector<Listed>>;
 
 // Whether the file's data is worked on here, in the cache. Takes its mutex, as what follows.
 bool HoldsData(Inode& inode);
+// Whether something is held back of it, or on its way.
+bool HoldsBack(Inode& inode);
 // Whether the file's data may be in the cache for a reader.
 bool ReadsCached(Inode& inode);
 // Notes what write, close and fsync of the file are to report.

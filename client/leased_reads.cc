@@ -50,7 +50,7 @@ Task<void> Core::LeaseContent(HandlePtr handle) {
     Status taken = co_await pages_->Lease(handle->epoch, inode);
     if (!taken.ok()) co_return;
   }
-  DropData(*inode, 0, UINT64_MAX);
+  data_->Drop(*inode, 0, UINT64_MAX);
   Caller system;
   auto known = co_await mds_->Refresh(system, inode->fid, true);
   std::lock_guard lock(inode->mutex);

@@ -16,7 +16,8 @@ bool MdtRoom::TryHold(Inode& inode, uint64_t bytes) {
   return true;
 }
 
-void MdtRoom::LetGo(Inode& inode, bool dirty) {
+void MdtRoom::LetGo(Inode& inode) {
+  const bool dirty = inode.data_cache->IsDirty(inode.data);
   std::lock_guard lock(inode.mutex);
   const bool untold = inode.pending.any() || inode.inline_dirty() || inode.inline_flights > 0;
   if (!inode.gone && (dirty || untold)) return;

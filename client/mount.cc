@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "client/core.h"
+#include "client/reclaim.h"
 #include "common/log.h"
 #include "common/metrics.h"
 
@@ -33,8 +34,8 @@ Core::Core(Environment environment, Options options)
                return mds_->AskIn(epoch, std::move(request));
              }),
       dirty_(environment_, options_,
-             {.crowded = [this] { background_.Start(SendOld(0ns)); },
-              .due = [this] { background_.Start(SendOld(options_.write_behind / 2)); },
+             {.crowded = [this] { background_.Start(write_behind_->SendOld(0ns)); },
+              .due = [this] { background_.Start(write_behind_->SendOld(options_.write_behind / 2)); },
               .idle = [this] { background_.Start(targets_->ReturnGrants(entrance_.epoch())); }}) {}
 
 Core::~Core() {
@@ -46,7 +47,7 @@ Task<Status> Core::Start() {
                       DataCache::Make(environment_.transport, options_.cache_bytes, options_.dirty_bytes));
   targets_ = std::make_unique<Targets>(
       environment_.transport, environment_.clock, options_.retry,
-      [this](OstIndex ost, uint64_t losses) { OnLoss(ost, losses); },
+      [this](OstIndex ost, uint64_t losses) { losses_->OnOst(ost, losses); },
       MemberReads{options_.spread_reads_from, options_.plant_unwitnessed});
   io_ = std::make_unique<ObjectIo>(*targets_, options_.verify, [this](Fid fid, std::string message) {
     proto::MetadataRequest request;
@@ -61,7 +62,7 @@ Task<Status> Core::Start() {
       cache_, known != 0 ? known : MemoryBudget::LimitBeside(options_.cache_bytes));
   leases_ = std::make_unique<HeldLeases>(*inodes_, environment_.clock, options_.plant_late_grant);
   Session::Hooks hooks;
-  hooks.push = [this](proto::Push push) { OnPush(std::move(push)); };
+  hooks.push = [this](const proto::Push& push) { OnPush(push); };
   hooks.held = [this] { return Held(); };
   hooks.connected = [this](const proto::ConnectReply& reply, bool fresh, uint64_t epoch) {
     OnConnected(reply, fresh, epoch);
@@ -84,42 +85,80 @@ Task<Status> Core::Start() {
       [this](uint64_t epoch, proto::MetadataRequest request) {
         return mds_->AskIn(epoch, std::move(request));
       },
-      [this](const InodePtr& inode) { return TryTakeData(inode); });
+      [this](const InodePtr& inode) { return held_data_->TryTake(inode); });
   queue_ = std::make_unique<MetadataQueue>(
       session_, environment_.clock, [this](Task<void> task) { background_.Start(std::move(task)); },
       [this](bool allowed) { early_->Allow(allowed); });
   handles_ = std::make_unique<Handles>(entrance_, *cache_, *inodes_, *leases_, *session_, *queue_);
   early_ = std::make_unique<EarlyChanges>(
-      environment_, cache_, *inodes_, *leases_, entrance_, *session_, *queue_, *handles_, kernel_,
+      environment_, room_, *inodes_, *leases_, entrance_, *session_, *queue_, *handles_, kernel_,
       EarlyChanges::Hooks{
           .give_back = [this](InodePtr directory,
                               ScopePtr scope) { mds_->ReturnScope(std::move(directory), std::move(scope)); },
-          .discard = [this](Inode& inode) { DiscardData(inode); }});
+          .discard = [this](Inode& inode) { data_->Discard(inode); }});
   mds_ = std::make_unique<MdsCalls>(
       environment_, options_, entrance_, *session_, *queue_, *pages_, kernel_, background_,
       OwnChange::Here{*inodes_, *leases_, *early_, *knowledge_, *handles_, own_data_},
-      MdsCalls::Hooks{.give_data_up = [this](InodePtr file) { return GiveDataUp(std::move(file)); },
+      MdsCalls::Hooks{.give_data_up = [this](InodePtr file) { return held_data_->GiveUp(std::move(file)); },
                       .give_back =
                           [this](InodePtr directory, uint64_t lease, ScopePtr scope, Learning present) {
-                            return ReturnLease(entrance_.epoch(), std::move(directory), lease,
-                                               std::move(scope), std::move(present),
-                                               MetadataQueue::Hurry::kNo);
+                            return returns_->Return(entrance_.epoch(), std::move(directory), lease,
+                                                    std::move(scope), std::move(present),
+                                                    MetadataQueue::Hurry::kNo);
                           }});
   durability_ = std::make_unique<Durability>(
       *targets_, *io_, *queue_, *session_,
-      [this](const InodePtr& inode, OstIndex ost) { return NoteLost(inode, ost); });
+      [this](const InodePtr& inode, OstIndex ost) { return losses_->NoteLost(inode, ost); });
+  MakeDataParts();
   auto reply = co_await session_->Start(kMountPatience);
   co_return reply.status();
+}
+
+// Makes what handles the bytes of files, each part above those that it uses.
+void Core::MakeDataParts() {
+  data_ = std::make_unique<FileData>(cache_, *targets_, *io_, *durability_, room_, entrance_, background_);
+  telling_ = std::make_unique<Telling>(environment_, options_, entrance_, *early_, *mds_, *queue_, room_,
+                                       background_);
+  moving_out_ = std::make_unique<MovingOut>(entrance_, *session_, *early_, *mds_, *queue_, *telling_, *data_,
+                                            *targets_, room_, dirty_, background_);
+  write_behind_ = std::make_unique<WriteBehind>(environment_, *inodes_, *data_, *telling_, *moving_out_,
+                                                room_, dirty_, *queue_, background_);
+  held_data_ = std::make_unique<HeldData>(
+      environment_, options_, *inodes_, *leases_, own_data_, *early_, *mds_, *data_, *moving_out_,
+      *write_behind_, kernel_, background_,
+      [this](uint64_t epoch, InodePtr file, uint64_t lease, Learning present) {
+        return returns_->ReturnPages(epoch, std::move(file), lease, std::move(present));
+      });
+  returns_ =
+      std::make_unique<LeaseReturns>(environment_, options_, entrance_, *inodes_, *leases_, *early_, *mds_,
+                                     *queue_, *handles_, *pages_, *held_data_, kernel_, background_);
+  losses_ = std::make_unique<PowerLosses>(environment_, *inodes_, entrance_, *durability_, *pages_, *mds_,
+                                          *data_, *moving_out_, *write_behind_, kernel_, background_);
 }
 
 void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t epoch) {
   if (fresh) targets_->Reset(reply.session(), epoch);
   TakeMap(reply.map());
   const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
-  if (!fresh && lost) background_.Start(ForgetLostChanges(durability_->synced()));
-  inline_limit_ = reply.inline_limit();
+  if (!fresh && lost) losses_->OnMdt(durability_->synced());
+  room_.SetInlineLimit(reply.inline_limit());
   early_->OnConnected(reply, fresh, epoch);
   room_.Promise(reply.promised_bytes());
+}
+
+void Core::OnPush(const proto::Push& push) {
+  if (push.has_map()) return TakeMap(push.map());
+  if (!push.has_revoke()) return;
+  returns_->Begin(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id());
+}
+
+// Lists what this client holds, for the MDS after a lost stream.
+std::vector<proto::Reclaim> Core::Held() {
+  mds_->ReturnDroppedScopes();   // or the MDS would end them before the kernel has forgotten what they cover
+  leases_->BeginReclaim();       // before anything is counted: a close that comes later is not in it
+  std::vector<InodePtr> inodes;  // none: what is still here has gone with an earlier session
+  if (entrance_.epoch() == session_->epoch()) inodes = inodes_->All();
+  return ListHeld(inodes);
 }
 
 // An OSS that was started again is asked at once whether it has lost something.

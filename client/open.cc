@@ -118,17 +118,18 @@ Task<Status> Core::OpenEmpty(const Caller& caller, InodePtr inode, proto::Metada
 // Empties the file at the MDS. Returns whether the MDS leaves the truncation to this client. Old content that
 // is held back must neither be seen nor be sent afterwards.
 Task<StatusOr<bool>> Core::EmptyAtMds(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
-  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
+  RangeLock::Guard range = co_await moving_out_->LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
-  CO_RETURN_IF_ERROR(co_await TellCut(inode));
+  CO_RETURN_IF_ERROR(co_await telling_->TellCut(inode));
   Frozen frozen(cache_, &inode->data);  // kept, as long as the MDS may refuse
   co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-  CO_RETURN_IF_ERROR(co_await SendPending(inode));  // or the MDS takes it for empty, and keeps its objects
+  CO_RETURN_IF_ERROR(
+      co_await telling_->SendPending(inode));  // or the MDS takes it for empty, and keeps its objects
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*early_, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   const proto::Entry& entry = reply.entry();
-  if (!entry.held_back()) DiscardData(*inode);
+  if (!entry.held_back()) data_->Discard(*inode);
   Knowledge::Learn(*inode, entry.attr(), &entry.layout(), &entry.data());
   std::lock_guard lock(inode->mutex);
   inode->NoteAlone(entry.alone_under());
@@ -156,7 +157,7 @@ Task<Status> Core::Flush(HandlePtr handle, uint64_t lock_owner) {
     CO_RETURN_IF_ERROR(co_await SetLock(handle, std::move(all), false, 0));
   }
   if (handle->writable()) {
-    Status sent = co_await SendClosed(handle->inode, false);
+    Status sent = co_await write_behind_->SendClosed(handle->inode, false);
     CO_RETURN_IF_ERROR(TakeError(*handle));  // what SendClosed met is among them
     co_return sent;
   }
@@ -171,7 +172,8 @@ Task<Status> Core::Release(HandlePtr handle) {
     std::lock_guard lock(handle->inode->mutex);
     if (std::exchange(handle->released, true)) co_return ErrnoError(EBADF, "the handle was released before");
   }
-  if (handle->writable()) (void)co_await SendClosed(handle->inode, true);  // errors are in the inode
+  if (handle->writable())
+    (void)co_await write_behind_->SendClosed(handle->inode, true);  // errors are in the inode
   Status error = TakeError(*handle);
   DropHandle(handle);
   co_return error;
@@ -180,10 +182,11 @@ Task<Status> Core::Release(HandlePtr handle) {
 void Core::DropHandle(const HandlePtr& handle) {
   const InodePtr& inode = handle->inode;
   const Handles::Dropped dropped = handles_->Drop(*handle);
-  if (dropped.last_writer) ReturnFileLease(inode);
+  if (dropped.last_writer) returns_->ReturnOfFile(inode);
   if (dropped.pages_lease != 0)
-    background_.Start(ReturnPages(entrance_.epoch(), inode, dropped.pages_lease, leases_->BeginLearning()));
-  if (dropped.file_gone) DiscardData(*inode);
+    background_.Start(
+        returns_->ReturnPages(entrance_.epoch(), inode, dropped.pages_lease, leases_->BeginLearning()));
+  if (dropped.file_gone) data_->Discard(*inode);
   if (dropped.to_close)
     background_.Start(handles_->CloseAtMds(inode, *dropped.to_close, handle->writable(), entrance_.epoch()));
 }

@@ -1,5 +1,5 @@
 // A file that has outgrown the MDT while it is written here, from when the MDS is asked to move it out until
-// its bytes are those of objects (client/outgrowing.cc, docs/decisions/0079-outgrowing-without-waiting.md).
+// its bytes are those of objects (client/moving_out.h, docs/decisions/0079-outgrowing-without-waiting.md).
 #pragma once
 
 #include <cstdint>

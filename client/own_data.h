@@ -1,4 +1,4 @@
-// Files with data here under WRITE leases of their own (client/file_leases.cc): whoever changes a name of
+// Files with data here under WRITE leases of their own (client/held_data.h): whoever changes a name of
 // which it is not known what it means has to ask about each of them. Thread-safe.
 #pragma once
 

@@ -99,7 +99,8 @@ Task<StatusOr<ReadResult>> Core::ReadInCache(HandlePtr handle, uint64_t offset, 
   if (offset >= file_size) co_return ReadResult{};
   uint64_t end = std::min<uint64_t>(offset + size, file_size);
   if ((handle->flags & O_DIRECT) != 0) {
-    if (cache_->IsDirty(inode->data, offset, end)) CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
+    if (cache_->IsDirty(inode->data, offset, end))
+      CO_RETURN_IF_ERROR(co_await data_->Send(inode, offset, end));
     auto read = co_await reads_->Past(inode, layout, offset, end - offset, nullptr);
     {
       // The lease may have been away meanwhile, and the file have left these objects.

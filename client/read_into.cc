@@ -198,7 +198,7 @@ Task<StatusOr<bool>> Core::TryReadSlice(ReadIntoJob* job, size_t begin, size_t e
     job->sizes[i] = std::min(part.memory.length, content.size - std::min(content.size, part.offset));
     const uint64_t until = part.offset + job->sizes[i];
     if (content.layout != nullptr && HoldsData(*inode) && cache_->IsDirty(inode->data, part.offset, until))
-      CO_RETURN_IF_ERROR(co_await SendData(inode, part.offset, until));
+      CO_RETURN_IF_ERROR(co_await data_->Send(inode, part.offset, until));
   }
   Cancellation::Use use;
   if (job->cancellation != nullptr) {

@@ -46,7 +46,8 @@ std::vector<InodePtr> Core::TakingPlaces(const EarlyRename& rename, uint32_t fla
 
 // A client that is killed between the two leaves the old file.
 Task<Status> Core::SendBeforeReplacing(const EarlyRename& rename, uint32_t flags) {
-  for (InodePtr& file : TakingPlaces(rename, flags)) CO_RETURN_IF_ERROR(co_await SendUnsent(file));
+  for (InodePtr& file : TakingPlaces(rename, flags))
+    CO_RETURN_IF_ERROR(co_await write_behind_->SendUnsent(file));
   co_return OkStatus();
 }
 
@@ -83,7 +84,7 @@ void Core::DiscardIfGone(const proto::Attr& attr) {
   if (inode->opens > 0) return;
   inode->gone = true;
   lock.unlock();
-  DiscardData(*inode);
+  data_->Discard(*inode);
 }
 
 }  // namespace nacre::client

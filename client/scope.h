@@ -1,5 +1,5 @@
 // Leases of directories, and WRITE leases of files, as the client holds them (proto/metadata.proto, Lease;
-// held_leases.h, mds_calls.h, file_leases.cc).
+// held_leases.h, mds_calls.h).
 //
 // A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
 // points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
@@ -103,7 +103,7 @@ class Scope {
   // Of which files it may.
   std::vector<Fid> paged();
 
-  // Data of this file is cached here, and held back, as long as the lease is good (held_data.cc). False: it
+  // Data of this file is cached here, and held back, as long as the lease is good (held_data.h). False: it
   // has ended.
   bool NoteData(const Fid& fid);
   // Of which files there may be some.

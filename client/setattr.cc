@@ -43,6 +43,13 @@ bool OnlyEmpties(const proto::Setattr& set) {
   return set.set_size() && set.size() == 0 && !others && (!set.set_mtime() || set.mtime_now());
 }
 
+// inode.mutex is held. What becomes of setuid bits and capabilities is for the MDS to judge.
+bool MayCutBehind(const Inode& inode) {
+  const proto::Attr& attr = inode.attr;
+  return inode.attr_known && S_ISREG(attr.mode()) && (attr.mode() & (S_ISUID | S_ISGID)) == 0 &&
+         !attr.has_xattrs() && !inode.gone && attr.nlink() > 0 && !inode.pending.kill_suid;
+}
+
 }  // namespace
 
 Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes set, HandlePtr handle) {
@@ -67,7 +74,7 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   }
   if (kill_suid) {
     meta.Release();
-    CO_RETURN_IF_ERROR(co_await SendAll(inode));
+    CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
     meta = co_await inode->meta.Lock();
   }
   if (early_->MayAnswer()) {
@@ -84,6 +91,50 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
   co_return knowledge_->Answer(*inode);
 }
 
+// --- truncation, held back ---
+
+bool Core::MayHoldCutsBack() const {
+  return options_.caching && early_->MayAnswer() && room_.inline_limit() > 0;
+}
+
+// Truncates the file to nothing, here: the MDS hears of it with the first of the new bytes, at an fsync, or
+// when nobody has the file open for writing any more. Until then it has the old bytes, so that a program
+// which rewrites a file has the old or the new ones, whenever this client is killed. False: the MDS has to be
+// asked.
+Task<StatusOr<bool>> Core::TryCutBehind(InodePtr inode) {
+  if (!MayHoldCutsBack()) co_return false;
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!MayCutBehind(*inode)) co_return false;
+  }
+  const bool taken = co_await held_data_->Take(inode);
+  if (!taken) co_return false;
+  RangeLock::Guard range = co_await moving_out_->LockWhole(inode, MayGiveUp::kYes);
+  if (!range) co_return GivenUp();
+  Status sent = co_await write_behind_->SendAll(inode);  // the bytes of before are the old ones
+  if (!sent.ok()) co_return false;  // what is lost of them need not keep anybody from new ones
+  const bool held = co_await write_behind_->Hold(inode, kRecordRoom);
+  if (!held) co_return false;
+  AsyncMutex::Guard meta = co_await inode->meta.Lock();
+  {
+    std::lock_guard lock(inode->mutex);
+    if (inode->data_scope == nullptr || !MayCutBehind(*inode) || inode->settling > 0) co_return false;
+  }
+  co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
+  data_->Drop(*inode, 0, UINT64_MAX);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->pending = {};
+    inode->pending.cut = true;  // of an empty file too: its times change
+    inode->pending.mtime = environment_.clock.Wall();
+    inode->inline_bytes = std::make_shared<std::string>();
+    inode->inline_dirty_begin = inode->inline_dirty_end = 0;
+  }
+  early_->CountWrite();
+  dirty_.List(inode);
+  co_return true;
+}
+
 Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inode, const SetAttributes& set,
                                              bool open_for_writing) {
   if (!OnlyEmpties(set)) co_return false;
@@ -94,6 +145,8 @@ Task<StatusOr<bool>> Core::TryTruncateBehind(const Caller& caller, InodePtr inod
   }
   co_return co_await TryCutBehind(inode);
 }
+
+// --- truncation, at the MDS ---
 
 // The MDS may leave a truncation to nothing to this client (TryCutBehind).
 Task<Status> Core::Truncate(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
@@ -112,31 +165,31 @@ Task<Status> Core::Truncate(const Caller& caller, InodePtr inode, proto::Metadat
 Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
                                          proto::MetadataRequest request) {
   const uint64_t size = request.setattr().size();
-  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
+  RangeLock::Guard range = co_await moving_out_->LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
-  CO_RETURN_IF_ERROR(co_await TellCut(inode));
+  CO_RETURN_IF_ERROR(co_await telling_->TellCut(inode));
   bool inline_data = false, known = false;
   {
     std::lock_guard lock(inode->mutex);
     known = inode->attr_known;
     inline_data = known && inode->attr.inline_data();
   }
-  if (HoldsData(*inode) && inline_data && size > inline_limit_) {
+  if (HoldsData(*inode) && inline_data && size > room_.inline_limit()) {
     CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
-    CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+    CO_RETURN_IF_ERROR(co_await moving_out_->MoveOut(inode));
     inline_data = false;
   }
   Frozen frozen;
   if (HoldsData(*inode) && !inline_data) {
     frozen = Frozen(cache_, &inode->data);  // what is cut need not be sent
     co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-    CO_RETURN_IF_ERROR(co_await SendPending(inode));
+    CO_RETURN_IF_ERROR(co_await telling_->SendPending(inode));
   }
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*early_, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));
   const proto::AttrReply& answer = reply.attr();
-  if (!answer.held_back()) DropData(*inode, size, UINT64_MAX);
+  if (!answer.held_back()) data_->Drop(*inode, size, UINT64_MAX);
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(answer.attr());

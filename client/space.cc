@@ -14,52 +14,6 @@ namespace {
 
 constexpr uint64_t kCopyStep = 1 << 20;
 
-// Each object's part of an extent: contiguous in the object, whatever the stripes.
-struct ObjectExtent {
-  uint32_t stripe;
-  uint64_t begin;
-  uint64_t end;
-};
-
-std::vector<ObjectExtent> ObjectExtents(const LayoutMap& layout, uint64_t offset, uint64_t length) {
-  std::vector<ObjectExtent> extents;
-  for (uint32_t stripe = 0; stripe < layout.stripe_count(); ++stripe) {
-    uint64_t begin = layout.ObjectEnd(stripe, offset);
-    uint64_t end = layout.ObjectEnd(stripe, offset + length);
-    if (begin < end) extents.push_back({stripe, begin, end});
-  }
-  return extents;
-}
-
-proto::ObjectRequest Punch(const ObjectId& object, const ObjectExtent& extent, const Fid&) {
-  proto::ObjectRequest request;
-  *request.mutable_punch()->mutable_object() = ToProto(object);
-  request.mutable_punch()->set_offset(extent.begin);
-  request.mutable_punch()->set_length(extent.end - extent.begin);
-  return request;
-}
-
-proto::ObjectRequest Preallocate(const ObjectId& object, const ObjectExtent& extent, const Fid& fid) {
-  proto::ObjectRequest request;
-  *request.mutable_preallocate()->mutable_object() = ToProto(object);
-  *request.mutable_preallocate()->mutable_parent() = ToProto(fid);
-  request.mutable_preallocate()->set_offset(extent.begin);
-  request.mutable_preallocate()->set_length(extent.end - extent.begin);
-  return request;
-}
-
-// A request for each object's part of the range.
-std::vector<proto::ObjectRequest> ForEachObject(
-    const LayoutMap& layout, const SpaceChange& change, const Fid& fid,
-    proto::ObjectRequest (*make)(const ObjectId&, const ObjectExtent&, const Fid&)) {
-  std::vector<proto::ObjectRequest> requests;
-  for (const ObjectExtent& extent : ObjectExtents(layout, change.offset, change.length)) {
-    requests.push_back(make(layout.Object(extent.stripe), extent, fid));
-    requests.back().set_ost(layout.Ost(extent.stripe));
-  }
-  return requests;
-}
-
 }  // namespace
 
 Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64_t length) {
@@ -76,9 +30,9 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
     co_return ErrnoError(EOPNOTSUPP, absl::StrFormat("fallocate: mode 0x%x is not supported", mode));
   }
   InodePtr inode = handle->inode;
-  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kYes);
+  RangeLock::Guard range = co_await moving_out_->LockWhole(inode, MayGiveUp::kYes);
   if (!range) co_return GivenUp();
-  CO_RETURN_IF_ERROR(co_await TellCut(inode));
+  CO_RETURN_IF_ERROR(co_await telling_->TellCut(inode));
   CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
   if (MayHaveCapability(*inode)) CO_RETURN_IF_ERROR(co_await TakeCapability(inode));
   uint64_t size = 0;
@@ -91,9 +45,9 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   const uint64_t end = keep ? std::min(offset + length, size) : offset + length;
   if (inline_data) {
     if (HoldsData(*inode)) {
-      CO_RETURN_IF_ERROR(co_await MoveOut(inode));
+      CO_RETURN_IF_ERROR(co_await moving_out_->MoveOut(inode));
     } else {
-      CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
+      CO_RETURN_IF_ERROR(co_await moving_out_->MoveOutThrough(inode));
     }
   }
   SpaceChange change;
@@ -105,7 +59,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
   if (!HoldsData(*inode)) co_return co_await ChangeSpaceThrough(handle, change);
   CO_ASSIGN_OR_RETURN(FileContent file, co_await mds_->LoadContent(inode));
   Pending sent;
-  Status changed = co_await ChangeSpace(inode, file.layout, change, &sent);
+  Status changed = co_await data_->ChangeSpace(inode, file.layout, change, &sent);
   {
     std::lock_guard lock(inode->mutex);
     inode->NoteSent(sent);
@@ -116,7 +70,7 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
     std::lock_guard lock(inode->mutex);
     if (!punch && !keep) inode->pending.sent_size = std::max(inode->pending.sent_size, end);
   }
-  co_return co_await SendPending(inode);
+  co_return co_await telling_->SendPending(inode);
 }
 
 // Until the MDS takes it: the file's objects may be replaced meanwhile (by a truncation, or a move). The
@@ -126,11 +80,11 @@ Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
   for (int attempt = 0;; ++attempt) {
     CO_ASSIGN_OR_RETURN(FileContent file, co_await mds_->LoadContent(inode));
     Pending sent;
-    Status status = co_await ChangeSpace(inode, file.layout, change, &sent);
+    Status status = co_await data_->ChangeSpace(inode, file.layout, change, &sent);
     sent.mtime = environment_.clock.Wall();
     sent.kill_suid = handle->caller.uid != 0;
     sent.sent_size = change.end;
-    if (status.ok()) status = co_await TellSize(inode, file.layout, sent);
+    if (status.ok()) status = co_await telling_->TellSize(inode, file.layout, sent);
     if (ToErrno(status) != ESTALE || attempt >= kRaces) co_return status;
     {
       std::lock_guard lock(inode->mutex);
@@ -140,47 +94,8 @@ Task<Status> Core::ChangeSpaceThrough(HandlePtr handle, SpaceChange change) {
     std::lock_guard lock(inode->mutex);
     const bool replaced =
         inode->layout == nullptr || inode->layout->object_sequence() != file.layout->object_sequence();
-    if (replaced) background_.Start(DropObjects(inode->fid, file.layout));
+    if (replaced) telling_->DropObjects(inode, file.layout);
   }
-}
-
-Task<Status> Core::ChangeSpace(InodePtr inode, LayoutPtr layout, SpaceChange change, Pending* sent) {
-  if (layout == nullptr) {
-    co_return ErrnoError(EBUSY,
-                         absl::StrFormat("file %s was truncated by another client meanwhile: try again",
-                                         inode->fid.ToString()));
-  }
-  if (change.punches) {
-    CO_RETURN_IF_ERROR(co_await SendData(inode, change.offset, change.offset + change.length));
-    DropData(*inode, change.offset, change.offset + change.length);
-    std::vector<proto::ObjectRequest> punches = ForEachObject(*layout, change, inode->fid, Punch);
-    CO_RETURN_IF_ERROR(co_await SendToObjects(inode, std::move(punches), sent));
-  }
-  if (!change.preallocates) co_return OkStatus();
-  std::vector<proto::ObjectRequest> requests = ForEachObject(*layout, change, inode->fid, Preallocate);
-  co_return co_await SendToObjects(inode, std::move(requests), sent);
-}
-
-Task<Status> Core::SendToObjects(InodePtr inode, std::vector<proto::ObjectRequest> requests, Pending* sent) {
-  std::vector<Task<StatusOr<proto::ObjectReply>>> calls;
-  std::vector<OstIndex> osts;
-  for (proto::ObjectRequest& request : requests) {
-    osts.push_back(request.ost());
-    calls.push_back(io_->Send(entrance_.epoch(), std::move(request)));
-  }
-  auto replies = co_await WhenAll(std::move(calls));
-  Status first;
-  Losses touched;
-  for (size_t i = 0; i < replies.size(); ++i) {
-    if (!replies[i].ok()) {
-      if (first.ok()) first = replies[i].status();
-      continue;
-    }
-    sent->blocks_delta += replies[i]->write().blocks_delta();
-    touched.emplace(osts[i], replies[i]->losses());
-  }
-  durability_->Written(inode, touched);
-  co_return first;
 }
 
 // --- seeking ---
@@ -193,7 +108,7 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
     CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));
-    CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));  // the objects know best
+    CO_RETURN_IF_ERROR(co_await data_->Send(inode, 0, UINT64_MAX));  // the objects know best
     LayoutPtr layout;
     uint64_t size = 0;
     {

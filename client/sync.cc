@@ -1,4 +1,4 @@
-// fsync and its relatives, the errors of write-behind that they report, and losses of power at the servers.
+// fsync and its relatives, and the errors of write-behind that they report.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -42,17 +42,17 @@ Task<Status> Core::Fsync(HandlePtr handle, bool data_only) {
 Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
   ScopePtr alone;  // nobody else changes the file
   {
-    AsyncMutex::Guard meta = co_await LockMeta(inode, MetadataQueue::Hurry::kYes);
-    CO_RETURN_IF_ERROR(co_await SendInline(inode));
+    AsyncMutex::Guard meta = co_await moving_out_->LockMeta(inode, MetadataQueue::Hurry::kYes);
+    CO_RETURN_IF_ERROR(co_await telling_->SendInline(inode));
   }
-  CO_RETURN_IF_ERROR(co_await SendData(inode, 0, UINT64_MAX));
+  CO_RETURN_IF_ERROR(co_await data_->Send(inode, 0, UINT64_MAX));
   bool tell = true;
   {
     std::lock_guard lock(inode->mutex);
     if (data_only && inode->pending.sent_size <= inode->attr.size()) tell = false;
   }
-  if (tell) CO_RETURN_IF_ERROR(co_await SendPending(inode));
-  LetGo(*inode);
+  if (tell) CO_RETURN_IF_ERROR(co_await telling_->SendPending(inode));
+  room_.LetGo(*inode);
   bool others_synced = false;
   {
     std::lock_guard lock(inode->mutex);
@@ -74,7 +74,7 @@ Task<Status> Core::SyncFile(InodePtr inode, bool data_only) {
 
 // Returns when all that this mount has changed so far is on stable storage, as behind an fsync of each file.
 Task<Status> Core::SyncMount() {
-  Status result = co_await SendEverything();
+  Status result = co_await write_behind_->SendEverything();
   std::vector<Task<Status>> syncs;
   for (const InodePtr& inode : inodes_->All()) {
     std::unique_lock lock(inode->mutex);
@@ -107,82 +107,5 @@ Status Core::TakeErrorForSync(FileHandle& handle) {
 }
 
 // --- losses of power ---
-
-// The OST has lost power before what was written there was synced.
-Status Core::NoteLost(const InodePtr& inode, OstIndex ost) {
-  Status lost = ErrnoError(
-      EIO, absl::StrFormat(
-               "file %s: OST %d has lost power before what was written there was synced; it may be gone",
-               inode->fid.ToString(), ost));
-  LogError("%s", std::string(lost.message()));
-  NoteError(*inode, lost);
-  background_.Start(DropLost(inode, false));
-  return lost;
-}
-
-// The cache may have newer bytes than the objects; other clients read those of the objects.
-Task<void> Core::DropLost(InodePtr inode, bool of_mdt) {
-  {
-    Gate::Pass pass = co_await entrance_.gate().Enter();
-    RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
-    if (of_mdt)
-      (void)co_await SendAll(inode);  // errors are noted in the inode
-    else
-      (void)co_await SendData(inode, 0, UINT64_MAX);
-    DropData(*inode, 0, UINT64_MAX);
-    if (of_mdt) {
-      std::lock_guard lock(inode->mutex);
-      inode->Forget();  // what it took to send that, too
-    }
-  }
-  std::vector<Fid> fids(1, inode->fid);
-  co_await kernel_.ForgetAll(std::move(fids));
-}
-
-// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read. What is
-// cached under leases beside other clients may be what they had written there and not synced.
-void Core::OnLoss(OstIndex ost, uint64_t losses) {
-  for (const InodePtr& inode : inodes_->All()) {
-    durability_->CheckLosses(inode, ost, losses);
-    bool shared = false;
-    {
-      std::lock_guard lock(inode->mutex);
-      shared = inode->data_scope != nullptr || inode->ContentLeased();
-      inode->pages.content = 0;
-    }
-    if (shared) background_.Start(DropLost(inode, false));
-  }
-}
-
-// The MDT has lost power: of what was changed since the last sync, some may be gone; nothing that is
-// remembered from before is certain, nor what the cache and the kernel have of a file: it may have other
-// objects.
-Task<void> Core::ForgetLostChanges(uint64_t synced) {
-  co_await entrance_.gate().CloseBetween(environment_.clock);
-  std::vector<Fid> paged = pages_->Files();
-  mds_->EndScopes();
-  std::vector<InodePtr> unsent;
-  for (const InodePtr& inode : inodes_->All()) {
-    if (HoldsBack(*inode) || cache_->InFlight(inode->data))
-      unsent.push_back(inode);
-    else
-      DropData(*inode, 0, UINT64_MAX);
-    {
-      std::lock_guard lock(inode->mutex);
-      if (inode->mutation <= synced) continue;
-      inode->mutation = 0;
-    }
-    Status lost = ErrnoError(
-        EIO, absl::StrFormat("file %s: the MDT has lost power before its last changes were synced; "
-                             "they may be gone",
-                             inode->fid.ToString()));
-    LogError("%s", std::string(lost.message()));
-    NoteError(*inode, lost);
-  }
-  inodes_->Forget();
-  entrance_.gate().Open();
-  for (const InodePtr& inode : unsent) background_.Start(DropLost(inode, true));
-  co_await kernel_.ForgetAll(std::move(paged));
-}
 
 }  // namespace nacre::client

@@ -42,7 +42,7 @@ Task<Status> Core::Unmount() {
 Task<void> Core::LastSend(std::shared_ptr<Status> sent, OneShot<Unit> ended) {
   co_await entrance_.gate().Close();
   entrance_.gate().Open();
-  *sent = co_await SendEverything();
+  *sent = co_await write_behind_->SendEverything();
   co_await queue_->Drain();
   ended.Set({});
 }

@@ -1,4 +1,4 @@
-// Writing: into the cache where the file's data is worked on here (held_data.cc), through to the servers
+// Writing: into the cache where the file's data is worked on here (held_data.h), through to the servers
 // otherwise, or when no space can be reserved.
 // O_DIRECT: docs/decisions/0040-direct-writes.md.
 #include <fcntl.h>
@@ -14,12 +14,10 @@
 namespace nacre::client {
 namespace {
 
-constexpr uint64_t kWindow = 1 << 20;  // copied in one go
-
-constexpr uint64_t kGrantAhead = 4 << 20;  // space that is granted beyond the need: nobody else can use it
-
-uint64_t BlocksIn(uint64_t begin, uint64_t end) {
-  return (end + kBlockSize - 1) / kBlockSize - begin / kBlockSize;
+Status PutInline(Inode& inode, uint64_t offset, std::span<const std::span<const std::byte>> pieces,
+                 size_t size) {
+  std::lock_guard lock(inode.mutex);
+  return inode.WriteInline(offset, pieces, size);
 }
 
 // Whether it has an OST that was lost.
@@ -30,23 +28,6 @@ bool NamesLost(const LayoutMap& layout, const Targets& targets) {
 }
 
 }  // namespace
-
-// Copies `size` bytes that begin `skip` bytes into the pieces.
-void CopyOut(std::span<const std::span<const std::byte>> pieces, uint64_t skip, std::byte* to,
-             uint64_t size) {
-  for (std::span<const std::byte> piece : pieces) {
-    if (skip >= piece.size()) {
-      skip -= piece.size();
-      continue;
-    }
-    uint64_t n = std::min<uint64_t>(piece.size() - skip, size);
-    std::memcpy(to, piece.data() + skip, n);
-    to += n;
-    size -= n;
-    skip = 0;
-    if (size == 0) return;
-  }
-}
 
 Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pieces) {
   NACRE_ENTER(pass);
@@ -85,7 +66,7 @@ Task<StatusOr<size_t>> Core::Write(HandlePtr handle, uint64_t offset, Pieces pie
 
 Task<StatusOr<size_t>> Core::WriteSomehow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
   const bool append = (handle->flags & O_APPEND) != 0;
-  const bool taken = co_await TakeData(handle->inode);
+  const bool taken = co_await held_data_->Take(handle->inode);
   if (taken) {
     const std::optional<uint64_t> at = append ? std::nullopt : std::optional<uint64_t>(offset);
     CO_ASSIGN_OR_RETURN(auto written, co_await WriteHeld(handle, at, pieces, size, MayGiveUp::kYes));
@@ -122,6 +103,75 @@ void Core::NoteWrite(Inode& inode, const Caller& caller, uint64_t end) {
 
 // --- into the cache ---
 
+// Locks what a write of the file needs whose data is worked on here: all of an inline file. `offset`: none
+// for the end, which it is set to.
+Task<StatusOr<Core::HeldRange>> Core::LockHeld(InodePtr inode, std::optional<uint64_t> offset, size_t size,
+                                               MayGiveUp may) {
+  const bool append = !offset;
+  for (;;) {
+    HeldRange held;
+    {
+      std::lock_guard lock(inode->mutex);
+      held.is_inline = inode->Inline();
+      held.offset = offset.value_or(inode->Size());
+    }
+    const bool whole = held.is_inline || append;
+    held.range = co_await LockForWriting(*inode, held.is_inline ? 0 : held.offset,
+                                         whole ? RangeLock::kEnd : held.offset + size, may);
+    if (!held.range) co_return GivenUp();
+    std::lock_guard lock(inode->mutex);
+    held.taken = inode->data_scope != nullptr;
+    held.outgrowing = inode->outgrowing != nullptr;
+    if (held.is_inline && append) held.offset = inode->Size();
+    const bool same = inode->Inline() == held.is_inline && (!append || held.offset == inode->Size());
+    if (!held.taken || same) co_return held;
+  }
+}
+
+// Nothing: the file's data is not worked on here any more. No offset: at the end.
+Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::optional<uint64_t> offset,
+                                                      Pieces pieces, size_t size, MayGiveUp may) {
+  InodePtr inode = handle->inode;
+  CO_ASSIGN_OR_RETURN(const HeldRange held, co_await LockHeld(inode, offset, size, may));
+  if (!held.taken) co_return std::optional<size_t>();
+  if (held.is_inline)
+    CO_RETURN_IF_ERROR(co_await mds_->LoadFile(inode));  // it may have gone for want of memory
+  early_->CountWrite();
+  if (held.is_inline && held.offset + size <= room_.inline_limit() && !held.outgrowing) {
+    uint64_t bytes;
+    {
+      std::lock_guard lock(inode->mutex);
+      bytes = std::max<uint64_t>(held.offset + size, inode->Size()) + kRecordRoom;
+    }
+    const bool room = co_await write_behind_->Hold(inode, bytes);
+    if (!room) {
+      CO_ASSIGN_OR_RETURN(size_t written, co_await WriteInlineNow(handle, held.offset, pieces, size));
+      co_return std::optional<size_t>(written);
+    }
+    CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
+    NoteWrite(*inode, handle->caller, held.offset + size);
+    dirty_.List(inode);
+    if (!room_.TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
+    co_return std::optional<size_t>(size);
+  }
+  const bool direct = (handle->flags & O_DIRECT) != 0;
+  if (held.is_inline && !direct && moving_out_->TryOutgrow(inode, held.offset + size)) {
+    CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
+    NoteWrite(*inode, handle->caller, held.offset + size);
+    dirty_.List(inode);
+    co_return std::optional<size_t>(size);
+  }
+  if (held.is_inline) CO_RETURN_IF_ERROR(co_await moving_out_->MoveOut(inode));
+  (void)co_await write_behind_->Hold(inode, kRecordRoom);
+  StatusOr<size_t> written = co_await WriteCachedObjects(handle, held.offset, pieces, size);
+  if (!written.ok()) room_.LetGo(*inode);
+  CO_RETURN_IF_ERROR(written.status());
+  // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
+  // what this write held.
+  if (!room_.TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
+  co_return std::optional<size_t>(*written);
+}
+
 // The range is locked.
 Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offset, Pieces pieces,
                                                 size_t size) {
@@ -138,8 +188,8 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
   uint64_t done = 0;
   while (done < size) {
     uint64_t at = offset + done;
-    uint64_t n = std::min<uint64_t>(size - done, kWindow - at % kChunkSize);
-    Status status = co_await WriteChunks(inode, layout, at, pieces, done, n);
+    uint64_t n = std::min<uint64_t>(size - done, FileData::kWindow - at % kChunkSize);
+    Status status = co_await data_->WriteCached(inode, layout, at, pieces, done, n);
     if (!status.ok()) {
       if (done == 0) co_return status;
       break;
@@ -155,23 +205,18 @@ Task<StatusOr<size_t>> Core::WriteCachedObjects(HandlePtr handle, uint64_t offse
 // Sends in the background what a window has left in the cache, if it is time for that. The next window of a
 // write that is longer than the cache may wait for the room that this makes.
 void Core::StartSending(const InodePtr& inode, bool direct) {
-  if (direct) {
-    StartSendDirect(inode);
-  } else if (cache_->FullChunks(inode->data) * kChunkSize >= kWindow) {
-    background_.Start(SendFull(inode));
-  } else if (cache_->OverHalfDirty()) {
-    RelievePressure();
-  }
+  if (direct) return data_->SendDirect(inode);
+  if (!data_->SendFull(inode) && cache_->OverHalfDirty()) write_behind_->RelievePressure();
 }
 
 // Past the cache, to the servers. The range is locked.
 Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                          Pieces pieces, size_t size) {
-  DropData(*inode, offset, offset + size);
+  data_->Drop(*inode, offset, offset + size);
   co_await cache_->WaitFlights(inode->data, offset, offset + size);
-  DropData(*inode, offset, offset + size);
+  data_->Drop(*inode, offset, offset + size);
   Pending done;
-  Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &done);
+  Status status = co_await data_->WriteThrough(inode, layout, offset, pieces, 0, size, &done);
   {
     std::lock_guard lock(inode->mutex);
     inode->NoteSent(done);
@@ -182,117 +227,7 @@ Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, Layou
   co_return size;
 }
 
-// One window of at most kWindow bytes. The range is locked. `space`, if not null: has been reserved for it,
-// and what is used of that is taken off.
-Task<Status> Core::WriteChunks(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
-                               uint64_t skip, uint64_t size, std::map<OstIndex, uint64_t>* space) {
-  const uint64_t end = offset + size;
-  co_await cache_->WaitForRoom();
-  std::map<OstIndex, uint64_t> reserved;
-  bool granted = true;
-  for (const StripePiece& piece : layout->Map(offset, size)) {
-    uint64_t bytes = BlocksIn(piece.object_offset, piece.object_offset + piece.length) * kBlockSize;
-    if (space != nullptr && (*space)[piece.ost] >= bytes)
-      (*space)[piece.ost] -= bytes;
-    else
-      granted = co_await targets_->Reserve(entrance_.epoch(), piece.ost, bytes, kGrantAhead);
-    if (!granted) break;
-    reserved[piece.ost] += bytes;
-  }
-  if (!granted) {  // the OST decides now whether there is space
-    for (auto [ost, bytes] : reserved) targets_->Unreserve(ost, bytes);
-    CO_RETURN_IF_ERROR(co_await SendData(inode, offset, end));
-    DropData(*inode, offset, end);
-    Pending done;
-    Status status = co_await WriteObjectsThrough(inode, layout, offset, pieces, skip, size, &done);
-    std::lock_guard lock(inode->mutex);
-    inode->NoteSent(done);
-    co_return status;
-  }
-
-  ChunkPins spare(cache_);
-  DataCache::Write plan = cache_->PrepareWrite(inode->data, offset, end, &spare);
-  while (plan.pieces.empty()) {
-    if (plan.wait) co_await plan.wait->Wait();
-    if (plan.absent > 0) spare = co_await cache_->Allocate(plan.absent);
-    plan = cache_->PrepareWrite(inode->data, offset, end, &spare);
-  }
-  for (const ChunkPiece& piece : plan.pieces) {
-    CopyOut(pieces, skip + piece.file_offset() - offset, piece.chunk->data + piece.interval.begin,
-            piece.interval.end - piece.interval.begin);
-  }
-  uint64_t newly = 0;
-  cache_->FinishWrite(inode->data, plan, false, [&](uint64_t chunk_offset, uint64_t blocks) {
-    newly += blocks;
-    reserved[layout->At(chunk_offset, 1).ost] -= blocks * kBlockSize;
-  });
-  for (auto [ost, bytes] : reserved) {
-    if (bytes > 0) targets_->Unreserve(ost, bytes);  // blocks that were dirty before
-  }
-  std::lock_guard lock(inode->mutex);
-  inode->dirty_blocks += newly;
-  co_return OkStatus();
-}
-
-void Core::DropData(Inode& inode, uint64_t begin, uint64_t end) {
-  LayoutPtr layout;
-  {
-    std::lock_guard lock(inode.mutex);
-    layout = inode.layout;
-  }
-  uint64_t dropped = 0;
-  std::map<OstIndex, uint64_t> bytes;
-  cache_->Drop(inode.data, begin, end, [&](uint64_t chunk_offset, uint64_t blocks) {
-    dropped += blocks;
-    if (layout != nullptr) bytes[layout->At(chunk_offset, 1).ost] += blocks * kBlockSize;
-  });
-  for (auto [ost, count] : bytes) targets_->Unreserve(ost, count);
-  std::lock_guard lock(inode.mutex);
-  inode.dirty_blocks -= std::min(inode.dirty_blocks, dropped);
-}
-
-// Everything that is held back of a file that is going away.
-void Core::DiscardData(Inode& inode) {
-  DropData(inode, 0, UINT64_MAX);
-  {
-    std::lock_guard lock(inode.mutex);
-    inode.pending = {};
-    inode.inline_bytes.reset();
-    inode.inline_dirty_begin = inode.inline_dirty_end = 0;
-  }
-  LetGo(inode);
-}
-
 // --- through to the servers ---
-
-// Objects only: `sent` says what the MDS must be told. The range is locked, and nothing of it is cached.
-Task<Status> Core::WriteObjectsThrough(InodePtr inode, LayoutPtr layout, uint64_t offset, Pieces pieces,
-                                       uint64_t skip, uint64_t size, Pending* sent) {
-  for (uint64_t done = 0; done < size;) {
-    uint64_t at = offset + done;
-    uint64_t n = std::min<uint64_t>(size - done, 4 * kWindow - at % kChunkSize);
-    n = std::min<uint64_t>(n, cache_->max_allocation() / 2 * kChunkSize - at % kChunkSize);
-    const uint64_t first = at / kChunkSize;
-    ChunkPins pins = co_await cache_->Allocate((at + n + kChunkSize - 1) / kChunkSize - first);
-    std::vector<IoPiece> io;
-    uint64_t copied = 0;
-    for (const Chunk* chunk : pins.chunks()) {
-      uint32_t begin = static_cast<uint32_t>((at + copied) % kChunkSize);
-      uint32_t count = static_cast<uint32_t>(std::min(n - copied, kChunkSize - begin));
-      CopyOut(pieces, skip + done + copied, chunk->data + begin, count);
-      io.push_back({at + copied, cache_->Span(*chunk, Interval{begin, begin + count})});
-      copied += count;
-    }
-    WriteMode mode;
-    WriteResult result = co_await io_->Write(entrance_.epoch(), inode->fid, layout, std::move(io), mode);
-    durability_->Written(inode, result.osts);
-    sent->blocks_delta += result.blocks_delta;
-    CO_RETURN_IF_ERROR(result.status);
-    sent->sent_size = at + n;
-    done += n;
-  }
-  co_return OkStatus();
-}
 
 // The MDS may answer only when other clients' kernels have forgotten their pages of the file, and these wait
 // for what their applications are writing: so nobody here waits for the range by then. Else two clients that
@@ -316,12 +251,12 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
       status = co_await WriteInlineThrough(handle, offset, pieces, size, &range);
     } else {
       Pending sent;
-      status = co_await WriteObjectsThrough(inode, layout, offset, pieces, 0, size, &sent);
-      DropData(*inode, offset, offset + size);  // of readers (leased_reads.cc)
+      status = co_await data_->WriteThrough(inode, layout, offset, pieces, 0, size, &sent);
+      data_->Drop(*inode, offset, offset + size);  // of readers (leased_reads.cc)
       sent.mtime = environment_.clock.Wall();
       sent.kill_suid = handle->caller.uid != 0;
       sent.writeback = handle->writeback;
-      if (status.ok()) status = co_await TellSize(inode, layout, sent, &range);
+      if (status.ok()) status = co_await telling_->TellSize(inode, layout, sent, &range);
       stale = layout;
     }
     if (status.ok()) co_return size;
@@ -348,16 +283,8 @@ Task<StatusOr<LayoutPtr>> Core::LayoutForWriting(InodePtr inode, bool again, Lay
   std::lock_guard lock(inode->mutex);
   const bool replaced = stale != nullptr && (inode->layout == nullptr ||
                                              inode->layout->object_sequence() != stale->object_sequence());
-  if (replaced) background_.Start(DropObjects(inode->fid, stale));
+  if (replaced) telling_->DropObjects(inode, stale);
   co_return inode->attr.inline_data() ? nullptr : inode->layout;
-}
-
-Task<Status> Core::MoveOutThrough(InodePtr inode) {
-  proto::MetadataRequest request;
-  *request.mutable_move_out()->mutable_fid() = ToProto(inode->fid);
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(std::move(request)));
-  Knowledge::Learn(*inode, reply.moved_out().attr(), &reply.moved_out().layout());
-  co_return OkStatus();
 }
 
 // EFBIG: it has been moved out for this write, or by somebody else; write to the objects. `range`, if not
@@ -370,8 +297,8 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
     std::lock_guard lock(inode->mutex);
     at = offset.value_or(inode->Size());
   }
-  if (at + size > inline_limit_) {
-    CO_RETURN_IF_ERROR(co_await MoveOutThrough(inode));
+  if (at + size > room_.inline_limit()) {
+    CO_RETURN_IF_ERROR(co_await moving_out_->MoveOutThrough(inode));
     co_return ErrnoError(EFBIG, "moved out");
   }
   proto::MetadataRequest request;
@@ -385,7 +312,7 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
   *write->mutable_mtime() = ToProto(environment_.clock.Wall());
   write->set_kill_suid(handle->caller.uid != 0);
   write->set_writeback(handle->writeback);
-  request.set_want_file_lease(!handle->writeback && WantsFileLease(*inode));
+  request.set_want_file_lease(!handle->writeback && telling_->WantsFileLease(*inode));
   Settling settling(*early_, {inode});
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(std::move(request)));
@@ -401,7 +328,7 @@ Task<Status> Core::WriteInlineThrough(HandlePtr handle, std::optional<uint64_t> 
 Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size) {
   InodePtr inode = handle->inode;
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  CO_RETURN_IF_ERROR(co_await SendInline(inode));
+  CO_RETURN_IF_ERROR(co_await telling_->SendInline(inode));
   Settling settling(*early_, {inode});
   CO_RETURN_IF_ERROR(co_await WriteInlineThrough(handle, offset, pieces, size, nullptr));
   std::lock_guard lock(inode->mutex);
@@ -409,17 +336,6 @@ Task<StatusOr<size_t>> Core::WriteInlineNow(HandlePtr handle, uint64_t offset, P
   std::string& bytes = inode->inline_bytes.Grow(offset + size);
   CopyOut(pieces, 0, reinterpret_cast<std::byte*>(bytes.data()) + offset, size);
   co_return size;
-}
-
-// Objects that the file has left: a write may have made them anew after they had been destroyed. The MDS
-// knows whether others still read by them, and whether the file may come back to them after a loss of power.
-Task<void> Core::DropObjects(Fid fid, LayoutPtr layout) {
-  proto::MetadataRequest request;
-  proto::DropObjects* drop = request.mutable_drop_objects();
-  *drop->mutable_fid() = ToProto(fid);
-  drop->set_object_sequence(layout->object_sequence());
-  for (uint32_t stripe = 0; stripe < layout->stripe_count(); ++stripe) drop->add_osts(layout->Ost(stripe));
-  (void)co_await mds_->AskIn(entrance_.epoch(), std::move(request));  // what stays is found by the checker
 }
 
 }  // namespace nacre::client

@@ -87,8 +87,8 @@ Task<Status> Core::SetXattr(const Caller& caller, Fid fid, std::string name, std
 
 // The MDS refuses it for a file that has data, so it has to hear first of what is held back here.
 Task<Status> Core::SetLayout(const Caller& caller, InodePtr inode, proto::MetadataRequest request) {
-  RangeLock::Guard range = co_await LockWhole(inode, MayGiveUp::kNo);
-  CO_RETURN_IF_ERROR(co_await SendAll(inode));
+  RangeLock::Guard range = co_await moving_out_->LockWhole(inode, MayGiveUp::kNo);
+  CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*early_, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));

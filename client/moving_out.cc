@@ -1,26 +1,16 @@
-// Files that outgrow the MDT while they are written (docs/decisions/0079-outgrowing-without-waiting.md).
-//
-// The MDS decides which objects a file gets. Who writes does not wait for that if the file is new and there
-// is space for its bytes wherever they may go: they stay in memory with the others of the file, which is an
-// inline one here until the MDS has answered. Then they become cached data of objects, with all of the file's
-// range locked, by whoever has that next. What sends a file, or needs its objects, waits for this first
-// (LockMeta, LockWhole).
-//
-// If the MDS is away, so are the bytes' objects, and they wait as what is held back of other files does:
-// fsync waits, the end of the session says that they are lost. At most as many bytes wait so as the OST with
-// the smallest grant has granted.
+#include "client/moving_out.h"
+
 #include <algorithm>
 
-#include "client/core.h"
 #include "client/settling.h"
 #include "common/cancellation.h"
 #include "common/log.h"
+#include "rpc/convert.h"
 
 namespace nacre::client {
 namespace {
 
 constexpr uint64_t kMostOutgrown = 256 << 10;  // of one file
-constexpr uint64_t kMostAtOnce = 1 << 20;      // Core::WriteChunks
 
 proto::MetadataRequest MoveOutRequest(Fid fid) {
   proto::MetadataRequest request;
@@ -36,32 +26,45 @@ std::shared_ptr<Outgrowing> OutgrowingOf(Inode& inode) {
 
 }  // namespace
 
-// Whether bytes up to `end` may be kept as inline ones without waiting. All of the file is locked, and its
-// bytes are known.
-bool Core::TryOutgrow(const InodePtr& inode, uint64_t end) {
+MovingOut::MovingOut(const Entrance& entrance, Session& session, EarlyChanges& early, MdsCalls& mds,
+                     MetadataQueue& queue, Telling& telling, FileData& data, Targets& targets, MdtRoom& room,
+                     DirtyFiles& dirty, Background& background)
+    : entrance_(entrance),
+      session_(session),
+      early_(early),
+      mds_(mds),
+      queue_(queue),
+      telling_(telling),
+      data_(data),
+      targets_(targets),
+      room_(room),
+      dirty_(dirty),
+      background_(background) {}
+
+bool MovingOut::TryOutgrow(const InodePtr& inode, uint64_t end) {
   if (end > kMostOutgrown || !room_.TryHold(*inode, kRecordRoom)) return false;
   std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   const bool begins = outgrowing == nullptr;
   if (begins) outgrowing = std::make_shared<Outgrowing>();
   const uint64_t bytes = (end + kBlockSize - 1) / kBlockSize * kBlockSize;
   if (bytes > outgrowing->bytes) {
-    if (!targets_->TryReserveOnEach(bytes - outgrowing->bytes, &outgrowing->reserved)) return false;
+    if (!targets_.TryReserveOnEach(bytes - outgrowing->bytes, &outgrowing->reserved)) return false;
     outgrowing->bytes = bytes;
   }
-  if (!begins || TryPushMoveOut(inode, outgrowing)) return true;
-  for (const auto& [ost, reserved] : outgrowing->reserved) targets_->Unreserve(ost, reserved);
+  if (!begins || TryPush(inode, outgrowing)) return true;
+  for (const auto& [ost, reserved] : outgrowing->reserved) targets_.Unreserve(ost, reserved);
   return false;
 }
 
 // A file of which the MDS has no bytes yet is moved out in its turn among the changes that are answered
 // early: the MDS needs no OST for that, so nothing that follows waits for one. All of the file is locked.
-bool Core::TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> outgrowing) {
-  const bool may_push = early_->MayAnswer();
-  EarlyChanges::Order order = early_->TakeOrder();
+bool MovingOut::TryPush(const InodePtr& inode, std::shared_ptr<Outgrowing> outgrowing) {
+  const bool may_push = early_.MayAnswer();
+  EarlyChanges::Order order = early_.TakeOrder();
   uint64_t number = 0;
   {
     std::lock_guard guard(inode->mutex);
-    if (!may_push || !early_->MayChange(*inode) || inode->alone_under != inode->covered) return false;
+    if (!may_push || !early_.MayChange(*inode) || inode->alone_under != inode->covered) return false;
     if (!inode->attr.inline_data() || inode->attr.size() > 0 || inode->pending.cut) return false;
     if (inode->inline_bytes == nullptr || inode->inline_flights > 0) return false;
     inode->attr.set_inline_data(false);
@@ -69,40 +72,38 @@ bool Core::TryPushMoveOut(const InodePtr& inode, std::shared_ptr<Outgrowing> out
     number = inode->attr.change();
     inode->outgrowing = outgrowing;
   }
-  queue_->Push(
-      entrance_.epoch(), MoveOutRequest(inode->fid), [inode, outgrowing, number](const Reply& reply) {
-        {
-          std::lock_guard lock(inode->mutex);
-          outgrowing->told = reply.status();
-          if (reply.ok()) {
-            const proto::Layout& layout = reply->moved_out().layout();
-            inode->Apply(reply->moved_out().attr());
-            inode->ApplyLayout(layout);
-            // The attributes may be newer ones already.
-            inode->attr.set_layout_generation(std::max(inode->attr.layout_generation(), layout.generation()));
-          }
-          if (!reply.ok() || reply->moved_out().attr().change() != number) inode->attr_known = false;
-        }
-        outgrowing->answered.Open();
-      });
-  const uint64_t mutations = session_->mutations();
+  queue_.Push(entrance_.epoch(), MoveOutRequest(inode->fid), [inode, outgrowing, number](const Reply& reply) {
+    {
+      std::lock_guard lock(inode->mutex);
+      outgrowing->told = reply.status();
+      if (reply.ok()) {
+        const proto::Layout& layout = reply->moved_out().layout();
+        inode->Apply(reply->moved_out().attr());
+        inode->ApplyLayout(layout);
+        // The attributes may be newer ones already.
+        inode->attr.set_layout_generation(std::max(inode->attr.layout_generation(), layout.generation()));
+      }
+      if (!reply.ok() || reply->moved_out().attr().change() != number) inode->attr_known = false;
+    }
+    outgrowing->answered.Open();
+  });
+  const uint64_t mutations = session_.mutations();
   {
     std::lock_guard guard(inode->mutex);
     inode->mutation = mutations;
   }
   order.unlock();
-  background_.Start(EndOutgrowing(inode, std::move(outgrowing)));
+  background_.Start(End(inode, std::move(outgrowing)));
   return true;
 }
 
-// The file outgrows the MDT: what is cached of it becomes cached object data. All of it is locked.
-Task<Status> Core::MoveOut(InodePtr inode) {
-  CO_RETURN_IF_ERROR(co_await TellCut(inode));
-  if (OutgrowingOf(*inode) != nullptr || TryPushMoveOut(inode, std::make_shared<Outgrowing>()))
-    co_return co_await FinishMoveOut(inode, MayGiveUp::kYes);
+Task<Status> MovingOut::MoveOut(InodePtr inode) {
+  CO_RETURN_IF_ERROR(co_await telling_.TellCut(inode));
+  if (OutgrowingOf(*inode) != nullptr || TryPush(inode, std::make_shared<Outgrowing>()))
+    co_return co_await Finish(inode, MayGiveUp::kYes);
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  Settling settling(*early_, {inode});
-  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->AskAsSystem(MoveOutRequest(inode->fid)));
+  Settling settling(early_, {inode});
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_.AskAsSystem(MoveOutRequest(inode->fid)));
   {
     std::lock_guard lock(inode->mutex);
     inode->Apply(reply.moved_out().attr());
@@ -111,13 +112,19 @@ Task<Status> Core::MoveOut(InodePtr inode) {
   co_return co_await WriteOutgrown(inode, nullptr);
 }
 
+Task<Status> MovingOut::MoveOutThrough(InodePtr inode) {
+  CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_.AskAsSystem(MoveOutRequest(inode->fid)));
+  Knowledge::Learn(*inode, reply.moved_out().attr(), &reply.moved_out().layout());
+  co_return OkStatus();
+}
+
 // Waits for the MDS, and makes the bytes those of objects. All of the file is locked. EINTR: nobody waits for
 // the operation any more, and the file outgrows the MDT still. Other errors are noted in the inode.
-Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
+Task<Status> MovingOut::Finish(InodePtr inode, MayGiveUp may) {
   const std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   if (outgrowing == nullptr) co_return OkStatus();
   if (outgrowing->answered.closed()) {
-    background_.Start(queue_->Drain());  // the batch does not gather any more
+    background_.Start(queue_.Drain());  // the batch does not gather any more
     if (may == MayGiveUp::kYes)
       CO_RETURN_IF_ERROR(co_await WaitUnlessCancelled(background_.Start(outgrowing->answered.Wait())));
     else
@@ -131,14 +138,14 @@ Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
     if (!result.ok()) inode->attr.set_inline_data(true);
   }
   if (result.ok()) result = co_await WriteOutgrown(inode, &outgrowing->reserved);
-  for (const auto& [ost, reserved] : outgrowing->reserved) targets_->Unreserve(ost, reserved);
+  for (const auto& [ost, reserved] : outgrowing->reserved) targets_.Unreserve(ost, reserved);
   bool lost = false, gone = false;
   {
     std::lock_guard lock(inode->mutex);
     inode->outgrowing.reset();
     gone = inode->gone;
     const std::string* bytes = inode->inline_bytes.get().get();
-    lost = !gone && !result.ok() && bytes != nullptr && bytes->size() > inline_limit_;
+    lost = !gone && !result.ok() && bytes != nullptr && bytes->size() > room_.inline_limit();
     if (lost) {
       inode->inline_bytes.reset();
       inode->inline_dirty_begin = inode->inline_dirty_end = 0;
@@ -146,7 +153,7 @@ Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
       inode->attr_known = false;
     }
   }
-  if (gone) DiscardData(*inode);
+  if (gone) data_.Discard(*inode);
   if (lost) {
     LogError("file %s: what was written there is lost: %s", inode->fid.ToString(),
              std::string(result.message()));
@@ -157,9 +164,9 @@ Task<Status> Core::FinishMoveOut(InodePtr inode, MayGiveUp may) {
 }
 
 // The inline bytes that are dirty become dirty data of the file's objects, and it has no inline bytes any
-// more. All of the file is locked, and the MDS has moved it out. `space`: Core::WriteChunks. Errors are noted
-// in the inode.
-Task<Status> Core::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* space) {
+// more. All of the file is locked, and the MDS has moved it out. `space`: FileData::WriteCached. Errors are
+// noted in the inode.
+Task<Status> MovingOut::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* space) {
   std::shared_ptr<std::string> bytes;
   uint64_t begin = 0, end = 0;
   LayoutPtr layout;
@@ -175,9 +182,9 @@ Task<Status> Core::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* s
   if (layout == nullptr)
     written = ErrnoError(EIO, absl::StrFormat("file %s: moved out without a layout", inode->fid.ToString()));
   for (uint64_t at = begin; at < end && written.ok();) {
-    const uint64_t n = std::min(end - at, kMostAtOnce - at % kChunkSize);
+    const uint64_t n = std::min(end - at, FileData::kWindow - at % kChunkSize);
     const std::span<const std::byte> piece = std::as_bytes(std::span(bytes->data() + at, n));
-    written = co_await WriteChunks(inode, layout, at, Pieces(&piece, 1), 0, n, space);
+    written = co_await data_.WriteCached(inode, layout, at, Pieces(&piece, 1), 0, n, space);
     at += n;
   }
   if (begin < end) dirty_.List(inode);
@@ -192,34 +199,30 @@ Task<Status> Core::WriteOutgrown(InodePtr inode, std::map<OstIndex, uint64_t>* s
 }
 
 // Ends it when the MDS has answered, if nobody has who has locked the file meanwhile.
-Task<void> Core::EndOutgrowing(InodePtr inode, std::shared_ptr<Outgrowing> outgrowing) {
+Task<void> MovingOut::End(InodePtr inode, std::shared_ptr<Outgrowing> outgrowing) {
   co_await outgrowing->answered.Wait();
   RangeLock::Guard range = co_await inode->range.Lock(0, RangeLock::kEnd, true);
-  if (OutgrowingOf(*inode) == outgrowing) (void)co_await FinishMoveOut(inode, MayGiveUp::kNo);
+  if (OutgrowingOf(*inode) == outgrowing) (void)co_await Finish(inode, MayGiveUp::kNo);
 }
 
-// For those who have locked nothing of the file: returns when it is an inline one that the MDT can have, or
-// has objects.
-Task<void> Core::AwaitMovedOut(InodePtr inode, MetadataQueue::Hurry hurry) {
+Task<void> MovingOut::Await(InodePtr inode, MetadataQueue::Hurry hurry) {
   const std::shared_ptr<Outgrowing> outgrowing = OutgrowingOf(*inode);
   if (outgrowing == nullptr) co_return;
-  if (hurry == MetadataQueue::Hurry::kYes) background_.Start(queue_->Drain());
+  if (hurry == MetadataQueue::Hurry::kYes) background_.Start(queue_.Drain());
   co_await outgrowing->ended.Wait();
 }
 
-// Locks all of the file, which does not outgrow the MDT then. Empty: nobody waits for the operation any more.
-Task<RangeLock::Guard> Core::LockWhole(InodePtr inode, MayGiveUp may) {
+Task<RangeLock::Guard> MovingOut::LockWhole(InodePtr inode, MayGiveUp may) {
   RangeLock::Guard range = co_await LockForWriting(*inode, 0, RangeLock::kEnd, may);
   if (!range) co_return range;
-  (void)co_await FinishMoveOut(inode, may);
+  (void)co_await Finish(inode, may);
   if (OutgrowingOf(*inode) != nullptr) range.Release();
   co_return range;
 }
 
-// Locks inode->meta, with all that was written before the call where it can be sent from.
-Task<AsyncMutex::Guard> Core::LockMeta(InodePtr inode, MetadataQueue::Hurry hurry) {
+Task<AsyncMutex::Guard> MovingOut::LockMeta(InodePtr inode, MetadataQueue::Hurry hurry) {
   for (;;) {
-    co_await AwaitMovedOut(inode, hurry);
+    co_await Await(inode, hurry);
     AsyncMutex::Guard meta = co_await inode->meta.Lock();
     if (OutgrowingOf(*inode) == nullptr) co_return meta;
   }
