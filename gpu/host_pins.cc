@@ -22,9 +22,9 @@ bool HostPins::Unpinning(std::span<const std::byte> range) {
 
 StatusOr<std::shared_ptr<void>> HostPins::Pin(std::shared_ptr<Context> context,
                                               std::span<const std::byte> range, bool read_only) {
-  std::unique_lock pinning(pinning_);
-  unpinned_.wait(pinning, [&] { return !Unpinning(range); });
+  std::lock_guard pinning(pinning_);
   if (std::shared_ptr<void> token = Find(range)) return token;
+  if (Unpinning(range)) return ErrnoError(EBUSY, "the memory is being unpinned");
   UseContext use(*context);
   RETURN_IF_ERROR(use.status());
   const CudaLibrary& cuda = context->cuda();
@@ -48,15 +48,11 @@ StatusOr<std::shared_ptr<void>> HostPins::Pin(std::shared_ptr<Context> context,
 
 void HostPins::Unpin(const Context& context, std::span<const std::byte> range) {
   if (!context.Usable()) return;
-  {
-    std::lock_guard pinning(pinning_);
-    pinned_->Remove(range);
-    UseContext use(context);
-    if (use.status().ok()) context.cuda()->MemHostUnregister(const_cast<std::byte*>(range.data()));
-    std::lock_guard lock(mutex_);
-    tokens_.erase({range.data(), range.size()});
-  }
-  unpinned_.notify_all();
+  pinned_->Remove(range);
+  UseContext use(context);
+  if (use.status().ok()) context.cuda()->MemHostUnregister(const_cast<std::byte*>(range.data()));
+  std::lock_guard lock(mutex_);
+  tokens_.erase({range.data(), range.size()});
 }
 
 }  // namespace nacre::gpu

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "transport/memory_device.h"
+
 namespace nacre::gpu {
 namespace {
+
+constexpr size_t kPinUnit = MemoryDevice::kPinUnit;
 
 // Walks through pieces, any number of bytes at a time.
 class PieceCursor {
@@ -49,11 +53,12 @@ StatusOr<std::vector<Segment>> PairPieces(std::span<const iovec> device, std::sp
   std::vector<Segment> segments;
   PieceCursor on_device(device), on_host(host);
   while (!on_device.AtEnd()) {
-    size_t length = std::min(on_device.left(), on_host.left());
+    const size_t to_pin_end = kPinUnit - reinterpret_cast<uint64_t>(on_host.data()) % kPinUnit;
+    size_t length = std::min({on_device.left(), on_host.left(), to_pin_end});
     auto address = reinterpret_cast<uint64_t>(on_device.data());
     Segment* last = segments.empty() ? nullptr : &segments.back();
     if (last != nullptr && last->device + last->length == address &&
-        last->host + last->length == on_host.data())
+        last->host + last->length == on_host.data() && to_pin_end != kPinUnit)
       last->length += length;
     else
       segments.push_back({address, on_host.data(), length});

@@ -60,7 +60,11 @@ class MemoryDevice {
 
   // Makes host memory that is mapped in this process, for reading at least, as good as a staging buffer for
   // CopyIn until the last copy of what is returned is gone, which must be before the mapping. Repeated calls
-  // share the work. ENOTSUP: the device cannot; CopyIn works all the same.
+  // share the work. ENOTSUP: the device cannot; EBUSY: not now. CopyIn works all the same.
+  //
+  // The memory lies between two neighbouring multiples of kPinUnit, as addresses. No device copies out of two
+  // pinned ranges at once, so copies are cut there.
+  static constexpr size_t kPinUnit = 64 << 20;
   virtual Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) = 0;
 
   // How RDMA devices get at this memory. A device whose memory they do not reach has none of it.

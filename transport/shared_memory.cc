@@ -67,6 +67,10 @@ StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const std::string& 
   return std::shared_ptr<SharedMemory>(new SharedMemory(fd, static_cast<std::byte*>(data), size, Seal(fd)));
 }
 
+void SharedMemory::PreferLargePages() {
+  (void)::madvise(data_, size_, MADV_HUGEPAGE);  // a kernel without them
+}
+
 SharedMemory::~SharedMemory() {
   ::munmap(data_, size_);
   ::close(fd_);

@@ -21,6 +21,7 @@ StatusOr<std::shared_ptr<BufferPool>> BufferPool::Create(uint64_t bytes, Transpo
                       absl::StrCat("buffer pool of ", bytes, " bytes: at least ", kMinBytes, " are needed"));
   }
   ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory, SharedMemory::Create("nacre-pool", bytes));
+  memory->PreferLargePages();
   std::shared_ptr<BufferPool> pool(new BufferPool(std::move(memory)));
   if (transport != nullptr) {
     ASSIGN_OR_RETURN(pool->region_, transport->RegisterShared(pool->memory_));

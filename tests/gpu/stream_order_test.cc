@@ -169,6 +169,29 @@ TEST_P(FewQueuesTest, NothingIsAllocatedWhileAStreamWaits) {
   EXPECT_TRUE(done) << "something was allocated when it was needed";
 }
 
+// A server that ended has its memory unpinned, which waits for all streams; what comes in its place must not
+// wait for that.
+TEST_P(FewQueuesTest, MemoryIsPinnedWhileOtherMemoryIsBeingUnpinned) {
+  if (!fake()) GTEST_SKIP() << "only the fake driver is certain to wait";
+  std::vector<std::byte> old(1 << 20), fresh(1 << 20);
+  auto pinned = Run(device_->Pin(old));
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  const std::weak_ptr<void> last = *pinned;
+  auto order = StreamOrder::Insert(device_, stream_);
+  ASSERT_TRUE(order.ok()) << order.status();
+  {
+    WithKnobs waiting("allocations_wait=1", "allocations_wait=0");
+    std::thread unpin([&] { *pinned = nullptr; });
+    while (!last.expired()) std::this_thread::yield();
+    EXPECT_EQ(ToErrno(Run(device_->Pin(old)).status()), EBUSY);
+    auto other = Run(device_->Pin(fresh));
+    EXPECT_TRUE(other.ok()) << other.status();
+    (*order)->Release();
+    unpin.join();
+  }
+  EXPECT_TRUE(Run(device_->Pin(old)).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(, FewQueuesTest, testing::Values(Driver::kFake, Driver::kReal), DriverName);
 
 // A graph's replay would neither read nor wait: the values that it waits for are those of the capture.

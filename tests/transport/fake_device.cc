@@ -117,8 +117,10 @@ size_t FakeDevice::staging_in_use() {
   return slots_.size() - free_slots_.size();
 }
 
-Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte>) {
+Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte> mapped) {
   ++pins_;
+  pinned_ = mapped;
+  CO_RETURN_IF_ERROR(pin_failure_);
   co_return std::shared_ptr<void>(std::make_shared<int>());
 }
 

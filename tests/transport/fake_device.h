@@ -22,7 +22,9 @@ class FakeDevice : public MemoryDevice {
   void Resume();
   int copies_waiting() const { return waiting_; }
   void FailCopies(Status status) { failure_ = std::move(status); }
-  int pins() const { return pins_; }
+  int pins() const { return pins_; }                             // calls
+  std::span<const std::byte> pinned() const { return pinned_; }  // what the last of them named
+  void FailPins(Status status) { pin_failure_ = std::move(status); }
   void FailExports(Status status) { export_failure_ = std::move(status); }
   // Of memory that lies in these bytes.
   void FailExportsOf(std::span<const std::byte> memory) { not_exported_ = memory; }
@@ -72,6 +74,8 @@ class FakeDevice : public MemoryDevice {
   std::atomic<int> flushes_ = 0;
   std::atomic<int> waiting_ = 0;
   std::atomic<int> pins_ = 0;
+  std::span<const std::byte> pinned_;
+  Status pin_failure_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> slots_;
   std::vector<std::byte*> free_slots_;

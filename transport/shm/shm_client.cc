@@ -85,7 +85,6 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
   if (untold == nullptr) co_return ErrnoError(EPROTO, "it shows on and does not hear what has been taken");
   count().client_bytes_put.Add(header.payload_length);
   if (call->memory.device() != nullptr) {
-    co_await PinViews(call->memory.spans().front().region->device());
     if (!call->result.BeginCopy()) co_return ErrnoError(EPROTO, "a put for a call that is over");
     auto self = std::static_pointer_cast<ShmClientConnection>(shared_from_this());
     Spawn(executor(),
@@ -114,24 +113,10 @@ void ShmClientConnection::OnClosed(const Status& why) {
   ClientConnection::OnClosed(why);
 }
 
-Task<void> ShmClientConnection::PinViews(std::shared_ptr<MemoryDevice> device) {
-  if (pins_.contains(device)) co_return;
-  Pins pins;
-  for (const auto& view : views_) {
-    StatusOr<std::shared_ptr<void>> pin = co_await device->Pin(view->bytes());
-    if (pin.ok()) {
-      pins.push_back(*std::move(pin));
-    } else {
-      LogWarning("data plane: %s copies slowly out of a server's memory: %s", device->name(),
-                 pin.status().message());
-    }
-  }
-  pins_.emplace(std::move(device), std::move(pins));
-}
-
 Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
                                              std::shared_ptr<ClientCall> call, Pieces pieces,
                                              std::shared_ptr<void> untold) {
+  co_await self->pins_.Pin(call->memory.spans().front().region->device(), self->views_, pieces);
   std::vector<iovec> from(pieces.begin(), pieces.end()), to;
   call->memory.AppendPieces(header.offset, header.payload_length, &to);
   Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));

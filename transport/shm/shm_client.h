@@ -6,13 +6,13 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "transport/shm/pieces.h"
 #include "transport/shm/shm_memory.h"
+#include "transport/shm/view_pins.h"
 #include "transport/tcp/client_connection.h"
 #include "transport/tcp/tcp_peer.h"
 
@@ -41,8 +41,6 @@ class ShmClientConnection : public ClientConnection {
   std::shared_ptr<void> CountUntold();
   Status CopyAll();
   Status StillLent() const;
-  // Lets the device copy out of the server's memory at full speed.
-  Task<void> PinViews(std::shared_ptr<MemoryDevice> device);
   static Task<void> CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
                                  std::shared_ptr<ClientCall> call, Pieces pieces,
                                  std::shared_ptr<void> untold);
@@ -51,10 +49,9 @@ class ShmClientConnection : public ClientConnection {
 
   const std::shared_ptr<ShmMemory> memory_;
   const Shown shown_;
+  Views views_;    // since Prepare
+  ViewPins pins_;  // of them
   // Only for the reader.
-  Views views_;
-  using Pins = std::vector<std::shared_ptr<void>>;
-  std::map<std::shared_ptr<MemoryDevice>, Pins> pins_;  // of views_
   std::vector<Copy> copies_;
   size_t replies_ = 0;  // since the last CopyAll
   // Puts of which the socket has not taken yet that they have been taken.

@@ -48,7 +48,8 @@ void DeviceCopy(CUctx_st* context, uint64_t device, std::byte* host, size_t size
 
 CudaResult CopyIn(CudaAddress to, const void* from, size_t size, CUstream_st* stream, size_t rows = 1) {
   const Unit unit = size < kShortCopy && rows == 1 ? Unit::kProcessors : Unit::kCopyEngine;
-  if (GetMemory().Alias(to, size) == nullptr || from == nullptr) return kCudaInvalidValue;
+  if (GetMemory().Alias(to, size) == nullptr || from == nullptr || GetMemory().IsPartlyPinned(from, size))
+    return kCudaInvalidValue;
   if (CudaResult result = CountCopy(stream->context); result != kCudaSuccess) return result;
   auto* source = static_cast<std::byte*>(const_cast<void*>(from));
   if (GetMemory().IsPinned(from, size)) {
@@ -62,7 +63,8 @@ CudaResult CopyIn(CudaAddress to, const void* from, size_t size, CUstream_st* st
 }
 
 CudaResult CopyOut(void* to, CudaAddress from, size_t size, CUstream_st* stream) {
-  if (GetMemory().Alias(from, size) == nullptr || to == nullptr) return kCudaInvalidValue;
+  if (GetMemory().Alias(from, size) == nullptr || to == nullptr || GetMemory().IsPartlyPinned(to, size))
+    return kCudaInvalidValue;
   if (CudaResult result = CountCopy(stream->context); result != kCudaSuccess) return result;
   auto* target = static_cast<std::byte*>(to);
   stream->Enqueue(Unit::kCopyEngine, [=] { DeviceCopy(stream->context, from, target, size, false); });
@@ -331,7 +333,9 @@ CudaResult cuMemHostRegister_v2(void* data, size_t size, unsigned flags) {
   return result == kCudaSuccess ? GetMemory().Register(data, size, read_only) : result;
 }
 CudaResult cuMemHostUnregister(void* data) {
-  return Current().empty() ? CudaResult{kCudaInvalidContext} : GetMemory().Unregister(data);
+  if (Current().empty()) return kCudaInvalidContext;
+  if (GetKnobs().allocations_wait != 0) Current().back()->queues.Synchronize();
+  return GetMemory().Unregister(data);
 }
 
 CudaResult cuMemcpyHtoDAsync_v2(CudaAddress to, const void* from, size_t size, CudaStream stream) {

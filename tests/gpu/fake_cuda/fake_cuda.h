@@ -19,7 +19,8 @@
  *   bar1=0               what NVML says of it, in bytes; 0: nothing
  *   ordered=1            0: what NICs write needs a flush
  *   queues=0             hardware queues that streams share (streams.h); 0: each stream has its own
- *   allocations_wait=0   1: memory is allocated when all streams of the context have done their work
+ *   allocations_wait=0   1: memory is allocated, and unregistered, when all streams of the context have done
+ *                        their work
  *   memory=0             limit of device memory in bytes; 0: none
  *   pinned=0             limit of pinned memory that is allocated, in bytes; 0: none
  *   copy_errors=-1       after so many copies each one is refused (CUDA_ERROR_INVALID_VALUE)

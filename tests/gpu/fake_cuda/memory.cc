@@ -170,6 +170,15 @@ bool Memory::IsPinned(const void* data, size_t size) {
   return into < range.size && range.size - into >= size;
 }
 
+bool Memory::IsPartlyPinned(const void* data, size_t size) {
+  std::lock_guard lock(mutex_);
+  if (IsPinned(data, size)) return false;
+  auto after = pinned_.lower_bound(Number(data) + size);
+  if (after == pinned_.begin()) return false;
+  auto [start, range] = *std::prev(after);
+  return start + range.size > Number(data);
+}
+
 Range Memory::Find(uint64_t address) {
   std::lock_guard lock(mutex_);
   if (const Allocation* allocation = FindAllocation(address, 1)) {

@@ -48,6 +48,8 @@ class Memory {
   // freed meanwhile: for a moment's use by a device, not by a test.
   std::byte* Alias(uint64_t address, size_t size);
   bool IsPinned(const void* data, size_t size);
+  // Whether the bytes lie neither in one pinned range nor outside of all: no copy takes such.
+  bool IsPartlyPinned(const void* data, size_t size);
   gpu::CudaResult ExportDmaBuf(uint64_t address, size_t size, int* fd);
 
   // Holds off frees while a device works.
