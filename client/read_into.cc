@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kSliceBytes = 16 << 20;
 constexpr size_t kSlicePieces = 1024;
-constexpr size_t kReadLanes = 8;  // slices under way
+constexpr size_t kReadLanes = 16;  // slices under way: with 8 a GPU waits a fifth of the time
 
 Status Aborted(const CancellationPtr& cancellation) {
   return cancellation == nullptr ? OkStatus() : cancellation->status();
