@@ -29,6 +29,7 @@ Task<StatusOr<size_t>> Core::AppendOnce(HandlePtr handle, Pieces pieces, size_t 
     if (!written) co_return ErrnoError(ESTALE, "the file's data is not worked on here any more");
     co_return *written;
   }
+  CO_RETURN_IF_ERROR(co_await telling_->SendPending(inode));  // where the file ends
   proto::MetadataRequest request;
   *request.mutable_append()->mutable_fid() = ToProto(inode->fid);
   request.mutable_append()->set_length(size);

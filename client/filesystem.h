@@ -57,6 +57,7 @@ struct Options {
   bool plant_hasty = false;          // a lease goes back before the kernel has forgotten what it was promised
   bool plant_early_release = false;  // a lease goes back before the MDS has done what was answered under it
   bool plant_kept_data = false;      // a lease goes back before the servers have the data held back under it
+  bool plant_shared_untold = false;  // a file is not shared any more before the MDS knows what was written
   bool plant_late_grant = false;     // a lease is taken over whose revocation came before it
   bool caching = true;               // false: ask for no leases, cache nothing
   bool direct_behind = true;  // an O_DIRECT write returns when it is on its way; false: when it is there

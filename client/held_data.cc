@@ -116,6 +116,10 @@ void HeldData::ForgetOwn(const Fid& fid) {
 Task<std::set<Fid>> HeldData::GiveUpUnder(uint64_t epoch, ScopePtr scope) {
   std::set<Fid> late;
   if (options_.plant_kept_data) co_return late;
+  if (scope->shares()) {
+    if (!options_.plant_shared_untold) co_await TellShared(scope->of);
+    co_return late;
+  }
   early_.AwaitOrder();  // renames that found it good are done
   std::vector<InodePtr> files;
   for (const Fid& fid : scope->with_data()) {
@@ -139,6 +143,12 @@ Task<std::set<Fid>> HeldData::GiveUpUnder(uint64_t epoch, ScopePtr scope) {
     if (leased) late.insert(files[i]->fid);
   }
   co_return late;
+}
+
+// The bytes are in the objects, but for those of writes under way, which ask the MDS when they find that the
+// lease has ended (Telling::TryTellLater).
+Task<void> HeldData::TellShared(Fid file) {
+  if (InodePtr inode = inodes_.Find(file)) (void)co_await write_behind_.SendAll(inode);
 }
 
 // Whether the file has a lease of its own now. False: the data has been given up after all, or the session is

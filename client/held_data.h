@@ -43,7 +43,8 @@ class HeldData {
   // Sends the data, and works on the file past the cache from then on. Errors are noted in the inode. Takes
   // as long as the servers of the file's objects.
   Task<void> GiveUp(InodePtr inode);
-  // Gives up the data that is here under a lease, which has ended. A file whose servers are away must not
+  // Gives up the data that is here under a lease, which has ended; under SHARED that is what the MDS has not
+  // been told. A file whose servers are away must not
   // keep the lease from those who want others: it gets a lease of its own, which goes back when its data has
   // been sent. Returns these files, and those that had such a lease before: a file that has come here from
   // another directory may be late under the lease of that one.
@@ -61,6 +62,7 @@ class HeldData {
   bool MayTake(const Inode& inode) const;
   bool Wants(Inode& inode, bool* known);
   bool TakeLocked(const InodePtr& inode);
+  Task<void> TellShared(Fid file);
   Task<bool> LeaseLate(uint64_t epoch, InodePtr inode, OneShot<Unit> end);
   Task<StatusOr<uint64_t>> AskForLateLease(uint64_t epoch, InodePtr inode, uint64_t reclaims);
   Task<void> ReturnLate(uint64_t epoch, InodePtr inode, uint64_t lease, OneShot<Unit> end, Learning present);

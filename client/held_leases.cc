@@ -94,6 +94,7 @@ void HeldLeases::TakeOne(Learning* learning, const proto::Lease& lease, bool of_
   inode->scope = of_file ? std::make_shared<Scope>(inode->fid, lease.id(), event, unknown_moves_)
                          : std::make_shared<Scope>(inode->fid, lease.id(), event, clock_.Now(), inode->moves);
   if (writes) inode->scope->AllowWrites();
+  if (lease.mode() == proto::LEASE_SHARED) inode->scope->Share();
   if (before != nullptr) inode->scope->Inherit(*before);
   inode->names.Forget();  // what was known before may be out of date
   inode->covered.reset();
@@ -122,7 +123,7 @@ bool HeldLeases::TakeLate(Inode& file, uint64_t lease, uint64_t reclaims) {
   if (reclaims_ != reclaims) return false;
   given_up_.insert(lease);
   const bool waits = file.data_scope != nullptr && !file.data_scope->good();
-  file.leaving.push_back({.lease = lease, .writes = true, .data = waits, .late = true});
+  file.leaving.push_back({.lease = lease, .mode = proto::LEASE_WRITE, .data = waits, .late = true});
   return true;
 }
 
@@ -147,7 +148,7 @@ std::optional<ScopePtr> HeldLeases::EndRevoked(const InodePtr& inode, uint64_t l
   ++inode->pages.recalls;
   if (inode->pages.lease == lease) inode->pages.lease = inode->pages.content = 0;
   if (scope == nullptr || scope->of_file()) inode->pages.recalled = clock_.Now();
-  inode->leaving.push_back({lease, scope != nullptr && scope->writes()});
+  inode->leaving.push_back({lease, scope != nullptr ? scope->mode() : proto::LEASE_READ});
   return scope;
 }
 
@@ -167,11 +168,22 @@ void HeldLeases::NoteGivenUp(uint64_t lease) {
 }
 
 HeldLeases::Ended HeldLeases::EndAll() {
-  Ended ended;
   for (const InodePtr& inode : inodes_.All()) {
     std::lock_guard lock(inode->mutex);
     inode->covered.reset();
-    if (inode->scope == nullptr) continue;
+  }
+  return EndWhere([](const Scope&) { return true; });
+}
+
+HeldLeases::Ended HeldLeases::EndShared() {
+  return EndWhere([](const Scope& scope) { return scope.shares(); });
+}
+
+HeldLeases::Ended HeldLeases::EndWhere(bool (*which)(const Scope&)) {
+  Ended ended;
+  for (const InodePtr& inode : inodes_.All()) {
+    std::lock_guard lock(inode->mutex);
+    if (inode->scope == nullptr || !which(*inode->scope)) continue;
     inode->NoteLeaving(*inode->scope);
     ended.emplace_back(inode, inode->EndScope());
   }

@@ -66,6 +66,8 @@ class HeldLeases {
   // A lease that is not held any more, and may come once more.
   void NoteGivenUp(uint64_t lease);
   Ended EndAll();
+  // Those that are SHARED, of which an older MDS knows nothing.
+  Ended EndShared();
   // Those of directories that were let go for want of memory. To make room for these others may be let go:
   // all are returned.
   Ended TakeDropped();
@@ -89,6 +91,7 @@ class HeldLeases {
 
  private:
   void EndLearning();
+  Ended EndWhere(bool (*which)(const Scope&));
   void TakeOne(Learning* learning, const proto::Lease& lease, bool of_file, std::vector<ScopePtr>* ended);
 
   InodeTable& inodes_;

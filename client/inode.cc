@@ -54,7 +54,9 @@ proto::Attr Inode::Effective() const {
   proto::Attr out = attr;
   out.set_size(Size());
   if (pending.mtime) {
-    *out.mutable_mtime() = ToProto(*pending.mtime);
+    // Others may have written later to a file that is shared; a time from the future was set by somebody.
+    const bool set = FromProto(attr.mtime()) > FromProto(attr.ctime());
+    if (set || *pending.mtime > FromProto(attr.mtime())) *out.mutable_mtime() = ToProto(*pending.mtime);
     if (*pending.mtime > FromProto(out.ctime())) *out.mutable_ctime() = ToProto(*pending.mtime);
   }
   if (pending.kill_suid)
@@ -113,7 +115,7 @@ ScopePtr Inode::EndScope() {
 }
 
 void Inode::NoteLeaving(const Scope& ending) {
-  if (ending.lease() != 0) leaving.push_back({ending.lease(), ending.writes()});
+  if (ending.lease() != 0) leaving.push_back({ending.lease(), ending.mode()});
 }
 
 uint64_t Inode::ForgetPages() {
@@ -122,7 +124,7 @@ uint64_t Inode::ForgetPages() {
   const uint64_t lease = std::exchange(pages.lease, 0);
   if (lease == 0) return 0;
   ++pages.recalls;
-  leaving.push_back({lease, false});
+  leaving.push_back({lease, proto::LEASE_READ});
   return lease;
 }
 

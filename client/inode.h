@@ -145,7 +145,7 @@ struct Inode {
   // Leases of it that are being given back.
   struct Leaving {
     uint64_t lease = 0;
-    bool writes = false;
+    proto::LeaseMode mode = proto::LEASE_READ;
     bool data = false;  // it protects data that waits for a server (held_data.h)
     bool late = false;  // it is the file's own, and was taken for such data
     // Everything that depended on it is told, and the MDS is asked to end it: it may have, and have given one
@@ -219,6 +219,8 @@ struct Inode {
   void NoteLeaving(const Scope& ending);
   // The answer to a change of the file's data said so: AttrReply.alone_under.
   void NoteAlone(uint64_t lease);
+  // Whether the file is written to here and beside others, and the MDS need not be told at once (scope.h).
+  bool IsShared() const { return scope != nullptr && scope->shares() && scope->good(); }
   // Whether a lease makes sure that the attributes are true (as long as leases are good by the clock).
   bool IsCovered() const { return attr_known && covered != nullptr && covered->CoversFiles(); }
   // Whether the file has WRITE of its own while its data waits for a server (held_data.h).

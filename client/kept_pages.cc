@@ -135,8 +135,9 @@ Task<bool> KeptPages::LeaseLocked(uint64_t epoch, InodePtr inode) {
   for (int i = 0; i < kRaces; ++i) {
     {
       std::lock_guard lock(inode->mutex);
-      const bool leaves = std::ranges::any_of(
-          inode->leaving, [](const Inode::Leaving& one) { return one.late || !one.writes; });
+      const bool leaves = std::ranges::any_of(inode->leaving, [](const Inode::Leaving& one) {
+        return one.late || one.mode == proto::LEASE_READ;
+      });
       if (inode->pages.lease != 0 || leaves) co_return true;
     }
     Status leased = co_await Lease(epoch, inode);

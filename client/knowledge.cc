@@ -21,7 +21,8 @@ bool MaySearch(const Inode& directory, const Caller& caller) {
 // them.
 Known AsHeldBack(Inode& inode, const proto::Attr& attr) {
   std::lock_guard lock(inode.mutex);
-  return {inode.data_scope != nullptr ? inode.Effective() : attr, Duration(0)};
+  const bool held = inode.data_scope != nullptr || inode.IsShared();
+  return {held ? inode.Effective() : attr, Duration(0)};
 }
 
 // Whether an answer may be older than what this client knew of the inode before it had to let it go. (What is

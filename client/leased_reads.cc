@@ -30,6 +30,7 @@ bool Core::WantsContentLease(FileHandle& handle) {
   const Inode& inode = *handle.inode;
   std::lock_guard lock(handle.inode->mutex);
   if (inode.data_scope != nullptr || inode.ContentLeased() || inode.Inline()) return false;
+  if (inode.IsShared()) return false;  // READ would end that for all
   return inode.pages.recalled == 0ns || environment_.clock.Coarse() - inode.pages.recalled > kPeace;
 }
 

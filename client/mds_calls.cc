@@ -1,5 +1,6 @@
 #include "client/mds_calls.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -165,9 +166,15 @@ Task<Status> MdsCalls::LoadFile(InodePtr inode) {
   co_return content.status();
 }
 
-Task<StatusOr<FileContent>> MdsCalls::LoadContent(InodePtr inode) {
+Task<StatusOr<FileContent>> MdsCalls::LoadContent(InodePtr inode, uint64_t end) {
   {
     std::lock_guard lock(inode->mutex);
+    if (inode->IsShared() && entrance_.LeasesGood() && !inode->Inline() && end <= inode->Size()) {
+      if (auto content = inode->Content()) {
+        content->size = inode->Size();
+        co_return *std::move(content);
+      }
+    }
     if (here_.knowledge.Trusts(*inode) || inode->ContentLeased() || inode->data_scope != nullptr)
       if (auto content = inode->CurrentContent()) co_return *std::move(content);
   }
@@ -176,7 +183,11 @@ Task<StatusOr<FileContent>> MdsCalls::LoadContent(InodePtr inode) {
     auto known = co_await Refresh(system, inode->fid, true);
     if (!known.ok()) co_return known.status();
     std::lock_guard lock(inode->mutex);
-    if (auto content = inode->CurrentContent()) co_return *std::move(content);
+    if (auto content = inode->CurrentContent()) {
+      // The MDS does not know yet how far this client has written to a file that it shares.
+      if (content->layout != nullptr) content->size = std::max(content->size, inode->pending.size);
+      co_return *std::move(content);
+    }
     // Newer attributes, without layout and data, may have overtaken these.
   }
   co_return ErrnoError(
@@ -195,6 +206,10 @@ void MdsCalls::TakeScopes(Learning* learning, const proto::MetadataReply& reply)
 void MdsCalls::EndScopes() {
   for (auto& [directory, scope] : here_.leases.EndAll()) ReturnScope(std::move(directory), std::move(scope));
   ReturnDroppedScopes();
+}
+
+void MdsCalls::EndShared() {
+  for (auto& [file, scope] : here_.leases.EndShared()) ReturnScope(std::move(file), std::move(scope));
 }
 
 void MdsCalls::ReturnDroppedScopes() {

@@ -50,7 +50,8 @@ class MdsCalls {
   Task<StatusOr<Known>> LookUp(const Caller& caller, InodePtr directory, std::string name);
   Task<StatusOr<Known>> Refresh(const Caller& caller, Fid fid, bool want_layout);
   // A file whose content this client may work on: layout or inline bytes are known, and true as of now.
-  Task<StatusOr<FileContent>> LoadContent(InodePtr inode);
+  // `end`: how much of it is to be read, at most.
+  Task<StatusOr<FileContent>> LoadContent(InodePtr inode, uint64_t end = UINT64_MAX);
   Task<Status> LoadFile(InodePtr inode);
 
   // Before a change in the directory is tried early: under WRITE those of this client that the MDS is doing
@@ -64,6 +65,8 @@ class MdsCalls {
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
   // Ends all: what was learned under them need not be true any more, or nobody asks for it.
   void EndScopes();
+  // Ends those that are SHARED: the MDS does not know of such.
+  void EndShared();
   // Those of directories that were let go for want of memory.
   void ReturnDroppedScopes();
   void ReturnScope(InodePtr directory, ScopePtr scope);

@@ -6,6 +6,7 @@
 #include "client/reclaim.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "rpc/versions.h"
 
 namespace nacre::client {
 namespace {
@@ -142,6 +143,7 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t ep
   const bool lost = mdt_losses_.exchange(reply.losses()) != reply.losses();
   if (!fresh && lost) losses_->OnMdt(durability_->synced());
   room_.SetInlineLimit(reply.inline_limit());
+  if (reply.version() < kSharedFiles) mds_->EndShared();
   early_->OnConnected(reply, fresh, epoch);
   room_.Promise(reply.promised_bytes());
 }

@@ -22,6 +22,12 @@ ReadResult Slice(std::shared_ptr<std::string> bytes, uint64_t offset, size_t siz
   return result;
 }
 
+// The lease by which the file keeps its objects although others write to it; null: there is none.
+ScopePtr SharedUnder(Inode& inode) {
+  std::lock_guard lock(inode.mutex);
+  return inode.IsShared() ? inode.scope : nullptr;
+}
+
 }  // namespace
 
 Task<StatusOr<ReadResult>> Core::Read(HandlePtr handle, uint64_t offset, size_t size) {
@@ -143,7 +149,8 @@ Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, 
   InodePtr inode = handle->inode;
   for (int attempt = 0;; ++attempt) {
     const Duration begin = environment_.clock.Now();
-    CO_ASSIGN_OR_RETURN(FileContent file, co_await mds_->LoadContent(inode));
+    const ScopePtr shared = SharedUnder(*inode);
+    CO_ASSIGN_OR_RETURN(FileContent file, co_await mds_->LoadContent(inode, offset + size));
     if (file.inline_bytes != nullptr) co_return Slice(file.inline_bytes, offset, size);
     if (offset >= file.size) co_return ReadResult{};
     bool complete = true;
@@ -152,6 +159,7 @@ Task<StatusOr<ReadResult>> Core::ReadThrough(HandlePtr handle, uint64_t offset, 
     if (ToErrno(result.status()) == ESTALE && attempt < kRaces) continue;  // its objects have been moved
     if (!result.ok() || attempt >= kRaces || (complete && session_->ObjectsKeptSince(begin)))
       co_return result;
+    if (shared != nullptr && shared->good() && entrance_.LeasesGood()) co_return result;  // holes
     const bool replaced = co_await Replaced(inode, file);
     if (!replaced) co_return result;
   }

@@ -11,10 +11,11 @@ namespace {
 
 constexpr int kEntriesOfReclaim = 4000;  // some hundred KiB
 
-void AddLease(const Inode& inode, uint64_t id, bool writes, proto::Reclaim* held, bool late = false) {
+void AddLease(const Inode& inode, uint64_t id, proto::LeaseMode mode, proto::Reclaim* held,
+              bool late = false) {
   proto::Lease* lease = held->add_leases();
   *lease->mutable_resource() = ToProto(inode.fid);
-  lease->set_mode(writes ? proto::LEASE_WRITE : proto::LEASE_READ);
+  lease->set_mode(mode);
   lease->set_id(id);
   lease->set_late(late);
 }
@@ -49,14 +50,15 @@ std::vector<proto::Reclaim> ListHeld(const std::vector<InodePtr>& inodes) {
       open->set_write(inode->write_opens > 0);
     }
     for (const proto::LockRange& lock_range : inode->locks) *part()->add_locks() = lock_range;
-    if (inode->pages.lease != 0) AddLease(*inode, inode->pages.lease, false, &leases);
+    if (inode->pages.lease != 0) AddLease(*inode, inode->pages.lease, proto::LEASE_READ, &leases);
     const ScopePtr& scope = inode->scope;
-    if (scope != nullptr) AddLease(*inode, scope->lease(), scope->writes(), &leases);
+    if (scope != nullptr) AddLease(*inode, scope->lease(), scope->mode(), &leases);
     // One that the MDS has not named keeps others out until what was answered under it is told.
     const ScopePtr& ended = inode->ended;
-    if (scope == nullptr && ended != nullptr && ended->lease() == 0) AddLease(*inode, 0, true, &leases);
+    if (scope == nullptr && ended != nullptr && ended->lease() == 0)
+      AddLease(*inode, 0, proto::LEASE_WRITE, &leases);
     for (const Inode::Leaving& one : inode->leaving) {
-      if (!one.returned) AddLease(*inode, one.lease, one.writes, &leases, one.late);
+      if (!one.returned) AddLease(*inode, one.lease, one.mode, &leases, one.late);
     }
   }
   if (leases.leases_size() > 0) parts.push_back(std::move(leases));

@@ -1,5 +1,5 @@
-// Leases of directories, and WRITE leases of files, as the client holds them (proto/metadata.proto, Lease;
-// held_leases.h, mds_calls.h).
+// Leases of directories, and WRITE and SHARED leases of files, as the client holds them
+// (proto/metadata.proto, Lease; held_leases.h, mds_calls.h).
 //
 // A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
 // points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
@@ -28,6 +28,9 @@
 // the MDS has heard of the directory, and gets the name of its lease with the answer (Name). Until then the
 // lease of the directory around it keeps everybody else out.
 //
+// SHARED of a file covers none of its attributes: others write to it as well. It says that the file keeps its
+// objects, and is at least as long as is known here, and lets this client tell later what it has written.
+//
 // The kernel may keep answers, too, if they are covered by a lease of a directory that has been held for a
 // while: for an eighth of that time, and at most for Options::kernel_cache (Promise). Before the MDS hears
 // that a lease has ended, the last of these promises must have run out. So a directory that many clients
@@ -45,6 +48,7 @@
 
 #include "common/clock.h"
 #include "common/ids.h"
+#include "proto/metadata.pb.h"
 
 namespace nacre::client {
 
@@ -81,10 +85,21 @@ class Scope {
   bool writes() const { return writes_; }
   void AllowWrites() { writes_ = true; }
 
+  // Whether it is SHARED.
+  bool shares() const { return shares_; }
+  void Share() {
+    shares_ = true;
+    writes_ = false;
+  }
+  proto::LeaseMode mode() const {
+    if (shares_) return proto::LEASE_SHARED;
+    return writes_ ? proto::LEASE_WRITE : proto::LEASE_READ;
+  }
+
   bool of_file() const { return unknown_moves_ != nullptr; }
 
   // Whether what was learned of files under it is true.
-  bool CoversFiles() const { return good() && (of_file() ? *unknown_moves_ : moves_) == 0; }
+  bool CoversFiles() const { return good() && !shares_ && (of_file() ? *unknown_moves_ : moves_) == 0; }
   void BeginMove() { moves_.fetch_add(1); }
   void EndMove() { moves_.fetch_sub(1); }
 
@@ -118,6 +133,7 @@ class Scope {
   std::atomic<uint64_t> lease_;
   std::atomic<bool> good_{true};
   std::atomic<bool> writes_{false};
+  std::atomic<bool> shares_{false};
   std::atomic<uint32_t> moves_{0};                                    // under way
   const std::shared_ptr<const std::atomic<uint32_t>> unknown_moves_;  // of a file's own lease; else null
   std::atomic<Duration> promised_{Duration(0)};

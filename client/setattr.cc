@@ -67,12 +67,12 @@ Task<StatusOr<Known>> Core::Setattr(const Caller& caller, Fid fid, SetAttributes
 
   // Sends what is pending and would undo this later: times, and a setuid bit to be taken.
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
-  bool kill_suid;
+  bool undoes;
   {
     std::lock_guard lock(inode->mutex);
-    kill_suid = inode->pending.kill_suid;
+    undoes = inode->pending.kill_suid || (inode->IsShared() && inode->pending.any());
   }
-  if (kill_suid) {
+  if (undoes) {
     meta.Release();
     CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
     meta = co_await inode->meta.Lock();
@@ -183,8 +183,8 @@ Task<StatusOr<bool>> Core::TruncateAtMds(const Caller& caller, InodePtr inode,
   if (HoldsData(*inode) && !inline_data) {
     frozen = Frozen(cache_, &inode->data);  // what is cut need not be sent
     co_await cache_->WaitFlights(inode->data, 0, UINT64_MAX);
-    CO_RETURN_IF_ERROR(co_await telling_->SendPending(inode));
   }
+  if (!inline_data) CO_RETURN_IF_ERROR(co_await telling_->SendPending(inode));
   AsyncMutex::Guard meta = co_await inode->meta.Lock();
   Settling settling(*early_, {inode});
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_->Ask(caller, std::move(request)));

@@ -1,5 +1,8 @@
 #include "client/telling.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cerrno>
 
 #include "client/attribute_rules.h"
@@ -155,9 +158,11 @@ Task<Status> Telling::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, R
   update->set_writeback(sent.writeback);
   update->set_promised(sent.promised);
   update->set_layout_generation(layout->generation());
+  update->set_beside(true);
   CO_RETURN_IF_ERROR(co_await queue_.WaitForRoom());
   if (TryTellEarly(inode, request)) co_return OkStatus();
   request.set_want_file_lease(!sent.writeback && WantsFileLease(*inode));
+  request.set_may_share(request.want_file_lease());
   Settling settling(early_, {inode});
   if (range != nullptr) range->Release();
   CO_ASSIGN_OR_RETURN(proto::MetadataReply reply, co_await mds_.AskAsSystem(std::move(request)));
@@ -245,6 +250,33 @@ Task<Status> Telling::SendPending(InodePtr inode) {
   co_return told;
 }
 
+bool Telling::TryTellLater(const InodePtr& inode, const LayoutPtr& layout, const Pending& sent) {
+  {
+    std::lock_guard lock(inode->mutex);
+    if (!inode->IsShared()) return false;
+  }
+  if (!entrance_.LeasesGood() || !room_.TryHold(*inode, kRecordRoom)) return false;
+  bool later = false;
+  {
+    std::lock_guard lock(inode->mutex);
+    const LayoutPtr& now = inode->layout;
+    later =
+        inode->IsShared() && !inode->Inline() && now != nullptr && now->generation() == layout->generation();
+    if (later) {
+      inode->NoteSent(sent);
+      Pending& pending = inode->pending;
+      pending.size = std::max(pending.size, sent.sent_size);
+      pending.mtime = std::max(pending.mtime.value_or(*sent.mtime), *sent.mtime);
+      pending.kill_suid |= sent.kill_suid && (inode->attr.mode() & (S_ISUID | S_ISGID)) != 0;
+    }
+  }
+  if (later)
+    early_.CountWrite();
+  else
+    room_.LetGo(*inode);
+  return later;
+}
+
 // --- what else follows from writing ---
 
 bool Telling::WantsFileLease(Inode& inode) {
@@ -260,8 +292,8 @@ void Telling::DropObjects(const InodePtr& inode, LayoutPtr layout) {
   background_.Start(AskToDrop(inode->fid, std::move(layout)));
 }
 
-// The MDS
-// knows whether others still read by them, and whether the file may come back to them after a loss of power.
+// The MDS knows whether others still read by them, and whether the file may come back to them after a loss of
+// power.
 Task<void> Telling::AskToDrop(Fid fid, LayoutPtr layout) {
   proto::MetadataRequest request;
   proto::DropObjects* drop = request.mutable_drop_objects();

@@ -43,6 +43,10 @@ class Telling {
   // the answer. ESTALE: the file has other objects by now.
   Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
 
+  // Whether the MDS may be told later what was written to these objects (`sent`): the file is shared, and
+  // still has them. Then it waits in Inode::pending; the caller lists the file as dirty.
+  bool TryTellLater(const InodePtr& inode, const LayoutPtr& layout, const Pending& sent);
+
   // --- what else follows from writing ---
 
   // Whether WRITE of the file is to be asked for, as the MDS is about to be told of a write

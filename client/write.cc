@@ -256,6 +256,10 @@ Task<StatusOr<size_t>> Core::WriteThrough(HandlePtr handle, uint64_t offset, Pie
       sent.mtime = environment_.clock.Wall();
       sent.kill_suid = handle->caller.uid != 0;
       sent.writeback = handle->writeback;
+      if (status.ok() && telling_->TryTellLater(inode, layout, sent)) {
+        dirty_.List(inode);
+        co_return size;
+      }
       if (status.ok()) status = co_await telling_->TellSize(inode, layout, sent, &range);
       stale = layout;
     }

@@ -140,10 +140,11 @@ Task<Status> WriteBehind::SendClosed(InodePtr inode, bool last) {
     const bool unsent = inode->inline_unsent() || inode->dirty_blocks > 0 || inode->pending.any();
     if (!unsent) inode->rewritten = false;
     const bool unlinked = inode->attr_known && inode->attr.nlink() == 0;  // it goes with its last handle
-    if (!unsent || inode->gone || unlinked) co_return OkStatus();
+    const bool shared = inode->data_scope == nullptr && inode->pending.any();  // which others may have
+    if (!unsent || inode->gone || (unlinked && !shared)) co_return OkStatus();
     // A shell that redirects into the file has closed one descriptor of two.
     if (!last && inode->awaits_bytes()) co_return OkStatus();
-    waits = inode->rewritten && !last;
+    waits = (inode->rewritten && !last) || unlinked;
     small = inode->Inline();
   }
   if (waits) {

@@ -23,8 +23,9 @@ struct VersionRange {
 };
 
 // Between a client and the servers: metadata.proto, and of object.proto what clients ask for.
-inline constexpr VersionRange kClientVersions{3, 4};
+inline constexpr VersionRange kClientVersions{3, 5};
 inline constexpr uint32_t kOrderedBatches = 4;  // from here on a batch may say which one it follows
+inline constexpr uint32_t kSharedFiles = 5;     // from here on there are SHARED leases of files
 // Among servers: cluster.proto, copies.proto, and of object.proto what an MDS or a member of a chain asks
 // for.
 inline constexpr VersionRange kServerVersions{1, 1};

@@ -82,8 +82,10 @@ ChangeGuard::ChangeGuard(MdsPtr mds, SessionId changer, For whom)
 
 ChangeGuard::~ChangeGuard() {
   Unpin();
-  for (const Covered& covered : covered_) mds_->leases.EndChange(covered.inode);
+  for (const Covered& covered : covered_) mds_->leases.EndChange(covered.inode, IsBeside(covered));
 }
+
+bool ChangeGuard::IsBeside(const Covered& covered) const { return covered.file && whom_ == For::kBeside; }
 
 bool ChangeGuard::Has(const Fid& inode) const {
   return std::ranges::any_of(covered_, [&](const Covered& covered) { return covered.inode == inode; });
@@ -158,7 +160,10 @@ bool ChangeGuard::TryCover(const std::vector<Touched>& changes) {
 std::vector<LeaseGrant> ChangeGuard::ConflictsOf(const Covered& covered) const {
   const proto::LeaseMode mode = covered.file ? proto::LEASE_READ : proto::LEASE_WRITE;
   std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(covered.inode, changer_, mode);
-  std::erase_if(conflicts, [&](const LeaseGrant& grant) { return grant.late && !covered.late; });
+  const bool beside = IsBeside(covered);
+  std::erase_if(conflicts, [&](const LeaseGrant& grant) {
+    return (grant.late && !covered.late) || (beside && grant.mode == proto::LEASE_SHARED);
+  });
   return conflicts;
 }
 
@@ -169,7 +174,7 @@ std::vector<ChangeGuard::Covered> ChangeGuard::BlockMissing() {
     Need(wanted);
     if (missing_.empty()) continue;  // it was there twice
     missing_.clear();
-    mds_->leases.BeginChange(wanted.inode, changer_);
+    mds_->leases.BeginChange(wanted.inode, changer_, IsBeside(wanted));
     covered_.push_back(wanted);
     blocked.push_back(wanted);
   }

@@ -48,8 +48,8 @@ std::vector<Touched> TouchedBy(Mds& mds, const proto::MetadataRequest& request);
 class ChangeGuard {
  public:
   // The server, by itself or to finish what was asked for, does not wait for data of files that comes late
-  // (late_data.h).
-  enum class For { kRequest, kServer };
+  // (late_data.h). Who writes beside those that share a file (UpdateSize.beside) leaves them their leases.
+  enum class For { kRequest, kBeside, kServer };
 
   // `changer`: the session whose own leases stay; 0: none.
   ChangeGuard(std::shared_ptr<Mds> mds, SessionId changer, For whom);
@@ -89,6 +89,7 @@ class ChangeGuard {
   void NeedAll(const std::vector<Touched>& changes);
   std::vector<LeaseGrant> ConflictsOf(const Covered& covered) const;
   std::vector<Covered> BlockMissing();
+  bool IsBeside(const Covered& covered) const;
   bool PinOwn(const Fid& file);
 
   const std::shared_ptr<Mds> mds_;

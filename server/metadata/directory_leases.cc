@@ -224,6 +224,8 @@ void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& 
   const bool entry = request.has_open() || request.has_create();
   if (!entry && !request.has_update_size() && !request.has_write_inline() && !request.has_setattr()) return;
   const Fid file = entry ? FromProto(reply->entry().attr().fid()) : ChangedInode(request);
+  if (request.update_size().beside() && HasWriter(mds, session, file))
+    reply->mutable_attr()->mutable_attr()->clear_parent();
   uint64_t lease = mds.leases.GoodWrite(session, file);
   if (lease == 0) lease = mds.leases.GoodWrite(session, CoveringOf(mds, file));
   if (lease == 0 || !mds.opens.IsSoleWriter(session, file)) return;

@@ -14,6 +14,10 @@
 // holder need not wait for him (change_guard.h). Else two clients of which each has WRITE of a directory and
 // of a file in the other's could wait for each other, each with its queue of changes.
 //
+// SHARED is for those who write to one file beside each other: nobody else knows the file's attributes then,
+// nor do they. The same two rules hold, so whoever has the directory's lease knows nothing of the file; and
+// the reply to who writes beside them, which asks them for nothing, is covered by none (SayWhetherAlone).
+//
 // Thread-safe.
 #pragma once
 
@@ -26,8 +30,8 @@ namespace nacre::mds {
 
 // WRITE of the file that the mutation has changed, if it asks for that, the session does not have WRITE of
 // the directory (so that is granted first), and nobody else has a lease of the file or has it open for
-// writing. The one that it has, if it has one: what told it of that may have been lost. `guard`: as in
-// GrantForChanging.
+// writing. SHARED, if others have it open and that will do. The one that it has, if it has one: what told it
+// of that may have been lost. `guard`: as in GrantForChanging.
 std::optional<LeaseGrant> GrantFileForChanging(Mds& mds, const SessionPtr& session,
                                                const proto::MetadataRequest& request,
                                                const proto::MetadataReply& reply, const ChangeGuard& guard);

@@ -12,8 +12,11 @@ constexpr size_t kMostOfSession = 1 << 16;
 constexpr size_t kSpare = 1 << 12;  // more than a client makes directories ahead of their answers
 
 bool Conflict(proto::LeaseMode a, proto::LeaseMode b) {
-  return a == proto::LEASE_WRITE || b == proto::LEASE_WRITE;
+  return a != b || a == proto::LEASE_WRITE;  // several may read, and several may share
 }
+
+// Whether its holder may have changed what the MDS has not been told of.
+bool Writes(proto::LeaseMode mode) { return mode == proto::LEASE_WRITE || mode == proto::LEASE_SHARED; }
 
 void SetAll(const std::vector<OneShot<Unit>>& waiters) {
   for (const auto& waiter : waiters) waiter.Set({});
@@ -37,7 +40,7 @@ LeaseGrant LeaseTable::Grant(SessionId session, const Fid& resource, proto::Leas
 
 LeaseGrant LeaseTable::GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode) {
   for (const LeaseGrant& own : OwnLocked(session, resource)) {
-    if (own.revoking || (own.mode == proto::LEASE_WRITE && mode == proto::LEASE_READ)) continue;
+    if (own.revoking || (Writes(own.mode) && mode == proto::LEASE_READ)) continue;
     LeaseGrant& grant = grants_.at(own.id).grant;
     SetMode(&grant, mode);
     return grant;
@@ -64,15 +67,15 @@ LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::
 LeaseGrant LeaseTable::Enter(const LeaseGrant& grant) {
   Holders& holders = by_resource_[grant.resource];
   holders.grants.emplace(grant.session, grant.id);
-  holders.writers += grant.mode == proto::LEASE_WRITE ? 1 : 0;
+  holders.Count(grant.mode, 1);
   by_session_[grant.session].insert(grant.id);
   return grants_[grant.id].grant = grant;
 }
 
 void LeaseTable::SetMode(LeaseGrant* grant, proto::LeaseMode mode) {
-  size_t& writers = by_resource_.at(grant->resource).writers;
-  writers -= grant->mode == proto::LEASE_WRITE ? 1 : 0;
-  writers += mode == proto::LEASE_WRITE ? 1 : 0;
+  Holders& holders = by_resource_.at(grant->resource);
+  holders.Count(grant->mode, -1);
+  holders.Count(mode, 1);
   grant->mode = mode;
 }
 
@@ -100,9 +103,22 @@ std::optional<LeaseGrant> LeaseTable::TryGrantFileWrite(SessionId session, const
   if (!MayGrantWrite(session, file, now, /*changing=*/true)) return std::nullopt;
   for (const LeaseGrant& own : OwnLocked(session, file)) {
     if (own.late) return std::nullopt;
-    if (own.mode == proto::LEASE_WRITE) return own;
+    if (Writes(own.mode)) return own;
   }
   return AddLocked(session, file, proto::LEASE_WRITE);
+}
+
+std::optional<LeaseGrant> LeaseTable::TryGrantShared(SessionId session, const Fid& file) {
+  std::lock_guard lock(mutex_);
+  const auto blocked = blocked_.find(file);
+  if (blocked != blocked_.end() && blocked->second.changes > blocked->second.beside) return std::nullopt;
+  if (HeldBy(session) >= kMostOfSession || ConflictsLocked(file, session, proto::LEASE_SHARED))
+    return std::nullopt;
+  for (const LeaseGrant& own : OwnLocked(session, file)) {
+    if (own.revoking || own.late) return std::nullopt;
+    if (Writes(own.mode)) return own;
+  }
+  return AddLocked(session, file, proto::LEASE_SHARED);
 }
 
 bool LeaseTable::MayGetWrite(SessionId changer, const Fid& resource, Duration now) {
@@ -145,9 +161,10 @@ bool LeaseTable::MayGrant(const Fid& resource, proto::LeaseMode mode, Duration n
   return until <= now && (blocked.changes == 0 || own);
 }
 
-void LeaseTable::BeginChange(const Fid& resource, SessionId changer) {
+void LeaseTable::BeginChange(const Fid& resource, SessionId changer, bool beside) {
   std::lock_guard lock(mutex_);
   Blocked& blocked = blocked_[resource];
+  blocked.beside += beside ? 1 : 0;
   if (blocked.changes++ == 0) {
     blocked.changer = changer;
     blocked.mixed = false;
@@ -155,9 +172,10 @@ void LeaseTable::BeginChange(const Fid& resource, SessionId changer) {
   blocked.mixed |= blocked.changer != changer;
 }
 
-void LeaseTable::EndChange(const Fid& resource) {
+void LeaseTable::EndChange(const Fid& resource, bool beside) {
   std::lock_guard lock(mutex_);
   auto it = blocked_.find(resource);
+  it->second.beside -= beside ? 1 : 0;
   if (--it->second.changes == 0 && it->second.write_until == Duration{0}) blocked_.erase(it);
 }
 
@@ -211,8 +229,9 @@ bool LeaseTable::ConflictsLocked(const Fid& resource, SessionId session, proto::
   const Holders& holders = it->second;
   if (mode == proto::LEASE_WRITE)
     return holders.grants.begin()->first != session || holders.grants.rbegin()->first != session;
-  return holders.writers > 0 && std::ranges::any_of(holders.grants, [&](const auto& held) {
-           return held.first != session && grants_.at(held.second).grant.mode == proto::LEASE_WRITE;
+  const size_t alike = mode == proto::LEASE_SHARED ? holders.sharers : holders.readers;
+  return alike < holders.grants.size() && std::ranges::any_of(holders.grants, [&](const auto& held) {
+           return held.first != session && Conflict(grants_.at(held.second).grant.mode, mode);
          });
 }
 
@@ -242,7 +261,7 @@ std::vector<LeaseGrant> LeaseTable::ReadersBut(SessionId session) const {
 bool LeaseTable::HoldsWrite(SessionId session, const Fid& resource) const {
   std::lock_guard lock(mutex_);
   return std::ranges::any_of(OwnLocked(session, resource),
-                             [](const LeaseGrant& grant) { return grant.mode == proto::LEASE_WRITE; });
+                             [](const LeaseGrant& grant) { return Writes(grant.mode); });
 }
 
 bool LeaseTable::MayHoldBack(SessionId session, const Fid& resource) const {
@@ -264,7 +283,7 @@ uint64_t LeaseTable::Pin(SessionId session, const Fid& resource) {
   std::lock_guard lock(mutex_);
   for (const LeaseGrant& own : OwnLocked(session, resource)) {
     Slot& slot = grants_.at(own.id);
-    if (own.mode != proto::LEASE_WRITE || slot.ending) continue;
+    if (!Writes(own.mode) || slot.ending) continue;
     ++slot.pins;
     return own.id;
   }
@@ -311,7 +330,7 @@ void LeaseTable::Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters) {
   const LeaseGrant& grant = it->second.grant;
   auto place = by_resource_.find(grant.resource);
   place->second.grants.erase({grant.session, id});
-  place->second.writers -= grant.mode == proto::LEASE_WRITE ? 1 : 0;
+  place->second.Count(grant.mode, -1);
   if (place->second.grants.empty()) by_resource_.erase(place);
   auto session = by_session_.find(grant.session);
   session->second.erase(id);

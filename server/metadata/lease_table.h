@@ -59,14 +59,19 @@ class LeaseTable {
   // WRITE of a file to who is changing it now (BeginChange), beside READ that the session may have of it,
   // which is another purpose's; the one that it has, if it has one. Nothing: as above.
   std::optional<LeaseGrant> TryGrantFileWrite(SessionId session, const Fid& file, Duration now);
+  // SHARED of a file, for one of several who write to it; WRITE or SHARED, if the session has that already.
+  // Nothing: others have READ or WRITE, or are changing the file otherwise than beside those who share it;
+  // or the session is about to give its own back.
+  std::optional<LeaseGrant> TryGrantShared(SessionId session, const Fid& file);
   // Whether it will be granted to who is changing the resource now (BeginChange), as far as can be seen.
   bool MayGetWrite(SessionId changer, const Fid& resource, Duration now);
   // Whether the session may have as many leases more as it counts on before it has been given them: what it
   // does in a directory that it has just made is seen by nobody as long as the directory's lease is certain.
   bool HasAmpleRoom(SessionId session) const;
-  // From here to as many calls of EndChange neither of them grants anything on it.
-  void BeginChange(const Fid& resource, SessionId changer);
-  void EndChange(const Fid& resource);
+  // From here to as many calls of EndChange nothing is granted on it, to others at least; but SHARED, if the
+  // change leaves those who have that as they are (`beside`).
+  void BeginChange(const Fid& resource, SessionId changer, bool beside = false);
+  void EndChange(const Fid& resource, bool beside = false);
   // Until then nothing of this mode is granted on it: READ, nothing at all; WRITE, that alone.
   void GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time);
 
@@ -74,19 +79,20 @@ class LeaseTable {
   // higher one was lost. False: another session's grant conflicts.
   bool Restore(SessionId session, const proto::Lease& lease);
 
-  // Grants of other sessions that conflict with `mode`: two conflict unless both are READ.
+  // Grants of other sessions that conflict with `mode`: two conflict unless both are READ, or both SHARED.
   std::vector<LeaseGrant> Conflicts(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   bool HasConflict(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
   std::vector<LeaseGrant> HoldersOf(const Fid& resource) const;
-  std::vector<LeaseGrant> ReadersBut(SessionId session) const;    // all READ leases of other sessions
-  bool HoldsWrite(SessionId session, const Fid& resource) const;  // being given back or not
-  // The same of WRITE that is not for late data.
+  std::vector<LeaseGrant> ReadersBut(SessionId session) const;  // all READ leases of other sessions
+  // Whether it holds WRITE, or SHARED; being given back or not.
+  bool HoldsWrite(SessionId session, const Fid& resource) const;
+  // Whether it holds WRITE that is not for late data.
   bool MayHoldBack(SessionId session, const Fid& resource) const;
   // The number of its WRITE lease that nobody has asked back, and that is not for late data; 0: it has none.
   uint64_t GoodWrite(SessionId session, const Fid& resource) const;
 
-  // WRITE that the session has of the resource does not end before as many calls of Unpin, whoever releases
-  // it: until then it counts as being given back. 0: the session has none.
+  // WRITE, or SHARED, that the session has of the resource does not end before as many calls of Unpin,
+  // whoever releases it: until then it counts as being given back. 0: the session has none.
   uint64_t Pin(SessionId session, const Fid& resource);
   void Unpin(uint64_t id);
 
@@ -110,15 +116,20 @@ class LeaseTable {
     uint32_t pins = 0;
     bool ending = false;  // it was released while it was pinned
   };
-  // The grants of one resource. Very many sessions may read the same one, so what is asked with each request
-  // looks at the session's own grants, and at the others' only where somebody writes.
+  // The grants of one resource. Very many sessions may read the same one, or share it, so what is asked with
+  // each request looks at the session's own grants, and at the others' only where these are not all alike.
   struct Holders {
     absl::btree_set<std::pair<SessionId, uint64_t>> grants;  // session and id
-    size_t writers = 0;                                      // grants of WRITE
+    size_t readers = 0, sharers = 0;                         // of these: READ, SHARED
+    void Count(proto::LeaseMode mode, int more) {
+      if (mode == proto::LEASE_READ) readers += more;
+      if (mode == proto::LEASE_SHARED) sharers += more;
+    }
   };
   // Says why TryGrantRead and TryGrantWrite refuse a resource, and until when.
   struct Blocked {
     uint32_t changes = 0;   // under way
+    uint32_t beside = 0;    // of these: those that leave SHARED as it is
     SessionId changer = 0;  // whose these are
     bool mixed = false;     // those of others, too, since there was none
     Duration until{0};

@@ -144,7 +144,8 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
     co_await begun.wait->Wait();
   }
   const std::optional<mds::LeaseGrant> born = mds::GrantBorn(*mds, session, request);
-  mds::ChangeGuard guard(mds, session->id, mds::ChangeGuard::For::kRequest);
+  using For = mds::ChangeGuard::For;
+  mds::ChangeGuard guard(mds, session->id, request.update_size().beside() ? For::kBeside : For::kRequest);
   proto::MetadataReply reply = ToReply(*mds, co_await Guarded(op, guard));
   if (born && reply.status().error() != 0) mds::EndBorn(*mds, *born);
   session->EndMutation(request.sequence(), reply);

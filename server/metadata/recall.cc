@@ -123,7 +123,7 @@ bool NobodyWaits(const proto::MetadataRequest& request) {
 Task<Status> RecallFrom(MdsPtr mds, SessionId changer, Fid fid) {
   co_await mds->sessions.recovery().Wait();  // whoever is not back yet may hold one
   std::vector<Fid> fids(1, fid);
-  co_return co_await RecallAll(std::move(mds), changer, std::move(fids));
+  co_return co_await RecallAll(std::move(mds), changer, std::move(fids), proto::LEASE_SHARED);
 }
 
 }  // namespace
@@ -196,7 +196,7 @@ bool NeedsRecall(const Mds& mds, SessionId changer, const proto::MetadataRequest
   const Fid fid = ChangedFile(request, reply);
   if (!fid || mds.options.plant_no_recall) return false;
   bool unknown = mds.Recovering() && mds.sessions.Count() > 1;
-  return unknown || mds.leases.HasConflict(fid, changer, proto::LEASE_WRITE);
+  return unknown || mds.leases.HasConflict(fid, changer, proto::LEASE_SHARED);
 }
 
 Task<Status> RecallRead(MdsPtr mds, SessionId changer, const proto::MetadataRequest& request,

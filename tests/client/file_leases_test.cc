@@ -167,7 +167,10 @@ TEST_F(OwnFiles, AreSharedWithASecondWriter) {
     a_->Write(file_, 0, "ours");
     b_->Write(theirs, 4, "his");
   }
-  EXPECT_FALSE(HasLease(*file_->inode));
+  {
+    std::lock_guard lock(file_->inode->mutex);
+    EXPECT_TRUE(file_->inode->IsShared());
+  }
   data_.replace(0, 7, "ourshis");
   EXPECT_EQ(a_->Read(file_, 0, 2 * kMiB), data_);
   EXPECT_EQ(b_->Read(theirs, 0, 2 * kMiB), data_);

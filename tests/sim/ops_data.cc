@@ -337,7 +337,7 @@ Task<bool> WriteOften(FileContext at) {
 
 Task<bool> DataOperation(Workload* workload, ClientState* client) {
   FileContext at(workload, client, client->files[workload->random().Below(client->files.size())]);
-  if (workload->options().own_files && at.writable() && at.random.OneIn(2)) return WriteOften(at);
+  if (workload->options().in_rows && at.writable() && at.random.OneIn(2)) return WriteOften(at);
   switch (at.random.Below(22)) {
     case 0:
     case 1:

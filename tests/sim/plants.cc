@@ -36,6 +36,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_hasty = plant == Plant::kHasty;
   cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
   cluster->client.plant_kept_data = plant == Plant::kKeptData;
+  cluster->client.plant_shared_untold = plant == Plant::kSharedUntold;
   metadata.plant_overlooked = plant == Plant::kOverlooked;
   cluster->client.plant_unwitnessed = plant == Plant::kUnwitnessed;
   metadata.plant_listed = plant == Plant::kListed;
@@ -65,6 +66,7 @@ const std::map<std::string, Plant>& Plants() {
       {"hasty", Plant::kHasty},
       {"early_release", Plant::kEarlyRelease},
       {"kept_data", Plant::kKeptData},
+      {"shared_untold", Plant::kSharedUntold},
       {"overlooked", Plant::kOverlooked},
       {"early_ack", Plant::kEarlyAck},
       {"unagreed", Plant::kUnagreed},

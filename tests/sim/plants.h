@@ -26,6 +26,7 @@ enum class Plant {
   kHasty,
   kEarlyRelease,
   kKeptData,
+  kSharedUntold,
   kOverlooked,
   kEarlyAck,
   kUnagreed,

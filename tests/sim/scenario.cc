@@ -104,7 +104,9 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   shape.workload.saves = !options.plain;
   if (!options.plain && random.OneIn(2)) shape.workload.homes = cluster.clients;
   const bool together = !options.plain && shape.workload.homes == 0 && cluster.clients > 1;
-  shape.workload.own_files = together && SeededRandom(options.seed).OneIn(2);  // draws nothing of `random`
+  SeededRandom rows(options.seed);  // draws nothing of `random`
+  shape.workload.own_files = together && rows.OneIn(2);
+  shape.workload.in_rows = shape.workload.own_files || (together && rows.OneIn(2));
   shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
   if (options.copies > 1) {

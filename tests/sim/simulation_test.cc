@@ -242,6 +242,10 @@ TEST_F(Simulation, FindsALeaseGivenBackWithDataHeldBackUnderIt) {
   EXPECT_NE(FirstToFind(Plant::kKeptData), 0u);
 }
 
+TEST_F(Simulation, FindsAFileThatIsSharedNoMoreBeforeItIsToldOf) {
+  EXPECT_NE(FirstToFind(Plant::kSharedUntold), 0u);
+}
+
 TEST_F(Simulation, FindsAReadThatDoesNotWaitForWhoHasChangedIt) {
   EXPECT_NE(FirstToFind(Plant::kOverlooked), 0u);
 }

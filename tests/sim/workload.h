@@ -29,8 +29,10 @@ struct WorkloadOptions {
   bool saves = false;       // half of the renames: a file that is open here takes another one's place
   // So many clients have directories of their own, to which they mostly keep; 0: all work everywhere.
   int homes = 0;
-  // Nobody but its maker opens a file for writing, and he writes it many times in a row.
+  // Whoever writes a file does so many times in a row; with `own_files` nobody but its maker opens it for
+  // that.
   bool own_files = false;
+  bool in_rows = false;
   uint64_t max_bytes = 384 << 10;  // of a file
 };
 

@@ -112,6 +112,41 @@ TEST(LeaseTable, WriteOfAFileIsAnotherLeaseThanReadAndThanThatForLateData) {
   EXPECT_TRUE(table.TryGrantFileWrite(1, kFile, now));
 }
 
+TEST(LeaseTable, SharedIsForSeveralWritersAndNobodyElse) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  const uint64_t one = table.TryGrantShared(1, kFile)->id;
+  EXPECT_EQ(table.TryGrantShared(1, kFile)->id, one) << "it has it already";
+  const uint64_t two = table.TryGrantShared(2, kFile)->id;
+  EXPECT_FALSE(table.TryGrantFileRead(3, kFile));
+  EXPECT_FALSE(table.TryGrantFileWrite(3, kFile, now));
+  EXPECT_TRUE(table.HasConflict(kFile, 1, proto::LEASE_READ)) << "the other one may have changed it";
+  EXPECT_FALSE(table.HasConflict(kFile, 1, proto::LEASE_SHARED));
+  EXPECT_TRUE(table.HoldsWrite(1, kFile));
+  EXPECT_FALSE(table.MayHoldBack(1, kFile));
+  EXPECT_EQ(table.GoodWrite(1, kFile), 0u);
+  table.Release(2, two, proto::LEASE_NONE);
+  EXPECT_FALSE(table.HasConflict(kFile, 1, proto::LEASE_READ));
+  EXPECT_TRUE(table.HasConflict(kFile, 3, proto::LEASE_READ));
+  table.Release(1, one, proto::LEASE_NONE);
+  ASSERT_TRUE(table.TryGrantFileRead(3, kFile));
+  EXPECT_FALSE(table.TryGrantShared(1, kFile)) << "somebody reads it";
+  EXPECT_TRUE(table.HasConflict(kFile, 1, proto::LEASE_SHARED));
+}
+
+TEST(LeaseTable, SharedIsGrantedBesideChangesThatLeaveItAsItIs) {
+  LeaseTable table(100);
+  table.BeginChange(kFile, 1, /*beside=*/true);
+  table.BeginChange(kFile, 2, /*beside=*/true);
+  EXPECT_TRUE(table.TryGrantShared(1, kFile));
+  table.BeginChange(kFile, 3);
+  EXPECT_FALSE(table.TryGrantShared(2, kFile));
+  table.EndChange(kFile);
+  EXPECT_TRUE(table.TryGrantShared(2, kFile));
+  table.EndChange(kFile, /*beside=*/true);
+  table.EndChange(kFile, /*beside=*/true);
+}
+
 TEST(LeaseTable, WhatIsNotNamedEnds) {
   LeaseTable table(100);
   const Duration now = std::chrono::seconds(1);

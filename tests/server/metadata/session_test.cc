@@ -56,20 +56,20 @@ TEST(Session, ConnectChecksVersionAndCluster) {
   Harness harness;
   proto::MetadataRequest request;
   auto peer = std::make_shared<FakePeer>("p");
-  for (uint32_t version : {0u, 2u, 5u}) {
+  for (uint32_t version : {0u, 2u, 6u}) {
     request.mutable_connect()->set_version(version);
     auto reply = harness.Await(harness.server->Handle(peer, request));
     EXPECT_THAT(reply, Fails(EPROTO));
     const std::string both =
-        absl::StrFormat("speaks version %d of the protocol, this server versions 3 to 4", version);
+        absl::StrFormat("speaks version %d of the protocol, this server versions 3 to 5", version);
     EXPECT_THAT(reply.status().message(), testing::HasSubstr(both));
   }
   // A client that speaks older ones, too, is answered in the one that this server speaks.
-  request.mutable_connect()->set_version(6);
-  request.mutable_connect()->set_oldest_version(5);
+  request.mutable_connect()->set_version(7);
+  request.mutable_connect()->set_oldest_version(6);
   EXPECT_THAT(harness.Await(harness.server->Handle(peer, request)), Fails(EPROTO));
   request.mutable_connect()->set_oldest_version(3);
-  EXPECT_EQ(harness.Await(harness.server->Handle(peer, request)).connect().version(), 4u);
+  EXPECT_EQ(harness.Await(harness.server->Handle(peer, request)).connect().version(), 5u);
   // One of before is answered in its own.
   request.mutable_connect()->set_version(3);
   EXPECT_EQ(harness.Await(harness.server->Handle(peer, request)).connect().version(), 3u);
