@@ -139,7 +139,7 @@ Task<Status> WriteBehind::SendClosed(InodePtr inode, bool last) {
     std::lock_guard lock(inode->mutex);
     const bool unsent = inode->inline_unsent() || inode->dirty_blocks > 0 || inode->pending.any();
     if (!unsent) inode->rewritten = false;
-    const bool unlinked = inode->attr_known && inode->attr.nlink() == 0;  // it goes with its last handle
+    const bool unlinked = inode->attr_known && inode->attr.nlink() == 0;       // it goes with its last handle
     const bool shared = inode->data_scope == nullptr && inode->pending.any();  // which others may have
     if (!unsent || inode->gone || (unlinked && !shared)) co_return OkStatus();
     // A shell that redirects into the file has closed one descriptor of two.

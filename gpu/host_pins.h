@@ -22,9 +22,9 @@ class HostPins : public std::enable_shared_from_this<HostPins> {
   std::shared_ptr<void> Find(std::span<const std::byte> range);
 
   // Takes long for much memory (the kernel pins every page). `read_only` if the device can take what may not
-  // be written. ENOTSUP with CUDA's reason. EBUSY: the range is being unregistered. That may wait for a stream
-  // which waits for the caller, so the caller does not wait for it. Where somebody else has registered the
-  // range the token is a mere formality.
+  // be written. ENOTSUP with CUDA's reason. EBUSY: the range is being unregistered. That may wait for a
+  // stream which waits for the caller, so the caller does not wait for it. Where somebody else has registered
+  // the range the token is a mere formality.
   StatusOr<std::shared_ptr<void>> Pin(std::shared_ptr<Context> context, std::span<const std::byte> range,
                                       bool read_only);
 

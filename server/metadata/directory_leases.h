@@ -41,7 +41,8 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
 // Says in the reply to a change of a file, or to an open for writing, under which lease the session is alone
 // with the file (AttrReply.alone_under). After the leases have been granted: who opens the file for writing,
 // or wants pages of it, after this look waits for the holder of the lease (AwaitWriters). And that no
-// directory's lease covers a file to which others write beside the session: its attributes have no parent then.
+// directory's lease covers a file to which others write beside the session: its attributes have no parent
+// then.
 void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request,
                      proto::MetadataReply* reply);
 

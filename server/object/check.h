@@ -3,7 +3,8 @@
 // with the MDT.
 //
 // Never changes anything unless told to repair; a repair first deals with undo records as a server's start
-// would: it takes changes back only where a loss of power may have torn them. Call it only when no server has the OST open (or, in the simulation, when nothing changes).
+// would: it takes changes back only where a loss of power may have torn them. Call it only when no server has
+// the OST open (or, in the simulation, when nothing changes).
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -47,8 +47,8 @@ bool ViewPins::Knows(const Unit& unit) {
 void ViewPins::Note(const Unit& unit, StatusOr<std::shared_ptr<void>> pinned) {
   if (ToErrno(pinned.status()) == EBUSY) return;  // another time
   std::lock_guard lock(mutex_);
-  const bool first = std::none_of(pins_.begin(), pins_.end(),
-                                  [](const auto& pin) { return pin.second == nullptr; });
+  const bool first =
+      std::none_of(pins_.begin(), pins_.end(), [](const auto& pin) { return pin.second == nullptr; });
   if (!pinned.ok() && first) {
     LogWarning("data plane: %s copies slowly out of a server's memory: %s", unit.first->name(),
                pinned.status().message());

@@ -112,8 +112,8 @@ TEST_F(CheckTest, BadDataIsFoundAndLeftAlone) {
   EXPECT_FALSE(Check(true).problems[0].repaired);
 }
 
-// A block of what the last process wrote and never synced has gone bad since then: after the end of the process
-// alone that is no sign of a loss of power, and what was acknowledged later stays.
+// A block of what the last process wrote and never synced has gone bad since then: after the end of the
+// process alone that is no sign of a loss of power, and what was acknowledged later stays.
 TEST_F(CheckTest, ARepairTakesNothingBackWhenOnlyTheProcessHasEnded) {
   LeaveUnsyncedWithABadBlock();
   EXPECT_EQ(Check(true).problem_count, 1u) << "the bad block";

@@ -14,10 +14,12 @@ class ViewPinsTest : public testing::Test {
  protected:
   void Pin(size_t offset, size_t length) {
     auto* begin = const_cast<std::byte*>(views_.at(0)->bytes().data()) + offset;
-    runtime_.Run([](ViewPinsTest* test, iovec piece) -> Task<Status> {
-      co_await test->pins_.Pin(test->device_, test->views_, Pieces(1, piece));
-      co_return OkStatus();
-    }(this, {begin, length})).IgnoreError();
+    runtime_
+        .Run([](ViewPinsTest* test, iovec piece) -> Task<Status> {
+          co_await test->pins_.Pin(test->device_, test->views_, Pieces(1, piece));
+          co_return OkStatus();
+        }(this, {begin, length}))
+        .IgnoreError();
   }
   // From the view's first byte to the first that begins a unit.
   size_t ToUnit() const { return kUnit - reinterpret_cast<uintptr_t>(views_.at(0)->bytes().data()) % kUnit; }
