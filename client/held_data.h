@@ -44,10 +44,10 @@ class HeldData {
   // as long as the servers of the file's objects.
   Task<void> GiveUp(InodePtr inode);
   // Gives up the data that is here under a lease, which has ended; under SHARED that is what the MDS has not
-  // been told. A file whose servers are away must not
-  // keep the lease from those who want others: it gets a lease of its own, which goes back when its data has
-  // been sent. Returns these files, and those that had such a lease before: a file that has come here from
-  // another directory may be late under the lease of that one.
+  // been told. A file whose servers are away must not keep the lease from those who want others: it gets a
+  // lease of its own, which goes back when its data has been sent. Returns these files, and those that had
+  // such a lease before: a file that has come here from another directory may be late under the lease of that
+  // one.
   Task<std::set<Fid>> GiveUpUnder(uint64_t epoch, ScopePtr scope);
   // A lease of the file has been asked back that nobody here knows: it may be one that GiveUpUnder has asked
   // for, which must not go back before the data has been sent. Returns when the MDS has said whether it is.

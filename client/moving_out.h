@@ -39,7 +39,7 @@ class MovingOut {
   // Whether bytes up to `end` may be kept as inline ones without waiting. All of the file is locked, and its
   // bytes are known.
   bool TryOutgrow(const InodePtr& inode, uint64_t end);
-  // What is cached of the file becomes cached data of objects. All of it is locked.
+  // Makes cached data of objects of what is cached of the file. All of it is locked.
   Task<Status> MoveOut(InodePtr inode);
   // Moves a file out of which nothing is worked on here, so that it can be written to its objects.
   Task<Status> MoveOutThrough(InodePtr inode);

@@ -78,7 +78,7 @@ class FileModel {
   static void Apply(const FileChange& change, Bytes* bytes);
   // The changes that touch this block, as indices into recent_.
   std::vector<size_t> Touching(uint64_t block) const;
-  // What a change makes of its part of a block: the bytes from there on.
+  // The bytes that a change gives its part of a block, which begins there.
   struct BlockPart {
     uint64_t from = 0;
     Bytes bytes;

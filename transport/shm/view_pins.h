@@ -1,6 +1,6 @@
 // What of a server's memory a device has pinned, so that its copy engine reads it at full speed. A pool may
-// be many times as large as what is ever read out of it, and pinning takes a fifth of the time of reading it:
-// so each unit is pinned when the first byte of it is wanted, and stays pinned.
+// be many times as large as what is ever read out of it, and pinning takes longer than reading: so each unit
+// is pinned when the first byte of it is wanted, and stays pinned (docs/decisions/0084-pinned-by-units.md).
 //
 // For the views of one connection, which outlive it. Thread-safe.
 #pragma once
