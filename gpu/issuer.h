@@ -70,6 +70,7 @@ class Issuer {
   Status OpenStreams();
 
   void IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind);
+  void AddItems(const Segment& segment, Job* job, std::vector<Item>* items) const;
   void SendCopies(Batch batch, std::vector<Item> items, Job::Kind kind);
   void CopyByKernel(std::vector<Item>* items, Batch* batch, CudaStream stream);
   bool CopyInOneCall(std::span<const Item> items, Job::Kind kind, CudaStream stream);

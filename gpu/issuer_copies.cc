@@ -33,16 +33,23 @@ void Issuer::IssueCopies(std::span<const JobPtr> jobs, Job::Kind kind) {
       continue;
     }
     batch.jobs.push_back(job);
-    for (const Segment& segment : job->segments) {
-      items.push_back({segment, job.get()});
-      batch.bytes += segment.length;
-    }
+    for (const Segment& segment : job->segments) AddItems(segment, job.get(), &items);
+    for (const Segment& segment : job->segments) batch.bytes += segment.length;
     if (batch.bytes < kBatchBytes) continue;
     SendCopies(std::move(batch), std::move(items), kind);
     batch = {};
     items = {};
   }
   if (!batch.jobs.empty()) SendCopies(std::move(batch), std::move(items), kind);
+}
+
+// One for each part of the segment whose host memory was pinned in one go.
+void Issuer::AddItems(const Segment& segment, Job* job, std::vector<Item>* items) const {
+  for (size_t done = 0; done < segment.length;) {
+    const size_t length = pinned_->Within({segment.host + done, segment.length - done});
+    items->push_back({{segment.device + done, segment.host + done, length}, job});
+    done += length;
+  }
 }
 
 void Issuer::SendCopies(Batch batch, std::vector<Item> items, Job::Kind kind) {

@@ -1,4 +1,5 @@
-// Which host memory we have pinned, so that kernels may read it: staging slots and pinned mappings.
+// Which host memory we have pinned: staging slots and pinned mappings. Kernels may read it, and no copy may
+// reach from one range into the next, though their addresses follow each other: CUDA refuses it.
 // Thread-safe.
 #pragma once
 
@@ -15,6 +16,8 @@ class PinnedRanges {
   void Add(std::span<const std::byte> range);
   void Remove(std::span<const std::byte> range);
   bool Contains(std::span<const std::byte> bytes) const;
+  // How many of the bytes, from the first on, lie in one range, or in none.
+  size_t Within(std::span<const std::byte> bytes) const;
 
  private:
   mutable std::shared_mutex mutex_;

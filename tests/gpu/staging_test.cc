@@ -55,6 +55,38 @@ TEST_P(StagingTest, SmallOnesShareASlot) {
   EXPECT_EQ(allocated(), 2 * Staging::kSlotSize);
 }
 
+// Slots are pinned one by one: no copy reaches from one into the next, though their addresses may follow each
+// other, as those of the driver without a GPU do.
+TEST_P(StagingTest, CopiesOutOfSlotsThatFollowEachOther) {
+  DeviceBuffer buffer(device_, 3 * Staging::kSlotSize);
+  const std::vector<std::byte> bytes = RandomBytes(buffer.size());
+  std::vector<StagingBuffer> slots;
+  for (int i = 0; i < 3; ++i) slots.push_back(Stage(Staging::kSlotSize));
+  std::ranges::sort(slots, {}, [](const StagingBuffer& slot) { return slot.bytes.data(); });
+  std::vector<iovec> from;
+  for (const StagingBuffer& slot : slots) {
+    std::copy_n(bytes.begin() + from.size() * Staging::kSlotSize, Staging::kSlotSize, slot.bytes.begin());
+    from.push_back({slot.bytes.data(), slot.bytes.size()});
+  }
+  Status status = Run(device_->CopyIn(std::vector<iovec>(1, buffer.Piece(0, buffer.size())), from));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Read(buffer), bytes);
+}
+
+TEST(PinnedRanges, SayHowMuchLiesInOne) {
+  std::vector<std::byte> memory(100);
+  const std::span<const std::byte> all(memory);
+  PinnedRanges ranges;
+  EXPECT_EQ(ranges.Within(all), 100u);
+  ranges.Add(all.subspan(10, 20));
+  ranges.Add(all.subspan(30, 5));
+  EXPECT_EQ(ranges.Within(all), 10u);
+  EXPECT_EQ(ranges.Within(all.subspan(10)), 20u);
+  EXPECT_EQ(ranges.Within(all.subspan(29, 1)), 1u);
+  EXPECT_EQ(ranges.Within(all.subspan(30)), 5u);
+  EXPECT_EQ(ranges.Within(all.subspan(35)), 65u);
+}
+
 TEST_P(StagingTest, WaitersAreServedInTheirOrder) {
   std::vector<StagingBuffer> held;
   for (int i = 0; i < 3; ++i) held.push_back(Stage(Staging::kSlotSize));
