@@ -70,6 +70,11 @@ def own_file(mounts, context):
     return write([mount / "shared-directory" for mount in mounts], context)
 
 
+def appends(mounts, context):
+    append = two_mounts("appends", 0, 1, lambda context: context.files)
+    return append([mount / "log-directory" for mount in mounts], context)
+
+
 def handover(name, what, one, other):
     make = workloads.rate if what == "rate" else workloads.duration
     return make(name, two_mounts(what, one, other, lambda context: workloads.size_of(context.file_size)),
@@ -132,6 +137,8 @@ def tests(mounts):
         workloads.rate("turns", turns, prepare=empty_directory("turns"), operation="operation",
                        operations=lambda _, context: max(1, context.files // 8) * 8),
         workloads.rate("own_file", own_file, prepare=empty_directory("shared-directory"), operation="write",
+                       operations=lambda _, context: context.files),
+        workloads.rate("appends", appends, prepare=empty_directory("log-directory"), operation="append",
                        operations=lambda _, context: context.files),
         handover("handover_first", "first", 0, 1),
         handover("handback_first", "first", 1, 0),

@@ -3,6 +3,7 @@
 
     two_mounts.py turns DIRECTORY DIRECTORY CYCLES         operations a second; each sees what the one before has done through the other mount
     two_mounts.py own_file DIRECTORY DIRECTORY WRITES      writes of 4 KiB a second, through one mount, into a file in a directory where both make files
+    two_mounts.py appends DIRECTORY DIRECTORY RECORDS      records of 512 bytes a second, through both mounts by turns, at the end of one file
     two_mounts.py first FROM TO BYTES                      ms from the open to the first byte, through TO, of a file just written through FROM
     two_mounts.py rate FROM TO BYTES                       MB/s of reading that file
 """
@@ -74,6 +75,24 @@ def own_file(one, other, writes):
     return rate
 
 
+RECORD, LOG = 512, 1 << 20  # bytes of an appended record; of the log before
+
+
+def appends(one, other, records):
+    """Records a second; afterwards both mounts see all of them, in order."""
+    parts = [b"%08d" % number * (RECORD // 8) for number in range(records)]
+    write(one / "log", b"x" * LOG, os.O_CREAT | os.O_TRUNC)
+    logs = [os.open(directory / "log", os.O_WRONLY | os.O_APPEND) for directory in (one, other)]
+    start = time.monotonic()
+    for number, part in enumerate(parts):
+        check(os.write(logs[number % 2], part) == RECORD, "a short append")
+    rate = records / (time.monotonic() - start)
+    for directory, log in zip((one, other), logs):
+        check((directory / "log").read_bytes() == b"x" * LOG + b"".join(parts), "the log after the appends")
+        os.close(log)
+    return rate
+
+
 def block(number, stamp):
     return (b"%016d" % number + stamp).ljust(64, b".") * (BLOCK // 64)
 
@@ -101,8 +120,9 @@ def hand_over(source, target, size):
 
 def main():
     what, one, other, count = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), int(sys.argv[4])
-    if what in ("turns", "own_file"):
-        print({"turns": turns, "own_file": own_file}[what](one, other, count))
+    rates = {"turns": turns, "own_file": own_file, "appends": appends}
+    if what in rates:
+        print(rates[what](one, other, count))
         return
     first, whole = hand_over(one, other, count)
     print(first * 1e3 if what == "first" else count / whole / 1e6)

@@ -205,6 +205,8 @@ class Core final : public FileSystem {
   Task<StatusOr<size_t>> WriteInlineNow(HandlePtr handle, uint64_t offset, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendThrough(HandlePtr handle, Pieces pieces, size_t size);
   Task<StatusOr<size_t>> AppendOnce(HandlePtr handle, Pieces pieces, size_t size);
+  Task<StatusOr<proto::AppendReply>> AskToAppend(HandlePtr handle, Pieces pieces, size_t size,
+                                                 RangeLock::Guard* range);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
   Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
 

@@ -117,6 +117,7 @@ struct Inode {
   uint32_t told_writes =
       0;  // since it was opened for writing: of which the MDS was told (Telling::WantsFileLease)
   uint32_t settling = 0;   // mutations under way whose outcome the MDS decides (settling.h)
+  uint32_t appending = 0;  // appends under way whose place is the MDS's to say (append.cc)
   bool kept_open = false;  // the MDS keeps the unlinked file for us (Unlink.keep_open)
   bool gone = false;       // no links and no handles left: nothing needs to be written any more
 

@@ -43,7 +43,7 @@ Task<void> Core::LeaseContent(HandlePtr handle) {
   bool leased = false;
   {
     std::lock_guard lock(inode->mutex);
-    if (inode->data_scope != nullptr || inode->ContentLeased()) co_return;
+    if (inode->data_scope != nullptr || inode->ContentLeased() || inode->appending > 0) co_return;
     recalls = inode->pages.recalls;
     leased = inode->pages.lease != 0;
   }

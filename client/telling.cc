@@ -253,15 +253,15 @@ Task<Status> Telling::SendPending(InodePtr inode) {
 bool Telling::TryTellLater(const InodePtr& inode, const LayoutPtr& layout, const Pending& sent) {
   {
     std::lock_guard lock(inode->mutex);
-    if (!inode->IsShared()) return false;
+    if (!inode->IsShared() || inode->appending > 0) return false;
   }
   if (!entrance_.LeasesGood() || !room_.TryHold(*inode, kRecordRoom)) return false;
   bool later = false;
   {
     std::lock_guard lock(inode->mutex);
     const LayoutPtr& now = inode->layout;
-    later =
-        inode->IsShared() && !inode->Inline() && now != nullptr && now->generation() == layout->generation();
+    later = inode->IsShared() && inode->appending == 0 && !inode->Inline() && now != nullptr &&
+            now->generation() == layout->generation();
     if (later) {
       inode->NoteSent(sent);
       Pending& pending = inode->pending;

@@ -44,7 +44,9 @@ class Telling {
   Task<Status> TellSize(InodePtr inode, LayoutPtr layout, Pending sent, RangeLock::Guard* range = nullptr);
 
   // Whether the MDS may be told later what was written to these objects (`sent`): the file is shared, and
-  // still has them. Then it waits in Inode::pending; the caller lists the file as dirty.
+  // still has them. Then it waits in Inode::pending; the caller lists the file as dirty. Not while an append
+  // is under way: it may give the file's layout a new generation, and the MDS refuses what was written by the
+  // old one.
   bool TryTellLater(const InodePtr& inode, const LayoutPtr& layout, const Pending& sent);
 
   // --- what else follows from writing ---

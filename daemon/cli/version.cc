@@ -18,7 +18,7 @@ Json VersionsToJson() {
   Json out{{"version", kVersion}};
   out["protocols"]["clients"] = RangeToJson(kClientVersions);
   out["protocols"]["servers"] = RangeToJson(kServerVersions);
-  out["formats"]["mdt"] = RangeToJson({mds::kFormatByFile, mds::kFormatVersion});
+  out["formats"]["mdt"] = RangeToJson({mds::kOldestFormatVersion, mds::kFormatVersion});
   out["formats"]["ost"] = RangeToJson({ost::kFormatWithoutAnswers, ost::kFormatVersion});
   return out;
 }

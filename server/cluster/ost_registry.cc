@@ -366,6 +366,13 @@ std::shared_ptr<const UsableOsts> OstRegistry::Usable() const {
   return usable_;
 }
 
+uint64_t OstRegistry::RoomOf(OstIndex index) const {
+  std::lock_guard lock(mutex_);
+  auto it = osts_.find(index);
+  if (it == osts_.end() || !IsUpLocked(index, it->second)) return 0;
+  return it->second.chained ? chains_->Info(index).available_bytes() : it->second.info.available_bytes();
+}
+
 std::vector<OstIndex> OstRegistry::Known() const {
   std::lock_guard lock(mutex_);
   std::vector<OstIndex> indices;

@@ -94,7 +94,8 @@ class OstRegistry : private ChainOwner {
   std::shared_ptr<const UsableOsts> Usable() const;
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
-  bool IsDown(OstIndex index) const;  // known, and not up
+  bool IsDown(OstIndex index) const;      // known, and not up
+  uint64_t RoomOf(OstIndex index) const;  // bytes that are free there, as it has said last; 0: it is not up
 
   // --- what it is used for ---
   OstUse UseOf(OstIndex index) const;

@@ -134,6 +134,7 @@ void StartBackground(const MdsPtr& mds) {
   Spawn(mds->env.executor, OrphanLoop(mds));
   Spawn(mds->env.executor, DestroyLoop(mds));
   Spawn(mds->env.executor, SessionLoop(mds));
+  Spawn(mds->env.executor, SettleTails(mds));
   Spawn(mds->env.executor, mds->writer_recovery.Run(mds));
   for (OstIndex ost : mds->osts.Known())
     if (mds->osts.UseOf(ost) == cluster::OstUse::kDraining) mds->drainer.Wake(mds);

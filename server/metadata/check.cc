@@ -35,9 +35,9 @@ class MdtChecker {
     static constexpr Step kFirst[] = {&MdtChecker::ReadInodes, &MdtChecker::ReadOrphans,
                                       &MdtChecker::ReadEntries, &MdtChecker::CheckReverseLinks,
                                       &MdtChecker::CheckTree};
-    static constexpr Step kLast[] = {&MdtChecker::CheckXattrs, &MdtChecker::CheckBodies,
-                                     &MdtChecker::CheckTruncations, &MdtChecker::CheckDestroyQueue,
-                                     &MdtChecker::CheckCounters};
+    static constexpr Step kLast[] = {&MdtChecker::CheckXattrs,       &MdtChecker::CheckBodies,
+                                     &MdtChecker::CheckTails,        &MdtChecker::CheckTruncations,
+                                     &MdtChecker::CheckDestroyQueue, &MdtChecker::CheckCounters};
     CO_RETURN_IF_ERROR(ReadSuperblock());
     for (Step step : kFirst) {
       CO_RETURN_IF_ERROR((this->*step)());
@@ -336,6 +336,7 @@ class MdtChecker {
   }
 
   Status CheckBodies() { return CheckOwned(Table::kBody, "data"); }
+  Status CheckTails() { return CheckOwned(Table::kTail, "appended bytes"); }
   Status CheckTruncations() { return CheckOwned(Table::kTruncate, "a pending truncation"); }
   Status CheckOwned(Table table, std::string_view what) {
     return ForEachEntry(store_, TableKey(table), [&](const KvEntry& entry) -> Status {

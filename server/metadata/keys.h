@@ -30,6 +30,7 @@ enum class Table : uint8_t {
   kSizesKnown = 0x1a,
   kMoved = 0x1b,
   kRebalance = 0x1c,
+  kTail = 0x1d,
   kSession = 0x20,
   kReplyBySequence = 0x21,  // of an earlier version
   kFence = 0x22,
@@ -94,6 +95,13 @@ inline std::string ReverseLinkKey(const Fid& fid, const Fid& parent, uint64_t co
 inline std::string XattrKey(const Fid& fid, std::string_view name) {
   std::string key = FidKey(Table::kXattr, fid);
   key.append(name);
+  return key;
+}
+
+// Bytes that were appended to a file, from this offset on (tails.h).
+inline std::string TailKey(const Fid& fid, uint64_t offset) {
+  std::string key = FidKey(Table::kTail, fid);
+  PutBig(&key, offset);
   return key;
 }
 

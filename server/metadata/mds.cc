@@ -236,8 +236,10 @@ Status Destroy(Mds& mds, Transaction* transaction, Inode* inode) {
   QueueDestroy(*inode, &transaction->batch());
   if (inode->inline_data || S_ISLNK(inode->mode))
     transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
-  if (S_ISREG(inode->mode) && !inode->inline_data)
+  if (S_ISREG(inode->mode) && !inode->inline_data) {
     transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
+    RETURN_IF_ERROR(DropTail(mds, inode->fid, &transaction->batch()));
+  }
   auto erase = [transaction](KvEntry& xattr) -> Status {
     transaction->batch().Erase(std::move(xattr.key));
     return OkStatus();

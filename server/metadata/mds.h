@@ -5,7 +5,8 @@
 // more.
 //
 // Locking: operations take `locks` of the inodes that they change (a directory for its entries), in one go.
-// Operations that also need `data_locks` (they wait for OSTs: truncation.h, move_out.h) take those first.
+// Operations that also need `data_locks` (they wait for OSTs: truncation.h, move_out.h, tails.h) take those
+// first.
 #pragma once
 
 #include <deque>
@@ -33,6 +34,7 @@
 #include "server/metadata/rebalancer.h"
 #include "server/metadata/session_table.h"
 #include "server/metadata/tables.h"
+#include "server/metadata/tails.h"
 #include "server/metadata/writer_recovery.h"
 
 namespace nacre::mds {
@@ -54,6 +56,7 @@ struct Mds {
   FidLocks data_locks;
   FidLocks migration_locks;  // of files that are being migrated (migration.h); taken before all others
   IdAllocator ids;
+  Tails tails;
   OpenTable opens;
   LockTable file_locks;
   LeaseTable leases;

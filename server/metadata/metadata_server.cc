@@ -359,6 +359,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
   CO_RETURN_IF_ERROR(co_await mds::Destroyer::TakeUpRecordsByFile(mds));
   CO_RETURN_IF_ERROR(co_await mds::NewObjects::WithdrawAll(mds));
   CO_RETURN_IF_ERROR(co_await mds::ResumeTruncations(mds));
+  CO_RETURN_IF_ERROR(co_await mds::ResumeTails(mds));
   CO_RETURN_IF_ERROR(co_await mds::ForgetRemovedOsts(mds));
   CO_RETURN_IF_ERROR(mds::ResumeEvictions(mds));
   CO_RETURN_IF_ERROR(mds::ResumeLeaving(mds));

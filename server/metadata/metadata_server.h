@@ -57,6 +57,8 @@ struct MetadataOptions {
   bool plant_overlooked = false;       // a request reads what another session has changed and not told
   bool plant_listed = false;           // a listing tells attributes that another session may have changed
   bool plant_unasked_removal = false;  // a file is removed though another session has WRITE of it
+  bool plant_unsettled_tail = false;   // a layout is given out before the file's tail is in the objects
+  bool plant_same_generation = false;  // a tail begins and the layout keeps its generation
   bool plant_unlocked = false;         // an operation does not wait for others that change the same inodes
   bool plant_no_reserve = false;       // the server's own records take nothing of a full MDT's reserve
   bool plant_keep_intent = false;      // the intent of a move-out stays when it is done

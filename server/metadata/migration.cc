@@ -40,6 +40,7 @@ class MigrationAttempt {
 
   Task<StatusOr<Result>> Run() {
     Duration until = mds_->env.clock.Now() + kAnyTime;
+    if (auto data = mds_->data_locks.TryLock(fid_)) CO_RETURN_IF_ERROR(co_await SettleTail(mds_, fid_));
     if (hold_ != Hold::kNothing) CO_RETURN_IF_ERROR(co_await TakeLeasesBack());
     if (hold_ == Hold::kWriters) {
       CO_RETURN_IF_ERROR(co_await LockWriters());
@@ -87,7 +88,7 @@ class MigrationAttempt {
     for (;;) {
       auto lock = mds_->data_locks.TryLock(fid_);
       if (lock) writers_ = *std::move(lock);
-      if (lock) co_return OkStatus();
+      if (lock) co_return co_await SettleTail(mds_, fid_);
       if (mds_->env.clock.Now() >= end) co_return absl::UnavailableError("the file is being truncated");
       co_await mds_->env.clock.Sleep(kLockPause);
     }

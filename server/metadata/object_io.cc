@@ -81,20 +81,18 @@ Task<StatusOr<uint64_t>> CutObject(MdsPtr mds, Stripe stripe, uint64_t size) {
   co_return reply.stat().exists() ? reply.stat().blocks() : 0;
 }
 
-Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std::string data) {
-  std::vector<Stripe> stripes = StripesOf(layout);
-  if (stripes.empty())
-    co_return ErrnoError(EIO, absl::StrCat("file ", fid.ToString(), " has an empty layout"));
+Task<StatusOr<uint64_t>> WritePiece(MdsPtr mds, Fid fid, Layout layout, LayoutPiece piece, std::string data) {
   std::span<std::byte> bytes(reinterpret_cast<std::byte*>(data.data()), data.size());
   CO_ASSIGN_OR_RETURN(auto region, mds->env.transport.Register(bytes.data(), bytes.size()));
   proto::ObjectRequest request;
-  request.set_ost(stripes[0].ost);
+  request.set_ost(piece.ost);
   proto::WriteRange* write = request.mutable_write()->add_ranges();
-  *write->mutable_range()->mutable_object() = ToProto(stripes[0].object);
+  *write->mutable_range()->mutable_object() = ToProto(ObjectId{layout.object_sequence, piece.stripe});
+  write->mutable_range()->set_offset(piece.object_offset);
   write->mutable_range()->set_length(data.size());
   *write->mutable_parent() = ToProto(fid);
-  std::vector<uint32_t> crcs(CrcCount(0, data.size()));
-  Crc32cBlocks(0, bytes, crcs.data());
+  std::vector<uint32_t> crcs(CrcCount(piece.object_offset, data.size()));
+  Crc32cBlocks(piece.object_offset, bytes, crcs.data());
   for (uint32_t crc : crcs) write->add_crc(crc);
   // They may have been fsynced where they lay: the OST's loss of power must not take them back.
   request.mutable_write()->set_sync(true);
@@ -107,6 +105,13 @@ Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std
   auto reply = co_await CallWithin(std::move(mds), std::move(input), kObjectPatience);
   CO_RETURN_IF_ERROR(reply.status());
   co_return static_cast<uint64_t>(std::max<int64_t>(reply->write().blocks_delta(), 0));
+}
+
+Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std::string data) {
+  if (StripesOf(layout).empty())
+    co_return ErrnoError(EIO, absl::StrCat("file ", fid.ToString(), " has an empty layout"));
+  const LayoutPiece first = PieceAt(layout, 0, data.size());
+  co_return co_await WritePiece(std::move(mds), fid, std::move(layout), first, std::move(data));
 }
 
 Task<Status> DestroyObjects(MdsPtr mds, OstIndex ost, std::vector<ObjectId> objects) {

@@ -29,8 +29,10 @@ Task<StatusOr<proto::ObjectReply>> CallWithin(MdsPtr mds, ObjectCall call, Durat
 // May be repeated. UNAVAILABLE if the OST has not answered for 30 s; it may have been done or not then.
 Task<StatusOr<uint64_t>> CutObject(MdsPtr mds, Stripe stripe, uint64_t size);
 
-// The file's first bytes, all within stripe 0, durably. Returns the blocks that they take. May be repeated;
-// UNAVAILABLE as above.
+// Bytes of the file, as many as the piece has, durably. Returns how many more blocks the object has then. May
+// be repeated; UNAVAILABLE as above.
+Task<StatusOr<uint64_t>> WritePiece(MdsPtr mds, Fid fid, Layout layout, LayoutPiece piece, std::string data);
+// The file's first bytes, all within stripe 0: the same.
 Task<StatusOr<uint64_t>> WriteFirstBytes(MdsPtr mds, Fid fid, Layout layout, std::string data);
 
 // Destroys these objects of one OST and makes that durable there. Waits for an OST that is away: what is

@@ -110,6 +110,8 @@ Fid ChangedFile(const proto::MetadataRequest& request, const proto::MetadataRepl
       return (request.open().flags() & O_TRUNC) != 0 ? FromProto(request.open().fid()) : Fid{};
     case proto::MetadataRequest::kCreate:
       return (request.create().flags() & O_TRUNC) != 0 ? FromProto(reply.entry().attr().fid()) : Fid{};
+    case proto::MetadataRequest::kAppend:  // else the size is told once the bytes are there
+      return reply.append().stored() ? FromProto(request.append().fid()) : Fid{};
     default:
       return {};
   }

@@ -230,7 +230,7 @@ StatusOr<Superblock> ParseSuperblock(std::string_view data) {
         "this is no MDT yet: nacre mdt restore into it was not finished. Empty the directory and restore "
         "again");
   }
-  if (superblock.version != kFormatVersion && superblock.version != kFormatByFile) {
+  if (!IsKnownFormat(superblock.version)) {
     return absl::FailedPreconditionError(
         absl::StrFormat("the MDT has format version %d; this program knows version %d: use the release that "
                         "wrote it, or upgrade",

@@ -82,9 +82,13 @@ struct Superblock {
   uint64_t hash_key[2] = {0, 0};  // of names in directories
   bool operator==(const Superblock&) const = default;
 };
-inline constexpr uint32_t kFormatVersion = 2;
-// Destroy records by file, and truncation records of a size alone. Is read; a start makes it version 2.
-inline constexpr uint32_t kFormatByFile = 1;
+inline constexpr uint32_t kFormatVersion = 3;
+// Those that are read; a start makes them the present one. Version 1 has destroy records by file, and
+// truncation records of a size alone; before version 3 there are no tails (tails.h).
+inline constexpr uint32_t kOldestFormatVersion = 1;
+inline bool IsKnownFormat(uint32_t version) {
+  return version >= kOldestFormatVersion && version <= kFormatVersion;
+}
 
 struct SessionRecord {
   std::string name;

@@ -21,8 +21,7 @@ namespace {
 constexpr char kOldClients[] = "every client from before the restore of the MDT";
 
 Status CheckHeader(const BackupHeader& header, const WallTime& now) {
-  const bool known = header.mdt_version == kFormatVersion || header.mdt_version == kFormatByFile;
-  if (!known) {
+  if (!IsKnownFormat(header.mdt_version)) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the backup is of an MDT of format version %d; this program knows version %d: use the release "
         "that made it (%s)",
@@ -101,6 +100,8 @@ class Restorer {
       case Table::kReply:
       case Table::kReplyBySequence:
       case Table::kFence:
+        return false;
+      case Table::kTail:  // the MDS has written it to the objects since, and clients have written there
         return false;
       default:
         return true;

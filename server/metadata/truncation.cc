@@ -79,7 +79,10 @@ Status TruncateToZero(const Op& op, Transaction* transaction, Inode* inode, uint
   }
   transaction->Dirty(inode);
   QueueDestroy(*inode, &transaction->batch());
-  if (!inode->inline_data) transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
+  if (!inode->inline_data) {
+    transaction->batch().Erase(FidKey(Table::kTruncate, inode->fid));
+    RETURN_IF_ERROR(DropTail(mds, inode->fid, &transaction->batch()));
+  }
   if (inode->inline_data && inode->size > 0) transaction->batch().Erase(FidKey(Table::kBody, inode->fid));
   inode->size = inode->blocks = 0;
   inode->inline_data = becomes_inline;

@@ -37,6 +37,8 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_early_release = plant == Plant::kEarlyRelease;
   cluster->client.plant_kept_data = plant == Plant::kKeptData;
   cluster->client.plant_shared_untold = plant == Plant::kSharedUntold;
+  metadata.plant_unsettled_tail = plant == Plant::kUnsettledTail;
+  metadata.plant_same_generation = plant == Plant::kSameGeneration;
   metadata.plant_overlooked = plant == Plant::kOverlooked;
   cluster->client.plant_unwitnessed = plant == Plant::kUnwitnessed;
   metadata.plant_listed = plant == Plant::kListed;
@@ -67,6 +69,8 @@ const std::map<std::string, Plant>& Plants() {
       {"early_release", Plant::kEarlyRelease},
       {"kept_data", Plant::kKeptData},
       {"shared_untold", Plant::kSharedUntold},
+      {"unsettled_tail", Plant::kUnsettledTail},
+      {"same_generation", Plant::kSameGeneration},
       {"overlooked", Plant::kOverlooked},
       {"early_ack", Plant::kEarlyAck},
       {"unagreed", Plant::kUnagreed},

@@ -27,6 +27,8 @@ enum class Plant {
   kEarlyRelease,
   kKeptData,
   kSharedUntold,
+  kUnsettledTail,
+  kSameGeneration,
   kOverlooked,
   kEarlyAck,
   kUnagreed,

@@ -246,6 +246,12 @@ TEST_F(Simulation, FindsAFileThatIsSharedNoMoreBeforeItIsToldOf) {
   EXPECT_NE(FirstToFind(Plant::kSharedUntold), 0u);
 }
 
+TEST_F(Simulation, FindsALayoutThatComesBeforeTheTailIsWritten) {
+  EXPECT_NE(FirstToFind(Plant::kUnsettledTail), 0u);
+}
+
+TEST_F(Simulation, FindsAWriteThatATailIsWrittenOver) { EXPECT_NE(FirstToFind(Plant::kSameGeneration), 0u); }
+
 TEST_F(Simulation, FindsAReadThatDoesNotWaitForWhoHasChangedIt) {
   EXPECT_NE(FirstToFind(Plant::kOverlooked), 0u);
 }

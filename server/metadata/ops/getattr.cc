@@ -12,7 +12,7 @@ Task<Reply> Getattr(const Op& op, const proto::Getattr& request) {
   proto::AttrReply* out = reply.mutable_attr();
   CO_ASSIGN_OR_RETURN(InodePtr inode, mds.tables->GetInode(fid));
   if (request.want_layout() && S_ISREG(inode->mode)) {
-    FidLocks::Guard guard = co_await LockOne(mds, fid);
+    CO_ASSIGN_OR_RETURN(FidLocks::Guard guard, co_await LockSettled(op.mds, op.session, fid));
     CO_ASSIGN_OR_RETURN(inode, mds.tables->GetInode(fid));
     CO_RETURN_IF_ERROR(FillLayout(mds, inode, out->mutable_layout(), out->mutable_data()));
   }

@@ -21,6 +21,8 @@ Task<Reply> MoveOut(const Op& op, const proto::MoveOut& request) {
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));
   CO_RETURN_IF_ERROR(co_await MoveOutLocked(op, fid));
+  CO_RETURN_IF_ERROR(
+      co_await SettleTailFor(op.mds, op.session, fid));  // of one that had objects: its layout follows
   FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
   CO_ASSIGN_OR_RETURN(InodePtr inode, op.mds->tables->GetInode(fid));
   proto::MetadataReply reply;

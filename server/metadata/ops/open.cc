@@ -81,7 +81,7 @@ Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags, bool may_hold_back) 
   if (truncate) CO_RETURN_IF_ERROR(Empty(op, &transaction, inode, file.object_sequence));
   proto::MetadataReply reply;
   proto::Entry* entry = reply.mutable_entry();
-  if (S_ISREG(inode->mode)) {
+  if (S_ISREG(inode->mode) && (truncate || !op.mds->tails.Has(fid))) {
     auto opened = std::make_shared<const Inode>(*inode);
     CO_RETURN_IF_ERROR(FillLayout(*op.mds, opened, entry->mutable_layout(), entry->mutable_data()));
   }

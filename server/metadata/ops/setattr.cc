@@ -149,6 +149,7 @@ Task<Reply> Resize(const Op& op, const proto::Setattr& request) {
   const Fid fid = FromProto(request.fid());
   std::vector<Fid> fids(1, fid);
   FidLocks::Guard data = co_await op.mds->data_locks.Lock(std::move(fids));
+  CO_RETURN_IF_ERROR(co_await SettleTailFor(op.mds, op.session, fid));  // what is cut off must not come back
   while (true) {
     FidLocks::Guard guard = co_await LockOne(*op.mds, fid);
     Transaction transaction(*op.mds->tables);

@@ -81,7 +81,7 @@ TEST(Records, TheOthersReadBackAndAreRefusedWhenCut) {
   const Superblock superblock{kFormatVersion, "uuid", {1, 2}};
   EXPECT_EQ(*ParseSuperblock(EncodeSuperblock(superblock)), superblock);
   EXPECT_FALSE(ParseSuperblock("NACREOST").ok());
-  const Superblock older{kFormatByFile, "uuid", {1, 2}};
+  const Superblock older{kOldestFormatVersion, "uuid", {1, 2}};
   EXPECT_EQ(*ParseSuperblock(EncodeSuperblock(older)), older);
   const Superblock newer{kFormatVersion + 1, "uuid", {1, 2}};
   EXPECT_TRUE(absl::IsFailedPrecondition(ParseSuperblock(EncodeSuperblock(newer)).status()));
