@@ -3,10 +3,26 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "rpc/convert.h"
 
 namespace nacre::client {
+namespace {
+
+// With the inode's mutex held, as EndRead.
+Inode::Leaving* FindLeaving(Inode& inode, uint64_t lease) {
+  auto it = std::ranges::find(inode.leaving, lease, &Inode::Leaving::lease);
+  return it == inode.leaving.end() ? nullptr : &*it;
+}
+
+// Who reads from now on asks for another lease.
+void EndRead(Inode& inode, uint64_t lease) {
+  ++inode.pages.recalls;
+  if (inode.pages.lease == lease) inode.pages.lease = inode.pages.content = 0;
+}
+
+}  // namespace
 
 HeldLeases::HeldLeases(InodeTable& inodes, Clock& clock, bool plant_late_grant)
     : inodes_(inodes), clock_(clock), plant_late_grant_(plant_late_grant) {}
@@ -132,9 +148,10 @@ bool HeldLeases::TakeLate(Inode& file, uint64_t lease, uint64_t reclaims) {
 std::optional<ScopePtr> HeldLeases::EndRevoked(const InodePtr& inode, uint64_t lease) {
   std::lock_guard lock(mutex_);
   std::lock_guard inode_lock(inode->mutex);
-  if (std::any_of(inode->leaving.begin(), inode->leaving.end(),
-                  [lease](const Inode::Leaving& one) { return one.lease == lease; }))
+  if (FindLeaving(*inode, lease) != nullptr) {
+    EndRead(*inode, lease);  // it was granted once more
     return std::nullopt;
+  }
   given_up_.insert(lease);
   ScopePtr scope;
   // The answer that names it may be on its way still.
@@ -145,11 +162,27 @@ std::optional<ScopePtr> HeldLeases::EndRevoked(const InodePtr& inode, uint64_t l
     scope = inode->ended;
     scope->Name(lease);
   }
-  ++inode->pages.recalls;
-  if (inode->pages.lease == lease) inode->pages.lease = inode->pages.content = 0;
+  EndRead(*inode, lease);
   if (scope == nullptr || scope->of_file()) inode->pages.recalled = clock_.Now();
   inode->leaving.push_back({lease, scope != nullptr ? scope->mode() : proto::LEASE_READ});
   return scope;
+}
+
+bool HeldLeases::TakeRead(Inode& file, uint64_t lease) {
+  Inode::Leaving* const leaving = FindLeaving(file, lease);
+  if (leaving != nullptr && leaving->forgotten) return false;
+  if (leaving != nullptr) leaving->again = true;
+  file.pages.lease = lease;
+  return true;
+}
+
+bool HeldLeases::EndReadAgain(Inode& file, uint64_t lease) {
+  std::lock_guard lock(file.mutex);
+  Inode::Leaving* const leaving = FindLeaving(file, lease);
+  if (leaving == nullptr) return false;
+  leaving->forgotten = !leaving->again;
+  if (leaving->again) EndRead(file, lease);
+  return std::exchange(leaving->again, false);
 }
 
 ScopePtr HeldLeases::EndOfFile(Inode& file) {

@@ -124,7 +124,7 @@ uint64_t Inode::ForgetPages() {
   const uint64_t lease = std::exchange(pages.lease, 0);
   if (lease == 0) return 0;
   ++pages.recalls;
-  leaving.push_back({lease, proto::LEASE_READ});
+  leaving.push_back({.lease = lease, .mode = proto::LEASE_READ, .forgotten = true});
   return lease;
 }
 

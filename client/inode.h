@@ -152,6 +152,10 @@ struct Inode {
     // Everything that depended on it is told, and the MDS is asked to end it: it may have, and have given one
     // to somebody else, though the answer does not come.
     bool returned = false;
+    // READ of a file. The MDS has granted it once more: after a restart it knows of it, but not that it has
+    // asked for it back. The kernel may have got pages under it since it began to forget them.
+    bool again = false;
+    bool forgotten = false;  // the kernel has none; the lease is not taken any more
   };
   std::vector<Leaving> leaving;
   // Requests for WRITE of it that have not been answered (held_data.h), and who waits until none is left.

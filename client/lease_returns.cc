@@ -41,11 +41,15 @@ Task<void> LeaseReturns::GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id) {
   const std::optional<ScopePtr> revoked = leases_.EndRevoked(inode, lease_id);
   if (!revoked) co_return;           // asked again
   const ScopePtr& scope = *revoked;  // null: it is READ of a file
-  if (scope == nullptr) {
-    std::vector<Fid> fids(1, fid);
-    co_await kernel_.ForgetAll(std::move(fids));
-  }
+  if (scope == nullptr) co_await ForgetPages(inode, lease_id);
   co_await Return(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes);
+}
+
+Task<void> LeaseReturns::ForgetPages(InodePtr inode, uint64_t lease_id) {
+  do {
+    std::vector<Fid> fids(1, inode->fid);
+    co_await kernel_.ForgetAll(std::move(fids));
+  } while (HeldLeases::EndReadAgain(*inode, lease_id));
 }
 
 void LeaseReturns::ReturnOfFile(const InodePtr& inode) {

@@ -45,6 +45,7 @@ class LeaseReturns {
 
  private:
   Task<void> GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id);
+  Task<void> ForgetPages(InodePtr inode, uint64_t lease_id);
   Task<void> AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry);
   Task<void> Release(uint64_t epoch, uint64_t lease_id);
 
