@@ -17,9 +17,9 @@ constexpr uint64_t kMostBytes = 1 << 20;  // of a tail, before it is written
 constexpr uint32_t kMostRecords = 4096;
 constexpr Duration kLongest = std::chrono::seconds(2);
 constexpr Duration kAgain = std::chrono::seconds(5);  // after an attempt that has failed
-constexpr Duration kStep = std::chrono::seconds(1);
-constexpr Duration kFirstPause = std::chrono::milliseconds(100);
-constexpr Duration kLongestPause = std::chrono::seconds(5);
+constexpr Duration kLookPeriod = std::chrono::seconds(1);
+constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
+constexpr Duration kLongestRetry = std::chrono::seconds(5);
 constexpr uint64_t kFullBelow = 8 << 20;  // bytes: an OST that has less left is full
 
 // Bytes that follow each other.
@@ -210,7 +210,7 @@ Task<Status> SettleTail(MdsPtr mds, Fid file) {
 
 Task<Status> SettleTailFor(MdsPtr mds, SessionPtr session, Fid file) {
   const Session::Wait for_osts(session);
-  for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (Duration pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
     Status settled = co_await SettleTail(mds, file);
     if (settled.ok() || mds->closed) co_return settled;
     if (!IsRetryable(settled)) {
@@ -239,7 +239,7 @@ Task<StatusOr<FidLocks::Guard>> LockSettled(MdsPtr mds, SessionPtr session, Fid 
 namespace {
 
 // A record that a restart has found.
-Task<Status> Resume(MdsPtr mds, const KvEntry& entry, KvBatch* batch) {
+Task<Status> TakeUp(MdsPtr mds, const KvEntry& entry, KvBatch* batch) {
   ByteReader key(std::string_view(entry.key).substr(1));
   const Fid file = key.ReadFid();
   CO_RETURN_IF_ERROR(OffsetOf(entry.key).status());
@@ -256,13 +256,13 @@ Task<Status> Resume(MdsPtr mds, const KvEntry& entry, KvBatch* batch) {
 
 Task<Status> ResumeTails(MdsPtr mds) {
   std::string what = "bytes appended to";
-  SettleRecord resume = [mds](const KvEntry& entry, KvBatch* batch) { return Resume(mds, entry, batch); };
+  SettleRecord resume = [mds](const KvEntry& entry, KvBatch* batch) { return TakeUp(mds, entry, batch); };
   co_return co_await SettleRecords(*mds->tables, Table::kTail, std::move(what), std::move(resume));
 }
 
 Task<void> SettleTails(MdsPtr mds) {
   while (!mds->closed) {
-    co_await mds->env.clock.Sleep(kStep);
+    co_await mds->env.clock.Sleep(kLookPeriod);
     if (mds->closed) co_return;
     for (const Fid& file : mds->tails.TakeDue(mds->env.clock.Now()))
       Spawn(mds->env.executor, SettleInBackground(mds, file));
