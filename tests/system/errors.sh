@@ -163,7 +163,7 @@ other_version() {
 }
 
 another_version() {
-  other_version "$dir/mdt" 0x01 2 mdt
+  other_version "$dir/mdt" 0x01 3 mdt
   other_version "$dir/ost.1/meta" 0x53 2 'ost\.1'
 }
 
