@@ -20,7 +20,8 @@ constexpr Duration kAgain = std::chrono::seconds(5);  // after an attempt that h
 constexpr Duration kLookPeriod = std::chrono::seconds(1);
 constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kLongestRetry = std::chrono::seconds(5);
-constexpr uint64_t kFullBelow = 8 << 20;  // bytes: an OST that has less left is full
+constexpr Duration kTellingRetry = std::chrono::seconds(3);  // comes after some seconds of attempts
+constexpr uint64_t kFullBelow = 8 << 20;                     // bytes: an OST that has less left is full
 
 // Bytes that follow each other.
 struct Run {
@@ -213,7 +214,8 @@ Task<Status> SettleTailFor(MdsPtr mds, SessionPtr session, Fid file) {
   for (Duration pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
     Status settled = co_await SettleTail(mds, file);
     if (settled.ok() || mds->closed) co_return settled;
-    if (!IsRetryable(settled)) {
+    // Not at the first error: a disk may fail once, and who has an error believes that nothing is done.
+    if (!IsRetryable(settled) && pause >= kTellingRetry) {
       co_return ErrnoError(EIO, absl::StrFormat("the end of %s lies in the MDT and cannot be written to its "
                                                 "objects: %s",
                                                 file.ToString(), settled.message()));

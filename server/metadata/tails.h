@@ -86,8 +86,8 @@ Status DropTail(Mds& mds, const Fid& file, KvBatch* batch);
 // Writes the tail, if there is one, to the objects: one attempt. The file's data lock is held, and its lock
 // is not. UNAVAILABLE: an OST has not answered for 30 s, or the server stops; else the OST's error.
 Task<Status> SettleTail(std::shared_ptr<Mds> mds, Fid file);
-// The same for a request of the session: waits for an OST that is away. EIO: the tail cannot be written;
-// ESTALE: the session has ended.
+// The same for a request of the session: waits for an OST that is away. EIO: the OST has refused the tail for
+// some seconds; ESTALE: the session has ended.
 Task<Status> SettleTailFor(std::shared_ptr<Mds> mds, SessionPtr session, Fid file);
 // Takes the file's lock when it has no tail any more. Errors as above.
 Task<StatusOr<FidLocks::Guard>> LockSettled(std::shared_ptr<Mds> mds, SessionPtr session, Fid file);

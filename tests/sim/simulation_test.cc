@@ -81,6 +81,7 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 952000614, .copies = 2, .head_reads = true},
        "a look by FID went past the lease that its maker had from birth"},
       {{.seed = 923000094}, "two that write to what both have mapped waited for each other"},
+      {{.seed = 31000399, .clients = 2}, "one flush that failed failed a write behind an append"},
       {{.seed = 9000815, .clients = 3},
        "READ of a file on its way back was granted once more, and went back"},
       {{.seed = 822000787, .event = "dead_oss"}, "a truncation went on long after its OST was back"},
