@@ -168,12 +168,11 @@ std::optional<ScopePtr> HeldLeases::EndRevoked(const InodePtr& inode, uint64_t l
   return scope;
 }
 
-bool HeldLeases::TakeRead(Inode& file, uint64_t lease) {
+void HeldLeases::TakeRead(Inode& file, uint64_t lease) {
   Inode::Leaving* const leaving = FindLeaving(file, lease);
-  if (leaving != nullptr && leaving->forgotten) return false;
+  if (leaving != nullptr && leaving->forgotten) return;
   if (leaving != nullptr) leaving->again = true;
   file.pages.lease = lease;
-  return true;
 }
 
 bool HeldLeases::EndReadAgain(Inode& file, uint64_t lease) {

@@ -61,9 +61,9 @@ class HeldLeases {
   // The MDS wants this lease back. Nothing: it is on its way already. Null: it is READ of a file, or not
   // known.
   std::optional<ScopePtr> EndRevoked(const InodePtr& inode, uint64_t lease);
-  // READ of a file was granted. False: it is on its way back, and nothing holds it up any more; the next one
-  // will be another.
-  static bool TakeRead(Inode& file, uint64_t lease);  // with the file's mutex held
+  // READ of a file was granted. It is not taken if it is on its way back and nothing holds it up any more;
+  // the next one will be another.
+  static void TakeRead(Inode& file, uint64_t lease);  // with the file's mutex held
   // The kernel has forgotten the file's pages of before. True: READ, which is on its way back, was granted
   // once more meanwhile, so it has to forget again. False: from now on the lease is not taken any more.
   static bool EndReadAgain(Inode& file, uint64_t lease);

@@ -99,7 +99,7 @@ Task<Status> KeptPages::Lease(uint64_t epoch, InodePtr inode) {
   std::lock_guard lock(inode->mutex);
   if (inode->pages.recalls != recalls) co_return OkStatus();  // it may be this one
   if (leases_.reclaims() != held) co_return OkStatus();       // a Reclaim that did not name it has ended it
-  (void)HeldLeases::TakeRead(*inode, reply.lease().lease().id());
+  HeldLeases::TakeRead(*inode, reply.lease().lease().id());
   co_return OkStatus();
 }
 
