@@ -87,6 +87,11 @@ ChangeGuard::~ChangeGuard() {
 
 bool ChangeGuard::IsBeside(const Covered& covered) const { return covered.file && whom_ == For::kBeside; }
 
+bool ChangeGuard::HasOutlived(const LeaseGrant& grant) const {
+  const SessionPtr holder = mds_->sessions.Find(grant.session);
+  return holder != nullptr && holder->outlived();
+}
+
 bool ChangeGuard::Has(const Fid& inode) const {
   return std::ranges::any_of(covered_, [&](const Covered& covered) { return covered.inode == inode; });
 }
@@ -106,7 +111,7 @@ void ChangeGuard::NeedDirectory(const Fid& directory) {
 
 void ChangeGuard::NeedFile(const Fid& file, bool removed) {
   if (removed && mds_->options.plant_unasked_removal) return;
-  if (file) Need({file, true, whom_ != For::kServer && !removed});
+  if (file) Need({file, true, WaitsForLateData() && !removed});
 }
 
 void ChangeGuard::NeedAll(const std::vector<Touched>& changes) {
@@ -162,7 +167,8 @@ std::vector<LeaseGrant> ChangeGuard::ConflictsOf(const Covered& covered) const {
   std::vector<LeaseGrant> conflicts = mds_->leases.Conflicts(covered.inode, changer_, mode);
   const bool beside = IsBeside(covered);
   std::erase_if(conflicts, [&](const LeaseGrant& grant) {
-    return (grant.late && !covered.late) || (beside && grant.mode == proto::LEASE_SHARED);
+    return (grant.late && !covered.late) || (beside && grant.mode == proto::LEASE_SHARED) ||
+           (whom_ == For::kSizeLeftBehind && HasOutlived(grant));
   });
   return conflicts;
 }

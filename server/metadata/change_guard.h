@@ -49,7 +49,9 @@ class ChangeGuard {
  public:
   // The server, by itself or to finish what was asked for, does not wait for data of files that comes late
   // (late_data.h). Who writes beside those that share a file (UpdateSize.beside) leaves them their leases.
-  enum class For { kRequest, kBeside, kServer };
+  // A size that a writer has left behind (writer_recovery.h) does not wait for sessions that are outlived:
+  // the end of these waits for such sizes.
+  enum class For { kRequest, kBeside, kServer, kSizeLeftBehind };
 
   // `changer`: the session whose own leases stay; 0: none.
   ChangeGuard(std::shared_ptr<Mds> mds, SessionId changer, For whom);
@@ -90,6 +92,8 @@ class ChangeGuard {
   std::vector<LeaseGrant> ConflictsOf(const Covered& covered) const;
   std::vector<Covered> BlockMissing();
   bool IsBeside(const Covered& covered) const;
+  bool WaitsForLateData() const { return whom_ == For::kRequest || whom_ == For::kBeside; }
+  bool HasOutlived(const LeaseGrant& grant) const;
   bool PinOwn(const Fid& file);
 
   const std::shared_ptr<Mds> mds_;

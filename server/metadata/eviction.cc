@@ -111,11 +111,12 @@ void AskCachesBack(Mds& mds, const Session& session) {
     if (!grant.revoking) AskBack(mds, grant);
 }
 
+// Who waits for a lease of the session goes on when its files are as long as it has made them: an append
+// would otherwise come to where the session has written already. (Not what lies on OSTs that are away.)
 Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   CO_ASSIGN_OR_RETURN(std::vector<OstIndex> told, co_await FenceEverywhere(mds, session->id));
   if (client == Client::kMayLive) co_await OutliveLeases(mds, session);
-  // Its READ leases are over: a size that changes must not wait for this eviction in turn.
-  mds->leases.EndUnnamed(session->id, {});
+  session->SetOutlived();
   std::vector<Task<Unit>> sizes;
   for (OstIndex ost : told) sizes.push_back(RecoverSizesAt(mds, ost, session->id));
   co_await WhenAll(std::move(sizes));

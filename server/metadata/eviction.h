@@ -10,7 +10,8 @@
 //    message that has come of it (common/lease_time.h).
 // The fence record is durable before any OST is told. So a session with a fence record is being evicted, and
 // an MDS that restarts in between finishes that (ResumeEvictions): the OSTs refuse the session already.
-// How far its files reach is found out afterwards as far as the OSTs answer (writer_recovery.h).
+// How far its files reach is found out next, as far as the OSTs answer (writer_recovery.h), and for a few
+// seconds at most. Then its leases end.
 #pragma once
 
 #include "server/metadata/mds.h"

@@ -52,6 +52,10 @@ class Session {
   // An ended session's requests are refused.
   bool ended() const;
   bool TryEnd();  // true for the first caller: it ends the session
+  // Whether it has been outlived: no OST carries anything out for it any more, and its client does not answer
+  // out of caches. Others still wait for the leases of such a session: how far its files reach is found out.
+  bool outlived() const { return outlived_; }
+  void SetOutlived() { outlived_ = true; }
 
   // A request of its own waits for others, or for an OST: what is asked of the session may take as long.
   class [[nodiscard]] Wait {
@@ -103,6 +107,7 @@ class Session {
   };
 
   std::atomic<int> waits_{0};
+  std::atomic<bool> outlived_{false};
   mutable std::mutex mutex_;
   std::shared_ptr<MetadataPeer> peer_;
   uint64_t streams_ = 0;  // so far

@@ -101,7 +101,7 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   std::vector<Touched> touched(1, {CoveringDirectory(**peek), fid});
   CO_ASSIGN_OR_RETURN(const uint64_t end, co_await EndNow(mds, ost, layout, object));
   auto blocks = co_await CountBlocks(mds, std::move(layout));
-  ChangeGuard guard(mds, 0, ChangeGuard::For::kServer);
+  ChangeGuard guard(mds, 0, ChangeGuard::For::kSizeLeftBehind);
   if (mds->writer_recovery.sizes().closed()) {
     // A client that holds a lease has heard of the loss of power and trusts nothing. Its changes, which come
     // before the release, wait for the sizes.

@@ -48,6 +48,8 @@ void FileModel::Apply(const FileChange& change, Bytes* bytes) {
 
 void FileModel::Begin(FileChange change) {
   change.ends.push_back(size());
+  change.appends_before = appends_.size();
+  if (change.append) appends_.push_back({change.offset, change.offset + change.length});
   recent_.push_back(std::move(change));
 }
 
@@ -140,6 +142,36 @@ FileModel::BlockPart FileModel::PartIn(uint64_t block, const FileChange& change)
   return part;
 }
 
+class FileModel::Explanation {
+ public:
+  // `there`: what the block reads as, up to the file's end; it must live as long as this does.
+  Explanation(uint64_t block, std::span<const std::byte> there)
+      : begin_(block * kBlockSize), there_(there), explained_(there.size()), hidden_(there.size()) {}
+
+  // From now on a change need not show in these bytes of the file; until Show.
+  void Hide(const Appended& range) {
+    for (uint64_t at = std::max(range.begin, begin_); at < std::min(range.end, begin_ + there_.size()); ++at)
+      hidden_[at - begin_] = true;
+  }
+  void Show() { hidden_.assign(there_.size(), false); }
+
+  // Takes the change for made if its bytes are there wherever it must show and no newer one has explained
+  // what is. Returns whether it did.
+  bool Take(const BlockPart& part) {
+    const uint64_t end = std::min<uint64_t>(part.end(), there_.size());
+    for (uint64_t at = part.from; at < end; ++at) {
+      if (!explained_[at] && !hidden_[at] && there_[at] != part.bytes[at - part.from]) return false;
+    }
+    for (uint64_t at = part.from; at < end; ++at) explained_[at] = explained_[at] || !hidden_[at];
+    return true;
+  }
+
+ private:
+  uint64_t begin_;
+  std::span<const std::byte> there_;
+  std::vector<bool> explained_, hidden_;
+};
+
 // Goes from the newest change to the oldest, and takes every one for made whose bytes are there wherever no
 // newer one has explained what is. That finds an explanation if there is any: to take such a change for
 // missing would leave more for the older ones to explain.
@@ -147,13 +179,6 @@ std::string FileModel::SettleBlock(uint64_t block, const Bytes& observed,
                                    const std::function<bool(const FileChange&)>& may_be_lost) const {
   const uint64_t begin = block * kBlockSize, length = std::min(kBlockSize, observed.size() - begin);
   const std::span<const std::byte> there(observed.data() + begin, length);
-  std::vector<bool> explained(length);
-  auto fits = [&](const BlockPart& part) {
-    for (uint64_t at = part.from; at < std::min(part.end(), length); ++at) {
-      if (!explained[at] && there[at] != part.bytes[at - part.from]) return false;
-    }
-    return true;
-  };
   const Bytes durable = DurableBlock(block);
   Bytes newest = durable;
   const std::vector<size_t> touching = Touching(block);
@@ -161,19 +186,25 @@ std::string FileModel::SettleBlock(uint64_t block, const Bytes& observed,
     const BlockPart part = PartIn(block, recent_[i]);
     std::copy(part.bytes.begin(), part.bytes.end(), newest.begin() + static_cast<ptrdiff_t>(part.from));
   }
+  Explanation explanation(block, there);
   bool possible = true;
   size_t optional = 0;
   for (size_t i : touching | std::views::reverse) {
-    const bool may_miss = may_be_lost(recent_[i]);
+    const FileChange& change = recent_[i];
+    const BlockPart part = PartIn(block, change);
+    const bool may_miss = may_be_lost(change);
     if (may_miss) ++optional;
-    const BlockPart part = PartIn(block, recent_[i]);
-    if (!fits(part)) {
-      possible = possible && may_miss;
-      continue;
+    bool taken = explanation.Take(part);
+    if (may_miss && change.kind != FileChange::kTruncate) {
+      for (size_t append = change.appends_before; !taken && append > 0; --append) {
+        explanation.Hide(appends_[append - 1]);
+        taken = explanation.Take(part);
+      }
+      explanation.Show();
     }
-    for (uint64_t at = part.from; at < std::min(part.end(), length); ++at) explained[at] = true;
+    possible = possible && (taken || may_miss);
   }
-  if (possible && fits({0, durable})) return {};
+  if (possible && explanation.Take({0, durable})) return {};
   const auto [bad, want] = std::mismatch(there.begin(), there.end(), newest.begin());
   return absl::StrFormat("%s, and no choice of the %d changes that may be lost explains the block",
                          Where(begin + static_cast<uint64_t>(bad - there.begin()), *bad, *want), optional);
@@ -244,6 +275,7 @@ std::string FileModel::Settle(const Bytes& observed,
   }
   base_ = current_ = observed;
   recent_.clear();
+  appends_.clear();
   return {};
 }
 

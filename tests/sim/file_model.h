@@ -3,7 +3,9 @@
 //
 // Every change is remembered until it is known to be durable. After a crash each 4 KiB block must read as it
 // was with some of the changes that may be lost left out, and never as a part of one: a torn block matches
-// nothing.
+// nothing. A change that may be lost may also be found as if it had been made before appends that came before
+// it: the MDS writes their bytes to the objects later, over what a client has sent that did not know of them
+// and repeats it then (docs/decisions/0085-stored-appends.md).
 #pragma once
 
 #include <cstddef>
@@ -27,6 +29,7 @@ struct FileChange {
   Kind kind = kWrite;
   uint64_t operation = 0;
   int client = 0;
+  bool append = false;        // a write at the file's end, wherever that was
   bool lazy = false;          // made under a lease: the client may still hold it back
   bool acknowledged = false;  // else it may have happened, in part
   bool durable = false;       // no crash may take it
@@ -36,6 +39,7 @@ struct FileChange {
   uint64_t length = 0;         // kTruncate: none, the offset is the new size
   Bytes data;                  // kWrite
   std::vector<uint64_t> ends;  // the file's sizes while it was not acknowledged
+  size_t appends_before = 0;   // how many appends had begun before it; the model sets it
 };
 
 class FileModel {
@@ -86,6 +90,8 @@ class FileModel {
   };
   static BlockPart PartIn(uint64_t block, const FileChange& change);
   Bytes DurableBlock(uint64_t block) const;
+  // The bytes of a block that its changes have explained, and what is there.
+  class Explanation;
   std::string SettleBlock(uint64_t block, const Bytes& observed,
                           const std::function<bool(const FileChange&)>& may_be_lost) const;
   bool SizeAllowed(uint64_t size, const std::function<bool(const FileChange&)>& may_be_lost) const;
@@ -93,6 +99,10 @@ class FileModel {
   Bytes base_;  // durable
   Bytes current_;
   std::vector<FileChange> recent_;  // since then, in order
+  struct Appended {
+    uint64_t begin = 0, end = 0;
+  };
+  std::vector<Appended> appends_;  // since the last Settle, in order
 };
 
 }  // namespace nacre::sim

@@ -87,6 +87,50 @@ TEST(FileModel, ATornBlockIsFound) {
   EXPECT_THAT(file.Settle(observed, All), HasSubstr("no choice"));
 }
 
+// The MDS keeps the bytes of an append and writes them to the objects later, over what another client has
+// sent meanwhile that does not know of them; that client then sends the same once more.
+TEST(FileModel, AWriteThatMayBeLostMayBeUnderAppendsFromBefore) {
+  auto the_write = [](const FileChange& change) { return change.operation == 3; };
+  FileModel file;
+  for (uint64_t operation : {1, 2}) {
+    FileChange append = Write(operation, operation * 100, 100);
+    append.append = true;
+    file.Begin(append);
+    file.Acknowledge(operation, 1s);
+  }
+  file.MakeDurable(All);
+  file.Begin(Write(3, 50, 300));
+  file.Acknowledge(3, 2s);
+
+  auto found = [](uint64_t from, uint64_t to) {  // the write, and these bytes of the appends over it
+    Bytes bytes = Joined(Bytes(50), Pattern(3, 50, 300));
+    const Bytes appended = Joined(Pattern(1, 100, 100), Pattern(2, 200, 100));
+    std::copy(appended.begin() + static_cast<ptrdiff_t>(from) - 100,
+              appended.begin() + static_cast<ptrdiff_t>(to) - 100,
+              bytes.begin() + static_cast<ptrdiff_t>(from));
+    return bytes;
+  };
+  EXPECT_EQ(FileModel(file).Settle(found(100, 100), the_write), "");
+  EXPECT_EQ(FileModel(file).Settle(found(200, 300), the_write), "");
+  EXPECT_EQ(FileModel(file).Settle(found(100, 300), the_write), "");
+  EXPECT_THAT(FileModel(file).Settle(found(100, 300), None), HasSubstr("byte 100"));
+  EXPECT_THAT(FileModel(file).Settle(found(100, 200), the_write),
+              HasSubstr("byte 100"));  // only the older one
+  EXPECT_THAT(FileModel(file).Settle(found(200, 290), the_write), HasSubstr("byte 200"));  // a part of one
+}
+
+TEST(FileModel, AWriteIsNotUnderAnAppendThatIsNoAppend) {
+  FileModel file;
+  file.Begin(Write(1, 100, 100));
+  file.Acknowledge(1, 1s);
+  file.Begin(Write(2, 50, 300));
+  file.Acknowledge(2, 2s);
+  Bytes observed = Joined(Bytes(50), Pattern(2, 50, 300));
+  const Bytes first = Pattern(1, 100, 100);
+  std::copy(first.begin(), first.end(), observed.begin() + 100);
+  EXPECT_THAT(file.Settle(observed, All), HasSubstr("no choice"));
+}
+
 // A client holds back what is written to a file of its own, and sends it as one.
 TEST(FileModel, ManyChangesOfABlockMayBeLostTogether) {
   for (uint64_t kept : {0, 5, 30}) {

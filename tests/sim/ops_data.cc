@@ -128,6 +128,7 @@ Task<bool> Write(FileContext at) {
   change.offset = offset;
   change.length = length;
   change.data = Pattern(operation.id(), offset, length);
+  change.append = append;
   const nacre::sim::Bytes data = change.data;
   const uint64_t cut = at.random.Below(length + 1);
   std::vector<std::span<const std::byte>> pieces = {std::span(data).subspan(0, cut),

@@ -155,6 +155,30 @@ TEST_F(FileLeases, StandsBesideReadOfTheSameSession) {
   EXPECT_EQ(holder_.Call(AcquireOf(proto::LEASE_READ)).lease().lease().id(), pages);
 }
 
+// Where the OSTs say how far it has written, after it was evicted: others come behind that.
+TEST_F(FileLeases, WhoWaitsForTheDeadSeesHowFarTheyHaveWritten) {
+  Take();
+  proto::MetadataRequest out;
+  *out.mutable_move_out()->mutable_fid() = ToProto(file_);
+  const proto::Layout layout = holder_.Call(std::move(out)).moved_out().layout();
+  const OstIndex ost = layout.components(0).ost_group(0);
+  const ObjectId object{layout.object_sequence(), 0};
+  harness_.osts.objects[ost][object] = {std::string(50000, 'x'), file_};
+  harness_.osts.grown[ost].insert({holder_.session, object});
+  harness_.osts.delay = [&](const proto::ObjectRequest& request) -> Task<void> {
+    if (request.has_list_grown()) co_await harness_.clock.Sleep(20ms);
+  };
+  proto::MetadataRequest append;
+  *append.mutable_append()->mutable_fid() = ToProto(file_);
+  append.mutable_append()->set_length(7);
+  const Answer answer = Ask(std::move(append));
+  EXPECT_FALSE(answer->has_value());
+  EXPECT_EQ(holder_.peer->pushes.size(), 1u);
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); },
+                                harness_.options.session_timeout + harness_.options.revoke_timeout));
+  EXPECT_EQ((*answer)->append().offset(), 50000u);
+}
+
 TEST_F(FileLeases, ALookWaits) {
   Take();
   EXPECT_EQ(ExpectWaits(LookupOf("f")).entry().attr().size(), 5u);

@@ -61,6 +61,7 @@ class FakeOssPeer : public Peer {
   FakeOssPeer(FakeOsts* osts, std::string address) : osts_(osts), address_(std::move(address)) {}
   Task<StatusOr<std::string>> Call(CallRequest request, Duration) override {
     if (closed_) co_return absl::UnavailableError("closed");
+    if (osts_->delay) co_await osts_->Delay(request);
     auto reply = osts_->Answer(address_, request);
     if (!reply.ok()) co_return reply.status();
     co_return reply->SerializeAsString();
@@ -100,6 +101,11 @@ size_t FakeOsts::CountObjects() const {
   size_t count = 0;
   for (const auto& [ost, all] : objects) count += all.size();
   return count;
+}
+
+Task<void> FakeOsts::Delay(CallRequest call) {
+  proto::ObjectRequest request;
+  if (request.ParseFromString(call.body)) co_await delay(request);
 }
 
 StatusOr<proto::ObjectReply> FakeOsts::Answer(const std::string& address, const CallRequest& call) {

@@ -58,6 +58,7 @@ class FakeOsts : public Transport {
   StatusOr<std::shared_ptr<Peer>> Connect(const std::string& address) override;
   StatusOr<std::unique_ptr<Listener>> Listen(const std::string& address, CallHandler handler) override;
 
+  Task<void> Delay(CallRequest call);
   StatusOr<proto::ObjectReply> Answer(const std::string& address, const CallRequest& call);
   size_t CountObjects() const;
   void AddLoss(OstIndex ost) { ++losses_[ost]; }  // it says that it has lost power
@@ -74,6 +75,8 @@ class FakeOsts : public Transport {
   std::set<OstIndex> loses_power;
   // Asked before each call to a server is carried out; an error fails it.
   std::function<Status(const std::string& address, const proto::ObjectRequest& request)> on_call;
+  // Waited for before each call is carried out; not set: nothing is.
+  std::function<Task<void>(const proto::ObjectRequest& request)> delay;
 
  private:
   proto::ObjectReply Do(const proto::ObjectRequest& request, const CallRequest& call);
