@@ -138,6 +138,7 @@ bool ChangeGuard::CoversAll(const Transaction& transaction) {
   for (const Touched& change : transaction.Changes()) {
     NeedFile(change.file, change.removed);
     if (!PinOwn(change.file)) NeedDirectory(change.directory);
+    was_beside_others_ |= whom_ == For::kBeside && HasWriter(*mds_, changer_, change.file);
   }
   return missing_.empty();
 }

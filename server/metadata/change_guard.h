@@ -72,6 +72,9 @@ class ChangeGuard {
   // Whether everything is covered that the transaction changes; it stays so until the guard is destroyed, or
   // Unpin. Notes what is not, for CoverMissing.
   bool CoversAll(const Transaction& transaction);
+  // Whether others shared a file of such a transaction: they may have changed it again since, for they ask
+  // nobody for a lease.
+  bool was_beside_others() const { return was_beside_others_; }
   // It is committed, and the operation is not over: it may wait for servers.
   void Unpin();
   // The same of a file that is not to be changed, but looked at under its lock.
@@ -101,6 +104,7 @@ class ChangeGuard {
   const For whom_;
   std::vector<Covered> covered_, missing_;
   std::vector<uint64_t> pinned_;  // leases of the changer
+  bool was_beside_others_ = false;
 };
 
 }  // namespace nacre::mds

@@ -218,13 +218,13 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
   return UnlessEnded(mds, *session, std::move(grants));
 }
 
-void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request,
+void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request, bool beside_others,
                      proto::MetadataReply* reply) {
   if (reply->status().error() != 0) return;
   const bool entry = request.has_open() || request.has_create();
   if (!entry && !request.has_update_size() && !request.has_write_inline() && !request.has_setattr()) return;
   const Fid file = entry ? FromProto(reply->entry().attr().fid()) : ChangedInode(request);
-  if (request.update_size().beside() && HasWriter(mds, session, file))
+  if (beside_others || (request.update_size().beside() && HasWriter(mds, session, file)))
     reply->mutable_attr()->mutable_attr()->clear_parent();
   uint64_t lease = mds.leases.GoodWrite(session, file);
   if (lease == 0) lease = mds.leases.GoodWrite(session, CoveringOf(mds, file));

@@ -41,9 +41,11 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
 // Says in the reply to a change of a file, or to an open for writing, under which lease the session is alone
 // with the file (AttrReply.alone_under). After the leases have been granted: who opens the file for writing,
 // or wants pages of it, after this look waits for the holder of the lease (AwaitWriters). And that no
-// directory's lease covers a file to which others write beside the session: its attributes have no parent
-// then.
-void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request,
+// directory's lease covers a file to which others write beside the session, or wrote when this answer was
+// made
+// (`beside_others`): they may have changed it since, under their leases of the file alone. Its attributes
+// have no parent then.
+void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request, bool beside_others,
                      proto::MetadataReply* reply);
 
 // Whether another session holds WRITE of the inode.

@@ -137,7 +137,9 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
         Status alone = co_await mds::AwaitWritersOf(mds, session->id, opened);
         if (!alone.ok()) co_return ToReply(*mds, alone);
       }
-      mds::SayWhetherAlone(*mds, session->id, request, &*begun.answer);
+      // Who was beside this one then is not known any more.
+      const bool beside_others = request.update_size().beside();
+      mds::SayWhetherAlone(*mds, session->id, request, beside_others, &*begun.answer);
       co_return *std::move(begun.answer);
     }
     if (!begun.wait.has_value()) break;
@@ -152,7 +154,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
   AddLeases(mds::GrantForChanging(*mds, session, request, reply, guard), &reply);
   const auto lease = mds::GrantFileForChanging(*mds, session, request, reply, guard);
   if (lease) *reply.mutable_file_lease() = lease->ToProto();
-  mds::SayWhetherAlone(*mds, session->id, request, &reply);
+  mds::SayWhetherAlone(*mds, session->id, request, guard.was_beside_others(), &reply);
   co_return reply;
 }
 
@@ -248,7 +250,7 @@ Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::Metada
     if (!alone.ok()) co_return ToReply(*mds, alone);
   }
   AddLeases(leases, &reply);
-  if (request.want_lease()) mds::SayWhetherAlone(*mds, reader, request, &reply);
+  if (request.want_lease()) mds::SayWhetherAlone(*mds, reader, request, /*beside_others=*/false, &reply);
   co_return reply;
 }
 

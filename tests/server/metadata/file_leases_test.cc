@@ -179,6 +179,56 @@ TEST_F(FileLeases, WhoWaitsForTheDeadSeesHowFarTheyHaveWritten) {
   EXPECT_EQ((*answer)->append().offset(), 50000u);
 }
 
+// Both write to the file's objects, and have told so once.
+class SharedFile : public FileLeases {
+ protected:
+  SharedFile() {
+    proto::MetadataRequest out;
+    *out.mutable_move_out()->mutable_fid() = ToProto(file_);
+    EXPECT_THAT(holder_.Call(std::move(out)), IsOk());
+    for (TestClient* client : {&holder_, &other_}) EXPECT_THAT(client->Open(file_, O_RDWR), IsOk());
+    EXPECT_THAT(holder_.Call(Tell(100)), IsOk());
+    const proto::MetadataReply told = other_.Call(Tell(200));
+    EXPECT_EQ(told.file_lease().mode(), proto::LEASE_SHARED);
+    shared_ = told.file_lease().id();
+  }
+  proto::MetadataRequest Tell(uint64_t size) {
+    proto::MetadataRequest request;
+    *request.mutable_update_size()->mutable_fid() = ToProto(file_);
+    request.mutable_update_size()->set_size(size);
+    request.mutable_update_size()->set_beside(true);
+    request.set_want_file_lease(true);
+    request.set_may_share(true);
+    return request;
+  }
+
+  uint64_t shared_ = 0;  // the lease of the other
+};
+
+// Whose attributes then are of before the other's last change, though nobody shares the file any more.
+TEST_F(SharedFile, WhoIsAnsweredLateIsNotCovered) {
+  harness_.store.SetCommitPause([&]() -> Task<void> { co_await harness_.clock.Sleep(10ms); });
+  auto answer = std::make_shared<std::optional<proto::MetadataReply>>();
+  holder_.Start(Tell(150), answer);
+  harness_.RunFor(1ms);
+  Release(other_, shared_);
+  EXPECT_FALSE(answer->has_value());
+  ASSERT_TRUE(harness_.RunUntil([&] { return answer->has_value(); }, 1s));
+  EXPECT_FALSE((*answer)->attr().attr().has_parent());
+  EXPECT_TRUE(holder_.Call(Tell(160)).attr().attr().has_parent());
+}
+
+TEST_F(SharedFile, WhoIsAnsweredOnceMoreIsNotCovered) {
+  const proto::MetadataRequest request = holder_.Prepare(Tell(150));
+  auto ask = [&] { return harness_.Await(harness_.server->Handle(holder_.peer, request)); };
+  EXPECT_FALSE(ask().attr().attr().has_parent());
+  EXPECT_THAT(other_.Call(Tell(300)), IsOk());
+  Release(other_, shared_);
+  const proto::MetadataReply again = ask();
+  EXPECT_EQ(again.attr().attr().size(), 200u);
+  EXPECT_FALSE(again.attr().attr().has_parent());
+}
+
 TEST_F(FileLeases, ALookWaits) {
   Take();
   EXPECT_EQ(ExpectWaits(LookupOf("f")).entry().attr().size(), 5u);
