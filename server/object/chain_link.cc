@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
 
 #include "rpc/convert.h"
 
@@ -65,16 +64,14 @@ Task<StatusOr<proto::ObjectReply>> ChainLink::Repeat(const Turn& turn, proto::Ob
                                                      std::function<bool()> goes_on) {
   request.set_ost(ost_);
   request.set_instance(member_.instance());
-  std::optional<Duration> end;
+  const Duration begin = clock_.Now();
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     turn.Note(&request);
     auto reply = co_await Attempt(request, memory, timeout);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
     const int error = ToErrno(reply.status());
     if (error == EHOSTUNREACH || error == ETIMEDOUT) co_return reply;
-    const Duration now = clock_.Now();
-    if (!end) end = now + kPatience;
-    if (now >= *end || !goes_on()) {
+    if (clock_.Now() - begin >= kPatience || !goes_on()) {
       co_return ErrnoError(ETIMEDOUT,
                            absl::StrCat(peer_->address(), " cannot be reached: ", reply.status().message()));
     }

@@ -37,8 +37,7 @@ class ChainLink {
 
   // Sends the request (op and header but for ost and instance filled in) with what the member may get from
   // (for a read: put into), and again as long as it cannot be reached or does not know the chain yet: for
-  // kPatience after the first attempt that failed, or until `goes_on` says no. An attempt lasts for `timeout`
-  // at most: one whose connection is gone may notice that late, though the member is there. Not OK: the
+  // kPatience at most, or until `goes_on` says no. An attempt lasts for `timeout` at most. Not OK: the
   // member's own refusal; or ETIMEDOUT, it has not answered; EHOSTUNREACH, one behind it has not, and the
   // message begins with its uuid and a space.
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, std::vector<MemorySpan> memory,

@@ -11,7 +11,6 @@
 #include "rpc/convert.h"
 #include "server/kv/mem_kv.h"
 #include "tests/common/await.h"
-#include "tests/common/stepped_clock.h"
 #include "transport/inproc/inproc_transport.h"
 
 namespace nacre::cluster {
@@ -29,6 +28,17 @@ MATCHER(IsTaken, "") {
   *result_listener << arg.status().message();
   return arg.status().error() == 0;
 }
+
+class SteppedClock : public Clock {
+ public:
+  Duration Now() override { return now; }
+  WallTime Wall() override { return RealClock().Wall(); }
+  std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,
+                                     absl::AnyInvocable<void()> function) override {
+    return RealClock().After(executor, delay, std::move(function));
+  }
+  Duration now{1s};
+};
 
 // An OSS of one OST, as it registers.
 proto::RegisterOssRequest Oss(OstIndex index, const std::string& uuid,

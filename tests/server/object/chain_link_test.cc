@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
-#include <deque>
 #include <optional>
 
 #include "common/task.h"
 #include "rpc/convert.h"
-#include "tests/common/stepped_clock.h"
 
 namespace nacre::ost {
 namespace {
@@ -18,11 +16,6 @@ class NotingPeer : public Peer {
  public:
   Task<StatusOr<std::string>> Call(CallRequest request, Duration /*timeout*/) override {
     EXPECT_TRUE(asked.emplace_back().ParseFromString(request.body));
-    if (!breaks.empty()) {
-      clock.now += breaks.front();
-      breaks.pop_front();
-      co_return ErrnoError(ECONNRESET, "the connection is lost");
-    }
     proto::ObjectReply reply;
     if (refuses) *reply.mutable_status() = ToProto(ErrnoError(EIO, "it cannot be done"));
     co_return reply.SerializeAsString();
@@ -31,20 +24,14 @@ class NotingPeer : public Peer {
   std::string address() const override { return "there"; }
   void Close() override {}
 
-  SteppedClock clock;
   std::vector<proto::ObjectRequest> asked;
   bool refuses = false;
-  std::deque<Duration> breaks;  // after so long the connection breaks, under one call each
 };
 
 class ChainLinkTest : public testing::Test {
  protected:
   const proto::ObjectRequest& Ask(uint32_t epoch, bool refused) {
     peer_->refuses = refused;
-    EXPECT_EQ(IsAnswered(epoch), !refused);
-    return peer_->asked.back();
-  }
-  bool IsAnswered(uint32_t epoch) {
     proto::ObjectRequest request;
     request.set_chain_epoch(epoch);
     request.mutable_sync();
@@ -56,12 +43,13 @@ class ChainLinkTest : public testing::Test {
           [&answered](StatusOr<proto::ObjectReply> reply) { answered = reply.ok(); });
     context_.restart();
     context_.run();
-    return answered.value();
+    EXPECT_EQ(answered, !refused);
+    return peer_->asked.back();
   }
 
   boost::asio::io_context context_;
   std::shared_ptr<NotingPeer> peer_ = std::make_shared<NotingPeer>();
-  ChainLink link_{peer_, peer_->clock, 0, {}};
+  ChainLink link_{peer_, RealClock(), 0, {}};
 };
 
 // The other may have made a change that is not made here, and must count the object as in doubt (seed
@@ -77,19 +65,6 @@ TEST_F(ChainLinkTest, ACallThatHasFailedHoldsTheLowWaterBackForItsEpoch) {
     EXPECT_EQ(next.chain_under_way().turns_size(), 0) << "nobody waits for it: a copy comes late";
   }
   EXPECT_EQ(Ask(2, false).chain_low_water(), 6u) << "that epoch is over";
-}
-
-// A connection that is gone is noticed late, and the next one goes through.
-TEST_F(ChainLinkTest, AnAttemptThatTookLongIsNotTheLastOne) {
-  peer_->breaks = {3s};
-  EXPECT_TRUE(IsAnswered(1));
-  EXPECT_EQ(peer_->asked.size(), 2u);
-}
-
-TEST_F(ChainLinkTest, IsGivenUpWhenAttemptsHaveFailedForSoLong) {
-  peer_->breaks = {3s, 1s, 1s, 1s};
-  EXPECT_FALSE(IsAnswered(1));
-  EXPECT_EQ(peer_->asked.size(), 3u);
 }
 
 }  // namespace
