@@ -16,8 +16,12 @@ constexpr Duration kUntilTakenOut = 10s;      // a member that cannot be reached
 void Scenario::DeadMember() {
   if (!WaitInSync("before a server dies")) return;
   const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
-  cluster_.Crash(cluster_.oss(oss), world_.random().OneIn(2) ? Loss::kPower : Loss::kProcess);
-  Work(10s);  // until the MGS knows, and clients have found the other members
+  const bool with_power = world_.random().OneIn(2);
+  cluster_.Crash(cluster_.oss(oss), Loss::kProcess);
+  if (with_power) cluster_.EndWitnesses(cluster_.oss(oss));
+  Work(500ms);  // it may just have said that it has given the other member up, and have the last copy
+  if (with_power && ServesWithout(oss)) cluster_.Crash(cluster_.oss(oss), Loss::kPower);
+  Work(9500ms);  // until the MGS knows, and clients have found the other members
   // Unless the network has kept another member away as well, just then.
   if (ServesWithout(oss)) WaitProgress("beside a dead server", kBesideADeadServer);
   Work(UpTo(20s));

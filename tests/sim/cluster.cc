@@ -126,7 +126,7 @@ void Cluster::Crash(int number, Loss loss) {
     world_.Kill(std::exchange(node.process, nullptr));
   }
   if (loss == Loss::kProcess && instance != 0) StartWitness(number, instance);
-  while (loss == Loss::kPower && !node.witnesses.empty()) EndWitness(node.witnesses.back());
+  if (loss == Loss::kPower) EndWitnesses(number);
   node.ready = node.taking_over = node.stopping = false;
   node.filesystem = nullptr;
   node.member = nullptr;
@@ -142,6 +142,11 @@ void Cluster::Crash(int number, Loss loss) {
       if (disk->blocks) disk->blocks->CrashProcess(disk_random_);
     }
   }
+}
+
+void Cluster::EndWitnesses(int number) {
+  Node& node = nodes_[Index(number)];
+  while (!node.witnesses.empty()) EndWitness(node.witnesses.back());
 }
 
 // Now and then what ended the OSS has ended its witness, too.

@@ -61,6 +61,8 @@ class Cluster {
 
   void Boot(int node);
   void Crash(int node, Loss loss);
+  // The machine has gone with the process: nobody there tells the MGS of its end.
+  void EndWitnesses(int node);
   // Since when clients may have been unable to send what they hold back: servers are down, or were a moment
   // ago, and the clients' attempts have pauses. Now, if all has been well.
   Duration HeldUpSince() const;

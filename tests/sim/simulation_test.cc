@@ -87,7 +87,7 @@ TEST_F(Simulation, SeedsThatFailedLater) {
       {{.seed = 72054000408, .clients = 2, .copies = 2, .mdses = 3, .scrub = true},
        "an append came before the MDS knew how far an evicted client had written"},
       {{.seed = 74012000100, .copies = 2, .mdses = 3, .growth = true, .rebalance = true, .scrub = true},
-       "a member was given up after one attempt that took long"},
+       "a head had given the other member up, and lost its power before that was known"},
       {{.seed = 76051000104, .clients = 3, .mdses = 3},
        "an answer was older than what one had changed meanwhile who shared the file"},
       {{.seed = 72012000294, .clients = 2}, "a write that was lost lay under an append"},
