@@ -290,7 +290,7 @@ TEST_F(Simulation, FindsAMemberLeftBehindWithoutTheMgs) {
 
 TEST_F(Simulation, FindsAnOldHeadThatIsNotFenced) {
   // Those before show nothing, and take minutes; so for others below.
-  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2, 1, 65), 0u);
+  EXPECT_NE(FirstToFind(Plant::kUnfenced, "dead_member", 2, 1, 105), 0u);
 }
 
 TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
@@ -298,7 +298,7 @@ TEST_F(Simulation, FindsAMemberThatIsTakenForUpToDate) {
 }
 
 TEST_F(Simulation, FindsAnAnswerOfAMemberThatIsLeftBehind) {
-  EXPECT_NE(FirstToFind(Plant::kUnwitnessed, "cut_off_member", 2, 1, 180), 0u);
+  EXPECT_NE(FirstToFind(Plant::kUnwitnessed, "cut_off_member", 2, 1, 355), 0u);
 }
 
 // The first seeds hold with these options. Returns how many files were spread over OSTs.
