@@ -137,7 +137,7 @@ Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::Metadata
         Status alone = co_await mds::AwaitWritersOf(mds, session->id, opened);
         if (!alone.ok()) co_return ToReply(*mds, alone);
       }
-      // Who was beside this one then is not known any more.
+      // A recorded answer does not say whether others wrote beside it: it counts as beside them.
       const bool beside_others = request.update_size().beside();
       mds::SayWhetherAlone(*mds, session->id, request, beside_others, &*begun.answer);
       co_return *std::move(begun.answer);

@@ -12,6 +12,13 @@ constexpr Duration kUntilTakenOut = 10s;      // a member that cannot be reached
 
 }  // namespace
 
+// Whether a server that has just ended may lose what its disks have. It may have said right before that it
+// has given the other member up, and have the last copy; the MGS has heard of that half a second later.
+bool Scenario::MayForget(int oss) {
+  Work(500ms);
+  return ServesWithout(oss);
+}
+
 // A server dies, or its machine, and everything goes on without it. When it comes back it catches up.
 void Scenario::DeadMember() {
   if (!WaitInSync("before a server dies")) return;
@@ -19,8 +26,7 @@ void Scenario::DeadMember() {
   const bool with_power = world_.random().OneIn(2);
   cluster_.Crash(cluster_.oss(oss), Loss::kProcess);
   if (with_power) cluster_.EndWitnesses(cluster_.oss(oss));
-  Work(500ms);  // it may just have said that it has given the other member up, and have the last copy
-  if (with_power && ServesWithout(oss)) cluster_.Crash(cluster_.oss(oss), Loss::kPower);
+  if (MayForget(oss) && with_power) cluster_.Crash(cluster_.oss(oss), Loss::kPower);
   Work(9500ms);  // until the MGS knows, and clients have found the other members
   // Unless the network has kept another member away as well, just then.
   if (ServesWithout(oss)) WaitProgress("beside a dead server", kBesideADeadServer);
@@ -64,8 +70,7 @@ void Scenario::WipedMember() {
   if (!WaitInSync("before a server loses its disks")) return;
   const int oss = static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.osses)));
   cluster_.Crash(cluster_.oss(oss), Loss::kProcess);
-  Work(500ms);  // it may just have said that it has given the other member up, and have the last copy
-  if (ServesWithout(oss)) cluster_.Wipe(cluster_.oss(oss));
+  if (MayForget(oss)) cluster_.Wipe(cluster_.oss(oss));
   Work(UpTo(15s));
   if (failed()) return;
   cluster_.Boot(cluster_.oss(oss));

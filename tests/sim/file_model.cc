@@ -146,30 +146,38 @@ class FileModel::Explanation {
  public:
   // `there`: what the block reads as, up to the file's end; it must live as long as this does.
   Explanation(uint64_t block, std::span<const std::byte> there)
-      : begin_(block * kBlockSize), there_(there), explained_(there.size()), hidden_(there.size()) {}
+      : begin_(block * kBlockSize), there_(there), explained_(there.size()), nothing_(there.size()) {}
 
-  // From now on a change need not show in these bytes of the file; until Show.
-  void Hide(const Appended& range) {
-    for (uint64_t at = std::max(range.begin, begin_); at < std::min(range.end, begin_ + there_.size()); ++at)
-      hidden_[at - begin_] = true;
-  }
-  void Show() { hidden_.assign(there_.size(), false); }
+  // Takes the change for made if its bytes are there wherever no newer one has explained what is. Returns
+  // whether it did.
+  bool Take(const BlockPart& part) { return Take(part, nothing_); }
 
-  // Takes the change for made if its bytes are there wherever it must show and no newer one has explained
-  // what is. Returns whether it did.
-  bool Take(const BlockPart& part) {
-    const uint64_t end = std::min<uint64_t>(part.end(), there_.size());
-    for (uint64_t at = part.from; at < end; ++at) {
-      if (!explained_[at] && !hidden_[at] && there_[at] != part.bytes[at - part.from]) return false;
+  // Likewise, as if it had been made before the last of these appends, or before the last two, …
+  bool TakeUnder(const BlockPart& part, std::span<const Appended> appends) {
+    std::vector<bool> hidden = nothing_;
+    for (const Appended& append : appends | std::views::reverse) {
+      const uint64_t end = std::min(append.end, begin_ + there_.size());
+      for (uint64_t at = std::max(append.begin, begin_); at < end; ++at) hidden[at - begin_] = true;
+      if (Take(part, hidden)) return true;
     }
-    for (uint64_t at = part.from; at < end; ++at) explained_[at] = explained_[at] || !hidden_[at];
-    return true;
+    return false;
   }
 
  private:
-  uint64_t begin_;
-  std::span<const std::byte> there_;
-  std::vector<bool> explained_, hidden_;
+  // The change need not show where it is hidden.
+  bool Take(const BlockPart& part, const std::vector<bool>& hidden) {
+    const uint64_t end = std::min<uint64_t>(part.end(), there_.size());
+    for (uint64_t at = part.from; at < end; ++at) {
+      if (!explained_[at] && !hidden[at] && there_[at] != part.bytes[at - part.from]) return false;
+    }
+    for (uint64_t at = part.from; at < end; ++at) explained_[at] = explained_[at] || !hidden[at];
+    return true;
+  }
+
+  const uint64_t begin_;
+  const std::span<const std::byte> there_;
+  std::vector<bool> explained_;
+  const std::vector<bool> nothing_;  // is hidden
 };
 
 // Goes from the newest change to the oldest, and takes every one for made whose bytes are there wherever no
@@ -194,15 +202,10 @@ std::string FileModel::SettleBlock(uint64_t block, const Bytes& observed,
     const BlockPart part = PartIn(block, change);
     const bool may_miss = may_be_lost(change);
     if (may_miss) ++optional;
-    bool taken = explanation.Take(part);
-    if (may_miss && change.kind != FileChange::kTruncate) {
-      for (size_t append = change.appends_before; !taken && append > 0; --append) {
-        explanation.Hide(appends_[append - 1]);
-        taken = explanation.Take(part);
-      }
-      explanation.Show();
-    }
-    possible = possible && (taken || may_miss);
+    if (explanation.Take(part)) continue;
+    possible = possible && may_miss;
+    if (may_miss && change.kind != FileChange::kTruncate)
+      explanation.TakeUnder(part, std::span(appends_).first(change.appends_before));
   }
   if (possible && explanation.Take({0, durable})) return {};
   const auto [bad, want] = std::mismatch(there.begin(), there.end(), newest.begin());

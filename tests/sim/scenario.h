@@ -132,6 +132,7 @@ class Scenario {
   bool WaitInSync(const char* why);
   std::vector<int> InSync(int ost, bool as_they_run = false);
   bool ServesWithout(int oss);
+  bool MayForget(int oss);
   void BreakSome();
   // One client after the other.
   void OnEachClient(Task<Status> (*todo)(Workload*, ClientState*), const char* what);

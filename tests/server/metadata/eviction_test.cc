@@ -125,14 +125,7 @@ class EvictionWithLeases : public testing::Test {
   EvictionWithLeases() {
     TestClient writer(harness_);
     file_ = FidOf(writer.Create(kRootFid, "f"));
-    proto::MetadataRequest out;
-    *out.mutable_move_out()->mutable_fid() = ToProto(file_);
-    const proto::Layout layout = writer.Call(out).moved_out().layout();
-    const OstIndex ost = layout.components(0).ost_group(0);
-    const ObjectId object{layout.object_sequence(), 0};
-    harness_.osts.objects[ost][object] = {std::string(50000, 'x'), file_};
-    harness_.osts.grown[ost].insert({writer.session, object});
-    harness_.osts.away = {ost};
+    harness_.osts.away = {WriteUntold(harness_, writer, file_, 50000)};
     EXPECT_TRUE(harness_.RunUntil(
         [&] { return harness_.Await(harness_.server->GetStatus()).sessions_size() == 0; }, 60s));
     other_.emplace(harness_);
@@ -186,13 +179,7 @@ TEST(EvictionInRecovery, WaitsForNobodysLease) {
   TestClient lost(harness);
   TestClient back(harness);
   const Fid file = FidOf(lost.Create(kRootFid, "f"));
-  proto::MetadataRequest out;
-  *out.mutable_move_out()->mutable_fid() = ToProto(file);
-  const proto::Layout layout = lost.Call(std::move(out)).moved_out().layout();
-  const OstIndex ost = layout.components(0).ost_group(0);
-  const ObjectId object{layout.object_sequence(), 0};
-  harness.osts.objects[ost][object] = {std::string(50000, 'x'), file};
-  harness.osts.grown[ost].insert({lost.session, object});
+  WriteUntold(harness, lost, file, 50000);
   harness.RunFor(10s);
   proto::MetadataRequest look;
   *look.mutable_lookup()->mutable_parent() = ToProto(kRootFid);

@@ -158,13 +158,7 @@ TEST_F(FileLeases, StandsBesideReadOfTheSameSession) {
 // Where the OSTs say how far it has written, after it was evicted: others come behind that.
 TEST_F(FileLeases, WhoWaitsForTheDeadSeesHowFarTheyHaveWritten) {
   Take();
-  proto::MetadataRequest out;
-  *out.mutable_move_out()->mutable_fid() = ToProto(file_);
-  const proto::Layout layout = holder_.Call(std::move(out)).moved_out().layout();
-  const OstIndex ost = layout.components(0).ost_group(0);
-  const ObjectId object{layout.object_sequence(), 0};
-  harness_.osts.objects[ost][object] = {std::string(50000, 'x'), file_};
-  harness_.osts.grown[ost].insert({holder_.session, object});
+  WriteUntold(harness_, holder_, file_, 50000);
   harness_.osts.delay = [&](const proto::ObjectRequest& request) -> Task<void> {
     if (request.has_list_grown()) co_await harness_.clock.Sleep(20ms);
   };
