@@ -151,7 +151,8 @@ void Core::OnConnected(const proto::ConnectReply& reply, bool fresh, uint64_t ep
 void Core::OnPush(const proto::Push& push) {
   if (push.has_map()) return TakeMap(push.map());
   if (!push.has_revoke()) return;
-  returns_->Begin(session_->epoch(), FromProto(push.revoke().resource()), push.revoke().id());
+  const proto::Revoke& revoke = push.revoke();
+  returns_->Begin(session_->epoch(), FromProto(revoke.resource()), revoke.id(), revoke.keep());
 }
 
 // Lists what this client holds, for the MDS after a lost stream.

@@ -190,9 +190,7 @@ std::optional<LeaseGrant> GrantBorn(Mds& mds, const SessionPtr& session,
   return mds.leases.TryGrantWrite(session->id, fid, mds.env.clock.Now());
 }
 
-void EndBorn(Mds& mds, const LeaseGrant& grant) {
-  mds.leases.Release(grant.session, grant.id, proto::LEASE_NONE);
-}
+void EndBorn(Mds& mds, const LeaseGrant& grant) { mds.leases.Release(grant.session, grant.id); }
 
 std::optional<uint64_t> RestoreBorn(Mds& mds, const SessionPtr& session, const Fid& directory) {
   if (!mds.options.leases || SessionOfSequence(directory.sequence) != session->id) return std::nullopt;
@@ -216,6 +214,11 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
     if (grant) grants.push_back(*std::move(grant));
   }
   return UnlessEnded(mds, *session, std::move(grants));
+}
+
+std::optional<LeaseGrant> KeepReading(Mds& mds, const SessionPtr& session, uint64_t lease) {
+  const auto kept = mds.leases.TryKeepRead(session->id, lease, mds.env.clock.Now());
+  return kept && !UnlessEnded(mds, *session, {*kept}).empty() ? kept : std::nullopt;
 }
 
 void SayWhetherAlone(Mds& mds, SessionId session, const proto::MetadataRequest& request, bool beside_others,

@@ -38,6 +38,10 @@ std::vector<LeaseGrant> GrantForChanging(Mds& mds, const SessionPtr& session,
                                          const proto::MetadataRequest& request,
                                          const proto::MetadataReply& reply, const ChangeGuard& guard);
 
+// WRITE of a directory is given back for somebody who only reads, with everything told: the session has READ
+// in its place from now on. Nothing, and it has WRITE still: LeaseTable::TryKeepRead says when.
+std::optional<LeaseGrant> KeepReading(Mds& mds, const SessionPtr& session, uint64_t lease);
+
 // Says in the reply to a change of a file, or to an open for writing, under which lease the session is alone
 // with the file (AttrReply.alone_under). After the leases have been granted: who opens the file for writing,
 // or wants pages of it, after this look waits for the holder of the lease (AwaitWriters). And that no

@@ -339,21 +339,33 @@ void LeaseTable::Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters) {
   grants_.erase(it);
 }
 
-void LeaseTable::Release(SessionId session, uint64_t id, proto::LeaseMode keep) {
+void LeaseTable::Release(SessionId session, uint64_t id) {
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
     auto it = grants_.find(id);
     if (it == grants_.end() || it->second.grant.session != session) return;
-    if (keep == proto::LEASE_NONE) {
-      End(id, &waiters);
-    } else {
-      SetMode(&it->second.grant, keep);
-      it->second.grant.revoking = false;
-      waiters.swap(it->second.waiters);
-    }
+    End(id, &waiters);
   }
   SetAll(waiters);
+}
+
+// Whoever is about to change the resource (BeginChange) would have to ask for READ as well.
+std::optional<LeaseGrant> LeaseTable::TryKeepRead(SessionId session, uint64_t id, Duration now) {
+  std::vector<OneShot<Unit>> waiters;
+  std::optional<LeaseGrant> kept;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = grants_.find(id);
+    if (it == grants_.end() || it->second.pins > 0) return std::nullopt;
+    const LeaseGrant grant = it->second.grant;
+    if (grant.session != session || grant.mode != proto::LEASE_WRITE || grant.late) return std::nullopt;
+    if (!MayGrant(grant.resource, proto::LEASE_READ, now)) return std::nullopt;
+    Erase(id, &waiters);
+    kept = AddLocked(session, grant.resource, proto::LEASE_READ);
+  }
+  SetAll(waiters);
+  return kept;
 }
 
 template <typename Which>

@@ -101,8 +101,12 @@ class LeaseTable {
   // Set when the grant is released or its session has ended; at once if there is none.
   OneShot<Unit> Released(uint64_t id);
 
-  // keep NONE: the grant ends. Nothing happens for a foreign or unknown id.
-  void Release(SessionId session, uint64_t id, proto::LeaseMode keep);
+  // The grant ends. Nothing happens for a foreign or unknown id.
+  void Release(SessionId session, uint64_t id);
+  // WRITE ends, and the session has READ in its place, under another id: so no answer that granted WRITE, and
+  // is still under way, can be taken for that. Nothing, and WRITE stays: somebody changes the resource, or
+  // waits to; or the session has no such lease, or has it pinned, or for late data.
+  std::optional<LeaseGrant> TryKeepRead(SessionId session, uint64_t id, Duration now);
   // Grants of inodes that the session does not name as its own end: the replies with them were lost.
   void EndUnnamed(SessionId session, const std::set<uint64_t>& named);
   void DropSession(SessionId session);

@@ -136,14 +136,16 @@ Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
     std::vector<LeaseGrant> conflicts = mds->leases.Conflicts(resource, keeper, mode);
     grants.insert(grants.end(), conflicts.begin(), conflicts.end());
   }
-  co_return co_await RecallGrants(std::move(mds), keeper, std::move(grants));
+  const proto::LeaseMode keep = mode == proto::LEASE_READ ? proto::LEASE_READ : proto::LEASE_NONE;
+  co_return co_await RecallGrants(std::move(mds), keeper, std::move(grants), keep);
 }
 
-Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> grants) {
+Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> grants,
+                          proto::LeaseMode keep) {
   std::optional<Session::Wait> wait;
   if (SessionPtr session = mds->sessions.Find(keeper)) wait.emplace(std::move(session));
   for (const LeaseGrant& grant : grants) {
-    if (!grant.revoking) AskBack(*mds, grant);
+    if (!grant.revoking) AskBack(*mds, grant, keep);
   }
   std::vector<Task<Status>> releases;  // one that is not released must not keep the others from their end
   for (const LeaseGrant& grant : grants) releases.push_back(AwaitRelease(mds, grant));
@@ -152,19 +154,19 @@ Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> 
   co_return all;
 }
 
-void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource) {
+void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource, proto::LeaseMode keep) {
   proto::Push push;
   push.mutable_revoke()->set_id(id);
   *push.mutable_revoke()->mutable_resource() = ToProto(resource);
-  push.mutable_revoke()->set_keep(proto::LEASE_NONE);
+  push.mutable_revoke()->set_keep(keep);
   mds.messages.CountRevocation();
   holder.Push(std::move(push));
 }
 
-void AskBack(Mds& mds, const LeaseGrant& grant) {
+void AskBack(Mds& mds, const LeaseGrant& grant, proto::LeaseMode keep) {
   if (!mds.leases.BeginRevoke(grant.id)) return;
   if (SessionPtr holder = mds.sessions.Find(grant.session))
-    PushRevoke(mds, *holder, grant.id, grant.resource);
+    PushRevoke(mds, *holder, grant.id, grant.resource, keep);
 }
 
 Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience) {

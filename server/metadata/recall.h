@@ -7,18 +7,22 @@
 
 namespace nacre::mds {
 
-// Tells the holder of the lease `id` to give it back.
-void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource);
+// Tells the holder of the lease `id` to give it back; `keep`: what it may keep of it.
+void PushRevoke(Mds& mds, Session& holder, uint64_t id, const Fid& resource,
+                proto::LeaseMode keep = proto::LEASE_NONE);
 
 // Only says so to the holder. Nothing happens if there is no such lease any more.
-void AskBack(Mds& mds, const LeaseGrant& grant);
+void AskBack(Mds& mds, const LeaseGrant& grant, proto::LeaseMode keep = proto::LEASE_NONE);
 
 // Asks for every lease on these resources that another session than `keeper` holds and that conflicts with
-// `mode`, side by side. Returns when each is released or its holder evicted: in bounded time.
+// `mode`, side by side. Returns when each is released or its holder evicted: in bounded time. For READ its
+// holder may keep READ (LeaseTable::TryKeepRead).
 Task<Status> RecallAll(MdsPtr mds, SessionId keeper, std::vector<Fid> resources,
                        proto::LeaseMode mode = proto::LEASE_WRITE);
-// The same of these leases; `keeper`: the session whose request waits for them, 0: none.
-Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> grants);
+// The same of these leases; `keeper`: the session whose request waits for them, 0: none. `keep`: what their
+// holders may keep.
+Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> grants,
+                          proto::LeaseMode keep = proto::LEASE_NONE);
 
 // Asks for one lease, and waits for so long. Whether it is released; nobody is evicted.
 Task<bool> TryRecall(MdsPtr mds, LeaseGrant grant, Duration patience);

@@ -89,6 +89,77 @@ TEST_F(QuietScopes, AndForNothingElse) {
   EXPECT_LT(Takes(*b_, Chmod(*b_)), 100ms);
 }
 
+// `a` has WRITE of the directory, and its kernel has been promised what it knows there.
+class QuietWriter : public QuietScopes {
+ protected:
+  QuietWriter() {
+    RunFor(7s);
+    (void)a_->Close(a_->Create("own", O_RDWR, directory_));
+    RunFor(7s);
+    (void)a_->Close(a_->Create("another", O_RDWR, directory_));
+    RunFor(30s);
+    Duration negative{0};
+    until_ = a_->Await(a_->fs().Lookup(a_->caller, directory_, "f", &negative))->until;
+    file_ = FromProto(a_->Lookup("f", directory_)->attr.fid());
+  }
+
+  Task<StatusOr<Known>> ChmodBySecond() {
+    SetAttributes set;
+    set.mode = 0600;
+    return b_->fs().Setattr(b_->caller, file_, set, nullptr);
+  }
+
+  Duration until_{0};
+  Fid file_;
+};
+
+TEST_F(QuietWriter, WhoOnlyReadsDoesNotWaitForTheKernel) {
+  ASSERT_GE(until_ - Now(), 900ms);
+  EXPECT_LT(Takes(*b_, b_->fs().Getattr(b_->caller, file_, nullptr)), 100ms);
+  RunFor(50ms);  // until the answer has come that grants READ
+  (void)a_->Stat(directory_);
+  EXPECT_EQ(FromProto(a_->Lookup("f", directory_)->attr.fid()), file_);
+  EXPECT_EQ(Asked([&] { (void)a_->Lookup("f", directory_); }), 0) << "READ was kept";
+}
+
+TEST_F(QuietWriter, WhoChangesSomethingAfterThatDoes) {
+  ASSERT_GE(until_ - Now(), 900ms);
+  (void)b_->Stat(file_);
+  EXPECT_TRUE(b_->Await(ChmodBySecond()).ok());
+  EXPECT_GE(Now(), until_);
+}
+
+// The MDS asks for READ before the answer has come that grants it.
+TEST_F(QuietWriter, AlsoIfTheLeaseThatIsKeptIsNotKnownYet) {
+  ASSERT_GE(until_ - Now(), 900ms);
+  Duration changed{0};
+  a_->before_reply = [&, once = false](const proto::MetadataRequest& request) mutable -> Task<Status> {
+    if (!request.has_release_lease() || std::exchange(once, true)) co_return OkStatus();
+    EXPECT_EQ(request.release_lease().keep(), proto::LEASE_READ);
+    EXPECT_TRUE((co_await ChmodBySecond()).ok());
+    changed = Now();
+    co_return OkStatus();
+  };
+  (void)b_->Stat(file_);
+  ASSERT_TRUE(harness_.RunUntil([&] { return changed > Duration(0); }, 10s));
+  EXPECT_GE(changed, until_);
+}
+
+// The answer is lost with the stream, so what it granted ends; the lease from before is named meanwhile.
+TEST_F(QuietWriter, AlsoIfTheAnswerIsLost) {
+  ASSERT_GE(until_ - Now(), 900ms);
+  int released = 0;
+  a_->before_reply = [&](const proto::MetadataRequest& request) -> Task<Status> {
+    if (!request.has_release_lease() || released++ > 0) co_return OkStatus();
+    co_await a_->LoseStream();
+    co_return absl::UnavailableError("the answer was lost with the stream");
+  };
+  (void)b_->Stat(file_);
+  EXPECT_TRUE(b_->Await(ChmodBySecond()).ok());
+  EXPECT_GE(released, 2);
+  EXPECT_GE(Now(), until_);
+}
+
 // Seed 11000047: the MDS had ended it, and the answer was lost; a client that changed things under a lease
 // granted since came back after it when the MDS had been started anew, and was refused that lease.
 TEST_F(QuietScopes, ALeaseThatMayHaveBeenEndedIsNotNamedAfterALostStream) {

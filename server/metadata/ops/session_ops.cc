@@ -198,8 +198,16 @@ Reply AcquireLease(const Op& op, const proto::AcquireLease& request) {
 }
 
 Reply ReleaseLease(const Op& op, const proto::ReleaseLease& request) {
-  op.mds->leases.Release(op.session->id, request.id(), request.keep());
-  return proto::MetadataReply{};
+  proto::MetadataReply reply;
+  if (request.keep() == proto::LEASE_READ) {
+    if (auto kept = KeepReading(*op.mds, op.session, request.id()))
+      *reply.add_directory_leases() = kept->ToProto();
+    return reply;
+  }
+  if (request.keep() != proto::LEASE_NONE)
+    return ErrnoError(EINVAL, absl::StrFormat("a lease of which %d is kept: READ or NONE", request.keep()));
+  op.mds->leases.Release(op.session->id, request.id());
+  return reply;
 }
 
 Reply ReportProblem(const Op& op, const proto::ReportProblem& request) {

@@ -43,7 +43,7 @@ TEST(LeaseTable, WriteIsForWhoIsAlone) {
   table.BeginRevoke(write->id);
   EXPECT_FALSE(table.TryGrantWrite(1, kFile, now)) << "until it is given back";
   EXPECT_FALSE(table.TryGrantRead(1, kFile, now));
-  table.Release(1, write->id, proto::LEASE_NONE);
+  table.Release(1, write->id);
   table.GrantNoneUntil(kFile, proto::LEASE_WRITE, now * 2);
   EXPECT_FALSE(table.TryGrantWrite(2, kFile, now));
   EXPECT_TRUE(table.TryGrantRead(2, kFile, now));
@@ -62,7 +62,7 @@ TEST(LeaseTable, ReadBesideWriteOfALateFileIsAnotherLease) {
   EXPECT_NE(pages, late);
   EXPECT_EQ(table.Grant(1, kFile, proto::LEASE_READ).id, pages);
   EXPECT_TRUE(table.HoldsWrite(1, kFile));
-  table.Release(1, late, proto::LEASE_NONE);
+  table.Release(1, late);
   EXPECT_FALSE(table.HoldsWrite(1, kFile));
   EXPECT_TRUE(table.HasConflict(kFile, 2, proto::LEASE_WRITE)) << "its pages are still there";
 }
@@ -79,7 +79,7 @@ TEST(LeaseTable, WhatIsPinnedEndsLater) {
   EXPECT_EQ(table.Pin(1, kFile), id);
   EXPECT_EQ(table.Pin(2, kFile), 0u);
   OneShot<Unit> released = table.Released(id);
-  table.Release(1, id, proto::LEASE_NONE);
+  table.Release(1, id);
   EXPECT_TRUE(table.HasConflict(kFile, 2, proto::LEASE_READ));
   EXPECT_EQ(table.GoodWrite(1, kFile), 0u);
   EXPECT_EQ(table.Pin(1, kFile), 0u) << "not once more";
@@ -104,12 +104,51 @@ TEST(LeaseTable, WriteOfAFileIsAnotherLeaseThanReadAndThanThatForLateData) {
   EXPECT_FALSE(table.TryGrantFileRead(2, kFile));
   EXPECT_EQ(table.TryGrantFileRead(1, kFile)->id, pages);
   const uint64_t late = table.GrantLate(1, kFile).id;
-  table.Release(1, write, proto::LEASE_NONE);
+  table.Release(1, write);
   EXPECT_FALSE(table.TryGrantFileWrite(1, kFile, now)) << "its data comes late";
   EXPECT_FALSE(table.MayHoldBack(1, kFile));
   EXPECT_TRUE(table.HoldsWrite(1, kFile));
-  table.Release(1, late, proto::LEASE_NONE);
+  table.Release(1, late);
   EXPECT_TRUE(table.TryGrantFileWrite(1, kFile, now));
+}
+
+TEST(LeaseTable, ReadIsKeptOfWriteWhereNobodyChangesAnything) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1);
+  const uint64_t write = table.TryGrantWrite(1, kFile, now)->id;
+  ASSERT_TRUE(table.BeginRevoke(write));
+  const OneShot<Unit> released = table.Released(write);
+  EXPECT_FALSE(table.TryKeepRead(2, write, now)) << "a foreign one";
+  table.BeginChange(kFile, 2);
+  EXPECT_FALSE(table.TryKeepRead(1, write, now)) << "who changes it waits for the end of WRITE";
+  table.EndChange(kFile);
+  ASSERT_EQ(table.Pin(1, kFile), write);
+  EXPECT_FALSE(table.TryKeepRead(1, write, now)) << "a change is being committed under it";
+  table.Unpin(write);
+  EXPECT_TRUE(table.HoldsWrite(1, kFile));
+  EXPECT_FALSE(released.IsSet());
+  const auto kept = table.TryKeepRead(1, write, now);
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->mode, proto::LEASE_READ);
+  EXPECT_NE(kept->id, write) << "an answer with WRITE may still be under way";
+  EXPECT_FALSE(kept->revoking);
+  EXPECT_TRUE(released.IsSet());
+  EXPECT_TRUE(table.TryGrantRead(2, kFile, now));
+  EXPECT_FALSE(table.TryKeepRead(1, kept->id, now)) << "READ already";
+  EXPECT_TRUE(table.HasConflict(kFile, 2, proto::LEASE_WRITE));
+}
+
+TEST(LeaseTable, ReadIsNotKeptWhileNothingIsGranted) {
+  LeaseTable table(100);
+  const Duration now = std::chrono::seconds(1), later = std::chrono::seconds(9);
+  const uint64_t write = table.TryGrantWrite(1, kFile, now)->id;
+  table.GrantNoneUntil(kFile, proto::LEASE_WRITE, later);
+  const uint64_t kept = table.TryKeepRead(1, write, now)->id;
+  const uint64_t again = table.TryGrantWrite(1, kFile, later)->id;
+  EXPECT_EQ(again, kept) << "it is raised";
+  table.GrantNoneUntil(kFile, proto::LEASE_READ, 2 * later);
+  EXPECT_FALSE(table.TryKeepRead(1, again, later));
+  EXPECT_TRUE(table.HoldsWrite(1, kFile));
 }
 
 TEST(LeaseTable, SharedIsForSeveralWritersAndNobodyElse) {
@@ -125,10 +164,10 @@ TEST(LeaseTable, SharedIsForSeveralWritersAndNobodyElse) {
   EXPECT_TRUE(table.HoldsWrite(1, kFile));
   EXPECT_FALSE(table.MayHoldBack(1, kFile));
   EXPECT_EQ(table.GoodWrite(1, kFile), 0u);
-  table.Release(2, two, proto::LEASE_NONE);
+  table.Release(2, two);
   EXPECT_FALSE(table.HasConflict(kFile, 1, proto::LEASE_READ));
   EXPECT_TRUE(table.HasConflict(kFile, 3, proto::LEASE_READ));
-  table.Release(1, one, proto::LEASE_NONE);
+  table.Release(1, one);
   ASSERT_TRUE(table.TryGrantFileRead(3, kFile));
   EXPECT_FALSE(table.TryGrantShared(1, kFile)) << "somebody reads it";
   EXPECT_TRUE(table.HasConflict(kFile, 1, proto::LEASE_SHARED));
@@ -182,7 +221,7 @@ TEST(LeaseTable, WhoChangesItIsToldWhetherItWillBeHis) {
   table.BeginRevoke(id);
   EXPECT_EQ(table.GoodWrite(1, kFile), 0u);
   EXPECT_FALSE(table.MayGetWrite(1, kFile, now));
-  table.Release(1, id, proto::LEASE_NONE);
+  table.Release(1, id);
   table.GrantNoneUntil(kFile, proto::LEASE_WRITE, now * 2);
   EXPECT_FALSE(table.MayGetWrite(1, kFile, now));
 }
@@ -217,7 +256,7 @@ TEST(LeaseTable, OneThatIsBeingRevokedIsNotGrantedAgain) {
   EXPECT_TRUE(table.BeginRevoke(first));
   const uint64_t second = table.Grant(1, kFile, proto::LEASE_READ).id;
   EXPECT_NE(first, second);
-  table.Release(1, first, proto::LEASE_NONE);
+  table.Release(1, first);
   EXPECT_EQ(table.HoldersOf(kFile).size(), 1u);
   EXPECT_FALSE(table.BeginRevoke(first));
 }
@@ -226,9 +265,9 @@ TEST(LeaseTable, AReleaseIsTheHoldersAlone) {
   LeaseTable table(100);
   const uint64_t id = table.Grant(1, kFile, proto::LEASE_WRITE).id;
   OneShot<Unit> released = table.Released(id);
-  table.Release(2, id, proto::LEASE_NONE);
+  table.Release(2, id);
   EXPECT_FALSE(released.IsSet());
-  table.Release(1, id, proto::LEASE_NONE);
+  table.Release(1, id);
   EXPECT_TRUE(released.IsSet());
   EXPECT_TRUE(table.Released(id).IsSet()) << "there is none: at once";
 }
