@@ -404,6 +404,16 @@ int Serve(const char* source, const char* mountpoint) {
   return rc < 0 ? 1 : 0;
 }
 
+// A descriptor is kept for each inode that the kernel knows: as many as the kernel allows (fs.nr_open's
+// default), or what an ordinary user may raise his own limit to.
+void RaiseDescriptorLimit() {
+  constexpr rlim_t kMost = 1 << 20;
+  rlimit limit{kMost, kMost};
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -411,11 +421,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: nacre-passthrough SOURCE MOUNTPOINT\n");
     return 2;
   }
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    limit.rlim_cur = limit.rlim_max;  // a descriptor per inode that the kernel holds
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
+  RaiseDescriptorLimit();
   umask(0);
   return Serve(argv[1], argv[2]);
 }

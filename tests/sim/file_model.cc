@@ -153,14 +153,13 @@ class FileModel::Explanation {
   bool Take(const BlockPart& part) { return Take(part, nothing_); }
 
   // Likewise, as if it had been made before the last of these appends, or before the last two, …
-  bool TakeUnder(const BlockPart& part, std::span<const Appended> appends) {
+  void TakeUnder(const BlockPart& part, std::span<const Appended> appends) {
     std::vector<bool> hidden = nothing_;
     for (const Appended& append : appends | std::views::reverse) {
       const uint64_t end = std::min(append.end, begin_ + there_.size());
       for (uint64_t at = std::max(append.begin, begin_); at < end; ++at) hidden[at - begin_] = true;
-      if (Take(part, hidden)) return true;
+      if (Take(part, hidden)) return;
     }
-    return false;
   }
 
  private:
