@@ -15,7 +15,7 @@ namespace nacre::api {
 namespace {
 
 constexpr uint64_t kKnownFlags = NACRE_CLIENT_SOFT | NACRE_CLIENT_NO_VERIFY | NACRE_CLIENT_NO_CACHE;
-constexpr uint64_t kMinCache = 1 << 20, kDefaultCache = 16 << 20;
+constexpr uint64_t kMinCache = 1 << 20;
 constexpr uint64_t kMaxThreads = 256;
 
 Status CheckOptions(const nacre_client_options& options) {
@@ -40,7 +40,7 @@ StatusOr<ConnectionOptions> Translate(const nacre_client_options* given) {
   if (raw.name != nullptr) options.name = raw.name;
   options.transport = raw.transport == nullptr ? "" : raw.transport;
   options.threads = static_cast<unsigned>(raw.threads);
-  options.client.cache_bytes = raw.cache_bytes == 0 ? kDefaultCache : raw.cache_bytes;
+  if (raw.cache_bytes != 0) options.client.cache_bytes = raw.cache_bytes;
   options.client.dirty_bytes = options.client.cache_bytes / 2;
   options.client.kernel_cache = Duration(0);  // there is no kernel above, for which others would have to wait
   options.client.caching = (raw.flags & NACRE_CLIENT_NO_CACHE) == 0;

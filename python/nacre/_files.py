@@ -181,7 +181,7 @@ class Client(Owned):
 
     soft: a server that is away for `soft_timeout` seconds (60) is an EIO, else it is waited for. verify=False: what
     arrives is not compared with its checksums. cache=False: no leases. name: in `nacre status`. transport: "auto",
-    "shm", "rdma", "tcp". cache_bytes: for writes. threads: of the library.
+    "shm", "rdma", "tcp". cache_bytes: for writes (0: 128 MiB). threads: its own.
 
     A process that was forked after its first client was opened cannot use the library (Denied, EPERM).
     """

@@ -74,7 +74,7 @@ typedef struct nacre_client_options {
   const char* name;      /* in `nacre status`; NULL: the program's name and process id */
   const char* transport; /* "auto", "shm", "rdma", "tcp" as in nacre.toml(5); NULL: as the mount, or "auto" */
   int64_t soft_timeout;  /* 0: 60 s */
-  uint64_t cache_bytes;  /* for nacre_write; 0: 16 MiB */
+  uint64_t cache_bytes;  /* for nacre_write: twice what may be on its way to the servers; 0: 128 MiB */
   uint64_t threads;      /* of the library; 0: up to six */
 } nacre_client_options;
 #define NACRE_CLIENT_OPTIONS_INIT \
