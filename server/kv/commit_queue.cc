@@ -11,7 +11,9 @@ Task<Status> CommitQueue::Commit(KvBatch batch) {
   Commitment self;
   self.batch = std::move(batch);
   self.bytes = self.batch.bytes();
-  if (!Enter(&self)) {
+  const bool waits = !Enter(&self);
+  if (self.batch.placed()) self.batch.placed()->Set({});
+  if (waits) {
     const bool leads = co_await self.turn->Wait();
     if (!leads) co_return std::move(self.status);
   }

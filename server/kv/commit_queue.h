@@ -2,8 +2,9 @@
 //
 // A caller that meets nobody writes its batch on its own thread. Those that come while somebody writes wait;
 // when that write is over, the first of them leads and writes for all that wait. So no caller ever writes
-// more than one group, and one that is alone pays no change of threads. A batch whose Commit was called after
-// another's had returned is written after it.
+// more than one group, and one that is alone pays no change of threads. Batches are written in the order in
+// which they get their places (KvBatch::TellPlace), so one whose Commit was called after another's had
+// returned behind it.
 //
 // A write may be awaited (one that goes to other machines) or take the thread (one that goes to a file).
 //

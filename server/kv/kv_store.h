@@ -11,11 +11,12 @@
 //
 // A commit may take as long as a disk or a network takes: callers hold no std::mutex while they await it. A
 // batch whose Commit was called after another's had returned lies behind it in the store; two that are under
-// way at the same time may end up in either order, so callers whose batches touch the same keys order them by
-// locks of their own.
+// way at the same time may end up in either order (KvBatch::TellPlace says when theirs is settled), so
+// callers whose batches touch the same keys order them by locks of their own.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,12 @@ class KvBatch {
   void SetAdmitted() { admitted_ = true; }
   bool admitted() const { return admitted_; }
 
+  // Sets `placed` within Commit, once the order is settled: batches whose Commit is called from then on lie
+  // behind this one, also after a loss of power, though nobody may see this one yet. A form of the store in
+  // which that is so only when Commit returns does not set it.
+  void TellPlace(OneShot<Unit> placed) { placed_ = std::move(placed); }
+  const std::optional<OneShot<Unit>>& placed() const { return placed_; }
+
   uint64_t bytes() const {  // of keys and values
     uint64_t sum = 0;
     for (const Op& op : ops_) sum += op.key.size() + op.value.size();
@@ -64,6 +71,7 @@ class KvBatch {
   std::vector<Op> ops_;
   bool use_reserve_ = false;
   bool admitted_ = false;
+  std::optional<OneShot<Unit>> placed_;
 };
 
 struct KvEntry {

@@ -64,9 +64,29 @@ Task<Status> MemKv::Commit(KvBatch batch) {
     pause = commit_pause_;
   }
   if (pause != nullptr) co_await (*pause)();
-  Status status = CommitNow(batch);
+  const std::shared_ptr<Placed> placed = Place(std::move(batch));
+  if (const auto& told = placed->batch.placed()) {
+    told->Set({});
+    if (pause != nullptr) co_await (*pause)();
+  }
+  Status status = CommitUntil(*placed);
   if (pause != nullptr) co_await (*pause)();
   co_return status;
+}
+
+std::shared_ptr<MemKv::Placed> MemKv::Place(KvBatch batch) {
+  std::lock_guard lock(mutex_);
+  return placed_.emplace_back(std::make_shared<Placed>(Placed{std::move(batch), {}}));
+}
+
+// What lies before it takes effect as well, if it has not by now.
+Status MemKv::CommitUntil(const Placed& last) {
+  std::lock_guard lock(mutex_);
+  while (!last.done && !placed_.empty()) {
+    placed_.front()->done = CommitNow(placed_.front()->batch);
+    placed_.pop_front();
+  }
+  return last.done.value_or(ErrnoError(ESHUTDOWN, "the store crashed during a commit"));
 }
 
 Status MemKv::CheckRoom(const KvBatch& batch) {
@@ -86,7 +106,6 @@ Status MemKv::Admit(KvBatch* batch) {
 }
 
 Status MemKv::CommitNow(const KvBatch& batch) {
-  std::lock_guard lock(mutex_);
   if (!batch.admitted()) RETURN_IF_ERROR(CheckRoom(batch));
   Undo undo;
   undo.reserve(batch.ops().size());
@@ -168,11 +187,13 @@ void MemKv::SetCommitHook(CommitHook hook) {
 void MemKv::CrashProcess() {
   std::lock_guard lock(mutex_);
   ++incarnation_;
+  placed_.clear();
 }
 
 void MemKv::LosePower(Random& random) {
   std::lock_guard lock(mutex_);
   ++incarnation_;
+  placed_.clear();
   size_t lost = random.Below(unsynced_.size() + 1);
   for (; lost > 0; --lost) {
     TakeBack(std::move(unsynced_.back()));

@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ class MemKv : public KvStore {
   // Awaited by each Sync before it takes effect: a delay, a failure, or both. None: Sync takes no time.
   using SyncHook = absl::AnyInvocable<Task<Status>()>;
   // Awaited by each Commit before it takes effect, and again before its caller goes on: the time that others
-  // have to run meanwhile. None: it is done at once.
+  // have to run meanwhile; and, if somebody waits for its place, between that and its effect. None: it is
+  // done at once.
   using CommitPause = absl::AnyInvocable<Task<void>()>;
   // Asked when a Commit takes effect, or instead when it is admitted; an error refuses the batch (a full
   // disk).
@@ -56,16 +58,24 @@ class MemKv : public KvStore {
   // Takes a batch back: key -> value before (erase: there was none).
   using Undo = std::vector<KvBatch::Op>;
 
-  Status CommitNow(const KvBatch& batch);
+  struct Placed {
+    KvBatch batch;
+    std::optional<Status> done;  // none: it waits for its effect
+  };
+
+  std::shared_ptr<Placed> Place(KvBatch batch);
+  Status CommitUntil(const Placed& last);
+  Status CommitNow(const KvBatch& batch);  // mutex_ is held
   Status CheckRoom(const KvBatch& batch);
   void Apply(KvBatch::Op op, Undo* undo);
   void TakeBack(Undo undo);
 
   mutable std::mutex mutex_;
   std::map<std::string, std::string, std::less<>> data_;
-  std::deque<Undo> unsynced_;  // oldest first
-  uint64_t committed_ = 0;     // batches ever; the newest unsynced_ belongs to this number
-  uint64_t incarnation_ = 0;   // rises with every crash
+  std::deque<std::shared_ptr<Placed>> placed_;  // what has a place and no effect yet, in their order
+  std::deque<Undo> unsynced_;                   // oldest first
+  uint64_t committed_ = 0;                      // batches ever; the newest unsynced_ belongs to this number
+  uint64_t incarnation_ = 0;                    // rises with every crash
   uint64_t bytes_ = 0;
   std::optional<uint64_t> told_free_;
   const uint64_t total_bytes_;

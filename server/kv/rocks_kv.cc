@@ -238,11 +238,16 @@ class RocksKv : public KvStore {
     if (at != nullptr) db_->ReleaseSnapshot(at);
   }
 
-  // Much takes longer than a change of threads, and the caller's thread has other requests to carry out.
+  // Much takes longer than a change of threads, and the caller's thread has other requests to carry out: for
+  // one, what somebody begins who waited for the place of a batch only.
   Task<void> WriteSomewhere(const CommitQueue::Group& group) {
     uint64_t bytes = 0;
-    for (const CommitQueue::Commitment* one : group) bytes += one->bytes;
-    if (bytes < kMuch) {
+    bool followed = false;
+    for (const CommitQueue::Commitment* one : group) {
+      bytes += one->bytes;
+      followed = followed || one->batch.placed();
+    }
+    if (bytes < kMuch && !followed) {
       WriteGroup(group);
     } else {
       co_await writer_->Run([this, &group] { WriteGroup(group); });

@@ -112,6 +112,7 @@ Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& re
   CO_RETURN_IF_ERROR(CheckCommit(*transaction));
   if (behind) transaction->batch().UseReserve();
   if (request.sequence() != 0) session->Record(request.sequence(), reply, &transaction->batch());
+  if (placed) transaction->batch().TellPlace(*placed);
   co_return co_await mds->tables->Commit(transaction, Tables::For::kClient);
 }
 

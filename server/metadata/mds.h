@@ -114,6 +114,7 @@ struct Op {
   bool behind = false;           // an application has its answer already: it may use the reserve of space
   uint64_t stream = 0;           // the number of the session's stream that it came by
   ChangeGuard* guard = nullptr;  // of a mutation
+  std::optional<OneShot<Unit>> placed;  // set when Commit has its place in the store (KvBatch::TellPlace)
   mutable std::shared_ptr<const cluster::UsableOsts> usable;  // what it has chosen from
 
   // The OSTs to choose from; good as long as this, or until it is called again.

@@ -12,6 +12,7 @@
 #include "server/kv/losses.h"
 #include "server/metadata/administer.h"
 #include "server/metadata/background.h"
+#include "server/metadata/batch.h"
 #include "server/metadata/directory_leases.h"
 #include "server/metadata/dispatch.h"
 #include "server/metadata/eviction.h"
@@ -124,11 +125,12 @@ void AddLeases(const std::vector<mds::LeaseGrant>& leases, proto::MetadataReply*
 }
 
 // Does a mutation unless it was done before.
-Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::MetadataRequest& request,
-                                bool behind) {
+Task<proto::MetadataReply> Once(MdsPtr mds, Sender sender, const proto::MetadataRequest& request, bool behind,
+                                std::optional<OneShot<Unit>> placed) {
   Op op = MakeOp(mds, sender, request);
   const SessionPtr& session = sender.session;
   op.behind = behind;
+  op.placed = std::move(placed);
   while (true) {
     auto begun = session->BeginMutation(request.sequence(), request.low_water());
     if (begun.answer.has_value() && !mds->options.plant_repeat_twice) {
@@ -177,17 +179,15 @@ Status CheckRequest(const proto::MetadataRequest& request) {
   return ErrnoError(EINVAL, absl::StrFormat("a time with %d nanoseconds", request.time().nanos()));
 }
 
-// Each mutation of a batch in its turn, as if it had come alone.
-Task<proto::MetadataReply> EachOnce(MdsPtr mds, Sender sender, const proto::MetadataRequest& request,
-                                    proto::MetadataRequest one) {
+// A mutation of a batch, as if it had come alone.
+Task<proto::MetadataReply> PartOfBatch(MdsPtr mds, Sender sender, proto::MetadataRequest one,
+                                       std::optional<OneShot<Unit>> placed) {
   Status valid = CheckRequest(one);
   if (valid.ok() && !IsMutation(one)) {
     valid = ErrnoError(EPROTO, absl::StrFormat("operation %d cannot be part of a batch", one.op_case()));
   }
   if (!valid.ok()) co_return ToReply(*mds, valid);
-  one.set_session(request.session());
-  one.set_low_water(request.low_water());
-  co_return co_await Once(mds, sender, one, true);
+  co_return co_await Once(mds, sender, one, true, std::move(placed));
 }
 
 // Returns when the batch before has been done: of several that a client has under way, a later one may come
@@ -205,10 +205,15 @@ Task<proto::MetadataReply> HandleBatch(MdsPtr mds, Sender sender, proto::Metadat
     Status turn = co_await AwaitBatchBefore(sender, request.batch().after());
     if (!turn.ok()) co_return ToReply(*mds, turn);
   }
-  proto::MetadataReply reply;
   for (proto::MetadataRequest& one : *request.mutable_batch()->mutable_requests()) {
-    *reply.mutable_batch()->add_replies() = co_await EachOnce(mds, sender, request, std::move(one));
+    one.set_session(request.session());
+    one.set_low_water(request.low_water());
   }
+  auto carry_out = [mds, sender](proto::MetadataRequest one, std::optional<OneShot<Unit>> placed) {
+    return PartOfBatch(mds, sender, std::move(one), std::move(placed));
+  };
+  proto::MetadataReply reply;
+  *reply.mutable_batch() = co_await mds::CarryOut(std::move(*request.mutable_batch()), carry_out);
   reply.mutable_batch()->set_names_behind(mds->AllowsNamesBehind(*sender.session));
   co_return reply;
 }
@@ -226,7 +231,7 @@ Task<StatusOr<std::vector<mds::LeaseGrant>>> TakeLeases(MdsPtr mds, SessionPtr s
 }
 
 Task<proto::MetadataReply> Answer(MdsPtr mds, Sender sender, const proto::MetadataRequest& request) {
-  if (IsMutation(request)) co_return co_await Once(mds, sender, request, false);
+  if (IsMutation(request)) co_return co_await Once(mds, sender, request, false, {});
   const SessionId reader = sender.session->id;
   Op op = MakeOp(mds, sender, request);
   std::vector<mds::LeaseGrant> leases;

@@ -73,6 +73,26 @@ TEST_F(CommitQueueTest, ThoseThatMeetAreOneWriteInTheOrderOfTheirCalls) {
   EXPECT_EQ(results_.size(), 4u);
 }
 
+// Whoever waits knows its place before anything of it is written.
+TEST_F(CommitQueueTest, APlaceIsSettledBeforeTheWrite) {
+  std::map<std::string, OneShot<Unit>> places;
+  auto start = [&](const std::string& key) {
+    KvBatch batch = Batch(key);
+    batch.TellPlace(places[key]);
+    Spawn(context_.get_executor(), queue_.Commit(std::move(batch)),
+          [this, key](Status status) { results_[key] = std::move(status); });
+  };
+  during_first_ = [&] {
+    for (const char* key : {"b", "c"}) start(key);
+    context_.poll();
+    for (const auto& [key, place] : places) EXPECT_TRUE(place.IsSet()) << key;
+    EXPECT_TRUE(results_.empty());
+  };
+  start("a");
+  context_.run();
+  EXPECT_EQ(groups_, (Groups{{"a"}, {"b", "c"}}));
+}
+
 TEST_F(CommitQueueTest, EachHasItsOwnStatus) {
   refused_ = {"c"};
   during_first_ = [this] {

@@ -73,6 +73,30 @@ TEST_P(KvStoreTest, GetPutErase) {
   EXPECT_TRUE(Sync().ok());
 }
 
+// Whoever commits the same key once the place of a batch is settled comes behind it, though that batch may
+// not be there to be seen yet.
+TEST_P(KvStoreTest, APlaceIsKept) {
+  asio::io_context context;
+  auto commit = [](KvStore* store, std::string value, OneShot<Unit> placed) -> Task<void> {
+    KvBatch batch;
+    batch.Put("a", std::move(value));
+    batch.TellPlace(placed);
+    (void)co_await store->Commit(std::move(batch));
+    placed.Set({});
+  };
+  auto all = [&]() -> Task<void> {
+    const Executor executor = co_await CurrentExecutor();
+    for (int i = 0; i < 100; ++i) {
+      OneShot<Unit> placed;
+      Spawn(executor, commit(store_.get(), std::to_string(i), placed));
+      co_await placed.Wait();
+    }
+  };
+  Spawn(context.get_executor(), all());
+  context.run();
+  EXPECT_EQ(*store_->Get("a"), "99");
+}
+
 TEST_P(KvStoreTest, KeysAndValuesAreBytes) {
   std::string key("\0\xff\0", 3), value("\xff\0x", 3);
   Put(key, value);

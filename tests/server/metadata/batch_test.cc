@@ -185,5 +185,132 @@ TEST(NamesBehind, NotWithoutAnOst) {
   EXPECT_FALSE(client.Connect().connect().names_behind());
 }
 
+// A commit has its place at once and shows 10 ms later: what follows may begin in between.
+class Beside : public Batch {
+ protected:
+  Beside() {
+    for (uint32_t i = 0; i < kDirectories; ++i) {
+      const std::string name = "d" + std::to_string(i);
+      directories_.push_back(FidOf(client_.Mkdir(kRootFid, name)));
+    }
+    // Commits pause three times: before they have their places, before they show and before they return. So
+    // the longest of what overlaps here is two of them.
+    harness_.store.SetCommitPause([this]() -> Task<void> { co_await harness_.clock.Sleep(10ms); });
+    harness_.store.SetCommitHook([this](const KvBatch& batch) {
+      for (const KvBatch::Op& op : batch.ops()) {
+        if (op.key.starts_with(TableKey(Table::kReply))) order_.push_back(ParseReply(op.value)->sequence);
+      }
+      return OkStatus();
+    });
+  }
+
+  // How long the batch takes; all of it succeeds and is stored in its order.
+  Duration Measure() {
+    const uint64_t first = batch_.batch().requests(0).sequence();
+    const Duration begin = harness_.clock.Now();
+    const proto::MetadataReply reply = Send();
+    EXPECT_EQ(reply.batch().replies_size(), batch_.batch().requests_size());
+    for (const proto::MetadataReply& one : reply.batch().replies()) EXPECT_THAT(one, IsOk());
+    std::vector<uint64_t> expected;
+    for (int i = 0; i < batch_.batch().requests_size(); ++i)
+      expected.push_back(first + static_cast<uint64_t>(i));
+    EXPECT_EQ(order_, expected);
+    return harness_.clock.Now() - begin;
+  }
+
+  void AddSetattr(Fid fid, uint32_t mode) {
+    proto::MetadataRequest mutation;
+    *mutation.mutable_setattr()->mutable_fid() = ToProto(fid);
+    mutation.mutable_setattr()->set_set_mode(true);
+    mutation.mutable_setattr()->set_mode(mode);
+    Add(std::move(mutation));
+  }
+  void AddLink(Fid fid, Fid parent, const std::string& name) {
+    proto::MetadataRequest mutation;
+    *mutation.mutable_link()->mutable_fid() = ToProto(fid);
+    *mutation.mutable_link()->mutable_parent() = ToProto(parent);
+    mutation.mutable_link()->set_name(name);
+    Add(std::move(mutation));
+  }
+
+  static constexpr uint32_t kDirectories = 8;
+  std::vector<Fid> directories_;
+  std::vector<uint64_t> order_;  // of the sequences that were stored
+};
+
+TEST_F(Beside, ChangesOfSeveralDirectoriesOverlap) {
+  for (uint32_t i = 0; i < kDirectories; ++i) AddMknod(directories_[i], "f", S_IFREG | 0644, OwnFid(i + 1));
+  // Each waits for the first pause of the one before.
+  EXPECT_LE(Measure(), (kDirectories + 2) * 10ms);
+}
+
+TEST_F(Beside, ChangesOfOneDirectoryDoNot) {
+  for (uint32_t i = 0; i < kDirectories; ++i)
+    AddMknod(directories_[0], "f" + std::to_string(i), S_IFREG | 0644, OwnFid(i + 1));
+  EXPECT_GE(Measure(), kDirectories * 20ms);
+  EXPECT_EQ(client_.List(directories_[0]).size(), kDirectories);
+}
+
+// Among others that are under way: what is made, changed and removed again by its FID and by its name.
+TEST_F(Beside, AFileIsWhatTheOneBeforeHasLeft) {
+  for (uint32_t i = 0; i + 1 < kDirectories; i += 2) {
+    AddMknod(directories_[i], "f", S_IFREG | 0644, OwnFid(2 * i + 1));
+    AddMknod(directories_[i + 1], "g", S_IFREG | 0644, OwnFid(2 * i + 2));
+    AddSetattr(OwnFid(2 * i + 1), 0600);
+    AddSetattr(OwnFid(2 * i + 2), 0640);
+    AddUnlink(directories_[i], "f");
+  }
+  Measure();
+  EXPECT_EQ(client_.Getattr(OwnFid(2)).attr().attr().mode() & 07777, 0640u);
+  EXPECT_TRUE(client_.List(directories_[0]).empty());
+  EXPECT_EQ(client_.List(directories_[1]), std::vector<std::string>{"g"});
+}
+
+// A name goes while its file gets another one in another directory: in the other order the file would be
+// gone.
+TEST_F(Beside, AFileLivesOnByItsOtherName) {
+  AddMknod(directories_[0], "f", S_IFREG | 0644, OwnFid(1));
+  AddLink(OwnFid(1), directories_[1], "g");
+  AddUnlink(directories_[0], "f");
+  AddUnlink(directories_[2], "none");
+  const proto::MetadataReply reply = Send();
+  EXPECT_THAT(reply.batch().replies(1), IsOk());
+  EXPECT_THAT(reply.batch().replies(2), IsOk());
+  EXPECT_THAT(reply.batch().replies(3), Fails(ENOENT));
+  EXPECT_EQ(client_.Getattr(OwnFid(1)).attr().attr().nlink(), 1u);
+}
+
+// Whose entries are removed in the same batch, by a request that does not name it.
+TEST_F(Beside, ADirectoryIsEmptiedBeforeItIsRemoved) {
+  AddMknod(directories_[0], "f", S_IFREG | 0644, OwnFid(1));
+  AddMknod(directories_[1], "g", S_IFREG | 0644, OwnFid(2));
+  ASSERT_THAT(Send(), IsOk());
+  batch_ = {};
+  order_.clear();
+  AddUnlink(directories_[0], "f");
+  AddUnlink(directories_[1], "g");
+  proto::MetadataRequest rmdir;
+  *rmdir.mutable_unlink()->mutable_parent() = ToProto(kRootFid);
+  rmdir.mutable_unlink()->set_name("d0");
+  rmdir.mutable_unlink()->set_directory(true);
+  Add(std::move(rmdir));
+  AddMknod(directories_[2], "h", S_IFREG | 0644, OwnFid(3));
+  Measure();
+}
+
+// Though only the last one of it is waited for.
+TEST_F(Beside, TheNextBatchIsStoredBehindThisOne) {
+  for (uint32_t i = 0; i < kDirectories; ++i) AddMknod(directories_[i], "f", S_IFREG | 0644, OwnFid(i + 1));
+  auto first = std::make_shared<std::optional<proto::MetadataReply>>();
+  client_.Start(Whole(), first);
+  batch_ = {};
+  batch_.mutable_batch()->set_after(client_.sequence);
+  AddMknod(directories_[0], "g", S_IFREG | 0644, OwnFid(20));
+  const uint64_t next = client_.sequence;
+  EXPECT_THAT(Send().batch().replies(0), IsOk());
+  ASSERT_EQ(order_.size(), kDirectories + 1);
+  EXPECT_EQ(order_.back(), next);
+}
+
 }  // namespace
 }  // namespace nacre::mds
