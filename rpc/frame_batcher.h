@@ -1,5 +1,7 @@
 // Queues messages for a metadata stream, already in frames: those that come while a write is under way leave
-// with the next one, up to a size that keeps one frame from holding up the rest. Not thread-safe.
+// with the next one, up to a size that keeps one frame from holding up the rest. What a frame costs, on its
+// way through gRPC, is many times what a message does: so who has nothing under way lets the tasks have their
+// turn that run already, and writes when they have added theirs, or when there is Enough(). Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +14,14 @@ template <typename Frame>
 class FrameBatcher {
  public:
   static constexpr size_t kFrameBytes = 1 << 20;
+  static constexpr size_t kEnough = 32;  // messages
 
   // The frame that takes a message of so many bytes.
   Frame& Room(size_t bytes) {
     if (queue_.empty() || queue_.back().bytes + bytes > kFrameBytes) queue_.emplace_back();
     queue_.back().bytes += bytes;
     bytes_ += bytes;
+    ++messages_;
     return queue_.back().frame;
   }
 
@@ -26,16 +30,19 @@ class FrameBatcher {
     Frame frame = std::move(queue_.front().frame);
     bytes_ -= queue_.front().bytes;
     queue_.pop_front();
+    messages_ = 0;
     return frame;
   }
 
   void Clear() {
     queue_.clear();
-    bytes_ = 0;
+    bytes_ = messages_ = 0;
   }
 
   bool empty() const { return queue_.empty(); }
   size_t bytes() const { return bytes_; }
+  // So many that they are not worth waiting for more.
+  bool Enough() const { return messages_ >= kEnough || queue_.size() > 1; }
 
  private:
   struct Entry {
@@ -44,6 +51,7 @@ class FrameBatcher {
   };
   std::deque<Entry> queue_;
   size_t bytes_ = 0;
+  size_t messages_ = 0;  // since the last Take
 };
 
 }  // namespace nacre

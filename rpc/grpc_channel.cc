@@ -3,6 +3,7 @@
 #include <absl/strings/str_format.h>
 #include <grpcpp/grpcpp.h>
 
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <unordered_map>
 
@@ -47,6 +48,7 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
 
   ClientStream(const ServerAddress& server, const Executor& executor, MetadataChannelEvents events)
       : address_(server.address),
+        executor_(executor),
         stub_(proto::Metadata::NewStub(server.NewChannel())),
         events_(executor, std::move(events)) {}
 
@@ -85,7 +87,7 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
       request.set_id(next_id_++);
       pending_.emplace(request.id(), answer);
       *outgoing_.Room(bytes).add_requests() = std::move(request);
-      Write(std::move(lock));
+      WriteSoon(std::move(lock));
     }
     co_return co_await answer.Wait();
   }
@@ -101,7 +103,7 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
 
   void OnReadDone(bool ok) override {
     if (!ok) return End();
-    for (auto& reply : *incoming_.mutable_replies()) Answered(std::move(reply));
+    HandOut();
     for (auto& push : *incoming_.mutable_pushes()) events_.Pushed(std::move(push));
     incoming_.Clear();
     StartRead(&incoming_);
@@ -111,7 +113,8 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
     if (!ok) End();
     std::unique_lock lock(mutex_);
     writing_ = false;
-    Write(std::move(lock));
+    if (ended_) return Write(std::move(lock));
+    if (!outgoing_.empty()) WriteSoon(std::move(lock));
   }
 
   void OnDone(const grpc::Status& grpc_status) override {
@@ -129,6 +132,34 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   }
 
  private:
+  // Writes when the tasks that run already have had their turn (frame_batcher.h).
+  void WriteSoon(std::unique_lock<std::mutex> lock) {
+    if (writing_) return;
+    if (outgoing_.Enough()) return Write(std::move(lock));
+    if (std::exchange(waits_for_turns_, true)) return;
+    lock.unlock();
+    PostWrite();
+  }
+
+  void PostWrite() {
+    asio::post(executor_, [self = shared_from_this()] {
+      std::unique_lock lock(self->mutex_);
+      self->waits_for_turns_ = false;
+      self->Write(std::move(lock));
+    });
+  }
+
+  // What the tasks send that these replies resume leaves together.
+  void HandOut() {
+    bool waits = false;
+    if (incoming_.replies_size() > 1) {
+      std::lock_guard lock(mutex_);
+      waits = !std::exchange(waits_for_turns_, true);
+    }
+    for (auto& reply : *incoming_.mutable_replies()) Answered(std::move(reply));
+    if (waits) PostWrite();
+  }
+
   // Starts what is to be done next, if nothing is under way: a write, or letting go.
   void Write(std::unique_lock<std::mutex> lock) {
     if (writing_ || released_) return;
@@ -163,6 +194,7 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   }
 
   const std::string address_;
+  const Executor executor_;
   const std::unique_ptr<proto::Metadata::Stub> stub_;
   EventQueue events_;
   OneShot<Status> connected_;
@@ -174,7 +206,7 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   uint64_t next_id_ = 1;
   FrameBatcher<proto::ClientFrame> outgoing_;
   proto::ClientFrame writing_frame_;
-  bool writing_ = false, ended_ = false, released_ = false;
+  bool waits_for_turns_ = false, writing_ = false, ended_ = false, released_ = false;
 };
 
 class GrpcMetadataChannel : public MetadataChannel {

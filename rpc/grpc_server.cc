@@ -72,7 +72,10 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     if (!ok) End(true);
     std::unique_lock lock(mutex_);
     writing_ = false;
-    Write(std::move(lock));
+    if (ended_ || outgoing_.empty())
+      Write(std::move(lock));
+    else
+      WriteSoon(std::move(lock));
     Proceed(std::unique_lock(mutex_));
   }
 
@@ -100,8 +103,11 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     burst_posted_ |= more;
     const bool read = !reading_ && requests_.HasRoom() && outgoing_.bytes() <= kMaxQueuedBytes;
     reading_ |= read;
+    // The answers of those that begin together leave together.
+    const bool waits = begun.size() > 1 && !std::exchange(waits_for_turns_, true);
     lock.unlock();
     for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
+    if (waits) PostWrite();
     if (more) asio::post(executor_, [self = shared_from_this()] { self->NextBurst(); });
     if (read) StartRead(&incoming_);
   }
@@ -129,8 +135,25 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     requests_.Ended();
     if (ended_) return;
     *outgoing_.Room(bytes).add_replies() = std::move(reply);
-    Write(std::move(lock));
+    WriteSoon(std::move(lock));
     if (lock = std::unique_lock(mutex_); requests_.CanBegin()) Proceed(std::move(lock));
+  }
+
+  // Writes when the tasks that run already have had their turn (frame_batcher.h).
+  void WriteSoon(std::unique_lock<std::mutex> lock) {
+    if (writing_) return;
+    if (outgoing_.Enough()) return Write(std::move(lock));
+    if (std::exchange(waits_for_turns_, true)) return;
+    lock.unlock();
+    PostWrite();
+  }
+
+  void PostWrite() {
+    asio::post(executor_, [self = shared_from_this()] {
+      std::unique_lock lock(self->mutex_);
+      self->waits_for_turns_ = false;
+      self->Write(std::move(lock));
+    });
   }
 
   // Starts what is to be done next, if nothing is under way: a write, or the end.
@@ -166,7 +189,7 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
   RequestQueue<proto::MetadataRequest> requests_;
   FrameBatcher<proto::ServerFrame> outgoing_;
   proto::ServerFrame writing_frame_;
-  bool writing_ = false, ended_ = false, finished_ = false;
+  bool waits_for_turns_ = false, writing_ = false, ended_ = false, finished_ = false;
   bool reading_ = true;        // from Start on
   bool burst_posted_ = false;  // NextBurst is to come
 };
