@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -408,8 +409,10 @@ int Serve(const char* source, const char* mountpoint) {
 // default), or what an ordinary user may raise his own limit to.
 void RaiseDescriptorLimit() {
   constexpr rlim_t kMost = 1 << 20;
-  rlimit limit{kMost, kMost};
-  if (setrlimit(RLIMIT_NOFILE, &limit) == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  rlimit raised{std::max(limit.rlim_max, kMost), std::max(limit.rlim_max, kMost)};
+  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
 }

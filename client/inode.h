@@ -222,6 +222,10 @@ struct Inode {
   ScopePtr EndScope();
   // The lease goes back from now on; one that the MDS has not named has nothing to go back yet.
   void NoteLeaving(const Scope& ending);
+  // The MDS has it back.
+  void ForgetLeaving(uint64_t lease) {
+    std::erase_if(leaving, [lease](const Leaving& one) { return one.lease == lease; });
+  }
   // The answer to a change of the file's data said so: AttrReply.alone_under.
   void NoteAlone(uint64_t lease);
   // Whether the file is written to here and beside others, and the MDS need not be told at once (scope.h).

@@ -26,14 +26,14 @@ LeaseReturns::LeaseReturns(const Environment& environment, const Options& option
       kernel_(kernel),
       background_(background) {}
 
-void LeaseReturns::Begin(uint64_t epoch, Fid fid, uint64_t lease_id, proto::LeaseMode keep) {
-  background_.Start(GiveUp(epoch, fid, lease_id, keep));
+void LeaseReturns::Begin(uint64_t epoch, Fid fid, uint64_t lease_id, bool keeps_read) {
+  background_.Start(GiveUp(epoch, fid, lease_id, keeps_read));
 }
 
 // A lease of a file or a directory. Reads that come from now on ask for a new lease; those before hold
 // their pages locked, and the kernel waits for them before it forgets. Names and attributes it forgets by
 // itself, after the time that it was promised (scope.h).
-Task<void> LeaseReturns::GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id, proto::LeaseMode keep) {
+Task<void> LeaseReturns::GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id, bool keeps_read) {
   Learning present = leases_.BeginLearning();
   InodePtr inode = inodes_.Get(fid);
   co_await data_.AwaitLateRequests(inode, lease_id);
@@ -42,7 +42,7 @@ Task<void> LeaseReturns::GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id, prot
   if (!revoked) co_return;           // asked again
   const ScopePtr& scope = *revoked;  // null: it is READ of a file
   if (scope == nullptr) co_await ForgetPages(inode, lease_id);
-  co_await Return(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes, keep);
+  co_await Return(epoch, inode, lease_id, scope, std::move(present), MetadataQueue::Hurry::kYes, keeps_read);
 }
 
 Task<void> LeaseReturns::ForgetPages(InodePtr inode, uint64_t lease_id) {
@@ -61,7 +61,7 @@ void LeaseReturns::ReturnOfFile(const InodePtr& inode) {
 }
 
 Task<void> LeaseReturns::Return(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope,
-                                Learning present, MetadataQueue::Hurry hurry, proto::LeaseMode keep) {
+                                Learning present, MetadataQueue::Hurry hurry, bool keeps_read) {
   if (scope != nullptr) {
     const std::set<Fid> late = co_await data_.GiveUpUnder(epoch, scope);
     co_await AwaitTold(*scope, hurry);
@@ -73,7 +73,7 @@ Task<void> LeaseReturns::Return(uint64_t epoch, InodePtr inode, uint64_t lease_i
   if (!options_.plant_untold) co_await handles_.TellUnder(epoch, lease_id, scope);
   if (scope != nullptr && scope->of_file()) data_.ForgetOwn(scope->of);
   const bool may_keep =
-      keep == proto::LEASE_READ && lease_id != 0 && scope != nullptr && scope->writes() && !scope->of_file();
+      keeps_read && lease_id != 0 && scope != nullptr && scope->writes() && !scope->of_file();
   const bool kept = may_keep && co_await KeepReading(epoch, inode, lease_id);
   co_await AwaitPromises(inode, scope);
   if (kept || lease_id == 0) co_return;
@@ -86,12 +86,11 @@ Task<void> LeaseReturns::Return(uint64_t epoch, InodePtr inode, uint64_t lease_i
 //
 // Until the answer has come a Reclaim names the lease, as READ: the kernel's promises are never without one.
 Task<bool> LeaseReturns::KeepReading(uint64_t epoch, InodePtr directory, uint64_t lease_id) {
-  const auto is_it = [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; };
   Learning learning = leases_.BeginLearning();
   {
     std::lock_guard lock(directory->mutex);
     for (Inode::Leaving& one : directory->leaving)
-      if (is_it(one)) one.mode = proto::LEASE_READ;
+      if (one.lease == lease_id) one.mode = proto::LEASE_READ;
   }
   proto::MetadataRequest release;
   release.mutable_release_lease()->set_id(lease_id);
@@ -100,7 +99,7 @@ Task<bool> LeaseReturns::KeepReading(uint64_t epoch, InodePtr directory, uint64_
   if (!kept.ok() || kept->directory_leases().empty()) co_return false;
   mds_.TakeScopes(&learning, *kept);
   std::lock_guard lock(directory->mutex);
-  std::erase_if(directory->leaving, is_it);
+  directory->ForgetLeaving(lease_id);
   co_return true;
 }
 
@@ -134,7 +133,7 @@ Task<void> LeaseReturns::ReturnPages(uint64_t epoch, InodePtr inode, uint64_t le
   co_await Release(epoch, lease_id);
   if (inode == nullptr) co_return;
   std::lock_guard lock(inode->mutex);
-  std::erase_if(inode->leaving, [lease_id](const Inode::Leaving& one) { return one.lease == lease_id; });
+  inode->ForgetLeaving(lease_id);
 }
 
 Task<void> LeaseReturns::Release(uint64_t epoch, uint64_t lease_id) {

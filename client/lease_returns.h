@@ -28,8 +28,9 @@ class LeaseReturns {
                MetadataQueue& queue, Handles& handles, KeptPages& pages, HeldData& data, KernelCache& kernel,
                Background& background);
 
-  // The MDS asks for a lease of this inode; of WRITE READ may be kept if `keep` says so.
-  void Begin(uint64_t epoch, Fid fid, uint64_t lease_id, proto::LeaseMode keep);
+  // The MDS asks for a lease of this inode; of WRITE of a directory READ is kept if `keeps_read`
+  // says that it may.
+  void Begin(uint64_t epoch, Fid fid, uint64_t lease_id, bool keeps_read);
   // The last handle has gone by which the file could be written to: its own lease goes back, if there is one,
   // in the background. Nobody waits for the data that is held back.
   void ReturnOfFile(const InodePtr& inode);
@@ -37,14 +38,14 @@ class LeaseReturns {
   // known any more. `lease_id` 0: the MDS names it with the answer to the directory's making, which is
   // awaited. `present`: from before it was noted as given up; until the release is answered the lease may
   // come once more. `hurry`: kNo where the client returns it by itself, as of each directory that rm -r
-  // removes; nobody waits for that. `keep` READ: whoever wants the lease only reads.
+  // removes; nobody waits for that. `keeps_read`: whoever wants the lease only reads.
   Task<void> Return(uint64_t epoch, InodePtr inode, uint64_t lease_id, ScopePtr scope, Learning present,
-                    MetadataQueue::Hurry hurry, proto::LeaseMode keep = proto::LEASE_NONE);
+                    MetadataQueue::Hurry hurry, bool keeps_read = false);
   // Returns a lease under which nothing is open that the MDS does not know.
   Task<void> ReturnPages(uint64_t epoch, InodePtr inode, uint64_t lease_id, Learning present);
 
  private:
-  Task<void> GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id, proto::LeaseMode keep);
+  Task<void> GiveUp(uint64_t epoch, Fid fid, uint64_t lease_id, bool keeps_read);
   Task<void> ForgetPages(InodePtr inode, uint64_t lease_id);
   Task<void> AwaitTold(const Scope& scope, MetadataQueue::Hurry hurry);
   Task<bool> KeepReading(uint64_t epoch, InodePtr directory, uint64_t lease_id);

@@ -152,7 +152,8 @@ void Core::OnPush(const proto::Push& push) {
   if (push.has_map()) return TakeMap(push.map());
   if (!push.has_revoke()) return;
   const proto::Revoke& revoke = push.revoke();
-  returns_->Begin(session_->epoch(), FromProto(revoke.resource()), revoke.id(), revoke.keep());
+  returns_->Begin(session_->epoch(), FromProto(revoke.resource()), revoke.id(),
+                  revoke.keep() == proto::LEASE_READ);
 }
 
 // Lists what this client holds, for the MDS after a lost stream.
