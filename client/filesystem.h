@@ -95,11 +95,14 @@ struct Invalidation {
   std::function<void(Fid)> attributes;
 };
 
-// An entry or attribute, and until when the layer above may keep it without asking, by the steady clock of
-// the filesystem's Environment (0: not at all). It may have come later than it was promised.
+// Attributes, and until when the layer above may keep them without asking, by the steady clock of the
+// filesystem's Environment (0: not at all), and the name by which they were asked for. They may have come
+// later than was promised. A name may be kept for longer than the attributes: those of a directory in which
+// several clients work stand under no lease, while its name in the directory around it does.
 struct Known {
   proto::Attr attr;
   Duration until{0};
+  Duration name_until{0};
 };
 
 struct DirEntry {

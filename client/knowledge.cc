@@ -84,7 +84,7 @@ Known Knowledge::AnswerLocked(const Inode& inode) const {
   const bool gives_rights = S_ISREG(inode.attr.mode()) && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0;
   Known known{inode.Effective(), Duration(0)};
   if (gives_rights || !Trusts(inode)) return known;
-  known.until = PromiseUnder(*inode.covered);
+  known.until = known.name_until = PromiseUnder(*inode.covered);
   return known;
 }
 
@@ -103,6 +103,12 @@ NameKnown Knowledge::Find(const Caller& caller, Inode& directory, const std::str
       directory.changing == 0 ? FindAmongAll(directory, name) : directory.names.Find(name);
   if (known.answer != NameKnown::Answer::kUnknown) *until = PromiseOfNames(directory);
   return known;
+}
+
+void Knowledge::PromiseName(Inode& directory, const std::string& name, Known* known) const {
+  Duration until{0};
+  const NameKnown found = Find(directory, name, &until);
+  if (found.fid && found.fid == FromProto(known->attr.fid())) known->name_until = until;
 }
 
 Listing Knowledge::List(Inode& directory) const {
@@ -138,7 +144,7 @@ std::vector<DirEntry> Knowledge::Entries(Inode& directory, const std::vector<Lis
     const bool present = found.answer == NameKnown::Answer::kPresent;
     if (found.answer == NameKnown::Answer::kAbsent || (present && found.fid != entry.fid)) continue;
     if (InodePtr inode = plus && present ? inodes_.Find(entry.fid) : nullptr) entry.known = Stat(*inode);
-    if (entry.known) entry.known->until = std::min(entry.known->until, until);
+    if (entry.known) entry.known->until = entry.known->name_until = std::min(entry.known->until, until);
     entries.push_back(std::move(entry));
   }
   return entries;

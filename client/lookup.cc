@@ -30,7 +30,7 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
   const NameKnown known = knowledge_->Find(caller, *directory, name, &until);
   if (InodePtr inode = known.fid ? inodes_->Find(known.fid) : nullptr) {
     if (std::optional<Known> answer = knowledge_->Stat(*inode)) {
-      answer->until = std::min(answer->until, until);
+      answer->name_until = until;
       co_return *std::move(answer);
     }
   }
@@ -38,7 +38,9 @@ Task<StatusOr<Known>> Core::Lookup(const Caller& caller, Fid parent, std::string
     *absent_until = until;
     co_return ErrnoError(ENOENT, absl::StrFormat("no entry '%s'", name));
   }
-  co_return co_await mds_->LookUp(caller, directory, name);
+  CO_ASSIGN_OR_RETURN(Known found, co_await mds_->LookUp(caller, directory, name));
+  knowledge_->PromiseName(*directory, name, &found);
+  co_return found;
 }
 
 Task<StatusOr<Known>> Core::Getattr(const Caller& caller, Fid fid, HandlePtr handle) {

@@ -95,7 +95,8 @@ fuse_entry_param MakeEntry(Session& session, const client::Known& known) {
   fuse_entry_param entry{};
   const proto::Fid& fid = known.attr.fid();
   entry.ino = session.nodes().Refer({fid.sequence(), fid.object(), fid.version()});
-  entry.entry_timeout = SecondsTo(known.until);  // while a name is looked up the kernel lets nobody change it
+  entry.entry_timeout =
+      SecondsTo(known.name_until);  // while a name is looked up the kernel lets nobody change it
   entry.attr_timeout = AttributesTimeout(session, known);
   FillStat(known.attr, &entry.attr);
   return entry;

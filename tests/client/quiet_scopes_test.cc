@@ -73,6 +73,25 @@ TEST_F(QuietScopes, AreNotPromisedByAListingUnderAnotherLease) {
   EXPECT_TRUE(a_->Close(listing).ok());
 }
 
+// Several clients work in it, so nobody has a lease of it; the one around it is quiet.
+TEST_F(QuietScopes, ANameIsPromisedWhereTheAttributesAreNot) {
+  const Fid below = b_->Mkdir("below", directory_);
+  RunFor(7s);
+  (void)StatTree();
+  RunFor(4s);
+  for (const std::string name : {"one", "two", "three"}) {
+    EXPECT_TRUE(b_->Close(b_->Create(name, O_RDWR, below)).ok());
+    (void)a_->Lookup(name, below);
+  }
+  Duration negative{0};
+  for (int i = 0; i < 2; ++i) {  // asked of the MDS, and asked of it because of the attributes only
+    const Known known = *a_->Await(a_->fs().Lookup(a_->caller, directory_, "below", &negative));
+    EXPECT_EQ(known.until, 0s);
+    EXPECT_GE(a_->Left(known.name_until), 400ms);
+  }
+  EXPECT_GE(a_->Left(a_->Await(a_->fs().Lookup(a_->caller, directory_, "f", &negative))->name_until), 400ms);
+}
+
 TEST_F(QuietScopes, AChangeWaitsUntilTheKernelHasForgotten) {
   RunFor(4s);
   const Duration valid = ValidOf("f");

@@ -192,7 +192,7 @@ Task<StatusOr<proto::Attr>> Kernel::Lookup(Fid parent, std::string name) {
   Duration negative{0};
   auto found = co_await filesystem_->Lookup(Root(), parent, name, &negative);
   if (found.ok()) {
-    names_[{parent, name}] = {FromProto(found->attr.fid()), found->until};
+    names_[{parent, name}] = {FromProto(found->attr.fid()), found->name_until};
     Learn(*found);
     co_return found->attr;
   }
@@ -211,7 +211,7 @@ Task<StatusOr<std::map<std::string, Fid>>> Kernel::List(Fid directory, bool plus
     if (!entries.ok()) break;
     for (const client::DirEntry& entry : *entries) {
       if (entry.known) {
-        names_[{directory, entry.name}] = {entry.fid, entry.known->until};
+        names_[{directory, entry.name}] = {entry.fid, entry.known->name_until};
         Learn(*entry.known);
       }
       cookie = entry.cookie;
@@ -227,7 +227,7 @@ Task<StatusOr<std::map<std::string, Fid>>> Kernel::List(Fid directory, bool plus
 
 void Kernel::Made(Fid parent, const std::string& name, const client::Known& known) {
   attributes_.erase(parent);
-  names_[{parent, name}] = {FromProto(known.attr.fid()), known.until};
+  names_[{parent, name}] = {FromProto(known.attr.fid()), known.name_until};
   Learn(known);
 }
 
