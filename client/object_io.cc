@@ -160,8 +160,12 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
   std::vector<MemorySpan> memory;
   MemoryWork work(batch.parts.front().memory.front().region->device());
   std::vector<std::vector<uint32_t>> sums(batch.parts.size());
+  BlockSumsPtr arriving;
+  if (verify_ && batch.parts.front().memory.front().region->device() != nullptr)
+    arriving = std::make_shared<BlockSums>();
   uint64_t at = 0;
   for (const Part& part : batch.parts) {
+    if (arriving != nullptr) arriving->Add(part.object_offset, part.length);
     proto::ObjectRange* range = request.mutable_read()->add_ranges();
     *range->mutable_object() = ToProto(layout.Object(part.stripe));
     range->set_offset(part.object_offset);
@@ -171,14 +175,18 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
     memory.insert(memory.end(), part.memory.begin(), part.memory.end());
   }
   Task<StatusOr<proto::ObjectReply>> reading =
-      batch.of_head ? targets_.Call(epoch, std::move(request), CallMemory::kPutTarget, std::move(memory),
-                                    std::move(cancellation))
-                    : targets_.Read(epoch, std::move(request), std::move(memory), std::move(cancellation));
+      batch.of_head
+          ? targets_.Call(epoch, std::move(request), CallMemory::kPutTarget, std::move(memory),
+                          std::move(cancellation), arriving)
+          : targets_.Read(epoch, std::move(request), std::move(memory), std::move(cancellation), arriving);
   CO_ASSIGN_OR_RETURN(proto::ObjectReply reply, co_await std::move(reading));
   if (reply.read().ranges_size() != static_cast<int>(batch.parts.size())) {
     co_return ErrnoError(EIO, absl::StrFormat("OST %d answered %d ranges of %d", batch.ost,
                                               reply.read().ranges_size(), batch.parts.size()));
   }
+  std::vector<std::optional<uint32_t>> made;
+  if (arriving != nullptr) made = arriving->Made();
+  MadeSums made_behind = made;  // the part that is looked at
   for (size_t i = 0; i < batch.parts.size(); ++i) {
     const proto::ReadRangeResult& result = reply.read().ranges(static_cast<int>(i));
     if (result.status().error() != 0) {
@@ -189,7 +197,10 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
     }
     if (complete != nullptr && (result.length() < batch.parts[i].length || result.holes_size() > 0))
       *complete = false;
-    Examine(batch.parts[i], result, &work, &sums[i]);
+    const size_t blocks =
+        arriving == nullptr ? 0 : CrcCount(batch.parts[i].object_offset, batch.parts[i].length);
+    Examine(batch.parts[i], result, made_behind.first(blocks), &work, &sums[i]);
+    made_behind = made_behind.subspan(blocks);
   }
   CO_RETURN_IF_ERROR(co_await work.Finish());
   for (size_t i = 0; i < batch.parts.size(); ++i) {
@@ -206,8 +217,8 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
 }
 
 // Zeros what was not put and sums up what was.
-void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, MemoryWork* work,
-                       std::vector<uint32_t>* sums) const {
+void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, MadeSums made,
+                       MemoryWork* work, std::vector<uint32_t>* sums) const {
   auto zero = [&](uint64_t from, uint64_t to) {
     ForEachSpan(part.memory, from, to, [&](uint64_t, std::span<std::byte> bytes) { work->Zero(bytes); });
   };
@@ -217,7 +228,29 @@ void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, M
     uint64_t from = std::min(hole.offset(), length);
     zero(from, from + std::min(hole.length(), length - from));
   }
-  if (verify_) *sums = SumBlocks(part, length, work);
+  if (verify_) *sums = made.empty() ? SumBlocks(part, length, work) : SumTheRest(part, length, made, work);
+}
+
+// What the transport has summed up counts where all of the block was asked for and has come.
+std::vector<uint32_t> ObjectIo::SumTheRest(const Part& part, uint64_t length, MadeSums made,
+                                           MemoryWork* work) {
+  std::vector<uint32_t> sums(CrcCount(part.object_offset, length));
+  const uint64_t first = part.object_offset / kBlockSize, end = part.object_offset + length;
+  const auto came_whole = [&](size_t i) {
+    return std::min((first + i + 1) * kBlockSize, part.object_offset + part.length) <= end;
+  };
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (made[i].has_value() && came_whole(i)) {
+      sums[i] = *made[i];
+      continue;
+    }
+    const uint64_t from = std::max((first + i) * kBlockSize, part.object_offset) - part.object_offset;
+    const uint64_t to = std::min((first + i + 1) * kBlockSize, end) - part.object_offset;
+    ForEachSpan(part.memory, from, to, [&](uint64_t within, std::span<std::byte> bytes) {
+      work->Sum(part.object_offset + within, bytes, &sums[i]);
+    });
+  }
+  return sums;
 }
 
 std::vector<uint32_t> ObjectIo::SumBlocks(const Part& part, uint64_t length, MemoryWork* work) {

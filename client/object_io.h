@@ -8,7 +8,9 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,8 +78,11 @@ class ObjectIo {
   Task<Status> ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout, const Batch& batch, bool last,
                         std::vector<size_t>* again, bool* complete, CancellationPtr cancellation);
   Task<WriteResult> WriteBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
-  void Examine(const Part& part, const proto::ReadRangeResult& result, MemoryWork* work,
+  using MadeSums = std::span<const std::optional<uint32_t>>;  // of the blocks of a part, by the transport
+
+  void Examine(const Part& part, const proto::ReadRangeResult& result, MadeSums made, MemoryWork* work,
                std::vector<uint32_t>* sums) const;
+  static std::vector<uint32_t> SumTheRest(const Part& part, uint64_t length, MadeSums made, MemoryWork* work);
   static std::vector<uint32_t> SumBlocks(const Part& part, uint64_t length, MemoryWork* work);
   bool Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
                const proto::ReadRangeResult& result, const std::vector<uint32_t>& sums, bool last);

@@ -156,7 +156,7 @@ StatusOr<std::shared_ptr<ObjectStub>> Targets::StubOf(OstIndex ost, uint64_t epo
 
 Task<StatusOr<proto::ObjectReply>> Targets::Call(uint64_t epoch, proto::ObjectRequest request,
                                                  CallMemory kind, std::vector<MemorySpan> memory,
-                                                 CancellationPtr cancellation) {
+                                                 CancellationPtr cancellation, BlockSumsPtr sums) {
   const OstIndex ost = request.ost();
   const Duration begin = clock_.Now();
   Duration pause = policy_.pause;
@@ -171,7 +171,8 @@ Task<StatusOr<proto::ObjectReply>> Targets::Call(uint64_t epoch, proto::ObjectRe
     pause = std::min(2 * pause, policy_.max_pause);
     CO_ASSIGN_OR_RETURN(stub, StubOf(ost, epoch));
   }
-  auto reply = co_await stub->Call(std::move(request), kind, std::move(memory), std::move(cancellation));
+  auto reply = co_await stub->Call(std::move(request), kind, std::move(memory), std::move(cancellation),
+                                   std::move(sums));
   if (reply.ok()) NoteAnswer(ost, *reply, begin);
   if (!reply.ok() && !Current(epoch)) co_return Evicted();
   co_return reply;

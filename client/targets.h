@@ -56,13 +56,15 @@ class Targets {
   // more; EIO if it was lost.
   Task<StatusOr<proto::ObjectReply>> Call(uint64_t epoch, proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory,
-                                          CancellationPtr cancellation = nullptr);
+                                          CancellationPtr cancellation = nullptr,
+                                          BlockSumsPtr sums = nullptr);
 
   // A read, of any member of the OST that is in sync: if that one does not answer in time, or not what the
   // head would have answered meanwhile, then of the head. Otherwise as Call.
   Task<StatusOr<proto::ObjectReply>> Read(uint64_t epoch, proto::ObjectRequest request,
                                           std::vector<MemorySpan> memory,
-                                          CancellationPtr cancellation = nullptr);
+                                          CancellationPtr cancellation = nullptr,
+                                          BlockSumsPtr sums = nullptr);
 
   // Sets `bytes` of granted space aside, asking the OST for more if need be, and for `ahead` beyond that, so
   // that few writes have to ask. False: the OST has none to give, write through.
@@ -125,7 +127,7 @@ class Targets {
   void EndRead(const ReadTurn& turn);
   Task<StatusOr<std::optional<proto::ObjectReply>>> ReadAtMember(
       uint64_t epoch, std::shared_ptr<ObjectStub> member, const proto::ObjectRequest& request,
-      std::vector<MemorySpan> memory, CancellationPtr cancellation, ReadTurn* turn);
+      std::vector<MemorySpan> memory, CancellationPtr cancellation, BlockSumsPtr sums, ReadTurn* turn);
   StatusOr<std::shared_ptr<ObjectStub>> StubOf(OstIndex ost, uint64_t epoch);
   bool TryReserve(OstIndex ost, uint64_t bytes, uint64_t* want);
   Task<Status> Ask(uint64_t epoch, OstIndex ost, uint64_t want, CancellationPtr cancellation);

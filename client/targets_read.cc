@@ -124,24 +124,24 @@ void Targets::EndRead(const ReadTurn& turn) {
 }
 
 Task<StatusOr<proto::ObjectReply>> Targets::Read(uint64_t epoch, proto::ObjectRequest request,
-                                                 std::vector<MemorySpan> memory,
-                                                 CancellationPtr cancellation) {
+                                                 std::vector<MemorySpan> memory, CancellationPtr cancellation,
+                                                 BlockSumsPtr sums) {
   ReadTurn turn(this, request);
   if (std::shared_ptr<ObjectStub> member = BeginRead(epoch, &turn); member != nullptr) {
     CO_ASSIGN_OR_RETURN(
         std::optional<proto::ObjectReply> reply,
-        co_await ReadAtMember(epoch, std::move(member), request, memory, cancellation, &turn));
+        co_await ReadAtMember(epoch, std::move(member), request, memory, cancellation, sums, &turn));
     if (reply) co_return *std::move(reply);
     turn.End();
   }
   co_return co_await Call(epoch, std::move(request), CallMemory::kPutTarget, std::move(memory),
-                          std::move(cancellation));
+                          std::move(cancellation), std::move(sums));
 }
 
 // None: the member's answer does not count. Not OK: the head's own error.
 Task<StatusOr<std::optional<proto::ObjectReply>>> Targets::ReadAtMember(
     uint64_t epoch, std::shared_ptr<ObjectStub> member, const proto::ObjectRequest& request,
-    std::vector<MemorySpan> memory, CancellationPtr cancellation, ReadTurn* turn) {
+    std::vector<MemorySpan> memory, CancellationPtr cancellation, BlockSumsPtr sums, ReadTurn* turn) {
   static Counter& reads = GetCounter("client.member_reads");
   static Counter& in_vain = GetCounter("client.member_reads_in_vain");
   proto::ObjectRequest read = request, versions;
@@ -151,7 +151,7 @@ Task<StatusOr<std::optional<proto::ObjectReply>>> Targets::ReadAtMember(
   std::vector<MemorySpan> none;
   std::vector<Task<Reply>> both;
   both.push_back(member->CallOnce(std::move(read), CallMemory::kPutTarget, std::move(memory),
-                                  PatienceWith(cancellation, clock_.Now())));
+                                  PatienceWith(cancellation, clock_.Now()), std::move(sums)));
   both.push_back(
       Call(epoch, std::move(versions), CallMemory::kNone, std::move(none), std::move(cancellation)));
   std::vector<Reply> replies = co_await WhenAll(std::move(both));

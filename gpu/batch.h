@@ -19,13 +19,13 @@ using EngineTime = EngineClock::time_point;
 
 // Pinned memory for the list of one kernel launch and, for checksums, what it answers.
 struct LaunchList {
-  static constexpr size_t kMostPieces = 16384;
+  static constexpr size_t kMostPieces = 4096;
 
   KernelPiece* pieces = nullptr;
   uint32_t* sums = nullptr;  // kPartsOfRun for each piece
   size_t count = 0;
 
-  std::span<const KernelPiece> view() const { return {pieces, count}; }
+  std::span<const KernelPiece> view(size_t from = 0) const { return {pieces + from, count - from}; }
   size_t room() const { return kMostPieces - count; }
 };
 
@@ -33,7 +33,7 @@ struct LaunchList {
 struct SumRange {
   JobPtr job;
   size_t begin = 0;  // among the job's sums
-  size_t runs = 0;   // of the list, after those of the ranges before
+  size_t runs = 0;   // of the launch, after those of the ranges before
 };
 
 struct Batch {
@@ -41,6 +41,7 @@ struct Batch {
   std::vector<JobPtr> jobs;
   std::vector<SumRange> sums;  // in the order of the list
   LaunchList* list = nullptr;
+  size_t first_run = 0;  // of the list: where what is summed up begins
   uint64_t bytes = 0;
   EngineTime issued;
   EngineTime expected;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/crc32c.h"
+#include "common/ids.h"
 #include "gpu/cuda_library.h"
 #include "gpu/device_state.h"
 #include "gpu/piece_sums.h"
@@ -163,6 +164,19 @@ Task<StatusOr<std::vector<uint32_t>>> Device::Crc32c(std::vector<iovec> pieces) 
   if (ToErrno(summed) == EBUSY) co_return co_await SumByCpu(state.get(), std::move(job->pieces));
   CO_RETURN_IF_ERROR(summed);
   co_return JoinSums(job->pieces, job->sums);
+}
+
+Task<StatusOr<std::vector<uint32_t>>> Device::CopyInAndSum(std::vector<iovec> to, std::vector<iovec> from,
+                                                           std::vector<iovec> pieces) {
+  CO_ASSIGN_OR_RETURN(auto state, co_await Ready());
+  auto job = std::make_shared<Job>(Job::Kind::kCopyIn);
+  CO_ASSIGN_OR_RETURN(job->segments, PairPieces(to, from));
+  if (job->segments.empty()) co_return std::vector<uint32_t>();
+  job->pieces = std::move(pieces);
+  CO_RETURN_IF_ERROR(co_await state->engine().Run(job));
+  if (job->sums.empty()) co_return co_await SumBlocks(std::move(job->pieces));
+  static_assert(kKernelPieceSize == kBlockSize, "the kernel's parts are the blocks");
+  co_return std::move(job->sums);
 }
 
 Task<StatusOr<StagingBuffer>> Device::Stage(size_t size) {

@@ -74,6 +74,8 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
   Task<Status> CopyOut(std::vector<iovec> to, std::vector<iovec> from) override;
   Task<Status> Zero(std::vector<iovec> pieces) override;
   Task<StatusOr<std::vector<uint32_t>>> Crc32c(std::vector<iovec> pieces) override;
+  Task<StatusOr<std::vector<uint32_t>>> CopyInAndSum(std::vector<iovec> to, std::vector<iovec> from,
+                                                     std::vector<iovec> pieces) override;
   Task<StatusOr<StagingBuffer>> Stage(size_t size) override;
   Task<StatusOr<uint64_t>> ReserveStaging(size_t size) override;
   Task<StatusOr<std::shared_ptr<void>>> Pin(std::span<const std::byte> mapped) override;

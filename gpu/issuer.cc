@@ -208,8 +208,10 @@ void Issuer::TakeSums(const Batch& batch) {
   size_t run = 0;
   for (const SumRange& range : batch.sums) {
     auto to = range.job->sums.begin() + static_cast<ptrdiff_t>(range.begin);
-    for (size_t end = run + range.runs; run < end; ++run)
-      to = std::copy_n(batch.list->sums + run * kPartsOfRun, PartsOfRun(batch.list->pieces[run]), to);
+    for (size_t end = run + range.runs; run < end; ++run) {
+      const KernelPiece& piece = batch.list->pieces[batch.first_run + run];
+      to = std::copy_n(batch.list->sums + run * kPartsOfRun, PartsOfRun(piece), to);
+    }
   }
 }
 

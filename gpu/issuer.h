@@ -2,12 +2,13 @@
 // engine's, on which the context is current.
 //
 // Jobs that are issued together become few batches: the small copies of a batch are one call, or one kernel
-// where the host memory is pinned; the checksums of all jobs are one launch.
+// where the host memory is pinned; the checksums of all jobs are one launch. What is to be summed up behind a
+// copy is launched behind it in the same stream, for all copies of the batch at once, and ends with them.
 //
 // While a stream of the application's waits for us, everything is done by the copy engines (stream_waits.h):
 // copies in rows where one piece would be short, zeros by copies of zeros. Checksums they cannot make: these
-// jobs end with EBUSY. A single byte cannot be two rows; it may stand behind the stream. Readers avoid it
-// (client/read_into.cc).
+// jobs end with EBUSY, and copies without sums. A single byte cannot be two rows; it may stand behind the
+// stream. Readers avoid it (client/read_into.cc).
 #pragma once
 
 #include <deque>
@@ -77,6 +78,7 @@ class Issuer {
   void CopyOneByOne(std::span<const Item> items, Job::Kind kind, CudaStream stream);
   void CopyByEngine(std::span<const Item> items, Job::Kind kind, CudaStream stream);
   void CopyInTwoRows(Segment segment, Job* job, CudaStream stream);
+  void SumBehind(Batch* batch, CudaStream stream);
   bool FitsKernel(const Item& item) const;
 
   void IssueZeros(std::span<const JobPtr> jobs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/issuer.h"
+#include "gpu/piece_sums.h"
 #include "gpu/pointer_info.h"
 
 namespace nacre::gpu {
@@ -61,6 +62,7 @@ void Issuer::SendCopies(Batch batch, std::vector<Item> items, Job::Kind kind) {
   } else {
     if (kind == Job::Kind::kCopyIn) CopyByKernel(&items, &batch, stream);
     if (!CopyInOneCall(items, kind, stream)) CopyOneByOne(items, kind, stream);
+    if (kind == Job::Kind::kCopyIn) SumBehind(&batch, stream);
   }
   Send(std::move(batch), in_flight);
 }
@@ -88,6 +90,28 @@ void Issuer::CopyByKernel(std::vector<Item>* items, Batch* batch, CudaStream str
   Status launched = kernels_->Copy(list->view(), stream);
   for (auto failed = small; failed != item; ++failed) failed->job->Fail(launched);
   items->erase(small, item);
+}
+
+// As many of the batch's jobs as the list has room for; the others end without sums.
+void Issuer::SumBehind(Batch* batch, CudaStream stream) {
+  if (kernels_ == nullptr) return;
+  for (const JobPtr& job : batch->jobs) {
+    if (job->kind != Job::Kind::kCopyIn || job->pieces.empty()) continue;
+    const std::vector<KernelPiece> runs = RunsOf(job->pieces);
+    if (runs.empty()) continue;
+    if (batch->list == nullptr) batch->list = lists_.Take();
+    if (batch->list == nullptr) return;
+    LaunchList& list = *batch->list;
+    if (batch->sums.empty()) batch->first_run = list.count;
+    if (runs.size() > list.room()) continue;
+    std::copy(runs.begin(), runs.end(), list.pieces + list.count);
+    list.count += runs.size();
+    job->sums.resize(CountParts(job->pieces));
+    batch->sums.push_back({job, 0, runs.size()});
+  }
+  if (batch->sums.empty()) return;
+  const Status launched = kernels_->Crc32c(batch->list->view(batch->first_run), batch->list->sums, stream);
+  for (const SumRange& range : batch->sums) range.job->Fail(launched);
 }
 
 // False: nothing can be relied on to have been enqueued.

@@ -29,8 +29,10 @@ struct Job {
 
   const Kind kind;
   std::vector<Segment> segments;  // copies
-  std::vector<iovec> pieces;      // zeros and sums
-  std::vector<uint32_t> sums;     // of the parts of the pieces (piece_sums.h)
+  // Zeros and sums. Of a copy to the device: of its target, what is to be summed up behind it.
+  std::vector<iovec> pieces;
+  // Of the parts of the pieces (piece_sums.h). Of a copy none, if nothing could be summed up behind it.
+  std::vector<uint32_t> sums;
   absl::AnyInvocable<Status()> call;
   absl::AnyInvocable<bool()> arrived;
 

@@ -3,7 +3,7 @@
 namespace nacre::gpu {
 namespace {
 
-constexpr size_t kMostLists = 4;  // that many launches are queued at once at most
+constexpr size_t kMostLists = 16;  // that many launches are queued at once at most
 
 }  // namespace
 

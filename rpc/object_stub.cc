@@ -94,32 +94,35 @@ bool ObjectStub::closed() const {
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Call(proto::ObjectRequest request, CallMemory kind,
                                                     std::vector<MemorySpan> memory,
-                                                    CancellationPtr cancellation) {
+                                                    CancellationPtr cancellation, BlockSumsPtr sums) {
   request.set_session(session_);
   request.set_mdt_epoch(mdt_epoch_);
   if (!IsMutation(request)) {
-    co_return co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
+    co_return co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation),
+                              std::move(sums));
   }
   OstIndex ost = request.ost();
   uint64_t sequence = sequences_->Begin(ost);
   request.set_sequence(sequence);
-  auto reply = co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation));
+  auto reply =
+      co_await Repeat(std::move(request), kind, std::move(memory), std::move(cancellation), std::move(sums));
   sequences_->End(ost, sequence);
   co_return reply;
 }
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::CallOnce(proto::ObjectRequest request, CallMemory kind,
-                                                        std::vector<MemorySpan> memory, Duration timeout) {
+                                                        std::vector<MemorySpan> memory, Duration timeout,
+                                                        BlockSumsPtr sums) {
   request.set_session(session_);
   request.set_mdt_epoch(mdt_epoch_);
   const Way way = this->way();
   CO_RETURN_IF_ERROR(ended());  // if it ends behind this, the way's flag is set
-  co_return co_await Attempt(way, std::move(request), kind, std::move(memory), timeout);
+  co_return co_await Attempt(way, std::move(request), kind, std::move(memory), timeout, std::move(sums));
 }
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest request, CallMemory kind,
                                                       std::vector<MemorySpan> memory,
-                                                      CancellationPtr cancellation) {
+                                                      CancellationPtr cancellation, BlockSumsPtr sums) {
   const Duration begin = clock_.Now();
   Duration pause = policy_.pause;
   Duration timeout = policy_.call_timeout;
@@ -133,7 +136,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
     }
     if (request.sequence() != 0) request.set_low_water(sequences_->LowWater(request.ost()));
     const Way way = this->way();
-    auto reply = co_await Attempt(way, request, kind, memory, timeout);
+    auto reply = co_await Attempt(way, request, kind, memory, timeout, sums);
     if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
     if (closed())
       co_return ErrnoError(ESHUTDOWN,
@@ -152,8 +155,11 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
 }
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, proto::ObjectRequest request, CallMemory kind,
-                                                       std::vector<MemorySpan> memory, Duration timeout) {
+                                                       std::vector<MemorySpan> memory, Duration timeout,
+                                                       BlockSumsPtr sums) {
+  if (sums != nullptr) sums->Reset();
   CallRequest call;
+  call.sums = std::move(sums);
   call.given_up = way.replaced;
   call.kind = kind;
   call.memory = std::move(memory);

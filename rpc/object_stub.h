@@ -22,6 +22,7 @@
 #include "common/status.h"
 #include "common/task.h"
 #include "proto/object.pb.h"
+#include "transport/block_sums.h"
 #include "transport/transport.h"
 
 namespace nacre {
@@ -85,10 +86,12 @@ class ObjectStub {
   // cancellation's deadline at the latest.
   Task<StatusOr<proto::ObjectReply>> Call(proto::ObjectRequest request, CallMemory kind,
                                           std::vector<MemorySpan> memory,
-                                          CancellationPtr cancellation = nullptr);
+                                          CancellationPtr cancellation = nullptr,
+                                          BlockSumsPtr sums = nullptr);
   // One attempt of a request that changes nothing, whatever the retry policy says.
   Task<StatusOr<proto::ObjectReply>> CallOnce(proto::ObjectRequest request, CallMemory kind,
-                                              std::vector<MemorySpan> memory, Duration timeout);
+                                              std::vector<MemorySpan> memory, Duration timeout,
+                                              BlockSumsPtr sums = nullptr);
 
  private:
   // Where attempts go, and what ends them, and the pauses between them, when that is over.
@@ -101,9 +104,11 @@ class ObjectStub {
   };
 
   Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,
-                                            std::vector<MemorySpan> memory, CancellationPtr cancellation);
+                                            std::vector<MemorySpan> memory, CancellationPtr cancellation,
+                                            BlockSumsPtr sums);
   Task<StatusOr<proto::ObjectReply>> Attempt(Way way, proto::ObjectRequest request, CallMemory kind,
-                                             std::vector<MemorySpan> memory, Duration timeout);
+                                             std::vector<MemorySpan> memory, Duration timeout,
+                                             BlockSumsPtr sums);
   Way way() const;
   bool closed() const;
   Status ended() const;

@@ -25,6 +25,7 @@
 
 namespace nacre {
 
+class BlockSums;     // transport/block_sums.h
 class MemoryDevice;  // transport/memory_device.h
 class SharedMemory;  // transport/shared_memory.h
 
@@ -89,7 +90,8 @@ inline bool IsGivenUp(const GiveUpFlag& flag) { return flag != nullptr && flag->
 struct CallRequest {
   std::string body;  // an encoded ObjectRequest; at most kMaxBodySize
   CallMemory kind = CallMemory::kNone;
-  std::vector<MemorySpan> memory;  // what the server may put into or get from while the call lasts
+  std::vector<MemorySpan> memory;   // what the server may put into or get from while the call lasts
+  std::shared_ptr<BlockSums> sums;  // of a device's memory, for a transport that can have it summed up
   GiveUpFlag given_up;
 };
 

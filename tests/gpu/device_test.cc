@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/crc32c.h"
+#include "common/ids.h"
 #include "tests/gpu/gpu_fixture.h"
 #include "transport/shared_memory.h"
 
@@ -101,6 +102,57 @@ TEST_P(DeviceTest, ManyTasksAtOnce) {
     StatusOr<std::vector<uint32_t>> sums = co_await device->Crc32c(std::move(pieces));
     std::span<const std::byte> expected(static_cast<const std::byte*>(from.iov_base), from.iov_len);
     co_return sums.ok() && sums->front() == nacre::Crc32c(expected);
+  };
+  std::vector<Task<bool>> tasks;
+  for (size_t at = 0; at < content.size(); at += kPart)
+    tasks.push_back(copy(device_.get(), buffer.Piece(at, kPart), iovec{content.data() + at, kPart}));
+  EXPECT_THAT(Run(WhenAll(std::move(tasks))), testing::Each(true));
+  EXPECT_EQ(Read(buffer), content);
+}
+
+// Sums made behind the copy are those of what has arrived, whichever way it goes.
+TEST_P(DeviceTest, SumsUpBehindTheCopy) {
+  DeviceBuffer buffer(device_, 3 << 20);
+  std::vector<std::byte> expected = RandomBytes(buffer.size());
+  Write(buffer, expected);
+  auto staged = Run(device_->Stage(1 << 20));
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  std::ranges::copy(RandomBytes(staged->bytes.size()), staged->bytes.begin());
+  const std::vector<std::byte> pageable = RandomBytes(1 << 20);
+  for (std::span<const std::byte> host : {std::span<const std::byte>(staged->bytes), std::span(pageable)}) {
+    for (auto [count, longest] :
+         {std::pair<size_t, size_t>{1, 900'000}, {20, 30'000}, {40, 4096}, {200, 100}}) {
+      std::vector<iovec> to;
+      std::vector<uint32_t> sums;
+      size_t at = 0;
+      for (auto [offset, length] : RandomExtents(buffer.size(), count, longest)) {
+        to.push_back(buffer.Piece(offset, length));
+        for (size_t in = 0; in < length; in += kBlockSize)
+          sums.push_back(nacre::Crc32c(host.subspan(at + in, std::min<size_t>(kBlockSize, length - in))));
+        std::copy_n(host.begin() + static_cast<ptrdiff_t>(at), length, expected.begin() + offset);
+        at += length;
+      }
+      std::vector<iovec> from(1, iovec{const_cast<std::byte*>(host.data()), at}), pieces = to;
+      auto made = Run(device_->CopyInAndSum(std::move(to), std::move(from), std::move(pieces)));
+      ASSERT_TRUE(made.ok()) << made.status();
+      EXPECT_EQ(*made, sums) << count << " pieces of " << longest;
+    }
+  }
+  EXPECT_EQ(Read(buffer), expected);
+}
+
+// Many copies at once, of which each has its own sums: those that find no list for theirs get them
+// afterwards.
+TEST_P(DeviceTest, ManyCopiesAreSummedUpBehind) {
+  constexpr size_t kPart = 20'000, kCopies = 200;
+  DeviceBuffer buffer(device_, kPart * kCopies);
+  std::vector<std::byte> content = RandomBytes(buffer.size());
+  auto copy = [](Device* device, iovec to, iovec from) -> Task<bool> {
+    std::vector<iovec> target(1, to), source(1, from), pieces = target;
+    auto sums = co_await device->CopyInAndSum(std::move(target), std::move(source), std::move(pieces));
+    std::vector<uint32_t> expected(CrcCount(0, from.iov_len));
+    Crc32cBlocks(0, {static_cast<const std::byte*>(from.iov_base), from.iov_len}, expected.data());
+    co_return sums.ok() && *sums == expected;
   };
   std::vector<Task<bool>> tasks;
   for (size_t at = 0; at < content.size(); at += kPart)

@@ -31,16 +31,25 @@ class LackTest : public GpuTest {
     DeviceBuffer buffer(device_, 3 << 20);
     std::vector<std::byte> content = RandomBytes(buffer.size());
     Write(buffer, content);
+    const std::vector<std::byte> before = content;
     std::vector<iovec> pieces;
-    std::vector<uint32_t> expected;
+    std::vector<uint32_t> expected, of_blocks;
     for (auto [offset, length] : RandomExtents(buffer.size(), 30, 90'000)) {
       pieces.push_back(buffer.Piece(offset, length));
       expected.push_back(nacre::Crc32c(std::span(content).subspan(offset, length)));
+      of_blocks.resize(of_blocks.size() + CrcCount(0, length));
+      Crc32cBlocks(0, std::span(content).subspan(offset, length),
+                   &of_blocks[of_blocks.size() - CrcCount(0, length)]);
       std::fill_n(content.begin() + offset, length, std::byte{0});
     }
     auto sums = Run(device_->Crc32c(pieces));
     ASSERT_TRUE(sums.ok()) << sums.status();
     EXPECT_EQ(*sums, expected);
+    std::vector<iovec> all(1, buffer.Piece(0, buffer.size()));
+    std::vector<iovec> same(1, iovec{const_cast<std::byte*>(before.data()), before.size()});
+    auto behind = Run(device_->CopyInAndSum(std::move(all), std::move(same), pieces));
+    ASSERT_TRUE(behind.ok()) << behind.status();
+    EXPECT_EQ(*behind, of_blocks);
     Status zeroed = Run(device_->Zero(pieces));
     EXPECT_TRUE(zeroed.ok()) << zeroed;
     EXPECT_TRUE(Read(buffer) == content);

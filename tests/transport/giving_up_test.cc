@@ -36,7 +36,9 @@ class GivingUpTest : public TransportTest {
   }
 
   CallRequest IntoMemory(Bytes& memory) {
-    return {"", CallMemory::kPutTarget, Whole(memory), std::make_shared<std::atomic<bool>>(false)};
+    return {.kind = CallMemory::kPutTarget,
+            .memory = Whole(memory),
+            .given_up = std::make_shared<std::atomic<bool>>(false)};
   }
 
   Ended Start(std::shared_ptr<Peer> peer, CallRequest request) {

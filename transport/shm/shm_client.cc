@@ -117,9 +117,8 @@ Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection
                                              std::shared_ptr<ClientCall> call, Pieces pieces,
                                              std::shared_ptr<void> untold) {
   co_await self->pins_.Pin(call->memory.spans().front().region->device(), self->views_, pieces);
-  std::vector<iovec> from(pieces.begin(), pieces.end()), to;
-  call->memory.AppendPieces(header.offset, header.payload_length, &to);
-  Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
+  std::vector<iovec> from(pieces.begin(), pieces.end());
+  Status copied = co_await nacre::CopyToDevice(call->memory, header.offset, std::move(from), call->sums);
   copied.Update(self->StillLent());
   std::string taken;
   AppendTakenFrame(header, &taken);

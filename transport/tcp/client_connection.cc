@@ -16,9 +16,9 @@ constexpr uint64_t kMaxSlots = 1 << kSlotBits;
 constexpr int kMaxDataWrites = 16;  // of one call at once
 
 // Copies what has been received for a call to its device while the connection receives more.
-Task<void> CopyToDevice(std::shared_ptr<ClientCall> call, std::vector<iovec> to, StagingBuffer received) {
+Task<void> CopyReceived(std::shared_ptr<ClientCall> call, uint64_t offset, StagingBuffer received) {
   std::vector<iovec> from = {ToIovec(received.bytes)};
-  const Status copied = co_await call->memory.device()->CopyIn(std::move(to), std::move(from));
+  const Status copied = co_await CopyToDevice(call->memory, offset, std::move(from), call->sums);
   call->result.EndCopy(copied);
 }
 
@@ -248,11 +248,10 @@ Task<Status> ClientConnection::PutToDevice(FrameHeader header, std::shared_ptr<C
                         co_await call->memory.device()->Stage(header.payload_length - done));
     iovec piece = ToIovec(staging.bytes);
     CO_RETURN_IF_ERROR(co_await reader().Read(std::span(&piece, 1)));
-    std::vector<iovec> to;
-    call->memory.AppendPieces(header.offset + done, staging.bytes.size(), &to);
-    done += staging.bytes.size();
     if (!call->result.BeginCopy()) co_return ErrnoError(EPROTO, "a put for a call that is over");
-    Spawn(executor(), CopyToDevice(call, std::move(to), std::move(staging)));
+    const uint64_t at = header.offset + done;
+    done += staging.bytes.size();
+    Spawn(executor(), CopyReceived(call, at, std::move(staging)));
   }
   co_return OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "transport/block_sums.h"
 #include "transport/call_result.h"
 #include "transport/memory.h"
 #include "transport/tcp/connection.h"
@@ -27,12 +28,14 @@ class ClientCall : public WriteOp, public std::enable_shared_from_this<ClientCal
         body(std::move(request.body)),
         kind(request.kind),
         memory(std::move(request.memory)),
+        sums(std::move(request.sums)),
         given_up_(std::move(request.given_up)) {}
 
   const Duration deadline;
   const std::string body;
   const CallMemory kind;
   const FlatMemory memory;
+  const BlockSumsPtr sums;
   CallResult result;
 
   const GiveUpFlag& given_up() const { return given_up_; }
