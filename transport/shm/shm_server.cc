@@ -22,6 +22,7 @@ namespace {
 constexpr size_t kLentForEachCall = 8;
 
 constexpr size_t kMaxGathered = 8;  // replies that leave together
+constexpr uint64_t kMostGatheredBytes = 1 << 20;
 
 // The part of the pieces from `offset` on.
 Pieces From(std::span<const iovec> pieces, uint64_t offset) {
@@ -217,8 +218,36 @@ Task<Status> ShmIncomingCall::Put(uint64_t memory_offset,
 Task<Status> ShmIncomingCall::Lend(uint64_t memory_offset,
                                    std::span<const std::span<const std::byte>> buffers,
                                    std::shared_ptr<void> keep) {
+  const uint64_t length = TotalSize(buffers);
+  if (length >= kMinShared || replied()) co_return co_await LendAll(memory_offset, buffers, std::move(keep));
+  CO_RETURN_IF_ERROR(
+      CheckTransfer(CallMemory::kPutTarget, memory_kind(), memory_size(), memory_offset, length));
+  if (!MayGather(memory_offset, buffers)) CO_RETURN_IF_ERROR(co_await LendGathered());
+  if (gathered_.buffers.empty()) gathered_.offset = memory_offset;
+  gathered_.length += length;
+  gathered_.buffers.insert(gathered_.buffers.end(), buffers.begin(), buffers.end());
+  gathered_.keep.push_back(std::move(keep));
+  co_return OkStatus();
+}
+
+bool ShmIncomingCall::MayGather(uint64_t memory_offset,
+                                std::span<const std::span<const std::byte>> buffers) const {
+  return memory_offset == gathered_.offset + gathered_.length && gathered_.length < kMostGatheredBytes &&
+         gathered_.buffers.size() + buffers.size() <= kMaxSharedPieces;
+}
+
+Task<Status> ShmIncomingCall::LendGathered() {
+  if (gathered_.buffers.empty()) co_return OkStatus();
+  Gathered gathered = std::exchange(gathered_, {});
+  auto keep = std::make_shared<std::vector<std::shared_ptr<void>>>(std::move(gathered.keep));
+  co_return co_await LendAll(gathered.offset, gathered.buffers, std::move(keep));
+}
+
+Task<Status> ShmIncomingCall::LendAll(uint64_t memory_offset,
+                                      std::span<const std::span<const std::byte>> buffers,
+                                      std::shared_ptr<void> keep) {
   ShmServerConnection::Lent lent;
-  lent.keep = std::move(keep);
+  lent.keep = keep;
   CO_ASSIGN_OR_RETURN(const std::string frame, Show(memory_offset, buffers, std::move(lent)));
   if (frame.empty()) co_return co_await TcpIncomingCall::Put(memory_offset, buffers);
   KeepFrames(frame);
@@ -227,6 +256,7 @@ Task<Status> ShmIncomingCall::Lend(uint64_t memory_offset,
 }
 
 Task<Status> ShmIncomingCall::Reply(std::string body) {
+  if (!replied()) CO_RETURN_IF_ERROR(co_await LendGathered());
   if (lends_) connection_->Told(id());
   co_return co_await TcpIncomingCall::Reply(std::move(body));
 }

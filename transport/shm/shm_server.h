@@ -82,6 +82,19 @@ class ShmIncomingCall : public TcpIncomingCall {
   Task<Status> Reply(std::string body) override;
 
  private:
+  // Small lends that follow each other in the caller's memory: shown as one, for each costs the client as
+  // much as its bytes.
+  struct Gathered {
+    uint64_t offset = 0;
+    uint64_t length = 0;
+    std::vector<std::span<const std::byte>> buffers;
+    std::vector<std::shared_ptr<void>> keep;
+  };
+
+  bool MayGather(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) const;
+  Task<Status> LendGathered();
+  Task<Status> LendAll(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
+                       std::shared_ptr<void> keep);
   // Shows the buffers to the client. The frame that tells it; empty: they go through the socket.
   StatusOr<std::string> Show(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
                              ShmServerConnection::Lent lent);
@@ -89,6 +102,7 @@ class ShmIncomingCall : public TcpIncomingCall {
   const std::shared_ptr<ShmServerConnection> connection_;
   const Pieces source_;
   bool lends_ = false;  // the client has not been told of all that is lent
+  Gathered gathered_;
 };
 
 }  // namespace nacre::shm

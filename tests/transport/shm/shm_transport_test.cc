@@ -273,6 +273,31 @@ TEST_P(ShmTransportTest, WhatIsLentComesWithTheReplyAndStaysUntilTaken) {
   EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
 }
 
+// Lends blocks of the pool that do not touch, to places one behind the other.
+Task<void> LendBlocks(std::shared_ptr<SharedMemory> pool, std::shared_ptr<void> keep, CallPtr call) {
+  for (size_t at = 0; at < call->memory_size(); at += 4096) {
+    std::vector<std::span<const std::byte>> buffers = {{pool->data() + 2 * at, 4096}};
+    EXPECT_EQ(co_await call->Lend(at, buffers, std::shared_ptr<void>(keep)), OkStatus());
+  }
+  std::string reply = "lent";
+  (void)co_await call->Reply(std::move(reply));
+}
+
+TEST_P(ShmTransportTest, SmallLendsAreShownAsOne) {
+  Show();
+  auto keep = std::make_shared<int>();
+  const std::weak_ptr<int> kept = keep;
+  Listen([&](CallPtr call) { return LendBlocks(pool_, std::move(keep), std::move(call)); });
+  RawSocket socket = HalfAClient(address(), 16 * 4096);
+  std::string rest;
+  FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
+  ASSERT_EQ(frame.type, FrameType::kSharedPut);
+  EXPECT_EQ(frame.payload_length, 16u * 4096);
+  EXPECT_EQ(frame.body_length, 16 * kSharedPieceSize);
+  EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kReply);
+  EXPECT_FALSE(kept.expired());
+}
+
 TEST_P(ShmTransportTest, WhatIsLentIsFreeWhenTheClientIsCutOff) {
   auto keep = std::make_shared<int>();
   const std::weak_ptr<int> kept = keep;
