@@ -176,7 +176,7 @@ StreamKind ShmKind(std::shared_ptr<ShmMemory> memory) {
                                               std::string address) {
     return ConnectAndGreet(std::move(executor), clock, std::move(options), std::move(address), memory);
   };
-  return {"shm", true, std::move(connect)};
+  return {"shm", true, kMinShared - 1, std::move(connect)};  // what is longer does not go through the socket
 }
 
 }  // namespace nacre::shm

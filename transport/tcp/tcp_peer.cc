@@ -113,7 +113,7 @@ class PeerCore : public std::enable_shared_from_this<PeerCore> {
 size_t PeerCore::Choose(uint64_t size, uint64_t load) {
   const size_t count = lanes_.size();
   const size_t small = std::clamp<size_t>(options_.small_connections, count > 1 ? 1 : 0, count - 1);
-  const bool is_small = size <= kMaxEagerSize && small > 0;
+  const bool is_small = size <= kind_.most_small && small > 0;
   const size_t first = is_small ? 0 : small, last = is_small ? small : count;
   std::lock_guard lock(mutex_);
   size_t best = first;
@@ -264,7 +264,7 @@ StatusOr<std::shared_ptr<StreamPeer>> MakeStreamPeer(Executor executor, Clock& c
 
 StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(Executor executor, Clock& clock, TcpOptions options,
                                             std::string address, std::shared_ptr<PathMeters> meters) {
-  StreamKind kind{absl::StartsWith(address, "unix:") ? "unix" : "tcp", false, DialAndGreet};
+  StreamKind kind{absl::StartsWith(address, "unix:") ? "unix" : "tcp", false, kMaxEagerSize, DialAndGreet};
   return MakeStreamPeer(std::move(executor), clock, std::move(options), std::move(address), std::move(kind),
                         std::move(meters));
 }

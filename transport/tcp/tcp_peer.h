@@ -20,6 +20,7 @@ class ClientConnection;
 struct StreamKind {
   std::string path;            // see PathInfo
   bool devices_fetch = false;  // a device takes the bytes from where they lie by itself
+  uint64_t most_small = 0;     // bytes of a call that counts as small
   // Makes a connection and greets the server over it.
   std::function<Task<StatusOr<std::shared_ptr<ClientConnection>>>(Executor, Clock&, TcpOptions,
                                                                   std::string address)>
