@@ -5,6 +5,13 @@
 #include <utility>
 
 namespace nacre::ost {
+namespace {
+
+// Of the look-ups of a call: each is a miss of the CPU's caches, and all other calls wait for the lock
+// meanwhile.
+constexpr size_t kLookAhead = 8;
+
+}  // namespace
 
 void BufferPool::Pages::Release() {
   if (pool_ == nullptr) return;
@@ -46,6 +53,7 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
     std::lock_guard lock(mutex_);
     // First those that are there: pages are taken from what nobody has pinned.
     for (size_t i = 0; i < keys.size(); ++i) {
+      if (i + kLookAhead < keys.size()) cached_.prefetch(keys[i + kLookAhead]);
       const auto found = cached_.find(keys[i]);
       if (found == cached_.end()) continue;
       Page& page = pages_[found->second];
