@@ -9,6 +9,7 @@
 #include "api/call.h"
 #include "api/operation.h"
 #include "api/queue.h"
+#include "api/small_reads.h"
 
 namespace nacre::api {
 namespace {
@@ -26,6 +27,11 @@ StatusOr<std::shared_ptr<T>> FindIn(const Handles<T>& handles, uint64_t id, cons
 }  // namespace
 
 // --- clients ---
+
+Client::Client(std::shared_ptr<Connection> connection, bool by_mount)
+    : connection_(std::move(connection)), by_mount_(by_mount), small_reads_(SmallReads::Make(connection_)) {}
+
+Client::~Client() = default;
 
 bool Client::Begin(Operation* operation) {
   std::lock_guard lock(mutex_);

@@ -4,10 +4,11 @@
 
 #include <nacre/nacre.h>
 
+#include <absl/container/flat_hash_set.h>
+
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -19,19 +20,21 @@
 
 namespace nacre::api {
 
-class Operation;  // api/operation.h
-class Queue;      // api/queue.h
-class Turn;       // api/turn.h
+class Operation;   // api/operation.h
+class Queue;       // api/queue.h
+class SmallReads;  // api/small_reads.h
+class Turn;        // api/turn.h
 
 class Client {
  public:
-  Client(std::shared_ptr<Connection> connection, bool by_mount)
-      : connection_(std::move(connection)), by_mount_(by_mount) {}
+  Client(std::shared_ptr<Connection> connection, bool by_mount);
+  ~Client();
 
   Connection& connection() { return *connection_; }
   client::FileSystem& filesystem() { return connection_->filesystem(); }
   bool by_mount() const { return by_mount_; }  // paths are the process's, not the filesystem's
   LooseMemory& loose_memory() { return loose_memory_; }
+  SmallReads& small_reads() { return *small_reads_; }
 
   // The operations under way. False: it is being closed.
   bool Begin(Operation* operation);
@@ -46,10 +49,11 @@ class Client {
  private:
   const std::shared_ptr<Connection> connection_;
   const bool by_mount_;
+  const std::shared_ptr<SmallReads> small_reads_;
   LooseMemory loose_memory_;
   std::mutex mutex_;
   std::condition_variable idle_;
-  std::set<Operation*> operations_;
+  absl::flat_hash_set<Operation*> operations_;
   std::vector<std::shared_ptr<Queue>> queues_;
   bool closed_ = false;
 };

@@ -8,6 +8,7 @@
 #include "api/call.h"
 #include "api/devices.h"
 #include "api/reader.h"
+#include "api/small_reads.h"
 #include "api/writer.h"
 #include "transport/watchdog.h"
 
@@ -111,12 +112,26 @@ Task<void> Operation::StartInTurn(std::shared_ptr<Operation> self) {
 void Operation::StartGroups() {
   for (size_t i = 0; i < groups_.size(); ++i) {
     std::vector<CheckedExtent> extents = std::move(groups_[i].extents);
-    Connection& connection = extents.front().file->client()->connection();
+    Client& client = *extents.front().file->client();
     if (writes())
-      connection.Start(WriteGroup(shared_from_this(), i, std::move(extents)));
+      client.connection().Start(WriteGroup(shared_from_this(), i, std::move(extents)));
+    else if (MayGoWithOthers(extents))
+      ReadWithOthers(i, client.small_reads(), std::move(extents));
     else
-      connection.Start(ReadGroup(shared_from_this(), i, std::move(extents)));
+      client.connection().Start(ReadGroup(shared_from_this(), i, std::move(extents)));
   }
+}
+
+// One that has to be done in time does not wait for others, and no others wait with the stream of another.
+bool Operation::MayGoWithOthers(const std::vector<CheckedExtent>& extents) const {
+  return order_ == nullptr && timeout_ == Duration::max() && SmallReads::Suit(extents);
+}
+
+void Operation::ReadWithOthers(size_t index, SmallReads& reads, std::vector<CheckedExtent> extents) {
+  auto done = [self = shared_from_this(), index](std::span<const ExtentOutcome> outcomes) {
+    self->Finish(self->groups_[index], outcomes);
+  };
+  reads.Add(std::move(extents), groups_[index].cancellation, std::move(done));
 }
 
 Task<void> Operation::ReadGroup(std::shared_ptr<Operation> self, size_t index,
@@ -142,13 +157,13 @@ Task<void> Operation::WriteGroup(std::shared_ptr<Operation> self, size_t index,
 }
 
 // The first outcome counts: the task's, or that it was cancelled.
-void Operation::Finish(Group& group, const Outcome& outcome) {
+void Operation::Finish(Group& group, std::span<const ExtentOutcome> outcomes) {
   bool last = false;
   std::vector<std::shared_ptr<EventFd>> events;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(group.done, true)) return;
-    for (size_t i = 0; i < group.indices.size(); ++i) outcomes_[group.indices[i]] = outcome[i];
+    for (size_t i = 0; i < group.indices.size(); ++i) outcomes_[group.indices[i]] = outcomes[i];
     last = --left_ == 0;
     if (last) events.swap(events_);
   }
@@ -177,7 +192,10 @@ bool Operation::Wait(Duration timeout) {
 }
 
 void Operation::Cancel(const Status& why) {
-  for (Group& group : groups_) group.cancellation->Cancel(why);
+  for (Group& group : groups_) {
+    group.cancellation->Cancel(why);
+    for (const auto& client : clients_) client->small_reads().Stop(group.cancellation);
+  }
 }
 
 Status Operation::Results(nacre_result* results, size_t count) {

@@ -1,7 +1,8 @@
 // Reads or writes under way: what a future stands for, and what nacre_readv and nacre_writev wait for.
 //
 // One task for each file, which reads all extents of that file in one go; if that fails, each by itself, so
-// that every extent has its own status. Or which writes them (writer.h). A file's extents are finished when
+// that every extent has its own status. Few short ones go with those of other operations (small_reads.h). Or
+// one which writes them (writer.h). A file's extents are finished when
 // the task says so, or when they are cancelled and nobody touches the buffers any more, whichever is first.
 // Thread-safe; kept by its tasks.
 #pragma once
@@ -13,6 +14,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "api/event_fd.h"
@@ -70,12 +72,14 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Status LookAt(const CheckedExtent& extent);
   void SetDeadline();
   void StartGroups();
+  bool MayGoWithOthers(const std::vector<CheckedExtent>& extents) const;
+  void ReadWithOthers(size_t group, SmallReads& reads, std::vector<CheckedExtent> extents);
   static Task<void> StartInTurn(std::shared_ptr<Operation> self);
   static Task<void> ReadGroup(std::shared_ptr<Operation> self, size_t group,
                               std::vector<CheckedExtent> extents);
   static Task<void> WriteGroup(std::shared_ptr<Operation> self, size_t group,
                                std::vector<CheckedExtent> extents);
-  void Finish(Group& group, const Outcome& outcome);
+  void Finish(Group& group, std::span<const ExtentOutcome> outcomes);
 
   const Transfer transfer_;
   bool begun_ = false;
