@@ -1,7 +1,7 @@
 // Reading a file into GPU memory with libnacre, beside what one would do without it. Run by bench/gpu.
 //   gpu_read_bench MDS PATH [--size 8G] [--seconds 1] [--mounted FILE] [--transport auto|shm|tcp] [--threads
 //   N]
-//     [--quick] [--only-verification]
+//     [--quick] [--only-verification | --only-small]
 // Writes PATH anew, brings it into the servers' caches, and prints a table. `--mounted FILE` names the same
 // file on a mount, for the naive ways; without it they read through libnacre into host memory.
 //
@@ -43,7 +43,7 @@ struct Settings {
   uint64_t size = uint64_t{8} << 30;
   double seconds = 1;
   uint64_t threads = 0;  // of the library; 0: its default
-  bool quick = false, only_verification = false;
+  bool quick = false, only_verification = false, only_small = false;
 };
 
 [[noreturn]] void Die(const std::string& what) {
@@ -186,13 +186,17 @@ class Bench {
     OpenFile();
     CheckAndWarm();
     Ceiling();
-    if (!settings_.only_verification) {
+    if (settings_.only_small) {
+      for (size_t size : {64 << 10, 1 << 20})
+        Print("libnacre to GPU", size, 64, meter_.Measure(size, 64, Reads(size, false)));
+      Small();
+    } else if (!settings_.only_verification) {
       Loopback();
       Naive();
       Large();
       Small();
     }
-    Unverified();
+    if (!settings_.only_small) Unverified();
     const nacre::Capabilities capabilities = Require(client_.capabilities(), "capabilities");
     std::printf("%s\n%s\n", capabilities.device.c_str(), capabilities.paths.c_str());
   }
@@ -448,6 +452,8 @@ Settings Parse(int argc, char** argv) {
       settings.quick = true;
     } else if (word == "--only-verification") {
       settings.only_verification = true;
+    } else if (word == "--only-small") {
+      settings.only_small = true;
     } else {
       names.push_back(word);
     }
