@@ -119,6 +119,35 @@ TEST_F(ApiDevice, DeviceMemoryIsWritten) {
   EXPECT_TRUE(host.bytes == content);
 }
 
+// Of large reads and of small ones that go together: what a copy has changed is read once more, and never
+// taken for good.
+TEST_F(ApiDevice, BytesThatChangeOnTheirWayIntoTheGpuAreNoticed) {
+  if (std::getenv("NACRE_TEST_CUDA") != nullptr) GTEST_SKIP() << "a real GPU changes nothing";
+  const auto configure = Driver::Get().Find<int(const char*)>("nacre_fake_cuda_configure");
+  const std::string content = Pattern(26, 3 * kMiB);
+  File file = Make(content);
+  DeviceMemory memory(content.size());
+  Buffer buffer = Register(memory);
+  ASSERT_EQ(configure("damage=2"), 0);
+  const Result read = file.read(0, buffer.span());
+  EXPECT_EQ(read.bytes(), content.size()) << read.error().message();
+  EXPECT_EQ(read.verification(), Verification::device);
+  EXPECT_TRUE(memory.bytes() == content);
+  DeviceMemory blocks(content.size());
+  Buffer small = Register(blocks);
+  ASSERT_EQ(configure("damage=2"), 0);
+  std::vector<Future> reads;
+  for (size_t at = 0; at < content.size(); at += 4096)
+    reads.push_back(file.read_async(at, small.span(at, 4096)));
+  for (const Future& one : reads) EXPECT_EQ(one.get().bytes(), 4096u) << one.get().error().message();
+  EXPECT_TRUE(blocks.bytes() == content);
+  ASSERT_EQ(configure("damage=1000000"), 0);
+  EXPECT_THAT(file.read(0, buffer.span()), IsErrorSaying(EIO, "does not match its checksum"));
+  EXPECT_THAT(file.read(4096, small.span(0, 4096)), IsErrorSaying(EIO, "does not match its checksum"));
+  ASSERT_EQ(configure("damage=0"), 0);
+  EXPECT_EQ(file.read(0, buffer.span()).bytes(), content.size());
+}
+
 TEST_F(ApiDevice, FreedMemoryIsNoticed) {
   File file = Make(Pattern(25, kMiB));
   DeviceMemory memory(kMiB);

@@ -44,6 +44,7 @@ void DeviceCopy(CUctx_st* context, uint64_t device, std::byte* host, size_t size
     return;
   }
   std::memcpy(in ? data : host, in ? host : data, size);
+  if (in && TakeDamage()) data[size / 2] ^= std::byte{1};
 }
 
 CudaResult CopyIn(CudaAddress to, const void* from, size_t size, CUstream_st* stream, size_t rows = 1) {

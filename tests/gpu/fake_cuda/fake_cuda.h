@@ -21,6 +21,7 @@
  *   queues=0             hardware queues that streams share (streams.h); 0: each stream has its own
  *   allocations_wait=0   1: memory is allocated, and unregistered, when all streams of the context have done
  *                        their work
+ *   damage=0             so many of the next copies to a device change a byte on their way
  *   memory=0             limit of device memory in bytes; 0: none
  *   pinned=0             limit of pinned memory that is allocated, in bytes; 0: none
  *   copy_errors=-1       after so many copies each one is refused (CUDA_ERROR_INVALID_VALUE)

@@ -5,6 +5,7 @@
 
 #include "common/crc32c.h"
 #include "gpu/kernel_pieces.h"
+#include "tests/gpu/fake_cuda/knobs.h"
 #include "tests/gpu/fake_cuda/memory.h"
 #include "tests/gpu/fake_cuda/streams.h"
 
@@ -66,6 +67,7 @@ void RunCopy(CUctx_st* context, const KernelArguments& arguments) {
               const auto* source = reinterpret_cast<const void*>(piece.source);
               if (!GetMemory().IsPinned(source, piece.length)) return false;
               std::memcpy(data, source, piece.length);
+              if (TakeDamage()) data[piece.length / 2] ^= std::byte{1};
               return true;
             });
 }

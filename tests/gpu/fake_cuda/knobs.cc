@@ -27,7 +27,8 @@ bool Set(Knobs* knobs, std::string_view name, const std::string& value) {
                                                            {"bar1", &knobs->bar1},
                                                            {"ordered", &knobs->ordered},
                                                            {"queues", &knobs->queues},
-                                                           {"allocations_wait", &knobs->allocations_wait}};
+                                                           {"allocations_wait", &knobs->allocations_wait},
+                                                           {"damage", &knobs->damage}};
   auto knob = all.find(name);
   char* end = nullptr;
   long number = std::strtol(value.c_str(), &end, 10);
@@ -68,5 +69,13 @@ Counters& GetCounters() {
 }
 
 bool Configure(std::string_view knobs) { return Parse(&GetKnobs(), knobs); }
+
+bool TakeDamage() {
+  std::atomic<long>& damage = GetKnobs().damage;
+  long left = damage;
+  while (left > 0 && !damage.compare_exchange_weak(left, left - 1)) {
+  }
+  return left > 0;
+}
 
 }  // namespace nacre::fake_cuda
