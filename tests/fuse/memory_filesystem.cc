@@ -140,7 +140,7 @@ StatusOr<NodePtr> MemoryFileSystem::DirectoryOf(const Fid& fid) {
   return node;
 }
 
-Known MemoryFileSystem::KnownOf(const NodePtr& node) const { return {node->attr, Until()}; }
+Known MemoryFileSystem::KnownOf(const NodePtr& node) const { return {node->attr, Until(), Until()}; }
 
 Duration MemoryFileSystem::Until() const {
   return valid_ > Duration(0) ? RealClock().Now() + valid_ : Duration(0);
