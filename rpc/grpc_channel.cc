@@ -3,7 +3,6 @@
 #include <absl/strings/str_format.h>
 #include <grpcpp/grpcpp.h>
 
-#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <unordered_map>
 
@@ -15,6 +14,7 @@
 #include "rpc/frame_batcher.h"
 #include "rpc/grpc_common.h"
 #include "rpc/several_servers.h"
+#include "rpc/writes_in_turn.h"
 
 namespace nacre {
 namespace {
@@ -42,7 +42,10 @@ StatusOr<std::vector<ServerAddress>> ParseServers(const std::string& addresses) 
 // One stream. gRPC's reactions and Call come from any thread. Calls into gRPC are made without the lock: a
 // reaction may run inside them. A hold keeps gRPC from ending the stream while we may still start a write.
 class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::ServerFrame>,
-                     public std::enable_shared_from_this<ClientStream> {
+                     public std::enable_shared_from_this<ClientStream>,
+                     private WritesInTurn<ClientStream> {
+  friend class WritesInTurn<ClientStream>;
+
  public:
   using Answer = OneShot<StatusOr<proto::MetadataReply>>;
 
@@ -132,29 +135,12 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   }
 
  private:
-  // Writes when the tasks that run already have had their turn (frame_batcher.h).
-  void WriteSoon(std::unique_lock<std::mutex> lock) {
-    if (writing_) return;
-    if (outgoing_.Enough()) return Write(std::move(lock));
-    if (std::exchange(waits_for_turns_, true)) return;
-    lock.unlock();
-    PostWrite();
-  }
-
-  void PostWrite() {
-    asio::post(executor_, [self = shared_from_this()] {
-      std::unique_lock lock(self->mutex_);
-      self->waits_for_turns_ = false;
-      self->Write(std::move(lock));
-    });
-  }
-
-  // What the tasks send that these replies resume leaves together.
+  // Resumes those who wait for these replies; the requests that they send then leave together.
   void HandOut() {
     bool waits = false;
     if (incoming_.replies_size() > 1) {
       std::lock_guard lock(mutex_);
-      waits = !std::exchange(waits_for_turns_, true);
+      waits = BeginToWait();
     }
     for (auto& reply : *incoming_.mutable_replies()) Answered(std::move(reply));
     if (waits) PostWrite();
@@ -206,7 +192,7 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   uint64_t next_id_ = 1;
   FrameBatcher<proto::ClientFrame> outgoing_;
   proto::ClientFrame writing_frame_;
-  bool waits_for_turns_ = false, writing_ = false, ended_ = false, released_ = false;
+  bool writing_ = false, ended_ = false, released_ = false;
 };
 
 class GrpcMetadataChannel : public MetadataChannel {

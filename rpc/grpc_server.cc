@@ -21,6 +21,7 @@
 #include "rpc/frame_batcher.h"
 #include "rpc/grpc_common.h"
 #include "rpc/request_queue.h"
+#include "rpc/writes_in_turn.h"
 
 namespace nacre {
 namespace {
@@ -33,7 +34,10 @@ constexpr size_t kMaxQueuedBytes = 64 << 20;
 // made without the lock: a reaction may run inside them.
 class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::ServerFrame>,
                      public MetadataPeer,
-                     public std::enable_shared_from_this<ServerStream> {
+                     public std::enable_shared_from_this<ServerStream>,
+                     private WritesInTurn<ServerStream> {
+  friend class WritesInTurn<ServerStream>;
+
  public:
   ServerStream(Executor executor, MetadataHandler& handler, std::string name)
       : executor_(std::move(executor)), handler_(handler), name_(std::move(name)) {}
@@ -104,7 +108,7 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     const bool read = !reading_ && requests_.HasRoom() && outgoing_.bytes() <= kMaxQueuedBytes;
     reading_ |= read;
     // The answers of those that begin together leave together.
-    const bool waits = begun.size() > 1 && !std::exchange(waits_for_turns_, true);
+    const bool waits = begun.size() > 1 && BeginToWait();
     lock.unlock();
     for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
     if (waits) PostWrite();
@@ -137,23 +141,6 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
     *outgoing_.Room(bytes).add_replies() = std::move(reply);
     WriteSoon(std::move(lock));
     if (lock = std::unique_lock(mutex_); requests_.CanBegin()) Proceed(std::move(lock));
-  }
-
-  // Writes when the tasks that run already have had their turn (frame_batcher.h).
-  void WriteSoon(std::unique_lock<std::mutex> lock) {
-    if (writing_) return;
-    if (outgoing_.Enough()) return Write(std::move(lock));
-    if (std::exchange(waits_for_turns_, true)) return;
-    lock.unlock();
-    PostWrite();
-  }
-
-  void PostWrite() {
-    asio::post(executor_, [self = shared_from_this()] {
-      std::unique_lock lock(self->mutex_);
-      self->waits_for_turns_ = false;
-      self->Write(std::move(lock));
-    });
   }
 
   // Starts what is to be done next, if nothing is under way: a write, or the end.
@@ -189,7 +176,7 @@ class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::S
   RequestQueue<proto::MetadataRequest> requests_;
   FrameBatcher<proto::ServerFrame> outgoing_;
   proto::ServerFrame writing_frame_;
-  bool waits_for_turns_ = false, writing_ = false, ended_ = false, finished_ = false;
+  bool writing_ = false, ended_ = false, finished_ = false;
   bool reading_ = true;        // from Start on
   bool burst_posted_ = false;  // NextBurst is to come
 };
