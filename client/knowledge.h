@@ -43,7 +43,7 @@ class Knowledge {
   NameKnown Find(Inode& directory, const std::string& name, Duration* until) const;
   // The same for a caller who looks it up, and may be refused.
   NameKnown Find(const Caller& caller, Inode& directory, const std::string& name, Duration* until) const;
-  // What is known was found by this name: says until when the name may be kept, if it is known here, too.
+  // Sets until when the name may be kept by which `known` was found, if the directory's names are known here.
   void PromiseName(Inode& directory, const std::string& name, Known* known) const;
   // A directory of which everything is known, as it is now; its cookies count the entries. Null: the MDS has
   // to be asked.

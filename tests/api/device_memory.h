@@ -97,4 +97,19 @@ class DeviceMemory {
   uint64_t address_ = 0;
 };
 
+// `Fixture` (of api_fixture.h) with libnacre and the test on that driver.
+template <typename Fixture>
+class WithDriver : public Fixture {
+ protected:
+  static void SetUpTestSuite() {
+    Fixture::SetUpTestSuite();
+    ::setenv("NACRE_CUDA_LIBRARY", Driver::Library().c_str(), 1);
+    Driver::Get().Use(0);
+  }
+  static void TearDownTestSuite() {
+    ::unsetenv("NACRE_CUDA_LIBRARY");
+    Fixture::TearDownTestSuite();
+  }
+};
+
 }  // namespace nacre::test

@@ -10,18 +10,8 @@ namespace {
 
 static_assert(kDeviceCanary == kCanary);
 
-class ApiDevice : public ApiTest {
+class ApiDevice : public WithDriver<ApiTest> {
  protected:
-  static void SetUpTestSuite() {
-    ApiTest::SetUpTestSuite();
-    ::setenv("NACRE_CUDA_LIBRARY", Driver::Library().c_str(), 1);
-    Driver::Get().Use(0);
-  }
-  static void TearDownTestSuite() {
-    ::unsetenv("NACRE_CUDA_LIBRARY");
-    ApiTest::TearDownTestSuite();
-  }
-
   Buffer Register(const DeviceMemory& memory) {
     auto buffer = client_.register_buffer(memory.data(), memory.size());
     EXPECT_TRUE(buffer) << buffer.error().message();

@@ -303,18 +303,7 @@ TEST_F(ApiQueueWaits, ClosingEndsWhatIsUnderWay) {
 
 // --- GPU memory ---
 
-class ApiQueueDevice : public ApiQueue {
- protected:
-  static void SetUpTestSuite() {
-    ApiTest::SetUpTestSuite();
-    ::setenv("NACRE_CUDA_LIBRARY", Driver::Library().c_str(), 1);
-    Driver::Get().Use(0);
-  }
-  static void TearDownTestSuite() {
-    ::unsetenv("NACRE_CUDA_LIBRARY");
-    ApiTest::TearDownTestSuite();
-  }
-};
+using ApiQueueDevice = WithDriver<ApiQueue>;
 
 TEST_F(ApiQueueDevice, SmallReadsAndWritesOfGpuMemory) {
   const std::string content = Pattern(58, 2 * kMiB);

@@ -22,7 +22,7 @@ class ApiSmallReads : public ApiTest {
     }
     return reads;
   }
-  // What memory full of canaries holds then.
+  // Returns what memory that was full of canaries holds then.
   std::string Expected(size_t count) const {
     std::string bytes(2 * count * kBlock, kCanary);
     for (size_t i = 0; i < count; ++i) bytes.replace(2 * i * kBlock, kBlock, content_, places_[i], kBlock);
@@ -129,18 +129,7 @@ TEST_F(ApiSmallReads, AClosedClientEndsThem) {
 
 // --- GPU memory ---
 
-class ApiSmallDeviceReads : public ApiSmallReads {
- protected:
-  static void SetUpTestSuite() {
-    ApiTest::SetUpTestSuite();
-    ::setenv("NACRE_CUDA_LIBRARY", Driver::Library().c_str(), 1);
-    Driver::Get().Use(0);
-  }
-  static void TearDownTestSuite() {
-    ::unsetenv("NACRE_CUDA_LIBRARY");
-    ApiTest::TearDownTestSuite();
-  }
-};
+using ApiSmallDeviceReads = WithDriver<ApiSmallReads>;
 
 TEST_F(ApiSmallDeviceReads, ComeBetweenCanaries) {
   static_assert(kCanary == kDeviceCanary);
