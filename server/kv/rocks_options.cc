@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/kv/rocks_memtable.h"
+
 namespace nacre {
 namespace {
 
@@ -39,6 +41,8 @@ rocksdb::Options RocksOptions(const RocksKvOptions& options, std::shared_ptr<roc
   out.create_if_missing = !options.read_only;
   out.write_buffer_size = memtable;
   out.max_write_buffer_number = kMemtables;
+  out.memtable_factory = NewTreeMemtables();
+  out.allow_concurrent_memtable_write = false;
   out.memtable_whole_key_filtering = true;  // each new name is looked for first, and is in no table
   out.memtable_prefix_bloom_size_ratio = 0.02;
   out.max_total_wal_size = 4 * memtable;
