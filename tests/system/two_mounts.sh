@@ -63,8 +63,8 @@ fi
 
 for seed in $(seq "${seed:-1}" $((${seed:-1} + $(choose 0 9)))); do
   step "random operations from two mounts against one model, seed $seed" \
-    "$programs/two_mounts.py" "${places[@]:0:2}" --seed "$seed" --operations "$(choose 600 20000)" --quiet-every "$(choose 150 500)" \
-    --alone-every "$(choose 150 100)"
+    "$programs/two_mounts.py" "${places[@]:0:2}" --seed "$seed" --operations "$(choose 600 2000)" --quiet-every "$(choose 150 500)" \
+    --alone-every "$(choose 150 500)"
 done
 if [[ -z $given ]]; then
   step "random operations from four, one of them in trouble" \
