@@ -96,7 +96,7 @@ void CopyEngine::Loop() {
     bool issued = !jobs.empty();
     if (!issued && issuer_->Idle()) break;
     issuer_->Issue(std::move(jobs));
-    if (!issuer_->Reap() && !issued) Pause();
+    if (!issuer_->Reap() && !issued && !issuer_->HasCalls()) Pause();
   }
   issuer_.reset();
 }

@@ -62,13 +62,21 @@ void Issuer::Issue(std::vector<JobPtr> jobs) {
     if (kind == Job::Kind::kZero) IssueZeros(same);
     for (const JobPtr& job : same) {
       if (kind == Job::Kind::kSum) QueueSum(job);
-      if (kind == Job::Kind::kCall) job->done.Set(job->call());
+      if (kind == Job::Kind::kCall) calls_.push_back(job);
       if (kind == Job::Kind::kWatch) watches_.push_back(job);
     }
     if (kind == Job::Kind::kWatch) watched_since_ = EngineClock::now();
     if (kind == Job::Kind::kSum) IssueSums();
     kind_begin = kind_end;
   }
+  CallNext();
+}
+
+void Issuer::CallNext() {
+  if (calls_.empty()) return;
+  const JobPtr job = std::move(calls_.front());
+  calls_.pop_front();
+  job->done.Set(job->call());
 }
 
 Status Issuer::CheckPieces(std::span<const iovec> pieces) {
@@ -249,7 +257,7 @@ bool Issuer::ReapWatches() {
 }
 
 bool Issuer::Idle() const {
-  return waiting_sums_.empty() && watches_.empty() &&
+  return waiting_sums_.empty() && watches_.empty() && calls_.empty() &&
          std::all_of(all_.begin(), all_.end(), [](InFlight* in_flight) { return in_flight->empty(); });
 }
 

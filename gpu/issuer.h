@@ -37,6 +37,8 @@ class Issuer {
                                                 std::shared_ptr<StreamWaits> waits);
   ~Issuer();
 
+  // And calls one of the functions that wait, when the rest is on its way to the device: it may take as long
+  // as the device needs for that (registering memory does).
   void Issue(std::vector<JobPtr> jobs);
 
   // Allocates now what Issue would allocate when it needs it first.
@@ -47,6 +49,9 @@ class Issuer {
 
   // Ends the jobs that are done. Whether there were any.
   bool Reap();
+
+  // Functions that wait: one is called each time that something is issued, lest copies wait for several.
+  bool HasCalls() const { return !calls_.empty(); }
 
   bool Idle() const;
   // Of copies; more of them would only wait.
@@ -94,6 +99,7 @@ class Issuer {
   static void TakeSums(const Batch& batch);
   void Finish(Batch batch);
   bool ReapWatches();
+  void CallNext();
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<const Kernels> kernels_;
@@ -107,6 +113,7 @@ class Issuer {
   std::unique_ptr<InFlight> work_;  // zeros and checksums
   std::vector<InFlight*> all_;
   std::deque<WaitingSum> waiting_sums_;
+  std::deque<JobPtr> calls_;
   std::vector<JobPtr> watches_;
   EngineTime watched_since_;
   uint64_t looks_ = 0;

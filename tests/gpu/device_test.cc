@@ -1,10 +1,13 @@
 // Device as a MemoryDevice: copies, zeros, checksums, staging, pins; on the fake and on the real driver.
 #include "gpu/device.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <thread>
 
 #include "common/crc32c.h"
@@ -236,6 +239,54 @@ TEST_P(DeviceTest, PinsASharedView) {
   *first = nullptr;
   *second = nullptr;
   EXPECT_EQ(gpus_->Classify((*view)->bytes().data())->kind, MemoryKind::kHost);
+}
+
+// Whether the page with this byte is mapped in this process.
+bool IsMapped(const std::byte* byte) {
+  const int pages = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  uint64_t entry = 0;
+  const auto at = static_cast<off_t>(reinterpret_cast<uintptr_t>(byte) / 4096 * sizeof entry);
+  EXPECT_EQ(::pread(pages, &entry, sizeof entry, at), sizeof entry);
+  ::close(pages);
+  return (entry >> 63) != 0;
+}
+
+// The driver takes twice as long for pages that it has to have mapped.
+TEST_P(DeviceTest, WhatIsPinnedIsMappedBefore) {
+  constexpr size_t kSize = 1 << 20;
+  auto shared = *SharedMemory::Create("gpu-test", kSize);
+  std::ranges::copy(RandomBytes(kSize), shared->data());
+  auto view = *SharedView::Map(shared->fd(), kSize);
+  const std::byte* middle = view->bytes().data() + kSize / 2;
+  ASSERT_FALSE(IsMapped(middle));
+  auto pinned = Run(device_->Pin(view->bytes()));
+  if (!pinned.ok() && !fake()) GTEST_SKIP() << pinned.status();
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_TRUE(IsMapped(middle));
+}
+
+// A function may take long, such as registering memory: of several, copies wait for one.
+TEST_P(DeviceTest, CopiesDoNotWaitForAllFunctions) {
+  DeviceBuffer buffer(device_, 1 << 20);
+  std::vector<std::byte> content = RandomBytes(1 << 20);
+  CopyEngine& engine = (*device_->State())->engine();
+  auto copy = std::make_shared<Job>(Job::Kind::kCopyIn);
+  copy->segments = *PairPieces(std::vector{buffer.Piece(0, buffer.size())},
+                               std::vector{iovec{content.data(), content.size()}});
+  bool copied = false;
+  auto call = [](int number, const JobPtr& copy, CopyEngine* engine, bool* copied) {
+    return [=] {
+      if (number == 0) engine->Submit(copy);
+      if (number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      if (number == 2) *copied = copy->done.IsSet();
+      return OkStatus();
+    };
+  };
+  std::vector<Task<Status>> calls;
+  for (int i = 0; i < 3; ++i) calls.push_back(engine.Call(call(i, copy, &engine, &copied)));
+  for (const Status& each : Run(WhenAll(std::move(calls)))) EXPECT_TRUE(each.ok()) << each;
+  EXPECT_TRUE(copied);
+  EXPECT_EQ(Read(buffer), content);
 }
 
 // The engine must survive it, and so must what is copied beside it.
