@@ -14,6 +14,13 @@
 namespace nacre {
 namespace {
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // since Linux 5.14
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // since Linux 6.1
+#endif
+
 // After these only mappings that exist already can write.
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
 
@@ -48,6 +55,27 @@ Status CheckForeign(int fd, size_t size) {
                                             info.st_size, size));
 }
 
+// Null: errno says why not.
+std::byte* MapShared(int fd, size_t size, int protection) {
+  const size_t room = size + (size < kLargePage ? 0 : kLargePage);
+  void* reserved = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(reserved);
+  std::byte* data = begin;
+  if (room > size) data += (kLargePage - reinterpret_cast<uintptr_t>(begin) % kLargePage) % kLargePage;
+  if (::mmap(data, size, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(begin, room);
+    errno = error;
+    return nullptr;
+  }
+  const uintptr_t page = ::sysconf(_SC_PAGESIZE);
+  std::byte* end = data + (size + page - 1) / page * page;
+  if (data > begin) ::munmap(begin, data - begin);
+  if (end < begin + room) ::munmap(end, begin + room - end);
+  return data;
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const std::string& name, size_t size) {
@@ -58,17 +86,27 @@ StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const std::string& 
     ::close(fd);
     return status;
   }
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) {
+  std::byte* data = MapShared(fd, size, PROT_READ | PROT_WRITE);
+  if (data == nullptr) {
     Status status = Failed("a mapping", size);
     ::close(fd);
     return status;
   }
-  return std::shared_ptr<SharedMemory>(new SharedMemory(fd, static_cast<std::byte*>(data), size, Seal(fd)));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(fd, data, size, Seal(fd)));
 }
 
 void SharedMemory::PreferLargePages() {
   (void)::madvise(data_, size_, MADV_HUGEPAGE);  // a kernel without them
+}
+
+// What holds nothing at all is not looked at by the kernel, so it is made to hold something.
+Status SharedMemory::MakeLargePage(size_t offset) {
+  if (offset % kLargePage != 0 || offset > size_ || size_ - offset < kLargePage)
+    return ErrnoError(EINVAL, absl::StrFormat("no large page of memory of %d bytes is at %d", size_, offset));
+  (void)::madvise(data_ + offset, ::sysconf(_SC_PAGESIZE), MADV_POPULATE_WRITE);
+  if (::madvise(data_ + offset, kLargePage, MADV_COLLAPSE) == 0) return OkStatus();
+  const int error = errno == EINVAL ? ENOTSUP : errno;
+  return ErrnoError(error, absl::StrFormat("madvise(MADV_COLLAPSE): %s", std::strerror(errno)));
 }
 
 SharedMemory::~SharedMemory() {
@@ -78,9 +116,19 @@ SharedMemory::~SharedMemory() {
 
 StatusOr<std::shared_ptr<const SharedView>> SharedView::Map(int fd, size_t size) {
   RETURN_IF_ERROR(CheckForeign(fd, size));
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return Failed("a view", size);
-  return std::shared_ptr<const SharedView>(new SharedView(static_cast<const std::byte*>(data), size));
+  const std::byte* data = MapShared(fd, size, PROT_READ);
+  if (data == nullptr) return Failed("a view", size);
+  return std::shared_ptr<const SharedView>(new SharedView(data, size));
+}
+
+bool SharedView::HasMemory(std::span<const std::byte> bytes) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  for (const std::byte* byte : {bytes.data(), bytes.data() + bytes.size() - 1}) {
+    unsigned char there = 1;
+    auto* begin = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(byte) / page * page);
+    if (::mincore(begin, page, &there) == 0 && (there & 1) == 0) return false;
+  }
+  return true;
 }
 
 SharedView::~SharedView() { ::munmap(const_cast<std::byte*>(data_), size_); }

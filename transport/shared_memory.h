@@ -13,6 +13,10 @@
 
 namespace nacre {
 
+// Of the processors that we know. Memory of this size and views of it begin at a multiple of it, as
+// addresses, or no large page could be mapped there.
+constexpr size_t kLargePage = 2 << 20;
+
 // Identifies a memfd while anybody has it open.
 struct SharedMemoryId {
   uint64_t device = 0;
@@ -33,10 +37,16 @@ class SharedMemory {
   size_t size() const { return size_; }
   int fd() const { return fd_; }
 
-  // Asks the kernel for large pages, of which it gives some where the system's setting for shared memory is
-  // "advise" or "always" (/sys/kernel/mm/transparent_hugepage/shmem_enabled): first use and registration with
-  // devices take a third of the time. For much memory that is used densely.
+  // Large pages: first use and registration with devices take a third of the time. For much memory that is
+  // used densely.
+  //
+  // The kernel gives them by itself where it is asked for them and the system's setting for shared memory is
+  // "advise" or "always" (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
   void PreferLargePages();
+  // Whatever that setting is, makes one large page of the kLargePage bytes at this multiple of kLargePage,
+  // whatever they hold, in about the time that it takes to write to them. ENOTSUP: the kernel does not do
+  // that (before Linux 6.1); other errors may be different another time, such as ENOMEM.
+  Status MakeLargePage(size_t offset);
 
   // Why it may not be shown to others after all: a kernel that has not all the seals (before Linux 5.1).
   const Status& shareable() const { return shareable_; }
@@ -61,6 +71,10 @@ class SharedView {
   SharedView& operator=(const SharedView&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  // Whether there is memory where these bytes begin and where they end, as far as the kernel tells: true if
+  // it does not. What has never been written to has none, and gets some when it is looked at.
+  bool HasMemory(std::span<const std::byte> bytes) const;
 
  private:
   SharedView(const std::byte* data, size_t size) : data_(data), size_(size) {}

@@ -1,8 +1,11 @@
 #include "server/object/pool.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "common/log.h"
 
 namespace nacre::ost {
 namespace {
@@ -10,6 +13,8 @@ namespace {
 // Of the look-ups of a call: each is a miss of the CPU's caches, and all other calls wait for the lock
 // meanwhile.
 constexpr size_t kLookAhead = 8;
+// In a row. Then there are no more to be had, and looking for one may take milliseconds.
+constexpr int kMostLargePageRefusals = 64;
 
 }  // namespace
 
@@ -38,10 +43,13 @@ StatusOr<std::shared_ptr<BufferPool>> BufferPool::Create(uint64_t bytes, Transpo
 
 BufferPool::Pages BufferPool::Take(Allotment::Share share, size_t count) {
   std::vector<uint32_t> taken(count);
+  std::pair<uint64_t, uint64_t> fresh;
   {
     std::lock_guard lock(mutex_);
     for (uint32_t& page : taken) page = TakeOne();
+    fresh = TakeFresh();
   }
+  MakeLargePages(fresh.first, fresh.second);
   return Pages(shared_from_this(), std::move(taken), std::move(share));
 }
 
@@ -49,6 +57,7 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
                                    std::vector<bool>* cached) {
   std::vector<uint32_t> taken(keys.size(), kNone);
   cached->assign(keys.size(), false);
+  std::pair<uint64_t, uint64_t> fresh;
   {
     std::lock_guard lock(mutex_);
     // First those that are there: pages are taken from what nobody has pinned.
@@ -65,7 +74,9 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
     for (uint32_t& page : taken) {
       if (page == kNone) page = TakeOne();
     }
+    fresh = TakeFresh();
   }
+  MakeLargePages(fresh.first, fresh.second);
   return Pages(shared_from_this(), std::move(taken), std::move(share));
 }
 
@@ -91,7 +102,28 @@ uint32_t BufferPool::TakeOne() {
     Forget(&page);
     page.pins = 1;
     --unpinned_;
+    used_ = std::max<uint64_t>(used_, (index + 1) * kBlockSize);
     return index;
+  }
+}
+
+std::pair<uint64_t, uint64_t> BufferPool::TakeFresh() {
+  const uint64_t all = memory_->size() / kLargePage * kLargePage;
+  const uint64_t wanted = std::min(all, (used_ / kLargePage + 1) * kLargePage + kLargeAhead);
+  const uint64_t before = large_;
+  large_ = std::max(large_, wanted);
+  return {before, large_};
+}
+
+void BufferPool::MakeLargePages(uint64_t begin, uint64_t end) {
+  for (; begin < end && refused_ < kMostLargePageRefusals; begin += kLargePage) {
+    const Status made = memory_->MakeLargePage(begin);
+    if (made.ok()) {
+      refused_ = 0;
+    } else if (ToErrno(made) == ENOTSUP || ++refused_ == kMostLargePageRefusals) {
+      refused_ = kMostLargePageRefusals;
+      LogInfo("the pool's memory stays in small pages from here on: %s", made.message());
+    }
   }
 }
 

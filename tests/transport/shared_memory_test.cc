@@ -5,8 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string>
+
+#include "tests/transport/large_pages.h"
 
 namespace nacre {
 namespace {
@@ -68,6 +71,34 @@ TEST(SharedMemoryTest, RefusesWhatCouldKillAReader) {
   EXPECT_EQ(ToErrno(SharedView::Map(ends[0], kSize).status()), EPROTO);
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+TEST(SharedMemoryTest, LiesWhereLargePagesMayLie) {
+  for (size_t size : {kLargePage, 3 * kLargePage + 4096, size_t{64} << 20}) {
+    auto memory = SharedMemory::Create("nacre-test", size).value();
+    auto view = SharedView::Map(memory->fd(), size).value();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % kLargePage, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view->bytes().data()) % kLargePage, 0u);
+    memory->data()[size - 1] = std::byte{42};
+    EXPECT_EQ(view->bytes()[size - 1], std::byte{42});
+  }
+}
+
+TEST(SharedMemoryTest, BecomesLargePagesWhateverItHolds) {
+  if (const Status can = CanMakeLargePages(); !can.ok()) GTEST_SKIP() << can;
+  auto memory = SharedMemory::Create("nacre-test", 3 * kLargePage).value();
+  memory->data()[kLargePage + 5000] = std::byte{42};
+  const Status made = memory->MakeLargePage(kLargePage);
+  ASSERT_TRUE(made.ok()) << made;
+  EXPECT_EQ(memory->data()[kLargePage + 5000], std::byte{42});
+  EXPECT_EQ(memory->data()[kLargePage], std::byte{0});
+  EXPECT_EQ(LargePageBytes(memory->data()), kLargePage);
+  auto view = SharedView::Map(memory->fd(), memory->size()).value();
+  EXPECT_EQ(view->bytes()[kLargePage + 5000], std::byte{42});
+  EXPECT_EQ(LargePageBytes(view->bytes().data()), kLargePage);
+  EXPECT_TRUE(memory->MakeLargePage(kLargePage).ok()) << "it is one already";
+  EXPECT_EQ(ToErrno(memory->MakeLargePage(4096)), EINVAL);
+  EXPECT_EQ(ToErrno(memory->MakeLargePage(3 * kLargePage)), EINVAL);
 }
 
 TEST(SharedMemoryTest, HasAnIdentity) {

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
+
+#include "tests/transport/large_pages.h"
 
 namespace nacre::ost {
 namespace {
@@ -52,6 +55,32 @@ TEST_F(PoolTest, PagesTakenTogetherLieTogether) {
   pages.reset();
   EXPECT_EQ(pool_->pinned_pages(), 0u);
   EXPECT_EQ(pool_->admission().free_pages(), pool_->bytes() / kBlockSize);
+}
+
+// As far as it has been used, and a little further.
+TEST(LargePoolTest, LiesInLargePages) {
+  if (const Status can = CanMakeLargePages(); !can.ok()) GTEST_SKIP() << can;
+  constexpr uint64_t kSize = 32 << 20, kEnd = 3 << 19;  // which is no multiple of a large page's size
+  std::shared_ptr<BufferPool> pool = *BufferPool::Create(kSize + kEnd, nullptr);
+  asio::io_context context;
+  auto take = [&](size_t count) {
+    Spawn(context.get_executor(), [](BufferPool* pool, size_t count) -> Task<void> {
+      Allotment allotment = co_await pool->admission().Admit(1, 0, count);
+      (void)pool->Take(co_await allotment.Take(count), count);
+    }(pool.get(), count));
+    context.restart();
+    context.poll();
+    return LargePageBytes(pool->PageData(0));
+  };
+  EXPECT_EQ(take(1), kLargePage + BufferPool::kLargeAhead);
+  uint64_t used = kBlockSize, large = 0;
+  for (; used < kSize; used += kLargePage / 2) {
+    large = take(kLargePage / 2 / kBlockSize);
+    EXPECT_GE(large, std::min(kSize, used + BufferPool::kLargeAhead));
+    EXPECT_LE(large, used + 2 * kLargePage + BufferPool::kLargeAhead);
+  }
+  EXPECT_EQ(large, kSize);
+  EXPECT_EQ(take(kEnd / kBlockSize), kSize);
 }
 
 TEST_F(PoolTest, WhatIsPublishedIsFoundUntilItIsReplacedOrEvicted) {
