@@ -43,21 +43,26 @@ void FakeDevice::Hold() {
   held_ = true;
 }
 
+void FakeDevice::HoldPins() {
+  std::lock_guard lock(mutex_);
+  pins_held_ = true;
+}
+
 void FakeDevice::Resume() {
   std::vector<OneShot<Unit>> waiters;
   {
     std::lock_guard lock(mutex_);
-    held_ = false;
+    held_ = pins_held_ = false;
     waiters.swap(waiters_);
   }
   for (const auto& waiter : waiters) waiter.Set({});
 }
 
-Task<void> FakeDevice::Turn() {
+Task<void> FakeDevice::Turn(bool FakeDevice::*held) {
   const OneShot<Unit> turn;
   {
     std::lock_guard lock(mutex_);
-    if (!held_) co_return;
+    if (!(this->*held)) co_return;
     waiters_.push_back(turn);
   }
   ++waiting_;
@@ -71,13 +76,13 @@ std::vector<iovec> FakeDevice::Seen(std::vector<iovec> pieces) const {
 }
 
 Task<Status> FakeDevice::CopyIn(std::vector<iovec> to, std::vector<iovec> from) {
-  co_await Turn();
+  co_await Turn(&FakeDevice::held_);
   if (failure_.ok()) CopyPieces(Seen(std::move(to)), from);
   co_return failure_;
 }
 
 Task<Status> FakeDevice::CopyOut(std::vector<iovec> to, std::vector<iovec> from) {
-  co_await Turn();
+  co_await Turn(&FakeDevice::held_);
   if (failure_.ok()) CopyPieces(to, Seen(std::move(from)));
   co_return failure_;
 }
@@ -120,6 +125,7 @@ size_t FakeDevice::staging_in_use() {
 Task<StatusOr<std::shared_ptr<void>>> FakeDevice::Pin(std::span<const std::byte> mapped) {
   ++pins_;
   pinned_ = mapped;
+  co_await Turn(&FakeDevice::pins_held_);
   CO_RETURN_IF_ERROR(pin_failure_);
   co_return std::shared_ptr<void>(std::make_shared<int>());
 }

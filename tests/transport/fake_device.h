@@ -17,8 +17,9 @@ class FakeDevice : public MemoryDevice {
   std::byte* data() const { return data_; }                       // the device's address
   std::span<std::byte> alias() const { return {alias_, size_}; }  // what the device sees there
 
-  // Copies wait from now on until Resume.
+  // Copies, or pins, wait from now on until Resume.
   void Hold();
+  void HoldPins();
   void Resume();
   int copies_waiting() const { return waiting_; }
   void FailCopies(Status status) { failure_ = std::move(status); }
@@ -59,7 +60,7 @@ class FakeDevice : public MemoryDevice {
   Status FlushRemoteWrites() override;
 
  private:
-  Task<void> Turn();  // waits for it
+  Task<void> Turn(bool FakeDevice::*held);  // waits for it
   std::vector<iovec> Seen(std::vector<iovec> pieces) const;
 
   const size_t size_, mapped_;
@@ -79,7 +80,7 @@ class FakeDevice : public MemoryDevice {
   std::mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> slots_;
   std::vector<std::byte*> free_slots_;
-  bool held_ = false;
+  bool held_ = false, pins_held_ = false;
   std::vector<OneShot<Unit>> waiters_;
 };
 

@@ -68,6 +68,7 @@ ShmClientConnection::ShmClientConnection(StreamSocket socket, std::string addres
 
 Task<Status> ShmClientConnection::Prepare() {
   CO_ASSIGN_OR_RETURN(views_, co_await ReceiveSetup(socket(), memory_.get()));
+  pins_ = std::make_shared<ViewPins>(views_);
   co_return OkStatus();
 }
 
@@ -116,7 +117,7 @@ void ShmClientConnection::OnClosed(const Status& why) {
 Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
                                              std::shared_ptr<ClientCall> call, Pieces pieces,
                                              std::shared_ptr<void> untold) {
-  co_await self->pins_.Pin(call->memory.spans().front().region->device(), self->views_, pieces);
+  co_await ViewPins::Pin(self->pins_, call->memory.spans().front().region->device(), pieces);
   std::vector<iovec> from(pieces.begin(), pieces.end());
   Status copied = co_await nacre::CopyToDevice(call->memory, header.offset, std::move(from), call->sums);
   copied.Update(self->StillLent());

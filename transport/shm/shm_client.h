@@ -49,8 +49,8 @@ class ShmClientConnection : public ClientConnection {
 
   const std::shared_ptr<ShmMemory> memory_;
   const Shown shown_;
-  Views views_;    // since Prepare
-  ViewPins pins_;  // of them
+  Views views_;                     // since Prepare
+  std::shared_ptr<ViewPins> pins_;  // of them
   // Only for the reader.
   std::vector<Copy> copies_;
   size_t replies_ = 0;  // since the last CopyAll

@@ -7,53 +7,91 @@
 #include "common/log.h"
 
 namespace nacre::shm {
-namespace {
 
-// The part of a view that is pinned together with this byte of it.
-std::span<const std::byte> UnitAround(const std::byte* byte, std::span<const std::byte> view) {
+const SharedView& ViewPins::ViewOf(const std::byte* byte) const {
+  return **std::find_if(views_.begin(), views_.end(), [byte](const auto& view) {
+    return byte >= view->bytes().data() && byte < view->bytes().data() + view->bytes().size();
+  });
+}
+
+ViewPins::Memory ViewPins::UnitOf(const std::byte* byte) const {
+  const Memory view = ViewOf(byte).bytes();
   const size_t into = reinterpret_cast<uintptr_t>(byte) % MemoryDevice::kPinUnit;
   const size_t before = std::min<size_t>(into, byte - view.data());
   const size_t behind = std::min<size_t>(MemoryDevice::kPinUnit - into, view.data() + view.size() - byte);
   return {byte - before, before + behind};
 }
 
-std::span<const std::byte> ViewAround(const std::byte* byte, const Views& views) {
-  const auto found = std::find_if(views.begin(), views.end(), [byte](const auto& view) {
-    return byte >= view->bytes().data() && byte < view->bytes().data() + view->bytes().size();
-  });
-  return (*found)->bytes();
-}
-
-}  // namespace
-
-Task<void> ViewPins::Pin(std::shared_ptr<MemoryDevice> device, const Views& views, Pieces pieces) {
+Task<void> ViewPins::Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device,
+                         Pieces pieces) {
+  const Executor executor = co_await CurrentExecutor();
   for (const iovec& piece : pieces) {
     const auto* byte = static_cast<const std::byte*>(piece.iov_base);
     const std::byte* end = byte + piece.iov_len;
     while (byte < end) {
-      const std::span<const std::byte> memory = UnitAround(byte, ViewAround(byte, views));
-      const Unit unit(device, memory.data());
-      if (!Knows(unit)) Note(unit, co_await device->Pin(memory));
-      byte = memory.data() + memory.size();
+      const Memory unit = self->UnitOf(byte);
+      const OneShot<Unit> answered;
+      std::vector<Memory> ahead;
+      const Turn turn = self->Join({device, unit.data()}, unit, answered, &ahead);
+      for (const Memory& next : ahead) Spawn(executor, Ask(self, device, next));
+      if (turn == Turn::kAsk) co_await Ask(self, device, unit);
+      if (turn == Turn::kWait) co_await answered.Wait();
+      byte = unit.data() + unit.size();
     }
   }
 }
 
-bool ViewPins::Knows(const Unit& unit) {
+ViewPins::Turn ViewPins::Join(const Place& place, Memory unit, const OneShot<Unit>& answered,
+                              std::vector<Memory>* ahead) {
   std::lock_guard lock(mutex_);
-  return pins_.contains(unit);
+  const auto [found, fresh] = pins_.try_emplace(place);
+  Pinned& pinned = found->second;
+  if (!std::exchange(pinned.read, true)) *ahead = Ahead(place.first, unit);
+  if (fresh) return Turn::kAsk;
+  if (pinned.known) return Turn::kIsKnown;
+  pinned.waiting.push_back(answered);
+  return Turn::kWait;
 }
 
-void ViewPins::Note(const Unit& unit, StatusOr<std::shared_ptr<void>> pinned) {
-  if (ToErrno(pinned.status()) == EBUSY) return;  // another time
-  std::lock_guard lock(mutex_);
-  const bool first =
-      std::none_of(pins_.begin(), pins_.end(), [](const auto& pin) { return pin.second == nullptr; });
-  if (!pinned.ok() && first) {
-    LogWarning("data plane: %s copies slowly out of a server's memory: %s", unit.first->name(),
+// Notes that they are asked for; none that the server has not used. Under mutex_.
+std::vector<ViewPins::Memory> ViewPins::Ahead(const std::shared_ptr<MemoryDevice>& device, Memory unit) {
+  std::vector<Memory> ahead;
+  const SharedView& view = ViewOf(unit.data());
+  if (unit.data() == view.bytes().data()) return ahead;
+  const auto before = pins_.find({device, UnitOf(unit.data() - 1).data()});
+  if (before == pins_.end() || !before->second.read) return ahead;
+  for (size_t i = 0; i < kAhead && &unit.back() != &view.bytes().back(); ++i) {
+    unit = UnitOf(unit.data() + unit.size());
+    if (!view.HasMemory(unit)) break;
+    if (pins_.try_emplace({device, unit.data()}).second) ahead.push_back(unit);
+  }
+  return ahead;
+}
+
+Task<void> ViewPins::Ask(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Memory unit) {
+  self->Note({device, unit.data()}, co_await device->Pin(unit));
+}
+
+void ViewPins::Note(const Place& place, StatusOr<std::shared_ptr<void>> pinned) {
+  std::vector<OneShot<Unit>> waiting;
+  bool warn = false;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = pins_.find(place);
+    waiting = std::move(found->second.waiting);
+    if (ToErrno(pinned.status()) == EBUSY) {
+      pins_.erase(found);  // another time
+    } else {
+      found->second.known = true;
+      if (pinned.ok()) found->second.pin = *pinned;
+      warn = !pinned.ok() && !std::exchange(warned_, true);
+    }
+  }
+  if (warn) {
+    LogWarning("data plane: %s copies slowly out of a server's memory: %s", place.first->name(),
                pinned.status().message());
   }
-  pins_.insert({unit, pinned.ok() ? *std::move(pinned) : nullptr});
+  for (const OneShot<Unit>& each : waiting) each.Set({});
 }
 
 }  // namespace nacre::shm

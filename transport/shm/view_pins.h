@@ -1,14 +1,19 @@
 // What of a server's memory a device has pinned, so that its copy engine reads it at full speed. A pool may
 // be many times as large as what is ever read out of it, and pinning takes longer than reading: so each unit
 // is pinned when the first byte of it is wanted, and stays pinned (docs/decisions/0084-pinned-by-units.md).
+// One of those who want it asks the device, and the others wait for that.
 //
-// For the views of one connection, which outlive it. Thread-safe.
+// Where one unit is read after the one before it, the next ones are pinned ahead: the device that copies is
+// then not kept waiting.
+//
+// For the views of one connection, which may end before the last pin has been made. Thread-safe.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "common/task.h"
 #include "transport/memory_device.h"
@@ -18,17 +23,38 @@ namespace nacre::shm {
 
 class ViewPins {
  public:
+  static constexpr size_t kAhead = 2;  // units
+
+  explicit ViewPins(Views views) : views_(std::move(views)) {}
+
   // Returns when the pieces, which lie in the views, are pinned, or cannot be; then the device copies slowly.
-  Task<void> Pin(std::shared_ptr<MemoryDevice> device, const Views& views, Pieces pieces);
+  static Task<void> Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Pieces pieces);
 
  private:
-  using Unit = std::pair<std::shared_ptr<MemoryDevice>, const std::byte*>;
+  using Memory = std::span<const std::byte>;  // of a unit
+  using Place = std::pair<std::shared_ptr<MemoryDevice>, const std::byte*>;
+  struct Pinned {
+    bool known = false;         // else somebody has asked the device
+    bool read = false;          // not only pinned ahead
+    std::shared_ptr<void> pin;  // null: it cannot be pinned
+    std::vector<OneShot<Unit>> waiting;
+  };
+  enum class Turn { kIsKnown, kWait, kAsk };
 
-  bool Knows(const Unit& unit);
-  void Note(const Unit& unit, StatusOr<std::shared_ptr<void>> pinned);
+  // Those that have this byte.
+  const SharedView& ViewOf(const std::byte* byte) const;
+  Memory UnitOf(const std::byte* byte) const;
+  // kWait: `answered` is set when the device has answered. `ahead`: units that the caller is to have pinned,
+  // too.
+  Turn Join(const Place& place, Memory unit, const OneShot<Unit>& answered, std::vector<Memory>* ahead);
+  std::vector<Memory> Ahead(const std::shared_ptr<MemoryDevice>& device, Memory unit);
+  static Task<void> Ask(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Memory unit);
+  void Note(const Place& place, StatusOr<std::shared_ptr<void>> pinned);
 
+  const Views views_;
   std::mutex mutex_;
-  std::map<Unit, std::shared_ptr<void>> pins_;  // by the unit's first byte; null: it cannot be pinned
+  std::map<Place, Pinned> pins_;
+  bool warned_ = false;
 };
 
 }  // namespace nacre::shm

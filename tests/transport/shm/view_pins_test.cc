@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "common/runtime.h"
 #include "tests/transport/fake_device.h"
 
@@ -12,36 +14,67 @@ constexpr size_t kUnit = MemoryDevice::kPinUnit;
 
 class ViewPinsTest : public testing::Test {
  protected:
-  void Pin(size_t offset, size_t length) {
-    auto* begin = const_cast<std::byte*>(views_.at(0)->bytes().data()) + offset;
-    runtime_
-        .Run([](ViewPinsTest* test, iovec piece) -> Task<Status> {
-          co_await test->pins_.Pin(test->device_, test->views_, Pieces(1, piece));
-          co_return OkStatus();
-        }(this, {begin, length}))
-        .IgnoreError();
+  // As if the server had used all up to there.
+  void Use(size_t end) {
+    for (size_t unit = ToUnit(); unit < end; unit += kUnit) {
+      memory_->data()[unit - 1] = std::byte{1};
+      memory_->data()[unit] = std::byte{1};
+    }
+    memory_->data()[end - 1] = std::byte{1};
   }
+  Task<Status> Pinning(size_t offset, size_t length) {
+    auto* begin = const_cast<std::byte*>(views_.at(0)->bytes().data()) + offset;
+    co_await ViewPins::Pin(pins_, device_, Pieces(1, {begin, length}));
+    co_return OkStatus();
+  }
+  void Pin(size_t offset, size_t length) { runtime_.Run(Pinning(offset, length)).IgnoreError(); }
   // From the view's first byte to the first that begins a unit.
   size_t ToUnit() const { return kUnit - reinterpret_cast<uintptr_t>(views_.at(0)->bytes().data()) % kUnit; }
 
   Runtime runtime_{1};
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(4096);
-  const std::shared_ptr<SharedMemory> memory_ = SharedMemory::Create("nacre-test", 4 * kUnit).value();
+  const std::shared_ptr<SharedMemory> memory_ = SharedMemory::Create("nacre-test", 6 * kUnit).value();
   const Views views_{SharedView::Map(memory_->fd(), memory_->size()).value()};
-  ViewPins pins_;
+  const std::shared_ptr<ViewPins> pins_ = std::make_shared<ViewPins>(views_);
 };
 
 TEST_F(ViewPinsTest, OnlyTheUnitsThatAreRead) {
   const size_t first = ToUnit();
-  Pin(first + 100, 4096);
-  Pin(first + kUnit - 1, 1);
+  Pin(first + kUnit + 100, 4096);
+  Pin(first + 2 * kUnit - 1, 1);
   EXPECT_EQ(device_->pins(), 1);
-  EXPECT_EQ(device_->pinned().data(), views_.at(0)->bytes().data() + first);
+  EXPECT_EQ(device_->pinned().data(), views_.at(0)->bytes().data() + first + kUnit);
   EXPECT_EQ(device_->pinned().size(), kUnit);
   Pin(first + kUnit - 1, 2);
   EXPECT_EQ(device_->pins(), 2);
   Pin(first, 2 * kUnit);
   EXPECT_EQ(device_->pins(), 2);
+}
+
+TEST_F(ViewPinsTest, TheNextUnitsWhereOneIsReadAfterTheOther) {
+  const size_t first = ToUnit();
+  Use(memory_->size());
+  Pin(first, 4096);
+  EXPECT_EQ(device_->pins(), 1);
+  Pin(first + kUnit, 4096);
+  for (int i = 0; i < 1000 && device_->pins() < 4; ++i) Pin(first, 4096);
+  EXPECT_EQ(device_->pins(), 2 + ViewPins::kAhead);
+  Pin(first + 2 * kUnit, 4096);
+  for (int i = 0; i < 1000 && device_->pins() < 5; ++i) Pin(first, 4096);
+  EXPECT_EQ(device_->pins(), 3 + ViewPins::kAhead);
+  Pin(first, memory_->size() - first);  // to the view's end, and not further
+  EXPECT_EQ(device_->pins(), static_cast<int>((memory_->size() - first + kUnit - 1) / kUnit));
+}
+
+// It would be given memory, of the kind that takes longest to be pinned.
+TEST_F(ViewPinsTest, NoneAheadThatTheServerHasNotUsed) {
+  const size_t first = ToUnit();
+  Use(first + 3 * kUnit);
+  Pin(first, kUnit + 1);
+  for (int i = 0; i < 1000 && device_->pins() < 3; ++i) Pin(first, 4096);
+  Pin(first + 2 * kUnit, 4096);
+  for (int i = 0; i < 100; ++i) Pin(first, 4096);
+  EXPECT_EQ(device_->pins(), 3);
 }
 
 TEST_F(ViewPinsTest, TheFirstAndTheLastUnitOfAViewEndWithIt) {
@@ -60,11 +93,44 @@ TEST_F(ViewPinsTest, WhatCannotBePinnedIsTriedOnceAndWhatCannotNowAgain) {
   Pin(ToUnit(), 1);
   EXPECT_EQ(device_->pins(), 1);
   device_->FailPins(ErrnoError(EBUSY, "not now"));
-  Pin(ToUnit() + kUnit, 1);
+  Pin(ToUnit() + 3 * kUnit, 1);
   device_->FailPins(OkStatus());
-  Pin(ToUnit() + kUnit, 1);
-  Pin(ToUnit() + kUnit, 1);
+  Pin(ToUnit() + 3 * kUnit, 1);
+  Pin(ToUnit() + 3 * kUnit, 1);
   EXPECT_EQ(device_->pins(), 3);
+}
+
+TEST_F(ViewPinsTest, OneOfThoseWhoWantAUnitAsksForIt) {
+  device_->HoldPins();
+  std::atomic<int> ended = 0;
+  for (size_t i = 0; i < 3; ++i)
+    Spawn(runtime_.executor(), Pinning(ToUnit() + i * 4096, 4096), [&](const Status&) { ++ended; });
+  Spawn(runtime_.executor(), Pinning(ToUnit() + 3 * kUnit, 4096), [&](const Status&) { ++ended; });
+  runtime_.Run(Pinning(0, 0)).IgnoreError();  // behind the others, on the one thread
+  EXPECT_EQ(device_->pins(), 2);
+  EXPECT_EQ(ended, 0);
+  device_->Resume();
+  Pin(ToUnit(), 1);
+  for (int i = 0; i < 1000 && ended < 4; ++i) runtime_.Run(Pinning(0, 0)).IgnoreError();
+  EXPECT_EQ(ended, 4);
+  EXPECT_EQ(device_->pins(), 2);
+}
+
+// Those who waited go on without it, and the next one asks again.
+TEST_F(ViewPinsTest, NobodyWaitsForWhatCannotBePinnedNow) {
+  device_->FailPins(ErrnoError(EBUSY, "not now"));
+  device_->HoldPins();
+  std::atomic<int> ended = 0;
+  for (int i = 0; i < 2; ++i)
+    Spawn(runtime_.executor(), Pinning(ToUnit(), 4096), [&](const Status&) { ++ended; });
+  runtime_.Run(Pinning(0, 0)).IgnoreError();
+  device_->Resume();
+  for (int i = 0; i < 1000 && ended < 2; ++i) runtime_.Run(Pinning(0, 0)).IgnoreError();
+  EXPECT_EQ(ended, 2);
+  EXPECT_EQ(device_->pins(), 1);
+  device_->FailPins(OkStatus());
+  Pin(ToUnit(), 4096);
+  EXPECT_EQ(device_->pins(), 2);
 }
 
 }  // namespace
