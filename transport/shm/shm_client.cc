@@ -68,7 +68,7 @@ ShmClientConnection::ShmClientConnection(StreamSocket socket, std::string addres
 
 Task<Status> ShmClientConnection::Prepare() {
   CO_ASSIGN_OR_RETURN(views_, co_await ReceiveSetup(socket(), memory_.get()));
-  pins_ = std::make_shared<ViewPins>(views_);
+  pins_ = memory_->Pins(views_);
   co_return OkStatus();
 }
 

@@ -34,4 +34,15 @@ StatusOr<std::shared_ptr<const SharedView>> ShmMemory::View(int fd, size_t size)
   return view;
 }
 
+std::shared_ptr<ViewPins> ShmMemory::Pins(const Views& views) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(pins_, [](const std::weak_ptr<ViewPins>& old) { return old.expired(); });
+  for (const std::weak_ptr<ViewPins>& weak : pins_) {
+    if (auto known = weak.lock(); known != nullptr && known->views() == views) return known;
+  }
+  auto pins = std::make_shared<ViewPins>(views);
+  pins_.push_back(pins);
+  return pins;
+}
+
 }  // namespace nacre::shm

@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "transport/shared_memory.h"
+#include "transport/shm/view_pins.h"
 #include "transport/transport.h"
 
 namespace nacre::shm {
@@ -37,10 +38,14 @@ class ShmMemory {
   // See SharedView::Map.
   StatusOr<std::shared_ptr<const SharedView>> View(int fd, size_t size);
 
+  // What devices have pinned of these views.
+  std::shared_ptr<ViewPins> Pins(const Views& views);
+
  private:
   std::mutex mutex_;
   std::vector<std::weak_ptr<ShmRegion>> regions_;
   std::map<SharedMemoryId, std::weak_ptr<const SharedView>> views_;
+  std::vector<std::weak_ptr<ViewPins>> pins_;
 };
 
 }  // namespace nacre::shm

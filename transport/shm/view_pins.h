@@ -6,7 +6,7 @@
 // Where one unit is read after the one before it, the next ones are pinned ahead: the device that copies is
 // then not kept waiting.
 //
-// For the views of one connection, which may end before the last pin has been made. Thread-safe.
+// For the views of one server, whose connections may end before the last pin has been made. Thread-safe.
 #pragma once
 
 #include <map>
@@ -26,6 +26,8 @@ class ViewPins {
   static constexpr size_t kAhead = 2;  // units
 
   explicit ViewPins(Views views) : views_(std::move(views)) {}
+
+  const Views& views() const { return views_; }
 
   // Returns when the pieces, which lie in the views, are pinned, or cannot be; then the device copies slowly.
   static Task<void> Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Pieces pieces);

@@ -6,6 +6,7 @@
 
 #include "common/runtime.h"
 #include "tests/transport/fake_device.h"
+#include "transport/shm/shm_memory.h"
 
 namespace nacre::shm {
 namespace {
@@ -75,6 +76,19 @@ TEST_F(ViewPinsTest, NoneAheadThatTheServerHasNotUsed) {
   Pin(first + 2 * kUnit, 4096);
   for (int i = 0; i < 100; ++i) Pin(first, 4096);
   EXPECT_EQ(device_->pins(), 3);
+}
+
+// Else each of them would have each unit pinned anew.
+TEST_F(ViewPinsTest, ConnectionsToOneServerShareThem) {
+  ShmMemory memory;
+  const Views other{SharedView::Map(memory_->fd(), memory_->size()).value()};
+  std::shared_ptr<ViewPins> pins = memory.Pins(views_);
+  EXPECT_EQ(memory.Pins(views_), pins);
+  EXPECT_NE(memory.Pins(other), pins);
+  const std::weak_ptr<ViewPins> gone = pins;
+  pins = nullptr;
+  EXPECT_TRUE(gone.expired()) << "they go with the last connection";
+  EXPECT_EQ(memory.Pins(views_)->views(), views_);
 }
 
 TEST_F(ViewPinsTest, TheFirstAndTheLastUnitOfAViewEndWithIt) {
