@@ -25,7 +25,7 @@ namespace nacre {
 struct TcpOptions {
   // Per peer; 0: as many as let this machine's CPUs copy side by side.
   int connections = 0;
-  // Of these, for calls with up to 64 KiB of memory; at least one is for larger ones.
+  // Of these, for calls that are small (StreamKind); at least one is for larger ones.
   int small_connections = 2;
   Duration connect_timeout = std::chrono::seconds(5);
   std::string identity;  // for the other side's log; empty: host name and process id

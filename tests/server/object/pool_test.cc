@@ -57,6 +57,31 @@ TEST_F(PoolTest, PagesTakenTogetherLieTogether) {
   EXPECT_EQ(pool_->admission().free_pages(), pool_->bytes() / kBlockSize);
 }
 
+// It looks ahead by a few, and at the end there is less.
+TEST_F(PoolTest, EachOfManyIsFoundWhereItIs) {
+  for (size_t count = 1; count <= 40; ++count) {
+    std::vector<uint64_t> keys, known;
+    std::vector<uint32_t> pages;
+    for (uint64_t i = 0; i < count; ++i) keys.push_back(BufferPool::CacheKey(1, count * 1000 + i * 7));
+    BufferPool::Pages taken = Take(count);
+    for (size_t i = 0; i < count; i += 1 + i % 3) {
+      known.push_back(keys[i]);
+      pages.push_back(taken.index(i));
+    }
+    pool_->Publish(known, pages);
+    std::vector<bool> cached;
+    const BufferPool::Pages found = pool_->Take(Share(count), keys, &cached);
+    ASSERT_EQ(found.size(), count);
+    for (size_t i = 0, next = 0; i < count; ++i) {
+      const bool is_known = next < known.size() && known[next] == keys[i];
+      EXPECT_EQ(cached[i], is_known) << i << " of " << count;
+      if (!is_known) continue;
+      EXPECT_EQ(found.index(i), pages[next]) << i << " of " << count;
+      ++next;
+    }
+  }
+}
+
 // As far as it has been used, and a little further.
 TEST(LargePoolTest, LiesInLargePages) {
   if (const Status can = CanMakeLargePages(); !can.ok()) GTEST_SKIP() << can;
