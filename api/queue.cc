@@ -9,6 +9,7 @@
 
 #include "api/call.h"
 #include "api/devices.h"
+#include "api/patience.h"
 #include "api/reader.h"
 #include "api/writer.h"
 
@@ -20,8 +21,6 @@ namespace {
 // than one.
 constexpr size_t kBatchesAtOnce = 4, kFewest = 16, kMost = 64;
 constexpr uint64_t kBatchBytes = 256 << 10;
-// A batch that lasts longer has met a server that is away: those of its reads that others answer go on alone.
-constexpr Duration kPatience = 5s;
 
 nacre_extent ExtentOf(const nacre_request& raw) {
   nacre_extent extent = NACRE_EXTENT_INIT;
@@ -175,7 +174,7 @@ void Queue::Begin(const BatchPtr& batch) {
         batch->queue->Settle(*batch, Outcome(batch->requests.size(), Failed(why)));
       });
   const bool shared = batch->requests.size() > 1;
-  batch->patience_ends = std::min(first.deadline, shared ? RealClock().Now() + kPatience : kNoDeadline);
+  batch->patience_ends = std::min(first.deadline, shared ? RealClock().Now() + kBatchPatience : kNoDeadline);
   if (batch->patience_ends != kNoDeadline) watchdog_->Arm(batch->patience_ends);
 }
 
@@ -185,12 +184,7 @@ Duration Queue::Expire(Duration now) {
   Duration next = kNoDeadline;
   {
     std::lock_guard lock(mutex_);
-    for (const BatchPtr& batch : batches_) {
-      if (batch->patience_ends <= now)
-        late.push_back(batch);
-      else
-        next = std::min(next, batch->patience_ends);
-    }
+    next = FindLate(batches_, now, &late);
   }
   for (const BatchPtr& batch : late) {
     const char* what = batch->transfer == Transfer::kRead ? "read" : "written";

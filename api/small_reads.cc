@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/extents.h"
+#include "api/patience.h"
 #include "api/reader.h"
 
 namespace nacre::api {
@@ -18,10 +19,9 @@ constexpr size_t kMostExtents = 16;
 constexpr uint64_t kMostBytes = 64 << 10;
 // Of a batch: more would only make its first reads wait for its last.
 constexpr size_t kFewestReads = 16, kMostReads = 64;
-constexpr uint64_t kMostOfBatch = 256 << 10;
+constexpr uint64_t kMostOfBatch = 512 << 10;
 constexpr size_t kFreeBatches = 2;
 constexpr Duration kLongestWait = std::chrono::milliseconds(1);
-constexpr Duration kBatchPatience = std::chrono::seconds(5);  // as a Queue's
 
 const MemoryDevice* DeviceOf(const CheckedExtent& extent) { return extent.buffer->region()->device().get(); }
 
@@ -171,12 +171,7 @@ Duration SmallReads::Expire(Duration now) {
   bool dispatch = false;
   {
     std::lock_guard lock(mutex_);
-    for (const BatchPtr& batch : batches_) {
-      if (batch->patience_ends <= now)
-        late.push_back(batch);
-      else
-        next = std::min(next, batch->patience_ends);
-    }
+    next = FindLate(batches_, now, &late);
     if (!waiting_.empty() && !dispatching_) {
       dispatch = dispatching_ = waiting_.front().since + kLongestWait <= now;
       if (!dispatch) next = std::min(next, waiting_.front().since + kLongestWait);
