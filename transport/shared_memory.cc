@@ -99,12 +99,15 @@ void SharedMemory::PreferLargePages() {
   (void)::madvise(data_, size_, MADV_HUGEPAGE);  // a kernel without them
 }
 
-// What holds nothing at all is not looked at by the kernel, so it is made to hold something.
-Status SharedMemory::MakeLargePage(size_t offset) {
-  if (offset % kLargePage != 0 || offset > size_ || size_ - offset < kLargePage)
-    return ErrnoError(EINVAL, absl::StrFormat("no large page of memory of %d bytes is at %d", size_, offset));
-  (void)::madvise(data_ + offset, ::sysconf(_SC_PAGESIZE), MADV_POPULATE_WRITE);
-  if (::madvise(data_ + offset, kLargePage, MADV_COLLAPSE) == 0) return OkStatus();
+// A large page's worth that holds nothing at all is not looked at by the kernel, so it is made to hold
+// something.
+Status SharedMemory::MakeLargePages(size_t begin, size_t end) {
+  if (begin % kLargePage != 0 || end % kLargePage != 0 || begin > end || end > size_)
+    return ErrnoError(
+        EINVAL, absl::StrFormat("no large pages of memory of %d bytes are from %d to %d", size_, begin, end));
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  for (size_t at = begin; at < end; at += kLargePage) (void)::madvise(data_ + at, page, MADV_POPULATE_WRITE);
+  if (::madvise(data_ + begin, end - begin, MADV_COLLAPSE) == 0) return OkStatus();
   const int error = errno == EINVAL ? ENOTSUP : errno;
   return ErrnoError(error, absl::StrFormat("madvise(MADV_COLLAPSE): %s", std::strerror(errno)));
 }

@@ -13,8 +13,9 @@ namespace {
 // Of the look-ups of a call: each is a miss of the CPU's caches, and all other calls wait for the lock
 // meanwhile.
 constexpr size_t kLookAhead = 8;
-// In a row. Then there are no more to be had, and looking for one may take milliseconds.
-constexpr int kMostLargePageRefusals = 64;
+// In a row, of kLargeStep each: a few are of pages that are just being used. Then there are no more to be
+// had, and looking for some takes long.
+constexpr int kMostLargePageRefusals = 16;
 
 }  // namespace
 
@@ -43,13 +44,11 @@ StatusOr<std::shared_ptr<BufferPool>> BufferPool::Create(uint64_t bytes, Transpo
 
 BufferPool::Pages BufferPool::Take(Allotment::Share share, size_t count) {
   std::vector<uint32_t> taken(count);
-  std::pair<uint64_t, uint64_t> fresh;
   {
     std::lock_guard lock(mutex_);
     for (uint32_t& page : taken) page = TakeOne();
-    fresh = TakeFresh();
+    MakeLargePagesAhead();
   }
-  MakeLargePages(fresh.first, fresh.second);
   return Pages(shared_from_this(), std::move(taken), std::move(share));
 }
 
@@ -57,7 +56,6 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
                                    std::vector<bool>* cached) {
   std::vector<uint32_t> taken(keys.size(), kNone);
   cached->assign(keys.size(), false);
-  std::pair<uint64_t, uint64_t> fresh;
   {
     std::lock_guard lock(mutex_);
     // First those that are there: pages are taken from what nobody has pinned.
@@ -74,9 +72,8 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
     for (uint32_t& page : taken) {
       if (page == kNone) page = TakeOne();
     }
-    fresh = TakeFresh();
+    MakeLargePagesAhead();
   }
-  MakeLargePages(fresh.first, fresh.second);
   return Pages(shared_from_this(), std::move(taken), std::move(share));
 }
 
@@ -107,17 +104,17 @@ uint32_t BufferPool::TakeOne() {
   }
 }
 
-std::pair<uint64_t, uint64_t> BufferPool::TakeFresh() {
+void BufferPool::MakeLargePagesAhead() {
   const uint64_t all = memory_->size() / kLargePage * kLargePage;
-  const uint64_t wanted = std::min(all, (used_ / kLargePage + 1) * kLargePage + kLargeAhead);
-  const uint64_t before = large_;
-  large_ = std::max(large_, wanted);
-  return {before, large_};
+  const uint64_t wanted = std::min(all, (used_ / kLargeStep + 1) * kLargeStep + kLargeAhead);
+  if (wanted <= large_) return;
+  large_pages_.Post([this, begin = large_, wanted] { MakeLargePages(begin, wanted); });
+  large_ = wanted;
 }
 
 void BufferPool::MakeLargePages(uint64_t begin, uint64_t end) {
-  for (; begin < end && refused_ < kMostLargePageRefusals; begin += kLargePage) {
-    const Status made = memory_->MakeLargePage(begin);
+  for (; begin < end && refused_ < kMostLargePageRefusals; begin += kLargeStep) {
+    const Status made = memory_->MakeLargePages(begin, std::min(begin + kLargeStep, end));
     if (made.ok()) {
       refused_ = 0;
     } else if (ToErrno(made) == ENOTSUP || ++refused_ == kMostLargePageRefusals) {

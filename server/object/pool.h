@@ -2,8 +2,9 @@
 // pinned (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read
 // cache. What is cached are physical blocks, which do not change as long as they are mapped.
 //
-// Its memory becomes large pages as it is used for the first time, where the kernel can do that: devices of
-// the same machine then register it in a third of the time.
+// Its memory becomes large pages before it is used for the first time, where the kernel can do that: devices
+// of the same machine then register it in a third of the time. A thread of the pool's own makes them, some
+// way ahead of what is used, since that takes many milliseconds at times.
 //
 // Bounded: who pins pages has an Allotment, which its Admission gives out; so there is a page for everybody
 // who asks for one, and nobody waits here. Thread-safe. Pages keep their pool alive.
@@ -11,7 +12,6 @@
 
 #include <absl/container/flat_hash_map.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/kv/own_thread.h"
 #include "server/object/admission.h"
 #include "server/object/format.h"
 #include "transport/shared_memory.h"
@@ -57,8 +58,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     std::vector<uint32_t> pages_;
   };
 
-  // How far ahead of their first use: what somebody is writing to cannot be made into a large page.
-  static constexpr uint64_t kLargeAhead = 4 * kLargePage;
+  // How far ahead of their first use large pages are made, in such steps: what somebody is writing to cannot
+  // be made into one.
+  static constexpr uint64_t kLargeStep = 16 * kLargePage, kLargeAhead = 4 * kLargeStep;
   static constexpr uint64_t kMinBytes = 1 << 20;  // Admission::kLeastPart
 
   // EINVAL below kMinBytes. `transport` may be null (tests).
@@ -108,8 +110,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void MakeLargePages(uint64_t begin, uint64_t end);
 
   uint32_t TakeOne();  // these under mutex_
-  // The bytes that the caller is to have made into large pages.
-  std::pair<uint64_t, uint64_t> TakeFresh();
+  void MakeLargePagesAhead();
   void Forget(Page* page);
   void Unpin(std::span<const uint32_t> pages);
 
@@ -121,9 +122,10 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   size_t unpinned_;
   size_t hand_ = 0;
   uint64_t used_ = 0;   // bytes: where the hand has been
-  uint64_t large_ = 0;  // bytes: as far as MakeLargePages has been asked for
+  uint64_t large_ = 0;  // bytes: as far as large pages have been asked for
   const std::shared_ptr<Admission> admission_;
-  std::atomic<int> refused_ = 0;  // large pages, one after the other
+  int refused_ = 0;  // calls for large pages, one after the other; large_pages_'s only
+  OwnThread large_pages_;
 };
 
 }  // namespace nacre::ost

@@ -27,7 +27,7 @@ inline uint64_t LargePageBytes(const void* address) {
 // OK, or why this machine makes no large pages just now.
 inline Status CanMakeLargePages() {
   auto memory = SharedMemory::Create("nacre-test", kLargePage);
-  return memory.ok() ? (*memory)->MakeLargePage(0) : memory.status();
+  return memory.ok() ? (*memory)->MakeLargePages(0, kLargePage) : memory.status();
 }
 
 }  // namespace nacre

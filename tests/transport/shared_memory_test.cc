@@ -88,7 +88,7 @@ TEST(SharedMemoryTest, BecomesLargePagesWhateverItHolds) {
   if (const Status can = CanMakeLargePages(); !can.ok()) GTEST_SKIP() << can;
   auto memory = SharedMemory::Create("nacre-test", 3 * kLargePage).value();
   memory->data()[kLargePage + 5000] = std::byte{42};
-  const Status made = memory->MakeLargePage(kLargePage);
+  const Status made = memory->MakeLargePages(kLargePage, 2 * kLargePage);
   ASSERT_TRUE(made.ok()) << made;
   EXPECT_EQ(memory->data()[kLargePage + 5000], std::byte{42});
   EXPECT_EQ(memory->data()[kLargePage], std::byte{0});
@@ -96,9 +96,9 @@ TEST(SharedMemoryTest, BecomesLargePagesWhateverItHolds) {
   auto view = SharedView::Map(memory->fd(), memory->size()).value();
   EXPECT_EQ(view->bytes()[kLargePage + 5000], std::byte{42});
   EXPECT_EQ(LargePageBytes(view->bytes().data()), kLargePage);
-  EXPECT_TRUE(memory->MakeLargePage(kLargePage).ok()) << "it is one already";
-  EXPECT_EQ(ToErrno(memory->MakeLargePage(4096)), EINVAL);
-  EXPECT_EQ(ToErrno(memory->MakeLargePage(3 * kLargePage)), EINVAL);
+  EXPECT_TRUE(memory->MakeLargePages(kLargePage, 2 * kLargePage).ok()) << "it is one already";
+  EXPECT_EQ(ToErrno(memory->MakeLargePages(4096, kLargePage)), EINVAL);
+  EXPECT_EQ(ToErrno(memory->MakeLargePages(3 * kLargePage, 4 * kLargePage)), EINVAL);
 }
 
 TEST(SharedMemoryTest, HasAnIdentity) {
