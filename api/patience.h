@@ -11,7 +11,7 @@ namespace nacre::api {
 
 constexpr Duration kBatchPatience = std::chrono::seconds(5);
 
-// Adds the batches whose `patience_ends` has come to *late. When that of the next one will.
+// Adds the batches whose `patience_ends` has come to *late. Returns when that of the next one will.
 template <typename Batches, typename BatchPtr>
 Duration FindLate(const Batches& batches, Duration now, std::vector<BatchPtr>* late) {
   Duration next = kNoDeadline;

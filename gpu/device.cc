@@ -64,12 +64,10 @@ Task<StatusOr<std::vector<uint32_t>>> SumByCpu(DeviceState* state, std::vector<i
 // different memory map it side by side, but register it one after the other. Older kernels do not do that
 // (before Linux 5.14).
 void MapPages(std::span<const std::byte> memory) {
-#ifdef MADV_POPULATE_READ
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(memory.data()) / page * page;
   const size_t length = reinterpret_cast<uintptr_t>(memory.data() + memory.size()) - begin;
   (void)::madvise(reinterpret_cast<void*>(begin), length, MADV_POPULATE_READ);
-#endif
 }
 
 }  // namespace

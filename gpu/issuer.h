@@ -37,8 +37,8 @@ class Issuer {
                                                 std::shared_ptr<StreamWaits> waits);
   ~Issuer();
 
-  // And calls one of the functions that wait, when the rest is on its way to the device: it may take as long
-  // as the device needs for that (registering memory does).
+  // Starts these jobs, and then calls one of the functions that wait: that may take as long as the device
+  // needs for the rest (registering memory does).
   void Issue(std::vector<JobPtr> jobs);
 
   // Allocates now what Issue would allocate when it needs it first.
@@ -50,7 +50,7 @@ class Issuer {
   // Ends the jobs that are done. Whether there were any.
   bool Reap();
 
-  // Functions that wait: one is called each time that something is issued, lest copies wait for several.
+  // Whether functions wait to be called. Issue calls one at a time, lest copies wait for several.
   bool HasCalls() const { return !calls_.empty(); }
 
   bool Idle() const;

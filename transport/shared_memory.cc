@@ -14,9 +14,6 @@
 namespace nacre {
 namespace {
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // since Linux 5.14
-#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // since Linux 6.1
 #endif

@@ -124,7 +124,7 @@ void EntryTree::Insert(const char* entry) {
 // its parent learns of it, and then the left half forgets what it has no more.
 void EntryTree::InsertIntoFull(Node* leaf, uint32_t index, const char* entry, Path path) {
   Node* const right = NewLeaf();
-  // What comes in rising order fills its leaves.
+  // A key behind all of the leaf begins a leaf of its own, so that keys in rising order fill their leaves.
   const uint32_t left_size = index == kSlots ? kSlots : kSlots / 2;
   leaf->entries.CopyTail(left_size, &right->entries);
   if (index >= left_size) right->entries.Insert(index - left_size, entry);
@@ -198,12 +198,13 @@ bool EntryTree::TryFind(std::string_view* key, Where* where, Cursor* cursor) con
   uint64_t version = node->version.load(std::memory_order_acquire);
   // A root that has been split leads to a part of the entries only.
   if (root_.load(std::memory_order_acquire) != node) return false;
+  const auto count_before = [&](const Entries& entries, bool or_equal) {
+    return *where == Where::kLast ? entries.size() : entries.CountBefore(*key, or_equal);
+  };
   const char *lowest = nullptr, *beyond = nullptr;  // of what is below the node: none, no limit
   while (node->inner != nullptr) {
     const Entries& entries = node->entries;
-    const uint32_t child = *where == Where::kLast
-                               ? entries.size()
-                               : entries.CountBefore(*key, /*or_equal=*/*where != Where::kBefore);
+    const uint32_t child = count_before(entries, /*or_equal=*/*where != Where::kBefore);
     if (child > 0) lowest = entries.at(child - 1);
     if (child < entries.size()) beyond = entries.at(child);
     const Node* const next = node->inner->children[child].load(std::memory_order_acquire);
@@ -213,9 +214,8 @@ bool EntryTree::TryFind(std::string_view* key, Where* where, Cursor* cursor) con
     version = next_version;
   }
   const bool or_equal = *where == Where::kAfter || *where == Where::kAtOrBefore;
-  const uint32_t size = node->entries.size();
-  const uint32_t before = *where == Where::kLast ? size : node->entries.CountBefore(*key, or_equal);
-  const bool found = forward ? before < size : before > 0;
+  const uint32_t before = count_before(node->entries, or_equal);
+  const bool found = forward ? before < node->entries.size() : before > 0;
   const uint32_t index = forward ? before : before - 1;
   const char* const entry = found ? node->entries.at(index) : nullptr;
   if (IsOdd(version) || !Unchanged(node->version, version)) return false;

@@ -64,8 +64,8 @@ class TreeMemtable : public rocksdb::MemTableRep {
   bool Contains(const char* entry) const override { return tree_.Contains(EntryTree::KeyOf(entry)); }
   size_t ApproximateMemoryUsage() override { return tree_.memory_bytes(); }
 
-  // What a LookupKey is RocksDB does not publish either. Its own form of Get looks into it, and asks for an
-  // iterator that it does not delete.
+  // RocksDB does not publish the fields of a LookupKey either. Its own form of Get reads them, and asks for
+  // an iterator that it does not delete: it gets this one.
   void Get(const rocksdb::LookupKey& key, void* argument, bool (*callback)(void*, const char*)) override {
     TreeIterator iterator(&tree_);
     for_get_ = &iterator;

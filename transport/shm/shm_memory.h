@@ -38,7 +38,7 @@ class ShmMemory {
   // See SharedView::Map.
   StatusOr<std::shared_ptr<const SharedView>> View(int fd, size_t size);
 
-  // What devices have pinned of these views.
+  // Returns the record of what devices have pinned of these views: one for all connections that have them.
   std::shared_ptr<ViewPins> Pins(const Views& views);
 
  private:

@@ -53,7 +53,8 @@ ViewPins::Turn ViewPins::Join(const Place& place, Memory unit, const OneShot<Uni
   return Turn::kWait;
 }
 
-// Notes that they are asked for; none that the server has not used. Under mutex_.
+// Returns the units behind this one that the caller is to ask the device for, up to the first that the server
+// has not used, and notes that they are asked for. Under mutex_.
 std::vector<ViewPins::Memory> ViewPins::Ahead(const std::shared_ptr<MemoryDevice>& device, Memory unit) {
   std::vector<Memory> ahead;
   const SharedView& view = ViewOf(unit.data());

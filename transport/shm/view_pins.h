@@ -43,7 +43,7 @@ class ViewPins {
   };
   enum class Turn { kIsKnown, kWait, kAsk };
 
-  // Those that have this byte.
+  // Both return the one that has this byte, which lies in a view.
   const SharedView& ViewOf(const std::byte* byte) const;
   Memory UnitOf(const std::byte* byte) const;
   // kWait: `answered` is set when the device has answered. `ahead`: units that the caller is to have pinned,
