@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 
 #include "common/random.h"
 
@@ -86,9 +87,10 @@ int FirstPortOfConnections() {
 int FreePort() {
   constexpr int kLowest = 10'000;
   const int end = FirstPortOfConnections() > kLowest ? FirstPortOfConnections() : 1 << 16;
+  static std::set<int> given;  // a test program has one thread that makes clusters
   for (int i = 0; i < 1000; ++i) {
     const int port = kLowest + static_cast<int>(SystemRandom().Below(static_cast<uint64_t>(end - kLowest)));
-    if (IsFree(port)) return port;
+    if (IsFree(port) && given.insert(port).second) return port;
   }
   Die("no free port");
 }

@@ -32,7 +32,7 @@ StatusOr<std::string> RunToEnd(std::vector<std::string> words);
 
 // A port of loopback that nobody has, for a member to listen at also when it is started again. The kernel
 // does not give it to a connection meanwhile: who connects again and again to a port where nobody listens
-// would even get that port for his own end, and be connected with himself.
+// would even get that port for his own end, and be connected with himself. Never the same twice.
 int FreePort();
 // The first of those that the kernel gives to connections.
 int FirstPortOfConnections();
