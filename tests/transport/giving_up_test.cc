@@ -10,7 +10,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr std::byte kBefore{0xaa}, kPut{0xbb};
+constexpr std::byte kBefore{0xaa}, kLate{0xbb};
 
 // Puts into the memory when the gate is open. A call without memory is answered at once.
 Task<void> PutWhenOpen(Gate gate, CallPtr call) {
@@ -20,7 +20,7 @@ Task<void> PutWhenOpen(Gate gate, CallPtr call) {
   }
   gate.entered.Set({});
   co_await gate.open.Wait();
-  Bytes data(call->memory_size(), kPut);
+  Bytes data(call->memory_size(), kLate);
   std::vector<std::span<const std::byte>> buffers = {data};
   Status status = co_await call->Put(0, buffers);
   Status replied = co_await call->Reply(std::string("late"));
@@ -94,7 +94,7 @@ TEST_P(GivingUpTest, WhatNobodyGivesUpGoesOn) {
   gate.open.Set({});
   const StatusOr<std::string> reply = Run(ended);
   EXPECT_TRUE(reply.ok()) << reply.status();
-  EXPECT_TRUE(memory == Bytes(4096, kPut));
+  EXPECT_TRUE(memory == Bytes(4096, kLate));
 }
 
 // Calls that are given up while they look for a connection, or just when they begin.

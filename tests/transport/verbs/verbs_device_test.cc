@@ -16,11 +16,11 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr size_t kEdge = 4096, kSize = 1 << 20, kWhole = kEdge + kSize + kEdge;
-constexpr std::byte kCanary{0x5a}, kPut{0x77};
+constexpr std::byte kCanary{0x5a}, kFromServer{0x77};
 
 // Puts until it cannot any more, or once.
 Task<void> PutTimes(CallPtr call, int times) {
-  std::vector<std::byte> data(call->memory_size(), kPut);
+  std::vector<std::byte> data(call->memory_size(), kFromServer);
   const std::span<const std::byte> out(data);
   for (int i = 0; i < times; ++i) {
     Status status = co_await call->Put(0, std::span(&out, 1));
@@ -65,7 +65,7 @@ TEST_P(VerbsDeviceTest, BytesLandByThemselvesAndAreFlushed) {
   auto peer = Connect();
   auto reply = Call(*peer, "", CallMemory::kPutTarget, Whole());
   ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_TRUE(All(kPut));
+  EXPECT_TRUE(All(kFromServer));
   EXPECT_GE(device_->flushes(), 1);
   EXPECT_EQ(peer->PathFor(*region_), "rdma+gpu");
 }
@@ -91,7 +91,7 @@ TEST_P(VerbsDeviceTest, NobodyWritesAfterALostConnection) {
   auto peer = Connect();
   ASSERT_TRUE(Call(*peer, "connects").ok());
   std::thread cut([&] {
-    EXPECT_TRUE(Eventually([&] { return device_->alias()[kEdge] == kPut; }));
+    EXPECT_TRUE(Eventually([&] { return device_->alias()[kEdge] == kFromServer; }));
     StopListening();
   });
   EXPECT_TRUE(absl::IsUnavailable(Call(*peer, "", CallMemory::kPutTarget, Whole()).status()));
@@ -108,7 +108,7 @@ TEST_P(VerbsDeviceTest, FreedMemoryIsRegisteredAnewOrRefused) {
   device_->ChangeBufferId();
   Fill(kCanary);
   ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole()).ok());
-  EXPECT_TRUE(All(kPut));
+  EXPECT_TRUE(All(kFromServer));
 }
 
 // Links of a closed transport, which end by and by, would keep the GPU's context and its pinned
@@ -148,7 +148,7 @@ Task<Duration> PutAtOnce(std::shared_ptr<Peer> peer, std::shared_ptr<MemoryRegio
 // Says how fast; how fast it should be depends on the device.
 TEST_P(VerbsDeviceTest, ItIsAsFastAsIntoHostMemory) {
   constexpr size_t kAtOnce = 16;
-  std::vector<std::byte> source(kSize, kPut);
+  std::vector<std::byte> source(kSize, kFromServer);
   auto registered = server().Register(source.data(), source.size());
   ASSERT_TRUE(registered.ok()) << registered.status();
   Listen([&](CallPtr call) -> Task<void> {
@@ -202,7 +202,7 @@ TEST_P(FakeVerbsDeviceTest, ADeviceThatGoesTakesTheRegistrationsAlong) {
   rdma.Restore();
   Fill(kCanary);
   ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, Whole()).ok());
-  EXPECT_TRUE(All(kPut));
+  EXPECT_TRUE(All(kFromServer));
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, FakeVerbsDeviceTest, ::testing::ValuesIn(FakeVerbsKinds()),
