@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -43,11 +44,32 @@ class OnMount(unittest.TestCase):
             return file.read()
 
 
+def stop(process, bound=10):
+    """Stops a process. All its threads stand still when this returns: until one of them has met the signal, the others
+    still answer."""
+    os.kill(process, signal.SIGSTOP)
+    until = time.monotonic() + bound
+    while any(state != "T" for state in _states(process)):
+        assert time.monotonic() < until, f"process {process} does not stop"
+        time.sleep(0.001)
+
+
+def _states(process):
+    """A letter for each thread of a process, as proc(5) gives them."""
+    tasks = f"/proc/{process}/task"
+    for task in os.listdir(tasks):
+        try:
+            with open(f"{tasks}/{task}/stat") as stat:
+                yield stat.read().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended since
+
+
 class Stopped:
     """The server's process stands still within."""
 
     def __enter__(self):
-        os.kill(SERVER, signal.SIGSTOP)
+        stop(SERVER)
 
     def __exit__(self, *_):
         os.kill(SERVER, signal.SIGCONT)

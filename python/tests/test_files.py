@@ -380,10 +380,11 @@ class StoppedServerTest(OnMount):
     def test_ctrl_c_and_the_end_of_a_program(self):
         program = """
 import nacre, os, signal, subprocess, sys, threading
+from tests.support import stop
 file = nacre.open(sys.argv[1])
 file.read(10)
 server = int(os.environ["NACRE_TEST_SERVER_PID"])
-os.kill(server, signal.SIGSTOP)
+stop(server)
 subprocess.Popen(["sh", "-c", f"sleep 8; kill -CONT {server}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 memory = bytearray(1000)
