@@ -5,13 +5,13 @@
 #include <cstdlib>
 
 #include "common/log.h"
+#include "common/turn.h"
 
 namespace nacre {
 namespace coroutine {
 namespace {
 
 constinit thread_local std::coroutine_handle<> next_coroutine = nullptr;
-constinit thread_local ResumeAtEnd* resume_at_end = nullptr;
 
 }  // namespace
 
@@ -43,11 +43,7 @@ void Suspended::Resume() && {
 
 void Suspended::Post() && {
   const Executor& executor = chain_->executor;
-  ResumeAtEnd* const turn = coroutine::resume_at_end;
-  if (turn != nullptr && !turn->has_one() && executor == turn->executor_) {
-    turn->first_.emplace(std::move(*this));
-    return;
-  }
+  if (Turn::TakesChain(executor, this)) return;
   const auto* context = ContextOf(executor);
   auto resume = [self = std::move(*this)]() mutable { std::move(self).Resume(); };
   if (context != nullptr) {
@@ -61,14 +57,8 @@ void Suspended::Dispatch() && {
   const Executor& executor = chain_->executor;
   const auto* context = ContextOf(executor);
   if (context != nullptr && context->running_in_this_thread()) return std::move(*this).Resume();
+  if (Turn::TakesChain(executor, this)) return;
   asio::dispatch(executor, [self = std::move(*this)]() mutable { std::move(self).Resume(); });
-}
-
-ResumeAtEnd::ResumeAtEnd(const Executor& executor) : executor_(executor) { coroutine::resume_at_end = this; }
-
-ResumeAtEnd::~ResumeAtEnd() {
-  coroutine::resume_at_end = nullptr;
-  if (first_) std::move(*first_).Resume();
 }
 
 }  // namespace nacre

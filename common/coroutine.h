@@ -64,25 +64,6 @@ class Suspended {
   std::coroutine_handle<> last_;
 };
 
-// For the turns of an event loop: the first chain that something within its scope posts to this executor from
-// this thread goes on when the scope ends instead, which spares it the executor's queue. One at a time on a
-// thread.
-class ResumeAtEnd {
- public:
-  explicit ResumeAtEnd(const Executor& executor);
-  ResumeAtEnd(const ResumeAtEnd&) = delete;
-  ResumeAtEnd& operator=(const ResumeAtEnd&) = delete;
-  ~ResumeAtEnd();
-
-  bool has_one() const { return first_.has_value(); }
-
- private:
-  friend class Suspended;
-
-  const Executor& executor_;
-  std::optional<Suspended> first_;
-};
-
 namespace coroutine {
 
 // Sets what runs on this thread when the coroutine that runs now has given way. Out of line: a compiler may

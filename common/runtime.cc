@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/guests.h"
+
 namespace nacre {
 namespace {
 
@@ -21,6 +23,7 @@ constexpr Duration kForNothing = std::chrono::milliseconds(50);
 
 Runtime::Runtime(int threads)
     : context_(threads), work_(context_.get_executor()), done_(static_cast<size_t>(std::max(threads, 1))) {
+  Guests::MakeFor(&context_);
   threads_.emplace_back([this] { Lead(); });
   for (size_t i = 1; i < done_.size(); ++i) threads_.emplace_back([this, i] { Help(i); });
 }
@@ -31,6 +34,7 @@ void Runtime::Stop() {
     stopping_ = true;
   }
   stop_.notify_all();
+  Guests::Of(executor())->Close();
   context_.stop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/log.h"
+#include "common/turn.h"
 
 namespace nacre::fuse {
 namespace {
@@ -196,8 +197,11 @@ bool Session::ServeOne(fuse_buf* request, StartExecutor::Queue* posted) {
     if (size < 0) LogError("%s: reading from /dev/fuse: %s", options_.mountpoint, std::strerror(-size));
     return false;
   }
-  fuse_session_process_buf(fuse_, request);
-  posted->Drain();
+  {
+    const Turn turn(executor_, /*chains=*/0);
+    fuse_session_process_buf(fuse_, request);
+    posted->Drain();
+  }
   std::shared_ptr<Answer> answer = std::move(current_answer);
   const bool keeps_buffer = std::exchange(current_keeps_buffer, false);
   if (answer != nullptr && !answer->task_ended()) {

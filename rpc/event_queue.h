@@ -3,12 +3,12 @@
 // may go before gRPC's threads let go of the channel. Thread-safe. For the forms of MetadataChannel only.
 #pragma once
 
-#include <boost/asio/post.hpp>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "common/turn.h"
 #include "rpc/metadata_channel.h"
 
 namespace nacre {
@@ -58,7 +58,7 @@ class EventQueue {
     if (std::exchange(state_->over, state_->over || last)) return;
     state_->waiting.push_back(std::move(event));
     if (std::exchange(state_->delivering, true)) return;
-    asio::post(state_->executor, [state = state_] { Deliver(*state); });
+    Turn::CallAtEnd(state_->executor, [state = state_] { Deliver(*state); });
   }
 
   static void Deliver(State& state) {

@@ -1,16 +1,16 @@
 // How the two ends of a metadata stream begin to write (frame_batcher.h): when the tasks that run already
-// have had their turn, so that what they add leaves with the same frame.
+// have had their turn, so that what they add leaves with the same frame; or when this thread's Turn ends.
 //
 // A base of `Stream`, which has `executor_`, `mutex_`, `outgoing_` (a FrameBatcher), `writing_` and
 // Write(lock), and is kept by shared pointers. Guarded by the stream's mutex, where a lock is not handed
 // over.
 #pragma once
 
-#include <boost/asio/post.hpp>
 #include <mutex>
 #include <utility>
 
 #include "common/task.h"
+#include "common/turn.h"
 
 namespace nacre {
 
@@ -31,7 +31,7 @@ class WritesInTurn {
 
   // Without the mutex.
   void PostWrite() {
-    asio::post(stream().executor_, [self = stream().shared_from_this()] {
+    Turn::CallAtEnd(stream().executor_, [self = stream().shared_from_this()] {
       std::unique_lock lock(self->mutex_);
       self->waits_ = false;
       self->Write(std::move(lock));

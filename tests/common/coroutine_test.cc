@@ -143,50 +143,5 @@ TEST(Coroutine, GetsTheResultsOfAnOperation) {
   EXPECT_EQ(second, asio::error::operation_aborted);
 }
 
-TEST(Coroutine, TheFirstOfATurnGoesOnAtItsEndTheOthersAfterwards) {
-  asio::io_context context;
-  OneShot<Unit> first, second;
-  std::string order;
-  auto wait = [](OneShot<Unit> shot, std::string& order, char name) -> Task<void> {
-    co_await shot.Wait();
-    order += name;
-  };
-  Spawn(context.get_executor(), wait(first, order, '1'));
-  Spawn(context.get_executor(), wait(second, order, '2'));
-  const Executor executor = context.get_executor();
-  asio::post(context, [&] {
-    {
-      ResumeAtEnd turn(executor);
-      first.Set({});
-      second.Set({});
-      EXPECT_TRUE(turn.has_one());
-      order += '(';
-    }
-    order += ')';
-  });
-  context.run();
-  EXPECT_EQ(order, "(1)2");
-}
-
-TEST(Coroutine, ATurnLeavesOtherExecutorsAlone) {
-  asio::io_context here, there;
-  OneShot<Unit> shot;
-  bool ended = false;
-  Spawn(there.get_executor(), [](OneShot<Unit> shot, bool& ended) -> Task<void> {
-    co_await shot.Wait();
-    ended = true;
-  }(shot, ended));
-  there.poll();
-  const Executor executor = here.get_executor();
-  {
-    ResumeAtEnd turn(executor);
-    shot.Set({});
-    EXPECT_FALSE(turn.has_one());
-  }
-  EXPECT_FALSE(ended);
-  there.run();
-  EXPECT_TRUE(ended);
-}
-
 }  // namespace
 }  // namespace nacre

@@ -14,6 +14,7 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/turn.h"
 
 namespace nacre::verbs {
 namespace {
@@ -271,14 +272,14 @@ void Rail::Poll() {
     }
     PollFor(std::move(waiters));
   }
-  ResumeAtEnd turn(executor_);  // who waits for what comes
+  Turn turn(executor_, /*chains=*/1);  // who waits for what comes
   int found = PollOnce();
   for (int i = 1; i < kPollsInARow && found == 0; ++i) found = PollOnce();
   came_ |= found > 0;
   if (found == 0 && !IsBusy() && Sleep()) return;
   if (found == 0) std::this_thread::yield();  // to who shall answer, if it waits for this CPU
   auto again = [self = shared_from_this()] { self->Poll(); };
-  if (turn.has_one()) {
+  if (turn.has_chains()) {
     asio::post(executor_, std::move(again));  // another thread may, meanwhile
   } else {
     asio::defer(executor_, std::move(again));
