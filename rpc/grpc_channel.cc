@@ -12,7 +12,9 @@
 #include "rpc/convert.h"
 #include "rpc/event_queue.h"
 #include "rpc/frame_batcher.h"
+#include "rpc/grpc_call.h"
 #include "rpc/grpc_common.h"
+#include "rpc/grpc_completions.h"
 #include "rpc/several_servers.h"
 #include "rpc/writes_in_turn.h"
 
@@ -39,11 +41,23 @@ StatusOr<std::vector<ServerAddress>> ParseServers(const std::string& addresses) 
   return servers;
 }
 
-// One stream. gRPC's reactions and Call come from any thread. Calls into gRPC are made without the lock: a
-// reaction may run inside them. A hold keeps gRPC from ending the stream while we may still start a write.
-class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::ServerFrame>,
-                     public std::enable_shared_from_this<ClientStream>,
-                     private WritesInTurn<ClientStream> {
+// gRPC tells a stream that never began from one that has, once its first headers have come: but only to what
+// is made for the callback API.
+class HeaderReader final : public grpc::internal::ClientReactor {
+ public:
+  // Whether there was nothing but the headers of a refusal.
+  static bool IsRefusal(grpc::ClientContext& context) {
+    return HeaderReader().InternalTrailersOnly(context.c_call());
+  }
+
+ private:
+  void OnDone(const grpc::Status&) override {}
+};
+
+// One stream. Reactions come from gRPC's thread; Call, GiveUp and Close from any. The stream is read from its
+// beginning to its end; a read that fails is the end, of which gRPC is asked the reason when no write is
+// under way any more.
+class ClientStream : public std::enable_shared_from_this<ClientStream>, private WritesInTurn<ClientStream> {
   friend class WritesInTurn<ClientStream>;
 
  public:
@@ -52,15 +66,13 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
   ClientStream(const ServerAddress& server, const Executor& executor, MetadataChannelEvents events)
       : address_(server.address),
         executor_(executor),
+        guests_(Guests::Of(executor)),
         stub_(proto::Metadata::NewStub(server.NewChannel())),
         events_(executor, std::move(events)) {}
 
   void Start() {
-    self_ = shared_from_this();
-    stub_->async()->Session(&context_, this);
-    AddHold();
-    StartRead(&incoming_);
-    StartCall();
+    stream_ = stub_->PrepareAsyncSession(&context_, Completions::OfChannels().queue());
+    stream_->StartCall(started_.Begin());
   }
 
   // OK once the server has answered.
@@ -100,41 +112,51 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
     context_.TryCancel();
   }
 
-  void OnReadInitialMetadataDone(bool ok) override {
-    if (ok) connected_.Set(OkStatus());
+ private:
+  void OnStarted(bool) { stream_->ReadInitialMetadata(answered_.Begin()); }
+
+  void OnAnswered(bool ok) {
+    if (ok && !HeaderReader::IsRefusal(context_)) connected_.Set(OkStatus());
+    stream_->Read(&incoming_, read_.Begin());
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) return End();
-    HandOut();
-    for (auto& push : *incoming_.mutable_pushes()) events_.Pushed(std::move(push));
-    incoming_.Clear();
-    StartRead(&incoming_);
+  // Reads on behind what the message leads to, as the server does (GrpcSession::OnRead).
+  void OnRead(bool ok) {
+    if (!ok) {
+      std::unique_lock lock(mutex_);
+      ended_ = true;
+      return Write(std::move(lock));
+    }
+    {
+      const bool lone = incoming_.replies_size() + incoming_.pushes_size() == 1;
+      const GrpcTurn turn(lone, guests_, executor_);
+      HandOut();
+      for (auto& push : *incoming_.mutable_pushes()) events_.Pushed(std::move(push));
+      incoming_.Clear();
+    }
+    stream_->Read(&incoming_, read_.Begin());
   }
 
-  void OnWriteDone(bool ok) override {
-    if (!ok) End();
+  void OnWritten(bool ok) {
+    if (!ok) context_.TryCancel();
     std::unique_lock lock(mutex_);
     writing_ = false;
     if (ended_) return Write(std::move(lock));
     if (!outgoing_.empty()) WriteSoon(std::move(lock));
   }
 
-  void OnDone(const grpc::Status& grpc_status) override {
-    Status status = FromGrpc(grpc_status, address_);
+  void OnEnded(bool) {
+    const Status status = FromGrpc(end_, address_);
     std::unordered_map<uint64_t, Answer> pending;
     {
       std::lock_guard lock(mutex_);
-      ended_ = true;
       pending = std::move(pending_);
     }
     for (auto& [id, answer] : pending) answer.Set(status);
     events_.Lost(status);
     connected_.Set(status);
-    self_.reset();
   }
 
- private:
   // Resumes those who wait for these replies; the requests that they send then leave together.
   void HandOut() {
     bool waits = false;
@@ -146,26 +168,20 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
     if (waits) PostWrite();
   }
 
-  // Starts what is to be done next, if nothing is under way: a write, or letting go.
+  // Starts what is to be done next, if nothing is under way: a write, or asking for the end.
   void Write(std::unique_lock<std::mutex> lock) {
-    if (writing_ || released_) return;
+    if (writing_ || finished_) return;
     if (ended_) {
-      released_ = true;
+      finished_ = true;
       lock.unlock();
-      RemoveHold();
+      stream_->Finish(&end_, finish_.Begin());
       return;
     }
     if (outgoing_.empty()) return;
     writing_ = true;
     writing_frame_ = outgoing_.Take();
     lock.unlock();
-    StartWrite(&writing_frame_);
-  }
-
-  void End() {
-    std::unique_lock lock(mutex_);
-    ended_ = true;
-    Write(std::move(lock));
+    stream_->Write(writing_frame_, write_.Begin());
   }
 
   void Answered(proto::MetadataReply reply) {
@@ -181,18 +197,25 @@ class ClientStream : public grpc::ClientBidiReactor<proto::ClientFrame, proto::S
 
   const std::string address_;
   const Executor executor_;
+  const std::shared_ptr<Guests> guests_;
   const std::unique_ptr<proto::Metadata::Stub> stub_;
   EventQueue events_;
   OneShot<Status> connected_;
   grpc::ClientContext context_;
-  std::shared_ptr<ClientStream> self_;  // until gRPC is done with it
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<proto::ClientFrame, proto::ServerFrame>> stream_;
   proto::ServerFrame incoming_;
+  grpc::Status end_;
   std::mutex mutex_;
   std::unordered_map<uint64_t, Answer> pending_;
   uint64_t next_id_ = 1;
   FrameBatcher<proto::ClientFrame> outgoing_;
   proto::ClientFrame writing_frame_;
-  bool writing_ = false, ended_ = false, released_ = false;
+  bool writing_ = false, ended_ = false, finished_ = false;
+  Reaction<ClientStream, &ClientStream::OnStarted> started_{this};
+  Reaction<ClientStream, &ClientStream::OnAnswered> answered_{this};
+  Reaction<ClientStream, &ClientStream::OnRead> read_{this};
+  Reaction<ClientStream, &ClientStream::OnWritten> write_{this};
+  Reaction<ClientStream, &ClientStream::OnEnded> finish_{this};
 };
 
 class GrpcMetadataChannel : public MetadataChannel {
@@ -245,54 +268,32 @@ class GrpcClusterChannel : public ClusterChannel {
       : address_(server.address), timeout_(timeout), stub_(proto::Cluster::NewStub(server.NewChannel())) {}
 
   Task<StatusOr<proto::RegisterOssReply>> RegisterOss(proto::RegisterOssRequest request) override {
-    return Call<proto::RegisterOssReply>(&proto::Cluster::Stub::async_interface::RegisterOss,
-                                         std::move(request));
+    return Call<proto::RegisterOssReply>(&Stub::PrepareAsyncRegisterOss, std::move(request));
   }
   Task<StatusOr<proto::HeartbeatReply>> Heartbeat(proto::HeartbeatRequest request) override {
-    return Call<proto::HeartbeatReply>(&proto::Cluster::Stub::async_interface::Heartbeat, std::move(request));
+    return Call<proto::HeartbeatReply>(&Stub::PrepareAsyncHeartbeat, std::move(request));
   }
   Task<StatusOr<proto::ClusterStatus>> GetStatus() override {
-    proto::GetStatusRequest request;
-    auto reply = co_await Call<proto::ClusterStatus>(&proto::Cluster::Stub::async_interface::GetStatus,
-                                                     std::move(request));
+    auto reply = co_await Call<proto::ClusterStatus>(&Stub::PrepareAsyncGetStatus, proto::GetStatusRequest());
     if (reply.ok()) CO_RETURN_IF_ERROR(FromProto(reply->status()));
     co_return reply;
   }
   Task<StatusOr<proto::ReportChainReply>> ReportChain(proto::ReportChainRequest request) override {
-    return Call<proto::ReportChainReply>(&proto::Cluster::Stub::async_interface::ReportChain,
-                                         std::move(request));
+    return Call<proto::ReportChainReply>(&Stub::PrepareAsyncReportChain, std::move(request));
   }
   Task<StatusOr<proto::AdminReply>> Administer(proto::AdminRequest request) override {
-    return Call<proto::AdminReply>(&proto::Cluster::Stub::async_interface::Administer, std::move(request));
+    return Call<proto::AdminReply>(&Stub::PrepareAsyncAdminister, std::move(request));
   }
 
  private:
-  template <typename Request, typename Reply>
-  using Method = void (proto::Cluster::Stub::async_interface::*)(grpc::ClientContext*, const Request*, Reply*,
-                                                                 std::function<void(grpc::Status)>);
+  using Stub = proto::Cluster::Stub;
 
-  // Memory that gRPC writes to while the call lasts, whether or not somebody still waits.
-  template <typename Request, typename Reply>
-  struct Pending {
-    grpc::ClientContext context;
-    Request request;
-    Reply reply;
-    OneShot<grpc::Status> done;
-  };
-
-  template <typename Reply, typename Request>
-  Task<StatusOr<Reply>> Call(Method<Request, Reply> method, Request request) {
-    auto pending = std::make_shared<Pending<Request, Reply>>();
-    pending->request = std::move(request);
-    pending->context.set_deadline(
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(timeout_.count(), GPR_TIMESPAN)));
-    std::function<void(grpc::Status)> done = [pending](grpc::Status status) {
-      pending->done.Set(std::move(status));
-    };
-    (stub_->async()->*method)(&pending->context, &pending->request, &pending->reply, std::move(done));
-    grpc::Status status = co_await pending->done.Wait();
-    if (!status.ok()) co_return FromGrpc(status, address_);
-    co_return std::move(pending->reply);
+  template <typename Reply, typename Method, typename Request>
+  Task<StatusOr<Reply>> Call(Method method, Request request) {
+    const auto call = std::make_shared<GrpcCall<Reply>>(timeout_);
+    GrpcAnswer<Reply> answer = co_await call->Ask(*stub_, method, std::move(request));
+    if (!answer.status.ok()) co_return FromGrpc(answer.status, address_);
+    co_return std::move(answer.reply);
   }
 
   const std::string address_;

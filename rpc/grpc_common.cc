@@ -3,6 +3,7 @@
 #include <absl/strings/match.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_format.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/un.h>
@@ -46,6 +47,7 @@ void QuietGrpc() {
   std::call_once(once, [] {
     gpr_set_log_function(LogFromGrpc);
     gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+    grpc_init();  // for good: what is left of a call may outlive its server and all channels
   });
 }
 
@@ -114,11 +116,7 @@ std::shared_ptr<grpc::Channel> NewGrpcChannel(const std::string& target,
   QuietGrpc();
   grpc::ChannelArguments arguments;
   SetChannelArguments(&arguments, patience);
-  auto channel = grpc::CreateCustomChannel(target, credentials, arguments);
-  // gRPC 1.51 ends its callback threads with the last channel, and aborts when a new one comes meanwhile (as
-  // after a lost connection): the first channel stays.
-  [[maybe_unused]] static const auto* const first = new std::shared_ptr<grpc::Channel>(channel);
-  return channel;
+  return grpc::CreateCustomChannel(target, credentials, arguments);
 }
 
 Status FromGrpc(const grpc::Status& status, const std::string& address) {

@@ -1,11 +1,11 @@
 #include "rpc/grpc_copies.h"
 
 #include <absl/strings/str_format.h>
-#include <grpcpp/grpcpp.h>
 
 #include <cerrno>
 
 #include "proto/copies.grpc.pb.h"
+#include "rpc/grpc_call.h"
 #include "rpc/grpc_common.h"
 
 namespace nacre {
@@ -24,28 +24,14 @@ class GrpcCopyChannel : public CopyChannel {
           EMSGSIZE, absl::StrFormat("a request of %d bytes to the MDS at %s is beyond the limit of %d", bytes,
                                     address_, kMaxGrpcMessage));
     }
-    auto exchange = std::make_shared<PendingExchange>();
-    exchange->request = std::move(request);
-    exchange->context.set_deadline(
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(timeout.count(), GPR_TIMESPAN)));
-    std::function<void(grpc::Status)> done = [exchange](grpc::Status status) {
-      exchange->done.Set(std::move(status));
-    };
-    stub_->async()->Exchange(&exchange->context, &exchange->request, &exchange->reply, std::move(done));
-    grpc::Status status = co_await exchange->done.Wait();
-    if (!status.ok()) co_return FromGrpc(status, address_);
-    co_return std::move(exchange->reply);
+    const auto call = std::make_shared<GrpcCall<proto::CopyReply>>(timeout);
+    GrpcAnswer<proto::CopyReply> answer =
+        co_await call->Ask(*stub_, &proto::Copies::Stub::PrepareAsyncExchange, std::move(request));
+    if (!answer.status.ok()) co_return FromGrpc(answer.status, address_);
+    co_return std::move(answer.reply);
   }
 
  private:
-  // Memory that gRPC writes to while the call lasts, whether or not somebody still waits.
-  struct PendingExchange {
-    grpc::ClientContext context;
-    proto::CopyRequest request;
-    proto::CopyReply reply;
-    OneShot<grpc::Status> done;
-  };
-
   const std::string address_;
   const std::unique_ptr<proto::Copies::Stub> stub_;
 };

@@ -12,287 +12,43 @@
 #include <cerrno>
 #include <cstring>
 
-#include "common/log.h"
 #include "proto/backup.grpc.pb.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/copies.grpc.pb.h"
 #include "proto/metadata.grpc.pb.h"
 #include "rpc/convert.h"
-#include "rpc/frame_batcher.h"
 #include "rpc/grpc_common.h"
-#include "rpc/request_queue.h"
-#include "rpc/writes_in_turn.h"
+#include "rpc/grpc_completions.h"
+#include "rpc/grpc_served.h"
+#include "rpc/grpc_session.h"
 
 namespace nacre {
 namespace {
 
-// Requests neither begin nor are read while so much waits to be sent: a client that does not read cannot fill
-// our memory.
-constexpr size_t kMaxQueuedBytes = 64 << 20;
-
-// One stream, and for the MDS its peer. gRPC's reactions and Send come from any thread. Calls into gRPC are
-// made without the lock: a reaction may run inside them.
-class ServerStream : public grpc::ServerBidiReactor<proto::ClientFrame, proto::ServerFrame>,
-                     public MetadataPeer,
-                     public std::enable_shared_from_this<ServerStream>,
-                     private WritesInTurn<ServerStream> {
-  friend class WritesInTurn<ServerStream>;
-
- public:
-  ServerStream(Executor executor, MetadataHandler& handler, std::string name)
-      : executor_(std::move(executor)), handler_(handler), name_(std::move(name)) {}
-
-  void Start() {
-    self_ = shared_from_this();
-    StartSendInitialMetadata();  // tells the client that we are there
-    StartRead(&incoming_);
-  }
-
-  std::string name() const override { return name_; }
-
-  void Send(proto::Push push) override {
-    std::unique_lock lock(mutex_);
-    if (ended_) return;
-    *outgoing_.Room(push.ByteSizeLong()).add_pushes() = std::move(push);
-    Write(std::move(lock));
-  }
-
-  // Messages that were sent before still go out.
-  void Close() override { End(false); }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return End(true);
-    std::unique_lock lock(mutex_);
-    reading_ = false;
-    for (auto& request : *incoming_.mutable_requests()) {
-      const size_t bytes = request.ByteSizeLong();
-      requests_.Add(std::move(request), bytes);
-    }
-    incoming_.Clear();
-    Proceed(std::move(lock));
-  }
-
-  void OnWriteDone(bool ok) override {
-    if (!ok) End(true);
-    std::unique_lock lock(mutex_);
-    writing_ = false;
-    if (ended_ || outgoing_.empty())
-      Write(std::move(lock));
-    else
-      WriteSoon(std::move(lock));
-    Proceed(std::unique_lock(mutex_));
-  }
-
-  void OnDone() override {
-    asio::post(executor_, [self = self_] { self->handler_.Disconnected(self); });
-    self_.reset();
-  }
-
- private:
-  static Task<void> Handle(std::shared_ptr<ServerStream> self, proto::MetadataRequest request) {
-    const uint64_t id = request.id();
-    proto::MetadataReply reply = co_await self->handler_.Handle(self, std::move(request));
-    reply.set_id(id);
-    self->Answer(std::move(reply));
-  }
-
-  // Lets requests begin, and reads on, while not too much waits to be sent. The executor takes what is posted
-  // in order, so when the next burst has its turn, those of this one have been answered or wait for
-  // something.
-  void Proceed(std::unique_lock<std::mutex> lock) {
-    if (ended_) return;
-    std::vector<proto::MetadataRequest> begun;
-    if (outgoing_.bytes() <= kMaxQueuedBytes && !burst_posted_) begun = requests_.Begin();
-    const bool more = !begun.empty() && requests_.CanBegin();
-    burst_posted_ |= more;
-    const bool read = !reading_ && requests_.HasRoom() && outgoing_.bytes() <= kMaxQueuedBytes;
-    reading_ |= read;
-    // The answers of those that begin together leave together.
-    const bool waits = begun.size() > 1 && BeginToWait();
-    lock.unlock();
-    for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
-    if (waits) PostWrite();
-    if (more) asio::post(executor_, [self = shared_from_this()] { self->NextBurst(); });
-    if (read) StartRead(&incoming_);
-  }
-
-  void NextBurst() {
-    std::unique_lock lock(mutex_);
-    burst_posted_ = false;
-    Proceed(std::move(lock));
-  }
-
-  void Answer(proto::MetadataReply reply) {
-    size_t bytes = reply.ByteSizeLong();
-    if (bytes > kMaxMetadataMessage) {
-      std::string message =
-          absl::StrFormat("a reply of %d bytes is beyond the limit of %d", bytes, kMaxMetadataMessage);
-      LogError("%s: %s", name_, message);
-      const uint64_t id = reply.id();
-      reply.Clear();
-      reply.set_id(id);
-      reply.mutable_status()->set_error(EMSGSIZE);
-      reply.mutable_status()->set_message(message);
-      bytes = reply.ByteSizeLong();
-    }
-    std::unique_lock lock(mutex_);
-    requests_.Ended();
-    if (ended_) return;
-    *outgoing_.Room(bytes).add_replies() = std::move(reply);
-    WriteSoon(std::move(lock));
-    if (lock = std::unique_lock(mutex_); requests_.CanBegin()) Proceed(std::move(lock));
-  }
-
-  // Starts what is to be done next, if nothing is under way: a write, or the end.
-  void Write(std::unique_lock<std::mutex> lock) {
-    if (writing_ || finished_) return;
-    if (!outgoing_.empty()) {
-      writing_ = true;
-      writing_frame_ = outgoing_.Take();
-      lock.unlock();
-      StartWrite(&writing_frame_);
-      return;
-    }
-    if (!ended_) return;
-    finished_ = true;
-    lock.unlock();
-    Finish(grpc::Status::OK);
-  }
-
-  void End(bool lost) {
-    std::unique_lock lock(mutex_);
-    ended_ = true;
-    requests_.Clear();
-    if (lost) outgoing_.Clear();
-    Write(std::move(lock));
-  }
-
-  const Executor executor_;
-  MetadataHandler& handler_;
-  const std::string name_;
-  std::shared_ptr<ServerStream> self_;  // until gRPC is done with it
-  proto::ClientFrame incoming_;
-  std::mutex mutex_;
-  RequestQueue<proto::MetadataRequest> requests_;
-  FrameBatcher<proto::ServerFrame> outgoing_;
-  proto::ServerFrame writing_frame_;
-  bool writing_ = false, ended_ = false, finished_ = false;
-  bool reading_ = true;        // from Start on
-  bool burst_posted_ = false;  // NextBurst is to come
-};
-
-// A call with one answer. Ends with the handler's reply or by cancellation, whatever comes first.
-template <typename Reply>
-class UnaryCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCall<Reply>> {
- public:
-  explicit UnaryCall(Reply* reply) : reply_(reply) {}
-
-  void Start(const Executor& executor, Task<Reply> task) {
-    self_ = this->shared_from_this();
-    Spawn(executor, Run(self_, std::move(task)));
-  }
-
-  void OnCancel() override { End(nullptr, grpc::Status(grpc::StatusCode::CANCELLED, "cancelled")); }
-  void OnDone() override { self_.reset(); }
-
- private:
-  static Task<void> Run(std::shared_ptr<UnaryCall> self, Task<Reply> task) {
-    Reply reply = co_await std::move(task);
-    self->End(&reply, grpc::Status::OK);
-  }
-
-  void End(Reply* reply, grpc::Status status) {
-    {
-      std::lock_guard lock(mutex_);
-      if (std::exchange(ended_, true)) return;
-      if (reply != nullptr) *reply_ = std::move(*reply);
-    }
-    Finish(status);
-  }
-
-  Reply* reply_;
-  std::mutex mutex_;
-  bool ended_ = false;
-  std::shared_ptr<UnaryCall> self_;
-};
-
-class MetadataService : public proto::Metadata::CallbackService {
- public:
-  MetadataService(Executor executor, MetadataHandler& handler)
-      : executor_(std::move(executor)), handler_(handler) {}
-
-  grpc::ServerBidiReactor<proto::ClientFrame, proto::ServerFrame>* Session(
-      grpc::CallbackServerContext* context) override {
-    auto stream = std::make_shared<ServerStream>(executor_, handler_, context->peer());
-    stream->Start();
-    return stream.get();
-  }
-
- private:
-  const Executor executor_;
-  MetadataHandler& handler_;
-};
-
-class ClusterService : public proto::Cluster::CallbackService {
- public:
-  ClusterService(Executor executor, ClusterHandler& handler)
-      : executor_(std::move(executor)), handler_(handler) {}
-
-  grpc::ServerUnaryReactor* RegisterOss(grpc::CallbackServerContext*,
-                                        const proto::RegisterOssRequest* request,
-                                        proto::RegisterOssReply* reply) override {
-    return Start(reply, handler_.RegisterOss(*request));
-  }
-  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext*, const proto::HeartbeatRequest* request,
-                                      proto::HeartbeatReply* reply) override {
-    return Start(reply, handler_.Heartbeat(*request));
-  }
-  grpc::ServerUnaryReactor* ReportChain(grpc::CallbackServerContext*,
-                                        const proto::ReportChainRequest* request,
-                                        proto::ReportChainReply* reply) override {
-    return Start(reply, handler_.ReportChain(*request));
-  }
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext*, const proto::GetStatusRequest*,
-                                      proto::ClusterStatus* reply) override {
-    return Start(reply, handler_.GetStatus());
-  }
-  grpc::ServerUnaryReactor* Administer(grpc::CallbackServerContext*, const proto::AdminRequest* request,
-                                       proto::AdminReply* reply) override {
-    return Start(reply, handler_.Administer(*request));
-  }
-
- private:
-  template <typename Reply>
-  grpc::ServerUnaryReactor* Start(Reply* reply, Task<Reply> task) {
-    auto call = std::make_shared<UnaryCall<Reply>>(reply);
-    call->Start(executor_, std::move(task));
-    return call.get();
-  }
-
-  const Executor executor_;
-  ClusterHandler& handler_;
-};
-
 // Sends one piece after the other: at any time either a piece is made, on the executor, or one is on its way.
 // Only what does the one or the other calls into gRPC, so it ends once.
-class BackupStream : public grpc::ServerWriteReactor<proto::BackupPiece>,
-                     public std::enable_shared_from_this<BackupStream> {
+class BackupStream : public std::enable_shared_from_this<BackupStream> {
  public:
-  BackupStream(Executor executor, BackupHandler& handler)
-      : executor_(std::move(executor)), handler_(handler) {}
+  BackupStream(GrpcServing& serving, proto::Backup::AsyncService& service, BackupHandler& handler)
+      : serving_(serving), service_(service), handler_(handler) {}
 
+  // As GrpcCalls wants them.
+  void Wait(void* tag) {
+    service_.RequestBackupMdt(&context_, &request_, &writer_, serving_.queue, serving_.queue, tag);
+  }
   void Start() {
-    self_ = shared_from_this();
-    asio::post(executor_, [self = self_] { self->Begin(); });
+    user_.emplace(serving_.users);
+    asio::post(serving_.executor, [self = shared_from_this()] { self->Begin(); });
   }
-
-  void OnWriteDone(bool ok) override {
-    if (!ok || piece_.last() || piece_.status().error() != 0) return End();
-    asio::post(executor_, [self = self_] { self->MakeNext(); });
-  }
-  void OnDone() override { self_.reset(); }
+  void Drop() {}
 
  private:
+  void OnWritten(bool ok) {
+    if (!ok || piece_.last() || piece_.status().error() != 0) return End();
+    asio::post(serving_.executor, [self = shared_from_this()] { self->MakeNext(); });
+  }
+  void OnFinished(bool) {}
+
   void Begin() {
     auto source = handler_.BeginBackup();
     if (!source.ok()) return Send(source.status());
@@ -311,53 +67,131 @@ class BackupStream : public grpc::ServerWriteReactor<proto::BackupPiece>,
 
   void Send(const Status& status) {
     *piece_.mutable_status() = ToProto(status);
-    StartWrite(&piece_);  // fails at once where the asker is gone
+    writer_.Write(piece_, write_.Begin());  // fails at once where the asker is gone
   }
 
   void End() {
     source_.reset();  // while the store is there: the server waits for this end when it stops
-    Finish(grpc::Status::OK);
+    writer_.Finish(grpc::Status::OK, finish_.Begin());
+    user_.reset();
   }
 
-  const Executor executor_;
+  GrpcServing& serving_;
+  proto::Backup::AsyncService& service_;
   BackupHandler& handler_;
-  std::shared_ptr<BackupStream> self_;  // until gRPC is done with it
+  grpc::ServerContext context_;
+  proto::BackupRequest request_;
+  grpc::ServerAsyncWriter<proto::BackupPiece> writer_{&context_};
+  std::optional<GrpcUsers::User> user_;  // until it has been finished
   std::unique_ptr<BackupSource> source_;
   proto::BackupPiece piece_;
+  Reaction<BackupStream, &BackupStream::OnWritten> write_{this};
+  Reaction<BackupStream, &BackupStream::OnFinished> finish_{this};
 };
 
-class BackupService : public proto::Backup::CallbackService {
+// One of gRPC's services. Its methods are waited for from Begin on.
+class GrpcService {
  public:
-  BackupService(Executor executor, BackupHandler& handler)
-      : executor_(std::move(executor)), handler_(handler) {}
+  virtual ~GrpcService() = default;
+  virtual grpc::Service* service() = 0;
+  virtual void Begin(GrpcServing& serving) = 0;
 
-  grpc::ServerWriteReactor<proto::BackupPiece>* BackupMdt(grpc::CallbackServerContext*,
-                                                          const proto::BackupRequest*) override {
-    auto stream = std::make_shared<BackupStream>(executor_, handler_);
-    stream->Start();
-    return stream.get();
+ protected:
+  template <typename Call>
+  static void Serve(GrpcServing& serving, typename GrpcCalls<Call>::Make make) {
+    std::make_shared<GrpcCalls<Call>>(serving, std::move(make))->WaitForNext();
+  }
+
+  // A method with one answer. wait_for: the service's Request… of it.
+  template <typename Request, typename Reply, typename Service>
+  static void ServeUnary(GrpcServing& serving, Service& service,
+                         void (Service::*wait_for)(grpc::ServerContext*, Request*,
+                                                   grpc::ServerAsyncResponseWriter<Reply>*,
+                                                   grpc::CompletionQueue*, grpc::ServerCompletionQueue*,
+                                                   void*),
+                         typename UnaryCall<Request, Reply>::Handle handle) {
+    using Call = UnaryCall<Request, Reply>;
+    typename Call::WaitFor wait = [&serving, &service, wait_for](auto* context, auto* request, auto* writer,
+                                                                 void* tag) {
+      (service.*wait_for)(context, request, writer, serving.queue, serving.queue, tag);
+    };
+    Serve<Call>(serving, [&serving, wait, handle] { return std::make_shared<Call>(serving, wait, handle); });
+  }
+};
+
+class MetadataService : public GrpcService {
+ public:
+  explicit MetadataService(MetadataHandler& handler) : handler_(handler) {}
+
+  grpc::Service* service() override { return &service_; }
+  void Begin(GrpcServing& serving) override {
+    Serve<GrpcSession>(
+        serving, [this, &serving] { return std::make_shared<GrpcSession>(serving, service_, handler_); });
   }
 
  private:
-  const Executor executor_;
+  MetadataHandler& handler_;
+  proto::Metadata::AsyncService service_;
+};
+
+class ClusterService : public GrpcService {
+ public:
+  explicit ClusterService(ClusterHandler& handler) : handler_(handler) {}
+
+  grpc::Service* service() override { return &service_; }
+  void Begin(GrpcServing& serving) override {
+    using Async = proto::Cluster::AsyncService;
+    ServeUnary<proto::RegisterOssRequest, proto::RegisterOssReply, Async>(
+        serving, service_, &Async::RequestRegisterOss,
+        [this](auto request) { return handler_.RegisterOss(std::move(request)); });
+    ServeUnary<proto::HeartbeatRequest, proto::HeartbeatReply, Async>(
+        serving, service_, &Async::RequestHeartbeat,
+        [this](auto request) { return handler_.Heartbeat(std::move(request)); });
+    ServeUnary<proto::ReportChainRequest, proto::ReportChainReply, Async>(
+        serving, service_, &Async::RequestReportChain,
+        [this](auto request) { return handler_.ReportChain(std::move(request)); });
+    ServeUnary<proto::GetStatusRequest, proto::ClusterStatus, Async>(
+        serving, service_, &Async::RequestGetStatus, [this](auto) { return handler_.GetStatus(); });
+    ServeUnary<proto::AdminRequest, proto::AdminReply, Async>(
+        serving, service_, &Async::RequestAdminister,
+        [this](auto request) { return handler_.Administer(std::move(request)); });
+  }
+
+ private:
+  ClusterHandler& handler_;
+  proto::Cluster::AsyncService service_;
+};
+
+class BackupService : public GrpcService {
+ public:
+  explicit BackupService(BackupHandler& handler) : handler_(handler) {}
+
+  grpc::Service* service() override { return &service_; }
+  void Begin(GrpcServing& serving) override {
+    Serve<BackupStream>(
+        serving, [this, &serving] { return std::make_shared<BackupStream>(serving, service_, handler_); });
+  }
+
+ private:
   BackupHandler& handler_;
+  proto::Backup::AsyncService service_;
 };
 
-class CopiesService : public proto::Copies::CallbackService {
+class CopiesService : public GrpcService {
  public:
-  CopiesService(Executor executor, CopyHandler& handler)
-      : executor_(std::move(executor)), handler_(handler) {}
+  explicit CopiesService(CopyHandler& handler) : handler_(handler) {}
 
-  grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext*, const proto::CopyRequest* request,
-                                     proto::CopyReply* reply) override {
-    auto call = std::make_shared<UnaryCall<proto::CopyReply>>(reply);
-    call->Start(executor_, handler_.Exchange(*request));
-    return call.get();
+  grpc::Service* service() override { return &service_; }
+  void Begin(GrpcServing& serving) override {
+    using Async = proto::Copies::AsyncService;
+    ServeUnary<proto::CopyRequest, proto::CopyReply, Async>(
+        serving, service_, &Async::RequestExchange,
+        [this](auto request) { return handler_.Exchange(std::move(request)); });
   }
 
  private:
-  const Executor executor_;
   CopyHandler& handler_;
+  proto::Copies::AsyncService service_;
 };
 
 int TryBind(int family, const sockaddr* address, socklen_t size) {
@@ -400,38 +234,52 @@ Status WhyNot(const std::string& address) {
 
 }  // namespace
 
+// Destroyed from the last to the first: the queue has ended, with all that is under way, before what it uses.
 struct GrpcServer::Impl {
-  Impl(const Executor& executor, const GrpcServices& services) {
-    if (services.metadata != nullptr) metadata.emplace(executor, *services.metadata);
-    if (services.cluster != nullptr) cluster.emplace(executor, *services.cluster);
-    if (services.backup != nullptr) backup.emplace(executor, *services.backup);
-    if (services.copies != nullptr) copies.emplace(executor, *services.copies);
-  }
+  explicit Impl(const Executor& executor) : serving(executor) {}
+  ~Impl() { Stop(); }
 
-  std::optional<MetadataService> metadata;
-  std::optional<ClusterService> cluster;
-  std::optional<BackupService> backup;
-  std::optional<CopiesService> copies;
+  void Stop();
+
+  GrpcServing serving;
+  std::vector<std::unique_ptr<GrpcService>> services;
   std::vector<std::string> addresses;
   std::unique_ptr<grpc::Server> server;
+  std::optional<Completions> completions;
 };
+
+void GrpcServer::Impl::Stop() {
+  if (server == nullptr) return;
+  server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));  // cancels what is under way
+  server->Wait();
+  serving.users.WaitForNone();
+  completions.reset();
+  server.reset();
+}
 
 StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor executor, const GrpcServices& services,
                                                         const std::vector<std::string>& addresses) {
   QuietGrpc();
-  auto impl = std::make_unique<Impl>(executor, services);
+  auto impl = std::make_unique<Impl>(executor);
+  const auto add = [&impl](std::unique_ptr<GrpcService> service) {
+    impl->services.push_back(std::move(service));
+  };
+  if (services.metadata != nullptr) add(std::make_unique<MetadataService>(*services.metadata));
+  if (services.cluster != nullptr) add(std::make_unique<ClusterService>(*services.cluster));
+  if (services.backup != nullptr) add(std::make_unique<BackupService>(*services.backup));
+  if (services.copies != nullptr) add(std::make_unique<CopiesService>(*services.copies));
   grpc::ServerBuilder builder;
   SetServerArguments(&builder);
-  if (impl->metadata) builder.RegisterService(&*impl->metadata);
-  if (impl->cluster) builder.RegisterService(&*impl->cluster);
-  if (impl->backup) builder.RegisterService(&*impl->backup);
-  if (impl->copies) builder.RegisterService(&*impl->copies);
+  for (const auto& service : impl->services) builder.RegisterService(service->service());
   std::vector<int> ports(addresses.size(), 0);
   for (size_t i = 0; i < addresses.size(); ++i) {
     ASSIGN_OR_RETURN(std::string target, GrpcTarget(addresses[i]));
     builder.AddListeningPort(target, grpc::InsecureServerCredentials(), &ports[i]);
   }
+  auto queue = builder.AddCompletionQueue();
+  impl->serving.queue = queue.get();
   impl->server = builder.BuildAndStart();
+  impl->completions.emplace(std::move(queue));
   for (size_t i = 0; i < addresses.size(); ++i) {
     if (ports[i] == 0) return WhyNot(addresses[i]);
     std::string address = addresses[i];
@@ -440,6 +288,7 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor executor, const
     impl->addresses.push_back(address);
   }
   if (impl->server == nullptr) return ErrnoError(EIO, "the gRPC server did not start");
+  for (const auto& service : impl->services) service->Begin(impl->serving);
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
 }
 
@@ -449,11 +298,6 @@ GrpcServer::~GrpcServer() { Stop(); }
 
 const std::vector<std::string>& GrpcServer::addresses() const { return impl_->addresses; }
 
-void GrpcServer::Stop() {
-  if (impl_->server == nullptr) return;
-  impl_->server->Shutdown(gpr_now(GPR_CLOCK_MONOTONIC));  // cancels what is under way
-  impl_->server->Wait();
-  impl_->server.reset();
-}
+void GrpcServer::Stop() { impl_->Stop(); }
 
 }  // namespace nacre

@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "rpc/grpc_call.h"
 #include "rpc/grpc_common.h"
 #include "server/coordination/coordinator.h"
 #include "server/coordination/etcd.grpc.pb.h"
 
 namespace nacre::coordination {
 namespace {
+
+using etcdserverpb::Auth;
+using etcdserverpb::KV;
 
 constexpr Duration kPause = 50ms;   // after each round over all members
 constexpr Duration kFresh = 200ms;  // an answer proves for so long that its connection stands
@@ -24,45 +28,13 @@ std::shared_ptr<grpc::ChannelCredentials> Credentials(const EtcdAccess& access) 
   return grpc::SslCredentials({access.ca, access.key, access.certificate});
 }
 
-// Memory that gRPC writes to while the call lasts, whether or not somebody still waits.
-template <typename Request, typename Reply>
-struct PendingCall {
-  grpc::ClientContext context;
-  Request request;
-  Reply reply;
-  OneShot<grpc::Status> done;
-};
-
-template <typename Reply>
-struct Answer {
-  grpc::Status status;
-  Reply reply;
-};
-
-template <typename Service>
-using Async = typename Service::Stub::async_interface;
-
-template <typename Service, typename Request, typename Reply>
-using AsyncMethod = void (Async<Service>::*)(grpc::ClientContext*, const Request*, Reply*,
-                                             std::function<void(grpc::Status)>);
-
-template <typename Service, typename Request, typename Reply>
-Task<Answer<Reply>> Send(std::shared_ptr<grpc::Channel> channel, AsyncMethod<Service, Request, Reply> method,
-                         Request request, std::string token, Duration timeout) {
+template <typename Service, typename Reply, typename Method, typename Request>
+Task<GrpcAnswer<Reply>> Send(std::shared_ptr<grpc::Channel> channel, Method method, Request request,
+                             std::string token, Duration timeout) {
   const auto stub = Service::NewStub(channel);
-  auto pending = std::make_shared<PendingCall<Request, Reply>>();
-  pending->request = std::move(request);
-  EtcdClient::SetMetadata(&pending->context, token);
-  pending->context.set_deadline(
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(timeout.count(), GPR_TIMESPAN)));
-  std::function<void(grpc::Status)> done = [pending](grpc::Status status) {
-    pending->done.Set(std::move(status));
-  };
-  (stub->async()->*method)(&pending->context, &pending->request, &pending->reply, std::move(done));
-  Answer<Reply> answer;
-  answer.status = co_await pending->done.Wait();
-  answer.reply = std::move(pending->reply);
-  co_return answer;
+  const auto call = std::make_shared<GrpcCall<Reply>>(timeout);
+  EtcdClient::SetMetadata(call->context(), token);
+  co_return co_await call->Ask(*stub, method, std::move(request));
 }
 
 // Nothing but a connection that fails ends with one of these.
@@ -142,10 +114,8 @@ Task<StatusOr<etcdserverpb::RangeResponse>> EtcdClient::Range(std::string what,
       continue;
     }
     etcdserverpb::RangeRequest copy = request;
-    AsyncMethod<etcdserverpb::KV, etcdserverpb::RangeRequest, etcdserverpb::RangeResponse> method =
-        &Async<etcdserverpb::KV>::Range;
-    Answer<etcdserverpb::RangeResponse> answer =
-        co_await Send<etcdserverpb::KV>(channel(member), method, std::move(copy), *token, tries.patience());
+    GrpcAnswer<etcdserverpb::RangeResponse> answer = co_await Send<KV, etcdserverpb::RangeResponse>(
+        channel(member), &KV::Stub::PrepareAsyncRange, std::move(copy), *token, tries.patience());
     if (answer.status.ok()) {
       NoteAnswer(member);
       CO_RETURN_IF_ERROR(CheckHeader(member, answer.reply.header(), floor));
@@ -179,10 +149,8 @@ Task<StatusOr<etcdserverpb::TxnResponse>> EtcdClient::Txn(std::string what, etcd
     }
     if (tries.over()) co_return tries.Failure();
     etcdserverpb::TxnRequest copy = request;
-    AsyncMethod<etcdserverpb::KV, etcdserverpb::TxnRequest, etcdserverpb::TxnResponse> method =
-        &Async<etcdserverpb::KV>::Txn;
-    Answer<etcdserverpb::TxnResponse> answer =
-        co_await Send<etcdserverpb::KV>(channel(member), method, std::move(copy), *token, tries.left());
+    GrpcAnswer<etcdserverpb::TxnResponse> answer = co_await Send<KV, etcdserverpb::TxnResponse>(
+        channel(member), &KV::Stub::PrepareAsyncTxn, std::move(copy), *token, tries.left());
     if (answer.status.ok()) {
       NoteAnswer(member);
       const Status same = CheckHeader(member, answer.reply.header(), floor);
@@ -210,10 +178,8 @@ Task<Status> EtcdClient::FindConnected(Tries* tries) {
     probe.set_key(std::string(1, '\0'));
     probe.set_serializable(true);
     probe.set_count_only(true);
-    AsyncMethod<etcdserverpb::KV, etcdserverpb::RangeRequest, etcdserverpb::RangeResponse> method =
-        &Async<etcdserverpb::KV>::Range;
-    const Answer<etcdserverpb::RangeResponse> answer = co_await Send<etcdserverpb::KV>(
-        channel(member), method, std::move(probe), std::string(), tries->patience());
+    const GrpcAnswer<etcdserverpb::RangeResponse> answer = co_await Send<KV, etcdserverpb::RangeResponse>(
+        channel(member), &KV::Stub::PrepareAsyncRange, std::move(probe), std::string(), tries->patience());
     if (Answered(answer.status)) {
       NoteAnswer(member);
       co_return OkStatus();
@@ -259,10 +225,9 @@ Task<StatusOr<std::string>> EtcdClient::Token(size_t member, Duration timeout) {
   etcdserverpb::AuthenticateRequest request;
   request.set_name(access_.user);
   request.set_password(access_.password);
-  AsyncMethod<etcdserverpb::Auth, etcdserverpb::AuthenticateRequest, etcdserverpb::AuthenticateResponse>
-      method = &Async<etcdserverpb::Auth>::Authenticate;
-  Answer<etcdserverpb::AuthenticateResponse> answer =
-      co_await Send<etcdserverpb::Auth>(channel(member), method, std::move(request), std::string(), timeout);
+  GrpcAnswer<etcdserverpb::AuthenticateResponse> answer =
+      co_await Send<Auth, etcdserverpb::AuthenticateResponse>(
+          channel(member), &Auth::Stub::PrepareAsyncAuthenticate, std::move(request), std::string(), timeout);
   const bool wants_none = answer.status.error_code() == grpc::StatusCode::FAILED_PRECONDITION &&
                           absl::StrContains(answer.status.error_message(), "not enabled");
   if (!answer.status.ok() && !wants_none) {

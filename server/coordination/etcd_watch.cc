@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "rpc/grpc_completions.h"
 #include "server/coordination/etcd.grpc.pb.h"
 #include "server/kv/kv_store.h"
 
@@ -42,11 +43,9 @@ struct EtcdWatchState {
   bool over() const { return ended || compacted || !refused.empty(); }
 };
 
-// One stream with one member and one watch on it. gRPC's reactions come from any thread; a hold keeps gRPC
-// from ending it while we may still start a write.
-class EtcdWatchStream
-    : public grpc::ClientBidiReactor<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>,
-      public std::enable_shared_from_this<EtcdWatchStream> {
+// One stream with one member and one watch on it. Reactions come from gRPC's thread. The stream is read to
+// its end: a read that fails, of which gRPC is asked the reason when no write is under way any more.
+class EtcdWatchStream : public std::enable_shared_from_this<EtcdWatchStream> {
  public:
   EtcdWatchStream(EtcdClient& client, size_t member, const std::string& token)
       : stub_(etcdserverpb::Watch::NewStub(client.channel(member))),
@@ -61,13 +60,9 @@ class EtcdWatchStream
     create->set_range_end(end.empty() ? std::string(1, '\0') : end);
     create->set_start_revision(start_revision);
     state_.heard = RealClock().Now();
-    self_ = shared_from_this();
-    stub_->async()->Watch(&context_, this);
-    AddHold();
     write_under_way_ = true;
-    StartRead(&incoming_);
-    StartWrite(&writing_);
-    StartCall();
+    stream_ = stub_->PrepareAsyncWatch(&context_, Completions::OfChannels().queue());
+    stream_->StartCall(started_.Begin());
   }
 
   // Asks the member whether it is there.
@@ -77,7 +72,7 @@ class EtcdWatchStream
     write_under_way_ = true;
     writing_.mutable_progress_request();
     lock.unlock();
-    StartWrite(&writing_);
+    stream_->Write(writing_, write_.Begin());
   }
 
   void Close() { context_.TryCancel(); }
@@ -105,9 +100,19 @@ class EtcdWatchStream
     words_ = nullptr;
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) return EndWrites();
+ private:
+  void OnStarted(bool) {
+    stream_->Write(writing_, write_.Begin());
+    stream_->Read(&incoming_, read_.Begin());
+  }
+
+  void OnRead(bool ok) {
     std::unique_lock lock(mutex_);
+    if (!ok) {
+      over_ = true;
+      if (!write_under_way_) Finish(std::move(lock));
+      return;
+    }
     state_.heard = RealClock().Now();
     state_.header = incoming_.header();
     if (incoming_.canceled()) {
@@ -125,55 +130,49 @@ class EtcdWatchStream
     }
     lock.unlock();
     incoming_.Clear();
-    StartRead(&incoming_);
+    stream_->Read(&incoming_, read_.Begin());
   }
 
-  void OnWriteDone(bool ok) override {
-    if (!ok) return EndWrites(/*write_done=*/true);
+  void OnWritten(bool ok) {
+    if (!ok) context_.TryCancel();
     std::unique_lock lock(mutex_);
     write_under_way_ = false;
-    if (over_) Release(std::move(lock));
+    if (over_) Finish(std::move(lock));
   }
 
-  void OnDone(const grpc::Status& status) override {
-    {
-      std::lock_guard lock(mutex_);
-      state_.ended = true;
-      if (words_) state_.why = words_(status);
-      Tell();
-    }
-    self_.reset();
+  void OnEnded(bool) {
+    std::lock_guard lock(mutex_);
+    state_.ended = true;
+    if (words_) state_.why = words_(end_);
+    Tell();
   }
 
- private:
   void Tell() {
     ++state_.version;
     news_.Set({});
   }
 
-  void EndWrites(bool write_done = false) {
-    std::unique_lock lock(mutex_);
-    over_ = true;
-    if (write_done) write_under_way_ = false;
-    if (!write_under_way_) Release(std::move(lock));
-  }
-
-  void Release(std::unique_lock<std::mutex> lock) {
-    if (std::exchange(released_, true)) return;
+  void Finish(std::unique_lock<std::mutex> lock) {
     lock.unlock();
-    RemoveHold();
+    stream_->Finish(&end_, finish_.Begin());
   }
 
   const std::unique_ptr<etcdserverpb::Watch::Stub> stub_;
   std::function<std::string(const grpc::Status&)> words_;
   grpc::ClientContext context_;
-  std::shared_ptr<EtcdWatchStream> self_;  // until gRPC is done with it
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>>
+      stream_;
+  grpc::Status end_;
   etcdserverpb::WatchResponse incoming_;
   etcdserverpb::WatchRequest writing_;
   std::mutex mutex_;
   EtcdWatchState state_;
   OneShot<Unit> news_;
-  bool write_under_way_ = false, over_ = false, released_ = false;
+  bool write_under_way_ = false, over_ = false;
+  Reaction<EtcdWatchStream, &EtcdWatchStream::OnStarted> started_{this};
+  Reaction<EtcdWatchStream, &EtcdWatchStream::OnRead> read_{this};
+  Reaction<EtcdWatchStream, &EtcdWatchStream::OnWritten> write_{this};
+  Reaction<EtcdWatchStream, &EtcdWatchStream::OnEnded> finish_{this};
 };
 
 EtcdWatch::EtcdWatch(EtcdClient& client, std::string prefix, int64_t revision)

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kEdge = 4096, kSize = 1 << 20, kWhole = kEdge + kSize + kEdge;
+constexpr size_t kEdge = 4096, kBufferSize = 1 << 20, kWhole = kEdge + kBufferSize + kEdge;
 constexpr std::byte kCanary{0x5a}, kFromServer{0x77};
 
 // Puts until it cannot any more, or once.
@@ -37,7 +37,7 @@ class VerbsDeviceTest : public TransportTest {
   void SetUp() override {
     TransportTest::SetUp();
     Fill(kCanary);
-    auto region = client().RegisterDevice(device_, device_->data() + kEdge, kSize);
+    auto region = client().RegisterDevice(device_, device_->data() + kEdge, kBufferSize);
     ASSERT_TRUE(region.ok()) << region.status();
     region_ = *region;
   }
@@ -52,9 +52,9 @@ class VerbsDeviceTest : public TransportTest {
     const auto edges = std::count(memory.begin(), memory.begin() + kEdge, kCanary) +
                        std::count(memory.end() - kEdge, memory.end(), kCanary);
     return edges == 2 * kEdge &&
-           std::count(memory.begin() + kEdge, memory.end() - kEdge, inside) == ptrdiff_t{kSize};
+           std::count(memory.begin() + kEdge, memory.end() - kEdge, inside) == ptrdiff_t{kBufferSize};
   }
-  std::vector<MemorySpan> Whole() { return {{region_, 0, kSize}}; }
+  std::vector<MemorySpan> Whole() { return {{region_, 0, kBufferSize}}; }
 
   const std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>(kWhole);
   std::shared_ptr<MemoryRegion> region_;
@@ -117,9 +117,9 @@ TEST_P(VerbsDeviceTest, ADeviceThatNobodyUsesIsNotKept) {
   Listen(PutOnce);
   auto peer = Connect();
   auto device = std::make_shared<FakeDevice>(kWhole);
-  auto region = client().RegisterDevice(device, device->data(), kSize);
+  auto region = client().RegisterDevice(device, device->data(), kBufferSize);
   ASSERT_TRUE(region.ok()) << region.status();
-  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{*region, 0, kSize}}).ok());
+  ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{*region, 0, kBufferSize}}).ok());
   std::weak_ptr<FakeDevice> left = device;
   device.reset();
   EXPECT_FALSE(left.expired());
@@ -131,11 +131,11 @@ TEST_P(VerbsDeviceTest, ADeviceThatNobodyUsesIsNotKept) {
 Task<Duration> PutAtOnce(std::shared_ptr<Peer> peer, std::shared_ptr<MemoryRegion> region) {
   const Duration begin = RealClock().Now();
   std::vector<Task<bool>> calls;
-  for (size_t at = 0; at < region->size(); at += kSize) {
+  for (size_t at = 0; at < region->size(); at += kBufferSize) {
     auto call = [](std::shared_ptr<Peer> peer, std::shared_ptr<MemoryRegion> region,
                    size_t at) -> Task<bool> {
       CallRequest request{"", CallMemory::kPutTarget, {}};
-      request.memory.push_back({region, at, kSize});
+      request.memory.push_back({region, at, kBufferSize});
       auto reply = co_await peer->Call(std::move(request), 60s);
       co_return reply.ok();
     };
@@ -148,7 +148,7 @@ Task<Duration> PutAtOnce(std::shared_ptr<Peer> peer, std::shared_ptr<MemoryRegio
 // Says how fast; how fast it should be depends on the device.
 TEST_P(VerbsDeviceTest, ItIsAsFastAsIntoHostMemory) {
   constexpr size_t kAtOnce = 16;
-  std::vector<std::byte> source(kSize, kFromServer);
+  std::vector<std::byte> source(kBufferSize, kFromServer);
   auto registered = server().Register(source.data(), source.size());
   ASSERT_TRUE(registered.ok()) << registered.status();
   Listen([&](CallPtr call) -> Task<void> {
@@ -158,8 +158,8 @@ TEST_P(VerbsDeviceTest, ItIsAsFastAsIntoHostMemory) {
     }(source, std::move(call));
   });
   auto peer = Connect();
-  auto device = std::make_shared<FakeDevice>(kAtOnce * kSize);
-  std::vector<std::byte> memory(kAtOnce * kSize);
+  auto device = std::make_shared<FakeDevice>(kAtOnce * kBufferSize);
+  std::vector<std::byte> memory(kAtOnce * kBufferSize);
   auto into_host = Register(memory);
   auto into_device = client().RegisterDevice(device, device->data(), memory.size());
   ASSERT_TRUE(into_device.ok()) << into_device.status();

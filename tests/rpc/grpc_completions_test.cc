@@ -1,0 +1,103 @@
+// On which threads a message is gone on with.
+#include <gtest/gtest.h>
+
+#include <boost/asio/post.hpp>
+#include <future>
+#include <thread>
+
+#include "common/runtime.h"
+#include "rpc/grpc_channel.h"
+#include "rpc/grpc_server.h"
+#include "tests/rpc/test_mds.h"
+
+namespace nacre {
+namespace {
+
+// Holds up the thread that a request for a symbolic link runs on, if it is told to.
+class SlowMds : public TestMds {
+ public:
+  Task<proto::MetadataReply> Handle(std::shared_ptr<MetadataPeer> peer,
+                                    proto::MetadataRequest request) override {
+    if (slow.exchange(false)) {
+      held.set_value();
+      release.get_future().wait();
+    }
+    return TestMds::Handle(std::move(peer), std::move(request));
+  }
+
+  std::atomic<bool> slow{false};
+  std::promise<void> held, release;
+};
+
+class LoneMessages : public testing::Test {
+ protected:
+  LoneMessages() : channel_(Connect()), other_(Connect()) {}
+  ~LoneMessages() override {
+    channel_->Close();
+    other_->Close();
+    grpc_->Stop();
+  }
+
+  std::shared_ptr<MetadataChannel> Connect() {
+    auto connector = *NewGrpcConnector(grpc_->addresses()[0]);
+    return client_.Run(connector->Connect({}, 10s)).value();
+  }
+
+  // The thread on which the caller goes on.
+  static Task<std::thread::id> Call(std::shared_ptr<MetadataChannel> channel) {
+    proto::MetadataRequest request;
+    request.mutable_readlink();
+    EXPECT_TRUE((co_await channel->Call(std::move(request))).ok());
+    co_return std::this_thread::get_id();
+  }
+
+  SlowMds mds_;
+  Runtime server_{1}, client_{1};
+  std::unique_ptr<GrpcServer> grpc_ = *GrpcServer::Start(server_.executor(), {&mds_, &mds_}, {"127.0.0.1:0"});
+  std::shared_ptr<MetadataChannel> channel_, other_;
+};
+
+// Else it would wait for ever.
+TEST_F(LoneMessages, ARequestIsAnsweredWithoutTheServersThreads) {
+  std::promise<void> held, release;
+  asio::post(server_.executor(), [&] {
+    held.set_value();
+    release.get_future().wait();
+  });
+  held.get_future().wait();
+  client_.Run(Call(channel_));
+  release.set_value();
+}
+
+TEST_F(LoneMessages, AnAnswerIsGoneOnWithWithoutTheClientsThreads) {
+  std::promise<std::thread::id> own;
+  asio::post(client_.executor(), [&] { own.set_value(std::this_thread::get_id()); });
+  const std::thread::id runtimes = own.get_future().get();
+  EXPECT_NE(client_.Run(Call(channel_)), runtimes);
+}
+
+TEST_F(LoneMessages, AThreadThatIsHeldUpIsStoodInFor) {
+  mds_.slow = true;
+  auto first = std::async(std::launch::async, [&] { client_.Run(Call(channel_)); });
+  mds_.held.get_future().wait();
+  for (int i = 0; i < 100; ++i) client_.Run(Call(other_));
+  EXPECT_EQ(first.wait_for(0s), std::future_status::timeout);
+  mds_.release.set_value();
+  first.get();
+  client_.Run(Call(channel_));
+}
+
+// A runtime that stops waits for its guest; whose answer still leaves.
+TEST_F(LoneMessages, ARuntimeMayStopBeforeItsServer) {
+  mds_.slow = true;
+  auto call = std::async(std::launch::async, [&] { client_.Run(Call(channel_)); });
+  mds_.held.get_future().wait();
+  auto stopped = std::async(std::launch::async, [&] { server_.Stop(); });
+  EXPECT_EQ(stopped.wait_for(50ms), std::future_status::timeout);
+  mds_.release.set_value();
+  stopped.get();
+  call.get();
+}
+
+}  // namespace
+}  // namespace nacre
