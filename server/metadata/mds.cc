@@ -76,20 +76,25 @@ void Mds::NoteDamage(const Status& status) {
   if (NoteProblem(text)) LogError("%s", text);
 }
 
-bool Mds::AllowsNamesBehind(const Session& session) {
-  return !session.record.read_only && env.store.GetSpace().free_bytes >= kAmpleBytes &&
-         leases.HasAmpleRoom(session.id) && !osts.Usable()->empty();
+// Asked with each answer to what was done behind, so the store is not.
+uint64_t Mds::FreeBytes() {
+  constexpr Duration kGood = std::chrono::milliseconds(50);
+  const Duration now = env.clock.Now();
+  if (now < free_until_.load()) return free_.load();
+  free_.store(env.store.GetSpace().free_bytes);
+  free_until_.store(now + kGood);
+  return free_.load();
 }
 
-// Asked with each answer to a write-back, so the store is not.
+bool Mds::AllowsNamesBehind(const Session& session) {
+  return !session.record.read_only && FreeBytes() >= kAmpleBytes && leases.HasAmpleRoom(session.id) &&
+         !osts.Usable()->empty();
+}
+
 uint64_t Mds::PromisedBytes() {
-  constexpr Duration kGood = std::chrono::milliseconds(50);
-  if (env.clock.Now() < promised_until_.load()) return promised_.load();
-  const uint64_t room = env.store.GetSpace().free_bytes / 2;
+  const uint64_t room = FreeBytes() / 2;
   const uint64_t share = room / std::max<uint64_t>(sessions.Count(), 1);
-  promised_.store(room >= options.promised_bytes ? std::min(share, options.promised_bytes) : 0);
-  promised_until_.store(env.clock.Now() + kGood);
-  return promised_.load();
+  return room >= options.promised_bytes ? std::min(share, options.promised_bytes) : 0;
 }
 
 std::vector<std::string> Mds::Problems() const {

@@ -95,11 +95,13 @@ struct Mds {
   bool MayBeOpen(const Fid& fid) const { return opens.IsOpen(fid) || Recovering(); }
 
  private:
+  uint64_t FreeBytes();  // of the store, as of just now
+
   mutable std::mutex problems_mutex_;
   std::deque<std::string> problems_;
   std::atomic<Duration> reclaimed_{Duration::min()};
-  std::atomic<uint64_t> promised_{0};
-  std::atomic<Duration> promised_until_{Duration(0)};
+  std::atomic<uint64_t> free_{0};
+  std::atomic<Duration> free_until_{Duration(0)};
 };
 
 using MdsPtr = std::shared_ptr<Mds>;
