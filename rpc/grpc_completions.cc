@@ -57,6 +57,7 @@ void Completions::StandBy() {
 
 // A task holds up the first thread: a disk does not answer, for instance. Others must not wait for that.
 void Completions::StandIn(uint64_t turn) {
+  TellHeldUp(turn);
   void* tag = nullptr;
   bool ok = false;
   while (turns_.load() == turn) {
@@ -72,18 +73,31 @@ bool Completions::Nap(Duration duration) {
   return !end_.wait_for(lock, duration, [this] { return ending_; });
 }
 
-GrpcTurn::GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor) {
+void Completions::SetTurn(GrpcTurn* turn) {
+  std::lock_guard lock(turn_mutex_);
+  turn_ = turn;
+  ++turns_;
+}
+
+void Completions::TellHeldUp(uint64_t turn) {
+  std::lock_guard lock(turn_mutex_);
+  if (turns_.load() == turn) turn_->held_up_();
+}
+
+GrpcTurn::GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor,
+                   absl::AnyInvocable<void()> held_up) {
   if (!lone || leads == nullptr || guests == nullptr || !guests->TryEnter()) return;
   completions_ = leads;
   guests_ = guests.get();
-  ++completions_->turns_;
+  held_up_ = std::move(held_up);
+  completions_->SetTurn(this);
   turn_.emplace(executor, kChains);
 }
 
 GrpcTurn::~GrpcTurn() {
   if (completions_ == nullptr) return;
   turn_.reset();
-  ++completions_->turns_;
+  completions_->SetTurn(nullptr);
   guests_->Leave();
 }
 

@@ -58,6 +58,8 @@ class Reaction final : public Completion {
   std::shared_ptr<Owner> kept_;
 };
 
+class GrpcTurn;
+
 // A queue whose tags are Completions, and its thread. Thread-safe.
 class Completions {
  public:
@@ -80,8 +82,13 @@ class Completions {
   void StandIn(uint64_t turn);
   bool Nap(Duration duration);
 
+  void SetTurn(GrpcTurn* turn);
+  void TellHeldUp(uint64_t turn);
+
   const std::unique_ptr<grpc::CompletionQueue> queue_;
-  std::atomic<uint64_t> turns_{0};  // that the first thread has begun and ended; odd: it is in one
+  std::mutex turn_mutex_;
+  GrpcTurn* turn_ = nullptr;        // of the first thread
+  std::atomic<uint64_t> turns_{0};  // that it has begun and ended; odd: it is in one
   std::mutex mutex_;
   std::condition_variable end_;
   bool ending_ = false;
@@ -94,15 +101,20 @@ class Completions {
 class GrpcTurn {
  public:
   // lone: there is little to do, so that it is not worth waking a thread of the runtime. guests: of the
-  // executor's runtime; may be null.
-  GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor);
+  // executor's runtime; may be null. held_up: called by the second thread when the turn takes long, if it
+  // ever does; lets come what must not wait for the turn's end.
+  GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor,
+           absl::AnyInvocable<void()> held_up);
   ~GrpcTurn();
   GrpcTurn(const GrpcTurn&) = delete;
   GrpcTurn& operator=(const GrpcTurn&) = delete;
 
  private:
+  friend class Completions;
+
   Completions* completions_ = nullptr;  // null: it has none
   Guests* guests_ = nullptr;
+  absl::AnyInvocable<void()> held_up_;
   std::optional<Turn> turn_;
 };
 

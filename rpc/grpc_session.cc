@@ -39,11 +39,13 @@ void GrpcSession::Send(proto::Push push) {
 // Messages that were sent before still go out.
 void GrpcSession::Close() { End(false); }
 
-// Reads on afterwards: that tells the client that it may send more, which wakes it, so its answer goes first.
+// Reads on behind what a lone request leads to: that tells the client that it may send more, which wakes it,
+// so its answer goes first.
 void GrpcSession::OnRead(bool ok) {
   if (!ok) return End(true);
+  const uint64_t read = ++reads_;
   {
-    const GrpcTurn turn(incoming_.requests_size() == 1, guests_, executor_);
+    const GrpcTurn turn(incoming_.requests_size() == 1, guests_, executor_, [this, read] { ReadOn(read); });
     std::unique_lock lock(mutex_);
     for (auto& request : *incoming_.mutable_requests()) {
       const size_t bytes = request.ByteSizeLong();
@@ -52,7 +54,14 @@ void GrpcSession::OnRead(bool ok) {
     incoming_.Clear();
     Proceed(std::move(lock));
   }
+  ReadOn(read);
+}
+
+// Once behind each frame.
+void GrpcSession::ReadOn(uint64_t read) {
   std::unique_lock lock(mutex_);
+  if (read_on_ >= read) return;
+  read_on_ = read;
   reading_ = false;
   Proceed(std::move(lock));
 }
@@ -92,6 +101,9 @@ void GrpcSession::Proceed(std::unique_lock<std::mutex> lock) {
   reading_ |= read;
   // The answers of those that begin together leave together.
   const bool waits = begun.size() > 1 && BeginToWait();
+  // Who ends the stream meanwhile must not let the server end as well, before the read has begun.
+  std::optional<GrpcUsers::User> reader;
+  if (read) reader.emplace(serving_.users);
   lock.unlock();
   for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
   if (waits) PostWrite();

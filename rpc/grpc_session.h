@@ -50,6 +50,7 @@ class GrpcSession : public MetadataPeer,
   void OnOver(bool) { End(true); }
   void OnFinished(bool);
 
+  void ReadOn(uint64_t read);
   void Proceed(std::unique_lock<std::mutex> lock);
   void NextBurst();
   void Answer(proto::MetadataReply reply);
@@ -71,7 +72,9 @@ class GrpcSession : public MetadataPeer,
   FrameBatcher<proto::ServerFrame> outgoing_;
   proto::ServerFrame writing_frame_;
   bool writing_ = false, ended_ = false, finished_ = false;
-  bool reading_ = true;        // from Start on
+  bool reading_ = true;        // from Start on, until what was read has been looked at
+  uint64_t reads_ = 0;         // so many frames have been read
+  uint64_t read_on_ = 0;       // and behind so many of them it has been read on
   bool burst_posted_ = false;  // NextBurst is to come
   Reaction<GrpcSession, &GrpcSession::OnTold> tell_{this};
   Reaction<GrpcSession, &GrpcSession::OnRead> read_{this};

@@ -80,11 +80,33 @@ TEST_F(LoneMessages, AThreadThatIsHeldUpIsStoodInFor) {
   mds_.slow = true;
   auto first = std::async(std::launch::async, [&] { client_.Run(Call(channel_)); });
   mds_.held.get_future().wait();
-  for (int i = 0; i < 100; ++i) client_.Run(Call(other_));
+  for (int i = 0; i < 100; ++i) {
+    client_.Run(Call(other_));
+    client_.Run(Call(channel_));
+  }
   EXPECT_EQ(first.wait_for(0s), std::future_status::timeout);
   mds_.release.set_value();
   first.get();
   client_.Run(Call(channel_));
+}
+
+// Requests of a client whose thread is held up by what one of its own answers led to.
+TEST_F(LoneMessages, AClientThatIsHeldUpHearsOfTheOthers) {
+  std::promise<void> held, release;
+  auto first = std::async(std::launch::async, [&] {
+    client_.Run([](std::shared_ptr<MetadataChannel> channel, std::promise<void>& held,
+                   std::promise<void>& release) -> Task<Unit> {
+      co_await Call(std::move(channel));
+      held.set_value();
+      release.get_future().wait();
+      co_return Unit{};
+    }(channel_, held, release));
+  });
+  held.get_future().wait();
+  for (int i = 0; i < 100; ++i) client_.Run(Call(channel_));
+  EXPECT_EQ(first.wait_for(0s), std::future_status::timeout);
+  release.set_value();
+  first.get();
 }
 
 // A runtime that stops waits for its guest; whose answer still leaves.
