@@ -6,6 +6,7 @@
 #include "common/units.h"
 #include "daemon/cli/command.h"
 #include "daemon/cli/copies.h"
+#include "daemon/cli/leases.h"
 #include "daemon/cli/osts.h"
 #include "daemon/cli/rebalance.h"
 #include "daemon/cli/status_json.h"
@@ -19,6 +20,7 @@ constexpr char kStatusExamples[] =
     "  nacre status --dir /tmp/n1          of a nacre local\n"
     "  nacre status --mds 127.0.0.1:7710   of a cluster\n"
     "  nacre status /mnt/nacre --json      of what is mounted there, for programs\n"
+    "  nacre status --directory /mnt/nacre/a   who holds leases of it, and why somebody waits\n"
     "Exit status: 0 everything is up, 1 the MDS cannot be reached, an OST is down or lacks members, a copy "
     "of "
     "the MDT is not in sync, or there are problems.";
@@ -43,10 +45,9 @@ void PrintPath(const proto::PathState& path) {
 }
 
 void PrintSession(const proto::SessionState& session) {
-  std::printf("  %s: %s, %llu open files, %llu leases, %llu locks, %s resident\n", session.name().c_str(),
+  std::printf("  %s: %s, %llu open files, %s, %llu locks, %s resident\n", session.name().c_str(),
               session.connected() ? "connected" : "NOT CONNECTED",
-              static_cast<unsigned long long>(session.open_files()),
-              static_cast<unsigned long long>(session.leases()),
+              static_cast<unsigned long long>(session.open_files()), LeaseCounts(session).c_str(),
               static_cast<unsigned long long>(session.locks()), HumanSize(session.resident_bytes()).c_str());
   for (const std::string& path : session.paths()) {
     std::printf("    %s\n", path.c_str());
@@ -62,6 +63,9 @@ void PrintStatus(const proto::ClusterStatus& status) {
               Ago(status.mds_uptime_seconds()).c_str(), static_cast<unsigned long long>(status.inodes()),
               HumanSize(status.mdt_free_bytes()).c_str(), HumanSize(status.mdt_total_bytes()).c_str(),
               HumanSize(status.mds_resident_bytes()).c_str());
+  std::printf("  leases  asked back %llu times since the MDS's start, for %llu requests that had to wait\n",
+              static_cast<unsigned long long>(status.revocations()),
+              static_cast<unsigned long long>(status.conflicts()));
   if (status.has_copies()) {
     for (const std::string& line : CopiesLines(status.copies())) std::printf("  %s\n", line.c_str());
   }
@@ -99,7 +103,8 @@ void AddStatus(CLI::App& app, int* exit) {
                    .examples = kStatusExamples,
                    .print = PrintStatus,
                    .to_json = StatusToJson,
-                   .healthy = Healthy});
+                   .healthy = Healthy,
+                   .of_directory = ShowLeases});
 }
 
 }  // namespace nacre::cli

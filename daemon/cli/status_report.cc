@@ -34,7 +34,20 @@ void AddStatusReport(CLI::App& app, int* exit, const StatusReport& report) {
   AddTargetOptions(command, target.get());
   command->add_flag("--json", *json, "print JSON");
   command->footer(report.examples);
-  command->callback([=] { *exit = Run(report, *target, *json); });
+  auto directory = std::make_shared<std::string>();
+  if (report.of_directory != nullptr) {
+    command
+        ->add_option(
+            "--directory", *directory,
+            "who holds leases of this directory and of its files, and why somebody waits: a path in a "
+            "mount; with --dir or --mds, from the filesystem's root")
+        ->type_name("PATH")
+        ->excludes("path");
+  }
+  command->callback([=] {
+    *exit =
+        directory->empty() ? Run(report, *target, *json) : report.of_directory(*target, *directory, *json);
+  });
 }
 
 }  // namespace nacre::cli

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "daemon/cli/cluster_target.h"
 #include "daemon/cli/status_json.h"
 #include "proto/cluster.pb.h"
 
@@ -15,6 +16,8 @@ struct StatusReport {
   void (*print)(const proto::ClusterStatus&);
   Json (*to_json)(const proto::ClusterStatus&);
   bool (*healthy)(const proto::ClusterStatus&);  // false: exit status 1
+  // With --directory PATH, where the command has that; returns the exit status.
+  int (*of_directory)(const ClusterTarget&, const std::string& path, bool json) = nullptr;
 };
 
 void AddStatusReport(CLI::App& app, int* exit, const StatusReport& report);

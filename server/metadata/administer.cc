@@ -10,6 +10,7 @@
 #include "common/metrics.h"
 #include "rpc/convert.h"
 #include "server/metadata/eviction.h"
+#include "server/metadata/lease_report.h"
 #include "server/metadata/ost_files.h"
 #include "server/metadata/ost_removal.h"
 #include "server/metadata/paths.h"
@@ -51,9 +52,9 @@ void NamePaths(Mds& mds, proto::OstInfo* info) {
 void AddSessions(Mds& mds, proto::ClusterStatus* status) {
   const auto leases = mds.leases.CountBySession();
   const auto locks = mds.file_locks.CountBySession();
-  auto count = [](const std::map<SessionId, uint64_t>& counts, SessionId session) {
+  auto count = [](const auto& counts, SessionId session) {
     auto it = counts.find(session);
-    return it == counts.end() ? 0 : it->second;
+    return it != counts.end() ? it->second : typename std::decay_t<decltype(counts)>::mapped_type{};
   };
   for (const SessionPtr& session : mds.sessions.All()) {
     proto::SessionState* out = status->add_sessions();
@@ -62,7 +63,10 @@ void AddSessions(Mds& mds, proto::ClusterStatus* status) {
     out->set_name(session->record.name);
     out->set_connected(session->peer() != nullptr);
     out->set_open_files(mds.opens.CountOf(session->id));
-    out->set_leases(count(leases, session->id));
+    const LeaseTable::Counts held = count(leases, session->id);
+    out->set_leases(held.held);
+    out->set_write_leases(held.writes);
+    out->set_leases_asked_back(held.asked_back);
     out->set_locks(count(locks, session->id));
     *out->mutable_paths() = report.paths();
     *out->mutable_path_states() = report.path_states();
@@ -156,6 +160,11 @@ Status FindPaths(Mds& mds, const proto::PathsOf& request, proto::AdminReply* rep
   return OkStatus();
 }
 
+Status FindLeases(Mds& mds, const proto::LeasesOf& request, proto::AdminReply* reply) {
+  ASSIGN_OR_RETURN(*reply->mutable_leases_of(), ReportLeases(mds, request.path()));
+  return OkStatus();
+}
+
 }  // namespace
 
 Task<proto::ClusterStatus> MakeStatus(MdsPtr mds) {
@@ -190,6 +199,8 @@ Task<proto::AdminReply> Administer(MdsPtr mds, proto::AdminRequest request) {
     status = absl::UnavailableError("the metadata server is stopping");
   } else if (request.has_paths_of()) {
     status = FindPaths(*mds, request.paths_of(), &reply);
+  } else if (request.has_leases_of()) {
+    status = FindLeases(*mds, request.leases_of(), &reply);
   } else if (request.has_evict()) {
     status = co_await EvictClient(mds, request.evict().client(), &reply);
   } else if (request.has_manage_ost()) {

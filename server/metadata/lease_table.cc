@@ -1,6 +1,7 @@
 #include "server/metadata/lease_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rpc/convert.h"
 
@@ -61,7 +62,7 @@ LeaseGrant LeaseTable::GrantLate(SessionId session, const Fid& file) {
 
 LeaseGrant LeaseTable::AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode, bool late) {
   while (grants_.contains(next_id_)) ++next_id_;  // one that was restored
-  return Enter({next_id_++, resource, session, mode, false, late});
+  return Enter({next_id_++, resource, session, mode, false, late, Now(), {}});
 }
 
 LeaseGrant LeaseTable::Enter(const LeaseGrant& grant) {
@@ -179,7 +180,7 @@ void LeaseTable::EndChange(const Fid& resource, bool beside) {
   if (--it->second.changes == 0 && it->second.write_until == Duration{0}) blocked_.erase(it);
 }
 
-// Times only rise, as the clock does.
+// Times of a resource only rise.
 void LeaseTable::GrantNoneUntil(const Fid& resource, proto::LeaseMode mode, Duration time) {
   std::lock_guard lock(mutex_);
   Blocked& blocked = blocked_[resource];
@@ -194,7 +195,7 @@ bool LeaseTable::Restore(SessionId session, const proto::Lease& lease) {
   if (ConflictsLocked(resource, session, lease.mode())) return false;
   auto held = grants_.find(lease.id());
   if (held == grants_.end()) {
-    Enter({lease.id(), resource, session, lease.mode(), false, lease.late()});
+    Enter({lease.id(), resource, session, lease.mode(), false, lease.late(), Now(), {}});
     return true;
   }
   LeaseGrant& grant = held->second.grant;
@@ -304,7 +305,8 @@ bool LeaseTable::BeginRevoke(uint64_t id) {
   std::lock_guard lock(mutex_);
   auto it = grants_.find(id);
   if (it == grants_.end()) return false;
-  it->second.grant.revoking = true;
+  LeaseGrant& grant = it->second.grant;
+  if (!std::exchange(grant.revoking, true)) grant.asked_back = Now();
   return true;
 }
 
@@ -393,11 +395,23 @@ void LeaseTable::DropSession(SessionId session) {
   EraseAll(session, [](const LeaseGrant&) { return true; });
 }
 
-std::map<SessionId, uint64_t> LeaseTable::CountBySession() const {
+std::map<SessionId, LeaseTable::Counts> LeaseTable::CountBySession() const {
   std::lock_guard lock(mutex_);
-  std::map<SessionId, uint64_t> counts;
-  for (const auto& [session, ids] : by_session_) counts[session] = ids.size();
+  std::map<SessionId, Counts> counts;
+  for (const auto& [id, slot] : grants_) {
+    Counts& of = counts[slot.grant.session];
+    ++of.held;
+    if (slot.grant.mode == proto::LEASE_WRITE) ++of.writes;
+    if (slot.grant.revoking) ++of.asked_back;
+  }
   return counts;
+}
+
+LeaseTable::Refused LeaseTable::WhyNot(const Fid& resource) const {
+  std::lock_guard lock(mutex_);
+  auto it = blocked_.find(resource);
+  if (it == blocked_.end()) return {};
+  return {it->second.until, it->second.write_until, it->second.changes};
 }
 
 std::vector<Fid> LeaseTable::WrittenBy(SessionId session) const {

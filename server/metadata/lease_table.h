@@ -28,7 +28,9 @@ struct LeaseGrant {
   SessionId session = 0;
   proto::LeaseMode mode = proto::LEASE_NONE;
   bool revoking = false;
-  bool late = false;  // WRITE of a file, for data that comes late (late_data.h)
+  bool late = false;       // WRITE of a file, for data that comes late (late_data.h)
+  Duration since{0};       // when it was granted, by the server's clock
+  Duration asked_back{0};  // when it was first asked back
 
   proto::Lease ToProto() const;
 };
@@ -36,7 +38,8 @@ struct LeaseGrant {
 class LeaseTable {
  public:
   // Ids begin here: other ones than those of an earlier process, which clients may still name.
-  explicit LeaseTable(uint64_t first_id) : next_id_(first_id) {}
+  // `clock`, which must outlive this, says since when leases are held; null: nobody wants to know.
+  explicit LeaseTable(uint64_t first_id, Clock* clock = nullptr) : next_id_(first_id), clock_(clock) {}
 
   // The grant of this session on the resource is made, or raised to this mode. One that is being given back
   // does not count, nor WRITE for who asks for READ: it is another purpose's, and goes back by its own
@@ -110,7 +113,19 @@ class LeaseTable {
   // Grants of inodes that the session does not name as its own end: the replies with them were lost.
   void EndUnnamed(SessionId session, const std::set<uint64_t>& named);
   void DropSession(SessionId session);
-  std::map<SessionId, uint64_t> CountBySession() const;
+  struct Counts {
+    uint64_t held = 0;
+    uint64_t writes = 0;      // of these
+    uint64_t asked_back = 0;  // of these
+  };
+  std::map<SessionId, Counts> CountBySession() const;
+  // Why nothing is granted on the resource now, for people: until when no lease, no WRITE, and how many
+  // changes are under way.
+  struct Refused {
+    Duration until{0}, write_until{0};
+    uint32_t changes = 0;
+  };
+  Refused WhyNot(const Fid& resource) const;
   std::vector<Fid> WrittenBy(SessionId session) const;  // the inodes of which it holds WRITE
 
  private:
@@ -153,13 +168,16 @@ class LeaseTable {
   bool OthersHold(SessionId than,
                   const Fid& resource) const;  // anything; or it is about to give its own back
 
+  Duration Now() const { return clock_ != nullptr ? clock_->Now() : Duration(0); }
+
   mutable std::mutex mutex_;
   uint64_t next_id_;
+  Clock* const clock_;
   std::map<uint64_t, Slot> grants_;
   absl::flat_hash_map<Fid, Holders> by_resource_;
   absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> by_session_;
   absl::flat_hash_map<Fid, Blocked> blocked_;
-  std::deque<std::pair<Duration, Fid>> quiet_;  // by the time at which it ends
+  std::deque<std::pair<Duration, Fid>> quiet_;  // when that of GrantNoneUntil ends; about in its order
 
   void End(uint64_t id, std::vector<OneShot<Unit>>* waiters);  // when it is not pinned any more
   void Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters);

@@ -48,7 +48,7 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       started(environment.clock.Now()),
       listening(environment.clock, environment.authority, options.heartbeat),
       ids(*tables),
-      leases(instance >> 1),
+      leases(instance >> 1, &env.clock),
       sessions(*tables),
       osts(environment.store, environment.clock, environment.transport,
            RegistryOptionsFor(options, *tables, instance)),

@@ -32,6 +32,7 @@
 #include "server/metadata/open_table.h"
 #include "server/metadata/permission.h"
 #include "server/metadata/rebalancer.h"
+#include "server/metadata/recall_waits.h"
 #include "server/metadata/session_table.h"
 #include "server/metadata/tables.h"
 #include "server/metadata/tails.h"
@@ -60,6 +61,7 @@ struct Mds {
   OpenTable opens;
   LockTable file_locks;
   LeaseTable leases;
+  RecallWaits recall_waits;
   SessionTable sessions;
   Connecting connecting;
   cluster::OstRegistry osts;

@@ -16,6 +16,7 @@ void MessageCounts::Show(proto::ClusterStatus* status) const {
     (*status->mutable_requests())[std::string(field->name())] = count;
   }
   status->set_revocations(revocations_.load(std::memory_order_relaxed));
+  status->set_conflicts(conflicts_.load(std::memory_order_relaxed));
 }
 
 }  // namespace nacre::mds

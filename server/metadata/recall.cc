@@ -144,6 +144,11 @@ Task<Status> RecallGrants(MdsPtr mds, SessionId keeper, std::vector<LeaseGrant> 
                           proto::LeaseMode keep) {
   std::optional<Session::Wait> wait;
   if (SessionPtr session = mds->sessions.Find(keeper)) wait.emplace(std::move(session));
+  if (grants.empty()) co_return OkStatus();
+  mds->messages.CountConflict();
+  RecallWaits::Known known{keeper, {}, keep != proto::LEASE_READ, mds->env.clock.Now()};
+  for (const LeaseGrant& grant : grants) known.resources.push_back(grant.resource);
+  const RecallWaits::Wait shown(mds->recall_waits, std::move(known));
   for (const LeaseGrant& grant : grants) {
     if (!grant.revoking) AskBack(*mds, grant, keep);
   }

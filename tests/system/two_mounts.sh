@@ -71,5 +71,25 @@ if [[ -z $given ]]; then
     from_four "$(choose --operations --seconds)" "$(choose 70 3600)" "${trouble[@]}"
   sed 's/^/  --  /' "$work/figures"
 fi
+# The MDS is asked by the path's text: nothing is looked up through a mount, and no lease changes hands for it.
+shows_leases() {
+  local one=$work/mnt.1/leased two=$work/mnt.2/leased
+  mkdir "$one"
+  echo bytes >"$one/file"
+  holds() {
+    "$bin/nacre" status --directory "$one" --json | python3 -c '
+import json, sys
+shown = json.load(sys.stdin)
+assert shown["path"] == "/leased" and not shown["awaited"], shown
+sys.exit(0 if sys.argv[1] in [held["mode"] for held in shown["held"] if held["name"] == ""] else 1)' "$1"
+  }
+  wait_for 20 "a lease for writing" eval "echo more >'$one/file'\$RANDOM && holds write"
+  ls -l "$two" >/dev/null
+  holds read
+  "$bin/nacre" status --directory "$one" | grep -q 'READ of the directory: '
+  fails "$bin/nacre" status --directory "$one/none"
+  refuses_with 'lies on no Nacre mount' "$bin/nacre" status --directory /proc
+}
+[[ -n $given ]] || step "nacre status --directory shows who holds what" shows_leases
 step "races between two mounts: appends, locks, exclusive creates, renames" \
   "$programs/mount_races.py" "${places[@]:0:2}" --turns "$(choose 100 2000)"

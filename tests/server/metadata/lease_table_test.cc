@@ -26,7 +26,7 @@ TEST(LeaseTable, ReadIsSharedAndWriteIsNot) {
   EXPECT_TRUE(table.Conflicts(kOther, 2, proto::LEASE_WRITE).empty());
   table.Grant(1, kFile, proto::LEASE_WRITE);
   EXPECT_EQ(table.Conflicts(kFile, 2, proto::LEASE_READ).size(), 1u);
-  EXPECT_EQ(table.CountBySession()[1], 1u) << "changed, not another one";
+  EXPECT_EQ(table.CountBySession()[1].held, 1u) << "changed, not another one";
 }
 
 TEST(LeaseTable, WriteIsForWhoIsAlone) {
@@ -278,8 +278,8 @@ TEST(LeaseTable, AnEndOfTheSessionReleases) {
   table.Grant(2, kOther, proto::LEASE_READ);
   table.DropSession(1);
   EXPECT_TRUE(released.IsSet());
-  EXPECT_EQ(table.CountBySession()[1], 0u);
-  EXPECT_EQ(table.CountBySession()[2], 1u);
+  EXPECT_EQ(table.CountBySession()[1].held, 0u);
+  EXPECT_EQ(table.CountBySession()[2].held, 1u);
 }
 
 TEST(LeaseTable, RestoresWhatDoesNotConflict) {
@@ -301,8 +301,8 @@ TEST(LeaseTable, ARestoredIdIsNotGivenOutAgain) {
   for (uint32_t i = 0; i < 5; ++i) {
     EXPECT_TRUE(ids.insert(table.Grant(2, Fid{2, i, 0}, proto::LEASE_READ).id).second);
   }
-  EXPECT_EQ(table.CountBySession()[1], 3u);
-  EXPECT_EQ(table.CountBySession()[2], 5u);
+  EXPECT_EQ(table.CountBySession()[1].held, 3u);
+  EXPECT_EQ(table.CountBySession()[2].held, 5u);
 }
 
 }  // namespace
