@@ -194,7 +194,8 @@ Task<Status> ChangeGuard::CoverMissing() {
   for (const Covered& covered : BlockMissing()) {
     if (mds_->options.plant_uncovered || ConflictsOf(covered).empty()) continue;
     const proto::LeaseMode none = covered.file ? proto::LEASE_WRITE : proto::LEASE_READ;
-    mds_->leases.GrantNoneUntil(covered.inode, none, mds_->env.clock.Now() + mds_->options.peace);
+    mds_->leases.GrantNoneUntil(covered.inode, none,
+                                mds_->peace.BeginsAt(mds_->env.clock.Now(), covered.inode));
     held = true;
   }
   if (changer_ != 0 && mds_->Recovering() && mds_->sessions.Count() > 1) {

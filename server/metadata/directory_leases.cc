@@ -257,7 +257,8 @@ Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataReq
     if (!AnyWriter(*mds, reader, read)) co_return OkStatus();
     for (const Fid& inode : read) {
       if (HasWriter(*mds, reader, inode))
-        mds->leases.GrantNoneUntil(inode, proto::LEASE_WRITE, mds->env.clock.Now() + mds->options.peace);
+        mds->leases.GrantNoneUntil(inode, proto::LEASE_WRITE,
+                                   mds->peace.BeginsAt(mds->env.clock.Now(), inode));
     }
     CO_RETURN_IF_ERROR(co_await RecallAll(mds, reader, std::move(read), proto::LEASE_READ));
   }

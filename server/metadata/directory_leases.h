@@ -4,7 +4,7 @@
 // READ is granted to every session that looks at a directory, WRITE to one that changes it and is alone
 // there. A request that reads what another session holds WRITE of waits until that is given back, and so does
 // one that changes what others hold any lease of (change_guard.h). After a change that had to wait no leases
-// of the directory are granted for a while (MetadataOptions::peace), after a read no WRITE: where several
+// of the directory are granted for a while (peace.h), after a read no WRITE: where several
 // clients work, a request to the MDS costs each of them less than a revocation. Thread-safe.
 #pragma once
 

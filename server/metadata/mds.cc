@@ -49,6 +49,7 @@ Mds::Mds(MetadataEnvironment environment, MetadataOptions options, std::unique_p
       listening(environment.clock, environment.authority, options.heartbeat),
       ids(*tables),
       leases(instance >> 1, &env.clock),
+      peace(options.peace),
       sessions(*tables),
       osts(environment.store, environment.clock, environment.transport,
            RegistryOptionsFor(options, *tables, instance)),

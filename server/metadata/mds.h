@@ -30,6 +30,7 @@
 #include "server/metadata/metadata_server.h"
 #include "server/metadata/migration_jobs.h"
 #include "server/metadata/open_table.h"
+#include "server/metadata/peace.h"
 #include "server/metadata/permission.h"
 #include "server/metadata/rebalancer.h"
 #include "server/metadata/recall_waits.h"
@@ -62,6 +63,7 @@ struct Mds {
   LockTable file_locks;
   LeaseTable leases;
   RecallWaits recall_waits;
+  Peace peace;
   SessionTable sessions;
   Connecting connecting;
   cluster::OstRegistry osts;

@@ -36,8 +36,9 @@ struct MetadataOptions {
       std::chrono::seconds(30);  // after a restart: how long old sessions are waited for
   // An unanswered revocation evicts after so long. Longer than an attempt of a call to an OST.
   Duration revoke_timeout = std::chrono::seconds(45);
-  // After a lease had to be revoked, the directory is left without for so long: where several change and look
-  // at the same directory, a request to the MDS costs each of them less than a revocation.
+  // After a lease had to be revoked, the directory is left without for so long at most (peace.h): where
+  // several change and look at the same directory, a request to the MDS costs each of them less than a
+  // revocation.
   Duration peace = std::chrono::seconds(5);
   Duration sync_interval = std::chrono::seconds(1);  // how much a loss of power may take (DESIGN §8.3)
   // Of the OSSes. After five missed ones an OST is down; after ten its OSS serves no client any more.
