@@ -12,7 +12,7 @@ constexpr char kMountinfo[] =
     "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
     "40 21 0:50 / /mnt/nacre rw,nosuid shared:2 - fuse.nacre nacre rw,user_id=0\n"
     "41 21 0:51 / /mnt/with\\040blank rw - fuse.nacre nacre rw\n"
-    "42 21 0:50 /home /srv/home rw - fuse.nacre nacre rw\n"
+    "42 21 0:50 /users /srv/users rw - fuse.nacre nacre rw\n"
     "43 40 0:60 / /mnt/nacre/tmp rw - tmpfs tmpfs rw\n";
 
 std::string Found(const std::string& path) {
@@ -24,7 +24,7 @@ TEST(Leases, APathIsFoundWithoutALookAtIt) {
   EXPECT_EQ(Found("/mnt/nacre/a/b"), "/mnt/nacre /a/b");
   EXPECT_EQ(Found("/mnt/nacre"), "/mnt/nacre /");
   EXPECT_EQ(Found("/mnt/with blank/a"), "/mnt/with blank /a");
-  EXPECT_EQ(Found("/srv/home/me"), "/srv/home /home/me") << "a part of it that is mounted elsewhere";
+  EXPECT_EQ(Found("/srv/users/me"), "/srv/users /users/me") << "a part of it that is mounted elsewhere";
   EXPECT_EQ(Found("/mnt/nacre2/a"), "none");
   EXPECT_EQ(Found("/mnt/nacre/tmp/a"), "none") << "something else is mounted on top";
   EXPECT_EQ(Found("/etc"), "none");
