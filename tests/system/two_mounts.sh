@@ -76,8 +76,9 @@ shows_leases() {
   local one=$work/mnt.1/leased two=$work/mnt.2/leased
   mkdir "$one"
   echo bytes >"$one/file"
+  leases() { within near "$bin/nacre" status --directory "$@"; }
   holds() {
-    "$bin/nacre" status --directory "$one" --json | python3 -c '
+    leases "$one" --json | python3 -c '
 import json, sys
 shown = json.load(sys.stdin)
 assert shown["path"] == "/leased" and not shown["awaited"], shown
@@ -86,9 +87,9 @@ sys.exit(0 if sys.argv[1] in [held["mode"] for held in shown["held"] if held["na
   wait_for 20 "a lease for writing" eval "echo more >'$one/file'\$RANDOM && holds write"
   ls -l "$two" >/dev/null
   holds read
-  "$bin/nacre" status --directory "$one" | grep -q 'READ of the directory: '
-  fails "$bin/nacre" status --directory "$one/none"
-  refuses_with 'lies on no Nacre mount' "$bin/nacre" status --directory /proc
+  leases "$one" | grep -q 'READ of the directory: '
+  fails leases "$one/none"
+  refuses_with 'lies on no Nacre mount' leases /proc
 }
 [[ -n $given ]] || step "nacre status --directory shows who holds what" shows_leases
 step "races between two mounts: appends, locks, exclusive creates, renames" \
