@@ -43,7 +43,7 @@ Turn* Turn::Current(const Executor& executor) {
 }
 
 bool Turn::TakesChain(const Executor& executor, Suspended* chain) {
-  Turn* const turn = current_turn == nullptr ? nullptr : Current(executor);
+  Turn* const turn = Current(executor);
   if (turn == nullptr || turn->takes_ == 0) return false;
   --turn->takes_;
   turn->chains_.push_back(std::move(*chain));

@@ -23,10 +23,7 @@ struct GrpcAnswer {
 template <typename Reply>
 class GrpcCall : public std::enable_shared_from_this<GrpcCall<Reply>> {
  public:
-  explicit GrpcCall(Duration timeout) {
-    context_.set_deadline(
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(timeout.count(), GPR_TIMESPAN)));
-  }
+  explicit GrpcCall(Duration timeout) { context_.set_deadline(DeadlineIn(timeout)); }
 
   // For headers, before Ask.
   grpc::ClientContext* context() { return &context_; }

@@ -127,25 +127,11 @@ class ClientStream : public std::enable_shared_from_this<ClientStream>, private 
       ended_ = true;
       return Write(std::move(lock));
     }
-    const uint64_t read = ++reads_;
-    {
-      const bool lone = incoming_.replies_size() + incoming_.pushes_size() == 1;
-      const GrpcTurn turn(lone, guests_, executor_, [this, read] { ReadOn(read); });
-      HandOut();
-      for (auto& push : *incoming_.mutable_pushes()) events_.Pushed(std::move(push));
-      incoming_.Clear();
-    }
-    ReadOn(read);
-  }
-
-  // Once behind each frame.
-  void ReadOn(uint64_t read) {
-    {
-      std::lock_guard lock(mutex_);
-      if (read_on_ >= read) return;
-      read_on_ = read;
-    }
-    stream_->Read(&incoming_, read_.Begin());
+    const bool lone = incoming_.replies_size() + incoming_.pushes_size() == 1;
+    const GrpcTurn turn(lone, guests_, executor_, [this] { stream_->Read(&incoming_, read_.Begin()); });
+    HandOut();
+    for (auto& push : *incoming_.mutable_pushes()) events_.Pushed(std::move(push));
+    incoming_.Clear();
   }
 
   void OnWritten(bool ok) {
@@ -219,8 +205,6 @@ class ClientStream : public std::enable_shared_from_this<ClientStream>, private 
   std::mutex mutex_;
   std::unordered_map<uint64_t, Answer> pending_;
   uint64_t next_id_ = 1;
-  uint64_t reads_ = 0;    // so many frames have been read
-  uint64_t read_on_ = 0;  // and behind so many of them it has been read on
   FrameBatcher<proto::ClientFrame> outgoing_;
   proto::ClientFrame writing_frame_;
   bool writing_ = false, ended_ = false, finished_ = false;

@@ -19,6 +19,10 @@ void React(void* tag, bool ok) { static_cast<Completion*>(tag)->Done(ok); }
 
 }  // namespace
 
+gpr_timespec DeadlineIn(Duration duration) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(duration.count(), GPR_TIMESPAN));
+}
+
 Completions::Completions(std::unique_ptr<grpc::CompletionQueue> queue)
     : queue_(std::move(queue)), first_([this] { Lead(); }), second_([this] { StandBy(); }) {}
 
@@ -61,9 +65,7 @@ void Completions::StandIn(uint64_t turn) {
   void* tag = nullptr;
   bool ok = false;
   while (turns_.load() == turn) {
-    const gpr_timespec until =
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(kLong.count(), GPR_TIMESPAN));
-    if (queue_->AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) React(tag, ok);
+    if (queue_->AsyncNext(&tag, &ok, DeadlineIn(kLong)) == grpc::CompletionQueue::GOT_EVENT) React(tag, ok);
   }
 }
 
@@ -81,24 +83,26 @@ void Completions::SetTurn(GrpcTurn* turn) {
 
 void Completions::TellHeldUp(uint64_t turn) {
   std::lock_guard lock(turn_mutex_);
-  if (turns_.load() == turn) turn_->held_up_();
+  if (turns_.load() == turn) std::exchange(turn_->behind_, nullptr)();
 }
 
 GrpcTurn::GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor,
-                   absl::AnyInvocable<void()> held_up) {
+                   absl::AnyInvocable<void()> behind)
+    : behind_(std::move(behind)) {
   if (!lone || leads == nullptr || guests == nullptr || !guests->TryEnter()) return;
   completions_ = leads;
   guests_ = guests.get();
-  held_up_ = std::move(held_up);
   completions_->SetTurn(this);
   turn_.emplace(executor, kChains);
 }
 
 GrpcTurn::~GrpcTurn() {
-  if (completions_ == nullptr) return;
-  turn_.reset();
-  completions_->SetTurn(nullptr);
-  guests_->Leave();
+  if (completions_ != nullptr) {
+    turn_.reset();
+    completions_->SetTurn(nullptr);
+    guests_->Leave();
+  }
+  if (behind_) behind_();
 }
 
 }  // namespace nacre

@@ -8,6 +8,7 @@
 // Included by rpc/grpc_*.cc and server/coordination/etcd_*.cc only.
 #pragma once
 
+#include <grpc/support/time.h>
 #include <grpcpp/completion_queue.h>
 
 #include <atomic>
@@ -60,6 +61,8 @@ class Reaction final : public Completion {
 
 class GrpcTurn;
 
+gpr_timespec DeadlineIn(Duration duration);
+
 // A queue whose tags are Completions, and its thread. Thread-safe.
 class Completions {
  public:
@@ -101,10 +104,10 @@ class Completions {
 class GrpcTurn {
  public:
   // lone: there is little to do, so that it is not worth waking a thread of the runtime. guests: of the
-  // executor's runtime; may be null. held_up: called by the second thread when the turn takes long, if it
-  // ever does; lets come what must not wait for the turn's end.
+  // executor's runtime; may be null. behind: called once, when the turn has ended; or by the second thread as
+  // soon as that has found that it takes long.
   GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor,
-           absl::AnyInvocable<void()> held_up);
+           absl::AnyInvocable<void()> behind);
   ~GrpcTurn();
   GrpcTurn(const GrpcTurn&) = delete;
   GrpcTurn& operator=(const GrpcTurn&) = delete;
@@ -114,7 +117,7 @@ class GrpcTurn {
 
   Completions* completions_ = nullptr;  // null: it has none
   Guests* guests_ = nullptr;
-  absl::AnyInvocable<void()> held_up_;
+  absl::AnyInvocable<void()> behind_;  // null: it has been called
   std::optional<Turn> turn_;
 };
 

@@ -43,25 +43,18 @@ void GrpcSession::Close() { End(false); }
 // so its answer goes first.
 void GrpcSession::OnRead(bool ok) {
   if (!ok) return End(true);
-  const uint64_t read = ++reads_;
-  {
-    const GrpcTurn turn(incoming_.requests_size() == 1, guests_, executor_, [this, read] { ReadOn(read); });
-    std::unique_lock lock(mutex_);
-    for (auto& request : *incoming_.mutable_requests()) {
-      const size_t bytes = request.ByteSizeLong();
-      requests_.Add(std::move(request), bytes);
-    }
-    incoming_.Clear();
-    Proceed(std::move(lock));
+  const GrpcTurn turn(incoming_.requests_size() == 1, serving_.guests, executor_, [this] { ReadOn(); });
+  std::unique_lock lock(mutex_);
+  for (auto& request : *incoming_.mutable_requests()) {
+    const size_t bytes = request.ByteSizeLong();
+    requests_.Add(std::move(request), bytes);
   }
-  ReadOn(read);
+  incoming_.Clear();
+  Proceed(std::move(lock));
 }
 
-// Once behind each frame.
-void GrpcSession::ReadOn(uint64_t read) {
+void GrpcSession::ReadOn() {
   std::unique_lock lock(mutex_);
-  if (read_on_ >= read) return;
-  read_on_ = read;
   reading_ = false;
   Proceed(std::move(lock));
 }
@@ -101,7 +94,7 @@ void GrpcSession::Proceed(std::unique_lock<std::mutex> lock) {
   reading_ |= read;
   // The answers of those that begin together leave together.
   const bool waits = begun.size() > 1 && BeginToWait();
-  // Who ends the stream meanwhile must not let the server end as well, before the read has begun.
+  // Keeps the server's queue until the read has begun: another thread may end the stream meanwhile.
   std::optional<GrpcUsers::User> reader;
   if (read) reader.emplace(serving_.users);
   lock.unlock();

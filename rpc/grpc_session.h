@@ -26,11 +26,7 @@ class GrpcSession : public MetadataPeer,
 
  public:
   GrpcSession(GrpcServing& serving, proto::Metadata::AsyncService& service, MetadataHandler& handler)
-      : executor_(serving.executor),
-        guests_(serving.guests),
-        serving_(serving),
-        service_(service),
-        handler_(handler) {}
+      : executor_(serving.executor), serving_(serving), service_(service), handler_(handler) {}
 
   // As GrpcCalls wants them.
   void Wait(void* tag);
@@ -50,7 +46,7 @@ class GrpcSession : public MetadataPeer,
   void OnOver(bool) { End(true); }
   void OnFinished(bool);
 
-  void ReadOn(uint64_t read);
+  void ReadOn();
   void Proceed(std::unique_lock<std::mutex> lock);
   void NextBurst();
   void Answer(proto::MetadataReply reply);
@@ -58,7 +54,6 @@ class GrpcSession : public MetadataPeer,
   void End(bool lost);
 
   const Executor executor_;
-  const std::shared_ptr<Guests> guests_;
   GrpcServing& serving_;
   proto::Metadata::AsyncService& service_;
   MetadataHandler& handler_;
@@ -73,8 +68,6 @@ class GrpcSession : public MetadataPeer,
   proto::ServerFrame writing_frame_;
   bool writing_ = false, ended_ = false, finished_ = false;
   bool reading_ = true;        // from Start on, until what was read has been looked at
-  uint64_t reads_ = 0;         // so many frames have been read
-  uint64_t read_on_ = 0;       // and behind so many of them it has been read on
   bool burst_posted_ = false;  // NextBurst is to come
   Reaction<GrpcSession, &GrpcSession::OnTold> tell_{this};
   Reaction<GrpcSession, &GrpcSession::OnRead> read_{this};
