@@ -6,7 +6,6 @@
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_split.h>
 
 #include <cerrno>
 #include <cstring>
@@ -14,24 +13,10 @@
 #include <fstream>
 
 #include "fuse/mount.h"
+#include "fuse/mountinfo.h"
 
 namespace nacre::fuse {
 namespace {
-
-// Undoes the kernel's octal escapes of blank, tab, newline and backslash.
-std::string Unescape(std::string_view field) {
-  std::string out;
-  for (size_t i = 0; i < field.size(); ++i) {
-    if (field[i] == '\\' && i + 3 < field.size()) {
-      out.push_back(
-          static_cast<char>((field[i + 1] - '0') * 64 + (field[i + 2] - '0') * 8 + (field[i + 3] - '0')));
-      i += 3;
-    } else {
-      out.push_back(field[i]);
-    }
-  }
-  return out;
-}
 
 // The mountpoint without "." and "..", as the kernel shows it; does not look at the last component.
 std::string Canonical(const std::string& path) {
@@ -77,10 +62,10 @@ void ForEachMount(const std::string& process, Function each) {
   std::ifstream table("/proc/" + process + "/mountinfo");
   std::string line;
   while (std::getline(table, line)) {
-    std::vector<std::string> fields = absl::StrSplit(line, ' ');
-    auto dash = std::find(fields.begin(), fields.end(), "-");
-    if (fields.size() < 6 || fields.end() - dash < 3) continue;
-    each(Unescape(fields[4]), MountEntry{Unescape(dash[1]), Unescape(dash[2]), fields[2]});
+    if (auto mount = ParseMountinfo(line)) {
+      each(std::move(mount->mountpoint),
+           MountEntry{std::move(mount->type), std::move(mount->source), std::move(mount->device)});
+    }
   }
 }
 
@@ -106,9 +91,7 @@ std::string UsedPath(int pid, const std::string& mountpoint) {
   auto below = [&](const std::filesystem::path& link) {
     std::error_code error;
     const std::string target = std::filesystem::read_symlink(link, error);
-    const bool is = !error && target.compare(0, mountpoint.size(), mountpoint) == 0 &&
-                    (target.size() == mountpoint.size() || target[mountpoint.size()] == '/');
-    return is ? target : std::string();
+    return !error && LiesBelow(target, mountpoint) ? target : std::string();
   };
   for (const char* link : {"/cwd", "/root", "/exe"}) {
     if (std::string found = below(process + link); !found.empty()) return found;

@@ -15,6 +15,7 @@
 
 #include "daemon/cli/command.h"
 #include "daemon/cli/xattr.h"
+#include "fuse/mountinfo.h"
 #include "rpc/convert.h"
 
 namespace nacre::cli {
@@ -44,23 +45,6 @@ Json JsonOfHeld(const proto::LeaseHeld& held) {
       {"held_ms", held.held_ms()}, {"asked_back_ms", nullptr}};
   if (held.asked_back()) out["asked_back_ms"] = held.asked_back_ms();
   return out;
-}
-
-// A blank is \040 there, and so on.
-std::string Unescaped(const std::string& text) {
-  std::string out;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const bool escaped = text[at] == '\\' && at + 3 < text.size();
-    out += escaped ? static_cast<char>(std::stoi(text.substr(at + 1, 3), nullptr, 8)) : text[at];
-    if (escaped) at += 3;
-  }
-  return out;
-}
-
-bool LiesBelow(const std::string& path, const std::string& directory) {
-  if (directory == "/") return true;
-  return absl::StartsWith(path, directory) &&
-         (path.size() == directory.size() || path[directory.size()] == '/');
 }
 
 struct Asked {
@@ -94,21 +78,20 @@ std::string LeaseCounts(const proto::SessionState& session) {
 
 StatusOr<MountedPath> FindMount(const std::string& mountinfo, const std::string& path) {
   MountedPath best;
-  bool fuse = false;
-  for (absl::string_view line : absl::StrSplit(mountinfo, '\n', absl::SkipEmpty())) {
-    const std::vector<std::string> halves = absl::StrSplit(line, absl::MaxSplits(" - ", 1));
-    if (halves.size() != 2) continue;
-    const std::vector<std::string> fields = absl::StrSplit(halves[0], ' ');
-    if (fields.size() < 5) continue;
-    const std::string root = Unescaped(fields[3]), mountpoint = Unescaped(fields[4]);
+  bool on_fuse = false;
+  const std::vector<std::string> lines = absl::StrSplit(mountinfo, '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
+    const auto mount = fuse::ParseMountinfo(line);
+    if (!mount) continue;
+    const std::string& mountpoint = mount->mountpoint;
     // Of several at one place the last one is on top.
-    if (!LiesBelow(path, mountpoint) || mountpoint.size() < best.mountpoint.size()) continue;
+    if (!fuse::LiesBelow(path, mountpoint) || mountpoint.size() < best.mountpoint.size()) continue;
     const std::string below = mountpoint == "/" ? path : path.substr(mountpoint.size());
-    best = {mountpoint, (root == "/" ? "" : root) + below};
-    fuse = absl::StartsWith(halves[1], "fuse");
+    best = {mountpoint, (mount->root == "/" ? "" : mount->root) + below};
+    on_fuse = absl::StartsWith(mount->type, "fuse");
   }
   if (best.path.empty()) best.path = "/";
-  if (fuse) return best;
+  if (on_fuse) return best;
   return ErrnoError(
       ENOENT,
       absl::StrFormat("%s lies on no Nacre mount; with --mds ADDRESS, a path from the root is meant", path));
