@@ -109,6 +109,7 @@ Task<Status> ChainKeeper::Enter(Arrival arrival) {
   {
     const Duration now = clock_.Now();
     std::lock_guard lock(mutex_);
+    CO_RETURN_IF_ERROR(ended_.CheckRuns(arrival.instance));
     group->chain.Registered(arrival, now);
   }
   LogInfo("member %s of OST %d is %s at %s", arrival.info.uuid(), group->index,

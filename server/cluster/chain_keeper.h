@@ -22,6 +22,7 @@
 #include "common/task.h"
 #include "rpc/object_stub.h"
 #include "server/cluster/chain_owner.h"
+#include "server/cluster/ended_processes.h"
 #include "server/cluster/ost_chain.h"
 #include "server/kv/kv_store.h"
 #include "transport/transport.h"
@@ -30,9 +31,10 @@ namespace nacre::cluster {
 
 class ChainKeeper {
  public:
-  // `epoch`: MetadataOptions.
-  ChainKeeper(KvStore& store, Clock& clock, Duration heartbeat, uint64_t epoch, ChainOwner& owner)
-      : store_(store), clock_(clock), heartbeat_(heartbeat), epoch_(epoch), owner_(owner) {}
+  // `epoch`: MetadataOptions. `ended`: in which an end is noted before Ended is called.
+  ChainKeeper(KvStore& store, Clock& clock, Duration heartbeat, uint64_t epoch, const EndedProcesses& ended,
+              ChainOwner& owner)
+      : store_(store), clock_(clock), heartbeat_(heartbeat), epoch_(epoch), ended_(ended), owner_(owner) {}
 
   // An OST that is known; once for each.
   void Load(OstIndex index, OstRecord record);
@@ -105,6 +107,7 @@ class ChainKeeper {
   Clock& clock_;
   const Duration heartbeat_;
   const uint64_t epoch_;
+  const EndedProcesses& ended_;
   ChainOwner& owner_;
   mutable std::mutex mutex_;
   bool closed_ = false;

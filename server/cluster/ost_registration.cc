@@ -148,7 +148,7 @@ Task<Status> OstRegistry::Admit(const proto::RegisterOssRequest& request) {
     for (OstIndex index : alone) {
       if (admit_) CO_RETURN_IF_ERROR(co_await admit_(index));
     }
-    up = MarkUp(request, fences);
+    CO_ASSIGN_OR_RETURN(up, MarkUp(request, fences));
   }
   co_return OkStatus();
 }
@@ -249,9 +249,10 @@ Task<proto::RegisterOssReply> OstRegistry::Register(proto::RegisterOssRequest re
   co_return reply;
 }
 
-bool OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fences) {
+StatusOr<bool> OstRegistry::MarkUp(const proto::RegisterOssRequest& request, uint64_t fences) {
   {
     std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(ended_.CheckRuns(request.instance()));
     if (fences != fences_) return false;
     ResetUsable();
     for (const proto::OstInfo& info : request.osts()) {

@@ -29,7 +29,7 @@ OstRegistry::OstRegistry(KvStore& store, Clock& clock, Transport& transport, Reg
       clock_(clock),
       transport_(transport),
       options_(std::move(options)),
-      chains_(new ChainKeeper(store_, clock_, options_.heartbeat, options_.epoch, *this)) {}
+      chains_(new ChainKeeper(store_, clock_, options_.heartbeat, options_.epoch, ended_, *this)) {}
 
 OstRegistry::~OstRegistry() = default;
 
@@ -241,6 +241,7 @@ proto::HeartbeatReply OstRegistry::Heartbeat(proto::HeartbeatRequest request) {
 }
 
 void OstRegistry::TakeEnd(uint64_t instance) {
+  ended_.Note(instance);
   chains_->Ended(instance);
   bool changed = false;
   {

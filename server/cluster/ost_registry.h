@@ -34,6 +34,7 @@
 #include "proto/cluster.pb.h"
 #include "rpc/object_stub.h"
 #include "server/cluster/chain_owner.h"
+#include "server/cluster/ended_processes.h"
 #include "server/cluster/ost_choice.h"
 #include "server/cluster/ost_record.h"
 #include "server/kv/kv_store.h"
@@ -185,7 +186,7 @@ class OstRegistry : private ChainOwner {
   Status PointStub(Ost* ost);
   StatusOr<std::shared_ptr<Peer>> PeerOf(const std::string& address);
   // False: there have been fences since, which it must hear of first.
-  bool MarkUp(const proto::RegisterOssRequest& request, uint64_t fences);
+  StatusOr<bool> MarkUp(const proto::RegisterOssRequest& request, uint64_t fences);
   void MarkDown(OstIndex index, std::string_view why);
   bool IsUpLocked(OstIndex index, const Ost& ost) const;
   Duration ServesUntil(OstIndex index) const;  // while it is not up: at the latest
@@ -214,6 +215,7 @@ class OstRegistry : private ChainOwner {
   std::vector<std::weak_ptr<const UsableOsts>> former_usable_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;
   std::set<std::string> refused_;  // addresses of OSSes that speak another version
+  EndedProcesses ended_;
   const std::unique_ptr<ChainKeeper> chains_;
 };
 

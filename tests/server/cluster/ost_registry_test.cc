@@ -255,7 +255,7 @@ TEST_F(OstRegistryTest, OneWhoseProcessHasEndedIsDownAndServesNobody) {
   proto::HeartbeatRequest end;
   end.set_ended(true);
   EXPECT_THAT(registry->Heartbeat(end), IsTaken()) << "of no process";
-  end.set_instance(oss.instance() + 1);
+  end.set_instance(oss.instance() + 2);
   EXPECT_THAT(registry->Heartbeat(end), IsTaken()) << "of one that is not known";
   EXPECT_TRUE(registry->IsUp(0));
   end.set_instance(oss.instance());
@@ -268,6 +268,48 @@ TEST_F(OstRegistryTest, OneWhoseProcessHasEndedIsDownAndServesNobody) {
   ASSERT_THAT(Register(next), IsTaken());
   EXPECT_THAT(registry->Heartbeat(end), IsTaken()) << "told late";
   EXPECT_TRUE(registry->IsUp(0));
+}
+
+// Its registration waits, for fences or for the store, and must not bring it up afterwards.
+TEST_F(OstRegistryTest, OneWhoseProcessEndsWhileItRegistersDoesNotComeUp) {
+  OneShot<Unit> admitted;
+  registry->SetAdmit([admitted](OstIndex) -> Task<Status> {
+    co_await admitted.Wait();
+    co_return OkStatus();
+  });
+  auto oss = Oss(0, "uuid-0");
+  std::optional<proto::RegisterOssReply> reply;
+  Spawn(context.get_executor(), registry->Register(oss),
+        [&reply](proto::RegisterOssReply value) { reply = std::move(value); });
+  context.restart();
+  context.run_for(100ms);
+  ASSERT_FALSE(reply);
+  proto::HeartbeatRequest end;
+  end.set_ended(true);
+  end.set_instance(oss.instance());
+  EXPECT_THAT(registry->Heartbeat(end), IsTaken());
+  admitted.Set({});
+  context.restart();
+  context.run_for(100ms);
+  ASSERT_TRUE(reply);
+  EXPECT_NE(reply->status().error(), 0u);
+  EXPECT_THAT(reply->status().message(), testing::HasSubstr("has ended"));
+  EXPECT_FALSE(registry->IsUp(0));
+  auto next = oss;
+  next.set_instance(oss.instance() + 1);
+  ASSERT_THAT(Register(next), IsTaken());
+  EXPECT_TRUE(registry->IsUp(0));
+}
+
+TEST_F(OstRegistryTest, AMemberWhoseEndWasToldFirstDoesNotEnterItsChain) {
+  auto oss = Oss(0, "uuid-0");
+  oss.mutable_osts(0)->set_copies(2);
+  proto::HeartbeatRequest end;
+  end.set_ended(true);
+  end.set_instance(oss.instance());
+  EXPECT_THAT(registry->Heartbeat(end), IsTaken());
+  EXPECT_NE(Register(oss).status().error(), 0u);
+  EXPECT_FALSE(registry->IsUp(0));
 }
 
 TEST_F(OstRegistryTest, WithoutAnyUpAllKnownOnesAreUsable) {
