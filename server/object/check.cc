@@ -51,7 +51,8 @@ class Checker {
     if (options_.repair) {
       CO_ASSIGN_OR_RETURN(const bool lost,
                           MayHaveLost(devices_.store, std::string(kLossesKey), options_.boot));
-      Journal journal(devices_.store, devices_.blocks, nullptr);
+      ChunkCache chunks(devices_.store, ChunkCache::kLeast);
+      Journal journal(devices_.store, devices_.blocks, nullptr, &chunks);
       CO_RETURN_IF_ERROR((co_await journal.Recover(lost)).status());
     }
     Status status = co_await WalkObjects();

@@ -111,7 +111,7 @@ StatusOr<std::vector<Journal::Edited>> Journal::ApplyEdits(const ObjectId& id,
       if (chunks.empty() || chunks.back().index != index) {
         Edited& fresh = chunks.emplace_back();
         fresh.index = index;
-        RETURN_IF_ERROR(LoadChunk(store_, id, index, &fresh.before));
+        RETURN_IF_ERROR(chunks_->Load(id, index, &fresh.before));
         fresh.after = fresh.before;
       }
       ApplyEdit(edit, index, &chunks.back().changed, &chunks.back().after);
@@ -243,6 +243,12 @@ Task<Status> Journal::CommitPrepared(Prepared* prepared) {
   const uint64_t sequence = Begin();
   prepared->batch.Put(UndoKey(sequence), Encode(prepared->undo));
   Status status = co_await store_->Commit(std::move(prepared->batch));
+  for (const UndoChunk& chunk : prepared->undo.chunks) {
+    if (status.ok())
+      chunks_->Changed(prepared->undo.object, chunk.chunk, chunk.after);
+    else
+      chunks_->Forget(prepared->undo.object, chunk.chunk);
+  }
   if (!status.ok()) {
     prepared->freed.clear();  // they are in use as before
     prepared->undo.answer.reset();

@@ -33,6 +33,7 @@
 #include "common/task.h"
 #include "server/kv/kv_store.h"
 #include "server/object/block_store.h"
+#include "server/object/chunk_cache.h"
 #include "server/object/format.h"
 #include "server/object/object_table.h"
 #include "server/object/space.h"
@@ -131,7 +132,9 @@ class Replicator {
 
 class Journal {
  public:
-  Journal(KvStore* store, BlockStore* blocks, Space* space) : store_(store), blocks_(blocks), space_(space) {}
+  // `chunks`: of the same store.
+  Journal(KvStore* store, BlockStore* blocks, Space* space, ChunkCache* chunks)
+      : store_(store), blocks_(blocks), space_(space), chunks_(chunks) {}
 
   // Before the first commit; it outlives them. None: the OST has one member.
   void SetReplicator(Replicator* replicator) { replicator_ = replicator; }
@@ -230,6 +233,7 @@ class Journal {
   KvStore* const store_;
   BlockStore* const blocks_;
   Space* const space_;
+  ChunkCache* const chunks_;
   Replicator* replicator_ = nullptr;
   std::atomic<bool> closed_{false};
 

@@ -96,7 +96,7 @@ class ChangeApplier {
       for (uint64_t block = edit.first; block < edit.first + edit.count; ++block, ++source) {
         const auto i = static_cast<uint32_t>(block % kChunkBlocks);
         if (!args_->applied.before && (block == edit.first || i == 0))
-          RETURN_IF_ERROR(LoadChunk(store_->devices_.store, object_->id, block / kChunkBlocks, &chunk));
+          RETURN_IF_ERROR(store_->chunks_.Load(object_->id, block / kChunkBlocks, &chunk));
         const bool same = !args_->applied.before && chunk.is_written(i) && chunk.crc[i] == args_->crc[source];
         if (!same) written_.push_back({block, source});
       }

@@ -19,7 +19,7 @@ Task<StatusOr<std::optional<ObjectStore::Rewritten>>> ObjectStore::ZeroPart(Obje
                                                                             uint64_t block, uint32_t from,
                                                                             uint32_t to, Allotment* memory) {
   Chunk chunk;
-  CO_RETURN_IF_ERROR(LoadChunk(devices_.store, object->id, block / kChunkBlocks, &chunk));
+  CO_RETURN_IF_ERROR(chunks_.Load(object->id, block / kChunkBlocks, &chunk));
   if (!chunk.is_written(static_cast<uint32_t>(block % kChunkBlocks))) co_return std::optional<Rewritten>();
   Allotment::Share share = co_await memory->Take(1);
   BufferPool::Pages page = pool_->Take(std::move(share), 1);
@@ -222,7 +222,7 @@ Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid pa
   for (uint64_t block = first; block < end; ++block) {
     auto i = static_cast<uint32_t>(block % kChunkBlocks);
     if (block == first || i == 0) {
-      CO_RETURN_IF_ERROR(LoadChunk(devices_.store, object->id, block / kChunkBlocks, &chunk));
+      CO_RETURN_IF_ERROR(chunks_.Load(object->id, block / kChunkBlocks, &chunk));
     }
     if (!chunk.is_mapped(i)) AppendBlock(&holes, block);
   }

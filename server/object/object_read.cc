@@ -12,52 +12,67 @@
 
 namespace nacre::ost {
 
-// One piece of a Read of an ObjectStore. The object's lock is held by the caller until Load has returned.
+// One piece of one read, or small reads that go together: at most kPieceBlocks, of parts that are loaded side
+// by side and delivered in their order. The parts' blocks are locked by the caller until Load has returned.
 // `damaged`: where bad blocks are noted instead of repaired; may be null.
-class RangeReader {
+class PieceReader {
  public:
-  RangeReader(ObjectStore* store, ObjectState* object, uint64_t offset, DataSink* sink, Allotment* memory,
-              RangeRead* result, std::vector<ObjectStore::Damaged>* damaged = nullptr)
-      : store_(store),
-        pool_(*store->pool_),
-        object_(object),
-        offset_(offset),
-        sink_(sink),
-        memory_(memory),
-        result_(result),
-        damaged_(damaged) {}
+  PieceReader(ObjectStore* store, DataSink* sink, Allotment* memory,
+              std::vector<ObjectStore::Damaged>* damaged = nullptr)
+      : store_(store), pool_(*store->pool_), sink_(sink), memory_(memory), damaged_(damaged) {}
 
-  // Bytes [from, to) of the object, within one piece.
-  Task<Status> Load(uint64_t from, uint64_t to) {
-    CO_RETURN_IF_ERROR(MapBlocks(from, to));
-    if (blocks_.empty()) co_return OkStatus();
-    CO_RETURN_IF_ERROR(co_await Fill());
-    Checksum(from, to);
-    co_return OkStatus();
+  // Bytes [from, to) of the object, not none, which lie at `sink_offset` of the sink. `result` is of a read
+  // that begins at `offset`; a part that fails says so there, and the others go on.
+  struct Part {
+    ObjectState* object;
+    RangeRead* result;
+    uint64_t offset, from, to;
+    uint64_t sink_offset;
+  };
+  void Add(const Part& part) { parts_.push_back(part); }
+
+  Task<void> Load() {
+    for (uint32_t i = 0; i < parts_.size(); ++i) {
+      const size_t before = blocks_.size();
+      Status mapped = MapBlocks(i);
+      if (mapped.ok()) continue;
+      Fail(i, mapped);
+      blocks_.resize(before);
+    }
+    if (blocks_.empty()) co_return;
+    for (const Mapped& mapped : blocks_)
+      keys_.push_back(BufferPool::CacheKey(store_->slot_, mapped.physical));
+    Allotment::Share share = co_await memory_->Take(keys_.size());
+    pages_ = pool_.Take(std::move(share), keys_, &cached_);
+    co_await ReadMissing();
+    for (size_t i = 0; i < blocks_.size(); ++i) Checksum(i);
   }
 
-  // Hands what was loaded to the sink, one call for what lies together, and notes the holes.
-  Task<Status> Deliver(uint64_t from, uint64_t to) {
-    auto pages = std::make_shared<BufferPool::Pages>(std::move(pages_));
-    uint64_t at = from;
-    for (size_t i = 0; i < blocks_.size();) {
-      uint64_t begin = std::max(blocks_[i].block * kBlockSize, from);
-      if (begin > at) AddHole(at, begin);
-      std::vector<std::span<const std::byte>> buffers;
-      at = begin;
-      do {
-        uint64_t start = blocks_[i].block * kBlockSize;
-        uint64_t end = std::min(start + kBlockSize, to);
-        const std::byte* data = pages->data(i);
-        AppendBuffer(&buffers, data + (at - start), end - at);
+  // Hands what was loaded to the sink, one call for what lies together there, and notes the holes.
+  Task<void> Deliver() {
+    keep_ = std::make_shared<BufferPool::Pages>(std::move(pages_));
+    size_t next = 0;  // of blocks_
+    for (uint32_t i = 0; i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      const bool fails = !part.result->status.ok();
+      uint64_t at = part.from;
+      for (; next < blocks_.size() && blocks_[next].part == i; ++next) {
+        if (fails) continue;
+        const uint64_t start = blocks_[next].block * kBlockSize;
+        const uint64_t begin = std::max(start, part.from), end = std::min(start + kBlockSize, part.to);
+        if (begin > at) AddHole(part, at, begin);
+        const uint64_t place = part.sink_offset + (begin - part.from);
+        if (place != pending_end_ && !pending_.empty()) co_await DeliverPending();
+        if (pending_.empty()) pending_begin_ = place;
+        const std::byte* data = keep_->data(next);
+        AppendBuffer(&pending_, data + (begin - start), end - begin);
+        if (pending_parts_.empty() || pending_parts_.back() != i) pending_parts_.push_back(i);
+        pending_end_ = place + (end - begin);
         at = end;
-        ++i;
-      } while (i < blocks_.size() && blocks_[i].block == blocks_[i - 1].block + 1);
-      Status status = co_await sink_->Deliver(begin - offset_, buffers, pages);
-      if (!status.ok()) co_return status;
+      }
+      if (at < part.to && !fails) AddHole(part, at, part.to);
     }
-    if (at < to) AddHole(at, to);
-    co_return OkStatus();
+    if (!pending_.empty()) co_await DeliverPending();
   }
 
  private:
@@ -65,44 +80,36 @@ class RangeReader {
     uint64_t block;
     uint64_t physical;
     uint32_t crc;
+    uint32_t part;
   };
 
-  // blocks_: what is written, in order. Everything else is holes.
-  Status MapBlocks(uint64_t from, uint64_t to) {
-    blocks_.clear();
-    uint64_t first = from / kBlockSize, last = (to - 1) / kBlockSize;
+  void Fail(uint32_t part, const Status& status) { parts_[part].result->status.Update(status); }
+
+  // Adds what is written, in order. Everything else is holes.
+  Status MapBlocks(uint32_t number) {
+    const Part& part = parts_[number];
+    const uint64_t first = part.from / kBlockSize, last = (part.to - 1) / kBlockSize;
     Chunk chunk;
     for (uint64_t block = first; block <= last; ++block) {
-      auto i = static_cast<uint32_t>(block % kChunkBlocks);
-      if (block == first || i == 0) {
-        RETURN_IF_ERROR(LoadChunk(store_->devices_.store, object_->id, block / kChunkBlocks, &chunk));
-      }
-      if (chunk.is_written(i)) blocks_.push_back({block, chunk.physical[i], chunk.crc[i]});
+      const auto i = static_cast<uint32_t>(block % kChunkBlocks);
+      if (block == first || i == 0)
+        RETURN_IF_ERROR(store_->chunks_.Load(part.object->id, block / kChunkBlocks, &chunk));
+      if (chunk.is_written(i)) blocks_.push_back({block, chunk.physical[i], chunk.crc[i], number});
     }
     return OkStatus();
   }
 
-  // Pages for all of blocks_, from the cache or the device.
-  Task<Status> Fill() {
-    keys_.clear();
-    for (const Mapped& mapped : blocks_)
-      keys_.push_back(BufferPool::CacheKey(store_->slot_, mapped.physical));
-    Allotment::Share share = co_await memory_->Take(keys_.size());
-    pages_ = pool_.Take(std::move(share), keys_, &cached_);
-    co_return co_await ReadMissing();
-  }
-
   // Device reads of what the cache has not, one for each run of blocks.
-  Task<Status> ReadMissing() {
+  Task<void> ReadMissing() {
+    std::vector<Task<bool>> reads;
     std::vector<uint64_t> new_keys;
     std::vector<uint32_t> new_pages;
-    std::vector<Task<Status>> reads;
     for (size_t i = 0; i < pages_.size();) {
       if (cached_[i]) {
         ++i;
         continue;
       }
-      size_t begin = i;
+      const size_t begin = i;
       std::vector<std::span<std::byte>> buffers;
       do {
         new_keys.push_back(keys_[i]);
@@ -112,69 +119,70 @@ class RangeReader {
       } while (i < pages_.size() && !cached_[i] && blocks_[i].physical == blocks_[i - 1].physical + 1);
       reads.push_back(ReadRun(begin, i - begin, std::move(buffers)));
     }
-    if (reads.empty()) co_return OkStatus();
-    Status status = OkStatus();
+    if (reads.empty()) co_return;
+    bool all = true;
     if (reads.size() == 1) {
-      status = co_await std::move(reads[0]);
+      all = co_await std::move(reads[0]);
     } else {
-      std::vector<Status> all = co_await WhenAll(std::move(reads));
-      for (Status& one : all) status.Update(one);
+      for (const bool good : co_await WhenAll(std::move(reads))) all = all && good;
     }
-    if (status.ok()) pool_.Publish(new_keys, new_pages);
-    co_return status;
+    if (all) pool_.Publish(new_keys, new_pages);
   }
 
-  Task<Status> ReadRun(size_t begin, size_t count, std::vector<std::span<std::byte>> buffers) {
-    uint64_t physical = blocks_[begin].physical;
-    Status read = co_await store_->devices_.blocks->Read(physical, buffers);
-    if (ToErrno(read) == ESHUTDOWN) co_return read;
+  // Whether every block has what it should have; the parts of those that have not fail.
+  Task<bool> ReadRun(size_t begin, size_t count, std::vector<std::span<std::byte>> buffers) {
+    const uint64_t physical = blocks_[begin].physical;
+    const Status read = co_await store_->devices_.blocks->Read(physical, buffers);
     std::array<uint32_t, kPieceBlocks + 1> crc;
     size_t at = 0;
     for (std::span<std::byte> buffer : buffers) {
       Crc32cBlocks(0, buffer, crc.data() + at);
       at += buffer.size() / kBlockSize;
     }
-    Status status = OkStatus();
+    bool good = true;
     for (size_t i = 0; i < count; ++i) {
       const Mapped& mapped = blocks_[begin + i];
       if (read.ok() && crc[i] == mapped.crc) continue;
-      std::string why(read.message());
-      if (read.ok()) why = absl::StrFormat("checksum is %08x, should be %08x", crc[i], mapped.crc);
-      if (damaged_ != nullptr) {
-        status.Update(NoteDamaged(mapped, std::move(why)));
-        continue;
+      Status status = read;
+      if (ToErrno(read) != ESHUTDOWN) {
+        std::string why(read.message());
+        if (read.ok()) why = absl::StrFormat("checksum is %08x, should be %08x", crc[i], mapped.crc);
+        status = co_await Mend(mapped, pages_.data(begin + i), std::move(why));
       }
-      ObjectStore::Suspect suspect{mapped.block, mapped.physical, mapped.crc, pages_.data(begin + i)};
-      status.Update(co_await store_->Repair(object_, suspect, std::move(why)));
+      good = good && status.ok();
+      std::lock_guard lock(mutex_);
+      Fail(mapped.part, status);
     }
+    co_return good;
+  }
+
+  Task<Status> Mend(const Mapped& mapped, std::byte* page, std::string why) {
+    ObjectState* object = parts_[mapped.part].object;
+    if (damaged_ == nullptr) {
+      ObjectStore::Suspect suspect{mapped.block, mapped.physical, mapped.crc, page};
+      co_return co_await store_->Repair(object, suspect, std::move(why));
+    }
+    Status status = ErrnoError(
+        EIO, absl::StrFormat("object %s block %d is bad: %s", object->id.ToString(), mapped.block, why));
+    std::lock_guard lock(mutex_);
+    damaged_->push_back({mapped.block, mapped.physical, mapped.crc, std::move(why)});
     co_return status;
   }
 
-  Status NoteDamaged(const Mapped& mapped, std::string why) {
-    Status status = ErrnoError(
-        EIO, absl::StrFormat("object %s block %d is bad: %s", object_->id.ToString(), mapped.block, why));
-    std::lock_guard lock(mutex_);
-    damaged_->push_back({mapped.block, mapped.physical, mapped.crc, std::move(why)});
-    return status;
+  // The stored checksum; of a block that the part cuts, the checksum of what is left.
+  void Checksum(size_t i) {
+    const Mapped& mapped = blocks_[i];
+    const Part& part = parts_[mapped.part];
+    const uint64_t start = mapped.block * kBlockSize;
+    const uint64_t begin = std::max(start, part.from), end = std::min(start + kBlockSize, part.to);
+    uint32_t crc = mapped.crc;
+    if (end - begin < kBlockSize) crc = Crc32c({pages_.data(i) + (begin - start), end - begin});
+    part.result->crc[mapped.block - part.offset / kBlockSize] = crc;
   }
 
-  // The stored checksums; of a block that the range cuts, the checksum of the part.
-  void Checksum(uint64_t from, uint64_t to) {
-    uint64_t base = offset_ / kBlockSize;
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      uint64_t start = blocks_[i].block * kBlockSize;
-      uint64_t cut_from = std::max(start, from), cut_to = std::min(start + kBlockSize, to);
-      uint32_t crc = blocks_[i].crc;
-      if (cut_to - cut_from < kBlockSize) {
-        crc = Crc32c({pages_.data(i) + (cut_from - start), cut_to - cut_from});
-      }
-      result_->crc[blocks_[i].block - base] = crc;
-    }
-  }
-
-  void AddHole(uint64_t from, uint64_t to) {
-    std::vector<HoleRange>& holes = result_->holes;
-    uint64_t offset = from - offset_;
+  static void AddHole(const Part& part, uint64_t from, uint64_t to) {
+    std::vector<HoleRange>& holes = part.result->holes;
+    const uint64_t offset = from - part.offset;
     if (!holes.empty() && holes.back().offset + holes.back().length == offset) {
       holes.back().length += to - from;
       return;
@@ -182,21 +190,46 @@ class RangeReader {
     holes.push_back({offset, to - from});
   }
 
+  Task<void> DeliverPending() {
+    const Status status = co_await sink_->Deliver(pending_begin_, pending_, keep_);
+    if (!status.ok()) {
+      for (const uint32_t part : pending_parts_) Fail(part, status);
+    }
+    pending_.clear();
+    pending_parts_.clear();
+  }
+
   ObjectStore* const store_;
   BufferPool& pool_;
-  ObjectState* const object_;
-  const uint64_t offset_;
   DataSink* const sink_;
   Allotment* const memory_;
-  RangeRead* const result_;
   std::vector<ObjectStore::Damaged>* const damaged_;
-  std::mutex mutex_;  // of `damaged_`: runs are read side by side
+  std::mutex mutex_;  // of `damaged_` and the parts' results: runs are read side by side
 
+  absl::InlinedVector<Part, 1> parts_;
   std::vector<Mapped> blocks_;
   std::vector<uint64_t> keys_;  // of blocks_, in the cache
   BufferPool::Pages pages_;     // of blocks_
   std::vector<bool> cached_;    // each of pages_
+
+  std::shared_ptr<BufferPool::Pages> keep_;
+  // To be delivered next: bytes that lie together in the sink, and whose they are.
+  std::vector<std::span<const std::byte>> pending_;
+  uint64_t pending_begin_ = 0, pending_end_ = 0;
+  absl::InlinedVector<uint32_t, 1> pending_parts_;
 };
+
+namespace {
+
+uint64_t EndOfPiece(uint64_t from) { return (from / kBlockSize + kPieceBlocks) * kBlockSize; }
+
+// All of it.
+PieceReader::Part PartOf(ObjectState* object, RangeToRead* range) {
+  const uint64_t end = range->offset + range->result.length;
+  return {object, &range->result, range->offset, range->offset, end, range->sink_offset};
+}
+
+}  // namespace
 
 Status ObjectStore::CheckRead(uint64_t offset, uint64_t length) const {
   RETURN_IF_ERROR(CheckRange(offset, length));
@@ -207,30 +240,70 @@ Status ObjectStore::CheckRead(uint64_t offset, uint64_t length) const {
 
 Task<RangeRead> ObjectStore::Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
                                   Allotment* memory) {
-  RangeRead result;
-  result.status = CheckRead(offset, length);
-  if (!result.status.ok() || length == 0) co_return result;
-  StatusOr<std::shared_ptr<ObjectState>> object = objects_.Acquire(id);
-  if (!object.ok()) {
-    result.status = object.status();
-    co_return result;
+  RangeToRead range{id, offset, length};
+  co_await ReadTogether(std::span(&range, 1), sink, memory);
+  co_return std::move(range.result);
+}
+
+Task<void> ObjectStore::ReadTogether(std::span<RangeToRead> ranges, DataSink* sink, Allotment* memory) {
+  if (ranges.size() == 1) co_return co_await ReadAlone(&ranges.front(), sink, memory);
+  std::vector<RangeToRead*> alone;
+  {
+    std::vector<std::shared_ptr<ObjectState>> objects;
+    std::vector<RangeLock::Guard> guards;
+    PieceReader reader(this, sink, memory);
+    for (RangeToRead& range : ranges) {
+      std::shared_ptr<ObjectState> object = Find(&range);
+      if (object == nullptr) continue;
+      // Nobody waits for a lock while he has another one.
+      RangeLock::Guard guard = object->locks.TryLock(range.first_block(), range.end_block(), false);
+      if (!guard) {
+        alone.push_back(&range);
+        continue;
+      }
+      if (BeginRead(*object, &range)) reader.Add(PartOf(object.get(), &range));
+      guards.push_back(std::move(guard));
+      objects.push_back(std::move(object));
+    }
+    co_await reader.Load();
+    co_await reader.Deliver();
   }
-  RangeLock::Guard guard =
-      co_await (*object)->locks.Lock(offset / kBlockSize, (offset + length - 1) / kBlockSize + 1, false);
-  std::optional<ObjectRecord> record = (*object)->Record();
-  result.version = VersionOf(record);
-  if (!record || record->size <= offset) co_return result;
-  result.length = std::min(length, record->size - offset);
-  result.crc.assign(CrcCount(offset, result.length), 0);
-  const uint64_t end = offset + result.length;
-  for (uint64_t at = offset; at < end && result.status.ok();) {
-    uint64_t stop = std::min(end, (at / kBlockSize + kPieceBlocks) * kBlockSize);
-    RangeReader reader(this, object->get(), offset, sink, memory, &result);
-    result.status = co_await reader.Load(at, stop);
-    if (result.status.ok()) result.status = co_await reader.Deliver(at, stop);
-    at = stop;
+  for (RangeToRead* range : alone) co_await ReadAlone(range, sink, memory);
+}
+
+// Null: it is answered already.
+std::shared_ptr<ObjectState> ObjectStore::Find(RangeToRead* range) {
+  range->result.status = CheckRead(range->offset, range->length);
+  if (!range->result.status.ok() || range->length == 0) return nullptr;
+  StatusOr<std::shared_ptr<ObjectState>> object = objects_.Acquire(range->object);
+  range->result.status = object.status();
+  return object.ok() ? *std::move(object) : nullptr;
+}
+
+// The range is locked. False: there is nothing to read.
+bool ObjectStore::BeginRead(ObjectState& object, RangeToRead* range) {
+  const std::optional<ObjectRecord> record = object.Record();
+  range->result.version = VersionOf(record);
+  if (!record || record->size <= range->offset) return false;
+  range->result.length = std::min(range->length, record->size - range->offset);
+  range->result.crc.assign(CrcCount(range->offset, range->result.length), 0);
+  return true;
+}
+
+Task<void> ObjectStore::ReadAlone(RangeToRead* range, DataSink* sink, Allotment* memory) {
+  const std::shared_ptr<ObjectState> object = Find(range);
+  if (object == nullptr) co_return;
+  RangeLock::Guard guard = co_await object->locks.Lock(range->first_block(), range->end_block(), false);
+  if (!BeginRead(*object, range)) co_return;
+  PieceReader::Part part = PartOf(object.get(), range);
+  for (const uint64_t end = part.to; part.from < end && range->result.status.ok(); part.from = part.to) {
+    part.to = std::min(end, EndOfPiece(part.from));
+    part.sink_offset = range->sink_offset + (part.from - range->offset);
+    PieceReader reader(this, sink, memory);
+    reader.Add(part);
+    co_await reader.Load();
+    co_await reader.Deliver();
   }
-  co_return result;
 }
 
 // --- at a member that is not the head ---
@@ -260,7 +333,7 @@ Task<RangeRead> ObjectStore::TryBesideChanges(ObjectId id, uint64_t offset, uint
   }
   uint64_t end = offset + length;
   for (uint64_t at = offset; at < end && result.status.ok();) {
-    uint64_t stop = std::min(end, (at / kBlockSize + kPieceBlocks) * kBlockSize);
+    uint64_t stop = std::min(end, EndOfPiece(at));
     RangeLock::Guard guard =
         co_await (*object)->locks.Lock(at / kBlockSize, (stop - 1) / kBlockSize + 1, /*exclusive=*/false);
     const std::optional<ObjectRecord> record = (*object)->Record();
@@ -280,10 +353,11 @@ Task<RangeRead> ObjectStore::TryBesideChanges(ObjectId id, uint64_t offset, uint
       result.status = ErrnoError(EAGAIN, "the object was changed while it was read");
       co_return result;
     }
-    RangeReader reader(this, object->get(), offset, sink, memory, &result, damaged);
-    result.status = co_await reader.Load(at, stop);
+    PieceReader reader(this, sink, memory, damaged);
+    reader.Add({object->get(), &result, offset, at, stop, at - offset});
+    co_await reader.Load();
     guard.Release();
-    if (result.status.ok()) result.status = co_await reader.Deliver(at, stop);
+    co_await reader.Deliver();
     at = stop;
   }
   co_return result;

@@ -139,7 +139,9 @@ Task<StatusOr<ObjectStore::Mended>> ObjectStore::TakeForGood(ObjectId id, Damage
   chunk.MapWritten(i, damaged.physical, Crc32c(page));
   KvBatch batch;
   batch.Put(ExtentKey(id, damaged.block / kChunkBlocks), EncodeChunk(chunk));
-  CO_RETURN_IF_ERROR(co_await devices_.store->Commit(std::move(batch)));
+  const Status stored = co_await devices_.store->Commit(std::move(batch));
+  chunks_.Forget(id, damaged.block / kChunkBlocks);
+  CO_RETURN_IF_ERROR(stored);
   co_return Mended::kRepaired;
 }
 

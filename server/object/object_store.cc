@@ -11,6 +11,10 @@
 namespace nacre::ost {
 namespace {
 
+// A chunk has 64 blocks; of those that are read at random few are in the pool. So the chunks take 1.3 % of
+// what the pool takes at most.
+constexpr uint64_t kCachedBlocksForEachChunk = 16;
+
 std::string MakeUuid(Random* random) {
   uint64_t a = random->Next(), b = random->Next();
   return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", a >> 32, a >> 16 & 0xffff, a & 0xffff, b >> 48,
@@ -27,7 +31,8 @@ ObjectStore::ObjectStore(OstDevices devices, std::shared_ptr<BufferPool> pool, u
       options_(options),
       space_(devices_.blocks, absl::StrCat("OST ", devices_.index, " (", devices_.directory, ")")),
       objects_(devices_.store, options.cached_objects),
-      journal_(devices_.store, devices_.blocks, &space_) {
+      chunks_(devices_.store, pool_->bytes() / kBlockSize / kCachedBlocksForEachChunk),
+      journal_(devices_.store, devices_.blocks, &space_, &chunks_) {
   space_.SetReclaim([this] { return journal_.Reclaim(); });
 }
 

@@ -19,6 +19,7 @@
 #include "common/crc32c.h"
 #include "common/random.h"
 #include "common/task.h"
+#include "server/object/chunk_cache.h"
 #include "server/object/journal.h"
 #include "server/object/object_server.h"
 #include "server/object/object_table.h"
@@ -33,8 +34,8 @@ inline constexpr uint64_t kMostDigestBlocks = 16384;    // of one Digest: 64 MiB
 inline constexpr uint64_t kPieceBlocks =
     (1 << 20) / kBlockSize;  // moved between device and network at a time
 
-// Where a write's bytes come from and a read's go to. Offsets count from the range's beginning. Called by one
-// coroutine at a time.
+// Where a write's bytes come from and a read's go to. Offsets count from the first range's beginning, unless
+// a RangeToRead says where its bytes go. Called by one coroutine at a time.
 class DataSource {
  public:
   virtual ~DataSource() = default;
@@ -68,6 +69,18 @@ struct RangeRead {
   std::vector<uint32_t> crc;  // one per block touched; 0 in holes
   std::vector<HoleRange> holes;
   ObjectVersion version;  // of the object that this is of; 0.0: there is none
+};
+
+// One of several ranges that are read in one go.
+struct RangeToRead {
+  ObjectId object;
+  uint64_t offset = 0;
+  uint64_t length = 0;
+  uint64_t sink_offset = 0;  // of its first byte
+  RangeRead result = {};
+
+  uint64_t first_block() const { return offset / kBlockSize; }
+  uint64_t end_block() const { return (offset + length - 1) / kBlockSize + 1; }
 };
 
 struct ByteRange {
@@ -131,6 +144,11 @@ class ObjectStore {
     return CrcCount(offset % kBlockSize, std::min(length, kMaxRequestBytes + 1));
   }
 
+  // Reads them, each by itself as far as its result goes: for small ones much cheaper than one after the
+  // other. kPieceBlocks in all at most (CountBlocks), unless it is one. Where the sink's offsets go on the
+  // bytes are delivered together.
+  Task<void> ReadTogether(std::span<RangeToRead> ranges, DataSink* sink, Allotment* memory);
+  // One range, which lies at the sink's offset 0.
   Task<RangeRead> Read(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink, Allotment* memory);
   // The same while changes of the range, which other members wait for, may go on: nothing is locked while the
   // sink takes bytes. `memory` is whole. EAGAIN: it was changed meanwhile, or is not all there yet, or
@@ -264,7 +282,7 @@ class ObjectStore {
 
  private:
   friend class ChangeApplier;
-  friend class RangeReader;
+  friend class PieceReader;
   friend class RangeWriter;
 
   ObjectStore(OstDevices devices, std::shared_ptr<BufferPool> pool, uint32_t slot, StoreOptions options);
@@ -297,6 +315,9 @@ class ObjectStore {
   StatusOr<std::vector<uint64_t>> LastChunks(const ObjectId& id, uint64_t first, uint64_t end, size_t limit);
   Task<Status> LimitWaiting();
   Status CheckRead(uint64_t offset, uint64_t length) const;
+  std::shared_ptr<ObjectState> Find(RangeToRead* range);
+  static bool BeginRead(ObjectState& object, RangeToRead* range);
+  Task<void> ReadAlone(RangeToRead* range, DataSink* sink, Allotment* memory);
   Task<RangeRead> TryBesideChanges(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
                                    Allotment* memory, std::vector<Damaged>* damaged);
   Task<Status> MendAll(ObjectId id, std::vector<Damaged> damaged);
@@ -323,6 +344,7 @@ class ObjectStore {
   std::atomic<uint64_t> losses_{0};
   Space space_;
   ObjectTable objects_;
+  ChunkCache chunks_;
   Journal journal_;
   Problems problems_;
   AsyncMutex flushing_;                 // of rewritten blocks

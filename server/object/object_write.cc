@@ -92,7 +92,7 @@ class RangeWriter {
       uint64_t block = blocks_[n];
       auto i = static_cast<uint32_t>(block % kChunkBlocks);
       if (n == 0 || block / kChunkBlocks != blocks_[n - 1] / kChunkBlocks) {
-        RETURN_IF_ERROR(LoadChunk(store_->devices_.store, object_->id, block / kChunkBlocks, &chunk));
+        RETURN_IF_ERROR(store_->chunks_.Load(object_->id, block / kChunkBlocks, &chunk));
         if (n == 0) head_ = chunk;
         if (n == 0 && i > 0 && chunk.is_mapped(i - 1)) goal_ = chunk.physical[i - 1] + 1;
       }

@@ -117,7 +117,9 @@ Task<Status> Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
     batch.Erase(ObjectKey(undo.object));
   }
   batch.Erase(UndoKey(sequence));
-  co_return co_await store_->Commit(std::move(batch));
+  Status status = co_await store_->Commit(std::move(batch));
+  for (const UndoChunk& changed : undo.chunks) chunks_->Forget(undo.object, changed.chunk);
+  co_return status;
 }
 
 // The data of the remaining records has arrived; it is made to last before anything that they name is used

@@ -8,9 +8,9 @@
 namespace nacre::ost {
 namespace {
 
-constexpr int kRangesAtOnce = 8;
+constexpr size_t kPiecesAtOnce = 8;
 
-// State that the ranges of a call share.
+// State that the pieces of a call share.
 struct ReadCall {
   AsyncMutex turn;  // to put: the puts go one after the other
   Allotment memory;
@@ -36,22 +36,12 @@ class CallSink : public DataSink {
 };
 
 // False: the connection is gone, and nobody waits for the rest.
-Task<bool> ReadRange(OpContext context, ReadCall* shared, const proto::ObjectRange* range,
-                     proto::ReadRangeResult* result) {
+bool TellResult(const RangeRead& read, proto::ReadRangeResult* result) {
   static Counter& bytes = GetCounter("ost.read_bytes");
-  CallSink sink(context.call, shared, range->memory_offset());
-  ObjectStore& store = *context.target->store;
-  const bool any_member = context.request->read().versions();
-  const ObjectId object = FromProto(range->object());
-  Task<RangeRead> reading =
-      any_member ? store.ReadBesideChanges(object, range->offset(), range->length(), &sink, &shared->memory)
-                 : store.Read(object, range->offset(), range->length(), &sink, &shared->memory);
-  RangeRead read = co_await std::move(reading);
   if (!read.status.ok()) {
     *result->mutable_status() = ToProto(read.status);
-    co_return !IsRetryable(read.status);
+    return !IsRetryable(read.status);
   }
-  if (any_member) *result->mutable_version() = ToProto(read.version);
   bytes.Add(static_cast<int64_t>(read.length));
   result->set_length(read.length);
   result->mutable_crc()->Add(read.crc.begin(), read.crc.end());
@@ -60,7 +50,54 @@ Task<bool> ReadRange(OpContext context, ReadCall* shared, const proto::ObjectRan
     out->set_offset(hole.offset);
     out->set_length(hole.length);
   }
-  co_return true;
+  return true;
+}
+
+// Ranges of a call, [begin, end), that are read in one go.
+struct Piece {
+  int begin = 0, end = 0;
+};
+
+std::vector<Piece> CutPieces(const google::protobuf::RepeatedPtrField<proto::ObjectRange>& ranges,
+                             bool any_member) {
+  std::vector<Piece> pieces;
+  uint64_t blocks = 0;  // of the last one
+  for (int i = 0; i < ranges.size(); ++i) {
+    const uint64_t more = ObjectStore::CountBlocks(ranges[i].offset(), ranges[i].length());
+    blocks += more;
+    if (pieces.empty() || any_member || blocks > kPieceBlocks) {
+      pieces.push_back({i, i});
+      blocks = more;
+    }
+    pieces.back().end = i + 1;
+  }
+  return pieces;
+}
+
+// As TellResult.
+Task<bool> ReadPiece(OpContext context, ReadCall* shared, Piece piece, proto::ReadObjectsReply* reply) {
+  CallSink sink(context.call, shared, 0);
+  absl::InlinedVector<RangeToRead, 1> reads;
+  for (int i = piece.begin; i < piece.end; ++i) {
+    const proto::ObjectRange& range = context.request->read().ranges(i);
+    reads.push_back({FromProto(range.object()), range.offset(), range.length(), range.memory_offset()});
+  }
+  co_await context.target->store->ReadTogether(std::span(reads.data(), reads.size()), &sink, &shared->memory);
+  bool connected = true;
+  for (int i = piece.begin; i < piece.end; ++i) {
+    const RangeRead& read = reads[static_cast<size_t>(i - piece.begin)].result;
+    connected = TellResult(read, reply->mutable_ranges(i)) && connected;
+  }
+  co_return connected;
+}
+
+Task<bool> ReadAtAnyMember(OpContext context, ReadCall* shared, int index, proto::ReadObjectsReply* reply) {
+  const proto::ObjectRange& range = context.request->read().ranges(index);
+  CallSink sink(context.call, shared, range.memory_offset());
+  const RangeRead read = co_await context.target->store->ReadBesideChanges(
+      FromProto(range.object()), range.offset(), range.length(), &sink, &shared->memory);
+  if (read.status.ok()) *reply->mutable_ranges(index)->mutable_version() = ToProto(read.version);
+  co_return TellResult(read, reply->mutable_ranges(index));
 }
 
 }  // namespace
@@ -87,25 +124,26 @@ Task<Status> ReadOp(OpContext context) {
     CO_RETURN_IF_ERROR(CheckMemory(context, CallMemory::kPutTarget, range));
     blocks += ObjectStore::CountBlocks(range.offset(), range.length());
   }
-  auto* results = context.reply->mutable_read()->mutable_ranges();
-  for (int i = 0; i < ranges.size(); ++i) results->Add();
+  const bool any_member = context.request->read().versions();
+  proto::ReadObjectsReply* reply = context.reply->mutable_read();
+  for (int i = 0; i < ranges.size(); ++i) reply->add_ranges();
   ReadCall shared;
   shared.memory = co_await context.target->store->Admit(context.request->session(), blocks);
   // A call that has too few pages waits for its caller while it holds locks, which the head may wait for.
-  if (context.request->read().versions() && !shared.memory.whole())
+  if (any_member && !shared.memory.whole())
     co_return ErrnoError(EAGAIN, "too much for a member that is not the head to read at once");
+  const auto read = [&](Piece piece) {
+    return any_member ? ReadAtAnyMember(context, &shared, piece.begin, reply)
+                      : ReadPiece(context, &shared, piece, reply);
+  };
+  const std::vector<Piece> pieces = CutPieces(ranges, any_member);
   bool connected = true;
-  for (int at = 0; at < ranges.size() && connected; at += kRangesAtOnce) {
-    int stop = std::min(ranges.size(), at + kRangesAtOnce);
-    if (stop - at == 1) {
-      connected = co_await ReadRange(context, &shared, &ranges[at], results->Mutable(at));
-      continue;
-    }
+  if (pieces.size() == 1) connected = co_await read(pieces[0]);
+  for (size_t at = 0; at < pieces.size() && pieces.size() > 1 && connected; at += kPiecesAtOnce) {
     std::vector<Task<bool>> reads;
-    for (int i = at; i < stop; ++i)
-      reads.push_back(ReadRange(context, &shared, &ranges[i], results->Mutable(i)));
-    std::vector<bool> all = co_await WhenAll(std::move(reads));
-    for (bool one : all) connected = connected && one;
+    for (size_t i = at; i < std::min(pieces.size(), at + kPiecesAtOnce); ++i)
+      reads.push_back(read(pieces[i]));
+    for (const bool one : co_await WhenAll(std::move(reads))) connected = connected && one;
   }
   if (!connected) co_return ErrnoError(ECONNRESET, "the caller has gone");
   co_return OkStatus();

@@ -176,7 +176,8 @@ class ServedTest : public testing::Test {
   MemBlockStore disk_{4096};
   ost::Space space_{&disk_, "memory"};
   ServiceLease lease_;
-  ost::Journal journal_{&kv_, &disk_, &space_};
+  ost::ChunkCache chunks_{&kv_, ost::ChunkCache::kLeast};
+  ost::Journal journal_{&kv_, &disk_, &space_, &chunks_};
   Sessions sessions_{&kv_, &journal_, &space_, &RealClock(), &lease_};
 };
 

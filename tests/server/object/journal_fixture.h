@@ -82,14 +82,15 @@ class JournalTest : public testing::Test {
 
   // The process ends, with the machine perhaps; another one recovers.
   StatusOr<Journal::Recovered> Recover() {
-    journal_ = std::make_unique<Journal>(&kv_, &disk_, space_.get());
+    journal_ = std::make_unique<Journal>(&kv_, &disk_, space_.get(), &chunks_);
     return Await(journal_->Recover(/*may_have_lost=*/true));
   }
 
   MemKv kv_;
   MemBlockStore disk_{kBlocks};
   std::unique_ptr<Space> space_ = std::make_unique<Space>(&disk_, "memory");
-  std::unique_ptr<Journal> journal_ = std::make_unique<Journal>(&kv_, &disk_, space_.get());
+  ChunkCache chunks_{&kv_, ChunkCache::kLeast};
+  std::unique_ptr<Journal> journal_ = std::make_unique<Journal>(&kv_, &disk_, space_.get(), &chunks_);
 };
 
 }  // namespace nacre::ost

@@ -77,7 +77,8 @@ TEST_F(PrimaryTest, WhatWasAdmittedBeforeIsNotCommittedBehind) {
   MemKv kv;
   MemBlockStore disk{64};
   ost::Space space{&disk, "memory"};
-  ost::Journal journal{&kv, &disk, &space};
+  ost::ChunkCache chunks{&kv, ost::ChunkCache::kLeast};
+  ost::Journal journal{&kv, &disk, &space, &chunks};
   ost::Sessions sessions{&kv, &journal, &space, &RealClock(), nullptr};
   ASSERT_TRUE(sessions.Load().ok());
   ASSERT_TRUE(fixture.Run(sessions.Obey(4)).ok());

@@ -38,7 +38,7 @@ class SessionsTest : public testing::Test {
     EXPECT_TRUE(admission->ticket.answering()->stored);
   }
   // The process ends; another one has recovered.
-  void Restart() { ASSERT_TRUE(Await(Journal(&kv, &disk, &space).Recover(false)).ok()); }
+  void Restart() { ASSERT_TRUE(Await(Journal(&kv, &disk, &space, &chunks).Recover(false)).ok()); }
   // Answers that are kept once the journal has been synced.
   size_t Stored() {
     EXPECT_TRUE(Await(journal.Sync()).ok());
@@ -48,7 +48,8 @@ class SessionsTest : public testing::Test {
   MemKv kv;
   MemBlockStore disk{4096};
   Space space{&disk, "memory"};
-  Journal journal{&kv, &disk, &space};
+  ChunkCache chunks{&kv, ChunkCache::kLeast};
+  Journal journal{&kv, &disk, &space, &chunks};
   ServiceLease lease;
   Sessions sessions{&kv, &journal, &space, &RealClock(), &lease};
 };
