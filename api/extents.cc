@@ -77,14 +77,11 @@ StatusOr<CheckedExtent> PlaceLoose(CheckedExtent extent) {
 
 }  // namespace
 
-std::vector<client::ReadPiece> CheckedExtent::Pieces() const {
-  std::vector<client::ReadPiece> pieces;
-  pieces.reserve(raw.rows);
+void CheckedExtent::AppendPieces(std::vector<client::ReadPiece>* pieces) const {
   for (uint64_t row = 0; row < raw.rows; ++row) {
-    pieces.push_back({raw.offset + row * raw.file_stride,
-                      {buffer->region(), raw.buffer_offset + row * raw.buffer_stride, raw.length}});
+    pieces->push_back({raw.offset + row * raw.file_stride,
+                       {buffer->region(), raw.buffer_offset + row * raw.buffer_stride, raw.length}});
   }
-  return pieces;
 }
 
 StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw) {

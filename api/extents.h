@@ -17,8 +17,8 @@ struct CheckedExtent {
   nacre_extent raw = NACRE_EXTENT_INIT;  // rows and strides made explicit
 
   uint64_t bytes() const { return raw.length * raw.rows; }
-  // The rows, in order.
-  std::vector<client::ReadPiece> Pieces() const;
+  // Adds the rows, in order.
+  void AppendPieces(std::vector<client::ReadPiece>* pieces) const;
 };
 
 // EBADF, EINVAL, EFAULT with what is wrong.

@@ -22,10 +22,8 @@ ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& re
 
 Task<Outcome> ReadTogether(std::vector<CheckedExtent> extents, CancellationPtr cancellation) {
   std::vector<client::ReadPiece> pieces;
-  for (const CheckedExtent& extent : extents) {
-    std::vector<client::ReadPiece> some = extent.Pieces();
-    std::ranges::move(some, std::back_inserter(pieces));
-  }
+  pieces.reserve(extents.size());
+  for (const CheckedExtent& extent : extents) extent.AppendPieces(&pieces);
   const std::shared_ptr<File> file = extents.front().file;
   auto read = co_await file->client()->filesystem().ReadInto(file->handle(), std::move(pieces), cancellation);
   if (!read.ok()) co_return Outcome(extents.size(), Failed(read.status()));

@@ -19,7 +19,7 @@ constexpr size_t kMostExtents = 16;
 constexpr uint64_t kMostBytes = 64 << 10;
 // Of a batch: more would only make its first reads wait for its last.
 constexpr size_t kFewestReads = 16, kMostReads = 64;
-constexpr uint64_t kMostOfBatch = 512 << 10;
+constexpr uint64_t kMostOfBatch = 1 << 20;
 constexpr size_t kFreeBatches = 2;
 constexpr Duration kLongestWait = std::chrono::milliseconds(1);
 

@@ -72,7 +72,9 @@ class Steps {
   void Cut(size_t index) {
     const CheckedExtent& extent = extents_[index];
     const uint64_t most = extent.buffer->region()->device() == nullptr ? kHostStep : kDeviceStep;
-    for (const client::ReadPiece& piece : extent.Pieces()) {
+    std::vector<client::ReadPiece> pieces;
+    extent.AppendPieces(&pieces);
+    for (const client::ReadPiece& piece : pieces) {
       for (uint64_t at = 0; at < piece.memory.length; at += most) {
         MemorySpan from{piece.memory.region, piece.memory.offset + at,
                         std::min(most, piece.memory.length - at)};

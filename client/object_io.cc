@@ -14,11 +14,13 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kBatchBytes = 1 << 20;
-// Where much is read at once, each request may be larger, as long as there are enough of them.
+// Where much is read at once, each request may be larger, as long as there are enough of them; one of several
+// parts is not, for these need more of everybody's time than their bytes.
 constexpr uint64_t kMostReadBatch = 4 << 20;
 constexpr uint64_t kReadBatches = 4;
-// Scattered reads go side by side; scattered writes together: the OST commits them as one change.
-constexpr size_t kReadParts = 16;
+// Few enough that a long list of small reads keeps several requests busy. Scattered writes go together: the
+// OST commits them as one change.
+constexpr size_t kReadParts = 64;
 constexpr size_t kWriteParts = 256;
 constexpr int kReads = 3;  // of a block that does not match its checksum: the transfers may be at fault
 
@@ -29,7 +31,7 @@ Counter& Mismatches() {
 
 // Calls f(offset within the part, bytes) for the memory behind [from, to) of a part.
 template <typename F>
-void ForEachSpan(const std::vector<MemorySpan>& memory, uint64_t from, uint64_t to, F f) {
+void ForEachSpan(std::span<const MemorySpan> memory, uint64_t from, uint64_t to, F f) {
   uint64_t at = 0;
   for (const MemorySpan& span : memory) {
     uint64_t begin = std::max(at, from);
@@ -52,7 +54,7 @@ struct ObjectIo::Part {
   uint64_t file_offset = 0;
   uint64_t object_offset = 0;
   uint64_t length = 0;
-  std::vector<MemorySpan> memory;
+  absl::InlinedVector<MemorySpan, 1> memory;
 };
 
 struct ObjectIo::Batch {
@@ -70,13 +72,16 @@ std::vector<ObjectIo::Batch> ObjectIo::Plan(const LayoutMap& layout, const std::
                                             uint64_t batch_bytes, size_t most_parts) {
   std::vector<Batch> batches;
   std::map<OstIndex, size_t> open;  // the batch of each OST that has room
+  const auto is_full = [&](const Batch& batch) {
+    return batch.bytes >= (batch.parts.size() > 1 ? kBatchBytes : batch_bytes) ||
+           batch.parts.size() >= most_parts;
+  };
   for (const IoPiece& piece : pieces) {
     uint64_t done = 0;
     while (done < piece.memory.length) {
       StripePiece place = layout.At(piece.file_offset + done, piece.memory.length - done);
       auto [it, fresh] = open.try_emplace(place.ost, batches.size());
-      if (!fresh &&
-          (batches[it->second].bytes >= batch_bytes || batches[it->second].parts.size() >= most_parts)) {
+      if (!fresh && is_full(batches[it->second])) {
         it->second = batches.size();
         fresh = true;
       }
@@ -159,7 +164,7 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
   request.set_ost(batch.ost);
   std::vector<MemorySpan> memory;
   MemoryWork work(batch.parts.front().memory.front().region->device());
-  std::vector<std::vector<uint32_t>> sums(batch.parts.size());
+  std::vector<Sums> sums(batch.parts.size());
   BlockSumsPtr arriving;
   if (verify_ && batch.parts.front().memory.front().region->device() != nullptr)
     arriving = std::make_shared<BlockSums>();
@@ -218,7 +223,7 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
 
 // Zeros what was not put and sums up what was.
 void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, MadeSums made,
-                       MemoryWork* work, std::vector<uint32_t>* sums) const {
+                       MemoryWork* work, Sums* sums) const {
   auto zero = [&](uint64_t from, uint64_t to) {
     ForEachSpan(part.memory, from, to, [&](uint64_t, std::span<std::byte> bytes) { work->Zero(bytes); });
   };
@@ -228,44 +233,44 @@ void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, M
     uint64_t from = std::min(hole.offset(), length);
     zero(from, from + std::min(hole.length(), length - from));
   }
-  if (verify_) *sums = made.empty() ? SumBlocks(part, length, work) : SumTheRest(part, length, made, work);
+  if (!verify_) return;
+  sums->resize(CrcCount(part.object_offset, length));
+  if (made.empty())
+    SumBlocks(part, length, work, sums);
+  else
+    SumTheRest(part, length, made, work, sums);
 }
 
 // What the transport has summed up counts where all of the block was asked for and has come.
-std::vector<uint32_t> ObjectIo::SumTheRest(const Part& part, uint64_t length, MadeSums made,
-                                           MemoryWork* work) {
-  std::vector<uint32_t> sums(CrcCount(part.object_offset, length));
+void ObjectIo::SumTheRest(const Part& part, uint64_t length, MadeSums made, MemoryWork* work, Sums* sums) {
   const uint64_t first = part.object_offset / kBlockSize, end = part.object_offset + length;
   const auto came_whole = [&](size_t i) {
     return std::min((first + i + 1) * kBlockSize, part.object_offset + part.length) <= end;
   };
-  for (size_t i = 0; i < sums.size(); ++i) {
+  for (size_t i = 0; i < sums->size(); ++i) {
     if (made[i].has_value() && came_whole(i)) {
-      sums[i] = *made[i];
+      (*sums)[i] = *made[i];
       continue;
     }
     const uint64_t from = std::max((first + i) * kBlockSize, part.object_offset) - part.object_offset;
     const uint64_t to = std::min((first + i + 1) * kBlockSize, end) - part.object_offset;
     ForEachSpan(part.memory, from, to, [&](uint64_t within, std::span<std::byte> bytes) {
-      work->Sum(part.object_offset + within, bytes, &sums[i]);
+      work->Sum(part.object_offset + within, bytes, &(*sums)[i]);
     });
   }
-  return sums;
 }
 
-std::vector<uint32_t> ObjectIo::SumBlocks(const Part& part, uint64_t length, MemoryWork* work) {
-  std::vector<uint32_t> sums(CrcCount(part.object_offset, length));
+void ObjectIo::SumBlocks(const Part& part, uint64_t length, MemoryWork* work, Sums* sums) {
   const uint64_t first = part.object_offset / kBlockSize;
   ForEachSpan(part.memory, 0, length, [&](uint64_t within, std::span<std::byte> bytes) {
     const uint64_t offset = part.object_offset + within;
-    work->Sum(offset, bytes, &sums[offset / kBlockSize - first]);
+    work->Sum(offset, bytes, &(*sums)[offset / kBlockSize - first]);
   });
-  return sums;
 }
 
 // False: a block does not match.
 bool ObjectIo::Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
-                       const proto::ReadRangeResult& result, const std::vector<uint32_t>& sums, bool last) {
+                       const proto::ReadRangeResult& result, const Sums& sums, bool last) {
   if (sums.empty()) return true;
   bool good = static_cast<size_t>(result.crc_size()) == sums.size();
   uint64_t bad_offset = 0;
@@ -337,7 +342,8 @@ Task<WriteResult> ObjectIo::WriteBatch(uint64_t epoch, Fid fid, LayoutPtr layout
     bool shared = &part != &batch.parts.front() && (&part)[-1].stripe == part.stripe &&
                   ((&part)[-1].object_offset + (&part)[-1].length - 1) / kBlockSize == first;
     blocks += count - (shared ? 1 : 0);
-    const std::vector<uint32_t> sums = SumBlocks(part, part.length, &work);
+    Sums sums(count);
+    SumBlocks(part, part.length, &work, &sums);
     range->mutable_crc()->Assign(sums.begin(), sums.end());
     memory.insert(memory.end(), part.memory.begin(), part.memory.end());
   }

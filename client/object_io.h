@@ -6,6 +6,8 @@
 // Memory may be anywhere and of any alignment; a device's is only read into, and checked by the device.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <functional>
 #include <map>
 #include <optional>
@@ -80,12 +82,14 @@ class ObjectIo {
   Task<WriteResult> WriteBatch(uint64_t epoch, Fid fid, LayoutPtr layout, Batch batch, WriteMode mode);
   using MadeSums = std::span<const std::optional<uint32_t>>;  // of the blocks of a part, by the transport
 
+  using Sums = absl::InlinedVector<uint32_t, 1>;  // of the blocks that have come; stay in place
+
   void Examine(const Part& part, const proto::ReadRangeResult& result, MadeSums made, MemoryWork* work,
-               std::vector<uint32_t>* sums) const;
-  static std::vector<uint32_t> SumTheRest(const Part& part, uint64_t length, MadeSums made, MemoryWork* work);
-  static std::vector<uint32_t> SumBlocks(const Part& part, uint64_t length, MemoryWork* work);
+               Sums* sums) const;
+  static void SumTheRest(const Part& part, uint64_t length, MadeSums made, MemoryWork* work, Sums* sums);
+  static void SumBlocks(const Part& part, uint64_t length, MemoryWork* work, Sums* sums);
   bool Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
-               const proto::ReadRangeResult& result, const std::vector<uint32_t>& sums, bool last);
+               const proto::ReadRangeResult& result, const Sums& sums, bool last);
 
   Targets& targets_;
   const bool verify_;

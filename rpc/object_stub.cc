@@ -117,7 +117,7 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::CallOnce(proto::ObjectRequest req
   request.set_mdt_epoch(mdt_epoch_);
   const Way way = this->way();
   CO_RETURN_IF_ERROR(ended());  // if it ends behind this, the way's flag is set
-  co_return co_await Attempt(way, std::move(request), kind, std::move(memory), timeout, std::move(sums));
+  co_return co_await Attempt(way, request, kind, std::move(memory), timeout, std::move(sums));
 }
 
 Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest request, CallMemory kind,
@@ -154,9 +154,9 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
   }
 }
 
-Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, proto::ObjectRequest request, CallMemory kind,
-                                                       std::vector<MemorySpan> memory, Duration timeout,
-                                                       BlockSumsPtr sums) {
+Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, const proto::ObjectRequest& request,
+                                                       CallMemory kind, std::vector<MemorySpan> memory,
+                                                       Duration timeout, BlockSumsPtr sums) {
   if (sums != nullptr) sums->Reset();
   CallRequest call;
   call.sums = std::move(sums);

@@ -106,7 +106,7 @@ class ObjectStub {
   Task<StatusOr<proto::ObjectReply>> Repeat(proto::ObjectRequest request, CallMemory kind,
                                             std::vector<MemorySpan> memory, CancellationPtr cancellation,
                                             BlockSumsPtr sums);
-  Task<StatusOr<proto::ObjectReply>> Attempt(Way way, proto::ObjectRequest request, CallMemory kind,
+  Task<StatusOr<proto::ObjectReply>> Attempt(Way way, const proto::ObjectRequest& request, CallMemory kind,
                                              std::vector<MemorySpan> memory, Duration timeout,
                                              BlockSumsPtr sums);
   Way way() const;

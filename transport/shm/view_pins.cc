@@ -30,18 +30,18 @@ Task<void> ViewPins::Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryD
     const std::byte* end = byte + piece.iov_len;
     while (byte < end) {
       const Memory unit = self->UnitOf(byte);
-      const OneShot<Unit> answered;
+      std::optional<OneShot<Unit>> answered;
       std::vector<Memory> ahead;
-      const Turn turn = self->Join({device, unit.data()}, unit, answered, &ahead);
+      const Turn turn = self->Join({device, unit.data()}, unit, &answered, &ahead);
       for (const Memory& next : ahead) Spawn(executor, Ask(self, device, next));
       if (turn == Turn::kAsk) co_await Ask(self, device, unit);
-      if (turn == Turn::kWait) co_await answered.Wait();
+      if (turn == Turn::kWait) co_await answered->Wait();
       byte = unit.data() + unit.size();
     }
   }
 }
 
-ViewPins::Turn ViewPins::Join(const Place& place, Memory unit, const OneShot<Unit>& answered,
+ViewPins::Turn ViewPins::Join(const Place& place, Memory unit, std::optional<OneShot<Unit>>* answered,
                               std::vector<Memory>* ahead) {
   std::lock_guard lock(mutex_);
   const auto [found, fresh] = pins_.try_emplace(place);
@@ -49,7 +49,7 @@ ViewPins::Turn ViewPins::Join(const Place& place, Memory unit, const OneShot<Uni
   if (!std::exchange(pinned.read, true)) *ahead = Ahead(place.first, unit);
   if (fresh) return Turn::kAsk;
   if (pinned.known) return Turn::kIsKnown;
-  pinned.waiting.push_back(answered);
+  pinned.waiting.push_back(answered->emplace());
   return Turn::kWait;
 }
 

@@ -46,9 +46,10 @@ class ViewPins {
   // Both return the one that has this byte, which lies in a view.
   const SharedView& ViewOf(const std::byte* byte) const;
   Memory UnitOf(const std::byte* byte) const;
-  // kWait: `answered` is set when the device has answered. `ahead`: units that the caller is to have pinned,
-  // too.
-  Turn Join(const Place& place, Memory unit, const OneShot<Unit>& answered, std::vector<Memory>* ahead);
+  // kWait: `answered` is there, and is set when the device has answered. `ahead`: units that the caller is to
+  // have pinned, too.
+  Turn Join(const Place& place, Memory unit, std::optional<OneShot<Unit>>* answered,
+            std::vector<Memory>* ahead);
   std::vector<Memory> Ahead(const std::shared_ptr<MemoryDevice>& device, Memory unit);
   static Task<void> Ask(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Memory unit);
   void Note(const Place& place, StatusOr<std::shared_ptr<void>> pinned);

@@ -144,7 +144,7 @@ static_assert(sizeof(Extent) == sizeof(nacre_extent));
 // Reads or writes under way. Dropping it does not end them.
 class Future {
  public:
-  Future() = default;
+  Future() : error_(EINVAL, "there is no read") {}
   // An error of the start stands in for all results.
   explicit Future(Error error, size_t count = 1) : error_(std::move(error)), count_(count) {}
   Future(nacre_future future, size_t count) : owner_(future), count_(count) {}
@@ -178,7 +178,7 @@ class Future {
 
  private:
   detail::Owner<nacre_future, nacre_future_free> owner_;
-  Error error_{EINVAL, "there is no read"};
+  Error error_;
   size_t count_ = 1;
 };
 
