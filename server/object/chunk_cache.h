@@ -12,6 +12,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <array>
+#include <deque>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -45,7 +46,7 @@ class ChunkCache {
   struct Shard {
     std::mutex mutex;
     absl::flat_hash_map<Key, uint32_t> places;  // in `slots`
-    std::vector<Slot> slots;
+    std::deque<Slot> slots;                     // which do not move as it grows
     std::vector<uint32_t> free;
     size_t hand = 0;
     uint64_t changes = 0;  // that were told
