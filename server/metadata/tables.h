@@ -16,9 +16,9 @@
 #include "common/random.h"
 #include "server/kv/kv_pages.h"
 #include "server/kv/kv_store.h"
+#include "server/kv/record_cache.h"
 #include "server/metadata/inode_counter.h"
 #include "server/metadata/keys.h"
-#include "server/metadata/record_cache.h"
 #include "server/metadata/records.h"
 
 namespace nacre::mds {

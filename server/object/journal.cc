@@ -242,13 +242,11 @@ Task<Status> Journal::HandOnMade(const ObjectChange& change, ObjectState* object
 Task<Status> Journal::CommitPrepared(Prepared* prepared) {
   const uint64_t sequence = Begin();
   prepared->batch.Put(UndoKey(sequence), Encode(prepared->undo));
+  const UndoRecord& undo = prepared->undo;
+  for (const UndoChunk& chunk : undo.chunks) chunks_->BeginChange(undo.object, chunk.chunk);
   Status status = co_await store_->Commit(std::move(prepared->batch));
-  for (const UndoChunk& chunk : prepared->undo.chunks) {
-    if (status.ok())
-      chunks_->Changed(prepared->undo.object, chunk.chunk, chunk.after);
-    else
-      chunks_->Forget(prepared->undo.object, chunk.chunk);
-  }
+  for (const UndoChunk& chunk : undo.chunks)
+    chunks_->EndChange(undo.object, chunk.chunk, status.ok() ? &chunk.after : nullptr);
   if (!status.ok()) {
     prepared->freed.clear();  // they are in use as before
     prepared->undo.answer.reset();

@@ -139,8 +139,9 @@ Task<StatusOr<ObjectStore::Mended>> ObjectStore::TakeForGood(ObjectId id, Damage
   chunk.MapWritten(i, damaged.physical, Crc32c(page));
   KvBatch batch;
   batch.Put(ExtentKey(id, damaged.block / kChunkBlocks), EncodeChunk(chunk));
+  chunks_.BeginChange(id, damaged.block / kChunkBlocks);
   const Status stored = co_await devices_.store->Commit(std::move(batch));
-  chunks_.Forget(id, damaged.block / kChunkBlocks);
+  chunks_.EndChange(id, damaged.block / kChunkBlocks, stored.ok() ? &chunk : nullptr);
   CO_RETURN_IF_ERROR(stored);
   co_return Mended::kRepaired;
 }

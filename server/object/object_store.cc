@@ -11,7 +11,7 @@
 namespace nacre::ost {
 namespace {
 
-// A chunk has 64 blocks; of those that are read at random few are in the pool. So the chunks take 1.3 % of
+// A chunk has 64 blocks; of those that are read at random few are in the pool. So the chunks take 1.4 % of
 // what the pool takes at most.
 constexpr uint64_t kCachedBlocksForEachChunk = 16;
 

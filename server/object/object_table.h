@@ -74,7 +74,8 @@ class ObjectTable {
 
 // NOT_FOUND becomes an empty optional.
 StatusOr<std::optional<ObjectRecord>> LoadObject(KvStore* store, const ObjectId& id);
-// A missing record is a chunk without blocks.
+// A missing record is a chunk without blocks. Asks the store itself, as whoever checks it must;
+// ChunkCache::Load mostly need not.
 Status LoadChunk(KvStore* store, const ObjectId& id, uint64_t index, Chunk* chunk);
 
 }  // namespace nacre::ost

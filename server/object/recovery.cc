@@ -117,8 +117,9 @@ Task<Status> Journal::RollBack(uint64_t sequence, const UndoRecord& undo) {
     batch.Erase(ObjectKey(undo.object));
   }
   batch.Erase(UndoKey(sequence));
+  for (const UndoChunk& changed : undo.chunks) chunks_->BeginChange(undo.object, changed.chunk);
   Status status = co_await store_->Commit(std::move(batch));
-  for (const UndoChunk& changed : undo.chunks) chunks_->Forget(undo.object, changed.chunk);
+  for (const UndoChunk& changed : undo.chunks) chunks_->EndChange(undo.object, changed.chunk, nullptr);
   co_return status;
 }
 

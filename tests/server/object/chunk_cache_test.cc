@@ -38,6 +38,12 @@ class ChunkCacheTest : public testing::Test {
     batch.Put(ExtentKey(kId, index), EncodeChunk(chunk));
     ASSERT_TRUE(Await(kv_.Commit(std::move(batch))).ok());
   }
+  // As a commit of others tells it; null: it has failed.
+  void Change(uint64_t index, const Chunk& chunk, bool known = true) {
+    cache_.BeginChange(kId, index);
+    Store(index, chunk);
+    cache_.EndChange(kId, index, known ? &chunk : nullptr);
+  }
   // Where the chunk's first block is; 0: it is not mapped.
   uint64_t Place(uint64_t index) {
     Chunk chunk;
@@ -53,19 +59,17 @@ TEST_F(ChunkCacheTest, LooksUpOnceAndLearnsOfChanges) {
   EXPECT_EQ(Place(3), 0u) << "a chunk without blocks is one, too";
   EXPECT_EQ(Place(3), 0u);
   EXPECT_EQ(kv_.gets, 1);
-  Store(3, Mapping(50));
-  cache_.Changed(kId, 3, Mapping(50));
+  Change(3, Mapping(50));
   EXPECT_EQ(Place(3), 50u);
   EXPECT_EQ(kv_.gets, 1);
 }
 
-TEST_F(ChunkCacheTest, WhatIsForgottenIsLookedUpAgain) {
+TEST_F(ChunkCacheTest, WhatNobodyKnowsIsLookedUpAgain) {
   Store(3, Mapping(50));
   EXPECT_EQ(Place(3), 50u);
-  Store(3, Mapping(60));
-  cache_.Forget(kId, 3);
+  Change(3, Mapping(60), /*known=*/false);
   EXPECT_EQ(Place(3), 60u);
-  cache_.Forget(kId, 4);
+  Change(4, Mapping(70), /*known=*/false);
   EXPECT_EQ(Place(3), 60u);
   EXPECT_EQ(kv_.gets, 2);
 }
@@ -74,17 +78,11 @@ TEST_F(ChunkCacheTest, WhatIsForgottenIsLookedUpAgain) {
 // be what the next one sees.
 TEST_F(ChunkCacheTest, WhatWasLookedUpBeforeAChangeIsNotKept) {
   Store(3, Mapping(50));
-  kv_.meanwhile = [this] {
-    Store(3, Mapping(60));
-    cache_.Changed(kId, 3, Mapping(60));
-  };
+  kv_.meanwhile = [this] { Change(3, Mapping(60)); };
   EXPECT_EQ(Place(3), 50u);
   EXPECT_EQ(Place(3), 60u);
   Store(4, Mapping(70));
-  kv_.meanwhile = [this] {
-    Store(4, Mapping(80));
-    cache_.Forget(kId, 4);
-  };
+  kv_.meanwhile = [this] { Change(4, Mapping(80), /*known=*/false); };
   EXPECT_EQ(Place(4), 70u);
   EXPECT_EQ(Place(4), 80u);
 }

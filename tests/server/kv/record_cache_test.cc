@@ -1,10 +1,10 @@
-#include "server/metadata/record_cache.h"
+#include "server/kv/record_cache.h"
 
 #include <gtest/gtest.h>
 
 #include "common/ids.h"
 
-namespace nacre::mds {
+namespace nacre {
 namespace {
 
 const Fid kCached{5, 1, 0};
@@ -61,4 +61,4 @@ TEST_F(RecordCacheTest, AFailedWriteLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace nacre::mds
+}  // namespace nacre

@@ -13,7 +13,7 @@
 #include <memory>
 #include <mutex>
 
-namespace nacre::mds {
+namespace nacre {
 
 // A key has operator== and AbslHashValue, or what absl::Hash knows.
 template <typename Key, typename Value>
@@ -101,4 +101,4 @@ class RecordCache {
   std::array<Shard, kShards> shards_;
 };
 
-}  // namespace nacre::mds
+}  // namespace nacre
