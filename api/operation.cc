@@ -37,36 +37,21 @@ Status Operation::Add(size_t index, const nacre_extent& raw) {
   const std::shared_ptr<Client>& client = extent.file->client();
   if (std::ranges::find(clients_, client) == clients_.end()) clients_.push_back(client);
   if (!extent.buffer->Begin()) return ErrnoError(EBADF, "the buffer is being released");
-  Group& group = GroupOf(extent.file.get());
+  const auto [place, fresh] = group_of_.TryEmplace(extent.file.get(), groups_.size());
+  if (fresh) groups_.emplace_back();
+  Group& group = groups_[*place];
   group.indices.push_back(index);
   group.buffers.push_back(extent.buffer);
   group.extents.push_back(std::move(extent));
   return OkStatus();
 }
 
-// Most operations have one.
-Operation::Group& Operation::GroupOf(File* file) {
-  if (!groups_.empty() && groups_.back().file == file) return groups_.back();
-  if (groups_.size() == 1) group_of_.emplace(groups_.front().file, 0);
-  if (!groups_.empty()) {
-    const auto [place, fresh] = group_of_.try_emplace(file, groups_.size());
-    if (!fresh) return groups_[place->second];
-  }
-  Group& group = groups_.emplace_back();
-  group.file = file;
-  group.of = this;
-  return group;
-}
-
 // Once for each buffer: that costs calls of the driver.
 Status Operation::LookAt(const CheckedExtent& extent) {
-  const uint64_t id = extent.raw.buffer.id;
-  if (id == 0) return OkStatus();  // that of loose memory was found by looking
-  if (!first_looked_at_) first_looked_at_.emplace(id, CheckStillThere(*extent.buffer));
-  if (first_looked_at_->first == id) return first_looked_at_->second;
-  const auto [found, fresh] = looked_at_.try_emplace(id);
-  if (fresh) found->second = CheckStillThere(*extent.buffer);
-  return found->second;
+  if (extent.raw.buffer.id == 0) return OkStatus();  // that of loose memory was found by looking
+  const auto [found, fresh] = looked_at_.TryEmplace(extent.raw.buffer.id);
+  if (fresh) *found = CheckStillThere(*extent.buffer);
+  return *found;
 }
 
 std::vector<std::shared_ptr<Buffer>> Operation::Buffers() const {
@@ -143,8 +128,9 @@ bool Operation::MayGoWithOthers(const std::vector<CheckedExtent>& extents) const
 }
 
 void Operation::ReadWithOthers(size_t index, SmallReads& reads, std::vector<CheckedExtent> extents) {
-  const std::shared_ptr<Group> group(shared_from_this(), &groups_[index]);
-  auto done = [group](std::span<const ExtentOutcome> outcomes) { group->of->Finish(*group, outcomes); };
+  auto done = [self = shared_from_this(), index](std::span<const ExtentOutcome> outcomes) {
+    self->Finish(self->groups_[index], outcomes);
+  };
   reads.Add(std::move(extents), groups_[index].cancellation, std::move(done));
 }
 

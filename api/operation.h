@@ -9,19 +9,17 @@
 
 #include <nacre/nacre.h>
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/container/inlined_vector.h>
 
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "api/event_fd.h"
 #include "api/extents.h"
+#include "api/few_map.h"
 #include "api/outcome.h"
 #include "common/cancellation.h"
 #include "common/clock.h"
@@ -67,14 +65,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
     std::vector<CheckedExtent> extents;                       // until it begins
     absl::InlinedVector<std::shared_ptr<Buffer>, 1> buffers;  // in use until it is done
     CancellationPtr cancellation;
-    File* file = nullptr;
-    Operation* of = nullptr;
     bool done = false;
   };
 
   Operation(Transfer transfer, size_t count) : transfer_(transfer), outcomes_(count) {}
   Status Add(size_t index, const nacre_extent& raw);
-  Group& GroupOf(File* file);
   Status LookAt(const CheckedExtent& extent);
   void SetDeadline();
   void StartGroups();
@@ -90,10 +85,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   const Transfer transfer_;
   bool begun_ = false;
   absl::InlinedVector<Group, 1> groups_;
-  absl::flat_hash_map<File*, size_t> group_of_;  // once there are several
-  // Whether the memory of these buffers is still there; a map once there are several.
-  std::optional<std::pair<uint64_t, Status>> first_looked_at_;
-  absl::flat_hash_map<uint64_t, Status> looked_at_;
+  FewMap<File*, size_t> group_of_;
+  FewMap<uint64_t, Status> looked_at_;  // whether the memory of these buffers is still there
   absl::InlinedVector<std::shared_ptr<Client>, 1> clients_;  // of the files
   Duration timeout_ = Duration::max();
   std::shared_ptr<gpu::StreamOrder> order_;
