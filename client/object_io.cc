@@ -14,8 +14,7 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kBatchBytes = 1 << 20;
-// Where much is read at once, each request may be larger, as long as there are enough of them; one of several
-// parts is not, for these need more of everybody's time than their bytes.
+// Where much is read at once, each request of one part may be larger, as long as there are enough of them.
 constexpr uint64_t kMostReadBatch = 4 << 20;
 constexpr uint64_t kReadBatches = 4;
 // Few enough that a long list of small reads keeps several requests busy. Scattered writes go together: the

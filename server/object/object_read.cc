@@ -261,7 +261,7 @@ Task<void> ObjectStore::ReadTogether(std::span<RangeToRead> ranges, DataSink* si
         alone.push_back(&range);
         continue;
       }
-      if (BeginRead(*object, &range)) reader.Add(PartOf(object.get(), &range));
+      if (BeginRead(object->Record(), &range)) reader.Add(PartOf(object.get(), &range));
       guards.push_back(std::move(guard));
       objects.push_back(std::move(object));
     }
@@ -280,9 +280,8 @@ std::shared_ptr<ObjectState> ObjectStore::Find(RangeToRead* range) {
   return object.ok() ? *std::move(object) : nullptr;
 }
 
-// The range is locked. False: there is nothing to read.
-bool ObjectStore::BeginRead(ObjectState& object, RangeToRead* range) {
-  const std::optional<ObjectRecord> record = object.Record();
+// The range is locked, or its first piece. False: there is nothing to read.
+bool ObjectStore::BeginRead(const std::optional<ObjectRecord>& record, RangeToRead* range) {
   range->result.version = VersionOf(record);
   if (!record || record->size <= range->offset) return false;
   range->result.length = std::min(range->length, record->size - range->offset);
@@ -294,7 +293,7 @@ Task<void> ObjectStore::ReadAlone(RangeToRead* range, DataSink* sink, Allotment*
   const std::shared_ptr<ObjectState> object = Find(range);
   if (object == nullptr) co_return;
   RangeLock::Guard guard = co_await object->locks.Lock(range->first_block(), range->end_block(), false);
-  if (!BeginRead(*object, range)) co_return;
+  if (!BeginRead(object->Record(), range)) co_return;
   PieceReader::Part part = PartOf(object.get(), range);
   for (const uint64_t end = part.to; part.from < end && range->result.status.ok(); part.from = part.to) {
     part.to = std::min(end, EndOfPiece(part.from));
@@ -310,57 +309,51 @@ Task<void> ObjectStore::ReadAlone(RangeToRead* range, DataSink* sink, Allotment*
 
 Task<RangeRead> ObjectStore::ReadBesideChanges(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
                                                Allotment* memory) {
+  RangeToRead range{id, offset, length};
   std::vector<Damaged> damaged;
-  RangeRead result = co_await TryBesideChanges(id, offset, length, sink, memory, &damaged);
-  if (damaged.empty()) co_return result;
+  co_await TryBesideChanges(&range, sink, memory, &damaged);
+  if (damaged.empty()) co_return std::move(range.result);
   Status mended = co_await MendAll(id, std::move(damaged));
   // Not read again at once: the call's pages are for one time.
-  if (mended.ok()) result.status = ErrnoError(EAGAIN, "blocks of the object were bad, and are repaired");
-  co_return result;
+  if (mended.ok())
+    range.result.status = ErrnoError(EAGAIN, "blocks of the object were bad, and are repaired");
+  co_return std::move(range.result);
 }
 
 // Each piece is read under the lock of its blocks, and the bytes are of one version if the object has the
 // same at each of them: every change of the object gives it another one.
-Task<RangeRead> ObjectStore::TryBesideChanges(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
-                                              Allotment* memory, std::vector<Damaged>* damaged) {
-  RangeRead result;
-  result.status = CheckRead(offset, length);
-  if (!result.status.ok() || length == 0) co_return result;
-  StatusOr<std::shared_ptr<ObjectState>> object = objects_.Acquire(id);
-  if (!object.ok()) {
-    result.status = object.status();
-    co_return result;
-  }
-  uint64_t end = offset + length;
-  for (uint64_t at = offset; at < end && result.status.ok();) {
+Task<void> ObjectStore::TryBesideChanges(RangeToRead* range, DataSink* sink, Allotment* memory,
+                                         std::vector<Damaged>* damaged) {
+  const std::shared_ptr<ObjectState> object = Find(range);
+  if (object == nullptr) co_return;
+  RangeRead& result = range->result;
+  uint64_t end = range->offset + range->length;
+  for (uint64_t at = range->offset; at < end && result.status.ok();) {
     uint64_t stop = std::min(end, EndOfPiece(at));
     RangeLock::Guard guard =
-        co_await (*object)->locks.Lock(at / kBlockSize, (stop - 1) / kBlockSize + 1, /*exclusive=*/false);
-    const std::optional<ObjectRecord> record = (*object)->Record();
+        co_await object->locks.Lock(at / kBlockSize, (stop - 1) / kBlockSize + 1, /*exclusive=*/false);
+    const std::optional<ObjectRecord> record = object->Record();
     const ObjectVersion version = VersionOf(record);
-    if (at == offset) {
-      result.version = version;
+    if (at == range->offset) {
+      const bool some = BeginRead(record, range);
       if (record && version == ObjectVersion{}) {
         result.status = ErrnoError(EAGAIN, "the object is not all there yet");
-        co_return result;
+        co_return;
       }
-      if (!record || record->size <= offset) co_return result;
-      result.length = std::min(length, record->size - offset);
-      result.crc.assign(CrcCount(offset, result.length), 0);
-      end = offset + result.length;
+      if (!some) co_return;
+      end = range->offset + result.length;
       stop = std::min(stop, end);
     } else if (version != result.version) {
       result.status = ErrnoError(EAGAIN, "the object was changed while it was read");
-      co_return result;
+      co_return;
     }
     PieceReader reader(this, sink, memory, damaged);
-    reader.Add({object->get(), &result, offset, at, stop, at - offset});
+    reader.Add({object.get(), &result, range->offset, at, stop, at - range->offset});
     co_await reader.Load();
     guard.Release();
     co_await reader.Deliver();
     at = stop;
   }
-  co_return result;
 }
 
 // Not OK: one of them is bad still.

@@ -316,10 +316,10 @@ class ObjectStore {
   Task<Status> LimitWaiting();
   Status CheckRead(uint64_t offset, uint64_t length) const;
   std::shared_ptr<ObjectState> Find(RangeToRead* range);
-  static bool BeginRead(ObjectState& object, RangeToRead* range);
+  static bool BeginRead(const std::optional<ObjectRecord>& record, RangeToRead* range);
   Task<void> ReadAlone(RangeToRead* range, DataSink* sink, Allotment* memory);
-  Task<RangeRead> TryBesideChanges(ObjectId id, uint64_t offset, uint64_t length, DataSink* sink,
-                                   Allotment* memory, std::vector<Damaged>* damaged);
+  Task<void> TryBesideChanges(RangeToRead* range, DataSink* sink, Allotment* memory,
+                              std::vector<Damaged>* damaged);
   Task<Status> MendAll(ObjectId id, std::vector<Damaged> damaged);
 
   // A block that does not match its checksum or cannot be read, with a page for its content.

@@ -138,11 +138,14 @@ Task<Status> ReadOp(OpContext context) {
   };
   const std::vector<Piece> pieces = CutPieces(ranges, any_member);
   bool connected = true;
-  if (pieces.size() == 1) connected = co_await read(pieces[0]);
-  for (size_t at = 0; at < pieces.size() && pieces.size() > 1 && connected; at += kPiecesAtOnce) {
+  for (size_t at = 0; at < pieces.size() && connected; at += kPiecesAtOnce) {
+    const size_t stop = std::min(pieces.size(), at + kPiecesAtOnce);
+    if (stop - at == 1) {
+      connected = co_await read(pieces[at]);
+      continue;
+    }
     std::vector<Task<bool>> reads;
-    for (size_t i = at; i < std::min(pieces.size(), at + kPiecesAtOnce); ++i)
-      reads.push_back(read(pieces[i]));
+    for (size_t i = at; i < stop; ++i) reads.push_back(read(pieces[i]));
     for (const bool one : co_await WhenAll(std::move(reads))) connected = connected && one;
   }
   if (!connected) co_return ErrnoError(ECONNRESET, "the caller has gone");
