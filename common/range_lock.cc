@@ -1,5 +1,6 @@
 #include "common/range_lock.h"
 
+#include <iterator>
 #include <vector>
 
 #include "common/cancellation.h"
@@ -21,8 +22,20 @@ bool Overlap(const RangeLock::Ranges& a, const RangeLock::Ranges& b) {
 
 }  // namespace
 
+RangeLock::Entries::iterator RangeLock::Add(Ranges ranges, bool exclusive) {
+  exclusive_ += exclusive ? 1 : 0;
+  return entries_.insert(entries_.end(), Entry{std::move(ranges), exclusive, true, std::nullopt});
+}
+
+void RangeLock::Remove(Entries::iterator entry) {
+  exclusive_ -= entry->exclusive ? 1 : 0;
+  waiting_ -= entry->granted ? 0 : 1;
+  entries_.erase(entry);
+}
+
 // Whether anybody who came earlier, holding or waiting, must go first.
-bool RangeLock::Conflicts(Entries::iterator entry) {
+bool RangeLock::Conflicts(Entries::iterator entry) const {
+  if (exclusive_ == 0) return false;
   for (auto other = entries_.begin(); other != entry; ++other) {
     if ((entry->exclusive || other->exclusive) && Overlap(entry->ranges, other->ranges)) return true;
   }
@@ -31,20 +44,20 @@ bool RangeLock::Conflicts(Entries::iterator entry) {
 
 RangeLock::Guard RangeLock::TryLock(uint64_t begin, uint64_t end, bool exclusive) {
   std::lock_guard lock(mutex_);
-  auto entry =
-      entries_.insert(entries_.end(), Entry{Ranges(1, Range{begin, end}), exclusive, true, std::nullopt});
+  const auto entry = Add(Ranges(1, Range{begin, end}), exclusive);
   if (!Conflicts(entry)) return Guard(this, entry);
-  entries_.erase(entry);
+  Remove(entry);
   return {};
 }
 
 // Granted at once, or waiting for its turn. It stays until its guard has gone.
 RangeLock::Entries::iterator RangeLock::Queue(Ranges ranges, bool exclusive) {
   std::lock_guard lock(mutex_);
-  auto entry = entries_.insert(entries_.end(), Entry{std::move(ranges), exclusive, true, std::nullopt});
+  const auto entry = Add(std::move(ranges), exclusive);
   if (Conflicts(entry)) {
     entry->granted = false;
     entry->turn.emplace();
+    ++waiting_;
   }
   return entry;
 }
@@ -69,10 +82,12 @@ void RangeLock::Unlock(Entries::iterator entry) {
   std::vector<OneShot<Unit>> turns;
   {
     std::lock_guard lock(mutex_);
-    auto next = entries_.erase(entry);
-    for (; next != entries_.end(); ++next) {
+    auto next = std::next(entry);
+    Remove(entry);
+    for (; next != entries_.end() && waiting_ > 0; ++next) {
       if (next->granted || Conflicts(next)) continue;
       next->granted = true;
+      --waiting_;
       turns.push_back(*next->turn);
     }
   }

@@ -1,7 +1,8 @@
 // Orders conflicting operations on one file or object: shared and exclusive locks on ranges of its bytes or
 // blocks, for coroutines; first come first served among those that overlap, the rest pass. Several ranges are
 // taken all at once: one by one, two writers with a reader between them could wait for each other.
-// Thread-safe; must outlive its guards and those who wait.
+// Readers cost nothing but their own entry while nobody writes. Thread-safe; must outlive its guards and
+// those who wait.
 #pragma once
 
 #include <absl/container/inlined_vector.h>
@@ -71,11 +72,15 @@ class RangeLock {
 
  private:
   Entries::iterator Queue(Ranges ranges, bool exclusive);
-  bool Conflicts(Entries::iterator entry);
+  Entries::iterator Add(Ranges ranges, bool exclusive);  // these under mutex_
+  void Remove(Entries::iterator entry);
+  bool Conflicts(Entries::iterator entry) const;
   void Unlock(Entries::iterator entry);
 
   std::mutex mutex_;
-  Entries entries_;  // in order of arrival
+  Entries entries_;       // in order of arrival
+  size_t exclusive_ = 0;  // of these, granted or not
+  size_t waiting_ = 0;    // of these, not granted
 };
 
 }  // namespace nacre

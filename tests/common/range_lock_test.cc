@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <cerrno>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "common/cancellation.h"
 
@@ -121,6 +125,43 @@ TEST_F(RangeLockTest, WhoGivesUpIsInNobodysWay) {
   Drop(&behind);
   Take(0, 10, true, &after);
   EXPECT_TRUE(after.has_value());
+}
+
+// The rule, applied to all who came earlier: whoever holds what he asked for goes on doing so, and whoever
+// waits does so for somebody before him with whom he conflicts.
+TEST_F(RangeLockTest, GrantsWhatTheRuleGrants) {
+  struct Asked {
+    uint64_t first, end;
+    bool exclusive, granted = false;
+    Held held{};
+  };
+  std::mt19937_64 random(1);
+  std::list<Asked> asked;
+  for (int step = 0; step < 3000; ++step) {
+    if (asked.size() < 12 && random() % 2 == 0) {
+      const uint64_t first = random() % 20;
+      Asked& fresh = asked.emplace_back(Asked{first, first + 1 + random() % 6, random() % 3 == 0});
+      Take(fresh.first, fresh.end, fresh.exclusive, &fresh.held);
+    } else if (!asked.empty()) {
+      auto gone = std::next(asked.begin(), static_cast<ptrdiff_t>(random() % asked.size()));
+      if (!gone->held) continue;  // it waits still
+      Drop(&gone->held);
+      asked.erase(gone);
+    }
+    for (auto one = asked.begin(); one != asked.end(); ++one) {
+      const bool free = std::none_of(asked.begin(), one, [&](const Asked& other) {
+        return (one->exclusive || other.exclusive) && one->first < other.end && other.first < one->end;
+      });
+      one->granted = one->granted || free;
+      EXPECT_EQ(one->held.has_value(), one->granted) << "step " << step;
+    }
+  }
+  while (!asked.empty()) {  // those who wait are granted what they asked for
+    const auto held = std::ranges::find_if(asked, [](const Asked& one) { return one.held.has_value(); });
+    ASSERT_NE(held, asked.end());
+    Drop(&held->held);
+    asked.erase(held);
+  }
 }
 
 }  // namespace
