@@ -9,16 +9,14 @@ namespace nacre::ost {
 
 ChunkCache::ChunkCache(KvStore* store, size_t limit) : store_(store), chunks_(std::max(limit, kLeast)) {}
 
-Status ChunkCache::Load(const ObjectId& id, uint64_t index, Chunk* chunk) {
+StatusOr<ChunkPtr> ChunkCache::Load(const ObjectId& id, uint64_t index) {
   const Key key{id, index};
   uint64_t ticket = 0;
-  if (const auto known = chunks_.Find(key, &ticket)) {
-    *chunk = *known;
-    return OkStatus();
-  }
-  RETURN_IF_ERROR(LoadChunk(store_, id, index, chunk));
-  chunks_.Insert(key, std::make_shared<const Chunk>(*chunk), ticket);
-  return OkStatus();
+  if (ChunkPtr known = chunks_.Find(key, &ticket)) return known;
+  auto chunk = std::make_shared<Chunk>();
+  RETURN_IF_ERROR(LoadChunk(store_, id, index, chunk.get()));
+  chunks_.Insert(key, chunk, ticket);
+  return chunk;
 }
 
 void ChunkCache::BeginChange(const ObjectId& id, uint64_t index) { chunks_.BeginWrite({id, index}); }

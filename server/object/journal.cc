@@ -111,8 +111,8 @@ StatusOr<std::vector<Journal::Edited>> Journal::ApplyEdits(const ObjectId& id,
       if (chunks.empty() || chunks.back().index != index) {
         Edited& fresh = chunks.emplace_back();
         fresh.index = index;
-        RETURN_IF_ERROR(chunks_->Load(id, index, &fresh.before));
-        fresh.after = fresh.before;
+        ASSIGN_OR_RETURN(const ChunkPtr chunk, chunks_->Load(id, index));
+        fresh.before = fresh.after = *chunk;
       }
       ApplyEdit(edit, index, &chunks.back().changed, &chunks.back().after);
     }

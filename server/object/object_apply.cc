@@ -89,16 +89,17 @@ class ChangeApplier {
   // Leaves out what an object that is being filled has already.
   Status Plan() {
     uint64_t source = 0;
+    ChunkWalk walk(&store_->chunks_, object_->id);
     for (const ApplyArgs::Edit& edit : args_->edits) {
       if (edit.kind == ApplyArgs::Edit::kUnwritten) unwritten_ += edit.count;
       if (edit.kind != ApplyArgs::Edit::kWritten) continue;
-      Chunk chunk;
       for (uint64_t block = edit.first; block < edit.first + edit.count; ++block, ++source) {
-        const auto i = static_cast<uint32_t>(block % kChunkBlocks);
-        if (!args_->applied.before && (block == edit.first || i == 0))
-          RETURN_IF_ERROR(store_->chunks_.Load(object_->id, block / kChunkBlocks, &chunk));
-        const bool same = !args_->applied.before && chunk.is_written(i) && chunk.crc[i] == args_->crc[source];
-        if (!same) written_.push_back({block, source});
+        if (!args_->applied.before) {
+          RETURN_IF_ERROR(walk.To(block));
+          const auto i = static_cast<uint32_t>(block % kChunkBlocks);
+          if (walk.chunk()->is_written(i) && walk.chunk()->crc[i] == args_->crc[source]) continue;
+        }
+        written_.push_back({block, source});
       }
     }
     return OkStatus();

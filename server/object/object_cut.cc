@@ -18,13 +18,12 @@ constexpr size_t kChunksAtOnce = 256;  // of one batch: 64 MiB of an object
 Task<StatusOr<std::optional<ObjectStore::Rewritten>>> ObjectStore::ZeroPart(ObjectState* object,
                                                                             uint64_t block, uint32_t from,
                                                                             uint32_t to, Allotment* memory) {
-  Chunk chunk;
-  CO_RETURN_IF_ERROR(chunks_.Load(object->id, block / kChunkBlocks, &chunk));
-  if (!chunk.is_written(static_cast<uint32_t>(block % kChunkBlocks))) co_return std::optional<Rewritten>();
+  CO_ASSIGN_OR_RETURN(const ChunkPtr chunk, chunks_.Load(object->id, block / kChunkBlocks));
+  if (!chunk->is_written(static_cast<uint32_t>(block % kChunkBlocks))) co_return std::optional<Rewritten>();
   Allotment::Share share = co_await memory->Take(1);
   BufferPool::Pages page = pool_->Take(std::move(share), 1);
   std::byte* data = page.data(0);
-  const Chunk* where = &chunk;
+  const Chunk* where = chunk.get();
   Status status = co_await ReadBlock(object, block, where, data);
   if (!status.ok()) co_return status;
   std::memset(data + from, 0, to - from);
@@ -218,13 +217,10 @@ Task<StatusOr<int64_t>> ObjectStore::Preallocate(ObjectId id, Fid parent, uint64
 Task<StatusOr<int64_t>> ObjectStore::PreallocatePart(ObjectState* object, Fid parent, uint64_t first,
                                                      uint64_t end, Originator* by, bool is_last) {
   std::vector<BlockRun> holes;  // of the object
-  Chunk chunk;
+  ChunkWalk walk(&chunks_, object->id);
   for (uint64_t block = first; block < end; ++block) {
-    auto i = static_cast<uint32_t>(block % kChunkBlocks);
-    if (block == first || i == 0) {
-      CO_RETURN_IF_ERROR(chunks_.Load(object->id, block / kChunkBlocks, &chunk));
-    }
-    if (!chunk.is_mapped(i)) AppendBlock(&holes, block);
+    CO_RETURN_IF_ERROR(walk.To(block));
+    if (!walk.chunk()->is_mapped(static_cast<uint32_t>(block % kChunkBlocks))) AppendBlock(&holes, block);
   }
   Space::Request request;
   for (const BlockRun& hole : holes) request.blocks += hole.count;

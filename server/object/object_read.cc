@@ -89,11 +89,11 @@ class PieceReader {
   Status MapBlocks(uint32_t number) {
     const Part& part = parts_[number];
     const uint64_t first = part.from / kBlockSize, last = (part.to - 1) / kBlockSize;
-    Chunk chunk;
+    ChunkWalk walk(&store_->chunks_, part.object->id);
     for (uint64_t block = first; block <= last; ++block) {
+      RETURN_IF_ERROR(walk.To(block));
+      const Chunk& chunk = *walk.chunk();
       const auto i = static_cast<uint32_t>(block % kChunkBlocks);
-      if (block == first || i == 0)
-        RETURN_IF_ERROR(store_->chunks_.Load(part.object->id, block / kChunkBlocks, &chunk));
       if (chunk.is_written(i)) blocks_.push_back({block, chunk.physical[i], chunk.crc[i], number});
     }
     return OkStatus();

@@ -87,22 +87,21 @@ class RangeWriter {
   // Finds out what the ranges map to now. Preallocated blocks are written in place: nothing of them is
   // visible before the commit.
   Status LookUp() {
-    Chunk chunk;
+    ChunkWalk walk(&store_->chunks_, object_->id);
     for (uint64_t n = 0; n < count_; ++n) {
       uint64_t block = blocks_[n];
       auto i = static_cast<uint32_t>(block % kChunkBlocks);
-      if (n == 0 || block / kChunkBlocks != blocks_[n - 1] / kChunkBlocks) {
-        RETURN_IF_ERROR(store_->chunks_.Load(object_->id, block / kChunkBlocks, &chunk));
-        if (n == 0) head_ = chunk;
-        if (n == 0 && i > 0 && chunk.is_mapped(i - 1)) goal_ = chunk.physical[i - 1] + 1;
-      }
+      RETURN_IF_ERROR(walk.To(block));
+      const Chunk& chunk = *walk.chunk();
+      if (n == 0) head_ = walk.chunk();
+      if (n == 0 && i > 0 && chunk.is_mapped(i - 1)) goal_ = chunk.physical[i - 1] + 1;
       if (!chunk.is_mapped(i)) continue;
       ++mapped_;
       if (!chunk.is_unwritten(i)) continue;
       ++in_place_;
       physical_[n] = chunk.physical[i];
     }
-    tail_ = chunk;
+    tail_ = walk.chunk();
     return OkStatus();
   }
 
@@ -149,9 +148,9 @@ class RangeWriter {
     uint64_t start = at * kBlockSize;
     uint64_t from = std::max(start, begin_), to = std::min(start + count * kBlockSize, end_);
     bool cut_head = from > start, cut_tail = to < start + count * kBlockSize;
-    if (cut_head) CO_RETURN_IF_ERROR(co_await FillOld(blocks_[at], head_, loaded_.data(0)));
+    if (cut_head) CO_RETURN_IF_ERROR(co_await FillOld(blocks_[at], head_.get(), loaded_.data(0)));
     if (cut_tail && !(cut_head && count == 1)) {
-      CO_RETURN_IF_ERROR(co_await FillOld(blocks_[at + count - 1], tail_, loaded_.data(count - 1)));
+      CO_RETURN_IF_ERROR(co_await FillOld(blocks_[at + count - 1], tail_.get(), loaded_.data(count - 1)));
     }
     std::vector<std::span<std::byte>> buffers;
     for (uint64_t i = 0; i < count; ++i) {
@@ -173,13 +172,12 @@ class RangeWriter {
   }
 
   // The content that an incompletely written block has now.
-  Task<Status> FillOld(uint64_t block, const Chunk& chunk, std::byte* page) {
-    if (!chunk.is_written(static_cast<uint32_t>(block % kChunkBlocks))) {
+  Task<Status> FillOld(uint64_t block, const Chunk* chunk, std::byte* page) {
+    if (!chunk->is_written(static_cast<uint32_t>(block % kChunkBlocks))) {
       std::memset(page, 0, kBlockSize);
       co_return OkStatus();
     }
-    const Chunk* where = &chunk;
-    co_return co_await store_->ReadBlock(object_, block, where, page);
+    co_return co_await store_->ReadBlock(object_, block, chunk, page);
   }
 
   Status Verify(uint64_t at, uint64_t from, const std::vector<std::span<std::byte>>& buffers) {
@@ -268,7 +266,7 @@ class RangeWriter {
   std::vector<uint64_t> physical_;
   std::vector<uint32_t> crc_;
 
-  Chunk head_, tail_;  // extents at the first and the last block
+  ChunkPtr head_, tail_;  // extents at the first and the last block
   uint64_t goal_ = 0;
   uint64_t mapped_ = 0;
   uint64_t in_place_ = 0;

@@ -59,14 +59,16 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
   {
     std::lock_guard lock(mutex_);
     // First those that are there: pages are taken from what nobody has pinned.
+    uint32_t before = kNone;
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (i + kLookAhead < keys.size()) cached_.prefetch(keys[i + kLookAhead]);
-      const auto found = cached_.find(keys[i]);
-      if (found == cached_.end()) continue;
-      Page& page = pages_[found->second];
+      const size_t ahead = i + kLookAhead;
+      if (ahead < keys.size() && keys[ahead] != keys[ahead - 1] + 1) cached_.prefetch(keys[ahead]);
+      before = FindBehind(before, keys[i]);
+      if (before == kNone) continue;
+      Page& page = pages_[before];
       if (page.pins++ == 0) --unpinned_;
       page.referenced = true;
-      taken[i] = found->second;
+      taken[i] = before;
       (*cached)[i] = true;
     }
     for (uint32_t& page : taken) {
@@ -75,6 +77,14 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
     MakeLargePagesAhead();
   }
   return Pages(shared_from_this(), std::move(taken), std::move(share));
+}
+
+// The page that holds a block, or none. What was taken together lies together, so the page behind the one of
+// the block before mostly does: it is looked at first, which spares two misses of the CPU's caches.
+uint32_t BufferPool::FindBehind(uint32_t before, uint64_t key) const {
+  if (before < pages_.size() - 1 && pages_[before + 1].key == key) return before + 1;
+  const auto found = cached_.find(key);
+  return found == cached_.end() ? kNone : found->second;
 }
 
 bool BufferPool::Copy(uint64_t key, std::byte* to) {

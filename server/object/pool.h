@@ -110,6 +110,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void MakeLargePages(uint64_t begin, uint64_t end);
 
   uint32_t TakeOne();  // these under mutex_
+  uint32_t FindBehind(uint32_t before, uint64_t key) const;
   void MakeLargePagesAhead();
   void Forget(Page* page);
   void Unpin(std::span<const uint32_t> pages);

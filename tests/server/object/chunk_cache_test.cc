@@ -46,9 +46,9 @@ class ChunkCacheTest : public testing::Test {
   }
   // Where the chunk's first block is; 0: it is not mapped.
   uint64_t Place(uint64_t index) {
-    Chunk chunk;
-    EXPECT_TRUE(cache_.Load(kId, index, &chunk).ok());
-    return chunk.is_mapped(0) ? chunk.physical[0] : 0;
+    const StatusOr<ChunkPtr> chunk = cache_.Load(kId, index);
+    EXPECT_TRUE(chunk.ok());
+    return chunk.ok() && (*chunk)->is_mapped(0) ? (*chunk)->physical[0] : 0;
   }
 
   WatchedKv kv_;
@@ -99,13 +99,24 @@ TEST_F(ChunkCacheTest, KeepsWhatIsAskedForAndNoMoreThanItMay) {
   EXPECT_GT(kv_.gets, static_cast<int>(2 * kMany - ChunkCache::kLeast - 1));
 }
 
+TEST_F(ChunkCacheTest, AWalkLoadsAChunkWhereItEntersOne) {
+  for (uint64_t index = 0; index < 3; ++index) Store(index, Mapping(10 * (index + 1)));
+  ChunkWalk walk(&cache_, kId);
+  for (uint64_t block = kChunkBlocks / 2; block < 3 * kChunkBlocks; ++block) {
+    ASSERT_TRUE(walk.To(block).ok());
+    EXPECT_EQ(walk.chunk()->physical[0], 10 * (block / kChunkBlocks + 1)) << block;
+  }
+  EXPECT_EQ(kv_.gets, 3);
+  ASSERT_TRUE(walk.To(0).ok()) << "back again";
+  EXPECT_EQ(walk.chunk()->physical[0], 10u);
+}
+
 TEST_F(ChunkCacheTest, ADamagedRecordIsAnErrorEachTime) {
   KvBatch batch;
   batch.Put(ExtentKey(kId, 3), "damaged");
   ASSERT_TRUE(Await(kv_.Commit(std::move(batch))).ok());
-  Chunk chunk;
-  EXPECT_EQ(cache_.Load(kId, 3, &chunk).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(cache_.Load(kId, 3, &chunk).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(cache_.Load(kId, 3).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(cache_.Load(kId, 3).status().code(), absl::StatusCode::kDataLoss);
   Store(3, Mapping(50));
   EXPECT_EQ(Place(3), 50u);
 }
