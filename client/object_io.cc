@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "rpc/convert.h"
+#include "rpc/read_messages.h"
 
 namespace nacre::client {
 namespace {
@@ -161,7 +162,9 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
                                 CancellationPtr cancellation) {
   proto::ObjectRequest request;
   request.set_ost(batch.ost);
+  request.set_allocated_read(ReadMessages<proto::ReadObjects>::Take());
   std::vector<MemorySpan> memory;
+  memory.reserve(batch.parts.size());
   MemoryWork work(batch.parts.front().memory.front().region->device());
   std::vector<Sums> sums(batch.parts.size());
   BlockSumsPtr arriving;
@@ -217,6 +220,7 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
     }
     again->push_back(i);
   }
+  ReadMessages<proto::ReadObjectsReply>::Keep(reply.release_read());
   co_return OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "rpc/convert.h"
 #include "rpc/mutation.h"
+#include "rpc/read_messages.h"
 
 namespace nacre {
 
@@ -137,7 +138,10 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Repeat(proto::ObjectRequest reque
     if (request.sequence() != 0) request.set_low_water(sequences_->LowWater(request.ost()));
     const Way way = this->way();
     auto reply = co_await Attempt(way, request, kind, memory, timeout, sums);
-    if (reply.ok() || !IsRetryable(reply.status())) co_return reply;
+    if (reply.ok() || !IsRetryable(reply.status())) {
+      if (request.has_read()) ReadMessages<proto::ReadObjects>::Keep(request.release_read());
+      co_return reply;
+    }
     if (closed())
       co_return ErrnoError(ESHUTDOWN,
                            "the connection to " + way.peer->address() + " was closed by this side");
@@ -170,7 +174,8 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, const proto::Obj
   }
   CO_ASSIGN_OR_RETURN(std::string body, co_await way.peer->Call(std::move(call), timeout));
   proto::ObjectReply reply;
-  if (!reply.ParseFromString(body)) {
+  if (request.has_read()) reply.set_allocated_read(ReadMessages<proto::ReadObjectsReply>::Take());
+  if (!reply.MergeFromString(body)) {
     co_return ErrnoError(EIO, absl::StrFormat("the reply of OST %d at %s (%d bytes) is malformed",
                                               request.ost(), way.peer->address(), body.size()));
   }

@@ -1,4 +1,6 @@
 // One call from its bytes to its reply: decoding, admission, the operation.
+#include <google/protobuf/arena.h>
+
 #include <cerrno>
 
 #include "common/log.h"
@@ -134,47 +136,46 @@ void SetStatus(const Status& status, const Sessions& sessions, uint64_t primary,
 
 // The encoded reply. `recorded` answers stand for repeats of the request; others leave it undone.
 Task<std::string> Answer(std::shared_ptr<ServerCore> core, IncomingCall* call,
-                         const proto::ObjectRequest* request) {
-  proto::ObjectReply reply;
-  reply.set_instance(core->instance);
+                         const proto::ObjectRequest* request, proto::ObjectReply* reply) {
+  reply->set_instance(core->instance);
   Status checked = CheckHeader(*core, *request);
   if (!checked.ok()) {
-    *reply.mutable_status() = ToProto(checked);
-    co_return reply.SerializeAsString();
+    *reply->mutable_status() = ToProto(checked);
+    co_return reply->SerializeAsString();
   }
   Target* target = core->Find(request->ost());
   const uint64_t primary = PrimaryThatAsks(*request);
   if (!target->sessions->Obeys(primary)) checked = co_await ObeyPrimary(core, primary, target);
   if (checked.ok()) checked = CheckPlace(*target, *request);
   if (!checked.ok()) {
-    SetStatus(checked, *target->sessions, primary, &reply);
-    co_return reply.SerializeAsString();
+    SetStatus(checked, *target->sessions, primary, reply);
+    co_return reply->SerializeAsString();
   }
   Sessions::Admission admission = co_await target->sessions->Admit(
       request->session(), request->sequence(), request->low_water(), primary, request->chain_epoch() != 0);
   if (admission.answer) co_return *std::move(admission.answer);
   if (!admission.status.ok()) {
-    SetStatus(admission.status, *target->sessions, primary, &reply);
-    co_return reply.SerializeAsString();
+    SetStatus(admission.status, *target->sessions, primary, reply);
+    co_return reply->SerializeAsString();
   }
-  reply.set_losses(target->store->losses());
+  reply->set_losses(target->store->losses());
   if (admission.recorded) {
-    reply.mutable_write()->set_blocks_delta(*admission.recorded * static_cast<int64_t>(kBlockSize / 512));
-    reply.set_grant(target->sessions->GrantOf(request->session()));
-    co_return reply.SerializeAsString();
+    reply->mutable_write()->set_blocks_delta(*admission.recorded * static_cast<int64_t>(kBlockSize / 512));
+    reply->set_grant(target->sessions->GrantOf(request->session()));
+    co_return reply->SerializeAsString();
   }
   if (AnswerMustLast(*request)) admission.ticket.RecordAnswer();
   admission.ticket.SetHandedOn({request->chain_epoch(), request->chain_turn()});
   if (request->has_apply()) admission.ticket.SetDelta(request->apply().delta());
-  OpContext context{target, call, request, &reply, &admission.ticket, core.get()};
+  OpContext context{target, call, request, reply, &admission.ticket, core.get()};
   Status status = co_await Dispatch(context);
   const Answering* answering = admission.ticket.answering();
   if (status.ok() && answering != nullptr && !answering->stored)
     status = co_await target->store->Record(&admission.ticket);
   if (ToErrno(status) == ESHUTDOWN) status = ErrnoError(ECONNRESET, "the server is stopping");
-  SetStatus(status, *target->sessions, primary, &reply);
-  reply.set_grant(target->sessions->GrantOf(request->session()));
-  std::string encoded = reply.SerializeAsString();
+  SetStatus(status, *target->sessions, primary, reply);
+  reply->set_grant(target->sessions->GrantOf(request->session()));
+  std::string encoded = reply->SerializeAsString();
   if (request->has_apply()) {
     if (status.ok()) admission.ticket.FinishRecorded();
   } else if (!IsRetryable(status)) {
@@ -189,15 +190,16 @@ Task<void> HandleCall(std::shared_ptr<ServerCore> core, std::shared_ptr<Incoming
   ServerCore::Running running(core);
   static Counter& requests = GetCounter("ost.requests");
   requests.Add();
-  proto::ObjectRequest request;
+  google::protobuf::Arena arena;  // of the messages: a read of many ranges has hundreds of parts
+  auto* request = google::protobuf::Arena::CreateMessage<proto::ObjectRequest>(&arena);
+  auto* reply = google::protobuf::Arena::CreateMessage<proto::ObjectReply>(&arena);
   std::string encoded;
-  if (request.ParseFromString(call->body())) {
-    encoded = co_await Answer(core, call.get(), &request);
+  if (request->ParseFromString(call->body())) {
+    encoded = co_await Answer(core, call.get(), request, reply);
   } else {
-    proto::ObjectReply reply;
-    *reply.mutable_status() =
+    *reply->mutable_status() =
         ToProto(ErrnoError(EPROTO, absl::StrCat("malformed request of ", call->body().size(), " bytes")));
-    encoded = reply.SerializeAsString();
+    encoded = reply->SerializeAsString();
   }
   Status sent = co_await call->Reply(std::move(encoded));
   if (!sent.ok()) LogDebug("a reply was not delivered: %s", std::string(sent.message()));
