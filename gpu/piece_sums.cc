@@ -70,6 +70,7 @@ size_t PartsOfRun(const KernelPiece& run) { return (run.length + kKernelPieceSiz
 
 std::vector<KernelPiece> RunsOf(std::span<const iovec> pieces) {
   std::vector<KernelPiece> runs;
+  runs.reserve(pieces.size());
   for (const iovec& piece : pieces) {
     auto address = reinterpret_cast<uint64_t>(piece.iov_base);
     for (uint64_t left = piece.iov_len; left > 0;) {

@@ -51,6 +51,7 @@ StatusOr<std::vector<Segment>> PairPieces(std::span<const iovec> device, std::sp
     return ErrnoError(EINVAL,
                       absl::StrFormat("a copy of %d bytes of device memory and %d of host memory", to, from));
   std::vector<Segment> segments;
+  segments.reserve(std::max(device.size(), host.size()));
   PieceCursor on_device(device), on_host(host);
   while (!on_device.AtEnd()) {
     const size_t to_pin_end = kPinUnit - reinterpret_cast<uint64_t>(on_host.data()) % kPinUnit;

@@ -53,6 +53,7 @@ void BlockSums::Reset() {
 std::vector<BlockSums::Place> BlockSums::Begin(uint64_t offset, uint64_t length) {
   std::vector<Place> whole;
   if (length == 0) return whole;
+  whole.reserve(length / kBlockSize + 1);
   std::lock_guard lock(mutex_);
   auto block = std::upper_bound(blocks_.begin(), blocks_.end(), offset,
                                 [](uint64_t at, const Block& block) { return at < block.begin; });
@@ -91,12 +92,15 @@ Task<Status> CopyToDevice(const FlatMemory& memory, uint64_t offset, std::vector
   uint64_t length = 0;
   for (const iovec& piece : from) length += piece.iov_len;
   std::vector<iovec> to;
+  to.reserve(from.size());
   memory.AppendPieces(offset, length, &to);
   if (sums == nullptr) co_return co_await memory.device()->CopyIn(std::move(to), std::move(from));
   std::vector<size_t> blocks;
   std::vector<iovec> pieces;
   const std::vector<BlockSums::Place> places = sums->Begin(offset, length);
   const Places all = places;
+  blocks.reserve(places.size());
+  pieces.reserve(places.size());
   for (auto first = all.begin(); first != all.end();) {
     const auto end = EndOfRun(first, all.end());
     AddRun(memory, {first, end}, &blocks, &pieces);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -71,7 +72,10 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
   Choice FallBack(Choice choice, bool may_change) const;
   void Finish(Choice choice);
   void Lost(const Way& way, const Status& why);
-  bool Translate(const Way& way, std::vector<MemorySpan>* memory) const;
+  std::optional<std::vector<MemorySpan>> Translate(const Way& way,
+                                                   const std::vector<MemorySpan>& memory) const;
+  static Task<StatusOr<std::string>> CallBy(std::shared_ptr<SelectCore> self, Way way, CallRequest request,
+                                            Duration deadline);
   static Task<StatusOr<std::string>> CallOver(std::shared_ptr<SelectCore> self, Way way, CallRequest request,
                                               Duration deadline);
   static Task<StatusOr<std::string>> CallStaged(std::shared_ptr<SelectCore> self, Way way,
@@ -80,7 +84,6 @@ class SelectCore : public std::enable_shared_from_this<SelectCore> {
                                               Duration deadline);
   static Task<StatusOr<std::string>> CallDevice(std::shared_ptr<SelectCore> self, Way way,
                                                 CallRequest request, Duration deadline);
-  bool Registered(const Way& way, const std::vector<MemorySpan>& memory) const;
   static void Mark(const std::vector<MemorySpan>& memory, WayIn way_in);
   void NoteRefused(const std::string& memory, std::string how);
   void NoteDevice(const std::vector<MemorySpan>& memory, const Way& way, WayIn way_in, const Status& refusal);
@@ -149,15 +152,17 @@ Task<StatusOr<std::string>> SelectCore::CallHost(std::shared_ptr<SelectCore> sel
 // Directly, else by way of host memory over the same path, else over TCP.
 Task<StatusOr<std::string>> SelectCore::CallDevice(std::shared_ptr<SelectCore> self, Way way,
                                                    CallRequest request, Duration deadline) {
-  const std::vector<MemorySpan> memory = request.memory;
+  const std::vector<MemorySpan> memory = std::move(request.memory);
   Status refusal = ErrnoError(ENOTSUP, "the path does not reach the memory of devices");
-  if (self->Registered(way, memory)) {
+  if (auto own = self->Translate(way, memory)) {
     CallRequest direct = request;
-    auto reply = co_await CallOver(self, way, std::move(direct), deadline);
+    direct.memory = *std::move(own);
+    auto reply = co_await CallBy(self, way, std::move(direct), deadline);
     refusal = ToErrno(reply.status()) == ENOTSUP ? reply.status() : OkStatus();
     if (refusal.ok()) self->NoteDevice(memory, way, WayIn::kDirect, refusal);
     if (refusal.ok() || way.rank == self->tcp_rank()) co_return reply;
   }
+  request.memory = memory;
   CallRequest staged = request;
   auto reply = co_await CallStaged(self, way, std::move(staged), deadline);
   if (ToErrno(reply.status()) != ENOTSUP) {
@@ -177,44 +182,53 @@ Task<StatusOr<std::string>> SelectCore::CallStaged(std::shared_ptr<SelectCore> s
                                                    CallRequest request, Duration deadline) {
   CO_ASSIGN_OR_RETURN(StagedMemory staged,
                       co_await StagedMemory::Take(self->staging_.get(), std::move(request.memory)));
-  request.memory = staged.spans();
-  if (!self->Registered(way, request.memory))
-    co_return ErrnoError(ENOTSUP, "staging buffers could not be registered");
-  auto reply = co_await CallOver(std::move(self), std::move(way), std::move(request), deadline);
+  auto own = self->Translate(way, staged.spans());
+  if (!own) co_return ErrnoError(ENOTSUP, "staging buffers could not be registered");
+  request.memory = *std::move(own);
+  auto reply = co_await CallBy(std::move(self), std::move(way), std::move(request), deadline);
   if (reply.ok()) CO_RETURN_IF_ERROR(co_await staged.Deliver());
   co_return reply;
 }
 
 Task<StatusOr<std::string>> SelectCore::CallOver(std::shared_ptr<SelectCore> self, Way way,
                                                  CallRequest request, Duration deadline) {
-  if (!self->Translate(way, &request.memory)) {
-    if (!self->options_->fall_back) {
-      co_return ErrnoError(ENOTSUP, absl::StrFormat("the call's memory could not be registered for %s",
-                                                    self->NameOf(way.rank)));
-    }
+  if (auto own = self->Translate(way, request.memory)) {
+    request.memory = *std::move(own);
+  } else if (self->options_->fall_back) {
     way = Way{self->tcp_, self->tcp_rank()};
+  } else {
+    co_return ErrnoError(
+        ENOTSUP, absl::StrFormat("the call's memory could not be registered for %s", self->NameOf(way.rank)));
   }
+  co_return co_await CallBy(std::move(self), std::move(way), std::move(request), deadline);
+}
+
+// With the way's own memory.
+Task<StatusOr<std::string>> SelectCore::CallBy(std::shared_ptr<SelectCore> self, Way way, CallRequest request,
+                                               Duration deadline) {
   auto reply = co_await way.peer->Call(std::move(request), deadline - self->clock_.Coarse());
   if (absl::IsUnavailable(reply.status()) && !way.peer->connected()) self->Lost(way, reply.status());
   co_return reply;
 }
 
-// Gives the chosen way's transport its own regions. False: it could not register one of them.
-bool SelectCore::Translate(const Way& way, std::vector<MemorySpan>* memory) const {
-  if (way.rank == tcp_rank()) return true;
-  std::vector<MemorySpan> own = *memory;
-  for (MemorySpan& span : own) {
-    auto* region = dynamic_cast<SelectRegion*>(span.region.get());
-    if (region == nullptr || region->part(way.rank) == nullptr) return false;
-    span.region = region->part(way.rank);
+// The same memory as the way's transport has registered it. Nothing: it could not register some of it.
+std::optional<std::vector<MemorySpan>> SelectCore::Translate(const Way& way,
+                                                             const std::vector<MemorySpan>& memory) const {
+  if (way.rank == tcp_rank()) return memory;
+  std::vector<MemorySpan> own;
+  own.reserve(memory.size());
+  const MemoryRegion* last = nullptr;
+  std::shared_ptr<MemoryRegion> part;  // of the last one
+  for (const MemorySpan& span : memory) {
+    if (span.region.get() != last) {
+      last = span.region.get();
+      auto* region = dynamic_cast<SelectRegion*>(span.region.get());
+      part = region == nullptr ? nullptr : region->part(way.rank);
+      if (part == nullptr) return std::nullopt;
+    }
+    own.push_back({part, span.offset, span.length});
   }
-  *memory = std::move(own);
-  return true;
-}
-
-bool SelectCore::Registered(const Way& way, const std::vector<MemorySpan>& memory) const {
-  std::vector<MemorySpan> translated = memory;
-  return Translate(way, &translated);
+  return own;
 }
 
 void SelectCore::Mark(const std::vector<MemorySpan>& memory, WayIn way_in) {

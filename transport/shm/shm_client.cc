@@ -117,12 +117,14 @@ void ShmClientConnection::OnClosed(const Status& why) {
 Task<void> ShmClientConnection::CopyToDevice(std::shared_ptr<ShmClientConnection> self, FrameHeader header,
                                              std::shared_ptr<ClientCall> call, Pieces pieces,
                                              std::shared_ptr<void> untold) {
-  co_await ViewPins::Pin(self->pins_, call->memory.spans().front().region->device(), pieces);
+  const std::shared_ptr<MemoryDevice>& device = call->memory.spans().front().region->device();
+  if (!self->pins_->ArePinned(device.get(), pieces)) co_await ViewPins::Pin(self->pins_, device, pieces);
   std::vector<iovec> from(pieces.begin(), pieces.end());
   Status copied = co_await nacre::CopyToDevice(call->memory, header.offset, std::move(from), call->sums);
   copied.Update(self->StillLent());
   std::string taken;
   AppendTakenFrame(header, &taken);
+  self->writer().Gather(kMaxGathered);  // others mostly end with it
   self->SendBytes(std::move(taken), std::move(untold));
   call->result.EndCopy(copied);
 }

@@ -82,8 +82,8 @@ class ShmIncomingCall : public TcpIncomingCall {
   Task<Status> Reply(std::string body) override;
 
  private:
-  // Small lends that follow each other in the caller's memory: shown as one, for each costs the client as
-  // much as its bytes.
+  // Lends that follow each other in the caller's memory: shown as one, for each costs the client as much as
+  // many of its bytes.
   struct Gathered {
     uint64_t offset = 0;
     uint64_t length = 0;
@@ -91,7 +91,7 @@ class ShmIncomingCall : public TcpIncomingCall {
     std::vector<std::shared_ptr<void>> keep;
   };
 
-  bool MayGather(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers) const;
+  bool MayGather(uint64_t memory_offset, uint64_t length, size_t buffers) const;
   Task<Status> LendGathered();
   Task<Status> LendAll(uint64_t memory_offset, std::span<const std::span<const std::byte>> buffers,
                        std::shared_ptr<void> keep);

@@ -22,6 +22,25 @@ ViewPins::Memory ViewPins::UnitOf(const std::byte* byte) const {
   return {byte - before, before + behind};
 }
 
+bool ViewPins::ArePinned(const MemoryDevice* device, const Pieces& pieces) {
+  std::lock_guard lock(mutex_);
+  Memory unit;  // the last one
+  for (const iovec& piece : pieces) {
+    const auto* byte = static_cast<const std::byte*>(piece.iov_base);
+    const std::byte* end = byte + piece.iov_len;
+    while (byte < end) {
+      const bool same = byte >= unit.data() && byte < unit.data() + unit.size();
+      if (!same) {
+        unit = UnitOf(byte);
+        const auto found = pins_.find({device, unit.data()});
+        if (found == pins_.end() || !found->second.known || !found->second.read) return false;
+      }
+      byte = unit.data() + unit.size();
+    }
+  }
+  return true;
+}
+
 Task<void> ViewPins::Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device,
                          Pieces pieces) {
   const Executor executor = co_await CurrentExecutor();
@@ -32,7 +51,7 @@ Task<void> ViewPins::Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryD
       const Memory unit = self->UnitOf(byte);
       std::optional<OneShot<Unit>> answered;
       std::vector<Memory> ahead;
-      const Turn turn = self->Join({device, unit.data()}, unit, &answered, &ahead);
+      const Turn turn = self->Join(device, unit, &answered, &ahead);
       for (const Memory& next : ahead) Spawn(executor, Ask(self, device, next));
       if (turn == Turn::kAsk) co_await Ask(self, device, unit);
       if (turn == Turn::kWait) co_await answered->Wait();
@@ -41,12 +60,12 @@ Task<void> ViewPins::Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryD
   }
 }
 
-ViewPins::Turn ViewPins::Join(const Place& place, Memory unit, std::optional<OneShot<Unit>>* answered,
-                              std::vector<Memory>* ahead) {
+ViewPins::Turn ViewPins::Join(const std::shared_ptr<MemoryDevice>& device, Memory unit,
+                              std::optional<OneShot<Unit>>* answered, std::vector<Memory>* ahead) {
   std::lock_guard lock(mutex_);
-  const auto [found, fresh] = pins_.try_emplace(place);
+  const auto [found, fresh] = pins_.try_emplace({device.get(), unit.data()}, Pinned{.device = device});
   Pinned& pinned = found->second;
-  if (!std::exchange(pinned.read, true)) *ahead = Ahead(place.first, unit);
+  if (!std::exchange(pinned.read, true)) *ahead = Ahead(device, unit);
   if (fresh) return Turn::kAsk;
   if (pinned.known) return Turn::kIsKnown;
   pinned.waiting.push_back(answered->emplace());
@@ -59,26 +78,27 @@ std::vector<ViewPins::Memory> ViewPins::Ahead(const std::shared_ptr<MemoryDevice
   std::vector<Memory> ahead;
   const SharedView& view = ViewOf(unit.data());
   if (unit.data() == view.bytes().data()) return ahead;
-  const auto before = pins_.find({device, UnitOf(unit.data() - 1).data()});
+  const auto before = pins_.find({device.get(), UnitOf(unit.data() - 1).data()});
   if (before == pins_.end() || !before->second.read) return ahead;
   for (size_t i = 0; i < kAhead && &unit.back() != &view.bytes().back(); ++i) {
     unit = UnitOf(unit.data() + unit.size());
     if (!view.HasMemory(unit)) break;
-    if (pins_.try_emplace({device, unit.data()}).second) ahead.push_back(unit);
+    const bool fresh = pins_.try_emplace({device.get(), unit.data()}, Pinned{.device = device}).second;
+    if (fresh) ahead.push_back(unit);
   }
   return ahead;
 }
 
 Task<void> ViewPins::Ask(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Memory unit) {
-  self->Note({device, unit.data()}, co_await device->Pin(unit));
+  self->Note(*device, unit, co_await device->Pin(unit));
 }
 
-void ViewPins::Note(const Place& place, StatusOr<std::shared_ptr<void>> pinned) {
+void ViewPins::Note(const MemoryDevice& device, Memory unit, StatusOr<std::shared_ptr<void>> pinned) {
   std::vector<OneShot<Unit>> waiting;
   bool warn = false;
   {
     std::lock_guard lock(mutex_);
-    const auto found = pins_.find(place);
+    const auto found = pins_.find({&device, unit.data()});
     waiting = std::move(found->second.waiting);
     if (ToErrno(pinned.status()) == EBUSY) {
       pins_.erase(found);  // another time
@@ -89,7 +109,7 @@ void ViewPins::Note(const Place& place, StatusOr<std::shared_ptr<void>> pinned) 
     }
   }
   if (warn) {
-    LogWarning("data plane: %s copies slowly out of a server's memory: %s", place.first->name(),
+    LogWarning("data plane: %s copies slowly out of a server's memory: %s", device.name(),
                pinned.status().message());
   }
   for (const OneShot<Unit>& each : waiting) each.Set({});

@@ -30,13 +30,17 @@ class ViewPins {
 
   const Views& views() const { return views_; }
 
+  // Whether nothing has to be done for Pin of these.
+  bool ArePinned(const MemoryDevice* device, const Pieces& pieces);
+
   // Returns when the pieces, which lie in the views, are pinned, or cannot be; then the device copies slowly.
   static Task<void> Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Pieces pieces);
 
  private:
   using Memory = std::span<const std::byte>;  // of a unit
-  using Place = std::pair<std::shared_ptr<MemoryDevice>, const std::byte*>;
+  using Place = std::pair<const MemoryDevice*, const std::byte*>;
   struct Pinned {
+    std::shared_ptr<MemoryDevice> device;
     bool known = false;         // else somebody has asked the device
     bool read = false;          // not only pinned ahead
     std::shared_ptr<void> pin;  // null: it cannot be pinned
@@ -49,11 +53,11 @@ class ViewPins {
   Memory UnitOf(const std::byte* byte) const;
   // kWait: `answered` is there, and is set when the device has answered. `ahead`: units that the caller is to
   // have pinned, too.
-  Turn Join(const Place& place, Memory unit, std::optional<OneShot<Unit>>* answered,
+  Turn Join(const std::shared_ptr<MemoryDevice>& device, Memory unit, std::optional<OneShot<Unit>>* answered,
             std::vector<Memory>* ahead);
   std::vector<Memory> Ahead(const std::shared_ptr<MemoryDevice>& device, Memory unit);
   static Task<void> Ask(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device, Memory unit);
-  void Note(const Place& place, StatusOr<std::shared_ptr<void>> pinned);
+  void Note(const MemoryDevice& device, Memory unit, StatusOr<std::shared_ptr<void>> pinned);
 
   const Views views_;
   std::mutex mutex_;

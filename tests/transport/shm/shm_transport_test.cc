@@ -298,6 +298,34 @@ TEST_P(ShmTransportTest, SmallLendsAreShownAsOne) {
   EXPECT_FALSE(kept.expired());
 }
 
+// Lends the same bytes to one place after the other.
+Task<void> LendParts(std::shared_ptr<SharedMemory> pool, size_t part, CallPtr call) {
+  for (size_t at = 0; at < call->memory_size(); at += part) {
+    std::vector<std::span<const std::byte>> buffers = {{pool->data(), part}};
+    EXPECT_EQ(co_await call->Lend(at, buffers, nullptr), OkStatus());
+  }
+  std::string reply = "lent";
+  (void)co_await call->Reply(std::move(reply));
+}
+
+TEST_P(ShmTransportTest, LargeLendsAreShownInFew) {
+  Show();
+  const size_t part = 1 << 20;
+  const size_t together = (4 << 20) / part;
+  Listen([&](CallPtr call) { return LendParts(pool_, part, std::move(call)); });
+  RawSocket socket = HalfAClient(address(), (together + 1) * part);
+  std::string rest;
+  FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
+  ASSERT_EQ(frame.type, FrameType::kSharedPut);
+  EXPECT_EQ(frame.offset, 0u);
+  EXPECT_EQ(frame.payload_length, together * part);
+  frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
+  ASSERT_EQ(frame.type, FrameType::kSharedPut);
+  EXPECT_EQ(frame.offset, together * part);
+  EXPECT_EQ(frame.payload_length, part);
+  EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kReply);
+}
+
 TEST_P(ShmTransportTest, WhatIsLentIsFreeWhenTheClientIsCutOff) {
   auto keep = std::make_shared<int>();
   const std::weak_ptr<int> kept = keep;
