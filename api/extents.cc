@@ -84,12 +84,20 @@ void CheckedExtent::AppendPieces(std::vector<client::ReadPiece>* pieces) const {
   }
 }
 
-StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw) {
+StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw, const CheckedExtent* before) {
   CheckedExtent extent;
   extent.raw = raw;
-  ASSIGN_OR_RETURN(extent.file, FindFile(raw.file));
+  if (before != nullptr && before->raw.file.id == raw.file.id) {
+    extent.file = before->file;
+  } else {
+    ASSIGN_OR_RETURN(extent.file, FindFile(raw.file));
+  }
   if (raw.buffer.id == 0) return PlaceLoose(std::move(extent));
-  ASSIGN_OR_RETURN(extent.buffer, FindBuffer(raw.buffer));
+  if (before != nullptr && before->raw.buffer.id == raw.buffer.id) {
+    extent.buffer = before->buffer;
+  } else {
+    ASSIGN_OR_RETURN(extent.buffer, FindBuffer(raw.buffer));
+  }
   if (extent.file->client() != extent.buffer->client()) {
     return ErrnoError(EINVAL,
                       absl::StrFormat("the buffer was registered with another client than the one that "

@@ -21,8 +21,9 @@ struct CheckedExtent {
   void AppendPieces(std::vector<client::ReadPiece>* pieces) const;
 };
 
-// EBADF, EINVAL, EFAULT with what is wrong.
-StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw);
+// EBADF, EINVAL, EFAULT with what is wrong. `before` is another extent of the same call, whose file and
+// buffer need not be looked up once more if they are named again; null: there is none.
+StatusOr<CheckedExtent> CheckExtent(const nacre_extent& raw, const CheckedExtent* before);
 
 // Of a read: the buffer's bytes may be written to.
 Status CheckTarget(const CheckedExtent& extent);

@@ -24,8 +24,7 @@ void NoteInAll(const Status& status, nacre_result* results, size_t count) {
   if (results == nullptr || count == 0) return;
   const uint64_t stride = results->struct_size;
   if (stride < sizeof(uint64_t) || stride > kMaxStructSize) return;
-  nacre_result result = NACRE_RESULT_INIT;
-  SetError(status, &result);
+  const nacre_result result = Failed(status).Result();
   for (size_t i = 0; i < count; ++i)
     WriteStruct(result, stride, reinterpret_cast<std::byte*>(results) + i * stride);
 }

@@ -31,17 +31,19 @@ StatusOr<std::shared_ptr<Operation>> Operation::Make(Transfer transfer, const na
 }
 
 Status Operation::Add(size_t index, const nacre_extent& raw) {
-  ASSIGN_OR_RETURN(CheckedExtent extent, CheckExtent(raw));
+  const CheckedExtent* before = groups_.empty() ? nullptr : &groups_.back().extents.back();
+  ASSIGN_OR_RETURN(CheckedExtent extent, CheckExtent(raw, before));
   if (!writes()) RETURN_IF_ERROR(CheckTarget(extent));
   RETURN_IF_ERROR(LookAt(extent));
   const std::shared_ptr<Client>& client = extent.file->client();
   if (std::ranges::find(clients_, client) == clients_.end()) clients_.push_back(client);
-  if (!extent.buffer->Begin()) return ErrnoError(EBADF, "the buffer is being released");
+  const bool in_use = before != nullptr && before->file == extent.file && before->buffer == extent.buffer;
+  if (!in_use && !extent.buffer->Begin()) return ErrnoError(EBADF, "the buffer is being released");
   const auto [place, fresh] = group_of_.TryEmplace(extent.file.get(), groups_.size());
   if (fresh) groups_.emplace_back();
   Group& group = groups_[*place];
+  if (!in_use) group.buffers.push_back(extent.buffer);
   group.indices.push_back(index);
-  group.buffers.push_back(extent.buffer);
   group.extents.push_back(std::move(extent));
   return OkStatus();
 }
@@ -139,13 +141,7 @@ Task<void> Operation::ReadGroup(std::shared_ptr<Operation> self, size_t index,
   Group& group = self->groups_[index];
   Outcome outcome = co_await ReadTogether(extents, group.cancellation);
   const bool alone = extents.size() == 1 || outcome.front().status.ok() || !group.cancellation->status().ok();
-  if (!alone) {
-    std::vector<Task<Outcome>> each;
-    for (const CheckedExtent& extent : extents)
-      each.push_back(ReadTogether(std::vector<CheckedExtent>(1, extent), group.cancellation));
-    std::vector<Outcome> outcomes = co_await WhenAll(std::move(each));
-    for (size_t i = 0; i < outcomes.size(); ++i) outcome[i] = outcomes[i].front();
-  }
+  if (!alone) outcome = co_await ReadEach(extents, group.cancellation);
   self->Finish(group, outcome);
 }
 
@@ -204,7 +200,7 @@ Status Operation::Results(nacre_result* results, size_t count) {
   }
   ASSIGN_OR_RETURN(const size_t stride, Stride(results, count, "results"));
   for (size_t i = 0; i < count; ++i)
-    WriteStruct(outcomes_[i].result, stride, reinterpret_cast<std::byte*>(results) + i * stride);
+    WriteStruct(outcomes_[i].Result(), stride, reinterpret_cast<std::byte*>(results) + i * stride);
   for (const ExtentOutcome& outcome : outcomes_) RETURN_IF_ERROR(outcome.status);
   return OkStatus();
 }

@@ -63,7 +63,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   struct Group {
     absl::InlinedVector<size_t, 1> indices;                   // of the results
     std::vector<CheckedExtent> extents;                       // until it begins
-    absl::InlinedVector<std::shared_ptr<Buffer>, 1> buffers;  // in use until it is done
+    absl::InlinedVector<std::shared_ptr<Buffer>, 1> buffers;  // in use, some more than once, until it is done
     CancellationPtr cancellation;
     bool done = false;
   };

@@ -1,21 +1,32 @@
 #include "api/outcome.h"
 
+#include <mutex>
+#include <set>
+#include <string>
+
 #include "api/call.h"
 
 namespace nacre::api {
 
-void SetError(const Status& status, nacre_result* result) {
-  result->error = ToErrno(status);
-  result->bytes = 0;
-  result->verification = NACRE_VERIFIED_NONE;
-  result->path[0] = '\0';
-  CopyText({status.message().data(), status.message().size()}, result->message, sizeof result->message);
+nacre_result ExtentOutcome::Result() const {
+  nacre_result result = NACRE_RESULT_INIT;
+  result.bytes = bytes;
+  result.verification = verification;
+  CopyText(path, result.path, sizeof result.path);
+  if (status.ok()) return result;
+  result.error = ToErrno(status);
+  CopyText({status.message().data(), status.message().size()}, result.message, sizeof result.message);
+  return result;
 }
 
-ExtentOutcome Failed(const Status& status) {
-  ExtentOutcome outcome{.status = status};
-  SetError(status, &outcome.result);
-  return outcome;
+std::string_view KeepPath(std::string_view path) {
+  static std::mutex mutex;
+  static auto& kept = *new std::set<std::string, std::less<>>;  // threads may outlive static objects
+  std::lock_guard lock(mutex);
+  const auto known = kept.find(path);
+  return known != kept.end() ? *known : *kept.emplace(path).first;
 }
+
+ExtentOutcome Failed(const Status& status) { return {.status = status}; }
 
 }  // namespace nacre::api

@@ -76,7 +76,8 @@ Status Queue::Submit(const nacre_request* requests, size_t count, const nacre_io
   good.reserve(*taken);
   for (size_t i = 0; i < *taken; ++i) {
     Request request{.user_data = raw[i].user_data, .deadline = deadline};
-    const Status checked = Check(raw[i], &looked_at, &request);
+    const CheckedExtent* before = good.empty() ? nullptr : &good.back().extent;
+    const Status checked = Check(raw[i], before, &looked_at, &request);
     if (checked.ok())
       good.push_back(std::move(request));
     else
@@ -88,7 +89,8 @@ Status Queue::Submit(const nacre_request* requests, size_t count, const nacre_io
 }
 
 // With the buffer in use, if it is right.
-Status Queue::Check(const nacre_request& raw, BuffersOnce* looked_at, Request* request) const {
+Status Queue::Check(const nacre_request& raw, const CheckedExtent* before, BuffersOnce* looked_at,
+                    Request* request) const {
   if (raw.operation > NACRE_REQUEST_WRITE || raw.reserved != 0) {
     return ErrnoError(
         EINVAL, absl::StrFormat("a request of operation %d: begin with NACRE_REQUEST_INIT, and set it to "
@@ -96,7 +98,7 @@ Status Queue::Check(const nacre_request& raw, BuffersOnce* looked_at, Request* r
                                 raw.operation));
   }
   request->transfer = raw.operation == NACRE_REQUEST_READ ? Transfer::kRead : Transfer::kWrite;
-  ASSIGN_OR_RETURN(request->extent, CheckExtent(ExtentOf(raw)));
+  ASSIGN_OR_RETURN(request->extent, CheckExtent(ExtentOf(raw), before));
   if (request->extent.file->client() != client_)
     return ErrnoError(EINVAL, absl::StrFormat("%s was opened with another client than the queue",
                                               request->extent.file->path()));
@@ -202,7 +204,7 @@ Task<void> Queue::Run(BatchPtr batch) {
   }
   Outcome outcome;
   if (batch->transfer == Transfer::kRead)
-    outcome = co_await ReadTogether(std::move(extents), batch->cancellation);
+    outcome = co_await ReadTogether(extents, batch->cancellation);
   else
     outcome = co_await WriteTogether(std::move(extents), batch->cancellation);
   batch->queue->Settle(*batch, outcome);
@@ -226,8 +228,7 @@ void Queue::Settle(Batch& batch, const Outcome& outcome) {
       }
       request.extent.buffer->End();
       const bool cancelled = request.cancelled && !outcome[i].status.ok();
-      done.push_back(
-          Ended(request.user_data, cancelled ? Cancelled() : outcome[i].status, outcome[i].result.bytes));
+      done.push_back(Ended(request.user_data, cancelled ? Cancelled() : outcome[i].status, outcome[i].bytes));
     }
   }
   if (!again.empty()) Enqueue(std::move(again));

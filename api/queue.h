@@ -72,7 +72,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   Queue(std::shared_ptr<Client> client, size_t depth) : client_(std::move(client)), completions_(depth) {}
 
-  Status Check(const nacre_request& raw, BuffersOnce* looked_at, Request* request) const;
+  Status Check(const nacre_request& raw, const CheckedExtent* before, BuffersOnce* looked_at,
+               Request* request) const;
   void Enqueue(std::vector<Request> requests);
   void CancelThose(const std::function<bool(const Request&)>& meant);
   static Task<void> Dispatch(std::shared_ptr<Queue> self);

@@ -1,7 +1,7 @@
 // Reading extents of one file into buffers. Stateless; tasks of the connection's executor.
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "api/extents.h"
 #include "api/outcome.h"
@@ -10,8 +10,11 @@
 
 namespace nacre::api {
 
-// How each of them went: all extents, which are of one file, are read in as few requests as they need. If one
-// of them cannot be read, each of them has the same error, and the caller may read each by itself.
-Task<Outcome> ReadTogether(std::vector<CheckedExtent> extents, CancellationPtr cancellation);
+// How each of them went: all extents, which are of one file and outlive the task, are read in as few requests
+// as they need. If one of them cannot be read, each of them has the same error, and the caller may read each
+// by itself.
+Task<Outcome> ReadTogether(std::span<const CheckedExtent> extents, CancellationPtr cancellation);
+// Each by itself.
+Task<Outcome> ReadEach(std::span<const CheckedExtent> extents, CancellationPtr cancellation);
 
 }  // namespace nacre::api

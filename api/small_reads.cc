@@ -124,18 +124,13 @@ Task<void> SmallReads::Run(std::shared_ptr<SmallReads> self, BatchPtr batch) {
     if (batch->settled) co_return;  // given up before it began
     for (const Read& read : batch->reads) std::ranges::copy(read.extents, std::back_inserter(extents));
   }
-  const Outcome outcome = co_await ReadTogether(std::move(extents), batch->cancellation);
+  const Outcome outcome = co_await ReadTogether(extents, batch->cancellation);
   self->Settle(batch, outcome, outcome.front().status);
 }
 
 Task<void> SmallReads::RunAlone(Read read) {
-  std::vector<Task<Outcome>> each;
-  for (const CheckedExtent& extent : read.extents)
-    each.push_back(ReadTogether(std::vector<CheckedExtent>(1, extent), read.cancellation));
-  const std::vector<Outcome> outcomes = co_await WhenAll(std::move(each));
-  Outcome all;
-  for (const Outcome& outcome : outcomes) all.push_back(outcome.front());
-  read.done(all);
+  const Outcome outcome = co_await ReadEach(read.extents, read.cancellation);
+  read.done(outcome);
 }
 
 // The first outcome counts: the task's, or that it was given up. The error of a batch says nothing of one

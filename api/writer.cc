@@ -62,7 +62,7 @@ class Steps {
       outcomes.push_back(error ? Failed(*error) : ExtentOutcome());
     std::vector<bool> gap(extents_.size(), false);  // what comes behind is no longer from the beginning on
     for (const Step& step : steps_) {
-      if (!gap[step.extent]) outcomes[step.extent].result.bytes += step.written;
+      if (!gap[step.extent]) outcomes[step.extent].bytes += step.written;
       gap[step.extent] = gap[step.extent] || step.written < step.from.length;
     }
     return outcomes;
