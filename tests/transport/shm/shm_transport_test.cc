@@ -18,6 +18,7 @@
 #include "common/metrics.h"
 #include "tests/transport/shm/asking.h"
 #include "tests/transport/shm/raw_server.h"
+#include "tests/transport/shm/shm_fixture.h"
 #include "tests/transport/tcp/raw_socket.h"
 #include "tests/transport/transport_fixture.h"
 #include "transport/shm/pieces.h"
@@ -29,63 +30,9 @@ namespace {
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-constexpr size_t kSetupSize = 16 + 8 * shm::kMaxRegions;
+class ShmTransportTest : public ShmFixture {};
 
 int64_t Count(const std::string& name) { return GetCounter("transport.shm." + name).Get(); }
-
-// A plain socket to an abstract address.
-int ConnectRaw(const std::string& address) {
-  sockaddr_un at{AF_UNIX};
-  const std::string name = address.substr(std::strlen("unix:@"));
-  std::memcpy(at.sun_path + 1, name.data(), name.size());
-  int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&at), size), 0) << address;
-  return fd;
-}
-
-class ShmTransportTest : public TransportTest {
- protected:
-  static constexpr size_t kPool = 4 << 20;
-
-  void SetUp() override {
-    TransportTest::SetUp();
-    pool_ = SharedMemory::Create("nacre-test-pool", kPool).value();
-    memory_ = SharedMemory::Create("nacre-test-memory", kPool).value();
-  }
-  void TearDown() override {
-    pool_region_.reset();
-    region_.reset();
-    quick_listener_.reset();
-    TransportTest::TearDown();
-  }
-
-  // The pool is shown to all that connect afterwards.
-  void Show() {
-    pool_region_ = server().RegisterShared(pool_).value();
-    region_ = client().RegisterShared(memory_).value();
-    const Bytes content = RandomBytes(kPool, 11);
-    std::copy(content.begin(), content.end(), pool_->data());
-  }
-
-  std::span<const std::byte> Pool(size_t offset, size_t size) const { return {pool_->data() + offset, size}; }
-
-  // A server that cuts slow takers off soon.
-  std::string ListenQuick(CallHandler handler) {
-    ShmOptions options;
-    options.taking_timeout = 50ms;
-    quick_ = MakeShmTransport(executor(), RealClock(), options);
-    pool_region_ = quick_->RegisterShared(pool_).value();
-    quick_listener_ =
-        quick_->Listen("unix:@nacre_quick." + std::to_string(::getpid()), std::move(handler)).value();
-    return quick_listener_->address();
-  }
-
-  std::shared_ptr<SharedMemory> pool_, memory_;
-  std::shared_ptr<MemoryRegion> pool_region_, region_;
-  std::unique_ptr<Transport> quick_;
-  std::unique_ptr<Listener> quick_listener_;
-};
 
 // Puts what the body says out of the pool: "OFFSET PIECES", pieces of equal size spread over it.
 TransportTest::Handler PutFromPool(const std::shared_ptr<SharedMemory>& pool) {
@@ -205,18 +152,6 @@ TEST_P(ShmTransportTest, NothingIsGotOutOfTheMemoryOfACallThatTimedOut) {
   EXPECT_FALSE(Run(gate.outcome).ok());
 }
 
-// Speaks as a client that has been shown the pool, and has made one call for `size` bytes of it.
-RawSocket HalfAClient(const std::string& address, size_t size) {
-  const int fd = ConnectRaw(address);
-  EXPECT_EQ(shm::SendSetup(fd, {}), OkStatus());
-  RawSocket socket(fd);
-  (void)socket.Receive(kSetupSize);  // the server's; without its descriptors
-  socket.Greet();
-  FrameHeader call{FrameType::kCall, static_cast<uint8_t>(CallMemory::kPutTarget), 1, size, 3};
-  socket.Send(call, "0 1");
-  return socket;
-}
-
 Task<void> PutAndTell(std::shared_ptr<SharedMemory> pool, OneShot<Status> outcome, CallPtr call) {
   std::vector<std::span<const std::byte>> buffers = {{pool->data(), call->memory_size()}};
   outcome.Set(co_await call->Put(0, buffers));
@@ -245,95 +180,6 @@ TEST_P(ShmTransportTest, AClientThatDiesFreesWhatWasPut) {
     EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kSharedPut);
   }
   EXPECT_EQ(Run(outcome).code(), absl::StatusCode::kUnavailable);
-}
-
-// Lends the pool's beginning and replies at once.
-Task<void> LendAndReply(std::shared_ptr<SharedMemory> pool, std::shared_ptr<void> keep, CallPtr call) {
-  std::vector<std::span<const std::byte>> buffers = {{pool->data(), call->memory_size()}};
-  EXPECT_EQ(co_await call->Lend(0, buffers, std::move(keep)), OkStatus());
-  std::string reply = "lent";
-  (void)co_await call->Reply(std::move(reply));
-}
-
-TEST_P(ShmTransportTest, WhatIsLentComesWithTheReplyAndStaysUntilTaken) {
-  Show();
-  auto keep = std::make_shared<int>();
-  const std::weak_ptr<int> kept = keep;
-  Listen([&](CallPtr call) { return LendAndReply(pool_, std::move(keep), std::move(call)); });
-  RawSocket socket = HalfAClient(address(), 100'000);
-  std::string rest;
-  FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
-  ASSERT_EQ(frame.type, FrameType::kSharedPut);
-  EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kReply);
-  EXPECT_EQ(rest, "lent");
-  EXPECT_FALSE(kept.expired());
-  frame.type = FrameType::kTaken;
-  frame.body_length = 0;
-  socket.Send(frame);
-  EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
-}
-
-// Lends blocks of the pool that do not touch, to places one behind the other.
-Task<void> LendBlocks(std::shared_ptr<SharedMemory> pool, std::shared_ptr<void> keep, CallPtr call) {
-  for (size_t at = 0; at < call->memory_size(); at += 4096) {
-    std::vector<std::span<const std::byte>> buffers = {{pool->data() + 2 * at, 4096}};
-    EXPECT_EQ(co_await call->Lend(at, buffers, std::shared_ptr<void>(keep)), OkStatus());
-  }
-  std::string reply = "lent";
-  (void)co_await call->Reply(std::move(reply));
-}
-
-TEST_P(ShmTransportTest, SmallLendsAreShownAsOne) {
-  Show();
-  auto keep = std::make_shared<int>();
-  const std::weak_ptr<int> kept = keep;
-  Listen([&](CallPtr call) { return LendBlocks(pool_, std::move(keep), std::move(call)); });
-  RawSocket socket = HalfAClient(address(), 16 * 4096);
-  std::string rest;
-  FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
-  ASSERT_EQ(frame.type, FrameType::kSharedPut);
-  EXPECT_EQ(frame.payload_length, 16u * 4096);
-  EXPECT_EQ(frame.body_length, 16 * kSharedPieceSize);
-  EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kReply);
-  EXPECT_FALSE(kept.expired());
-}
-
-// Lends the same bytes to one place after the other.
-Task<void> LendParts(std::shared_ptr<SharedMemory> pool, size_t part, CallPtr call) {
-  for (size_t at = 0; at < call->memory_size(); at += part) {
-    std::vector<std::span<const std::byte>> buffers = {{pool->data(), part}};
-    EXPECT_EQ(co_await call->Lend(at, buffers, nullptr), OkStatus());
-  }
-  std::string reply = "lent";
-  (void)co_await call->Reply(std::move(reply));
-}
-
-TEST_P(ShmTransportTest, LargeLendsAreShownInFew) {
-  Show();
-  const size_t part = 1 << 20;
-  const size_t together = (4 << 20) / part;
-  Listen([&](CallPtr call) { return LendParts(pool_, part, std::move(call)); });
-  RawSocket socket = HalfAClient(address(), (together + 1) * part);
-  std::string rest;
-  FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
-  ASSERT_EQ(frame.type, FrameType::kSharedPut);
-  EXPECT_EQ(frame.offset, 0u);
-  EXPECT_EQ(frame.payload_length, together * part);
-  frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
-  ASSERT_EQ(frame.type, FrameType::kSharedPut);
-  EXPECT_EQ(frame.offset, together * part);
-  EXPECT_EQ(frame.payload_length, part);
-  EXPECT_EQ(socket.ReceiveFrame(FrameReceiver::kClient, &rest).type, FrameType::kReply);
-}
-
-TEST_P(ShmTransportTest, WhatIsLentIsFreeWhenTheClientIsCutOff) {
-  auto keep = std::make_shared<int>();
-  const std::weak_ptr<int> kept = keep;
-  const std::string address =
-      ListenQuick([&](CallPtr call) { return LendAndReply(pool_, std::move(keep), std::move(call)); });
-  RawSocket socket = HalfAClient(address, 100'000);
-  EXPECT_TRUE(socket.WaitForEnd());
-  EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
 }
 
 TEST_P(ShmTransportTest, HostileClientsLoseTheirConnectionOnly) {
