@@ -250,6 +250,10 @@ void ObjectIo::SumTheRest(const Part& part, uint64_t length, MadeSums made, Memo
   const auto came_whole = [&](size_t i) {
     return std::min((first + i + 1) * kBlockSize, part.object_offset + part.length) <= end;
   };
+  if (length == part.length && std::ranges::all_of(made, [](const auto& sum) { return sum.has_value(); })) {
+    std::ranges::transform(made, sums->begin(), [](const auto& sum) { return *sum; });
+    return;
+  }
   for (size_t i = 0; i < sums->size(); ++i) {
     if (made[i].has_value() && came_whole(i)) {
       (*sums)[i] = *made[i];
@@ -274,7 +278,7 @@ void ObjectIo::SumBlocks(const Part& part, uint64_t length, MemoryWork* work, Su
 // False: a block does not match.
 bool ObjectIo::Matches(Fid fid, const LayoutMap& layout, OstIndex ost, const Part& part,
                        const proto::ReadRangeResult& result, const Sums& sums, bool last) {
-  if (sums.empty()) return true;
+  if (sums.empty() || std::ranges::equal(sums, result.crc())) return true;
   bool good = static_cast<size_t>(result.crc_size()) == sums.size();
   uint64_t bad_offset = 0;
   const uint64_t first_block = part.object_offset / kBlockSize;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/crc32c.h"
 #include "common/ids.h"
 #include "transport/memory_device.h"
 
@@ -26,7 +27,9 @@ void AddRun(const FlatMemory& memory, Places run, std::vector<size_t>* blocks, s
   memory.AppendPieces(begin, end - begin, &parts);
   if (parts.size() == 1) {
     pieces->push_back(parts.front());
-    for (const BlockSums::Place& place : run) blocks->push_back(place.block);
+    const size_t before = blocks->size();
+    blocks->resize(before + run.size());
+    std::ranges::transform(run, blocks->begin() + static_cast<ptrdiff_t>(before), &BlockSums::Place::block);
   } else if (run.size() > 1) {
     for (const BlockSums::Place& place : run) AddRun(memory, {&place, 1}, blocks, pieces);
   }
@@ -36,12 +39,14 @@ void AddRun(const FlatMemory& memory, Places run, std::vector<size_t>* blocks, s
 
 void BlockSums::Add(uint64_t object_offset, uint64_t length) {
   std::lock_guard lock(mutex_);
-  while (length > 0) {
-    const uint64_t take = std::min(length, kBlockSize - object_offset % kBlockSize);
-    blocks_.push_back({.begin = size_, .length = static_cast<uint32_t>(take)});
-    size_ += take;
-    object_offset += take;
-    length -= take;
+  size_t next = blocks_.size();
+  blocks_.resize(next + CrcCount(object_offset, length));
+  const uint64_t end = object_offset + length;
+  for (uint64_t at = object_offset; at < end; ++next) {
+    const uint64_t stop = std::min(end, (at / kBlockSize + 1) * kBlockSize);
+    blocks_[next] = {.begin = size_, .length = static_cast<uint32_t>(stop - at)};
+    size_ += stop - at;
+    at = stop;
   }
 }
 

@@ -62,6 +62,25 @@ TEST_F(ReadInto, SeesWhatThisClientHoldsBack) {
   EXPECT_EQ(Read(*client, file, 10000, 10000), data.substr(10000, 10000));
 }
 
+TEST_F(ReadInto, WithoutVerificationToo) {
+  const std::string data = Pattern(1, kMiB + 77);
+  {
+    auto client = harness_.Mount();
+    HandlePtr file = Striped(*client, "f", data);
+    EXPECT_EQ(Read(*client, file, 0, data.size()), data);
+  }
+  Options options = harness_.options.client;
+  options.verify = false;
+  auto client = harness_.Mount(std::move(options));
+  HandlePtr file = client->OpenName("f");
+  Target target(data.size());
+  std::vector<ReadPiece> pieces = {{0, target.Span(0, data.size())}};
+  auto read = Do(*client, file, std::move(pieces));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->verified);
+  EXPECT_EQ(target.bytes, data);
+}
+
 TEST_F(ReadInto, SeesWhatAnotherClientHasWritten) {
   auto mine = harness_.Mount();
   std::string data = Pattern(1, kMiB);
