@@ -16,7 +16,8 @@
 namespace nacre::shm {
 namespace {
 
-constexpr size_t kMaxCopies = 8;                 // puts that are copied together
+constexpr size_t kMaxCopies = 8;           // puts that are copied together
+constexpr uint64_t kMostCopied = 8 << 20;  // bytes of these, unless one is longer: others wait meanwhile
 constexpr size_t kMaxGathered = 2 * kMaxCopies;  // writes that leave together
 
 void AppendTakenFrame(FrameHeader put, std::string* out) {
@@ -92,11 +93,13 @@ Task<Status> ShmClientConnection::OnSharedPut(FrameHeader header) {
           CopyToDevice(std::move(self), header, std::move(call), std::move(from), std::move(untold)));
     co_return OkStatus();
   }
-  if (copies_.size() == kMaxCopies) {
+  const bool full = copies_.size() == kMaxCopies || to_copy_ + header.payload_length > kMostCopied;
+  if (full && !copies_.empty()) {
     CO_RETURN_IF_ERROR(CopyAll());
     co_await Yield();  // others' turn: what they send leaves with it
   }
   if (!Hold(call)) co_return ErrnoError(EPROTO, "a put for a call that has been replied to");
+  to_copy_ += header.payload_length;
   copies_.push_back({header, std::move(call), std::move(from), std::move(untold)});
   co_return OkStatus();
 }
@@ -153,6 +156,7 @@ Status ShmClientConnection::CopyAll() {
   if (!copies_.empty()) RETURN_IF_ERROR(StillLent());
   for (const Copy& copy : copies_) Drop(copy.call);
   copies_.clear();
+  to_copy_ = 0;
   if (std::exchange(replies_, 0) > 1 || !taken.empty()) writer().Gather(kMaxGathered);
   if (!taken.empty()) SendBytes(std::move(taken), std::make_shared<decltype(untold)>(std::move(untold)));
   return OkStatus();

@@ -53,7 +53,8 @@ class ShmClientConnection : public ClientConnection {
   std::shared_ptr<ViewPins> pins_;  // of them
   // Only for the reader.
   std::vector<Copy> copies_;
-  size_t replies_ = 0;  // since the last CopyAll
+  uint64_t to_copy_ = 0;  // bytes of these
+  size_t replies_ = 0;    // since the last CopyAll
   // Puts of which the socket has not taken yet that they have been taken.
   const std::shared_ptr<std::atomic<size_t>> untold_ = std::make_shared<std::atomic<size_t>>(0);
 };
