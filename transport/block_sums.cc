@@ -11,31 +11,26 @@
 namespace nacre {
 namespace {
 
-using Places = std::span<const BlockSums::Place>;
-
-// Behind the last of the blocks that follow each other, all of them whole but the last.
-Places::iterator EndOfRun(Places::iterator first, Places::iterator end) {
-  auto next = first + 1;
-  while (next != end && next[-1].length == kBlockSize && next->offset == next[-1].offset + kBlockSize) ++next;
-  return next;
-}
-
-// In one piece if the run lies in one; else the blocks that do.
-void AddRun(const FlatMemory& memory, Places run, std::vector<size_t>* blocks, std::vector<iovec>* pieces) {
+// The run, with the piece of memory in which it lies; if it lies in several, those of its blocks that lie in
+// one.
+void AddRun(const FlatMemory& memory, const BlockSums::Run& run, std::vector<BlockSums::Run>* runs,
+            std::vector<iovec>* pieces) {
   absl::InlinedVector<iovec, 2> parts;
-  const uint64_t begin = run.front().offset, end = run.back().offset + run.back().length;
-  memory.AppendPieces(begin, end - begin, &parts);
+  memory.AppendPieces(run.offset, run.length, &parts);
   if (parts.size() == 1) {
     pieces->push_back(parts.front());
-    const size_t before = blocks->size();
-    blocks->resize(before + run.size());
-    std::ranges::transform(run, blocks->begin() + static_cast<ptrdiff_t>(before), &BlockSums::Place::block);
-  } else if (run.size() > 1) {
-    for (const BlockSums::Place& place : run) AddRun(memory, {&place, 1}, blocks, pieces);
+    runs->push_back(run);
+  } else if (run.count > 1) {
+    for (size_t i = 0; i < run.count; ++i) AddRun(memory, run.Only(i), runs, pieces);
   }
 }
 
 }  // namespace
+
+BlockSums::Run BlockSums::Run::Only(size_t i) const {
+  const uint64_t before = i * kBlockSize;
+  return {block + i, 1, offset + before, std::min(length - before, kBlockSize)};
+}
 
 void BlockSums::Add(uint64_t object_offset, uint64_t length) {
   std::lock_guard lock(mutex_);
@@ -44,7 +39,7 @@ void BlockSums::Add(uint64_t object_offset, uint64_t length) {
   const uint64_t end = object_offset + length;
   for (uint64_t at = object_offset; at < end; ++next) {
     const uint64_t stop = std::min(end, (at / kBlockSize + 1) * kBlockSize);
-    blocks_[next] = {.begin = size_, .length = static_cast<uint32_t>(stop - at)};
+    blocks_[next] = {.begin = size_, .length = static_cast<uint16_t>(stop - at)};
     size_ += stop - at;
     at = stop;
   }
@@ -55,31 +50,40 @@ void BlockSums::Reset() {
   for (Block& block : blocks_) block.state = State::kUntouched;
 }
 
-std::vector<BlockSums::Place> BlockSums::Begin(uint64_t offset, uint64_t length) {
-  std::vector<Place> whole;
-  if (length == 0) return whole;
-  whole.reserve(length / kBlockSize + 1);
+std::vector<BlockSums::Run> BlockSums::Begin(uint64_t offset, uint64_t length) {
+  std::vector<Run> runs;
+  if (length == 0) return runs;
   std::lock_guard lock(mutex_);
   auto block = std::upper_bound(blocks_.begin(), blocks_.end(), offset,
                                 [](uint64_t at, const Block& block) { return at < block.begin; });
   if (block != blocks_.begin()) --block;
+  bool goes_on = false;  // the block before is the last one of the last run, and whole
   for (; block != blocks_.end() && block->begin < offset + length; ++block) {
     const bool all = offset <= block->begin && block->begin + block->length <= offset + length;
     const bool first = block->state == State::kUntouched;
     block->state = all && first ? State::kPut : State::kUnclear;
-    if (all && first)
-      whole.push_back({static_cast<size_t>(block - blocks_.begin()), block->begin, block->length});
+    if (!all || !first) {
+      goes_on = false;
+      continue;
+    }
+    if (!goes_on) runs.push_back({static_cast<size_t>(block - blocks_.begin()), 0, block->begin, 0});
+    ++runs.back().count;
+    runs.back().length += block->length;
+    goes_on = block->length == kBlockSize;
   }
-  return whole;
+  return runs;
 }
 
-void BlockSums::End(std::span<const size_t> blocks, std::span<const uint32_t> sums) {
+void BlockSums::End(std::span<const Run> runs, std::span<const uint32_t> sums) {
   std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    Block& block = blocks_[blocks[i]];
-    if (block.state != State::kPut) continue;  // another put has touched it meanwhile
-    block.state = State::kSummed;
-    block.sum = sums[i];
+  for (const Run& run : runs) {
+    for (size_t i = 0; i < run.count; ++i) {
+      Block& block = blocks_[run.block + i];
+      if (block.state != State::kPut) continue;  // another put has touched it meanwhile
+      block.state = State::kSummed;
+      block.sum = sums[i];
+    }
+    sums = sums.subspan(run.count);
   }
 }
 
@@ -100,21 +104,13 @@ Task<Status> CopyToDevice(const FlatMemory& memory, uint64_t offset, std::vector
   to.reserve(from.size());
   memory.AppendPieces(offset, length, &to);
   if (sums == nullptr) co_return co_await memory.device()->CopyIn(std::move(to), std::move(from));
-  std::vector<size_t> blocks;
+  std::vector<BlockSums::Run> runs;
   std::vector<iovec> pieces;
-  const std::vector<BlockSums::Place> places = sums->Begin(offset, length);
-  const Places all = places;
-  blocks.reserve(places.size());
-  pieces.reserve(places.size());
-  for (auto first = all.begin(); first != all.end();) {
-    const auto end = EndOfRun(first, all.end());
-    AddRun(memory, {first, end}, &blocks, &pieces);
-    first = end;
-  }
+  for (const BlockSums::Run& run : sums->Begin(offset, length)) AddRun(memory, run, &runs, &pieces);
   CO_ASSIGN_OR_RETURN(
       const std::vector<uint32_t> made,
       co_await memory.device()->CopyInAndSum(std::move(to), std::move(from), std::move(pieces)));
-  sums->End(blocks, made);
+  sums->End(runs, made);
   co_return OkStatus();
 }
 

@@ -31,16 +31,20 @@ class BlockSums {
   // Before each attempt of the call: what the one before has brought is of no account.
   void Reset();
 
-  struct Place {
-    size_t block = 0;     // in the order in which they were added
-    uint64_t offset = 0;  // in the call's memory
-    uint64_t length = 0;
+  // Blocks that follow each other, all but the last of them whole ones.
+  struct Run {
+    size_t block = 0;  // the first, in the order in which they were added
+    size_t count = 0;
+    uint64_t offset = 0;  // of the first in the call's memory
+    uint64_t length = 0;  // of all
+
+    Run Only(size_t i) const;  // one of them
   };
 
   // Before these bytes of the call's memory are put: the blocks to be summed up behind them.
-  std::vector<Place> Begin(uint64_t offset, uint64_t length);
-  // The sums of some of these.
-  void End(std::span<const size_t> blocks, std::span<const uint32_t> sums);
+  std::vector<Run> Begin(uint64_t offset, uint64_t length);
+  // The sums of some of these, one for each block.
+  void End(std::span<const Run> runs, std::span<const uint32_t> sums);
 
   // After the call: of every block, in the order in which they were added; nothing where none was made.
   std::vector<std::optional<uint32_t>> Made() const;
@@ -54,9 +58,9 @@ class BlockSums {
   };
   struct Block {
     uint64_t begin = 0;
-    uint32_t length = 0;
-    State state = State::kUntouched;
     uint32_t sum = 0;
+    uint16_t length = 0;
+    State state = State::kUntouched;
   };
 
   mutable std::mutex mutex_;

@@ -18,9 +18,13 @@ using ::testing::IsEmpty;
 
 constexpr size_t kMemoryBytes = 256 << 10;
 
-std::vector<size_t> Blocks(const std::vector<BlockSums::Place>& places) {
+using Runs = std::vector<BlockSums::Run>;
+
+std::vector<size_t> Blocks(const Runs& runs) {
   std::vector<size_t> blocks;
-  for (const BlockSums::Place& place : places) blocks.push_back(place.block);
+  for (const BlockSums::Run& run : runs) {
+    for (size_t i = 0; i < run.count; ++i) blocks.push_back(run.Only(i).block);
+  }
   return blocks;
 }
 
@@ -28,18 +32,34 @@ TEST(BlockSumsTest, BlocksAreThoseOfTheObject) {
   BlockSums sums;
   sums.Add(1000, 8000);  // 3096, 4096, 808
   sums.Add(0, kBlockSize);
-  const auto places = sums.Begin(0, 8000 + kBlockSize);
-  ASSERT_EQ(Blocks(places), (std::vector<size_t>{0, 1, 2, 3}));
-  EXPECT_EQ(places[1].offset, 3096u);
-  EXPECT_EQ(places[2].length, 808u);
-  EXPECT_EQ(places[3].offset, 8000u);
+  const Runs runs = sums.Begin(0, 8000 + kBlockSize);
+  ASSERT_EQ(Blocks(runs), (std::vector<size_t>{0, 1, 2, 3}));
+  ASSERT_EQ(runs.size(), 3u) << "no block follows one that is cut";
+  EXPECT_EQ(runs[1].offset, 3096u);
+  EXPECT_EQ(runs[1].length, 4096u + 808);
+  EXPECT_EQ(runs[1].Only(0).length, 4096u);
+  EXPECT_EQ(runs[1].Only(1).offset, 3096u + 4096);
+  EXPECT_EQ(runs[1].Only(1).length, 808u);
+  EXPECT_EQ(runs[2].offset, 8000u);
+}
+
+TEST(BlockSumsTest, ARunEndsWhereABlockDoesNotCount) {
+  BlockSums sums;
+  sums.Add(0, 5 * kBlockSize);
+  (void)sums.Begin(2 * kBlockSize + 1, 1);
+  const Runs runs = sums.Begin(0, 5 * kBlockSize);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(Blocks(runs), (std::vector<size_t>{0, 1, 3, 4}));
+  sums.End(std::span(runs).last(1), std::vector<uint32_t>{3, 4});
+  EXPECT_THAT(sums.Made(), ElementsAre(std::nullopt, std::nullopt, std::nullopt, 3, 4));
 }
 
 TEST(BlockSumsTest, OnlyWholeBlocksCount) {
   BlockSums sums;
   sums.Add(0, 4 * kBlockSize);
-  EXPECT_THAT(Blocks(sums.Begin(1, 2 * kBlockSize)), ElementsAre(1));
-  sums.End(std::vector<size_t>{1}, std::vector<uint32_t>{11});
+  const Runs runs = sums.Begin(1, 2 * kBlockSize);
+  EXPECT_THAT(Blocks(runs), ElementsAre(1));
+  sums.End(runs, std::vector<uint32_t>{11});
   EXPECT_THAT(sums.Made(), ElementsAre(std::nullopt, 11, std::nullopt, std::nullopt));
   EXPECT_THAT(Blocks(sums.Begin(3 * kBlockSize, 0)), IsEmpty());
 }
@@ -47,7 +67,7 @@ TEST(BlockSumsTest, OnlyWholeBlocksCount) {
 TEST(BlockSumsTest, OfTwoPutsIntoABlockNeitherCounts) {
   BlockSums sums;
   sums.Add(0, 3 * kBlockSize);
-  const std::vector<size_t> first = Blocks(sums.Begin(0, 2 * kBlockSize));
+  const Runs first = sums.Begin(0, 2 * kBlockSize);
   EXPECT_THAT(Blocks(sums.Begin(kBlockSize + 5, 10)), IsEmpty());  // before the first is summed up
   sums.End(first, std::vector<uint32_t>{1, 2});
   EXPECT_THAT(sums.Made(), ElementsAre(1, std::nullopt, std::nullopt));
@@ -58,7 +78,7 @@ TEST(BlockSumsTest, OfTwoPutsIntoABlockNeitherCounts) {
 TEST(BlockSumsTest, AnotherAttemptKnowsNothingOfTheOneBefore) {
   BlockSums sums;
   sums.Add(0, kBlockSize);
-  sums.End(Blocks(sums.Begin(0, kBlockSize)), std::vector<uint32_t>{7});
+  sums.End(sums.Begin(0, kBlockSize), std::vector<uint32_t>{7});
   sums.Reset();
   EXPECT_THAT(sums.Made(), ElementsAre(std::nullopt));
   EXPECT_THAT(Blocks(sums.Begin(0, kBlockSize)), ElementsAre(0));
