@@ -21,7 +21,7 @@ namespace {
 // taken something a moment after.
 constexpr size_t kLentForEachCall = 8;
 
-constexpr size_t kMaxGathered = 8;  // replies that leave together
+constexpr size_t kMostReplies = 8;  // replies that leave together
 // Lends that are shown as one: as much as a device copies in a tenth of a millisecond.
 constexpr uint64_t kMostGatheredBytes = 4 << 20;
 
@@ -72,7 +72,7 @@ Task<Status> ShmServerConnection::Prepare() {
 Task<Status> ShmServerConnection::OnFrame(FrameHeader header) {
   // Answers to calls that came together are told together: each message may wake the client.
   const size_t rest = header.body_length + (header.type == FrameType::kTaken ? 0 : header.payload_length);
-  if (reader().buffered().size() > rest) writer().Gather(kMaxGathered);
+  if (reader().buffered().size() > rest) writer().Gather(kMostReplies);
   switch (header.type) {
     case FrameType::kSharedCall:
       return OnCall(header);
