@@ -162,7 +162,7 @@ Task<Status> ObjectIo::ReadOnce(uint64_t epoch, Fid fid, const LayoutMap& layout
                                 CancellationPtr cancellation) {
   proto::ObjectRequest request;
   request.set_ost(batch.ost);
-  request.set_allocated_read(ReadMessages<proto::ReadObjects>::Take());
+  request.set_allocated_read(ReadMessages<proto::ReadObjects>::Take(static_cast<int>(batch.parts.size())));
   std::vector<MemorySpan> memory;
   memory.reserve(batch.parts.size());
   MemoryWork work(batch.parts.front().memory.front().region->device());
@@ -247,15 +247,9 @@ void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, M
 // What the transport has summed up counts where all of the block was asked for and has come.
 void ObjectIo::SumTheRest(const Part& part, uint64_t length, MadeSums made, MemoryWork* work, Sums* sums) {
   const uint64_t first = part.object_offset / kBlockSize, end = part.object_offset + length;
-  const auto came_whole = [&](size_t i) {
-    return std::min((first + i + 1) * kBlockSize, part.object_offset + part.length) <= end;
-  };
-  if (length == part.length && std::ranges::all_of(made, [](const auto& sum) { return sum.has_value(); })) {
-    std::ranges::transform(made, sums->begin(), [](const auto& sum) { return *sum; });
-    return;
-  }
+  const size_t came_whole = length == part.length ? sums->size() : end / kBlockSize - first;
   for (size_t i = 0; i < sums->size(); ++i) {
-    if (made[i].has_value() && came_whole(i)) {
+    if (made[i].has_value() && i < came_whole) {
       (*sums)[i] = *made[i];
       continue;
     }

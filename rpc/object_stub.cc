@@ -174,7 +174,10 @@ Task<StatusOr<proto::ObjectReply>> ObjectStub::Attempt(Way way, const proto::Obj
   }
   CO_ASSIGN_OR_RETURN(std::string body, co_await way.peer->Call(std::move(call), timeout));
   proto::ObjectReply reply;
-  if (request.has_read()) reply.set_allocated_read(ReadMessages<proto::ReadObjectsReply>::Take());
+  if (request.has_read()) {
+    const int ranges = request.read().ranges_size();
+    reply.set_allocated_read(ReadMessages<proto::ReadObjectsReply>::Take(ranges));
+  }
   if (!reply.MergeFromString(body)) {
     co_return ErrnoError(EIO, absl::StrFormat("the reply of OST %d at %s (%d bytes) is malformed",
                                               request.ost(), way.peer->address(), body.size()));

@@ -24,7 +24,7 @@ proto::ReadObjectsReply* ReplyOf(int ranges) {
 TEST(ReadMessages, WhatComesBackIsEmptyAndTakesWhatIsNew) {
   proto::ReadObjectsReply* const used = ReplyOf(3);
   Replies::Keep(used);
-  std::unique_ptr<proto::ReadObjectsReply> again(Replies::Take());
+  std::unique_ptr<proto::ReadObjectsReply> again(Replies::Take(2));
   ASSERT_EQ(again.get(), used);
   EXPECT_EQ(again->ByteSizeLong(), 0u);
   proto::ReadObjectsReply fresh;
@@ -37,16 +37,25 @@ TEST(ReadMessages, WhatComesBackIsEmptyAndTakesWhatIsNew) {
 TEST(ReadMessages, KeepsFewAndOnlyOfSeveralRanges) {
   for (const int ranges : {0, 1, 65}) {
     Replies::Keep(ReplyOf(ranges));
-    const std::unique_ptr<proto::ReadObjectsReply> next(Replies::Take());
+    const std::unique_ptr<proto::ReadObjectsReply> next(Replies::Take(2));
     EXPECT_EQ(next->SpaceUsedLong(), proto::ReadObjectsReply().SpaceUsedLong()) << ranges << ": a new one";
   }
   for (int i = 0; i < 100; ++i) Replies::Keep(ReplyOf(2));
   int kept = 0;
-  while (std::unique_ptr<proto::ReadObjectsReply>(Replies::Take())->SpaceUsedLong() >
+  while (std::unique_ptr<proto::ReadObjectsReply>(Replies::Take(2))->SpaceUsedLong() >
          proto::ReadObjectsReply().SpaceUsedLong())
     ++kept;
   EXPECT_EQ(kept, 16);
   Requests::Keep(nullptr);
+}
+
+TEST(ReadMessages, AReadOfOneRangeLeavesThemToOthers) {
+  proto::ReadObjectsReply* const used = ReplyOf(3);
+  Replies::Keep(used);
+  const std::unique_ptr<proto::ReadObjectsReply> one(Replies::Take(1));
+  EXPECT_NE(one.get(), used);
+  const std::unique_ptr<proto::ReadObjectsReply> several(Replies::Take(64));
+  EXPECT_EQ(several.get(), used);
 }
 
 }  // namespace
