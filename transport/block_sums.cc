@@ -106,6 +106,8 @@ Task<Status> CopyToDevice(const FlatMemory& memory, uint64_t offset, std::vector
   if (sums == nullptr) co_return co_await memory.device()->CopyIn(std::move(to), std::move(from));
   std::vector<BlockSums::Run> runs;
   std::vector<iovec> pieces;
+  runs.reserve(to.size());
+  pieces.reserve(to.size());
   for (const BlockSums::Run& run : sums->Begin(offset, length)) AddRun(memory, run, &runs, &pieces);
   CO_ASSIGN_OR_RETURN(
       const std::vector<uint32_t> made,

@@ -22,41 +22,41 @@ ViewPins::Memory ViewPins::UnitOf(const std::byte* byte) const {
   return {byte - before, before + behind};
 }
 
-bool ViewPins::ArePinned(const MemoryDevice* device, const Pieces& pieces) {
-  std::lock_guard lock(mutex_);
+ViewPins::Units ViewPins::UnitsOf(const Pieces& pieces) const {
+  Units units;
   Memory unit;  // the last one
   for (const iovec& piece : pieces) {
     const auto* byte = static_cast<const std::byte*>(piece.iov_base);
     const std::byte* end = byte + piece.iov_len;
     while (byte < end) {
       const bool same = byte >= unit.data() && byte < unit.data() + unit.size();
-      if (!same) {
-        unit = UnitOf(byte);
-        const auto found = pins_.find({device, unit.data()});
-        if (found == pins_.end() || !found->second.known || !found->second.read) return false;
-      }
+      if (!same) units.push_back(unit = UnitOf(byte));
       byte = unit.data() + unit.size();
     }
   }
-  return true;
+  return units;
+}
+
+bool ViewPins::ArePinned(const MemoryDevice* device, const Pieces& pieces) {
+  const Units units = UnitsOf(pieces);
+  std::lock_guard lock(mutex_);
+  return std::ranges::all_of(units, [&](Memory unit) {
+    const auto found = pins_.find({device, unit.data()});
+    return found != pins_.end() && found->second.known && found->second.read;
+  });
 }
 
 Task<void> ViewPins::Pin(std::shared_ptr<ViewPins> self, std::shared_ptr<MemoryDevice> device,
                          Pieces pieces) {
   const Executor executor = co_await CurrentExecutor();
-  for (const iovec& piece : pieces) {
-    const auto* byte = static_cast<const std::byte*>(piece.iov_base);
-    const std::byte* end = byte + piece.iov_len;
-    while (byte < end) {
-      const Memory unit = self->UnitOf(byte);
-      std::optional<OneShot<Unit>> answered;
-      std::vector<Memory> ahead;
-      const Turn turn = self->Join(device, unit, &answered, &ahead);
-      for (const Memory& next : ahead) Spawn(executor, Ask(self, device, next));
-      if (turn == Turn::kAsk) co_await Ask(self, device, unit);
-      if (turn == Turn::kWait) co_await answered->Wait();
-      byte = unit.data() + unit.size();
-    }
+  const Units units = self->UnitsOf(pieces);
+  for (const Memory unit : units) {
+    std::optional<OneShot<Unit>> answered;
+    std::vector<Memory> ahead;
+    const Turn turn = self->Join(device, unit, &answered, &ahead);
+    for (const Memory& next : ahead) Spawn(executor, Ask(self, device, next));
+    if (turn == Turn::kAsk) co_await Ask(self, device, unit);
+    if (turn == Turn::kWait) co_await answered->Wait();
   }
 }
 

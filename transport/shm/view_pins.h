@@ -38,6 +38,7 @@ class ViewPins {
 
  private:
   using Memory = std::span<const std::byte>;  // of a unit
+  using Units = absl::InlinedVector<Memory, 2>;
   using Place = std::pair<const MemoryDevice*, const std::byte*>;
   struct Pinned {
     std::shared_ptr<MemoryDevice> device;
@@ -48,9 +49,11 @@ class ViewPins {
   };
   enum class Turn { kIsKnown, kWait, kAsk };
 
-  // Both return the one that has this byte, which lies in a view.
+  // These two return the one that has this byte, which lies in a view.
   const SharedView& ViewOf(const std::byte* byte) const;
   Memory UnitOf(const std::byte* byte) const;
+  // Those in which the pieces lie, in their order; one behind itself is named once.
+  Units UnitsOf(const Pieces& pieces) const;
   // kWait: `answered` is there, and is set when the device has answered. `ahead`: units that the caller is to
   // have pinned, too.
   Turn Join(const std::shared_ptr<MemoryDevice>& device, Memory unit, std::optional<OneShot<Unit>>* answered,

@@ -14,11 +14,15 @@ namespace {
 
 class LendsTest : public ShmFixture {};
 
-// Lends the pool's beginning and replies at once.
-Task<void> LendAndReply(std::shared_ptr<SharedMemory> pool, std::shared_ptr<void> keep, CallPtr call) {
-  std::vector<std::span<const std::byte>> buffers = {{pool->data(), call->memory_size()}};
-  EXPECT_EQ(co_await call->Lend(0, buffers, std::move(keep)), OkStatus());
+// Lends parts of the pool that do not touch, to places one behind the other, and replies at once.
+Task<void> LendParts(std::shared_ptr<SharedMemory> pool, size_t part, std::shared_ptr<void> keep,
+                     CallPtr call) {
+  for (size_t at = 0; at < call->memory_size(); at += part) {
+    std::vector<std::span<const std::byte>> buffers = {{pool->data() + 2 * at % pool->size(), part}};
+    EXPECT_EQ(co_await call->Lend(at, buffers, std::shared_ptr<void>(keep)), OkStatus());
+  }
   std::string reply = "lent";
+  keep.reset();
   (void)co_await call->Reply(std::move(reply));
 }
 
@@ -26,7 +30,7 @@ TEST_P(LendsTest, WhatIsLentComesWithTheReplyAndStaysUntilTaken) {
   Show();
   auto keep = std::make_shared<int>();
   const std::weak_ptr<int> kept = keep;
-  Listen([&](CallPtr call) { return LendAndReply(pool_, std::move(keep), std::move(call)); });
+  Listen([&](CallPtr call) { return LendParts(pool_, 100'000, std::move(keep), std::move(call)); });
   RawSocket socket = HalfAClient(address(), 100'000);
   std::string rest;
   FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
@@ -40,21 +44,11 @@ TEST_P(LendsTest, WhatIsLentComesWithTheReplyAndStaysUntilTaken) {
   EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
 }
 
-// Lends blocks of the pool that do not touch, to places one behind the other.
-Task<void> LendBlocks(std::shared_ptr<SharedMemory> pool, std::shared_ptr<void> keep, CallPtr call) {
-  for (size_t at = 0; at < call->memory_size(); at += 4096) {
-    std::vector<std::span<const std::byte>> buffers = {{pool->data() + 2 * at, 4096}};
-    EXPECT_EQ(co_await call->Lend(at, buffers, std::shared_ptr<void>(keep)), OkStatus());
-  }
-  std::string reply = "lent";
-  (void)co_await call->Reply(std::move(reply));
-}
-
 TEST_P(LendsTest, SmallLendsAreShownAsOne) {
   Show();
   auto keep = std::make_shared<int>();
   const std::weak_ptr<int> kept = keep;
-  Listen([&](CallPtr call) { return LendBlocks(pool_, std::move(keep), std::move(call)); });
+  Listen([&](CallPtr call) { return LendParts(pool_, 4096, std::move(keep), std::move(call)); });
   RawSocket socket = HalfAClient(address(), 16 * 4096);
   std::string rest;
   FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
@@ -65,21 +59,11 @@ TEST_P(LendsTest, SmallLendsAreShownAsOne) {
   EXPECT_FALSE(kept.expired());
 }
 
-// Lends the same bytes to one place after the other.
-Task<void> LendParts(std::shared_ptr<SharedMemory> pool, size_t part, CallPtr call) {
-  for (size_t at = 0; at < call->memory_size(); at += part) {
-    std::vector<std::span<const std::byte>> buffers = {{pool->data(), part}};
-    EXPECT_EQ(co_await call->Lend(at, buffers, nullptr), OkStatus());
-  }
-  std::string reply = "lent";
-  (void)co_await call->Reply(std::move(reply));
-}
-
 TEST_P(LendsTest, LargeLendsAreShownInFew) {
   Show();
   const size_t part = 1 << 20;
   const size_t together = (4 << 20) / part;
-  Listen([&](CallPtr call) { return LendParts(pool_, part, std::move(call)); });
+  Listen([&](CallPtr call) { return LendParts(pool_, part, nullptr, std::move(call)); });
   RawSocket socket = HalfAClient(address(), (together + 1) * part);
   std::string rest;
   FrameHeader frame = socket.ReceiveFrame(FrameReceiver::kClient, &rest);
@@ -97,7 +81,7 @@ TEST_P(LendsTest, WhatIsLentIsFreeWhenTheClientIsCutOff) {
   auto keep = std::make_shared<int>();
   const std::weak_ptr<int> kept = keep;
   const std::string address =
-      ListenQuick([&](CallPtr call) { return LendAndReply(pool_, std::move(keep), std::move(call)); });
+      ListenQuick([&](CallPtr call) { return LendParts(pool_, 100'000, std::move(keep), std::move(call)); });
   RawSocket socket = HalfAClient(address, 100'000);
   EXPECT_TRUE(socket.WaitForEnd());
   EXPECT_TRUE(Eventually([&] { return kept.expired(); }));
