@@ -9,8 +9,9 @@ namespace nacre::api {
 namespace {
 
 // How an extent went whose pieces begin at `first` among those that were read together.
-ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first) {
-  ExtentOutcome outcome;
+ExtentOutcome Describe(const CheckedExtent& extent, const client::PiecesRead& read, size_t first,
+                       std::string_view path) {
+  ExtentOutcome outcome{.path = path};
   for (uint64_t row = 0; row < extent.raw.rows; ++row) outcome.bytes += read.sizes[first + row];
   if (outcome.bytes > 0 && read.verified) outcome.verification = extent.buffer->traits().verified;
   return outcome;
@@ -30,8 +31,7 @@ Task<Outcome> ReadTogether(std::span<const CheckedExtent> extents, CancellationP
   outcomes.reserve(extents.size());
   size_t first = 0;
   for (const CheckedExtent& extent : extents) {
-    outcomes.push_back(Describe(extent, *read, first));
-    outcomes.back().path = path;
+    outcomes.push_back(Describe(extent, *read, first, path));
     first += extent.raw.rows;
   }
   co_return outcomes;
