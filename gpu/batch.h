@@ -43,7 +43,6 @@ struct Batch {
   LaunchList* list = nullptr;
   size_t first_run = 0;  // of the list: where what is summed up begins
   uint64_t bytes = 0;
-  EngineTime issued;
   EngineTime expected;
 };
 

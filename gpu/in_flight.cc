@@ -1,12 +1,7 @@
 #include "gpu/in_flight.h"
 
-#include <algorithm>
-
 namespace nacre::gpu {
 namespace {
-
-constexpr uint64_t kTellingBytes = 1 << 20;  // less says more of latency than of the rate
-constexpr EngineClock::duration kLatency = std::chrono::microseconds(6);
 
 void FailAll(const Batch& batch, const Status& status) {
   if (status.ok()) return;
@@ -15,20 +10,8 @@ void FailAll(const Batch& batch, const Status& status) {
 
 }  // namespace
 
-EngineClock::duration Rate::TimeFor(uint64_t bytes) const {
-  return kLatency + std::chrono::nanoseconds(static_cast<int64_t>(bytes / bytes_per_second_ * 1e9));
-}
-
-void Rate::Learn(uint64_t bytes, EngineClock::duration took) {
-  double seconds = std::chrono::duration<double>(took).count();
-  if (bytes < kTellingBytes || seconds <= 0) return;
-  double rate = bytes / seconds;
-  // A late look makes a copy seem slow, nothing makes it seem fast: up at once, down slowly.
-  bytes_per_second_ = rate > bytes_per_second_ ? rate : bytes_per_second_ * 0.95 + rate * 0.05;
-}
-
-StatusOr<std::unique_ptr<InFlight>> InFlight::Open(std::shared_ptr<Context> context) {
-  std::unique_ptr<InFlight> in_flight(new InFlight(std::move(context)));
+StatusOr<std::unique_ptr<InFlight>> InFlight::Open(std::shared_ptr<Context> context, SharedRate* rate) {
+  std::unique_ptr<InFlight> in_flight(new InFlight(std::move(context), rate));
   const CudaLibrary& cuda = in_flight->context_->cuda();
   int least = 0, greatest = 0;
   RETURN_IF_ERROR(
@@ -69,9 +52,7 @@ std::optional<Batch> InFlight::Push(Batch batch) {
     if (batch.event != nullptr) events_.push_back(batch.event);
     return batch;
   }
-  bytes_ += batch.bytes;
-  batch.issued = EngineClock::now();
-  batch.expected = batch.issued + rate_.TimeFor(bytes_);
+  batch.expected = rate_->Begin(batch.bytes, EngineClock::now());
   batches_.push_back(std::move(batch));
   return std::nullopt;
 }
@@ -83,11 +64,8 @@ std::optional<Batch> InFlight::Pop() {
   if (result == kCudaNotReady) return std::nullopt;
   Batch batch = std::move(batches_.front());
   batches_.pop_front();
-  bytes_ -= batch.bytes;
+  rate_->End(batch.bytes, EngineClock::now());
   FailAll(batch, cuda.Check(result, "the GPU's work"));
-  EngineTime now = EngineClock::now();
-  rate_.Learn(batch.bytes, now - std::max(batch.issued, last_done_));
-  last_done_ = now;
   events_.push_back(batch.event);
   return batch;
 }

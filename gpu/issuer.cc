@@ -38,11 +38,11 @@ StatusOr<std::unique_ptr<Issuer>> Issuer::Open(std::shared_ptr<Context> context,
 
 Status Issuer::OpenStreams() {
   for (size_t i = 0; i < kStreamsIn; ++i) {
-    ASSIGN_OR_RETURN(auto in, InFlight::Open(context_));
+    ASSIGN_OR_RETURN(auto in, InFlight::Open(context_, &rate_in_));
     in_.push_back(std::move(in));
   }
-  ASSIGN_OR_RETURN(out_, InFlight::Open(context_));
-  ASSIGN_OR_RETURN(work_, InFlight::Open(context_));
+  ASSIGN_OR_RETURN(out_, InFlight::Open(context_, &rate_out_));
+  ASSIGN_OR_RETURN(work_, InFlight::Open(context_, &rate_of_work_));
   for (const auto& in : in_) all_.push_back(in.get());
   all_.insert(all_.end(), {out_.get(), work_.get()});
   return OkStatus();
@@ -261,11 +261,7 @@ bool Issuer::Idle() const {
          std::all_of(all_.begin(), all_.end(), [](InFlight* in_flight) { return in_flight->empty(); });
 }
 
-bool Issuer::Busy() const {
-  uint64_t bytes = 0;
-  for (const auto& in : in_) bytes += in->bytes();
-  return bytes >= kEnoughInFlight;
-}
+bool Issuer::Busy() const { return rate_in_.under_way() >= kEnoughInFlight; }
 
 EngineTime Issuer::Due() const {
   EngineTime now = EngineClock::now();

@@ -24,6 +24,7 @@
 #include "gpu/launch_lists.h"
 #include "gpu/pinned_ranges.h"
 #include "gpu/pinned_zeros.h"
+#include "gpu/shared_rate.h"
 #include "gpu/stream_waits.h"
 
 namespace nacre::gpu {
@@ -107,6 +108,7 @@ class Issuer {
   const std::shared_ptr<StreamWaits> waits_;
   LaunchLists lists_;
   PinnedZeros zero_bytes_;
+  SharedRate rate_in_, rate_out_, rate_of_work_;
   std::vector<std::unique_ptr<InFlight>> in_;  // host to device, taken in turn
   size_t next_in_ = 0;
   std::unique_ptr<InFlight> out_;
