@@ -15,6 +15,10 @@ namespace nacre::client {
 namespace {
 
 constexpr uint64_t kSliceBytes = 16 << 20;
+// The first slice of a long read is short, so that a device has something to copy while the rest is asked
+// for.
+constexpr uint64_t kFirstSliceBytes = 1 << 20;
+constexpr uint64_t kLongRead = 8 << 20;
 constexpr size_t kSlicePieces = 1024;
 constexpr size_t kReadLanes = 16;  // slices under way: with 8 a GPU waits a fifth of the time
 
@@ -71,18 +75,25 @@ struct Core::ReadIntoJob {
 
 // Between slices of the file, so that no block is asked for twice.
 void Core::ReadIntoJob::Cut(const std::vector<ReadPiece>& pieces) {
-  uint64_t bytes = 0;
+  uint64_t total = 0;
+  for (const ReadPiece& piece : pieces) total += piece.memory.length;
+  uint64_t bytes = 0, most = total < kLongRead ? kSliceBytes : kFirstSliceBytes;  // of the last slice
   slices.push_back(0);
   for (size_t i = 0; i < pieces.size(); ++i) {
     uint64_t done = 0;
     do {
       const uint64_t at = pieces[i].offset + done;
-      const uint64_t take = std::min(pieces[i].memory.length - done, kSliceBytes - at % kSliceBytes);
-      const bool full = bytes + take > kSliceBytes || parts.size() - slices.back() >= kSlicePieces;
+      const auto next = [&] {
+        const uint64_t end = (at + most) / kBlockSize * kBlockSize;
+        return std::min({pieces[i].memory.length - done, end - at, kSliceBytes - at % kSliceBytes});
+      };
+      const bool full = bytes + next() > most || parts.size() - slices.back() >= kSlicePieces;
       if (full && parts.size() > slices.back()) {
         slices.push_back(parts.size());
         bytes = 0;
+        most = kSliceBytes;
       }
+      const uint64_t take = next();
       parts.push_back({at, {pieces[i].memory.region, pieces[i].memory.offset + done, take}});
       piece_of.push_back(i);
       bytes += take;
@@ -150,7 +161,7 @@ Task<StatusOr<PiecesRead>> Core::ReadInto(HandlePtr handle, std::vector<ReadPiec
   } else {
     std::vector<Task<Status>> lanes;
     for (size_t i = 0; i < std::min(slices, kReadLanes); ++i) lanes.push_back(ReadLane(&job));
-    std::vector<Status> results = co_await WhenAll(std::move(lanes));
+    std::vector<Status> results = co_await WhenAll(std::move(lanes), Begin::kByTurns);
     for (Status& result : results) CO_RETURN_IF_ERROR(std::move(result));
   }
   for (SingleByte& byte : job.single_bytes) {

@@ -129,9 +129,13 @@ class AsyncMutex {
   std::deque<OneShot<Unit>> waiters_;
 };
 
-// Runs tasks at once on the current executor and waits for all of them; results in the order of the tasks.
+// Whether each of several tasks begins as soon as the one before it waits, or when whatever else is queued on
+// the executor has run as well: what the first tasks wait for may be there before the last ones have begun.
+enum class Begin { kAtOnce, kByTurns };
+
+// Runs tasks on the current executor and waits for all of them; results in the order of the tasks.
 template <typename T>
-Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
+Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks, Begin begin = Begin::kAtOnce) {
   struct Shared {
     std::mutex mutex;
     std::vector<std::optional<T>> results;
@@ -146,6 +150,7 @@ Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
   if (tasks.empty()) co_return results;
   Executor executor = co_await CurrentExecutor();
   for (size_t i = 0; i < tasks.size(); ++i) {
+    if (i > 0 && begin == Begin::kByTurns) co_await Yield();
     Spawn(executor, std::move(tasks[i]), [shared, child, i](T result) {
       std::unique_lock lock(shared->mutex);
       shared->results[i] = std::move(result);

@@ -132,22 +132,24 @@ TEST_F(ReadInto, TheHandleHasToBeReadable) {
   EXPECT_THAT(Do(*client, client->OpenName("f"), std::move(pieces)).status(), HasErrno(EINVAL));
 }
 
-// Random extents of random files into random places, as many as there are.
+// Random extents of random files into random places, as many as there are; every fifth time so many that the
+// first slice is a short one.
 TEST_F(ReadInto, ScatteredPiecesAreWhatTheFileHolds) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SeededRandom random(seed);
     auto client = harness_.Mount();
     auto second = seed % 2 == 0 ? harness_.Mount() : nullptr;  // without the lease
-    std::string data = Pattern(seed, 1 + random.Below(6 * kMiB));
+    const uint64_t scale = seed % 5 == 0 ? 4 : 1;
+    std::string data = Pattern(seed, 1 + random.Below(scale * 6 * kMiB));
     HandlePtr file = Striped(*client, absl::StrFormat("f%d", seed), data,
                              absl::StrFormat("-c %d -S %dK", 1 + random.Below(4), 64 << random.Below(4)));
-    Target target(4 * kMiB);
+    Target target(scale * 4 * kMiB);
     std::string expected = target.bytes;
     std::vector<ReadPiece> pieces;
     std::vector<uint64_t> sizes;
     for (uint64_t at = random.Below(5000); at < target.bytes.size();) {
-      const uint64_t length = std::min(random.Below(2) == 0 ? random.Below(300) : random.Below(100'000),
-                                       target.bytes.size() - at);
+      const uint64_t most = random.Below(2) == 0 ? 300 : 100'000 * scale * scale;
+      const uint64_t length = std::min(random.Below(most), target.bytes.size() - at);
       // Now and then it goes on where the last one ended.
       uint64_t offset = random.Below(data.size() + data.size() / 10 + 1);
       if (!pieces.empty() && random.Below(4) == 0)
