@@ -90,7 +90,6 @@ struct Invalidation {
   // Attributes of an inode, and its pages that hold bytes of [begin, end); returns when none of these is
   // left.
   std::function<Task<void>(Fid, uint64_t begin, uint64_t end)> data_and_attributes;
-  std::function<void(Fid parent, std::string_view name)> entry;
   // Attributes of an inode. Does not wait for anything.
   std::function<void(Fid)> attributes;
 };

@@ -28,7 +28,7 @@ OneShot<Unit> Invalidator::Inode(uint64_t node, uint64_t begin, uint64_t end) {
   OneShot<Unit> done;
   const auto offset = static_cast<off_t>(std::min<uint64_t>(begin, INT64_MAX));
   const off_t length = end >= INT64_MAX ? 0 : static_cast<off_t>(end) - offset;  // 0: to the end
-  inodes_.Push({node, begin}, [node, offset, length, done](fuse_session* session) {
+  sender_.Push({node, begin}, [node, offset, length, done](fuse_session* session) {
     if (session != nullptr)
       LogRefusal("an inode", fuse_lowlevel_notify_inval_inode(session, node, offset, length));
     done.Set({});
@@ -43,16 +43,8 @@ void Invalidator::Attributes(uint64_t node) {
   LogRefusal("attributes", fuse_lowlevel_notify_inval_inode(session_, node, kNoPages, 0));
 }
 
-void Invalidator::Entry(uint64_t parent, std::string name) {
-  entries_.Push({parent, 0}, [parent, name = std::move(name)](fuse_session* session) {
-    if (session == nullptr) return;
-    LogRefusal("an entry", fuse_lowlevel_notify_inval_entry(session, parent, name.data(), name.size()));
-  });
-}
-
 void Invalidator::Stop() {
-  inodes_.Stop();
-  entries_.Stop();
+  sender_.Stop();
   std::lock_guard lock(mutex_);
   session_ = nullptr;
 }

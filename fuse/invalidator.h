@@ -1,8 +1,6 @@
-// Tells the kernel to forget. Such a message may block: for a page that is being read from a server that is
-// away, for a directory that an operation is working in. So it is never sent by a thread that requests depend
-// on, and what blocks one inode holds up no other: there are as many threads as messages that block, up to
-// kMostThreads. Those about inodes and those about entries have threads of their own, because an entry may
-// have to wait for an operation that itself waits for an inode. Thread-safe.
+// Tells the kernel to forget. Such a message may block, for a page that is being read from a server that is
+// away. So it is never sent by a thread that requests depend on, and what blocks one place in a file holds up
+// no other: there are as many threads as messages that block, up to kMostThreads. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -11,7 +9,6 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include "common/task.h"
@@ -22,7 +19,7 @@ namespace nacre::fuse {
 
 class Invalidator {
  public:
-  explicit Invalidator(fuse_session* session) : session_(session), inodes_(session), entries_(session) {}
+  explicit Invalidator(fuse_session* session) : session_(session), sender_(session) {}
   ~Invalidator() { Stop(); }
 
   // Attributes, and the pages that hold bytes of [begin, end); `end` UINT64_MAX: to the end of the file. The
@@ -32,15 +29,12 @@ class Invalidator {
   // Attributes alone, before it returns: for these the kernel waits for nothing.
   void Attributes(uint64_t node);
 
-  // A name and what lies behind it.
-  void Entry(uint64_t parent, std::string name);
-
   // Drops what is queued (with its values set) and ends the threads. The kernel's end must be gone, or a
   // message may block.
   void Stop();
 
  private:
-  static constexpr size_t kMostThreads = 64;  // of each kind
+  static constexpr size_t kMostThreads = 64;
 
   // Where a message begins: a node, and a place in its file.
   using Place = std::pair<uint64_t, uint64_t>;
@@ -69,7 +63,7 @@ class Invalidator {
 
   std::mutex mutex_;
   fuse_session* session_;  // null after Stop
-  Sender inodes_, entries_;
+  Sender sender_;
 };
 
 }  // namespace nacre::fuse

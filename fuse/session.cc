@@ -160,12 +160,6 @@ void Session::OfferInvalidation() {
     };
     return forget(weak.lock(), fid, begin, end);
   };
-  invalidation.entry = [weak](Fid parent, std::string_view name) {
-    std::shared_ptr<Session> self = weak.lock();
-    if (self == nullptr) return;
-    if (std::optional<uint64_t> node = self->nodes().Find(parent))
-      self->invalidator().Entry(*node, std::string(name));
-  };
   invalidation.attributes = [weak](Fid fid) {
     std::shared_ptr<Session> self = weak.lock();
     if (self == nullptr) return;
