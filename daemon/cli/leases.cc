@@ -146,17 +146,12 @@ Json LeasesToJson(const std::string& path, const proto::LeasesOfReply& leases) {
 }
 
 int ShowLeases(const ClusterTarget& target, const std::string& path, bool json) {
-  auto fail = [json](const Status& why) {
-    const Json error = {{"error", std::string(why.message())}};
-    if (json) std::puts(error.dump(2).c_str());
-    return Fail(why);
-  };
   auto asked = WhomToAsk(target, path);
-  if (!asked.ok()) return fail(asked.status());
+  if (!asked.ok()) return FailWith(asked.status(), json);
   proto::AdminRequest request;
   request.mutable_leases_of()->set_path(asked->path);
   auto reply = Administer(asked->target, std::move(request), kLeasesPatience);
-  if (!reply.ok()) return fail(reply.status());
+  if (!reply.ok()) return FailWith(reply.status(), json);
   const proto::LeasesOfReply& leases = reply->leases_of();
   if (json) {
     std::puts(LeasesToJson(asked->path, leases).dump(2).c_str());

@@ -1,7 +1,9 @@
 #include "daemon/cli/status_json.h"
 
 #include <algorithm>
+#include <cstdio>
 
+#include "daemon/cli/command.h"
 #include "daemon/cli/copies.h"
 #include "daemon/cli/osts.h"
 #include "daemon/cli/rebalance.h"
@@ -148,6 +150,12 @@ Json SpaceToJson(const proto::ClusterStatus& status) {
           {"osts", osts},
           {"total_bytes", space.total},
           {"available_bytes", space.available}};
+}
+
+int FailWith(const Status& why, bool json) {
+  const Json error = {{"error", std::string(why.message())}};
+  if (json) std::puts(error.dump(2).c_str());
+  return Fail(why);
 }
 
 }  // namespace nacre::cli

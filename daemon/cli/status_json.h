@@ -1,9 +1,10 @@
-// A cluster's status as JSON, with stable names: what `nacre status --json` and `nacre df --json` print.
-// Stateless.
+// A cluster's status as JSON, with stable names: what `nacre status --json` and `nacre df --json` print, and
+// how these fail. Stateless.
 #pragma once
 
 #include <nlohmann/json.hpp>
 
+#include "common/status.h"
 #include "proto/cluster.pb.h"
 
 namespace nacre::cli {
@@ -23,5 +24,8 @@ Space OstSpace(const proto::ClusterStatus& status);
 
 // In whole per cent, rounded up as df(1) does.
 int PercentUsed(uint64_t total, uint64_t available);
+
+// As Fail (command.h); with `json`, stdout says why, too, for programs that read nothing else.
+int FailWith(const Status& why, bool json);
 
 }  // namespace nacre::cli

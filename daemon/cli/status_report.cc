@@ -12,11 +12,7 @@ namespace {
 
 int Run(const StatusReport& report, const ClusterTarget& target, bool json) {
   auto status = FetchStatus(target);
-  if (!status.ok()) {
-    const Json error = {{"error", std::string(status.status().message())}};
-    if (json) std::puts(error.dump(2).c_str());
-    return Fail(status.status());
-  }
+  if (!status.ok()) return FailWith(status.status(), json);
   if (json) {
     std::puts(report.to_json(*status).dump(2).c_str());
   } else {
