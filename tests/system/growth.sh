@@ -102,8 +102,11 @@ add_ost() {
   wait_for 30 "OST 4 is up" is_up 4
   local i
   mkdir "$mount/fresh"
-  for i in $(seq 10); do head -c 1M /dev/urandom >"$mount/fresh/$i"; done
-  for i in $(seq 10); do lies_on "$mount/fresh/$i" 4 && return 0; done
+  # Whose turn it is depends on what the programs make in between: ten files in a row have missed it.
+  for i in $(seq 100); do
+    head -c 1M /dev/urandom >"$mount/fresh/$i"
+    ! lies_on "$mount/fresh/$i" 4 || return 0
+  done
   echo "no new file lies on OST 4"
   return 1
 }
