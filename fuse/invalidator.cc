@@ -25,62 +25,62 @@ void LogRefusal(const char* what, int result) {
 }  // namespace
 
 OneShot<Unit> Invalidator::Inode(uint64_t node, uint64_t begin, uint64_t end) {
+  begin = std::min<uint64_t>(begin, INT64_MAX);
+  const off_t length = end >= INT64_MAX ? 0 : static_cast<off_t>(end - begin);
+  const Place place{node, begin};
   OneShot<Unit> done;
-  const auto offset = static_cast<off_t>(std::min<uint64_t>(begin, INT64_MAX));
-  const off_t length = end >= INT64_MAX ? 0 : static_cast<off_t>(end) - offset;  // 0: to the end
-  sender_.Push({node, begin}, [node, offset, length, done](fuse_session* session) {
-    if (session != nullptr)
-      LogRefusal("an inode", fuse_lowlevel_notify_inval_inode(session, node, offset, length));
+  std::unique_lock lock(mutex_);
+  if (stopped_) {
+    lock.unlock();
     done.Set({});
-  });
+    return done;
+  }
+  auto [queue, fresh] = queues_.try_emplace(place);
+  queue->second.push_back({length, done});
+  if (!fresh) return done;  // behind one that is being sent, or is ready
+  ready_.push_back(place);
+  changed_.notify_one();
+  if (ready_.size() > idle_ && threads_ < kMostThreads) {
+    ++threads_;
+    std::thread([this] { Run(); }).detach();  // Stop waits for it
+  }
   return done;
 }
 
 void Invalidator::Attributes(uint64_t node) {
   constexpr off_t kNoPages = -1;
-  std::lock_guard lock(mutex_);
-  if (session_ == nullptr) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    ++callers_;
+  }
   LogRefusal("attributes", fuse_lowlevel_notify_inval_inode(session_, node, kNoPages, 0));
+  std::lock_guard lock(mutex_);
+  --callers_;
+  if (stopped_) changed_.notify_all();
 }
 
 void Invalidator::Stop() {
-  sender_.Stop();
-  std::lock_guard lock(mutex_);
-  session_ = nullptr;
-}
-
-void Invalidator::Sender::Push(const Place& place, Message message) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!stopped_) {
-      auto [queue, fresh] = queues_.try_emplace(place);
-      queue->second.push_back(std::move(message));
-      if (!fresh) return;  // behind one that is being sent, or is ready
-      ready_.push_back(place);
-      changed_.notify_one();
-      if (ready_.size() <= idle_ || threads_ == kMostThreads) return;
-      ++threads_;
-      std::thread([this] { Run(); }).detach();  // Stop waits for it
-      return;
-    }
-  }
-  message(nullptr);
-}
-
-void Invalidator::Sender::Stop() {
   std::unique_lock lock(mutex_);
   stopped_ = true;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return threads_ == 0; });
+  changed_.wait(lock, [this] { return threads_ == 0 && callers_ == 0; });
   auto left = std::exchange(queues_, {});
   ready_.clear();
   lock.unlock();
   for (auto& [place, queue] : left) {
-    for (Message& message : queue) message(nullptr);
+    for (Message& message : queue) message.done.Set({});
   }
 }
 
-void Invalidator::Sender::Run() {
+void Invalidator::Send(const Place& place, const Message& message) const {
+  const auto [node, begin] = place;
+  LogRefusal("an inode",
+             fuse_lowlevel_notify_inval_inode(session_, node, static_cast<off_t>(begin), message.length));
+  message.done.Set({});
+}
+
+void Invalidator::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
@@ -89,11 +89,10 @@ void Invalidator::Sender::Run() {
     if (stopped_ || !work) break;
     const Place place = ready_.front();
     ready_.pop_front();
-    Message message = std::move(queues_.at(place).front());
+    const Message message = std::move(queues_.at(place).front());
     queues_.at(place).pop_front();
     lock.unlock();
-    message(session_);
-    message = nullptr;
+    Send(place, message);
     lock.lock();
     if (queues_.at(place).empty()) {
       queues_.erase(place);

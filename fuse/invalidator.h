@@ -1,13 +1,14 @@
 // Tells the kernel to forget. Such a message may block, for a page that is being read from a server that is
 // away. So it is never sent by a thread that requests depend on, and what blocks one place in a file holds up
-// no other: there are as many threads as messages that block, up to kMostThreads. Thread-safe.
+// no other: there are as many threads as messages that block, up to kMostThreads. Messages for one place are
+// sent in their order. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <sys/types.h>
 
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <mutex>
 #include <utility>
 
@@ -19,8 +20,9 @@ namespace nacre::fuse {
 
 class Invalidator {
  public:
-  explicit Invalidator(fuse_session* session) : session_(session), sender_(session) {}
+  explicit Invalidator(fuse_session* session) : session_(session) {}
   ~Invalidator() { Stop(); }
+  Invalidator(const Invalidator&) = delete;
 
   // Attributes, and the pages that hold bytes of [begin, end); `end` UINT64_MAX: to the end of the file. The
   // value arrives when none of these pages is left.
@@ -38,32 +40,23 @@ class Invalidator {
 
   // Where a message begins: a node, and a place in its file.
   using Place = std::pair<uint64_t, uint64_t>;
-
-  // Sends messages: those of one place in their order, those of different places side by side.
-  class Sender {
-   public:
-    using Message = std::function<void(fuse_session*)>;  // called with null: only sets its value
-
-    explicit Sender(fuse_session* session) : session_(session) {}
-    void Push(const Place& place, Message message);
-    void Stop();
-
-   private:
-    void Run();
-
-    fuse_session* const session_;
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    absl::flat_hash_map<Place, std::deque<Message>>
-        queues_;               // not empty, but where the last one is being sent
-    std::deque<Place> ready_;  // with messages, and none being sent
-    size_t threads_ = 0, idle_ = 0;
-    bool stopped_ = false;
+  struct Message {
+    off_t length;  // 0: to the end of the file
+    OneShot<Unit> done;
   };
 
+  void Run();
+  void Send(const Place& place, const Message& message) const;
+
+  fuse_session* const session_;
   std::mutex mutex_;
-  fuse_session* session_;  // null after Stop
-  Sender sender_;
+  std::condition_variable changed_;
+  // A place has a queue, if only an empty one, as long as one of its messages waits or is being sent.
+  absl::flat_hash_map<Place, std::deque<Message>> queues_;
+  std::deque<Place> ready_;  // with messages, and none being sent
+  size_t threads_ = 0, idle_ = 0;
+  size_t callers_ = 0;  // within Attributes, sending
+  bool stopped_ = false;
 };
 
 }  // namespace nacre::fuse
