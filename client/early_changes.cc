@@ -70,6 +70,7 @@ bool EarlyChanges::MayChange(const Inode& inode) const {
 // With the order held.
 void EarlyChanges::Push(const Caller& caller, proto::MetadataRequest request, EarlyChange change) {
   SetCaller(caller, &request);
+  request.set_change_only(true);
   queue_.Push(entrance_.epoch(), std::move(request), [this, change](const Reply& reply) {
     End(change, reply);
     for (const InodePtr& inode : {change.inode, change.replaced}) {
@@ -88,6 +89,7 @@ void EarlyChanges::Push(const Caller& caller, proto::MetadataRequest request, Ea
 void EarlyChanges::PushTold(const InodePtr& inode, uint64_t change, proto::MetadataRequest request,
                             MetadataQueue::Done then) {
   *request.mutable_time() = ToProto(environment_.clock.Wall());
+  request.set_change_only(true);
   auto done = [inode, change, then = std::move(then)](const Reply& reply) mutable {
     if (!reply.ok() || reply->attr().attr().change() != change) {
       std::lock_guard guard(inode->mutex);

@@ -18,16 +18,17 @@ constexpr Duration kGather = std::chrono::milliseconds(1);
 constexpr Duration kHurry = 20 * kGather;          // after somebody has waited
 constexpr Duration kHurriedGather = kGather / 10;  // then
 
-// The reply to the batch's mutation `index`, or why there is none.
-StatusOr<proto::MetadataReply> ReplyTo(const StatusOr<proto::MetadataReply>& batch, int index) {
-  RETURN_IF_ERROR(batch.status());
-  if (index >= batch->batch().replies_size())
+// Takes the reply to the batch's mutation `index` out of it, or says why there is none.
+StatusOr<proto::MetadataReply> TakeReply(StatusOr<proto::MetadataReply>* batch, int index) {
+  RETURN_IF_ERROR(batch->status());
+  proto::BatchReply& replies = *(*batch)->mutable_batch();
+  if (index >= replies.replies_size())
     return ErrnoError(EPROTO,
                       absl::StrFormat("the MDS has answered %d mutations of a batch, not the next one",
-                                      batch->batch().replies_size()));
-  const proto::MetadataReply& reply = batch->batch().replies(index);
+                                      replies.replies_size()));
+  proto::MetadataReply& reply = *replies.mutable_replies(index);
   RETURN_IF_ERROR(FromProto(reply.status()));
-  return reply;
+  return std::move(reply);
 }
 
 }  // namespace
@@ -182,7 +183,7 @@ Task<void> MetadataQueue::SendBatch(Batch batch) {
   auto reply = co_await session_->CallNumbered(batch.items.front().epoch, std::move(request));
   if (batch.before) co_await batch.before->Wait();
   if (reply.ok()) allowed_(reply->batch().names_behind());
-  Answer(batch.items, reply);
+  Answer(batch.items, std::move(reply));
   Count(batch.items.size());
   batch.over.Set({});
   {
@@ -225,8 +226,8 @@ std::optional<MetadataQueue::Batch> MetadataQueue::TakeBatch() {
   return batch;
 }
 
-void MetadataQueue::Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply) {
-  for (size_t i = 0; i < items.size(); ++i) items[i].done(ReplyTo(reply, static_cast<int>(i)));
+void MetadataQueue::Answer(std::vector<Item>& items, StatusOr<proto::MetadataReply> reply) {
+  for (size_t i = 0; i < items.size(); ++i) items[i].done(TakeReply(&reply, static_cast<int>(i)));
 }
 
 void MetadataQueue::Count(size_t answered) {

@@ -78,7 +78,7 @@ class MetadataQueue {
   void HurryIfNeeded();
   std::optional<Batch> TakeBatch();
   Task<void> SendBatch(Batch batch);
-  void Answer(std::vector<Item>& items, const StatusOr<proto::MetadataReply>& reply);
+  void Answer(std::vector<Item>& items, StatusOr<proto::MetadataReply> reply);
   void Count(size_t answered);
 
   const std::shared_ptr<Session> session_;

@@ -94,7 +94,6 @@ Status Telling::EndInline(const InodePtr& inode, const Reply& reply) {
   std::unique_lock lock(inode->mutex);
   if (reply.ok()) {
     room_.Promise(reply->attr().promised_bytes());
-    inode->Apply(reply->attr().attr());
     return OkStatus();
   }
   inode->inline_bytes.reset();
@@ -126,6 +125,7 @@ Task<Status> Telling::SendInline(InodePtr inode) {
   Reply reply = co_await mds_.AskAsSystem(std::move(request));
   CO_RETURN_IF_ERROR(EndInline(inode, reply));
   std::lock_guard lock(inode->mutex);
+  inode->Apply(reply->attr().attr());
   Pending& pending = inode->pending;
   if (sent.cut) pending.cut = false;
   if (sent.cut) inode->layout.reset();

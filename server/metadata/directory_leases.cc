@@ -125,8 +125,11 @@ std::vector<Fid> DirectoriesChanged(Mds& mds, const proto::MetadataRequest& requ
                                     const proto::MetadataReply& reply) {
   switch (request.op_case()) {
     case proto::MetadataRequest::kMknod:
-      if (S_ISDIR(request.mknod().mode()))
-        return {FromProto(request.mknod().parent()), FromProto(reply.entry().attr().fid())};
+      if (S_ISDIR(request.mknod().mode())) {
+        const bool own = request.mknod().has_fid();
+        const Fid made = FromProto(own ? request.mknod().fid() : reply.entry().attr().fid());
+        return {FromProto(request.mknod().parent()), made};
+      }
       return {FromProto(request.mknod().parent())};
     case proto::MetadataRequest::kCreate:
       return {FromProto(request.create().parent())};

@@ -122,6 +122,32 @@ Task<Status> Op::Commit(Transaction* transaction, const proto::MetadataReply& re
   co_return co_await mds->tables->Commit(transaction, Tables::For::kClient);
 }
 
+// A repeated removal finds in its recorded reply which file is kept open for its sender.
+bool Op::TellsAttributes() const {
+  if (!request.change_only()) return true;
+  switch (request.op_case()) {
+    case proto::MetadataRequest::kMknod:
+    case proto::MetadataRequest::kLink:
+    case proto::MetadataRequest::kSetattr:
+    case proto::MetadataRequest::kUpdateSize:
+    case proto::MetadataRequest::kWriteInline:
+      return false;
+    case proto::MetadataRequest::kUnlink:
+      return request.unlink().keep_open();
+    case proto::MetadataRequest::kRename:
+      return request.rename().keep_open();
+    default:
+      return true;
+  }
+}
+
+proto::Attr Op::AttrOf(const Inode& inode) const {
+  if (TellsAttributes()) return ToProto(inode);
+  proto::Attr attr;
+  attr.set_change(inode.change);
+  return attr;
+}
+
 Task<Status> Op::CommitIntent(Transaction* transaction) const {
   CO_RETURN_IF_ERROR(CheckCommit(*transaction));
   Status committed = co_await mds->tables->Commit(transaction);

@@ -132,6 +132,11 @@ struct Op {
   // Commits the first step of a change that takes two: the reply is recorded with the second.
   Task<Status> CommitIntent(Transaction* transaction) const;
 
+  // Whether the reply has to tell all attributes of what the mutation changes (MetadataRequest.change_only).
+  bool TellsAttributes() const;
+  // Those of what it is about, for the reply.
+  proto::Attr AttrOf(const Inode& inode) const;
+
   // Before a mutation answers with attributes of a file that it finds: ABORTED if another session may have
   // changed it and not told; then the guard lacks it, and the mutation begins again.
   Status CheckTold(const Fid& file) const;

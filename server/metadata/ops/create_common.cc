@@ -90,8 +90,8 @@ StatusOr<Inode*> Make(const Op& op, Transaction* transaction, const NewInode& wa
   ++directory->size;
   if (S_ISDIR(wanted.mode)) ++directory->nlink;
   Inode* made = transaction->Create(std::move(inode));
-  *reply->mutable_attr() = ToProto(*made);
-  *reply->mutable_parent() = ToProto(*directory);
+  *reply->mutable_attr() = op.AttrOf(*made);
+  if (op.TellsAttributes()) *reply->mutable_parent() = ToProto(*directory);
   return made;
 }
 

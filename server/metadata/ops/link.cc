@@ -55,8 +55,8 @@ Task<Reply> Link(const Op& op, const proto::Link& request) {
   ++directory->size;
   TouchWritten(directory, op.now);
   proto::MetadataReply reply;
-  *reply.mutable_entry()->mutable_attr() = ToProto(*inode);
-  *reply.mutable_entry()->mutable_parent() = ToProto(*directory);
+  *reply.mutable_entry()->mutable_attr() = op.AttrOf(*inode);
+  if (op.TellsAttributes()) *reply.mutable_entry()->mutable_parent() = ToProto(*directory);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

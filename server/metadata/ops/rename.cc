@@ -208,10 +208,11 @@ Status Apply(const Op& op, const proto::Rename& request, Transaction* transactio
   return OkStatus();
 }
 
-proto::MetadataReply MakeReply(const Plan& plan) {
+proto::MetadataReply MakeReply(const Op& op, const Plan& plan) {
   proto::MetadataReply reply;
   proto::Entry* entry = reply.mutable_entry();
-  *entry->mutable_attr() = ToProto(*plan.source);
+  *entry->mutable_attr() = op.AttrOf(*plan.source);
+  if (!op.TellsAttributes()) return reply;
   *entry->mutable_parent() = ToProto(*plan.new_directory);
   *entry->mutable_old_parent() = ToProto(*plan.old_directory);
   if (plan.target != nullptr) *entry->mutable_replaced() = ToProto(*plan.target);
@@ -236,7 +237,7 @@ Task<Reply> Rename(const Op& op, const proto::Rename& request) {
     CO_RETURN_IF_ERROR(CheckTypes(plan));
     CO_RETURN_IF_ERROR(Apply(op, request, &transaction, plan));
   }
-  proto::MetadataReply reply = MakeReply(plan);
+  proto::MetadataReply reply = MakeReply(op, plan);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   bool orphan = plan.target != nullptr && plan.target != plan.source && plan.target->nlink == 0;
   if (request.keep_open() && orphan) mds.opens.Hold(op.session->id, plan.target->fid);

@@ -114,7 +114,7 @@ Task<Reply> CommitAttributes(const Op& op, const proto::Setattr& request, Transa
                              const Inode* inode) {
   proto::MetadataReply reply;
   proto::AttrReply* out = reply.mutable_attr();
-  *out->mutable_attr() = ToProto(*inode);
+  *out->mutable_attr() = op.AttrOf(*inode);
   if (request.set_size()) *out->mutable_layout() = ToProto(inode->layout);
   CO_RETURN_IF_ERROR(co_await op.Commit(transaction, reply));
   co_return reply;

@@ -51,8 +51,8 @@ Task<Reply> Unlink(const Op& op, const proto::Unlink& request) {
   --directory->size;
   if (S_ISDIR(victim->mode)) --directory->nlink;
   proto::MetadataReply reply;
-  *reply.mutable_attr()->mutable_attr() = ToProto(*victim);
-  *reply.mutable_attr()->mutable_parent() = ToProto(*directory);
+  *reply.mutable_attr()->mutable_attr() = op.AttrOf(*victim);
+  if (op.TellsAttributes()) *reply.mutable_attr()->mutable_parent() = ToProto(*directory);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   if (request.keep_open() && victim->nlink == 0) mds.opens.Hold(op.session->id, entry.fid);
   co_return reply;

@@ -53,7 +53,7 @@ Task<Reply> UpdateSize(const Op& op, const proto::UpdateSize& request) {
   if (request.has_atime()) inode->atime = FromProto(request.atime());
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   proto::MetadataReply reply;
-  *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
+  *reply.mutable_attr()->mutable_attr() = op.AttrOf(*inode);
   KeepPromise(op, *inode, request.promised(), &transaction, reply.mutable_attr());
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;

@@ -58,7 +58,7 @@ Task<Reply> WriteInline(const Op& op, const proto::WriteInline& request) {
   if (request.kill_suid()) inode->mode = ModeWithoutSetuid(inode->mode);
   if (!body.empty()) transaction.batch().Put(FidKey(Table::kBody, fid), std::move(body));
   KeepPromise(op, *inode, request.promised(), &transaction, reply.mutable_attr());
-  *reply.mutable_attr()->mutable_attr() = ToProto(*inode);
+  *reply.mutable_attr()->mutable_attr() = op.AttrOf(*inode);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   co_return reply;
 }

@@ -23,11 +23,11 @@ class Batch : public testing::Test {
     *mutation.mutable_mknod()->mutable_fid() = ToProto(fid);
     return Add(std::move(mutation));
   }
-  void AddUnlink(Fid parent, const std::string& name) {
+  proto::MetadataRequest& AddUnlink(Fid parent, const std::string& name) {
     proto::MetadataRequest mutation;
     *mutation.mutable_unlink()->mutable_parent() = ToProto(parent);
     mutation.mutable_unlink()->set_name(name);
-    Add(std::move(mutation));
+    return Add(std::move(mutation));
   }
   // The batch as it stands, with everything in it unanswered.
   proto::MetadataRequest Whole() {
@@ -73,6 +73,32 @@ TEST_F(Batch, AFailureKeepsNothingBack) {
   EXPECT_THAT(reply.batch().replies(2), Fails(ENOENT));
   EXPECT_THAT(reply.batch().replies(3), IsOk());
   EXPECT_THAT(reply.batch().replies(4), Fails(EPROTO));
+}
+
+TEST_F(Batch, WhoKnowsTheAttributesIsToldTheirChangeAlone) {
+  AddMknod(kRootFid, "a", S_IFREG | 0644, OwnFid(1)).set_change_only(true);
+  AddMknod(kRootFid, "b", S_IFREG | 0644, OwnFid(2)).set_change_only(true);
+  AddUnlink(kRootFid, "a").set_change_only(true);
+  proto::MetadataRequest& kept = AddUnlink(kRootFid, "b");
+  kept.set_change_only(true);
+  kept.mutable_unlink()->set_keep_open(true);
+  for (int sent = 0; sent < 2; ++sent) {  // the second time from the records
+    auto reply = Send();
+    ASSERT_EQ(reply.batch().replies_size(), 4);
+    proto::Attr change_alone;
+    change_alone.set_change(1);
+    const proto::Entry& made = reply.batch().replies(0).entry();
+    EXPECT_EQ(made.attr().SerializeAsString(), change_alone.SerializeAsString());
+    EXPECT_FALSE(made.has_parent());
+    EXPECT_GT(made.layout().components_size(), 0);
+    change_alone.set_change(2);
+    const proto::AttrReply& removed = reply.batch().replies(2).attr();
+    EXPECT_EQ(removed.attr().SerializeAsString(), change_alone.SerializeAsString());
+    EXPECT_FALSE(removed.has_parent());
+    // The sender has to find out which file is kept for it, also from the record.
+    EXPECT_EQ(FromProto(reply.batch().replies(3).attr().attr().fid()), OwnFid(2));
+    EXPECT_TRUE(reply.batch().replies(3).attr().has_parent());
+  }
 }
 
 TEST_F(Batch, ARepeatGetsTheSameAnswers) {
