@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace nacre {
 
@@ -21,15 +24,25 @@ class RecordCache {
  public:
   using Pointer = std::shared_ptr<const Value>;
 
-  explicit RecordCache(size_t capacity) : shard_capacity_(std::max<size_t>(capacity / kShards, 1)) {}
+  // For an owner who knows something of records that are not here. Called with a lock of the cache held.
+  struct Hooks {
+    // What a record is of which there is nothing here; null: not known.
+    std::function<Pointer(const Key&)> missing;
+    // There is nothing of it any more, for want of room.
+    std::function<void(const Key&)> evicted;
+  };
 
-  // Null: not here. *ticket is for Insert of what is then read from the store.
+  explicit RecordCache(size_t capacity, Hooks hooks = {})
+      : shard_capacity_(std::max<size_t>(capacity / kShards, 1)), hooks_(std::move(hooks)) {}
+
+  // Null: not known. *ticket is for Insert of what is then read from the store.
   Pointer Find(const Key& key, uint64_t* ticket) {
     Shard& shard = ShardOf(key);
     std::lock_guard lock(shard.mutex);
     *ticket = shard.writes;
     auto it = shard.slots.find(key);
-    if (it == shard.slots.end() || it->second.value == nullptr) return nullptr;
+    if (it == shard.slots.end()) return hooks_.missing ? hooks_.missing(key) : nullptr;
+    if (it->second.value == nullptr) return nullptr;
     shard.lru.splice(shard.lru.begin(), shard.lru, it->second.place);
     return it->second.value;
   }
@@ -40,7 +53,7 @@ class RecordCache {
     std::lock_guard lock(shard.mutex);
     if (shard.writes != ticket) return;
     Slot& slot = shard.slots[key];
-    if (slot.writers == 0) shard.Store(key, &slot, std::move(value), shard_capacity_);
+    if (slot.writers == 0) Store(&shard, key, &slot, std::move(value));
   }
 
   void BeginWrite(const Key& key) {
@@ -62,7 +75,7 @@ class RecordCache {
     if (value == nullptr) {
       shard.slots.erase(key);
     } else {
-      shard.Store(key, &slot, std::move(value), shard_capacity_);
+      Store(&shard, key, &slot, std::move(value));
     }
   }
 
@@ -77,27 +90,34 @@ class RecordCache {
     std::mutex mutex;
     uint64_t writes = 0;  // begun and ended so far
     absl::flat_hash_map<Key, Slot> slots;
-    std::list<Key> lru;  // newest first
+    std::list<Key> lru;    // newest first
+    std::list<Key> spare;  // places, to be used again
 
     void Drop(Slot* slot) {
       if (slot->value == nullptr) return;
-      lru.erase(slot->place);
+      spare.splice(spare.begin(), lru, slot->place);
       slot->value = nullptr;
-    }
-    void Store(const Key& key, Slot* slot, Pointer value, size_t capacity) {
-      Drop(slot);
-      lru.push_front(key);
-      slot->place = lru.begin();
-      slot->value = std::move(value);
-      if (lru.size() <= capacity) return;
-      slots.erase(lru.back());
-      lru.pop_back();
     }
   };
 
-  Shard& ShardOf(const Key& key) { return shards_[absl::Hash<Key>{}(key) % kShards]; }
+  void Store(Shard* shard, const Key& key, Slot* slot, Pointer value) {
+    shard->Drop(slot);
+    if (shard->spare.empty()) shard->spare.emplace_front();
+    shard->lru.splice(shard->lru.begin(), shard->spare, shard->spare.begin());
+    slot->place = shard->lru.begin();
+    *slot->place = key;
+    slot->value = std::move(value);
+    if (shard->lru.size() <= shard_capacity_) return;
+    if (hooks_.evicted) hooks_.evicted(shard->lru.back());
+    shard->slots.erase(shard->lru.back());
+    shard->spare.splice(shard->spare.begin(), shard->lru, std::prev(shard->lru.end()));
+  }
+
+  // By other bits of the hash than those by which a shard's map tells its keys apart.
+  Shard& ShardOf(const Key& key) { return shards_[(absl::Hash<Key>{}(key) >> 32) % kShards]; }
 
   const size_t shard_capacity_;
+  const Hooks hooks_;
   std::array<Shard, kShards> shards_;
 };
 

@@ -139,6 +139,12 @@ StatusOr<uint64_t> Tables::HighestObject(uint64_t sequence) {
   return key.ReadFid().object;
 }
 
+RecordCache<BucketId, Bucket>::Hooks Tables::BucketHooks() {
+  const auto empty = std::make_shared<const Bucket>();
+  return {.missing = [this, empty](const BucketId& id) { return complete_.Has(id.parent) ? empty : nullptr; },
+          .evicted = [this](const BucketId& id) { complete_.Remove(id.parent); }};
+}
+
 StatusOr<BucketPtr> Tables::GetBucket(const BucketId& id) {
   RETURN_IF_ERROR(CheckOpen());
   uint64_t ticket = 0;
@@ -232,7 +238,9 @@ Task<Status> Tables::Commit(Transaction* transaction, For whom) {
 
 void Tables::BeginWrite(const Transaction& transaction) {
   for (const auto& loaded : transaction.inodes_) {
-    if (loaded->dirty) inodes_.BeginWrite(loaded->inode.fid);
+    if (!loaded->dirty) continue;
+    inodes_.BeginWrite(loaded->inode.fid);
+    if (loaded->created && S_ISDIR(loaded->inode.mode)) complete_.Add(loaded->inode.fid);
   }
   for (const auto& loaded : transaction.buckets_) {
     if (loaded->dirty) buckets_.BeginWrite(loaded->id);
@@ -243,11 +251,13 @@ void Tables::EndWrite(const Transaction& transaction, bool done) {
   for (const auto& loaded : transaction.inodes_) {
     if (!loaded->dirty) continue;
     const bool there = done && !loaded->erased;
+    if (!there && S_ISDIR(loaded->inode.mode)) complete_.Remove(loaded->inode.fid);
     inodes_.EndWrite(loaded->inode.fid, there ? std::make_shared<const Inode>(loaded->inode) : nullptr);
   }
   for (const auto& loaded : transaction.buckets_) {
-    if (loaded->dirty)
-      buckets_.EndWrite(loaded->id, done ? std::make_shared<const Bucket>(loaded->bucket) : nullptr);
+    if (!loaded->dirty) continue;
+    if (!done) complete_.Remove(loaded->id.parent);  // it may be in the store
+    buckets_.EndWrite(loaded->id, done ? std::make_shared<const Bucket>(loaded->bucket) : nullptr);
   }
 }
 

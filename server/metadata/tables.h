@@ -17,6 +17,7 @@
 #include "server/kv/kv_pages.h"
 #include "server/kv/kv_store.h"
 #include "server/kv/record_cache.h"
+#include "server/metadata/complete_directories.h"
 #include "server/metadata/inode_counter.h"
 #include "server/metadata/keys.h"
 #include "server/metadata/records.h"
@@ -84,6 +85,7 @@ class Tables {
   static constexpr size_t kCachedBuckets = 65536;
 
   explicit Tables(KvStore& store) : store_(store) {}
+  RecordCache<BucketId, Bucket>::Hooks BucketHooks();
   Task<Status> Format(Random& random, WallTime now);
   Status Load();
   Task<Status> Upgrade();
@@ -99,7 +101,8 @@ class Tables {
   std::atomic<bool> unsynced_{true};  // something may have been committed since the last Sync began
   Superblock superblock_;
   RecordCache<Fid, Inode> inodes_{kCachedInodes};
-  RecordCache<BucketId, Bucket> buckets_{kCachedBuckets};
+  CompleteDirectories complete_;
+  RecordCache<BucketId, Bucket> buckets_{kCachedBuckets, BucketHooks()};
   InodeCounter inode_counter_;
 };
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "common/ids.h"
 
 namespace nacre {
@@ -58,6 +61,27 @@ TEST_F(RecordCacheTest, AFailedWriteLeavesNothing) {
   EXPECT_EQ(Found(), nullptr);
   cache.Insert(kCached, Value(1), Ask());
   EXPECT_EQ(*Found(), 1);
+}
+
+// Its owner is asked about what is not here, and not about what is being written: of that only the store
+// knows.
+TEST(RecordCacheHooks, AnswerForWhatIsMissing) {
+  std::vector<Fid> evicted;
+  RecordCache<Fid, int> cache(1, {.missing = [](const Fid&) { return Value(7); },
+                                  .evicted = [&](const Fid& key) { evicted.push_back(key); }});
+  uint64_t ticket = 0;
+  EXPECT_EQ(*cache.Find(kCached, &ticket), 7);
+  cache.BeginWrite(kCached);
+  EXPECT_EQ(cache.Find(kCached, &ticket), nullptr);
+  cache.EndWrite(kCached, Value(1));
+  EXPECT_EQ(*cache.Find(kCached, &ticket), 1);
+  constexpr uint32_t kOthers = 1000;  // some of which share the only place of its shard
+  for (uint32_t i = 1; i <= kOthers; ++i) {
+    cache.BeginWrite(Fid{6, i, 0});
+    cache.EndWrite(Fid{6, i, 0}, Value(2));
+  }
+  EXPECT_NE(std::ranges::find(evicted, kCached), evicted.end());
+  EXPECT_EQ(*cache.Find(kCached, &ticket), 7);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "server/metadata/tables.h"
 
+#include <dirent.h>
+#include <sys/stat.h>
+
 #include "server/kv/mem_kv.h"
 #include "tests/common/await.h"
 #include "tests/server/metadata/harness.h"
@@ -25,6 +28,76 @@ class HeldKv : public MemKv {
   bool hold = false;
   std::vector<OneShot<Unit>> held;
 };
+
+// Counts looks for entries, and can store what it then calls a failure.
+class SeenKv : public MemKv {
+ public:
+  StatusOr<std::string> Get(std::string_view key) override {
+    if (key[0] == static_cast<char>(Table::kEntry)) ++looks;
+    return MemKv::Get(key);
+  }
+  Task<Status> Commit(KvBatch batch) override {
+    const Status status = co_await MemKv::Commit(std::move(batch));
+    co_return fail ? ErrnoError(EIO, "it is not known whether that is stored") : status;
+  }
+
+  int looks = 0;
+  bool fail = false;
+};
+
+class NewDirectory : public testing::Test {
+ protected:
+  NewDirectory() {
+    Transaction transaction(*tables_);
+    Inode inode;
+    inode.fid = kDirectory;
+    inode.mode = S_IFDIR | 0755;
+    inode.nlink = 2;
+    transaction.Create(std::move(inode));
+    EXPECT_TRUE(Await(tables_->Commit(&transaction)).ok());
+  }
+
+  Status Add(const std::string& name) {
+    Transaction transaction(*tables_);
+    EXPECT_TRUE(transaction.AddEntry(kDirectory, name, Fid{7, 2, 0}, DT_REG).ok());
+    return Await(tables_->Commit(&transaction));
+  }
+  bool Finds(const std::string& name) { return tables_->FindEntry(kDirectory, name).ok(); }
+
+  static constexpr Fid kDirectory{7, 1, 0};
+  SeededRandom random_{1};
+  SeenKv store_;
+  std::unique_ptr<Tables> tables_ = *Await(Tables::Open(store_, random_, WallTime{}));
+};
+
+TEST_F(NewDirectory, IsKnownToLackWhatItLacks) {
+  EXPECT_FALSE(Finds("a"));
+  ASSERT_TRUE(Add("a").ok());
+  EXPECT_TRUE(Finds("a"));
+  EXPECT_FALSE(Finds("b"));
+  {
+    Transaction transaction(*tables_);
+    ASSERT_TRUE(transaction.RemoveEntry(kDirectory, "a").ok());
+    ASSERT_TRUE(Await(tables_->Commit(&transaction)).ok());
+  }
+  EXPECT_FALSE(Finds("a"));
+  EXPECT_EQ(store_.looks, 0);
+}
+
+TEST_F(NewDirectory, MayHaveWhatCouldNotBeCommitted) {
+  store_.fail = true;
+  EXPECT_FALSE(Add("a").ok());
+  EXPECT_TRUE(Finds("a"));
+  EXPECT_EQ(store_.looks, 1);
+}
+
+TEST_F(NewDirectory, IsLookedIntoOnceSomethingWasEvicted) {
+  constexpr int kMoreThanAreKept = 70000;
+  for (int i = 0; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Add(std::to_string(i)).ok());
+  ASSERT_EQ(store_.looks, 0);
+  for (int i = 0; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Finds(std::to_string(i)));
+  EXPECT_GT(store_.looks, 0);
+}
 
 // Else an idle MDS would leave it to the kernel when the change reaches the disk.
 TEST(Tables, ACommitThatASyncOvertakesIsStillToBeSynced) {
