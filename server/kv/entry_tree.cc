@@ -28,6 +28,28 @@ int Compare(std::string_view a, std::string_view b) {
   return age_a > age_b ? -1 : age_a < age_b;
 }
 
+std::string_view UserKey(std::string_view key) { return key.substr(0, key.size() - kAge); }
+
+// Eight bytes of a user's key from `begin` on, big-endian: in their order. Zeros from `end` on, and behind
+// the key's end.
+uint64_t WordOf(std::string_view key, size_t begin, size_t end) {
+  uint64_t word = 0;
+  if (begin + sizeof(word) <= std::min(end, key.size())) {
+    std::memcpy(&word, key.data() + begin, sizeof(word));
+    return __builtin_bswap64(word);
+  }
+  for (size_t i = begin; i < begin + sizeof(word); ++i)
+    word = word << 8 | (i < end && i < key.size() ? static_cast<uint8_t>(key[i]) : 0);
+  return word;
+}
+
+uint64_t HeadOf(std::string_view key, size_t common) { return WordOf(key, common, key.size()); }
+
+size_t CommonOf(std::string_view a, std::string_view b) {
+  const size_t most = std::min(a.size(), b.size());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin());
+}
+
 bool IsOdd(uint64_t version) { return (version & 1) != 0; }
 
 // Whether what was read while the node had this version belongs together.
@@ -53,32 +75,86 @@ class EntryTree::Change {
 };
 
 uint32_t EntryTree::Entries::CountBefore(std::string_view key, bool or_equal) const {
-  uint32_t low = 0, high = size();
-  while (low < high) {
-    const uint32_t middle = (low + high) / 2;
-    const int order = Compare(KeyOf(at(middle)), key);
-    if (order < 0 || (or_equal && order == 0)) {
-      low = middle + 1;
-    } else {
-      high = middle;
+  const uint32_t size = this->size();
+  const std::string_view user_key = UserKey(key);
+  const size_t common = common_.load(std::memory_order_acquire);
+  if (const int order = OrderOfPrefix(user_key, common); order != 0) return order > 0 ? 0 : size;
+  const uint64_t head = HeadOf(user_key, common);
+  const auto count_while = [](uint32_t low, uint32_t high, auto is_before) {
+    while (low < high) {
+      const uint32_t middle = (low + high) / 2;
+      if (is_before(middle)) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
     }
+    return low;
+  };
+  const auto head_at = [this](uint32_t i) { return heads_[i].load(std::memory_order_acquire); };
+  const uint32_t low = count_while(0, size, [&](uint32_t i) { return head_at(i) < head; });
+  const auto is_before = [&](uint32_t i) {
+    const int order = Compare(KeyOf(at(i)), key);
+    return order < 0 || (or_equal && order == 0);
+  };
+  // Of several entries with a user's key what is inserted is the newest, and comes first.
+  if (low == size || head_at(low) != head || !is_before(low)) return low;
+  const uint32_t high = count_while(low + 1, size, [&](uint32_t i) { return head_at(i) == head; });
+  return count_while(low + 1, high, is_before);
+}
+
+// How the common bytes lie to the same of a user's key: below zero if before it.
+int EntryTree::Entries::OrderOfPrefix(std::string_view user_key, size_t common) const {
+  for (size_t i = 0; i * sizeof(uint64_t) < common; ++i) {
+    const uint64_t theirs = prefix_[i].load(std::memory_order_acquire);
+    const uint64_t ours = WordOf(user_key, i * sizeof(uint64_t), common);
+    if (ours != theirs) return theirs < ours ? -1 : 1;
   }
-  return low;
+  return user_key.size() < common ? 1 : 0;
 }
 
 void EntryTree::Entries::Insert(uint32_t index, const char* entry) {
   const uint32_t size = size_.load(std::memory_order_relaxed);
+  const std::string_view key = UserKey(KeyOf(entry));
+  if (size == 0) {
+    SetCommon(key, std::min(key.size(), kMostCommon));
+  } else if (OrderOfPrefix(key, common_) != 0) {
+    SetCommon(key, CommonOf(key, UserKey(KeyOf(at(0)))));
+  }
   for (uint32_t i = size; i > index; --i) {
     slots_[i].store(slots_[i - 1].load(std::memory_order_relaxed), std::memory_order_release);
+    heads_[i].store(heads_[i - 1].load(std::memory_order_relaxed), std::memory_order_release);
   }
   slots_[index].store(entry, std::memory_order_release);
+  heads_[index].store(HeadOf(key, common_), std::memory_order_release);
   size_.store(size + 1, std::memory_order_release);
+}
+
+// All entries' keys, and this one, have so many bytes in common.
+void EntryTree::Entries::SetCommon(std::string_view key, size_t common) {
+  common_.store(static_cast<uint32_t>(common), std::memory_order_release);
+  for (size_t word = 0; word < kWords; ++word)
+    prefix_[word].store(WordOf(key, word * sizeof(uint64_t), common), std::memory_order_release);
+  for (uint32_t i = 0; i < size(); ++i)
+    heads_[i].store(HeadOf(UserKey(KeyOf(at(i))), common), std::memory_order_release);
+}
+
+void EntryTree::Entries::FindCommon() {
+  if (size() == 0) return;
+  const std::string_view first = UserKey(KeyOf(at(0)));
+  const size_t common = CommonOf(first, UserKey(KeyOf(at(size() - 1))));
+  SetCommon(first, std::min(common, kMostCommon));
 }
 
 void EntryTree::Entries::CopyTail(uint32_t from, Entries* to) const {
   const uint32_t size = size_.load(std::memory_order_relaxed);
   for (uint32_t i = from; i < size; ++i) to->slots_[i - from].store(at(i), std::memory_order_release);
   to->Shorten(size - from);
+}
+
+void EntryTree::Entries::Shorten(uint32_t size) {
+  size_.store(size, std::memory_order_release);
+  FindCommon();
 }
 
 EntryTree::EntryTree() : root_(NewLeaf()) {}

@@ -10,6 +10,9 @@
 // inserting one waiting: each node has a version, odd while the node is being changed, and whoever has read
 // from a node whose version is another one afterwards reads again. What was inserted before a cursor is moved
 // is seen by it.
+//
+// Entries lie anywhere in memory, so each node keeps of its keys what tells them apart (Entries), and a
+// search looks at the entries themselves where that does not suffice.
 #pragma once
 
 #include <absl/container/inlined_vector.h>
@@ -67,6 +70,10 @@ class EntryTree {
 
   // Entries in their order. One thread changes them; what others read meanwhile may be any mixture of before
   // and after, but is an entry.
+  //
+  // The users' keys of all of them begin with the same bytes, `common_` in number (not all that they have in
+  // common, maybe). A head is the eight bytes that follow in a key, big-endian, zero behind its end: what has
+  // a lower head comes first, and of what has the same the keys themselves tell.
   class Entries {
    public:
     uint32_t size() const { return size_.load(std::memory_order_acquire); }
@@ -76,10 +83,20 @@ class EntryTree {
 
     void Insert(uint32_t index, const char* entry);
     void CopyTail(uint32_t from, Entries* to) const;  // to an empty one
-    void Shorten(uint32_t size) { size_.store(size, std::memory_order_release); }
+    void Shorten(uint32_t size);
 
    private:
+    static constexpr size_t kWords = 3;
+    static constexpr size_t kMostCommon = kWords * sizeof(uint64_t);
+
+    int OrderOfPrefix(std::string_view user_key, size_t common) const;
+    void SetCommon(std::string_view key, size_t common);
+    void FindCommon();
+
     std::atomic<uint32_t> size_{0};
+    std::atomic<uint32_t> common_{0};
+    std::array<std::atomic<uint64_t>, kWords> prefix_{};  // the common bytes, as heads are made
+    std::array<std::atomic<uint64_t>, kSlots> heads_{};
     std::array<std::atomic<const char*>, kSlots> slots_{};
   };
 
