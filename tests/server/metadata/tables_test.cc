@@ -92,11 +92,12 @@ TEST_F(NewDirectory, MayHaveWhatCouldNotBeCommitted) {
 }
 
 TEST_F(NewDirectory, IsLookedIntoOnceSomethingWasEvicted) {
-  constexpr int kMoreThanAreKept = 70000;
-  for (int i = 0; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Add(std::to_string(i)).ok());
-  ASSERT_EQ(store_.looks, 0);
-  for (int i = 0; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Finds(std::to_string(i)));
+  constexpr int kFew = 1000, kMoreThanAreKept = 70000;
+  for (int i = 0; i < kFew; ++i) ASSERT_TRUE(Add(std::to_string(i)).ok());
+  EXPECT_EQ(store_.looks, 0);
+  for (int i = kFew; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Add(std::to_string(i)).ok());
   EXPECT_GT(store_.looks, 0);
+  for (int i = 0; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Finds(std::to_string(i)));
 }
 
 // Else an idle MDS would leave it to the kernel when the change reaches the disk.
