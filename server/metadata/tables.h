@@ -82,7 +82,7 @@ class Tables {
 
  private:
   static constexpr size_t kCachedInodes = 65536;
-  static constexpr size_t kCachedBuckets = 65536;
+  static constexpr size_t kCachedBuckets = 262144;  // some 250 bytes each
 
   explicit Tables(KvStore& store) : store_(store) {}
   RecordCache<BucketId, Bucket>::Hooks BucketHooks();

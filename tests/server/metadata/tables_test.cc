@@ -92,7 +92,7 @@ TEST_F(NewDirectory, MayHaveWhatCouldNotBeCommitted) {
 }
 
 TEST_F(NewDirectory, IsLookedIntoOnceSomethingWasEvicted) {
-  constexpr int kFew = 1000, kMoreThanAreKept = 70000;
+  constexpr int kFew = 1000, kMoreThanAreKept = 270000;
   for (int i = 0; i < kFew; ++i) ASSERT_TRUE(Add(std::to_string(i)).ok());
   EXPECT_EQ(store_.looks, 0);
   for (int i = kFew; i < kMoreThanAreKept; ++i) ASSERT_TRUE(Add(std::to_string(i)).ok());
