@@ -14,9 +14,9 @@ constexpr size_t kMostWaitingBytes = 1 << 20;
 constexpr size_t kMostUnderWay = 4;  // batches
 constexpr size_t kEnough = kMostWaiting / kMostUnderWay;
 constexpr size_t kEnoughBytes = kMostWaitingBytes / kMostUnderWay;
-constexpr Duration kGather = std::chrono::milliseconds(1);
-constexpr Duration kHurry = 20 * kGather;          // after somebody has waited
-constexpr Duration kHurriedGather = kGather / 10;  // then
+constexpr Duration kGather = std::chrono::milliseconds(4);
+constexpr Duration kHurry = std::chrono::milliseconds(20);           // after somebody has waited
+constexpr Duration kHurriedGather = std::chrono::microseconds(100);  // then
 
 // Takes the reply to the batch's mutation `index` out of it, or says why there is none.
 StatusOr<proto::MetadataReply> TakeReply(StatusOr<proto::MetadataReply>* batch, int index) {

@@ -1,6 +1,6 @@
 // Mutations whose callers have been answered already, on their way to the MDS
 // (docs/decisions/0022-metadata-write-behind.md). They go out in the order of Push: the first at once; while
-// a batch is under way, and for a millisecond after it, the next one gathers; for a tenth of that if
+// a batch is under way, and for four milliseconds after it, the next one gathers; for a tenth of one if
 // somebody has waited (Drain) not long ago, so that the next one finds less to wait for. Gathering ends when
 // somebody waits, or there is enough; then further batches go while the first is under way, and each says
 // which one it follows (docs/decisions/0078-several-batches-under-way.md).
