@@ -91,11 +91,11 @@ Telling::Told Telling::TryPushInline(const InodePtr& inode, OneShot<Status> answ
 
 // The MDS has answered a WriteInline.
 Status Telling::EndInline(const InodePtr& inode, const Reply& reply) {
-  std::unique_lock lock(inode->mutex);
   if (reply.ok()) {
     room_.Promise(reply->attr().promised_bytes());
     return OkStatus();
   }
+  std::unique_lock lock(inode->mutex);
   inode->inline_bytes.reset();
   inode->inline_dirty_begin = inode->inline_dirty_end = 0;
   inode->pending = {};

@@ -149,7 +149,8 @@ void EntryTree::Entries::FindCommon() {
 void EntryTree::Entries::CopyTail(uint32_t from, Entries* to) const {
   const uint32_t size = size_.load(std::memory_order_relaxed);
   for (uint32_t i = from; i < size; ++i) to->slots_[i - from].store(at(i), std::memory_order_release);
-  to->Shorten(size - from);
+  to->size_.store(size - from, std::memory_order_release);
+  to->FindCommon();
 }
 
 void EntryTree::Entries::Shorten(uint32_t size) {

@@ -26,9 +26,9 @@ class RecordCache {
 
   // For an owner who knows something of records that are not here. Called with a lock of the cache held.
   struct Hooks {
-    // What a record is of which there is nothing here; null: not known.
+    // Returns the value of a record that the cache lacks; null if that is not known.
     std::function<Pointer(const Key&)> missing;
-    // There is nothing of it any more, for want of room.
+    // Hears that a record is not here any more, for want of room.
     std::function<void(const Key&)> evicted;
   };
 
