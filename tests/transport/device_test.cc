@@ -172,10 +172,12 @@ TEST_P(ShmDeviceTest, TheServersMemoryIsPinnedOnceForAllConnections) {
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes}}).ok());
   }
+  constexpr int kCalls = 8;
+  constexpr size_t kPart = kDeviceBytes / kCalls;
   std::vector<std::future<bool>> calls;
-  for (int i = 0; i < 8; ++i)
-    calls.push_back(std::async(std::launch::async, [&] {
-      return Call(*peer, "", CallMemory::kPutTarget, {{region_, 0, kDeviceBytes / 2}}).ok();
+  for (int i = 0; i < kCalls; ++i)
+    calls.push_back(std::async(std::launch::async, [&, i] {
+      return Call(*peer, "", CallMemory::kPutTarget, {{region_, i * kPart, kPart}}).ok();
     }));
   for (auto& call : calls) EXPECT_TRUE(call.get());
   // The memory may lie on both sides of a unit's end.

@@ -77,12 +77,14 @@ std::vector<iovec> FakeDevice::Seen(std::vector<iovec> pieces) const {
 
 Task<Status> FakeDevice::CopyIn(std::vector<iovec> to, std::vector<iovec> from) {
   co_await Turn(&FakeDevice::held_);
+  std::lock_guard lock(engine_);
   if (failure_.ok()) CopyPieces(Seen(std::move(to)), from);
   co_return failure_;
 }
 
 Task<Status> FakeDevice::CopyOut(std::vector<iovec> to, std::vector<iovec> from) {
   co_await Turn(&FakeDevice::held_);
+  std::lock_guard lock(engine_);
   if (failure_.ok()) CopyPieces(to, Seen(std::move(from)));
   co_return failure_;
 }

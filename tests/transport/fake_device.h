@@ -77,6 +77,7 @@ class FakeDevice : public MemoryDevice {
   std::atomic<int> pins_ = 0;
   std::span<const std::byte> pinned_;
   Status pin_failure_;
+  std::mutex engine_;  // copies are made one after another: a hostile server puts twice into one place
   std::mutex mutex_;
   std::vector<std::unique_ptr<std::byte[]>> slots_;
   std::vector<std::byte*> free_slots_;
