@@ -3,7 +3,7 @@
 // RocksDB.
 //
 //   metadata_bench DIRECTORY [--clients N] [--directories N] [--threads N] [--files N] [--batch N]
-//   [--in-flight N] [--form FORM]
+//   [--in-flight N] [--memory MIB] [--form FORM]
 //
 // Changes go as a client sends them that has answered its applications before (MetadataQueue): in batches, of
 // which several are under way. Stats go one by one, --in-flight of them for each client. The CPU time is that
@@ -39,6 +39,7 @@ struct Settings {
   std::string directory;
   std::string form = "unix";
   int clients = 4, directories = 1, threads = 2, files = 100000, batch = 64, batches = 4, in_flight = 64;
+  uint64_t memory = 256;  // MiB, half for the store, as a daemon shares them out
 };
 
 // What the processors have worked for this process, on all of its threads.
@@ -63,9 +64,13 @@ T OrDie(StatusOr<T> result) {
 class Servers {
  public:
   explicit Servers(const Settings& settings) : threads_(settings.threads) {
-    store_ = OrDie(OpenRocksKv(settings.directory, RocksKvOptions{}));
+    RocksKvOptions store;
+    store.memory_bytes = (settings.memory << 20) / 2;
+    store_ = OrDie(OpenRocksKv(settings.directory, store));
     MetadataEnvironment environment{threads_.executor(), RealClock(), SystemRandom(), *store_, *transport_};
-    server_ = OrDie(threads_.Run(MetadataServer::Start(environment, MetadataOptions{})));
+    MetadataOptions options;
+    options.record_bytes = (settings.memory << 20) / 2;
+    server_ = OrDie(threads_.Run(MetadataServer::Start(environment, options)));
     ost_.set_uuid("bench");
     ost_.set_total_bytes(uint64_t{1} << 40);
     ost_.set_available_bytes(uint64_t{1} << 40);
@@ -328,6 +333,9 @@ Settings Parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--in-flight", settings.in_flight, "stats of each client")
       ->check(any)
+      ->capture_default_str();
+  app.add_option("--memory", settings.memory, "of the MDS, MiB")
+      ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
   app.add_option("--form", settings.form, "how clients reach the MDS")
       ->check(CLI::IsMember({"unix", "tcp", "inproc"}))

@@ -69,7 +69,8 @@ ConfigSection Describe(MdsConfig* config) {
   section.List("listen", &config->listen, "addresses to serve: HOST:PORT or unix:/PATH");
   section.Flag("insecure", &config->insecure,
                "serve addresses that other machines reach, without authentication");
-  section.Size("memory", &config->memory, 8 * kMiB, kTiB, "memory of the metadata store");
+  section.Size("memory", &config->memory, 8 * kMiB, kTiB,
+               "memory for metadata: half for the store, half for files and names used lately");
   section.Number("threads", &config->threads, 1, 256, "threads that carry out requests");
   section.Size("inline_limit", &config->inline_limit, 0, 64 << 10,
                "files up to this size live in the MDT; 0: none");
@@ -207,6 +208,7 @@ Status Finish(MdsConfig* config) {
     return ErrnoError(EINVAL, "[mds] listen is empty: name an address, such as 127.0.0.1:7710");
   for (const std::string& address : config->listen) RETURN_IF_ERROR(CheckExposure(address, config->insecure));
   RETURN_IF_ERROR(Finish(&config->copies, config->listen));
+  config->options.record_bytes = config->memory - config->StoreMemory();
   config->options.inline_limit = static_cast<uint32_t>(config->inline_limit);
   config->options.boot = BootName();
   return OkStatus();

@@ -37,13 +37,15 @@ struct MdsConfig {
   std::string directory;  // of the MDT
   std::vector<std::string> listen = {kDefaultMdsAddress};
   bool insecure = false;
-  uint64_t memory = 64 << 20;
+  uint64_t memory = 256 << 20;  // for the store and the records that are kept beside it, half each
   uint64_t inline_limit = 16 << 10;
   unsigned threads = 2;
   std::string transport = "auto";
   std::string log = "info";
   CopiesConfig copies;
   MetadataOptions options;
+
+  uint64_t StoreMemory() const { return memory / 2; }
 };
 
 struct OstConfig {

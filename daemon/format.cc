@@ -65,7 +65,7 @@ Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
   return FillTarget(TargetKind::kMdt, config.directory, [&]() -> Status {
     std::unique_ptr<Transport> transport = MakeProcessTransport(runtime.executor(), RealClock());
     RocksKvOptions options;
-    options.memory_bytes = config.memory;
+    options.memory_bytes = config.StoreMemory();
     ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, options));
     MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *store, *transport};
     ASSIGN_OR_RETURN(auto server, runtime.Run(MetadataServer::Start(environment, config.options)));
@@ -76,7 +76,7 @@ Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
 Status FormatCopy(Runtime& runtime, const MdsConfig& config) {
   return FillTarget(TargetKind::kMdt, config.directory, [&]() -> Status {
     RocksKvOptions options;
-    options.memory_bytes = config.memory;
+    options.memory_bytes = config.StoreMemory();
     ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, options));
     return runtime.Run(replication::MarkBlank(store.get()));
   });

@@ -31,7 +31,9 @@ namespace fs = std::filesystem;
 
 constexpr int kStopSeconds = 60;
 constexpr uint64_t kMinOstBytes = 128 << 20;
-constexpr uint64_t kStoreBytes = 16 << 20;  // memory of each store: everything shares one machine here
+// Everything shares one machine here.
+constexpr uint64_t kStoreBytes = 16 << 20;      // memory of each OST's store
+constexpr uint64_t kMetadataBytes = 128 << 20;  // of the MDS, for its store and the records beside it
 constexpr Duration kReadyPatience = 30s;
 
 std::string PidPath(const std::string& directory) { return directory + "/local.pid"; }
@@ -84,7 +86,7 @@ StatusOr<MdsConfig> MakeMdsConfig(const LocalOptions& options) {
   MdsConfig config;
   config.directory = options.directory + "/mdt";
   config.listen = {LocalMdsAddress(options.directory)};
-  config.memory = 2 * kStoreBytes;
+  config.memory = kMetadataBytes;
   config.options.recovery_window = 2s;  // the client of before was in the process of before
   RETURN_IF_ERROR(Finish(&config));
   return config;

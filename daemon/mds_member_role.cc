@@ -78,7 +78,7 @@ StatusOr<std::unique_ptr<MdsMemberRole>> MdsMemberRole::Start(Runtime& runtime, 
 Status MdsMemberRole::Open() {
   const CopiesConfig& copies = config_.copies;
   RocksKvOptions store;
-  store.memory_bytes = config_.memory;
+  store.memory_bytes = config_.StoreMemory();
   ASSIGN_OR_RETURN(store_, OpenRocksKv(config_.directory, store));
   ASSIGN_OR_RETURN(coordinator_, coordination::NewEtcdCoordinator(copies.etcd));
   connector_ = NewGrpcCopyConnector();

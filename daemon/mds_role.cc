@@ -10,7 +10,7 @@ StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& t
                                                   const MdsConfig& config) {
   std::unique_ptr<MdsRole> role(new MdsRole(runtime));
   RocksKvOptions store;
-  store.memory_bytes = config.memory;
+  store.memory_bytes = config.StoreMemory();
   ASSIGN_OR_RETURN(role->store_, OpenRocksKv(config.directory, store));
   MetadataOptions options = config.options;
   ASSIGN_OR_RETURN(options.epoch, replication::EpochOfAlone(*role->store_, config.directory));

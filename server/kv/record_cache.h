@@ -1,4 +1,6 @@
-// Records of the store in memory, bounded, least recently used ones dropped first. Thread-safe.
+// Records of the store in memory, bounded. A hand that goes round picks what has to make room: it passes over
+// a record once that was asked for since it came by last. So an answer writes to nothing but its own record.
+// Thread-safe.
 //
 // A writer announces a record before its commit (BeginWrite) and ends with the new value (EndWrite). In
 // between nobody is answered from the cache and no reader may insert what it has read, so that the cache
@@ -10,11 +12,10 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iterator>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace nacre {
 
@@ -42,8 +43,7 @@ class RecordCache {
     *ticket = shard.writes;
     auto it = shard.slots.find(key);
     if (it == shard.slots.end()) return hooks_.missing ? hooks_.missing(key) : nullptr;
-    if (it->second.value == nullptr) return nullptr;
-    shard.lru.splice(shard.lru.begin(), shard.lru, it->second.place);
+    it->second.asked = true;
     return it->second.value;
   }
 
@@ -62,7 +62,7 @@ class RecordCache {
     ++shard.writes;
     Slot& slot = shard.slots[key];
     ++slot.writers;
-    shard.Drop(&slot);
+    slot.value = nullptr;
   }
 
   // Null: not known (removed, or the commit failed).
@@ -70,47 +70,59 @@ class RecordCache {
     Shard& shard = ShardOf(key);
     std::lock_guard lock(shard.mutex);
     ++shard.writes;  // who asked during the write may have read the value from before it
-    Slot& slot = shard.slots[key];
-    if (--slot.writers > 0) return;
-    if (value == nullptr) {
-      shard.slots.erase(key);
-    } else {
-      Store(&shard, key, &slot, std::move(value));
-    }
+    const auto slot = shard.slots.find(key);
+    if (--slot->second.writers > 0) return;
+    if (value != nullptr) return Store(&shard, key, &slot->second, std::move(value));
+    if (slot->second.place != kNowhere) shard.free.push_back(slot->second.place);
+    shard.slots.erase(slot);
   }
 
  private:
   static constexpr size_t kShards = 16;
+  static constexpr uint32_t kNowhere = UINT32_MAX;
   struct Slot {
     Pointer value;  // null while it is being written
     uint32_t writers = 0;
-    typename std::list<Key>::iterator place;  // in lru, where value is set
+    uint32_t place = kNowhere;  // of its key in `places`, once it has had a value
+    bool asked = false;         // since the hand was here
   };
   struct Shard {
     std::mutex mutex;
     uint64_t writes = 0;  // begun and ended so far
     absl::flat_hash_map<Key, Slot> slots;
-    std::list<Key> lru;    // newest first
-    std::list<Key> spare;  // places, to be used again
-
-    void Drop(Slot* slot) {
-      if (slot->value == nullptr) return;
-      spare.splice(spare.begin(), lru, slot->place);
-      slot->value = nullptr;
-    }
+    std::vector<Key> places;
+    std::vector<uint32_t> free;  // places whose keys are not here any more
+    size_t hand = 0;             // the place that is looked at next when one is needed
   };
 
+  // Gives the record its value, and a place if it has none.
   void Store(Shard* shard, const Key& key, Slot* slot, Pointer value) {
-    shard->Drop(slot);
-    if (shard->spare.empty()) shard->spare.emplace_front();
-    shard->lru.splice(shard->lru.begin(), shard->spare, shard->spare.begin());
-    slot->place = shard->lru.begin();
-    *slot->place = key;
     slot->value = std::move(value);
-    if (shard->lru.size() <= shard_capacity_) return;
-    if (hooks_.evicted) hooks_.evicted(shard->lru.back());
-    shard->slots.erase(shard->lru.back());
-    shard->spare.splice(shard->spare.begin(), shard->lru, std::prev(shard->lru.end()));
+    if (slot->place != kNowhere) return;
+    if (shard->free.empty() && shard->places.size() >= shard_capacity_) Evict(shard);
+    if (shard->free.empty()) {
+      slot->place = static_cast<uint32_t>(shard->places.size());
+      shard->places.push_back(key);
+    } else {
+      slot->place = shard->free.back();
+      shard->free.pop_back();
+      shard->places[slot->place] = key;
+    }
+  }
+
+  // Frees a place, unless writers are at all of them. All of them are taken.
+  void Evict(Shard* shard) {
+    for (size_t looked = 0; looked < 2 * shard->places.size(); ++looked) {
+      const size_t place = shard->hand;
+      shard->hand = (place + 1) % shard->places.size();
+      const auto found = shard->slots.find(shard->places[place]);
+      Slot& slot = found->second;
+      if (slot.writers > 0 || std::exchange(slot.asked, false)) continue;
+      if (hooks_.evicted) hooks_.evicted(found->first);
+      shard->slots.erase(found);
+      shard->free.push_back(static_cast<uint32_t>(place));
+      return;
+    }
   }
 
   // By other bits of the hash than those by which a shard's map tells its keys apart.

@@ -353,8 +353,9 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
                                                  options.inline_limit, mds::kStripeAlignment));
   }
   options.lease = std::min(options.lease, options.session_timeout);
-  CO_ASSIGN_OR_RETURN(auto tables, co_await mds::Tables::Open(environment.store, environment.random,
-                                                              environment.clock.Wall()));
+  CO_ASSIGN_OR_RETURN(
+      auto tables, co_await mds::Tables::Open(environment.store, environment.random, environment.clock.Wall(),
+                                              options.record_bytes));
   if (options.plant_no_reserve) tables->PlantNoReserve();
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
   std::string losses_key = mds::TableKey(mds::Table::kLosses);

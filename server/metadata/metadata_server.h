@@ -28,6 +28,7 @@ struct MetadataEnvironment {
 
 struct MetadataOptions {
   uint32_t inline_limit = 16 << 10;  // bytes; 0: no inline data
+  uint64_t record_bytes = 64 << 20;  // memory for inodes and names that are kept beside the store
   // How long a client may rely on what it holds after it has sent a keep-alive that was answered
   // (common/lease_time.h). Nobody else gets it sooner, however the client was lost.
   Duration lease = std::chrono::seconds(10);

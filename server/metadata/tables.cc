@@ -47,8 +47,9 @@ int FreeIndex(const Bucket& bucket) {
 
 }  // namespace
 
-Task<StatusOr<std::unique_ptr<Tables>>> Tables::Open(KvStore& store, Random& random, WallTime now) {
-  std::unique_ptr<Tables> tables(new Tables(store));
+Task<StatusOr<std::unique_ptr<Tables>>> Tables::Open(KvStore& store, Random& random, WallTime now,
+                                                     uint64_t record_bytes) {
+  std::unique_ptr<Tables> tables(new Tables(store, record_bytes));
   auto first = store.Scan({}, {}, 1);
   CO_RETURN_IF_ERROR(first.status());
   if (first->empty()) CO_RETURN_IF_ERROR(co_await tables->Format(random, now));

@@ -46,8 +46,11 @@ struct Touched {
 // Opened once per process.
 class Tables {
  public:
-  // Formats an empty store; gives one of an older version the present one.
-  static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now);
+  // Formats an empty store; gives one of an older version the present one. `record_bytes` are for inodes and
+  // names that are kept beside the store.
+  static constexpr uint64_t kRecordBytes = 64 << 20;
+  static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now,
+                                                      uint64_t record_bytes = kRecordBytes);
 
   StatusOr<InodePtr> GetInode(const Fid& fid);
   // Of the inodes whose FIDs have this sequence; 0: there is none.
@@ -81,10 +84,12 @@ class Tables {
   void Close() { closed_ = true; }
 
  private:
-  static constexpr size_t kCachedInodes = 65536;
-  static constexpr size_t kCachedBuckets = 262144;  // some 250 bytes each
+  static constexpr size_t kFileBytes = 650;  // some 400 for its inode and 250 for its name
 
-  explicit Tables(KvStore& store) : store_(store) {}
+  Tables(KvStore& store, uint64_t record_bytes)
+      : store_(store),
+        inodes_(record_bytes / kFileBytes),
+        buckets_(record_bytes / kFileBytes, BucketHooks()) {}
   RecordCache<BucketId, Bucket>::Hooks BucketHooks();
   Task<Status> Format(Random& random, WallTime now);
   Status Load();
@@ -100,9 +105,9 @@ class Tables {
   std::atomic<bool> closed_{false};
   std::atomic<bool> unsynced_{true};  // something may have been committed since the last Sync began
   Superblock superblock_;
-  RecordCache<Fid, Inode> inodes_{kCachedInodes};
+  RecordCache<Fid, Inode> inodes_;
   CompleteDirectories complete_;
-  RecordCache<BucketId, Bucket> buckets_{kCachedBuckets, BucketHooks()};
+  RecordCache<BucketId, Bucket> buckets_;
   InodeCounter inode_counter_;
 };
 

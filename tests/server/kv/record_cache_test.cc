@@ -63,6 +63,46 @@ TEST_F(RecordCacheTest, AFailedWriteLeavesNothing) {
   EXPECT_EQ(*Found(), 1);
 }
 
+TEST(RecordCacheRoom, IsForWhatIsAskedFor) {
+  constexpr uint32_t kRoom = 1600, kAskedFor = 100, kOthers = 50'000;
+  RecordCache<Fid, int> cache(kRoom);
+  uint64_t ticket = 0;
+  const auto read = [&](Fid key) {
+    if (cache.Find(key, &ticket) != nullptr) return true;
+    cache.Insert(key, Value(1), ticket);
+    return false;
+  };
+  for (uint32_t i = 0; i < kAskedFor; ++i) read(Fid{5, i, 0});
+  for (uint32_t i = 0; i < kOthers; ++i) {
+    EXPECT_TRUE(read(Fid{5, i % kAskedFor, 0})) << i;
+    read(Fid{6, i, 0});
+  }
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < kOthers; ++i) kept += cache.Find(Fid{6, i, 0}, &ticket) != nullptr ? 1 : 0;
+  EXPECT_EQ(kept, kRoom - kAskedFor);
+}
+
+// Places of what was removed are used again, and what is being written keeps its own.
+TEST(RecordCacheRoom, IsUsedAgain) {
+  RecordCache<Fid, int> cache(1);
+  uint64_t ticket = 0;
+  cache.BeginWrite(kCached);
+  cache.EndWrite(kCached, Value(1));
+  cache.BeginWrite(kCached);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    const Fid key{6, i, 0};
+    cache.BeginWrite(key);
+    cache.EndWrite(key, Value(2));
+    EXPECT_NE(cache.Find(key, &ticket), nullptr);
+    cache.BeginWrite(key);
+    cache.EndWrite(key, nullptr);
+    EXPECT_EQ(cache.Find(key, &ticket), nullptr);
+  }
+  cache.EndWrite(kCached, Value(3));
+  ASSERT_NE(cache.Find(kCached, &ticket), nullptr);
+  EXPECT_EQ(*cache.Find(kCached, &ticket), 3);
+}
+
 // Its owner is asked about what is not here, and not about what is being written: of that only the store
 // knows.
 TEST(RecordCacheHooks, AnswerForWhatIsMissing) {
