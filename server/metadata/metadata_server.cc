@@ -357,6 +357,7 @@ Task<StatusOr<std::unique_ptr<MetadataServer>>> MetadataServer::Start(MetadataEn
       auto tables, co_await mds::Tables::Open(environment.store, environment.random, environment.clock.Wall(),
                                               options.record_bytes));
   if (options.plant_no_reserve) tables->PlantNoReserve();
+  if (options.plant_stays_complete) tables->PlantStaysComplete();
   auto mds = std::make_shared<Mds>(environment, options, std::move(tables));
   std::string losses_key = mds::TableKey(mds::Table::kLosses);
   CO_ASSIGN_OR_RETURN(mds->losses, co_await CountLosses(&environment.store, losses_key, options.boot));

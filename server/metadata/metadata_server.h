@@ -62,6 +62,7 @@ struct MetadataOptions {
   bool plant_unsettled_tail = false;   // a layout is given out before the file's tail is in the objects
   bool plant_same_generation = false;  // a tail begins and the layout keeps its generation
   bool plant_unlocked = false;         // an operation does not wait for others that change the same inodes
+  bool plant_stays_complete = false;   // a directory is taken for complete though names of it were evicted
   bool plant_no_reserve = false;       // the server's own records take nothing of a full MDT's reserve
   bool plant_keep_intent = false;      // the intent of a move-out stays when it is done
   bool plant_blind_migration = false;  // a file gets its new objects though the old ones have changed

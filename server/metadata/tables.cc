@@ -142,8 +142,12 @@ StatusOr<uint64_t> Tables::HighestObject(uint64_t sequence) {
 
 RecordCache<BucketId, Bucket>::Hooks Tables::BucketHooks() {
   const auto empty = std::make_shared<const Bucket>();
-  return {.missing = [this, empty](const BucketId& id) { return complete_.Has(id.parent) ? empty : nullptr; },
-          .evicted = [this](const BucketId& id) { complete_.Remove(id.parent); }};
+  RecordCache<BucketId, Bucket>::Hooks hooks;
+  hooks.missing = [this, empty](const BucketId& id) { return complete_.Has(id.parent) ? empty : nullptr; };
+  hooks.evicted = [this](const BucketId& id) {
+    if (!stays_complete_) complete_.Remove(id.parent);
+  };
+  return hooks;
 }
 
 StatusOr<BucketPtr> Tables::GetBucket(const BucketId& id) {

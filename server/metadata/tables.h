@@ -71,6 +71,7 @@ class Tables {
   // client asks for if it frees space. Else a full MDT could neither be started nor be emptied.
   enum class For { kServer, kClient };
   void PlantNoReserve() { grants_reserve_ = false; }  // MetadataOptions
+  void PlantStaysComplete() { stays_complete_ = true; }
   Task<Status> Commit(Transaction* transaction, For whom = For::kServer);
   Task<Status> CommitBatch(KvBatch batch);  // of what is neither inode nor entry: the server's own
   Task<Status> Sync();
@@ -102,6 +103,7 @@ class Tables {
 
   KvStore& store_;
   bool grants_reserve_ = true;
+  bool stays_complete_ = false;
   std::atomic<bool> closed_{false};
   std::atomic<bool> unsynced_{true};  // something may have been committed since the last Sync began
   Superblock superblock_;

@@ -43,6 +43,7 @@ void SwitchOn(Plant plant, ClusterOptions* cluster) {
   cluster->client.plant_unwitnessed = plant == Plant::kUnwitnessed;
   metadata.plant_listed = plant == Plant::kListed;
   metadata.plant_unasked_removal = plant == Plant::kUnaskedRemoval;
+  metadata.plant_stays_complete = plant == Plant::kStaysComplete;
   metadata.plant_blind_migration = plant == Plant::kBlindMigration;
   metadata.plant_unrecalled_migration = plant == Plant::kUnrecalledMigration;
 }
@@ -84,6 +85,7 @@ const std::map<std::string, Plant>& Plants() {
       {"unwitnessed", Plant::kUnwitnessed},
       {"listed", Plant::kListed},
       {"unasked_removal", Plant::kUnaskedRemoval},
+      {"stays_complete", Plant::kStaysComplete},
   };
   return plants;
 }

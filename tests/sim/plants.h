@@ -42,6 +42,7 @@ enum class Plant {
   kUnwitnessed,
   kListed,
   kUnaskedRemoval,
+  kStaysComplete,
 };
 // By their names.
 const std::map<std::string, Plant>& Plants();

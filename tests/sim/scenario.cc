@@ -107,6 +107,8 @@ Shape ChooseShape(Random& random, const RunOptions& options) {
   SeededRandom rows(options.seed);  // draws nothing of `random`
   shape.workload.own_files = together && rows.OneIn(2);
   shape.workload.in_rows = shape.workload.own_files || (together && rows.OneIn(2));
+  // The MDS has room for hardly a record beside its store. Draws nothing of `random` either.
+  if (SeededRandom(~options.seed).OneIn(2)) cluster.metadata.record_bytes = 16 << 10;
   shape.workload.exact_times = !shape.cluster.clocks_step;
   shape.events = 2 + static_cast<int>(random.Below(4));
   if (options.copies > 1) {

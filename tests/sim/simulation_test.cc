@@ -270,6 +270,8 @@ TEST_F(Simulation, FindsARemovalThatDoesNotAskWhoHasTheFile) {
   EXPECT_NE(FirstToFind(Plant::kUnaskedRemoval), 0u);
 }
 
+TEST_F(Simulation, FindsNamesThatAreForgotten) { EXPECT_NE(FirstToFind(Plant::kStaysComplete), 0u); }
+
 TEST_F(Simulation, FindsAListingOfWhatAnotherChanges) { EXPECT_NE(FirstToFind(Plant::kListed), 0u); }
 
 TEST_F(Simulation, FindsALeaseThatIsTakenOverAfterItsRevocation) {
