@@ -46,9 +46,10 @@ struct Touched {
 // Opened once per process.
 class Tables {
  public:
-  // Formats an empty store; gives one of an older version the present one. `record_bytes` are for inodes and
-  // names that are kept beside the store.
   static constexpr uint64_t kRecordBytes = 64 << 20;
+
+  // Formats an empty store; gives one of an older version the present one. Inodes and names may take
+  // `record_bytes` beside the store.
   static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now,
                                                       uint64_t record_bytes = kRecordBytes);
 
@@ -85,7 +86,7 @@ class Tables {
   void Close() { closed_ = true; }
 
  private:
-  static constexpr size_t kFileBytes = 650;  // some 400 for its inode and 250 for its name
+  static constexpr size_t kFileBytes = 650;  // some 400 for the inode of a file and 250 for its name
 
   Tables(KvStore& store, uint64_t record_bytes)
       : store_(store),
