@@ -64,12 +64,13 @@ T OrDie(StatusOr<T> result) {
 class Servers {
  public:
   explicit Servers(const Settings& settings) : threads_(settings.threads) {
+    const uint64_t half = (settings.memory << 20) / 2;
     RocksKvOptions store;
-    store.memory_bytes = (settings.memory << 20) / 2;
+    store.memory_bytes = half;
     store_ = OrDie(OpenRocksKv(settings.directory, store));
     MetadataEnvironment environment{threads_.executor(), RealClock(), SystemRandom(), *store_, *transport_};
     MetadataOptions options;
-    options.record_bytes = (settings.memory << 20) / 2;
+    options.record_bytes = half;
     server_ = OrDie(threads_.Run(MetadataServer::Start(environment, options)));
     ost_.set_uuid("bench");
     ost_.set_total_bytes(uint64_t{1} << 40);

@@ -13,6 +13,7 @@
 #include "daemon/background.h"
 #include "daemon/daemon_flags.h"
 #include "daemon/mds_role.h"
+#include "daemon/mdt_store.h"
 #include "daemon/oss_role.h"
 #include "daemon/place.h"
 #include "daemon/process_transport.h"
@@ -64,9 +65,7 @@ int Finished(const std::string& program, const Status& status) {
 Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
   return FillTarget(TargetKind::kMdt, config.directory, [&]() -> Status {
     std::unique_ptr<Transport> transport = MakeProcessTransport(runtime.executor(), RealClock());
-    RocksKvOptions options;
-    options.memory_bytes = config.StoreMemory();
-    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, options));
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenMdtStore(config));
     MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *store, *transport};
     ASSIGN_OR_RETURN(auto server, runtime.Run(MetadataServer::Start(environment, config.options)));
     return runtime.Run(server->Stop());
@@ -75,9 +74,7 @@ Status FormatMdt(Runtime& runtime, const MdsConfig& config) {
 
 Status FormatCopy(Runtime& runtime, const MdsConfig& config) {
   return FillTarget(TargetKind::kMdt, config.directory, [&]() -> Status {
-    RocksKvOptions options;
-    options.memory_bytes = config.StoreMemory();
-    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenRocksKv(config.directory, options));
+    ASSIGN_OR_RETURN(std::unique_ptr<KvStore> store, OpenMdtStore(config));
     return runtime.Run(replication::MarkBlank(store.get()));
   });
 }

@@ -7,9 +7,9 @@
 #include "common/log.h"
 #include "common/random.h"
 #include "daemon/background.h"
+#include "daemon/mdt_store.h"
 #include "rpc/grpc_copies.h"
 #include "server/coordination/etcd_coordinator.h"
-#include "server/kv/rocks_kv.h"
 #include "server/replication/withheld_transport.h"
 
 namespace nacre {
@@ -77,9 +77,7 @@ StatusOr<std::unique_ptr<MdsMemberRole>> MdsMemberRole::Start(Runtime& runtime, 
 
 Status MdsMemberRole::Open() {
   const CopiesConfig& copies = config_.copies;
-  RocksKvOptions store;
-  store.memory_bytes = config_.StoreMemory();
-  ASSIGN_OR_RETURN(store_, OpenRocksKv(config_.directory, store));
+  ASSIGN_OR_RETURN(store_, OpenMdtStore(config_));
   ASSIGN_OR_RETURN(coordinator_, coordination::NewEtcdCoordinator(copies.etcd));
   connector_ = NewGrpcCopyConnector();
   replication::MemberEnvironment environment{runtime_.executor(), RealClock(), SystemRandom(), *store_,

@@ -1,7 +1,7 @@
 #include "daemon/mds_role.h"
 
 #include "common/random.h"
-#include "server/kv/rocks_kv.h"
+#include "daemon/mdt_store.h"
 #include "server/replication/alone.h"
 
 namespace nacre {
@@ -9,9 +9,7 @@ namespace nacre {
 StatusOr<std::unique_ptr<MdsRole>> MdsRole::Start(Runtime& runtime, Transport& transport,
                                                   const MdsConfig& config) {
   std::unique_ptr<MdsRole> role(new MdsRole(runtime));
-  RocksKvOptions store;
-  store.memory_bytes = config.StoreMemory();
-  ASSIGN_OR_RETURN(role->store_, OpenRocksKv(config.directory, store));
+  ASSIGN_OR_RETURN(role->store_, OpenMdtStore(config));
   MetadataOptions options = config.options;
   ASSIGN_OR_RETURN(options.epoch, replication::EpochOfAlone(*role->store_, config.directory));
   MetadataEnvironment environment{runtime.executor(), RealClock(), SystemRandom(), *role->store_, transport};

@@ -46,12 +46,10 @@ struct Touched {
 // Opened once per process.
 class Tables {
  public:
-  static constexpr uint64_t kRecordBytes = 64 << 20;
-
   // Formats an empty store; gives one of an older version the present one. Inodes and names may take
   // `record_bytes` beside the store.
   static Task<StatusOr<std::unique_ptr<Tables>>> Open(KvStore& store, Random& random, WallTime now,
-                                                      uint64_t record_bytes = kRecordBytes);
+                                                      uint64_t record_bytes);
 
   StatusOr<InodePtr> GetInode(const Fid& fid);
   // Of the inodes whose FIDs have this sequence; 0: there is none.

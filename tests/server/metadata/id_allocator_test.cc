@@ -14,7 +14,8 @@ class IdAllocatorTest : public testing::Test {
  protected:
   // A process of the MDS.
   struct Run {
-    explicit Run(MemKv& store, Random& random) : tables(*Await(Tables::Open(store, random, WallTime{}))) {
+    explicit Run(MemKv& store, Random& random)
+        : tables(*Await(Tables::Open(store, random, WallTime{}, 64 << 20))) {
       Status started = Await(ids.Start());
       EXPECT_TRUE(started.ok()) << started;
     }

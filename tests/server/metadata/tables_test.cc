@@ -10,6 +10,8 @@
 namespace nacre::mds {
 namespace {
 
+constexpr uint64_t kRecordBytes = 64 << 20;  // room for more than is made here
+
 // A store whose commits wait for the test.
 class HeldKv : public MemKv {
  public:
@@ -67,7 +69,7 @@ class NewDirectory : public testing::Test {
   static constexpr Fid kDirectory{7, 1, 0};
   SeededRandom random_{1};
   SeenKv store_;
-  std::unique_ptr<Tables> tables_ = *Await(Tables::Open(store_, random_, WallTime{}));
+  std::unique_ptr<Tables> tables_ = *Await(Tables::Open(store_, random_, WallTime{}, kRecordBytes));
 };
 
 TEST_F(NewDirectory, IsKnownToLackWhatItLacks) {
@@ -105,7 +107,7 @@ TEST(Tables, ACommitThatASyncOvertakesIsStillToBeSynced) {
   asio::io_context context;
   SeededRandom random{1};
   HeldKv store;
-  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  auto tables = *Await(Tables::Open(store, random, WallTime{}, kRecordBytes));
   store.hold = true;
   std::optional<Status> committed;
   KvBatch batch;
@@ -128,7 +130,7 @@ TEST(Tables, TheNumberOfInodesIsThatOfAllCommits) {
   asio::io_context context;
   SeededRandom random{1};
   HeldKv store;
-  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  auto tables = *Await(Tables::Open(store, random, WallTime{}, kRecordBytes));
   store.hold = true;
   constexpr uint32_t kInodes = 100;  // more than there are counters
   uint32_t done = 0;
@@ -153,7 +155,7 @@ TEST(Tables, TheNumberOfInodesIsThatOfAllCommits) {
   store.hold = false;
   EXPECT_EQ(done, kInodes);
   EXPECT_EQ(tables->InodeCount(), kInodes + 1);
-  auto again = *Await(Tables::Open(store, random, WallTime{}));
+  auto again = *Await(Tables::Open(store, random, WallTime{}, kRecordBytes));
   EXPECT_EQ(again->InodeCount(), kInodes + 1);
 }
 
@@ -203,7 +205,7 @@ TEST_F(FullMdt, CanBeRestartedEnteredAndEmptied) {
 TEST(Tables, RecordsThatCannotBeSettledStayAndKeepNoOtherFromIt) {
   SeededRandom random{1};
   MemKv store;
-  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  auto tables = *Await(Tables::Open(store, random, WallTime{}, kRecordBytes));
   constexpr uint64_t kPage = KvPages<Tables>::kEntries, kRecords = 2 * kPage + 10;
   const std::set<uint64_t> damaged = {0, 7, kPage - 1, kPage, kRecords - 1};
   KvBatch batch;
@@ -234,7 +236,7 @@ TEST(Tables, RecordsThatCannotBeSettledStayAndKeepNoOtherFromIt) {
 TEST(Tables, WhatTheStoreRefusesEndsTheSettling) {
   SeededRandom random{1};
   MemKv store;
-  auto tables = *Await(Tables::Open(store, random, WallTime{}));
+  auto tables = *Await(Tables::Open(store, random, WallTime{}, kRecordBytes));
   KvBatch batch;
   batch.Put(NumberKey(Table::kNewObjects, 1), "x");
   ASSERT_TRUE(Await(tables->CommitBatch(std::move(batch))).ok());
