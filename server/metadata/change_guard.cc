@@ -125,13 +125,13 @@ void ChangeGuard::NeedAll(const std::vector<Touched>& changes) {
 // Whether the changer has WRITE of the file, and keeps it until the guard is destroyed.
 bool ChangeGuard::PinOwn(const Fid& file) {
   if (!file) return false;
-  const uint64_t lease = mds_->leases.Pin(changer_, file);
-  if (lease != 0) pinned_.push_back(lease);
-  return lease != 0;
+  const std::optional<LeaseGrant> lease = mds_->leases.Pin(changer_, file);
+  if (lease) pinned_.push_back(*lease);
+  return lease.has_value();
 }
 
 void ChangeGuard::Unpin() {
-  for (const uint64_t lease : std::exchange(pinned_, {})) mds_->leases.Unpin(lease);
+  for (const LeaseGrant& lease : std::exchange(pinned_, {})) mds_->leases.Unpin(lease);
 }
 
 bool ChangeGuard::CoversAll(const Transaction& transaction) {

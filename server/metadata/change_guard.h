@@ -103,7 +103,7 @@ class ChangeGuard {
   const SessionId changer_;
   const For whom_;
   std::vector<Covered> covered_, missing_;
-  std::vector<uint64_t> pinned_;  // leases of the changer
+  std::vector<LeaseGrant> pinned_;  // of the changer
   bool was_beside_others_ = false;
 };
 

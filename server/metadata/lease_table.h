@@ -1,14 +1,20 @@
 // The leases that are held, those that are being revoked, and what none are granted on at the moment. The
 // table knows resources and modes, and no policy (directory_leases.h and change_guard.h decide). In memory: a
-// client that comes back after a restart says what it held. Thread-safe.
+// client that comes back after a restart says what it held.
+//
+// Thread-safe. Every request asks about some resource, and a change does so six times, so a mutex for all was
+// what the threads of an MDS waited for most: each of many shards has one for its resources. What is asked
+// about one resource is answered as of one moment; what is asked about a session, or changed for it, is so
+// for each of its leases.
 #pragma once
 
-#include <absl/container/btree_set.h>
+#include <absl/container/btree_map.h>
 #include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
 
+#include <array>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -19,6 +25,7 @@
 #include "common/ids.h"
 #include "common/task.h"
 #include "proto/metadata.pb.h"
+#include "server/metadata/lease_index.h"
 
 namespace nacre::mds {
 
@@ -39,7 +46,7 @@ class LeaseTable {
  public:
   // Ids begin here: other ones than those of an earlier process, which clients may still name.
   // `clock`, which must outlive this, says since when leases are held; null: nobody wants to know.
-  explicit LeaseTable(uint64_t first_id, Clock* clock = nullptr) : next_id_(first_id), clock_(clock) {}
+  explicit LeaseTable(uint64_t first_id, Clock* clock = nullptr) : index_(first_id), clock_(clock) {}
 
   // The grant of this session on the resource is made, or raised to this mode. One that is being given back
   // does not count, nor WRITE for who asks for READ: it is another purpose's, and goes back by its own
@@ -95,9 +102,9 @@ class LeaseTable {
   uint64_t GoodWrite(SessionId session, const Fid& resource) const;
 
   // WRITE, or SHARED, that the session has of the resource does not end before as many calls of Unpin,
-  // whoever releases it: until then it counts as being given back. 0: the session has none.
-  uint64_t Pin(SessionId session, const Fid& resource);
-  void Unpin(uint64_t id);
+  // whoever releases it: until then it counts as being given back. Nothing: the session has none.
+  std::optional<LeaseGrant> Pin(SessionId session, const Fid& resource);
+  void Unpin(const LeaseGrant& pinned);
 
   // From now on it counts as being given back. False: there is no such grant any more.
   bool BeginRevoke(uint64_t id);
@@ -138,8 +145,8 @@ class LeaseTable {
   // The grants of one resource. Very many sessions may read the same one, or share it, so what is asked with
   // each request looks at the session's own grants, and at the others' only where these are not all alike.
   struct Holders {
-    absl::btree_set<std::pair<SessionId, uint64_t>> grants;  // session and id
-    size_t readers = 0, sharers = 0;                         // of these: READ, SHARED
+    absl::btree_map<std::pair<SessionId, uint64_t>, Slot> grants;  // by session and id
+    size_t readers = 0, sharers = 0;                               // of these: READ, SHARED
     void Count(proto::LeaseMode mode, int more) {
       if (mode == proto::LEASE_READ) readers += more;
       if (mode == proto::LEASE_SHARED) sharers += more;
@@ -155,34 +162,58 @@ class LeaseTable {
     Duration write_until{0};  // WRITE; no earlier
     bool any(Duration now) const { return changes > 0 || write_until > now; }
   };
-  std::vector<LeaseGrant> OwnLocked(SessionId session, const Fid& resource) const;
-  LeaseGrant Enter(const LeaseGrant& grant);
-  void SetMode(LeaseGrant* grant, proto::LeaseMode mode);
-  bool ConflictsLocked(const Fid& resource, SessionId session, proto::LeaseMode mode) const;
-  size_t HeldBy(SessionId session) const;
-  LeaseGrant GrantLocked(SessionId session, const Fid& resource, proto::LeaseMode mode);
-  LeaseGrant AddLocked(SessionId session, const Fid& resource, proto::LeaseMode mode, bool late = false);
+  static constexpr size_t kShards = 64;
+  struct Shard {
+    std::mutex mutex;  // for all functions below that take a shard
+    absl::flat_hash_map<Fid, Holders> held;
+    absl::flat_hash_map<Fid, Blocked> blocked;
+    std::deque<std::pair<Duration, Fid>> quiet;  // when that of GrantNoneUntil ends; about in its order
+  };
+  using Waiters = std::vector<OneShot<Unit>>;
+
+  // By other bits of the hash than those by which a shard's maps tell their keys apart.
+  Shard& ShardOf(const Fid& resource) const {
+    return (*shards_)[(absl::Hash<Fid>{}(resource) >> 32) % kShards];
+  }
+
+  // The first of the session's own grants that `which` is true of; null: of none.
+  template <typename Which>
+  static Slot* FindOwn(Shard& shard, SessionId session, const Fid& resource, Which which);
+  static Slot* FindSlot(Shard& shard, uint64_t id, const LeaseIndex::Place& place);
+  static bool HasConflict(Shard& shard, const Fid& resource, SessionId session, proto::LeaseMode mode);
+  static bool OthersHold(Shard& shard, SessionId than,
+                         const Fid& resource);  // anything; or it is about to give its own back
   // `changer`: its own changes may be under way; 0: none may.
-  bool MayGrant(const Fid& resource, proto::LeaseMode mode, Duration now, SessionId changer = 0);
-  bool MayGrantWrite(SessionId session, const Fid& resource, Duration now, bool changing);
-  bool OthersHold(SessionId than,
-                  const Fid& resource) const;  // anything; or it is about to give its own back
+  static bool MayGrant(Shard& shard, const Fid& resource, proto::LeaseMode mode, Duration now,
+                       SessionId changer = 0);
+  bool MayGrantWrite(Shard& shard, SessionId session, const Fid& resource, Duration now, bool changing);
+
+  LeaseGrant Grant(Shard& shard, SessionId session, const Fid& resource, proto::LeaseMode mode);
+  LeaseGrant Add(Shard& shard, SessionId session, const Fid& resource, proto::LeaseMode mode,
+                 bool late = false);
+  static void Enter(Shard& shard, const LeaseGrant& grant);
+  static void SetMode(Shard& shard, LeaseGrant* grant, proto::LeaseMode mode);
+  // It ends, when it is not pinned any more. To be set without the mutex: who waited for it.
+  void End(Shard& shard, Slot* slot, Waiters* waiters);
+  void Erase(Shard& shard, Slot* slot, Waiters* waiters);
+  template <typename Which>
+  void EndAll(SessionId session, Which which);  // of the session's grants
+
+  // These take the mutexes themselves, and call with them held.
+  template <typename Act>
+  void WithSlot(uint64_t id, Act act) const;  // if there is a grant of this id
+  template <typename Act>
+  void ForEach(Act act) const;
+  template <typename Which>
+  std::vector<LeaseGrant> GrantsOf(const Fid& resource, Which which) const;
+  template <typename Which>
+  std::optional<LeaseGrant> OwnOf(SessionId session, const Fid& resource, Which which) const;
 
   Duration Now() const { return clock_ != nullptr ? clock_->Now() : Duration(0); }
 
-  mutable std::mutex mutex_;
-  uint64_t next_id_;
+  LeaseIndex index_;
   Clock* const clock_;
-  std::map<uint64_t, Slot> grants_;
-  absl::flat_hash_map<Fid, Holders> by_resource_;
-  absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> by_session_;
-  absl::flat_hash_map<Fid, Blocked> blocked_;
-  std::deque<std::pair<Duration, Fid>> quiet_;  // when that of GrantNoneUntil ends; about in its order
-
-  void End(uint64_t id, std::vector<OneShot<Unit>>* waiters);  // when it is not pinned any more
-  void Erase(uint64_t id, std::vector<OneShot<Unit>>* waiters);
-  template <typename Which>
-  void EraseAll(SessionId session, Which which);  // of the session's grants
+  const std::unique_ptr<std::array<Shard, kShards>> shards_ = std::make_unique<std::array<Shard, kShards>>();
 };
 
 }  // namespace nacre::mds

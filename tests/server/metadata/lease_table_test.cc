@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "rpc/convert.h"
 
 namespace nacre::mds {
@@ -71,22 +75,24 @@ TEST(LeaseTable, ReadBesideWriteOfALateFileIsAnotherLease) {
 TEST(LeaseTable, WhatIsPinnedEndsLater) {
   LeaseTable table(100);
   const Duration now = std::chrono::seconds(1);
-  EXPECT_EQ(table.Pin(1, kFile), 0u);
+  EXPECT_FALSE(table.Pin(1, kFile));
   table.BeginChange(kFile, 1);
   const uint64_t id = table.TryGrantFileWrite(1, kFile, now)->id;
   table.EndChange(kFile);
-  EXPECT_EQ(table.Pin(1, kFile), id);
-  EXPECT_EQ(table.Pin(1, kFile), id);
-  EXPECT_EQ(table.Pin(2, kFile), 0u);
+  const auto pinned = table.Pin(1, kFile), again = table.Pin(1, kFile);
+  ASSERT_TRUE(pinned && again);
+  EXPECT_EQ(pinned->id, id);
+  EXPECT_EQ(again->id, id);
+  EXPECT_FALSE(table.Pin(2, kFile));
   OneShot<Unit> released = table.Released(id);
   table.Release(1, id);
   EXPECT_TRUE(table.HasConflict(kFile, 2, proto::LEASE_READ));
   EXPECT_EQ(table.GoodWrite(1, kFile), 0u);
-  EXPECT_EQ(table.Pin(1, kFile), 0u) << "not once more";
-  table.Unpin(id);
+  EXPECT_FALSE(table.Pin(1, kFile)) << "not once more";
+  table.Unpin(*pinned);
   EXPECT_FALSE(released.IsSet());
   table.DropSession(1);
-  table.Unpin(id);
+  table.Unpin(*again);
   EXPECT_TRUE(released.IsSet());
   EXPECT_FALSE(table.HasConflict(kFile, 2, proto::LEASE_READ));
   EXPECT_TRUE(table.CountBySession().empty());
@@ -122,9 +128,10 @@ TEST(LeaseTable, ReadIsKeptOfWriteWhereNobodyChangesAnything) {
   table.BeginChange(kFile, 2);
   EXPECT_FALSE(table.TryKeepRead(1, write, now)) << "who changes it waits for the end of WRITE";
   table.EndChange(kFile);
-  ASSERT_EQ(table.Pin(1, kFile), write);
+  const auto pinned = table.Pin(1, kFile);
+  ASSERT_TRUE(pinned);
   EXPECT_FALSE(table.TryKeepRead(1, write, now)) << "a change is being committed under it";
-  table.Unpin(write);
+  table.Unpin(*pinned);
   EXPECT_TRUE(table.HoldsWrite(1, kFile));
   EXPECT_FALSE(released.IsSet());
   const auto kept = table.TryKeepRead(1, write, now);
@@ -303,6 +310,42 @@ TEST(LeaseTable, ARestoredIdIsNotGivenOutAgain) {
   }
   EXPECT_EQ(table.CountBySession()[1].held, 3u);
   EXPECT_EQ(table.CountBySession()[2].held, 5u);
+}
+
+// Several shards, and sessions that end in the middle.
+TEST(LeaseTable, ThreadsThatGrantPinAndEndLeaveNothing) {
+  constexpr SessionId kSessions = 4;
+  constexpr int kRounds = 20000;
+  LeaseTable table(100);
+  std::atomic<int> writers[8] = {};  // of each resource
+  auto run = [&](SessionId session) {
+    for (int round = 0; round < kRounds; ++round) {
+      const auto number = static_cast<uint32_t>(static_cast<size_t>(round) * session % std::size(writers));
+      const Fid resource{1, number, 0};
+      table.BeginChange(resource, session);
+      const auto grant = table.TryGrantWrite(session, resource, Duration{1}, /*changing=*/true);
+      table.EndChange(resource);
+      if (!grant) continue;
+      EXPECT_EQ(writers[number]++, 0) << "WRITE is for one";
+      const auto pinned = table.Pin(session, resource);
+      EXPECT_TRUE(pinned);
+      EXPECT_FALSE(table.TryGrantRead(session + kSessions, resource, Duration{1}));
+      writers[number]--;  // before anybody else can have it
+      if (round % 3 == 0) {
+        table.DropSession(session);
+      } else {
+        table.Release(session, grant->id);
+      }
+      if (pinned) table.Unpin(*pinned);
+      EXPECT_FALSE(table.HoldsWrite(session, resource));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (SessionId session = 1; session <= kSessions; ++session) threads.emplace_back(run, session);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(table.CountBySession().empty());
+  EXPECT_TRUE(table.WrittenBy(1).empty());
+  EXPECT_TRUE(table.TryGrantWrite(1, kFile, Duration{1}));
 }
 
 }  // namespace
