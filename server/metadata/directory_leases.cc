@@ -92,9 +92,9 @@ std::vector<Fid> InodesRead(Mds& mds, SessionId reader, const proto::MetadataReq
     read = {fid, InodeNamed(mds, fid, request.lookup().name())};
   } else if (request.has_readdir()) {
     read = {fid};
-  } else if (fid) {
-    if (!mds.leases.HoldsWrite(reader, fid)) read = {CoveringOf(mds, fid)};
-    if (IsFile(mds, fid)) read.push_back(fid);
+  } else if (auto inode = fid ? mds.tables->GetInode(fid) : absl::NotFoundError("none"); inode.ok()) {
+    if (!mds.leases.HoldsWrite(reader, fid)) read = {CoveringDirectory(**inode)};
+    if (!S_ISDIR((*inode)->mode)) read.push_back(fid);
   }
   std::erase(read, Fid{});
   return read;

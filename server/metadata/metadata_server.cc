@@ -52,16 +52,15 @@ struct Sender {
 StatusOr<Sender> FindSender(Mds& mds, const std::shared_ptr<MetadataPeer>& peer,
                             const proto::MetadataRequest& request) {
   SessionPtr session = mds.sessions.Find(request.session());
-  if (session == nullptr || session->ended()) {
+  mds::Session::Heard heard{.ended = true};
+  if (session != nullptr) heard = session->Hear(peer, mds.listening.Now());
+  if (heard.ended)
     return ErrnoError(ESTALE, absl::StrFormat("session %d is not known: connect again", request.session()));
-  }
-  std::optional<uint64_t> stream = session->StreamOf(peer);
-  if (!stream.has_value()) {
+  if (!heard.stream.has_value()) {
     peer->Close();  // a client that is still there, behind an attempt that was overtaken, connects again
     return ErrnoError(ESTALE, absl::StrFormat("session %d goes on over another stream", request.session()));
   }
-  session->Touch(mds.listening.Now());
-  return Sender{std::move(session), *stream};
+  return Sender{std::move(session), *heard.stream};
 }
 
 // A recorded reply says that a handle was opened, or kept for the client; who has restarted or reclaimed

@@ -51,10 +51,11 @@ bool Session::Detach(const std::shared_ptr<MetadataPeer>& peer) {
   return true;
 }
 
-std::optional<uint64_t> Session::StreamOf(const std::shared_ptr<MetadataPeer>& peer) const {
+Session::Heard Session::Hear(const std::shared_ptr<MetadataPeer>& peer, Duration now) {
   std::lock_guard lock(mutex_);
-  if (peer_ != peer) return std::nullopt;
-  return streams_;
+  if (ended_ || peer_ != peer) return {ended_, std::nullopt};
+  heard_ = now;
+  return {false, streams_};
 }
 
 std::shared_ptr<MetadataPeer> Session::peer() const {
@@ -64,11 +65,6 @@ std::shared_ptr<MetadataPeer> Session::peer() const {
 
 void Session::Push(proto::Push push) {
   if (auto to = peer()) to->Send(std::move(push));
-}
-
-void Session::Touch(Duration now) {
-  std::lock_guard lock(mutex_);
-  heard_ = now;
 }
 
 Duration Session::heard() const {

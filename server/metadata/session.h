@@ -39,12 +39,16 @@ class Session {
   void Attach(std::shared_ptr<MetadataPeer> peer, Duration now);
   // False: it has another stream by now.
   bool Detach(const std::shared_ptr<MetadataPeer>& peer);
-  // The number of this stream, which rises with each; none: it is not the session's, or not any more.
-  std::optional<uint64_t> StreamOf(const std::shared_ptr<MetadataPeer>& peer) const;
+  // What a request that came over a stream finds. Unless the session has ended or the stream is not its own,
+  // something was heard of it (as Attach; `now` by Mds::listening).
+  struct Heard {
+    bool ended = false;
+    std::optional<uint64_t> stream;  // its number, which rises with each; none: not the session's any more
+  };
+  Heard Hear(const std::shared_ptr<MetadataPeer>& peer, Duration now);
+  Duration heard() const;
   std::shared_ptr<MetadataPeer> peer() const;
   void Push(proto::Push push);  // lost if there is no stream
-  void Touch(Duration now);     // as Attach: something was heard of it; by Mds::listening
-  Duration heard() const;
 
   // Between a restart of the MDS and the session's last Reclaim.
   bool whole() const;
