@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <cstdlib>
 
+#include "common/burst.h"
 #include "common/log.h"
 #include "common/turn.h"
 
@@ -43,7 +44,7 @@ void Suspended::Resume() && {
 
 void Suspended::Post() && {
   const Executor& executor = chain_->executor;
-  if (Turn::TakesChain(executor, this)) return;
+  if (Turn::TakesChain(executor, this) || Burst::TakesChain(executor, this)) return;
   const auto* context = ContextOf(executor);
   auto resume = [self = std::move(*this)]() mutable { std::move(self).Resume(); };
   if (context != nullptr) {
@@ -57,7 +58,7 @@ void Suspended::Dispatch() && {
   const Executor& executor = chain_->executor;
   const auto* context = ContextOf(executor);
   if (context != nullptr && context->running_in_this_thread()) return std::move(*this).Resume();
-  if (Turn::TakesChain(executor, this)) return;
+  if (Turn::TakesChain(executor, this) || Burst::TakesChain(executor, this)) return;
   asio::dispatch(executor, [self = std::move(*this)]() mutable { std::move(self).Resume(); });
 }
 

@@ -1,11 +1,14 @@
 #include "rpc/grpc_channel.h"
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/strings/str_format.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cerrno>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
+#include "common/burst.h"
 #include "common/log.h"
 #include "proto/cluster.grpc.pb.h"
 #include "proto/metadata.grpc.pb.h"
@@ -144,10 +147,10 @@ class ClientStream : public std::enable_shared_from_this<ClientStream>, private 
 
   void OnEnded(bool) {
     const Status status = FromGrpc(end_, address_);
-    std::unordered_map<uint64_t, Answer> pending;
+    absl::flat_hash_map<uint64_t, Answer> pending;
     {
       std::lock_guard lock(mutex_);
-      pending = std::move(pending_);
+      pending = std::exchange(pending_, {});
     }
     for (auto& [id, answer] : pending) answer.Set(status);
     events_.Lost(status);
@@ -156,12 +159,24 @@ class ClientStream : public std::enable_shared_from_this<ClientStream>, private 
 
   // Resumes those who wait for these replies; the requests that they send then leave together.
   void HandOut() {
+    std::vector<std::pair<Answer, proto::MetadataReply*>> answers;
     bool waits = false;
-    if (incoming_.replies_size() > 1) {
+    {
       std::lock_guard lock(mutex_);
-      waits = BeginToWait();
+      for (auto& reply : *incoming_.mutable_replies()) {
+        if (const auto asked = pending_.find(reply.id()); asked != pending_.end()) {
+          answers.emplace_back(std::move(asked->second), &reply);
+          pending_.erase(asked);
+        } else {
+          LogDebug("the MDS at %s sent a reply to no request: id %d", address_, reply.id());
+        }
+      }
+      waits = answers.size() > 1 && BeginToWait();
     }
-    for (auto& reply : *incoming_.mutable_replies()) Answered(std::move(reply));
+    {
+      const Burst burst(executor_);
+      for (auto& [answer, reply] : answers) answer.Set(std::move(*reply));
+    }
     if (waits) PostWrite();
   }
 
@@ -181,17 +196,6 @@ class ClientStream : public std::enable_shared_from_this<ClientStream>, private 
     stream_->Write(writing_frame_, write_.Begin());
   }
 
-  void Answered(proto::MetadataReply reply) {
-    std::unique_lock lock(mutex_);
-    auto pending = pending_.extract(reply.id());
-    lock.unlock();
-    if (pending.empty()) {
-      LogDebug("the MDS at %s sent a reply to no request: id %d", address_, reply.id());
-      return;
-    }
-    pending.mapped().Set(std::move(reply));
-  }
-
   const std::string address_;
   const Executor executor_;
   const std::shared_ptr<Guests> guests_;
@@ -203,7 +207,7 @@ class ClientStream : public std::enable_shared_from_this<ClientStream>, private 
   proto::ServerFrame incoming_;
   grpc::Status end_;
   std::mutex mutex_;
-  std::unordered_map<uint64_t, Answer> pending_;
+  absl::flat_hash_map<uint64_t, Answer> pending_;
   uint64_t next_id_ = 1;
   FrameBatcher<proto::ClientFrame> outgoing_;
   proto::ClientFrame writing_frame_;

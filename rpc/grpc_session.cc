@@ -5,6 +5,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 
+#include "common/burst.h"
 #include "common/log.h"
 #include "rpc/grpc_common.h"
 
@@ -98,7 +99,10 @@ void GrpcSession::Proceed(std::unique_lock<std::mutex> lock) {
   std::optional<GrpcUsers::User> reader;
   if (read) reader.emplace(serving_.users);
   lock.unlock();
-  for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
+  {
+    const Burst burst(executor_);
+    for (auto& request : begun) Spawn(executor_, Handle(shared_from_this(), std::move(request)));
+  }
   if (waits) PostWrite();
   if (more) asio::post(executor_, [self = shared_from_this()] { self->NextBurst(); });
   if (read) stream_.Read(&incoming_, read_.Begin());
@@ -127,8 +131,9 @@ void GrpcSession::Answer(proto::MetadataReply reply) {
   requests_.Ended();
   if (ended_) return;
   *outgoing_.Room(bytes).add_replies() = std::move(reply);
+  const bool more = requests_.CanBegin();
   WriteSoon(std::move(lock));
-  if (lock = std::unique_lock(mutex_); requests_.CanBegin()) Proceed(std::move(lock));
+  if (more) Proceed(std::unique_lock(mutex_));
 }
 
 // Starts what is to be done next, if nothing is under way: a write, or the end.
