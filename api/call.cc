@@ -1,16 +1,18 @@
 #include "api/call.h"
 
 #include <absl/strings/str_format.h>
-#include <pthread.h>
 
 #include <atomic>
-#include <mutex>
+
+#include "common/forks.h"
 
 namespace nacre::api {
 namespace {
 
+constexpr uint64_t kNever = UINT64_MAX;
+
 thread_local std::string last_message;
-std::atomic<bool> forked{false};
+std::atomic<uint64_t> threads_since{kNever};  // ForksSoFar
 
 }  // namespace
 
@@ -23,17 +25,15 @@ int Answer(const Status& status) {
 const char* LastMessage() { return last_message.c_str(); }
 
 Status CheckProcess() {
-  if (!forked.load(std::memory_order_relaxed)) return OkStatus();
+  const uint64_t since = threads_since.load(std::memory_order_relaxed);
+  if (since == kNever || since == ForksSoFar()) return OkStatus();
   return ErrnoError(
       EPERM,
       "this process was forked from one that uses libnacre, whose threads it does not have: fork "
       "before the first client is opened, or exec");
 }
 
-void WatchForForks() {
-  static std::once_flag once;
-  std::call_once(once, [] { ::pthread_atfork(nullptr, nullptr, [] { forked = true; }); });
-}
+void WatchForForks() { threads_since = ForksSoFar(); }
 
 StatusOr<size_t> Stride(const void* array, size_t count, const char* name) {
   if (count == 0) return 0;

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/forks.h"
+
 namespace nacre::gpu {
 namespace {
 
@@ -55,7 +57,7 @@ class SymbolFinder {
 
 std::string VersionText(int version) { return absl::StrFormat("%d.%d", version / 1000, version % 1000 / 10); }
 
-CudaLibrary::CudaLibrary(std::string path) : path_(std::move(path)), pid_(getpid()) {}
+CudaLibrary::CudaLibrary(std::string path) : path_(std::move(path)), pid_(getpid()), forks_(ForksSoFar()) {}
 
 StatusOr<std::shared_ptr<const CudaLibrary>> CudaLibrary::Load(std::string path) {
   std::shared_ptr<CudaLibrary> library(new CudaLibrary(LibraryPath(std::move(path))));
@@ -125,7 +127,7 @@ Status CudaLibrary::Check(CudaResult result, std::string_view what) const {
 std::string CudaLibrary::nvml_path() const { return path_ == kDefaultLibrary ? "libnvidia-ml.so.1" : path_; }
 
 Status CudaLibrary::CheckProcess() const {
-  if (getpid() == pid_) return OkStatus();
+  if (ForksSoFar() == forks_) return OkStatus();
   return ErrnoError(
       EOWNERDEAD,
       absl::StrFormat("CUDA was initialised in process %d and does not survive a fork: open the GPUs "

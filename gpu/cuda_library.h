@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,6 +41,7 @@ class CudaLibrary {
 
   const std::string path_;
   const pid_t pid_;
+  const uint64_t forks_;  // ForksSoFar when it was loaded
   void* handle_ = nullptr;
   CudaFunctions functions_;
   int driver_version_ = 0;
