@@ -119,9 +119,7 @@ Status CheckStillThere(const Buffer& buffer) {
   if (buffer.traits().memory != NACRE_MEMORY_DEVICE) return OkStatus();
   ASSIGN_OR_RETURN(const std::shared_ptr<gpu::Gpus> gpus, FindGpus());
   const MemoryRegion& region = *buffer.region();
-  const StatusOr<gpu::MemoryInfo> now = gpus->Classify(region.data(), region.size());
-  if (now.ok() && now->kind == gpu::MemoryKind::kDevice && now->buffer_id == buffer.traits().id)
-    return OkStatus();
+  if (gpus->IsStill(buffer.traits().id, region.data(), region.size())) return OkStatus();
   return ErrnoError(EFAULT, absl::StrFormat("the memory of the buffer at %p + %d was freed: release a buffer "
                                             "before its memory, and register new memory anew",
                                             region.data(), region.size()));

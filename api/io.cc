@@ -81,17 +81,25 @@ Status BeginOnStream(Transfer transfer, void* stream, const nacre_extent* extent
   return OkStatus();
 }
 
+Status NoFuture(nacre_future future) {
+  return ErrnoError(EBADF, absl::StrFormat("future %d is not there: it was freed, or never made", future.id));
+}
+
 StatusOr<std::shared_ptr<Operation>> FindFuture(nacre_future future) {
   RETURN_IF_ERROR(CheckProcess());
   std::shared_ptr<Operation> operation = AllTables().futures.Find(future.id);
   if (operation != nullptr) return operation;
-  return ErrnoError(EBADF, absl::StrFormat("future %d is not there: it was freed, or never made", future.id));
+  return NoFuture(future);
+}
+
+Status Await(Operation& operation, int64_t timeout) {
+  if (operation.Wait(std::chrono::nanoseconds(timeout))) return OkStatus();
+  return ErrnoError(EAGAIN, "it is still under way");
 }
 
 Status Await(nacre_future future, int64_t timeout) {
   ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, FindFuture(future));
-  if (operation->Wait(std::chrono::nanoseconds(timeout))) return OkStatus();
-  return ErrnoError(EAGAIN, "it is still under way");
+  return Await(*operation, timeout);
 }
 
 Status NotifyAt(nacre_future future, int event_fd) {
@@ -108,15 +116,14 @@ Status Cancel(nacre_future future) {
 }
 
 Status TakeResults(nacre_future future, nacre_result* results, size_t count) {
-  RETURN_IF_ERROR(Await(future, 0));
   ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, FindFuture(future));
+  RETURN_IF_ERROR(Await(*operation, 0));
   return operation->Results(results, count);
 }
 
 Status Free(nacre_future future) {
-  RETURN_IF_ERROR(FindFuture(future).status());
-  AllTables().futures.Take(future.id);
-  return OkStatus();
+  RETURN_IF_ERROR(CheckProcess());
+  return AllTables().futures.Take(future.id) != nullptr ? OkStatus() : NoFuture(future);
 }
 
 }  // namespace

@@ -125,6 +125,19 @@ StatusOr<MemoryInfo> Gpus::Classify(const void* address, size_t size) const {
   return memory;
 }
 
+// The id of several adjacent allocations is none of theirs.
+bool Gpus::IsStill(uint64_t buffer_id, const void* address, size_t size) const {
+  if (!cuda_->CheckProcess().ok()) return false;
+  int attribute = kCudaPointerBufferId;
+  uint64_t id = 0;
+  void* value = &id;
+  const CudaResult result =
+      (*cuda_)->PointerGetAttributes(1, &attribute, &value, reinterpret_cast<uint64_t>(address));
+  if (result == kCudaSuccess && id == buffer_id) return true;
+  const StatusOr<MemoryInfo> now = Classify(address, size);
+  return now.ok() && now->kind == MemoryKind::kDevice && now->buffer_id == buffer_id;
+}
+
 // Makes no context: where the primary one is not in use yet, the memory is another's.
 Status Gpus::CheckOwner(const PointerInfo& info, uint64_t address) const {
   if (info.context == nullptr) return OkStatus();

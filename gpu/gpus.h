@@ -56,7 +56,11 @@ class Gpus {
   // one.
   StatusOr<MemoryInfo> Classify(const void* address, size_t size = 1) const;
 
-  // The same, which must be memory of this device: EINVAL names whose it is instead.
+  // Whether the memory is still that of which Classify has told with this `buffer_id`, for hardly more than
+  // the driver takes for one attribute.
+  bool IsStill(uint64_t buffer_id, const void* address, size_t size) const;
+
+  // As Classify of what must be memory of this device: EINVAL names whose it is instead.
   Status CheckDeviceSpan(const Device& device, std::span<const std::byte> span) const;
 
  private:

@@ -128,6 +128,7 @@ TEST_P(FakeGpusTest, ABufferMayConsistOfSegments) {
   auto memory = gpus_->Classify(buffer.data() + 1000, buffer.size() - 1000);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ(memory->allocation.size(), buffer.size());
+  EXPECT_TRUE(gpus_->IsStill(memory->buffer_id, buffer.data() + 1000, buffer.size() - 1000));
   EXPECT_LT(gpus_->Classify(buffer.data())->allocation.size(), buffer.size());
   EXPECT_EQ(ToErrno(gpus_->Classify(buffer.data() + 1, buffer.size()).status()), EFAULT);
 }
@@ -137,10 +138,13 @@ TEST_P(FakeGpusTest, AReusedAddressHasAnotherId) {
   std::byte* address = first.data();
   uint64_t id = gpus_->Classify(address)->buffer_id;
   EXPECT_EQ(gpus_->Classify(address + 5000)->buffer_id, id);
+  EXPECT_TRUE(gpus_->IsStill(id, address + 5000, 1000));
   first.Free();
+  EXPECT_FALSE(gpus_->IsStill(id, address + 5000, 1000));
   DeviceBuffer second(device_, 1 << 20);
   ASSERT_EQ(second.data(), address);
   EXPECT_NE(gpus_->Classify(address)->buffer_id, id);
+  EXPECT_FALSE(gpus_->IsStill(id, address, 1000)) << "it is another one's";
 }
 
 INSTANTIATE_TEST_SUITE_P(, FakeGpusTest, testing::Values(Driver::kFake), DriverName);
