@@ -9,6 +9,7 @@ namespace nacre::ost {
 namespace {
 
 constexpr size_t kEraseAtOnce = 4096;
+constexpr uint64_t kForgetTogether = 1024;  // blocks; some 100 us
 
 void ApplyEdit(const ExtentEdit& edit, uint64_t chunk_index, uint64_t* changed, Chunk* chunk) {
   uint64_t base = chunk_index * kChunkBlocks;
@@ -348,15 +349,29 @@ Task<Status> Journal::SyncLocked() {
     co_return status;
   }
   synced_ = ended;
-  space_->allocator().Free(freeing);
-  {
-    std::lock_guard lock(mutex_);
-    waiting_blocks_ -= CountBlocks(freeing);
-  }
+  co_await Free(std::move(freeing));
   // The sync has succeeded; if the erasure fails (a full disk), the next sync tries it again.
   Status erased = co_await EraseUndo(upto);
   erased.IgnoreError();
   co_return OkStatus();
+}
+
+// Forgetting many takes a while, and others want the thread.
+Task<void> Journal::Free(std::vector<BlockRun> runs) {
+  uint64_t forgotten = 0;  // since others had the thread
+  for (const BlockRun& run : runs) {
+    for (uint64_t done = 0; forget_ != nullptr && done < run.count; done += kForgetTogether) {
+      const uint64_t count = std::min(kForgetTogether, run.count - done);
+      if ((forgotten += count) > kForgetTogether) {
+        co_await Yield();
+        forgotten = count;
+      }
+      forget_({run.first + done, count});
+    }
+  }
+  space_->allocator().Free(runs);
+  std::lock_guard lock(mutex_);
+  waiting_blocks_ -= CountBlocks(runs);
 }
 
 // Data and log side by side, which disks and filesystems make one wait of. In what order they arrive does not

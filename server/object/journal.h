@@ -23,6 +23,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -132,9 +133,11 @@ class Replicator {
 
 class Journal {
  public:
-  // `chunks`: of the same store.
-  Journal(KvStore* store, BlockStore* blocks, Space* space, ChunkCache* chunks)
-      : store_(store), blocks_(blocks), space_(space), chunks_(chunks) {}
+  // `chunks`: of the same store. `forget`: hears of blocks that are about to become free, some at a
+  // time; null: nobody does.
+  Journal(KvStore* store, BlockStore* blocks, Space* space, ChunkCache* chunks,
+          std::function<void(const BlockRun&)> forget = nullptr)
+      : store_(store), blocks_(blocks), space_(space), chunks_(chunks), forget_(std::move(forget)) {}
 
   // Before the first commit; it outlives them. None: the OST has one member.
   void SetReplicator(Replicator* replicator) { replicator_ = replicator; }
@@ -224,6 +227,7 @@ class Journal {
   Task<Status> SyncLocked();
   Task<Status> FlushBoth(bool data);
   Task<Status> EraseUndo(uint64_t upto);  // call with sync_mutex_ held
+  Task<void> Free(std::vector<BlockRun> runs);
 
   Task<StatusOr<uint64_t>> FirstBad(uint64_t* verified);
   Task<StatusOr<bool>> Arrived(const UndoRecord& undo);
@@ -234,6 +238,7 @@ class Journal {
   BlockStore* const blocks_;
   Space* const space_;
   ChunkCache* const chunks_;
+  const std::function<void(const BlockRun&)> forget_;
   Replicator* replicator_ = nullptr;
   std::atomic<bool> closed_{false};
 

@@ -32,7 +32,8 @@ ObjectStore::ObjectStore(OstDevices devices, std::shared_ptr<BufferPool> pool, u
       space_(devices_.blocks, absl::StrCat("OST ", devices_.index, " (", devices_.directory, ")")),
       objects_(devices_.store, options.cached_objects),
       chunks_(devices_.store, pool_->bytes() / kBlockSize / kCachedBlocksForEachChunk),
-      journal_(devices_.store, devices_.blocks, &space_, &chunks_) {
+      journal_(devices_.store, devices_.blocks, &space_, &chunks_,
+               [this](const BlockRun& run) { pool_->Drop(slot_, run); }) {
   space_.SetReclaim([this] { return journal_.Reclaim(); });
 }
 

@@ -13,6 +13,9 @@ namespace {
 // Of the look-ups of a call: each is a miss of the CPU's caches, and all other calls wait for the lock
 // meanwhile.
 constexpr size_t kLookAhead = 8;
+// Of a run of dropped pages that is used again before the hand goes on: what is taken together should lie
+// together.
+constexpr uint32_t kFewestDropped = 16;
 // In a row, of kLargeStep each: a few are of pages that are just being used. Then there are no more to be
 // had, and looking for some takes long.
 constexpr int kMostLargePageRefusals = 16;
@@ -100,6 +103,7 @@ bool BufferPool::Copy(uint64_t key, std::byte* to) {
 // since it last came by is passed once. There is one that nobody has pinned: the allotments are no more than
 // the pool.
 uint32_t BufferPool::TakeOne() {
+  if (const uint32_t dropped = TakeDropped(); dropped != kNone) return dropped;
   for (;;) {
     const auto index = static_cast<uint32_t>(hand_);
     hand_ = hand_ + 1 == pages_.size() ? 0 : hand_ + 1;
@@ -112,6 +116,20 @@ uint32_t BufferPool::TakeOne() {
     used_ = std::max<uint64_t>(used_, (index + 1) * kBlockSize);
     return index;
   }
+}
+
+uint32_t BufferPool::TakeDropped() {
+  while (!dropped_.empty()) {
+    PageRun& run = dropped_.back();
+    const uint32_t index = run.first++;
+    if (--run.count == 0) dropped_.pop_back();
+    Page& page = pages_[index];
+    if (page.pins > 0 || page.key != kNoKey) continue;
+    page.pins = 1;
+    --unpinned_;
+    return index;
+  }
+  return kNone;
 }
 
 void BufferPool::MakeLargePagesAhead() {
@@ -163,12 +181,24 @@ void BufferPool::Publish(std::span<const uint64_t> keys, std::span<const uint32_
 
 void BufferPool::Drop(uint32_t ost_slot, const BlockRun& run) {
   std::lock_guard lock(mutex_);
+  PageRun dropped{0, 0};
+  const auto keep = [&] {
+    if (dropped.count >= kFewestDropped) dropped_.push_back(dropped);
+  };
   for (uint64_t block = run.first; block < run.first + run.count; ++block) {
     auto it = cached_.find(CacheKey(ost_slot, block));
     if (it == cached_.end()) continue;
-    pages_[it->second].key = kNoKey;
+    const uint32_t index = it->second;
+    pages_[index].key = kNoKey;
+    pages_[index].referenced = false;
     cached_.erase(it);
+    if (index != dropped.first + dropped.count) {
+      keep();
+      dropped = {index, 0};
+    }
+    ++dropped.count;
   }
+  keep();
 }
 
 size_t BufferPool::pinned_pages() const {

@@ -1,6 +1,8 @@
 // The buffers of an OSS: shared memory, registered with the transport, cut into 4 KiB pages. A page is
 // pinned (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read
-// cache. What is cached are physical blocks, which do not change as long as they are mapped.
+// cache. What is cached are physical blocks, which do not change as long as they are mapped. Pages of blocks
+// that have been freed are used again first: what is written over and over, or made and removed, takes no
+// memory from the pages that are read.
 //
 // Its memory becomes large pages before it is used for the first time, where the kernel can do that: devices
 // of the same machine then register it in a third of the time. A thread of the pool's own makes them, some
@@ -109,7 +111,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   void MakeLargePages(uint64_t begin, uint64_t end);
 
-  uint32_t TakeOne();  // these under mutex_
+  uint32_t TakeOne();      // these under mutex_
+  uint32_t TakeDropped();  // kNone: there is none
   uint32_t FindBehind(uint32_t before, uint64_t key) const;
   void MakeLargePagesAhead();
   void Forget(Page* page);
@@ -122,8 +125,12 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   absl::flat_hash_map<uint64_t, uint32_t> cached_;
   size_t unpinned_;
   size_t hand_ = 0;
-  uint64_t used_ = 0;   // bytes: where the hand has been
-  uint64_t large_ = 0;  // bytes: as far as large pages have been asked for
+  struct PageRun {
+    uint32_t first, count;
+  };
+  std::vector<PageRun> dropped_;  // of freed blocks; the hand may have taken some since
+  uint64_t used_ = 0;             // bytes: where the hand has been
+  uint64_t large_ = 0;            // bytes: as far as large pages have been asked for
   const std::shared_ptr<Admission> admission_;
   int refused_ = 0;  // calls for large pages, one after the other; large_pages_'s only
   OwnThread large_pages_;

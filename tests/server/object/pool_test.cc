@@ -161,6 +161,44 @@ TEST_F(PoolTest, CachedBlocksAreFoundBesideFreshPages) {
   EXPECT_EQ(copy, std::string(kBlockSize, 'x'));
 }
 
+// A file that is written over and over, or made and removed, leaves the others cached.
+TEST_F(PoolTest, PagesOfFreedBlocksAreTakenBeforeCachedOnes) {
+  constexpr size_t kPart = 256;
+  const size_t all = pool_->bytes() / kBlockSize;
+  std::vector<uint32_t> indices;
+  for (size_t begin = 0; begin < all; begin += kPart) {
+    BufferPool::Pages pages = Take(kPart);
+    std::vector<uint64_t> keys;
+    for (size_t i = 0; i < kPart; ++i) {
+      keys.push_back(BufferPool::CacheKey(3, 1000 + begin + i));
+      indices.push_back(pages.index(i));
+    }
+    pool_->Publish(keys, std::span(indices).last(kPart));
+  }
+  pool_->Drop(3, {1100, 64});
+  pool_->Drop(3, {1300, 2});  // too few to be looked for
+  {
+    BufferPool::Pages pages = Take(64);
+    for (size_t i = 0; i < 64; ++i) EXPECT_EQ(pages.index(i), indices[100 + i]) << "together, as they lay";
+  }
+  for (size_t i = 0; i < all; ++i) {
+    const bool freed = (i >= 100 && i < 164) || i == 300 || i == 301;
+    EXPECT_EQ(CachedPage(BufferPool::CacheKey(3, 1000 + i)).has_value(), !freed) << i;
+  }
+}
+
+TEST_F(PoolTest, AFreedPageThatIsInUseIsNotTaken) {
+  std::vector<uint64_t> keys(64);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = BufferPool::CacheKey(0, i);
+  BufferPool::Pages read = Take(64);
+  std::vector<uint32_t> indices(64);
+  for (size_t i = 0; i < 64; ++i) indices[i] = read.index(i);
+  pool_->Publish(keys, indices);
+  pool_->Drop(0, {0, 64});
+  BufferPool::Pages others = Take(64);
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(std::ranges::count(indices, others.index(i)), 0);
+}
+
 TEST_F(PoolTest, PinnedPagesAreNeverTaken) {
   BufferPool::Pages mine = Take(1);
   std::byte* data = mine.data(0);
