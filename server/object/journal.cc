@@ -9,7 +9,8 @@ namespace nacre::ost {
 namespace {
 
 constexpr size_t kEraseAtOnce = 4096;
-constexpr uint64_t kForgetTogether = 1024;  // blocks; some 100 us
+// Blocks that are forgotten at once, some 100 us; and by one sync: others wait for that.
+constexpr uint64_t kForgetTogether = 1024, kMostForgotten = 256 << 10;
 
 void ApplyEdit(const ExtentEdit& edit, uint64_t chunk_index, uint64_t* changed, Chunk* chunk) {
   uint64_t base = chunk_index * kChunkBlocks;
@@ -356,22 +357,28 @@ Task<Status> Journal::SyncLocked() {
   co_return OkStatus();
 }
 
-// Forgetting many takes a while, and others want the thread.
 Task<void> Journal::Free(std::vector<BlockRun> runs) {
-  uint64_t forgotten = 0;  // since others had the thread
-  for (const BlockRun& run : runs) {
-    for (uint64_t done = 0; forget_ != nullptr && done < run.count; done += kForgetTogether) {
-      const uint64_t count = std::min(kForgetTogether, run.count - done);
-      if ((forgotten += count) > kForgetTogether) {
-        co_await Yield();
-        forgotten = count;
-      }
-      forget_({run.first + done, count});
-    }
-  }
+  if (forget_ != nullptr) co_await Forget(runs);
   space_->allocator().Free(runs);
   std::lock_guard lock(mutex_);
   waiting_blocks_ -= CountBlocks(runs);
+}
+
+// Others want the thread meanwhile.
+Task<void> Journal::Forget(const std::vector<BlockRun>& runs) {
+  uint64_t left = kMostForgotten, together = 0;
+  for (const BlockRun& run : runs) {
+    const uint64_t end = run.first + std::min(run.count, left);
+    left -= end - run.first;
+    for (uint64_t first = run.first; first < end;) {
+      const uint64_t count = std::min(kForgetTogether, end - first);
+      forget_({first, count});
+      first += count;
+      if ((together += count) < kForgetTogether) continue;
+      together = 0;
+      co_await Yield();
+    }
+  }
 }
 
 // Data and log side by side, which disks and filesystems make one wait of. In what order they arrive does not

@@ -134,7 +134,7 @@ class Replicator {
 class Journal {
  public:
   // `chunks`: of the same store. `forget`: hears of blocks that are about to become free, some at a
-  // time; null: nobody does.
+  // time, but not of all where they are very many; null: nobody does.
   Journal(KvStore* store, BlockStore* blocks, Space* space, ChunkCache* chunks,
           std::function<void(const BlockRun&)> forget = nullptr)
       : store_(store), blocks_(blocks), space_(space), chunks_(chunks), forget_(std::move(forget)) {}
@@ -228,6 +228,7 @@ class Journal {
   Task<Status> FlushBoth(bool data);
   Task<Status> EraseUndo(uint64_t upto);  // call with sync_mutex_ held
   Task<void> Free(std::vector<BlockRun> runs);
+  Task<void> Forget(const std::vector<BlockRun>& runs);
 
   Task<StatusOr<uint64_t>> FirstBad(uint64_t* verified);
   Task<StatusOr<bool>> Arrived(const UndoRecord& undo);
