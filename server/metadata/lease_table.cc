@@ -58,12 +58,14 @@ LeaseTable::Slot* LeaseTable::FindSlot(Shard& shard, uint64_t id, const LeaseInd
 
 // The lease may end between the two looks.
 template <typename Act>
-void LeaseTable::WithSlot(uint64_t id, Act act) const {
+bool LeaseTable::WithSlot(uint64_t id, Act act) const {
   const auto place = index_.Find(id);
-  if (!place) return;
+  if (!place) return false;
   Shard& shard = ShardOf(place->resource);
   std::lock_guard lock(shard.mutex);
-  if (Slot* const slot = FindSlot(shard, id, *place)) act(shard, slot);
+  Slot* const slot = FindSlot(shard, id, *place);
+  if (slot != nullptr) act(shard, slot);
+  return slot != nullptr;
 }
 
 // Grants of other sessions.
@@ -392,22 +394,15 @@ void LeaseTable::Unpin(const LeaseGrant& pinned) {
 }
 
 bool LeaseTable::BeginRevoke(uint64_t id) {
-  bool found = false;
-  WithSlot(id, [&](Shard&, Slot* slot) {
-    found = true;
+  return WithSlot(id, [&](Shard&, Slot* slot) {
     if (!std::exchange(slot->grant.revoking, true)) slot->grant.asked_back = Now();
   });
-  return found;
 }
 
 OneShot<Unit> LeaseTable::Released(uint64_t id) {
   OneShot<Unit> released;
-  bool found = false;
-  WithSlot(id, [&](Shard&, Slot* slot) {
-    found = true;
-    slot->waiters.push_back(released);
-  });
-  if (!found) released.Set({});
+  const bool held = WithSlot(id, [&](Shard&, Slot* slot) { slot->waiters.push_back(released); });
+  if (!held) released.Set({});
   return released;
 }
 

@@ -201,7 +201,7 @@ class LeaseTable {
 
   // These take the mutexes themselves, and call with them held.
   template <typename Act>
-  void WithSlot(uint64_t id, Act act) const;  // if there is a grant of this id
+  bool WithSlot(uint64_t id, Act act) const;  // false: there is no grant of this id
   template <typename Act>
   void ForEach(Act act) const;
   template <typename Which>

@@ -39,8 +39,8 @@ class Session {
   void Attach(std::shared_ptr<MetadataPeer> peer, Duration now);
   // False: it has another stream by now.
   bool Detach(const std::shared_ptr<MetadataPeer>& peer);
-  // What a request that came over a stream finds. Unless the session has ended or the stream is not its own,
-  // something was heard of it (as Attach; `now` by Mds::listening).
+  // Notes that the session was heard at `now` (Mds::listening), when a request has come over the stream of
+  // this peer; unless the session has ended, or has another stream.
   struct Heard {
     bool ended = false;
     std::optional<uint64_t> stream;  // its number, which rises with each; none: not the session's any more

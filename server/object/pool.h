@@ -102,6 +102,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     uint32_t pins = 0;
     bool referenced = false;  // hit since the hand last came by
   };
+  struct PageRun {
+    uint32_t first, count;
+  };
 
   explicit BufferPool(std::shared_ptr<SharedMemory> memory)
       : memory_(std::move(memory)),
@@ -125,9 +128,6 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   absl::flat_hash_map<uint64_t, uint32_t> cached_;
   size_t unpinned_;
   size_t hand_ = 0;
-  struct PageRun {
-    uint32_t first, count;
-  };
   std::vector<PageRun> dropped_;  // of freed blocks; the hand may have taken some since
   uint64_t used_ = 0;             // bytes: where the hand has been
   uint64_t large_ = 0;            // bytes: as far as large pages have been asked for

@@ -12,25 +12,14 @@
 #include "common/runtime.h"
 #include "common/task.h"
 #include "common/turn.h"
+#include "tests/common/waiting_chains.h"
 
 namespace nacre {
 namespace {
 
-class BurstTest : public testing::Test {
+class BurstTest : public WaitingChains {
  protected:
-  void Wait(asio::io_context& context, OneShot<Unit> shot, char name) {
-    Spawn(context.get_executor(), [](OneShot<Unit> shot, std::string& happened, char name) -> Task<void> {
-      co_await shot.Wait();
-      happened += name;
-    }(shot, happened_, name));
-    context.poll();
-    context.restart();
-  }
-
-  asio::io_context context_, other_;
   const Executor executor_ = context_.get_executor();
-  std::string happened_;
-  OneShot<Unit> one_, two_, three_;
 };
 
 TEST_F(BurstTest, ChainsGoToTheirExecutorAtItsEndInOrder) {

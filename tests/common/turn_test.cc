@@ -8,21 +8,13 @@
 #include <string>
 
 #include "common/task.h"
+#include "tests/common/waiting_chains.h"
 
 namespace nacre {
 namespace {
 
-class TurnTest : public testing::Test {
+class TurnTest : public WaitingChains {
  protected:
-  // Appends the name to what has happened once the shot is set.
-  void Wait(asio::io_context& context, OneShot<Unit> shot, char name) {
-    Spawn(context.get_executor(), [](OneShot<Unit> shot, std::string& happened, char name) -> Task<void> {
-      co_await shot.Wait();
-      happened += name;
-    }(shot, happened_, name));
-    context.poll();
-  }
-
   // Within a turn of this thread, which is none of the context's.
   void InATurn(int chains, const std::function<void(const Turn&)>& act) {
     const Executor executor = context_.get_executor();
@@ -30,10 +22,6 @@ class TurnTest : public testing::Test {
     act(turn);
     happened_ += '|';
   }
-
-  asio::io_context context_, other_;
-  std::string happened_;
-  OneShot<Unit> one_, two_, three_;
 };
 
 TEST_F(TurnTest, SoManyChainsGoOnAtItsEndTheOthersOnTheirExecutor) {
