@@ -91,7 +91,11 @@ bool LeaseTable::MayGrant(Shard& shard, const Fid& resource, proto::LeaseMode mo
                           SessionId changer) {
   while (!shard.quiet.empty() && shard.quiet.front().first <= now) {
     auto it = shard.blocked.find(shard.quiet.front().second);
-    if (it != shard.blocked.end() && !it->second.any(now)) shard.blocked.erase(it);
+    if (it != shard.blocked.end() && it->second.write_until <= now) {
+      // A change that is under way keeps the entry, and the end of it finds nothing else to keep it for.
+      it->second.until = it->second.write_until = Duration{0};
+      if (it->second.changes == 0) shard.blocked.erase(it);
+    }
     shard.quiet.pop_front();
   }
   auto it = shard.blocked.find(resource);
@@ -429,7 +433,7 @@ void LeaseTable::Release(SessionId session, uint64_t id) {
   SetAll(waiters);
 }
 
-// Whoever is about to change the resource (BeginChange) would have to ask for READ as well.
+// A session that is about to change the resource (BeginChange) would have to ask for READ as well.
 std::optional<LeaseGrant> LeaseTable::TryKeepRead(SessionId session, uint64_t id, Duration now) {
   Waiters waiters;
   std::optional<LeaseGrant> kept;
@@ -444,7 +448,7 @@ std::optional<LeaseGrant> LeaseTable::TryKeepRead(SessionId session, uint64_t id
   return kept;
 }
 
-// Who waits goes on in the same order in every run of a simulation.
+// Those who wait go on in the same order in every run of a simulation.
 template <typename Which>
 void LeaseTable::EndAll(SessionId session, Which which) {
   Waiters waiters;

@@ -3,9 +3,9 @@
 // client that comes back after a restart says what it held.
 //
 // Thread-safe. Every request asks about some resource, and a change does so six times, so a mutex for all was
-// what the threads of an MDS waited for most: each of many shards has one for its resources. What is asked
-// about one resource is answered as of one moment; what is asked about a session, or changed for it, is so
-// for each of its leases.
+// what the threads of an MDS waited for most: each of many shards has one for its resources. Questions about
+// one resource are answered as of one moment; those about a session, and changes for it, as of one moment for
+// each of its leases.
 #pragma once
 
 #include <absl/container/btree_map.h>
@@ -160,7 +160,6 @@ class LeaseTable {
     bool mixed = false;     // those of others, too, since there was none
     Duration until{0};
     Duration write_until{0};  // WRITE; no earlier
-    bool any(Duration now) const { return changes > 0 || write_until > now; }
   };
   static constexpr size_t kShards = 64;
   struct Shard {

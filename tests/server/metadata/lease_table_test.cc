@@ -158,6 +158,20 @@ TEST(LeaseTable, ReadIsNotKeptWhileNothingIsGranted) {
   EXPECT_TRUE(table.HoldsWrite(1, kFile));
 }
 
+TEST(LeaseTable, ATimeWithoutLeasesIsForgottenThoughItEndsWithinAChange) {
+  LeaseTable table(100);
+  const Duration end = std::chrono::seconds(10), later = std::chrono::seconds(11);
+  table.BeginChange(kFile, 1);
+  table.GrantNoneUntil(kFile, proto::LEASE_READ, end);
+  EXPECT_EQ(table.WhyNot(kFile).until, end);
+  EXPECT_FALSE(table.TryGrantRead(2, kFile, later)) << "the change is still under way";
+  table.EndChange(kFile);
+  const LeaseTable::Refused refused = table.WhyNot(kFile);
+  EXPECT_EQ(refused.until, Duration(0));
+  EXPECT_EQ(refused.write_until, Duration(0));
+  EXPECT_TRUE(table.TryGrantRead(2, kFile, later));
+}
+
 TEST(LeaseTable, SharedIsForSeveralWritersAndNobodyElse) {
   LeaseTable table(100);
   const Duration now = std::chrono::seconds(1);
