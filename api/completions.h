@@ -1,9 +1,9 @@
 // The completed requests of a queue: a ring, into which the library's threads put what is done and from which
 // the program takes it.
 //
-// A place in the ring is set aside before a request begins, so one that is done always finds room. Who waits
-// for many is woken when they are there, once; the descriptor is written to once for all that come before the
-// ring is empty again. Thread-safe.
+// A place in the ring is set aside before a request begins, so one that is done always finds room. A caller
+// that waits for many is woken once, when they are there; the descriptor is written to once for all that come
+// before the ring is empty again. Thread-safe.
 #pragma once
 
 #include <nacre/nacre.h>

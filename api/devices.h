@@ -17,7 +17,7 @@ namespace nacre::api {
 // ENOTSUP: a device's that cannot be used, and why.
 StatusOr<std::shared_ptr<Buffer>> RegisterMemory(std::shared_ptr<Client> client, void* address, size_t size);
 
-// Whose memory it is. Without CUDA it is host memory, or none at all: who touches it finds out.
+// Says whose memory it is. Without CUDA it is host memory, or none at all, which the first access shows.
 StatusOr<gpu::MemoryInfo> ClassifyMemory(void* address, size_t size);
 
 // EFAULT: the device's memory behind the buffer was freed since it was registered.

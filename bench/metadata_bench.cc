@@ -1,6 +1,6 @@
-// What an MDS does in a second: creates, stats and unlinks by clients in the same process, which reach it
-// over a socket, each in a directory of its own. No cache of a client, no kernel: the MDS alone, on a real
-// RocksDB.
+// Measures what an MDS does in a second: creates, stats and unlinks by clients in the same process, which
+// reach it over a socket, each in a directory of its own. No cache of a client, no kernel: the MDS alone, on
+// a real RocksDB.
 //
 //   metadata_bench DIRECTORY [--clients N] [--directories N] [--threads N] [--files N] [--batch N]
 //   [--in-flight N] [--memory MIB] [--form FORM]
@@ -42,7 +42,7 @@ struct Settings {
   uint64_t memory = 256;  // MiB, half for the store, as a daemon shares them out
 };
 
-// What the processors have worked for this process, on all of its threads.
+// The processor time of this process, on all of its threads.
 Duration CpuTime() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kMostStored = 1 << 20;  // of one append; the MDS refuses more
 
 // One append whose place is the MDS's to say, until its answer has been taken in. It begins with all of the
-// file's range locked. What the cache has of the file is not trusted any more (leased_reads.cc): the block at
-// the old end has nothing of what comes behind it.
+// file's range locked. The file's cached bytes are not trusted any more (leased_reads.cc): the block at the
+// old end lacks those that come behind it.
 class Appending {
  public:
   explicit Appending(Inode& inode) : inode_(inode) {
@@ -84,9 +84,9 @@ Task<StatusOr<proto::AppendReply>> Core::AskToAppend(HandlePtr handle, Pieces pi
   co_return reply.append();
 }
 
-// What is remembered of the file says whether it has objects, though it may be out of date: the MDS refuses
-// what does not fit. To look first would be one more round trip for each append where several append by
-// turns, and would give the layout out, for which what was appended has to be written to the objects.
+// The remembered attributes say whether the file has objects. They may be out of date: the MDS then refuses
+// the append. To look first would be one more round trip for each append where several append by turns, and
+// would give the layout out, for which what was appended has to be written to the objects.
 Task<StatusOr<size_t>> Core::AppendThrough(HandlePtr handle, Pieces pieces, size_t size) {
   const InodePtr& inode = handle->inode;
   for (int attempt = 0;; ++attempt) {

@@ -16,7 +16,7 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  // Begins the task. What is returned is set when the task has ended.
+  // Begins the task. The returned OneShot is set when the task has ended.
   OneShot<Unit> Start(Task<void> task);
   // Returns when no task is under way.
   Task<void> Drain();

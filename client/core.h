@@ -56,7 +56,7 @@
 
 namespace nacre::client {
 
-// Passes the gate, without a coroutine where it is open. Who is cancelled before gives up.
+// Passes the gate, without a coroutine where it is open. A task that is cancelled before that gives up.
 #define NACRE_ENTER(pass)                 \
   Gate::Pass pass = entrance_.TryEnter(); \
   if (!pass) CO_RETURN_IF_ERROR(co_await entrance_.Enter(&pass))

@@ -77,7 +77,7 @@ class EarlyChanges {
   // --- their order; whoever decides that something may be answered early holds it until that is pushed ---
 
   using Order = std::unique_lock<std::mutex>;
-  // Before any other mutex. What was answered before is in the queue.
+  // To be locked before any other mutex. Changes that were answered before are in the queue.
   [[nodiscard]] Order TakeOrder() { return Order(order_); }
   // Returns when those who found a lease good before it ended have their changes in the queue.
   void AwaitOrder() { TakeOrder().unlock(); }

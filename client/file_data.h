@@ -2,8 +2,8 @@
 // that objects take.
 //
 // A byte that is dirty in the cache has its space at the OST reserved (targets.h), so sending it does not
-// fail for want of that. What the MDS has to be told of it is left in Inode::pending. Errors of what is sent
-// out of the cache are noted in the inode (NoteError).
+// fail for want of that. Inode::pending keeps what the MDS has to be told of it. Errors of what is sent out
+// of the cache are noted in the inode (NoteError).
 //
 // Thread-safe. The state lies in the inodes and in the cache. The arguments of the constructor must outlive
 // it. A wait for a server ends with its answer or with the session, a wait for memory when others have let go
@@ -26,7 +26,7 @@
 
 namespace nacre::client {
 
-// What a program writes, in the order of the file.
+// The bytes that a program writes, in the order of the file.
 using Pieces = std::span<const std::span<const std::byte>>;
 
 enum class MayGiveUp { kNo, kYes };  // when it is cancelled before it has begun

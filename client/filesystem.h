@@ -1,5 +1,5 @@
-// The filesystem as one client sees it: every POSIX operation as a task. What FUSE, the C++ API and the
-// simulation call.
+// The filesystem as one client sees it: every POSIX operation as a task. FUSE, the C++ API and the simulation
+// call it.
 //
 // Owns the session, the leases, the attribute and directory caches and the file data cache. Thread-safe:
 // operations may be started from any thread and run on the executor given at Mount. Names are bytes without
@@ -243,7 +243,7 @@ class FileSystem {
   virtual Task<Status> SetLock(HandlePtr handle, proto::LockRange lock, bool wait, uint64_t wait_id) = 0;
   virtual void CancelLock(HandlePtr handle, uint64_t wait_id) = 0;
 
-  // The kernel's pages (FUSE). What an open may tell it:
+  // The kernel's pages (FUSE): says what an open may tell the kernel about them.
   virtual KernelPages PagesFor(const HandlePtr& handle) = 0;
   // Before bytes of [offset, offset + size) are read, or written, that the kernel will keep in pages, through
   // whichever handle. From then on it is told (Invalidation) before another client's change of the file

@@ -3,8 +3,8 @@
 // a Reclaim. It need not know of one that was opened under a lease (Inode::opened_under) as long as that
 // lease is held.
 //
-// Thread-safe. What is named in the constructor must live longer. What waits ends with the MDS's answer, with
-// the stream or with the session.
+// Thread-safe. The constructor's arguments must outlive it. A call that waits ends with the MDS's answer,
+// with the stream or with the session.
 #pragma once
 
 #include <absl/functional/function_ref.h>

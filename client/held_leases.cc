@@ -16,7 +16,7 @@ Inode::Leaving* FindLeaving(Inode& inode, uint64_t lease) {
   return it == inode.leaving.end() ? nullptr : &*it;
 }
 
-// Who reads from now on asks for another lease.
+// Readers ask for another lease from now on.
 void EndRead(Inode& inode, uint64_t lease) {
   ++inode.pages.recalls;
   if (inode.pages.lease == lease) inode.pages.lease = inode.pages.content = 0;

@@ -247,7 +247,7 @@ struct Inode {
   bool Inline() const { return pending.cut || outgrowing != nullptr || attr.inline_data(); }
   uint64_t Size() const { return std::max<uint64_t>(pending.cut ? 0 : attr.size(), pending.size); }
   proto::Attr Effective() const;
-  // Takes over newer attributes; older ones are ignored. What came with them may be used if this returns
+  // Takes over newer attributes; older ones are ignored. The rest of their answer may be used if this returns
   // true.
   bool Apply(const proto::Attr& newer);
   void ApplyLayout(const proto::Layout& proto_layout);
@@ -262,14 +262,13 @@ struct Inode {
   // One link less. Returns whether nobody needs the inode any more; `keep_open`: whether the MDS is to keep
   // it for us.
   bool DropLink(const proto::Time& now, bool* keep_open);
-  // A change of the attributes is counted as the MDS counts it. What is known of the content is as true as
-  // before.
+  // A change of the attributes is counted as the MDS counts it. The known content is as true as before.
   void CountChange();
   // The file may get another directory or a second name, or has lost its last one: others can come near it
   // without the lease that has covered it, whether or not that stays good and covers it again.
   void LeaveCover();
-  // Attributes, entries and clean content may be out of date: others may have changed them. What is held back
-  // stays, and what it takes to send it.
+  // Attributes, entries and clean content may be out of date: others may have changed them. Data that is held
+  // back stays, with all that it takes to send it.
   void Forget();
   // The session has ended: nothing is open, locked, leased or held back any more, nothing known is true.
   // Nothing of it is on its way, and its data is dropped.

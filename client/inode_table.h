@@ -1,7 +1,7 @@
 // All inodes this client knows, within a budget of memory: when it is exceeded, the bytes of small files, the
 // inodes that nobody uses and the names in directories go, those first that have not been used for longest.
 //
-// Thread-safe. What a good lease of a directory covers is true (Inode::covered, Inode::scope).
+// Thread-safe. Everything that a good lease of a directory covers is true (Inode::covered, Inode::scope).
 #pragma once
 
 #include <absl/container/flat_hash_set.h>
@@ -91,9 +91,9 @@ class InodeTable {
   Inode* newest_ = nullptr;
   std::vector<ScopePtr> dropped_scopes_;
   std::atomic<uint64_t> events_{0};
-  // When inodes were last let go, by their FIDs. What this client knew of one, its own changes among it, an
-  // answer that was under way by then does not know: so that is the Inode::changed of the next one of the
-  // FID.
+  // When inodes were last let go, by their FIDs. An answer that was under way by then may be older than what
+  // this client knew of the inode, its own changes among it: so the next inode of the FID begins with this as
+  // its Inode::changed.
   std::vector<uint64_t> dropped_;
   Inode* contents_ = nullptr;  // where DropContents goes on; null: at the oldest
 };

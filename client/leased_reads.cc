@@ -1,9 +1,9 @@
 // Reading out of the cache under READ of a file.
 //
 // Where several mounts change a directory nobody has its lease, and each read past the cache asks the MDS for
-// the file's size first. Who reads more than once from a handle takes READ of the file instead, as for the
-// kernel's pages (kept_pages.h): until it is asked back nobody else's write, truncation or append is
-// answered, so size, layout and bytes stay what they are, and reading ahead is worth it.
+// the file's size first. The second read from a handle takes READ of the file instead, as for the kernel's
+// pages (kept_pages.h): until it is asked back nobody else's write, truncation or append is answered, so
+// size, layout and bytes stay what they are, and reading ahead is worth it.
 //
 // The cache may still be filled by somebody who began under the lease when that has ended. So what it has is
 // trusted only from one lease on (Inode::Pages::content), which begins with nothing, with all of

@@ -61,7 +61,8 @@ class MdsCalls {
 
   // --- leases ---
 
-  // Takes over those that came with an answer. What was opened under those that end with it has to be told.
+  // Takes over the scopes that came with an answer. The MDS has to be told of files that were opened under
+  // scopes that end with it.
   void TakeScopes(Learning* learning, const proto::MetadataReply& reply);
   // Ends all: what was learned under them need not be true any more, or nobody asks for it.
   void EndScopes();

@@ -37,7 +37,7 @@ class MemberChoice {
     kFailed,
   };
 
-  // The addresses of the members in sync beside the head. What is known of those that stay is kept.
+  // The addresses of the members in sync beside the head. The figures of those that stay are kept.
   void Set(const std::vector<std::string>& others);
   bool empty() const { return others_.empty(); }  // there is only the head
 

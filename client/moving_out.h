@@ -1,11 +1,11 @@
 // Moves files out of the MDT, which keeps small ones, to objects: those that outgrow it while they are
 // written (docs/decisions/0079-outgrowing-without-waiting.md).
 //
-// The MDS decides which objects a file gets. Who writes does not wait for that if the file is new and there
-// is space for its bytes wherever they may go: they stay in memory with the others of the file, which is an
+// The MDS decides which objects a file gets. A write does not wait for that if the file is new and there is
+// space for its bytes wherever they may go: they stay in memory with the others of the file, which is an
 // inline one here until the MDS has answered (Inode::outgrowing). Then they become cached data of objects,
-// with all of the file's range locked, by whoever has that next. What sends a file, or needs its objects,
-// waits for this first (LockMeta, LockWhole).
+// with all of the file's range locked, by whoever has that next. A task that sends a file, or needs its
+// objects, waits for this first (LockMeta, LockWhole).
 //
 // If the MDS is away, so are the bytes' objects, and they wait as what is held back of other files does:
 // fsync waits, the end of the session says that they are lost. At most as many bytes wait so as the OST with

@@ -244,7 +244,7 @@ void ObjectIo::Examine(const Part& part, const proto::ReadRangeResult& result, M
     SumTheRest(part, length, made, work, sums);
 }
 
-// What the transport has summed up counts where all of the block was asked for and has come.
+// The transport's checksum of a block counts where all of the block was asked for and has come.
 void ObjectIo::SumTheRest(const Part& part, uint64_t length, MadeSums made, MemoryWork* work, Sums* sums) {
   const uint64_t first = part.object_offset / kBlockSize, end = part.object_offset + length;
   const size_t came_whole = length == part.length ? sums->size() : end / kBlockSize - first;

@@ -24,8 +24,8 @@ PowerLosses::PowerLosses(const Environment& environment, InodeTable& inodes, Ent
 
 // --- of an OST ---
 
-// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read. What is
-// cached under leases beside other clients may be what they had written there and not synced.
+// As soon as it is known, so that nobody goes on with a cache that says what nobody else can read. Data that
+// is cached under leases may be what other clients had written there and not synced.
 void PowerLosses::OnOst(OstIndex ost, uint64_t losses) {
   for (const InodePtr& inode : inodes_.All()) {
     durability_.CheckLosses(inode, ost, losses);

@@ -1,6 +1,6 @@
-// What follows when a server has lost power: bytes or changes of files that it had not synced may be gone.
-// Programs hear of it at the next write, close or fsync (NoteError), and nothing is answered any more from
-// what was known before.
+// Handles a server's loss of power: bytes or changes of files that it had not synced may be gone. Programs
+// hear of it at the next write, close or fsync (NoteError), and nothing is answered any more from what was
+// known before.
 //
 // Thread-safe. The arguments of the constructor must outlive it, and it the tasks in `background`.
 #pragma once

@@ -1,4 +1,5 @@
-// What a client tells an MDS of itself that has lost it, with the stream: handles, locks, leases.
+// Makes the messages that tell an MDS again what it has lost with the stream: the client's handles, locks and
+// leases.
 #pragma once
 
 #include <vector>

@@ -1,9 +1,9 @@
 // Leases of directories, and WRITE and SHARED leases of files, as the client holds them
 // (proto/metadata.proto, Lease; held_leases.h, mds_calls.h).
 //
-// A Scope is one such lease, READ or WRITE, from its grant until it is given back. What is learned under it
-// points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of it,
-// however much it is. Thread-safe.
+// A Scope is one such lease, READ or WRITE, from its grant until it is given back. Knowledge that was gained
+// under it points to it (Inode::covered) and is true as long as it is good: one word ends the trust in all of
+// it, however much it is. Thread-safe.
 //
 // An answer of the MDS may be learned under a lease only if nothing has made it untrue on its way:
 //  - another client's change: the MDS has the lease revoked first. So the lease must have been held when the

@@ -43,7 +43,7 @@ bool OnlyEmpties(const proto::Setattr& set) {
   return set.set_size() && set.size() == 0 && !others && (!set.set_mtime() || set.mtime_now());
 }
 
-// inode.mutex is held. What becomes of setuid bits and capabilities is for the MDS to judge.
+// To be called with inode.mutex held. The MDS alone judges what becomes of setuid bits and capabilities.
 bool MayCutBehind(const Inode& inode) {
   const proto::Attr& attr = inode.attr;
   return inode.attr_known && S_ISREG(attr.mode()) && (attr.mode() & (S_ISUID | S_ISGID)) == 0 &&

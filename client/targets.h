@@ -42,7 +42,7 @@ class Targets {
   Targets(Transport& transport, Clock& clock, RetryPolicy policy, OnLoss on_loss, MemberReads reads = {});
 
   // The session of this epoch from now on; 0: there is none yet. Closes the stubs of the old one; grants are
-  // gone with it. What is older than what is known, or the same, changes nothing.
+  // gone with it. An epoch that is not newer than the last one changes nothing.
   void Reset(SessionId session, uint64_t epoch);
   // Returns the OSTs whose OSS has been started again since it last answered: worth a call. A map that a
   // newer one of the same MDS has overtaken changes nothing.

@@ -1,5 +1,6 @@
-// Unmounting: in bounded time, whichever server is away. What is held back is sent if that is possible within
-// Options::unmount_patience, and said to be lost if not; with nothing held back nobody is waited for.
+// Unmounting: in bounded time, whichever server is away. Data that is held back is sent if that is possible
+// within Options::unmount_patience, and reported as lost if not; with nothing held back unmounting waits for
+// no server.
 #include <absl/container/flat_hash_map.h>
 #include <absl/strings/str_join.h>
 

@@ -166,8 +166,8 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
   StatusOr<size_t> written = co_await WriteCachedObjects(handle, held.offset, pieces, size);
   if (!written.ok()) room_.LetGo(*inode);
   CO_RETURN_IF_ERROR(written.status());
-  // The MDT decides now if it has no room to promise. Whoever has sent what was there before may have let go
-  // what this write held.
+  // The MDT decides now if it has no room to promise. The task that has sent the bytes of before may have let
+  // go what this write held.
   if (!room_.TryHold(*inode, kRecordRoom)) CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
   co_return std::optional<size_t>(*written);
 }

@@ -1,4 +1,4 @@
-// What one event brings for many tasks: a frame of messages, for one.
+// Gathers the tasks that one event starts or resumes, such as a frame of many messages.
 //
 // While a Burst lives, the chains gather that its thread starts or resumes on the executor. At its end they
 // go there together: the executor's queue, a mutex of all its threads, is used a few times instead of once

@@ -1,6 +1,6 @@
-// What a thread does between two waits for events: for completions of RDMA, FUSE's requests, gRPC's messages.
-// What it brings about meanwhile for the tasks of an executor it may do itself when the turn ends, which
-// spares them a queue and the wake-up of another thread: on an idle machine that costs as much as the work.
+// A thread's work between two waits for events: for completions of RDMA, FUSE's requests, gRPC's messages.
+// Tasks of an executor that it starts or resumes meanwhile it may run itself when the turn ends, which spares
+// them a queue and the wake-up of another thread: on an idle machine that costs as much as the work.
 //
 // A turn ends where it is destroyed, on the thread that made it; one at a time on a thread. Whatever is
 // resumed is so at its end, never inside the call that has set what it waits for.

@@ -1,5 +1,5 @@
-// Checks stopped targets: an MDT, OSTs, and a cluster's MDT against its OSTs. What `nacre doctor` does,
-// without its output.
+// Checks stopped targets: an MDT, OSTs, and a cluster's MDT against its OSTs. It is `nacre doctor` without
+// its output.
 //
 // Main thread only; blocks. Changes nothing unless told to repair; refuses targets that a server has in use.
 #pragma once

@@ -3,8 +3,8 @@
 //
 // It holds a pidfd of the process, so it speaks only when every thread of that has ended and all its
 // connections are closed. It is a process group of its own and outlives SIGTERM to the whole unit, by as long
-// as the telling takes. What takes it along (the machine, its container, SIGKILL to the unit) leaves nobody
-// to tell, and the lease decides, as it does for a server that stands still or is cut off.
+// as the telling takes. An end that takes it along (the machine's, its container's, SIGKILL to the unit)
+// leaves nobody to tell, and the lease decides, as it does for a server that stands still or is cut off.
 #pragma once
 
 #include <cstdint>

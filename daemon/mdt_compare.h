@@ -1,5 +1,5 @@
-// Compares stopped copies of one MDT: nacre mdt compare, without its output. What each copy keeps beside the
-// MDT does not count. Main thread only; blocks; changes nothing. Errors name the directory.
+// Compares stopped copies of one MDT: nacre mdt compare, without its output. Records that each copy keeps
+// beside the MDT do not count. Main thread only; blocks; changes nothing. Errors name the directory.
 #pragma once
 
 #include <cstdint>

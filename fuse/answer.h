@@ -1,6 +1,6 @@
 // The one answer that the kernel gets to a request. Two may give it: the task that carries the request out,
-// and Interrupts, when the caller is being killed while the task still waits for a server. Whoever takes the
-// request first answers; the other one finds that it is gone. Internal to fuse/. Thread-safe.
+// and Interrupts, when the caller is being killed while the task still waits for a server. The one that takes
+// the request first answers it; the other finds that it is gone. Internal to fuse/. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -100,8 +100,8 @@ struct OpenFile {
   bool cached = false;   // it goes through the kernel's page cache
   bool flocked = false;  // a BSD lock was asked for through it: gone with the last close
 
-  // Owners of POSIX locks taken through it and not flushed since. What is left at the last close are locks of
-  // the open file itself (F_OFD_SETLK): the kernel says nothing when those should go.
+  // Owners of POSIX locks taken through it and not flushed since. Those that are left at the last close are
+  // of the open file itself (F_OFD_SETLK): the kernel says nothing when those should go.
   std::mutex mutex;
   std::set<uint64_t> lock_owners;
 };

@@ -51,7 +51,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // let go from then on.
   static void Started(std::shared_ptr<Answer> answer);
   // The bytes of the request that this thread is handing out stay in place until the task that is started
-  // next has ended. What is returned holds them if it is a copy, which they are while many tasks are at work.
+  // next has ended. The returned pointer owns them if they were copied, as they are while many tasks are at
+  // work.
   std::shared_ptr<std::byte> KeepBytes(std::span<const std::byte>* bytes);
 
  private:

@@ -58,7 +58,8 @@ class Device : public MemoryDevice, public std::enable_shared_from_this<Device> 
 
   // Allocates all that a read may need of this GPU's driver. Allocations wait for streams that are at work,
   // so a read for which a stream waits must not make any (stream_order.h). Takes some tens of milliseconds
-  // the first time. What is not to be had now is asked for when it is needed; an error is that of Start.
+  // the first time. Memory that is not to be had now is asked for when it is needed; an error is that of
+  // Start.
   Task<Status> ReserveForStreams();
 
   // OK: checksums and many zero-fills run as kernels. Otherwise why they do not; the operations work all the

@@ -1,4 +1,4 @@
-// The GPUs of this machine, and which memory is whose. What an application or a daemon opens once; nothing of
+// The GPUs of this machine, and which memory is whose. An application or a daemon opens it once; nothing of
 // CUDA is loaded before. Thread-safe. No context is made on a GPU before its first use.
 //
 // Errors of Open say what the machine lacks: ENOENT no driver library, ENOSYS a driver that is too old,

@@ -2,8 +2,8 @@
 // engine's, on which the context is current.
 //
 // Jobs that are issued together become few batches: the small copies of a batch are one call, or one kernel
-// where the host memory is pinned; the checksums of all jobs are one launch. What is to be summed up behind a
-// copy is launched behind it in the same stream, for all copies of the batch at once, and ends with them.
+// where the host memory is pinned; the checksums of all jobs are one launch. The checksums of copied bytes
+// are launched behind the copy in the same stream, for all copies of the batch at once, and ends with them.
 //
 // While a stream of the application's waits for us, everything is done by the copy engines (stream_waits.h):
 // copies in rows where one piece would be short, zeros by copies of zeros. Checksums they cannot make: these

@@ -1,6 +1,6 @@
 // The ring of pinned host memory between the network and a GPU. Slots of 1 MiB, allocated as they are needed
-// up to a limit; small requests share one. Who finds none free waits, first come first served. Thread-safe.
-// The buffers keep the ring alive.
+// up to a limit; small requests share one. A caller that finds none free waits, first come first served.
+// Thread-safe. The buffers keep the ring alive.
 #pragma once
 
 #include <deque>

@@ -1,5 +1,5 @@
-// Small pieces of pinned memory that streams write to and wait for (stream_order.h). Thread-safe. What is
-// taken keeps the pool alive.
+// Small pieces of pinned memory that streams write to and wait for (stream_order.h). Thread-safe. A flag that
+// is taken keeps the pool alive.
 //
 // A stream may come by long after the owner of its flags has gone: `released` only ever grows, so that no
 // stream waits for ever for a value that was there once, and flags whose stream has not come are not given

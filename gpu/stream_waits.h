@@ -5,7 +5,7 @@
 // under Megatron-LM), and what is enqueued in one behind a stream that waits, waits too. If that is what ends
 // the wait, neither ever ends. Measured on an H100 with driver 580: kernels, memsets and short copies to the
 // GPU (less than 32 KiB in one piece, also in a batch) stand behind such a stream, whatever the priority of
-// their own. What its copy engines do stands behind nobody: longer copies to the GPU, copies in two rows or
+// their own. Its copy engines' work stands behind nobody: longer copies to the GPU, copies in two rows or
 // more, and all copies from it (docs/decisions/0028-waiting-streams.md). So while a stream waits, only these
 // are enqueued (issuer.h).
 //

@@ -1,6 +1,6 @@
 // Queues messages for a metadata stream, already in frames: those that come while a write is under way leave
-// with the next one, up to a size that keeps one frame from holding up the rest. What a frame costs, on its
-// way through gRPC, is many times what a message does: so who has nothing under way lets the tasks have their
+// with the next one, up to a size that keeps one frame from holding up the rest. A frame costs many times as
+// much as a message on its way through gRPC: so a sender that has nothing under way lets the tasks have their
 // turn that run already, and writes when they have added theirs, or when there is Enough(). Not thread-safe.
 #pragma once
 

@@ -5,14 +5,15 @@
 namespace nacre {
 namespace {
 
-// What a message of a stream leads to on its thread: a request, and who has waited for its answer.
+// The most tasks that go on on the thread of a turn: those of a message, which is a request, or the answer
+// that a task has waited for.
 constexpr int kChains = 4;
 // Between two looks of the second thread whether the first is in a turn; and, if it is, whether it still is.
 // An idle process should be idle.
 constexpr Duration kWatching = std::chrono::milliseconds(200);
 constexpr Duration kLong = std::chrono::milliseconds(2);
 
-// Whose first thread this is.
+// The Completions whose first thread this is.
 constinit thread_local Completions* leads = nullptr;
 
 void React(void* tag, bool ok) { static_cast<Completion*>(tag)->Done(ok); }

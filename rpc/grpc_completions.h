@@ -24,7 +24,7 @@
 
 namespace nacre {
 
-// What an operation's end leads to. It lives until then.
+// Reacts to the end of an operation of gRPC. It lives until then.
 class Completion {
  public:
   // ok: gRPC's word for it. False: nothing was read, or written, and nothing will be.
@@ -98,9 +98,9 @@ class Completions {
   std::thread first_, second_;
 };
 
-// What a reaction starts or resumes on the executor while one of these lives goes on on this thread when that
-// ends, up to its next wait, if this is the first thread of its Completions and the runtime takes guests.
-// Else it is posted, as without.
+// Tasks that a reaction starts or resumes on the executor while one of these lives run on this thread when it
+// ends, up to their next wait, if this is the first thread of its Completions and the runtime takes guests.
+// Else they are posted, as without.
 class GrpcTurn {
  public:
   // lone: there is little to do, so that it is not worth waking a thread of the runtime. guests: of the

@@ -52,7 +52,7 @@ class GrpcUsers {
   int count_ = 0;
 };
 
-// What all calls to one server have in common.
+// The state that all calls to one server have in common.
 struct GrpcServing {
   explicit GrpcServing(const Executor& executor) : executor(executor), guests(Guests::Of(executor)) {}
 

@@ -4,7 +4,7 @@
 //
 // The client numbers its mutations (sequence, from 1 on) and says with each what it has been answered: all
 // below its low water, and now and then more than that (Acknowledge). Answers are kept until then, and no
-// more than the limits allow. What an answer is, and whether a store has it too, is the owner's business:
+// more than the limits allow. The owner knows what an answer is, and whether a store has it too:
 //
 //   Kept   default-constructible and movable; `size_t bytes() const` says what it takes, once it is done
 //
@@ -111,8 +111,8 @@ class ReplyCache {
     ForgetAcknowledged(low_water_);
   }
 
-  // All below `below` is answered but for these ranges (begin to end), as the client says. What says less
-  // than is known has come late.
+  // All below `below` is answered but for these ranges (begin to end), as the client says. A message that
+  // says less than is known has come late.
   void Acknowledge(uint64_t below, std::map<uint64_t, uint64_t> unanswered) {
     if (below <= answered_below_) return;
     answered_below_ = below;

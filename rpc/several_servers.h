@@ -31,8 +31,8 @@ std::shared_ptr<MetadataConnector> NewSeveralConnector(
 // A call goes to the server that has answered last. From one that does not answer, whose answer's status says
 // UNAVAILABLE, or that answers in an earlier epoch than another has, it goes to the next, until all have been
 // asked once; while there are others left, a server has half of what is left of the timeout. So a call may be
-// carried out by one that was given up; those who call repeat theirs anyway. What fails everywhere fails with
-// what all have said, and the first one's errno.
+// carried out by one that was given up; those who call repeat theirs anyway. A call that fails everywhere
+// fails with what all servers have said, and the first one's errno.
 std::shared_ptr<ClusterChannel> NewSeveralClusterChannel(
     std::vector<std::shared_ptr<ClusterChannel>> channels, Clock& clock, Duration timeout);
 

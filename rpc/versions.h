@@ -31,8 +31,8 @@ inline constexpr uint32_t kSharedFiles = 5;     // from here on there are SHARED
 inline constexpr VersionRange kServerVersions{1, 1};
 inline constexpr uint32_t kUnnumberedServerVersion = 1;  // of servers of before there was a number
 
-// The range of a message's fields `version` and `oldest_version`. Who says no oldest one speaks no other; who
-// says nothing is of before there was a number, which counts as `unnumbered`.
+// The range of a message's fields `version` and `oldest_version`. A peer that says no oldest one speaks no
+// other; one that says nothing is older than the numbers, and counts as `unnumbered`.
 inline VersionRange RangeOf(uint32_t newest, uint32_t oldest, uint32_t unnumbered) {
   if (newest == 0) newest = unnumbered;
   return {oldest == 0 ? newest : oldest, newest};

@@ -1,6 +1,6 @@
 // Checksums of the blocks of a call's memory, which lies in a device: the transport has them made behind its
-// copies (MemoryDevice::CopyInAndSum), so that the device is asked once. What it has not made the caller
-// makes when the call is over.
+// copies (MemoryDevice::CopyInAndSum), so that the device is asked once. The caller makes those that are
+// missing when the call is over.
 //
 // A block's sum counts only if one put has touched the block, and brought all of it: of two that did nobody
 // knows which came last. Thread-safe.

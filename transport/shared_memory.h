@@ -43,10 +43,10 @@ class SharedMemory {
   // The kernel gives them by itself where it is asked for them and the system's setting for shared memory is
   // "advise" or "always" (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
   void PreferLargePages();
-  // Whatever that setting is, makes large pages of these bytes, whatever they hold. Both are multiples of
-  // kLargePage. It takes 0.1 to 0.3 s for a GiB, and milliseconds however little it is, since the kernel
-  // waits for all processors first. ENOTSUP: the kernel does not do that (before Linux 6.1). Other errors,
-  // such as ENOMEM, may be different another time, and some of the pages may have been made.
+  // Makes large pages of these bytes, with that setting and without, and whatever they hold. Both are
+  // multiples of kLargePage. It takes 0.1 to 0.3 s for a GiB, and milliseconds however little it is, since
+  // the kernel waits for all processors first. ENOTSUP: the kernel does not do that (before Linux 6.1). Other
+  // errors, such as ENOMEM, may be different another time, and some of the pages may have been made.
   Status MakeLargePages(size_t begin, size_t end);
 
   // Why it may not be shown to others after all: a kernel that has not all the seals (before Linux 5.1).
@@ -74,7 +74,7 @@ class SharedView {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
   // Whether there is memory where these bytes begin and where they end, as far as the kernel tells: true if
-  // it does not. What has never been written to has none, and gets some when it is looked at.
+  // it does not. A page that has never been written to has none, and gets some when it is looked at.
   bool HasMemory(std::span<const std::byte> bytes) const;
 
  private:

@@ -23,7 +23,7 @@ _NUMPY = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "F16": "float16", "U32": "uint32",
     "I32": "int32", "F32": "float32", "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64",
 }  # fmt: skip
-#: What NumPy has only with the package ml_dtypes.
+#: The types that NumPy has only with the package ml_dtypes.
 _ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
 _TORCH = {**_NUMPY, **_ML_DTYPES}
 

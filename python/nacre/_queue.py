@@ -27,7 +27,7 @@ _MOST = 512  # completions taken in one go
 class Completion(NamedTuple):
     """How one request went."""
 
-    #: What was given with it.
+    #: The caller's own, as it was given with the request.
     tag: Any
     #: Less than asked for only at the end of the file; 0 after an error.
     bytes: int

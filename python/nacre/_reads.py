@@ -32,7 +32,7 @@ class Result(NamedTuple):
     bytes: int
     #: The way that they took: "shm", "tcp", "shm+gpu", "rdma+gpu", "tcp+staging", ...; "mds": a small file.
     path: str
-    #: Who compared them with their checksums: "host", "device", or "none".
+    #: The side that compared them with their checksums: "host", "device", or "none".
     verified: str
     #: None, or what went wrong.
     error: Optional[errors.Error]

@@ -28,7 +28,7 @@ def nested(depth):
     return b'{"a":' + b"[" * depth + b"]" * depth + b"}"
 
 
-#: What a header is, how many bytes follow it, and what is said of it.
+#: A header, how many bytes follow it, and the words of the error.
 HOSTILE = [
     (b"", 0, "does not begin with"),
     (b"[]", 0, "does not begin with"),

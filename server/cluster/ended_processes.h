@@ -1,6 +1,6 @@
-// The OSS processes that have ended, as far as that was told (HeartbeatRequest.ended). What such a process
-// has asked for may still be under way: a registration waits for the store, for fences, for other members. It
-// must not bring up what nobody serves.
+// The OSS processes that have ended, as far as that was told (HeartbeatRequest.ended). The requests of such a
+// process may still be under way: a registration waits for the store, for fences, for other members. It must
+// not bring up what nobody serves.
 //
 // Bounded: the newest kMost ends are known, far more than can be told while a registration waits.
 // Thread-safe.

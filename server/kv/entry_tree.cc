@@ -59,8 +59,8 @@ bool Unchanged(const std::atomic<uint64_t>& version, uint64_t was) {
 
 }  // namespace
 
-// Keeps a node's version odd. What is stored meanwhile is stored with release, and read with acquire: whoever
-// sees some of it sees the odd version or a later one.
+// Keeps a node's version odd. Stores of that time are with release, and reads with acquire: a reader that
+// sees some of them sees the odd version or a later one.
 class EntryTree::Change {
  public:
   explicit Change(Node* node) : version_(&node->version), was_(version_->load(std::memory_order_relaxed)) {

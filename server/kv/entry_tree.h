@@ -8,8 +8,8 @@
 //
 // One thread at a time inserts. Any number of others read meanwhile, without a lock and without keeping the
 // inserting one waiting: each node has a version, odd while the node is being changed, and whoever has read
-// from a node whose version is another one afterwards reads again. What was inserted before a cursor is moved
-// is seen by it.
+// from a node whose version is another one afterwards reads again. A cursor that is moved sees all that was
+// inserted before.
 //
 // Entries lie anywhere in memory, so each node keeps of its keys what tells them apart (Entries), and a
 // search looks at the entries themselves where that does not suffice.

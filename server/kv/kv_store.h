@@ -1,9 +1,9 @@
 // Ordered key-value store: the seam under every server's metadata. Real form: RocksDB (rocks_kv.h); in memory
 // with a simulated crash: MemKv (mem_kv.h).
 //
-// Thread-safe. Commit is atomic: after any crash all of a batch is there or none. What Commit has returned
-// for survives the end of the process at once, and a loss of power once a later Sync has returned; what a
-// loss of power takes is always the newest batches, never one out of the middle.
+// Thread-safe. Commit is atomic: after any crash all of a batch is there or none. A batch for which Commit
+// has returned survives the end of the process at once, and a loss of power once a later Sync has returned;
+// what a loss of power takes is always the newest batches, never one out of the middle.
 //
 // A store that is copied to other machines (server/replication/primary.h) returns from Commit before these
 // have the batch: readers see it from then on, and whoever serves over such a store lets nothing leave the

@@ -25,7 +25,7 @@ StatusOr<std::optional<LossRecord>> FindRecord(KvStore* store, const std::string
   return ParseLossRecord(*value);
 }
 
-// What CountLosses has stored.
+// The record that CountLosses has stored.
 StatusOr<LossRecord> CountedRecord(KvStore* store, const std::string& key) {
   ASSIGN_OR_RETURN(std::optional<LossRecord> record, FindRecord(store, key));
   if (!record) return absl::FailedPreconditionError("losses have not been counted yet");

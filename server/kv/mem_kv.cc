@@ -79,7 +79,7 @@ std::shared_ptr<MemKv::Placed> MemKv::Place(KvBatch batch) {
   return placed_.emplace_back(std::make_shared<Placed>(Placed{std::move(batch), {}}));
 }
 
-// What lies before it takes effect as well, if it has not by now.
+// Batches before it take effect as well, if they have not by now.
 Status MemKv::CommitUntil(const Placed& last) {
   std::lock_guard lock(mutex_);
   while (!last.done && !placed_.empty()) {

@@ -99,8 +99,9 @@ Task<void> RecoveryLoop(MdsPtr mds) {
   if (!mds->closed) co_await SweepOrphans(mds);
 }
 
-// Opens end by Close, and with their session. What else keeps an orphan (an open whose reply was lost, and
-// which the client has not repeated) ends with the client's next Reclaim, and then the orphan goes here.
+// Opens end by Close, and with their session. Anything else that keeps an orphan (an open whose reply was
+// lost, and which the client has not repeated) ends with the client's next Reclaim, and then the orphan is
+// removed here.
 Task<void> OrphanLoop(MdsPtr mds) {
   while (!mds->closed) {
     co_await mds->env.clock.Sleep(kOrphanPeriod);

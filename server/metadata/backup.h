@@ -3,12 +3,12 @@
 //
 // A backup is the store as it was at one moment: every change that had been answered then is in it, synced or
 // not, with its reply, and of each change all or nothing. It is what a start of the MDS would find if its
-// process had ended at that moment. What a client holds back (write-behind, for a second or so) is not in it:
-// sync there first. Nor are the objects' bytes, which the OSTs have, and what one of several copies of the
-// MDT keeps beside it.
+// process had ended at that moment. Changes that a client holds back (write-behind, for a second or so) are
+// not in it: sync there first. Nor are the objects' bytes, which the OSTs have, and what one of several
+// copies of the MDT keeps beside it.
 //
-// The MDS goes on serving meanwhile: no lock is held, the store is read a block at a time. What is
-// overwritten keeps its space until the backup is over. Thread-safe.
+// The MDS goes on serving meanwhile: no lock is held, the store is read a block at a time. Overwritten
+// records keep their space until the backup is over. Thread-safe.
 #pragma once
 
 #include <atomic>

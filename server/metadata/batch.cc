@@ -50,7 +50,7 @@ bool Meet(absl::Span<const Fid> some, absl::Span<const Fid> others) {
                              [&](const Fid& fid) { return std::ranges::find(others, fid) != others.end(); });
 }
 
-// What of a batch is under way, shared by its tasks.
+// The changes of a batch that are under way, shared by its tasks.
 class BatchUnderWay {
  public:
   explicit BatchUnderWay(int mutations) : replies_(static_cast<size_t>(mutations)) {}

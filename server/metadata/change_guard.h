@@ -48,9 +48,9 @@ std::vector<Touched> TouchedBy(Mds& mds, const proto::MetadataRequest& request);
 class ChangeGuard {
  public:
   // The server, by itself or to finish what was asked for, does not wait for data of files that comes late
-  // (late_data.h). Who writes beside those that share a file (UpdateSize.beside) leaves them their leases.
-  // A size that a writer has left behind (writer_recovery.h) does not wait for sessions that are outlived:
-  // the end of these waits for such sizes.
+  // (late_data.h). A session that writes beside those that share a file (UpdateSize.beside) leaves them their
+  // leases. A size that a writer has left behind (writer_recovery.h) does not wait for sessions that are
+  // outlived: the end of these waits for such sizes.
   enum class For { kRequest, kBeside, kServer, kSizeLeftBehind };
 
   // `changer`: the session whose own leases stay; 0: none.

@@ -33,8 +33,8 @@ struct CheckReport {
   bool clean() const { return problem_count == 0; }
 };
 
-// Errors: the store's, and FAILED_PRECONDITION or DATA_LOSS if it is no MDT of this version. What is merely
-// wrong is in the report.
+// Errors: the store's, and FAILED_PRECONDITION or DATA_LOSS if it is no MDT of this version. Records that are
+// merely wrong are in the report.
 Task<StatusOr<CheckReport>> CheckMdt(KvStore& store, bool repair);
 
 // Compares an MDT with what the OSTs hold. Call AddOst for each OST, AddObject for each object of it, then

@@ -1,6 +1,6 @@
 // The directories all of whose entries are in the cache of buckets (tables.h): made since the server started,
-// and nothing of them has been evicted since, or was committed with an unknown outcome. What the cache lacks
-// of such a directory does not exist, so a new name in it costs no look into the store. Thread-safe.
+// and nothing of them has been evicted since, or was committed with an unknown outcome. A name that the cache
+// lacks in such a directory does not exist, so a new name in it costs no look into the store. Thread-safe.
 #pragma once
 
 #include <absl/container/flat_hash_set.h>

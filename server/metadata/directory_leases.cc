@@ -20,7 +20,7 @@ Fid DirectoryNamed(Mds& mds, const Fid& parent, const std::string& name) {
   return entry.ok() && entry->type == DT_DIR ? entry->fid : Fid{};
 }
 
-// Whose lease covers the inode; none if there is no such inode.
+// The directory whose lease covers the inode; none if there is no such inode.
 Fid CoveringOf(Mds& mds, const Fid& fid) {
   auto inode = mds.tables->GetInode(fid);
   return inode.ok() ? CoveringDirectory(**inode) : Fid{};

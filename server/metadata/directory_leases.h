@@ -61,12 +61,12 @@ bool NeedsWriters(Mds& mds, SessionId reader, const proto::MetadataRequest& requ
 // (revocation_deadline.h). `request` must outlive the task. Fails only when the server is stopping.
 Task<Status> AwaitWriters(MdsPtr mds, SessionId reader, const proto::MetadataRequest& request);
 
-// After a handle for writing has been noted: as AwaitWriters, of what covers the file. Whoever was granted
-// WRITE in the meantime may have been told before that it is alone with the file (SayWhetherAlone).
+// After a handle for writing has been noted: as AwaitWriters, of what covers the file. A session that was
+// granted WRITE in the meantime may have been told before that it is alone with the file (SayWhetherAlone).
 Task<Status> AwaitWritersOf(MdsPtr mds, SessionId opener, Fid file);
 
 // For a request that was answered with ENOENT: whether it names an inode that another session may have made
-// and not told. Whoever asks by a FID need not have looked its name up (open_by_handle_at).
+// and not told. A client that asks by a FID need not have looked its name up (open_by_handle_at).
 bool NamesUntold(Mds& mds, SessionId asker, const proto::MetadataRequest& request);
 // Then, before it is carried out once more: returns when these sessions have told everything. As
 // AwaitWriters.

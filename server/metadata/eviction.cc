@@ -111,7 +111,7 @@ void AskCachesBack(Mds& mds, const Session& session) {
     if (!grant.revoking) AskBack(mds, grant);
 }
 
-// Who waits for a lease of the session goes on when its files are as long as it has made them: an append
+// Those who wait for a lease of the session go on when its files are as long as it has made them: an append
 // would otherwise come to where the session has written already. (Not what lies on OSTs that are away.)
 Task<Status> EvictFirst(MdsPtr mds, SessionPtr session, Client client) {
   CO_ASSIGN_OR_RETURN(std::vector<OstIndex> told, co_await FenceEverywhere(mds, session->id));

@@ -18,7 +18,7 @@ inline uint64_t SessionSequence(SessionId session) {
   if (session < kFirstSessionSequence) return kFirstSessionSequence + session;
   return session < kFirstLateSessionSequence ? kFirstLateSessionSequence + session : 0;
 }
-// Whose sequence it is; 0: the MDS's own.
+// The session whose sequence it is; 0: it is the MDS's own.
 inline SessionId SessionOfSequence(uint64_t sequence) {
   if (sequence >= kFirstLateSessionSequence) return sequence - kFirstLateSessionSequence;
   const bool early = sequence >= kFirstSessionSequence && sequence < 2 * kFirstSessionSequence;

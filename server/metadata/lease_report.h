@@ -1,5 +1,5 @@
-// Who holds leases of a directory and of the files in it, and why somebody waits for them (nacre status
-// --directory). For people: what it shows may have changed by the time it is read. Thread-safe.
+// Reports who holds leases of a directory and of the files in it, and why somebody waits for them (nacre
+// status --directory). For people: what it shows may have changed by the time it is read. Thread-safe.
 #pragma once
 
 #include <string>

@@ -118,8 +118,8 @@ bool LockTable::Weakens(const File& file, const Range& range) {
   });
 }
 
-// In the order of their coming; one that must go on waiting does not hold up the others. Whoever gets a lock
-// in place of a stronger one of his own lets in those who were looked at before him, too.
+// In the order of their coming; one that must go on waiting does not hold up the others. An owner that gets a
+// lock in place of a stronger one of his own lets in those who were looked at before him, too.
 void LockTable::Wake(const Fid& fid, File* file, std::vector<Answer>* answers) {
   for (bool weakened = true; weakened;) {
     weakened = false;

@@ -186,7 +186,7 @@ Status DropLink(Mds& mds, Transaction* transaction, Inode* inode, const Fid& par
 Status Destroy(Mds& mds, Transaction* transaction, Inode* inode);
 // Ends an orphan that nobody has open any more. Does nothing to others.
 Task<Status> DestroyIfForgotten(MdsPtr mds, Fid fid);
-// The same for all orphans. What fails is logged and left for the next sweep.
+// The same for all orphans. Failures are logged, and their orphans left for the next sweep.
 Task<void> SweepOrphans(MdsPtr mds);
 
 }  // namespace nacre::mds

@@ -12,7 +12,7 @@
 //
 // A write that is under way while this commits has gone to the old objects; it is acknowledged only when the
 // MDS has been told of it (UpdateSize), which refuses it by the layout's generation, and then it is written
-// anew. Who may have been answered before the MDS was told has a lease, which is taken back before.
+// anew. A writer that may have been answered before the MDS was told has a lease, which is taken back before.
 //
 // The first attempt copies without holding anything. The second keeps the file's directory without leases
 // meanwhile, and the third also makes everybody wait who tells the MDS of a write, for some seconds at most;

@@ -1,6 +1,6 @@
-// Keeps what moved files take of OSTs, as long as the OSTs' own figures do not say so: what was
-// copied to an OST shows with its next heartbeat, and what was left at one goes some seconds later, when
-// nobody reads there any more (left_objects.h). Who moves by the OSTs' figures alone would move far too much.
+// Keeps what moved files take of OSTs, as long as the OSTs' own figures do not say so: what was copied to an
+// OST shows with its next heartbeat, and what was left at one goes some seconds later, when nobody reads
+// there any more (left_objects.h). A mover that goes by the OSTs' figures alone would move far too much.
 //
 // It is in memory, and bounded by its user, who waits while it IsFull. Belongs to one coroutine.
 #pragma once

@@ -21,8 +21,8 @@ struct ObjectCall {
   CallMemory kind = CallMemory::kNone;
   std::vector<MemorySpan> memory;
 };
-// UNAVAILABLE if the OST has not answered within `patience`. What is abandoned is not carried out any more
-// once a later mutation has reached the OST: it goes by the same stub, whose low water says so.
+// UNAVAILABLE if the OST has not answered within `patience`. A mutation that is abandoned is not carried out
+// any more once a later one has reached the OST: that goes by the same stub, whose low water says so.
 Task<StatusOr<proto::ObjectReply>> CallWithin(MdsPtr mds, ObjectCall call, Duration patience);
 
 // Cuts the object so that nothing lies behind `size`, durably, and returns the blocks that are left of it.

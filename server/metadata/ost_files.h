@@ -20,8 +20,8 @@ struct FilesFound {
 };
 
 // Looks at some thousand inodes behind `after` (in the order of their FIDs; none: from the beginning), and
-// finds those that are wanted. What is changed meanwhile is seen or not. An inode that cannot be read is
-// logged and passed over.
+// finds those that are wanted. A change of that time is seen or not. An inode that cannot be read is logged
+// and passed over.
 StatusOr<FilesFound> FindFiles(Mds& mds, const Fid& after, absl::FunctionRef<bool(const Inode&)> wanted);
 
 // Finds those that have objects on the OST.

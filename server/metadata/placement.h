@@ -1,8 +1,8 @@
 // On which OSTs a file's objects come to lie, where that is not said by a template. Thread-safe.
 //
 // A layout is instantiated when its file is made, and used when the file gets objects. An OST that it names
-// may be drained or have been removed by then; it gets others in its place. Whoever does this, or chooses
-// OSTs at all, keeps the UsableOsts that it chose from until its commit has returned
+// may be drained or have been removed by then; it gets others in its place. A request that does this, or
+// chooses OSTs at all, keeps the UsableOsts that it chose from until its commit has returned
 // (OstRegistry::MayYetPlaceOn).
 #pragma once
 

@@ -29,7 +29,7 @@ struct Run {
   std::string data;
 };
 
-// What SettleTail works on.
+// The tail that SettleTail works on, and the layout of its file.
 struct Found {
   Layout layout;
   std::vector<std::string> keys;

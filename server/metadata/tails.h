@@ -11,7 +11,7 @@
 // What may come in between:
 //  - A client knows the layout from before. The first append to a file without a tail gives its layout a new
 //    generation, so what is written by the old one is refused (UpdateSize: ESTALE), and the client asks for
-//    the layout, behind the tail, and writes again. Whoever has a lease of the file or its directory has told
+//    the layout, behind the tail, and writes again. A holder of a lease of the file or its directory has told
 //    everything and given it back by then (change_guard.h).
 //  - The MDS dies. The records are the intent: a restart finds them, and writes the bytes again.
 //  - Loss of power. The objects have the bytes durably before the records go, and the commit that takes them
@@ -20,8 +20,8 @@
 //  - An OST is down or full: then appends are not stored (MayStoreTail), and the client writes them itself.
 //    What is stored already waits for the OST, and whoever wants the layout with it. Objects of an OST that
 //    was lost get nothing any more.
-//  - The file is emptied or removed: that commit takes the records. What is being written meanwhile makes
-//    objects anew, perhaps after they were destroyed: they are dropped once more (left_objects.h).
+//  - The file is emptied or removed: that commit takes the records. Writes that are under way make objects
+//    anew, perhaps after they were destroyed: they are dropped once more (left_objects.h).
 //
 // Tails is thread-safe. The functions may run beside each other; `mds` is kept alive by their tasks.
 #pragma once

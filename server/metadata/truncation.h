@@ -93,7 +93,7 @@ class Truncation : public std::enable_shared_from_this<Truncation> {
 };
 
 // At the start, before any request: goes on with the truncations that a crash has interrupted, in the
-// background. What cannot be read is logged and left.
+// background. Records that cannot be read are logged and left.
 Task<Status> ResumeTruncations(MdsPtr mds);
 
 }  // namespace nacre::mds

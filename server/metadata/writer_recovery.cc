@@ -131,10 +131,11 @@ Task<StatusOr<Extended>> ExtendOnce(MdsPtr mds, OstIndex ost, Fid fid, ObjectId 
   co_return Extended::kDone;
 }
 
-// Extends a file when no client relies on its size. Who holds a lease of the file's directory does, and gives
-// it up first. That is waited for in the background only (`may_recall`): the holder may need an eviction to
-// be over that waits for this pass, for recovery ends with it and the holder's own changes wait for that; or
-// it may need the OST that comes back. Several passes may come to the stripes of one file at once.
+// Extends a file when no client relies on its size. A holder of a lease of the file's directory does, and
+// gives it up first. That is waited for in the background only (`may_recall`): the holder may need an
+// eviction to be over that waits for this pass, for recovery ends with it and the holder's own changes wait
+// for that; or it may need the OST that comes back. Several passes may come to the stripes of one file at
+// once.
 Task<StatusOr<bool>> Extend(MdsPtr mds, OstIndex ost, Fid fid, ObjectId object, bool may_recall) {
   constexpr int kRaces = 8;
   for (int attempt = 1;; ++attempt) {

@@ -18,7 +18,8 @@ struct AllotmentState {
     OneShot<Unit> served;
   };
 
-  // Takes back pages that were in use. What the call does not need any more goes back to the pool at once.
+  // Takes back pages that were in use. Those that the call does not need any more go back to the pool at
+  // once.
   void Return(uint64_t pages) {
     std::vector<OneShot<Unit>> wake;
     uint64_t surplus = 0;

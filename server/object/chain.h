@@ -6,7 +6,7 @@
 //   member    takes changes from the one before, hands them on to the next
 //   joining   takes changes from the head, which fills it (server/object/filling.h)
 //
-// The MGS alone decides. Whoever is told of a later epoch takes nothing from those who still act by an
+// The MGS alone decides. A member that is told of a later epoch takes nothing from those who still act by an
 // earlier one. A head that cannot reach a member goes on when the MGS has taken that one out of the chain; if
 // it cannot reach the MGS either, what it has begun waits, until it is told that it is head no more.
 //

@@ -312,7 +312,7 @@ class Checker {
     return std::nullopt;
   }
 
-  // The second place gets a copy in a block of its own. Whose data it is its checksum tells when it is read.
+  // The second place gets a copy in a block of its own. Its checksum tells whose data it is when it is read.
   Task<Status> SeparateOverlaps() {
     for (const Overlap& overlap : overlaps_) {
       if (overlap.problem >= report_.problems.size()) break;  // as many as are reported

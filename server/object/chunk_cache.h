@@ -1,9 +1,9 @@
 // The mappings of objects' blocks that were looked up or changed lately, parsed (server/kv/record_cache.h).
 // Looking one up in the store took two fifths of a small read of cached blocks.
 //
-// Whoever has locked blocks of an object (ObjectState::locks) sees of them what is committed: each change is
-// announced before its commit and told after it, before those locks are released. Of other blocks a chunk may
-// say what was so a moment ago. Thread-safe.
+// A task that has locked blocks of an object (ObjectState::locks) sees of them what is committed: each change
+// is announced before its commit and told after it, before those locks are released. Of other blocks a chunk
+// may say what was so a moment ago. Thread-safe.
 #pragma once
 
 #include <memory>

@@ -58,8 +58,8 @@ Task<Status> Filling::Join() {
   co_return co_await chain_->Joined(*this);
 }
 
-// The answers come first: from then on each that is given here is handed on. What is in the store of the
-// member lasts before it counts.
+// The answers come first: from then on each that is given here is handed on. The member's store is synced
+// before it counts.
 Task<Status> Filling::Fill() {
   CO_RETURN_IF_ERROR(co_await Begin());
   CO_RETURN_IF_ERROR(co_await TeachSessions());

@@ -1,11 +1,11 @@
 // Brings a joining member of an OST's chain up to what this store, the head, has: walks through all objects
 // in the order of their ids, and copies those that the member has in another version.
 //
-// While it does so the store goes on changing. What the walk has passed is *covered*: its changes are handed
-// on to the member as to any other. What it has yet to come to is not. Of the object that is being copied
-// the changes of those blocks are handed on that have been copied. An object that comes into being is covered
-// from its first change on. All this is decided, and the walk moves on, while no change of the object is
-// being committed (Journal::HoldChanges).
+// While it does so the store goes on changing. Objects that the walk has passed are *covered*: their changes
+// are handed on to the member as to any other. Those that it has yet to come to are not. Of the object that
+// is being copied the changes of those blocks are handed on that have been copied. An object that comes into
+// being is covered from its first change on. All this is decided, and the walk moves on, while no change of
+// the object is being committed (Journal::HoldChanges).
 //
 // Interrupted by another epoch of the chain, in which the member joins still, it goes through the objects
 // again, but those that are covered stay so. Where the member has gone and comes again, another one begins

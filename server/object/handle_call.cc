@@ -122,8 +122,8 @@ bool AnswerMustLast(const proto::ObjectRequest& request) {
   return request.sequence() != 0 && !request.has_grant() && !request.has_destroy();
 }
 
-// Of the MDS that asks; 0: there is only one, or it is not the MDS. What a member of the chain hands on was
-// looked at where it came in.
+// The epoch of the MDS that asks; 0: there is only one, or it is not the MDS. A request that a member of the
+// chain hands on was looked at where it came in.
 uint64_t PrimaryThatAsks(const proto::ObjectRequest& request) {
   return request.session() == 0 && request.chain_epoch() == 0 ? request.mdt_epoch() : 0;
 }

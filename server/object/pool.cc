@@ -82,8 +82,8 @@ BufferPool::Pages BufferPool::Take(Allotment::Share share, std::span<const uint6
   return Pages(shared_from_this(), std::move(taken), std::move(share));
 }
 
-// The page that holds a block, or none. What was taken together lies together, so the page behind the one of
-// the block before mostly does: it is looked at first, which spares two misses of the CPU's caches.
+// The page that holds a block, or none. Pages that were taken together lie together, so the page behind the
+// one of the block before mostly does: it is looked at first, which spares two misses of the CPU's caches.
 uint32_t BufferPool::FindBehind(uint32_t before, uint64_t key) const {
   if (before < pages_.size() - 1 && pages_[before + 1].key == key) return before + 1;
   const auto found = cached_.find(key);

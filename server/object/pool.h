@@ -1,7 +1,7 @@
-// The buffers of an OSS: shared memory, registered with the transport, cut into 4 KiB pages. A page is
-// pinned (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read
-// cache. What is cached are physical blocks, which do not change as long as they are mapped. Pages of blocks
-// that have been freed are used again first: what is written over and over, or made and removed, takes no
+// The buffers of an OSS: shared memory, registered with the transport, cut into 4 KiB pages. A page is pinned
+// (somebody works in it) or not; an unpinned page keeps what it held, which makes the pool the read cache.
+// The cache is of physical blocks, which do not change as long as they are mapped. Pages of blocks that have
+// been freed are used again first: so files that are written over and over, or made and removed, take no
 // memory from the pages that are read.
 //
 // Its memory becomes large pages before it is used for the first time, where the kernel can do that: devices

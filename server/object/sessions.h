@@ -117,7 +117,7 @@ class Sessions {
 
   // Every answer that lies in the store, as far as its last sync (Journal::Sync) has brought them there.
   StatusOr<std::vector<SlotAnswer>> StoredAnswers() const;
-  // Forgets every answer, also of what is under way, for Learn to bring those that count. What does not
+  // Forgets every answer, also of what is under way, for Learn to bring those that count. Answers that do not
   // commit just now must not do so any more.
   Task<Status> ForgetAnswers();
   // Mutations that another member of the chain has carried out; their slots there do not matter here.

@@ -1,8 +1,8 @@
 // The way back from several MDSes to one: a copy of the MDT becomes the MDT of a filesystem of one MDS.
 //
 // A store with the records of a copy is never served by itself: the other copies would go on without it, and
-// there would be two histories of which OSTs and clients know parts. What was a copy and is alone now keeps
-// the epoch, because OSSes obey no MDS of a lower one than they have heard of.
+// there would be two histories of which OSTs and clients know parts. A store that was a copy and is alone now
+// keeps the epoch, because OSSes obey no MDS of a lower one than they have heard of.
 #pragma once
 
 #include <string>

@@ -6,8 +6,8 @@
 // follower again: when AwaitEnd ends, its owner ends everything at once and begins anew with another Member
 // over the same store. The coordinator says who is primary; no other way leads there.
 //
-// A commit to store() shows at once to whoever reads from it, and is with the others later. Whatever leaves
-// the process and may depend on a commit waits for that in WhenKept: MdsFront and NewWithheldTransport
+// A commit to store() shows at once to whoever reads from it, and is with the others later. A message that
+// leaves the process and may depend on a commit waits for that in WhenKept: MdsFront and NewWithheldTransport
 // (withheld_transport.h) see to it.
 //
 // While the promises of the others last, a primary may answer; requests wait in AwaitAuthority for more, and

@@ -112,7 +112,7 @@ Task<void> Pipeline::Gather() {
   RunIfWanted(std::move(lock));
 }
 
-// Nothing: none is wanted. Who wants one then begins anew.
+// Nothing: none is wanted. A task that wants one then begins anew.
 std::optional<Pipeline::Taken> Pipeline::Take() {
   std::unique_lock lock(mutex_);
   running_ = Wanted();

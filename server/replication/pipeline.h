@@ -6,8 +6,8 @@
 // are over; so the mutations of a client's batch, which is answered as a whole, are one group. One group is
 // on its way to the others at a time, and what is changed meanwhile is the next one: what a round trip costs
 // is paid once for all of it, and the others need not put groups into order. The store here gets a group
-// behind the others, while the next is on its way to them. What has been changed and not been kept yet is
-// bounded: who changes more waits, first come first served.
+// behind the others, while the next is on its way to them. Changes that have not been kept yet are bounded: a
+// task that changes more waits, first come first served.
 //
 // When a group cannot be kept the pipeline is over: nothing is changed any more, and what is withheld never
 // leaves.
@@ -45,8 +45,9 @@ class Pipeline {
   };
   // Puts changes that all others have into `store`. An error is the end.
   using Store = absl::AnyInvocable<Task<Status>()>;
-  // Ends when all other members have the changes, and `store` has all that were made before them. What it
-  // returns is called at once; null: the changes are in `store` already. One at a time. An error is the end.
+  // Ends when all other members have the changes, and `store` has all that were made before them. The
+  // function that it returns is called at once; null: the changes are in `store` already. One at a time. An
+  // error is the end.
   using Write = absl::AnyInvocable<Task<StatusOr<Store>>(Changes)>;
 
   // `start` runs a task and keeps this until it has ended.

@@ -75,8 +75,8 @@ TEST_F(Append, TakesOneRequest) {
   EXPECT_TRUE(theirs->Read(other, 0, all.size() + 1) == all);
 }
 
-// Who appends and also writes elsewhere in the file finds both: the append gives the file's layout another
-// generation than the one by which the write is told.
+// A process that appends and also writes elsewhere in the file finds both: the append gives the file's layout
+// another generation than the one by which the write is told.
 TEST_F(Append, DoesNotTakeWritesOfItsOwnClient) {
   std::string all = first;
   for (int i = 0; i < 20; ++i) {

@@ -1,4 +1,4 @@
-// What is under way in a client while its session ends.
+// Operations that are under way in a client while its session ends.
 #include "client/inode.h"
 #include "tests/client/harness.h"
 

@@ -301,8 +301,8 @@ TEST_F(Expiry, UnmountSaysWhatIsLostWithADeadServer) {
   EXPECT_LT(harness_.world.clock().Now() - begin, harness_.options.client.unmount_patience + 30s);
 }
 
-// Whatever waits when the servers go: a write, the close after it, the sending of what was written, the close
-// at the MDS if that knows of the handle.
+// Operations that wait when the servers go: a write, the close after it, the sending of what was written, the
+// close at the MDS if that knows of the handle.
 TEST_F(Expiry, UnmountEndsWhenEveryServerHasDied) {
   for (const bool told : {false, true}) {
     for (const Duration frozen : {0ms, 2ms, 1000ms, 9000ms}) {

@@ -134,7 +134,8 @@ TEST(MdtLosesPower, MayTakeAChangeButNotOneThatWasStillOnItsWay) {
   EXPECT_THAT(harness.Mount()->List(top), testing::ElementsAre("second"));
 }
 
-// Whose change was refused has no handle: the next fsync says so, with an error that fsync(2) has.
+// An open whose creation was refused at the restart has no handle: the next fsync says so, with an error that
+// fsync(2) has.
 TEST(MdtLosesPower, MayTakeADirectoryInWhichSomethingWasMadeSince) {
   Harness harness;
   auto client = harness.Mount();
@@ -354,8 +355,8 @@ class FullMdt : public testing::Test {
   std::unique_ptr<Mounted> client_;
 };
 
-// Nothing is promised, so the MDS is asked for each write to a small file. What is answered early meanwhile
-// must count that write.
+// Nothing is promised, so the MDS is asked for each write to a small file. Changes that are answered early
+// meanwhile must count that write.
 TEST_F(FullMdt, ARenameDuringAWriteThatIsNotHeldBackIsWhatTheMdsMakesOfIt) {
   HarnessOptions options;
   options.metadata.promised_bytes = 0;

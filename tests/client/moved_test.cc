@@ -21,7 +21,7 @@ class Moved : public testing::Test {
     fid_ = FromProto(mine_->Lookup("f")->attr.fid());
   }
 
-  // To one object that is somewhere else. What the MDS says in the end.
+  // Tries to move the file to one object that is somewhere else, and returns what the MDS says in the end.
   int TryMove() {
     proto::AdminRequest request;
     *request.mutable_migrate()->mutable_fid() = ToProto(fid_);

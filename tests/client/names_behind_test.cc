@@ -121,7 +121,7 @@ TEST_F(NamesBehind, SeveralBatchesAreUnderWay) {
   EXPECT_EQ(c().List(top_).size(), 300u);
 }
 
-// Whatever was answered is what the MDS has in the end, times and change numbers included.
+// The MDS has in the end what was answered, times and change numbers included.
 TEST_F(NamesBehind, TheMdsComesToTheSameAttributes) {
   Fid directory = c().Mkdir("d", top_);
   HandlePtr file = c().Create("f", O_RDWR, directory);

@@ -68,7 +68,7 @@ TEST_F(Outgrown, NobodyWaitsForTheMds) {
   for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(AtB("f" + std::to_string(i)), Bytes(i));
 }
 
-// What follows the write is answered as early as if the MDS had done it.
+// Operations behind the write are answered as early as if the MDS had done it.
 TEST_F(Outgrown, AttributesAreChangedMeanwhile) {
   Warm();
   HandlePtr file;

@@ -140,9 +140,9 @@ TEST(Races, OperationsThatWaitDuringAnEviction) {
     EXPECT_THAT(status, testing::AnyOf(HasErrno(EIO), HasErrno(ESTALE)));
 }
 
-// Under the lease a write may wait for room in the cache when the session ends. What has been acknowledged
-// under the old session is lost, and said so; what waits is not acknowledged any more; and nothing of either
-// reaches an object under the next session.
+// Under the lease a write may wait for room in the cache when the session ends. Writes that have been
+// acknowledged under the old session are lost, and said so; what waits is not acknowledged any more; and
+// nothing of either reaches an object under the next session.
 TEST(Races, NothingOfAnOldSessionIsSentUnderTheNext) {
   HarnessOptions options;
   options.client.cache_bytes = 4 * kMiB;

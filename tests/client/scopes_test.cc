@@ -258,7 +258,7 @@ TEST_F(Scopes, TheKernelKeepsPagesOfAFileThatIsOnlyRead) {
 }
 
 // Seed 1109000262: the kernel had put the bytes of a write into a page that it had, and was made to forget it
-// while the write was under way. Whoever read then had the page filled with what was there before.
+// while the write was under way. A read then had the page filled with what was there before.
 TEST_F(Scopes, PagesAreFilledAfterTheWritesThatHaveCome) {
   (void)StatTree();
   HandlePtr file = a_->Open(FromProto(a_->Lookup("f", directory_)->attr.fid()), O_RDWR);

@@ -78,8 +78,8 @@ TEST_F(WriteScopes, AFileWhosePagesTheKernelHasIsRemovedAtOnceUnlessItIsOpen) {
   EXPECT_TRUE(a_->Close(open).ok());
 }
 
-// A batch gathers for a millisecond where nobody waits for it. Who asks the MDS in between waits for all that
-// has gathered, so for a while after that it gathers for less.
+// A batch gathers for a millisecond where nobody waits for it. A task that asks the MDS in between waits for
+// all that has gathered, so for a while after that it gathers for less.
 TEST_F(WriteScopes, BatchesGatherForLessWhereSomebodyHasWaitedLately) {
   Make("f", own_);
   const HandlePtr file = a_->OpenName("f", O_RDWR, own_);

@@ -1,6 +1,6 @@
 // A hostile MDS and hostile OSSes around a client: whatever they answer or push, each operation of the client
-// comes to an end, with an error or not, and nothing breaks. What an OSS puts lies within the memory that it
-// was given: the transport sees to that.
+// comes to an end, with an error or not, and nothing breaks. An OSS puts bytes within the memory that it was
+// given alone: the transport sees to that.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/stat.h>

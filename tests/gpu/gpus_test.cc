@@ -1,4 +1,4 @@
-// Whose memory an address is.
+// Which GPU's memory an address is, or the host's.
 #include "gpu/gpus.h"
 
 #include <gmock/gmock.h>

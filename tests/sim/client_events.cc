@@ -118,7 +118,8 @@ int Scenario::PickClient() {
   return static_cast<int>(world_.random().Below(static_cast<uint64_t>(shape_.cluster.clients)));
 }
 
-// The client's process ends. What it had answered before `since` and nobody has lost meanwhile must be there.
+// The client's process ends. Changes that it had answered before `since`, and nobody has lost meanwhile, must
+// be there.
 void Scenario::EndClient(int index, Duration since) {
   if (failed()) return;
   orphans_allowed_ = true;

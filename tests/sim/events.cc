@@ -255,7 +255,7 @@ void Scenario::LongPartition() {
   EndClient(cut_client, world_.clock().Now() - kClientLoss - length - 10s);
 }
 
-// An OSS is dead for long. Who does not need it goes on: a client that comes is taken in, finds its way and
+// An OSS is dead for long. Clients that do not need it go on: one that comes is taken in, finds its way and
 // leaves again.
 void Scenario::DeadOss() {
   const int node =

@@ -1,5 +1,5 @@
-// Faults where several MDSes have copies of the MDT. Whatever happens to fewer than all of them, nothing is
-// lost: the applications go on, and notice nothing but the wait.
+// Faults where several MDSes have copies of the MDT. As long as one of them is left nothing is lost: the
+// applications go on, and notice nothing but the wait.
 
 #include "tests/sim/scenario.h"
 
@@ -91,8 +91,8 @@ void Scenario::DeadMds() {
   WaitCopies("after an MDS was dead");
 }
 
-// All of them but one, whose process may die at the same time. What was acknowledged is with that one, which
-// is in the set.
+// All of them but one, whose process may die at the same time. That one is in the set, so it has all that was
+// acknowledged.
 void Scenario::MdsesLosePower() {
   if (!WaitReady("before MDSes lose power") || !WaitSetAtRest()) return;
   const Duration begin = cluster_.HeldUpSince();

@@ -121,9 +121,9 @@ class Model {
   void Opened(InodeId id) { ++inode(id).open; }
   void Closed(InodeId id);
 
-  // One client of several may be evicted. What it has answered early and the MDS has not done may be lost
-  // then, and the others go on without it: until Settle nobody begins anything that meets it, and what has
-  // begun already is not compared (Doubtful).
+  // One client of several may be evicted. Changes that it has answered early, and the MDS has not done, may
+  // be lost then, and the others go on without it: until Settle nobody begins anything that meets it, and
+  // what has begun already is not compared (Doubtful).
   void Doubt(int client);
   bool Doubtful(uint64_t operation) const { return doubtful_.contains(operation); }
   // This client has answered a write to the file early.

@@ -18,7 +18,7 @@ class Mover {
       : world_(world), cluster_(cluster), workload_(workload), random_(seed), rebalances_(~seed) {}
 
   void Start(bool rebalances);
-  // The administrators leave. What they have begun at the MDS goes on.
+  // The administrators leave. The moves that they have begun at the MDS go on.
   void Stop();
   uint64_t moved() const { return moved_; }
   uint64_t rebalanced() const { return rebalanced_; }  // files, as far as it was said

@@ -1,10 +1,10 @@
 // The simulated network: connections between processes, with delay, loss, partitions and late copies, all
 // from the seed.
 //
-// A connection carries messages both ways. What it may do is what TCP under a real transport may do: a
-// message arrives once, late or never; a connection that breaks is noticed by each side in its own time; what
-// was under way when it broke may still arrive (at a process that has not gone). Single-threaded, like the
-// whole simulation.
+// A connection carries messages both ways. It does no more than TCP under a real transport may do: a message
+// arrives once, late or never; a connection that breaks is noticed by each side in its own time; what was
+// under way when it broke may still arrive (at a process that has not gone). Single-threaded, like the whole
+// simulation.
 #pragma once
 
 #include <deque>

@@ -29,8 +29,8 @@ struct WorkloadOptions {
   bool saves = false;       // half of the renames: a file that is open here takes another one's place
   // So many clients have directories of their own, to which they mostly keep; 0: all work everywhere.
   int homes = 0;
-  // Whoever writes a file does so many times in a row; with `own_files` nobody but its maker opens it for
-  // that.
+  // A process that writes a file does so many times in a row; with `own_files` nobody but its maker opens it
+  // for that.
   bool own_files = false;
   bool in_rows = false;
   uint64_t max_bytes = 384 << 10;  // of a file
@@ -68,8 +68,8 @@ struct ClientState {
   bool Compared() const { return !failing || cut_epoch == filesystem->Look().epoch; }
 };
 
-// One operation: its number, its claims. What is not Finished when its coroutine dies stays pending in the
-// model.
+// One operation: its number, its claims. One that is not Finished when its coroutine dies stays pending in
+// the model.
 class Operation {
  public:
   Operation(Workload& workload, ClientState& client);

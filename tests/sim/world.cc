@@ -117,7 +117,7 @@ void Process::RunOne(bool shuffle) {
 }
 
 // Destroying a coroutine may post the next one's destruction, wake others, or cancel timers: until nothing is
-// left. Whoever waits for tasks of its own goes after them.
+// left. A coroutine that waits for tasks of its own goes after them.
 void Process::DropPending() {
   while (!queue_.empty() || !waiters_.empty()) {
     if (!queue_.empty()) {

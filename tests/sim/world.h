@@ -54,7 +54,7 @@ class SimClock : public Clock {
   std::unique_ptr<TimerHandle> After(const Executor& executor, Duration delay,
                                      absl::AnyInvocable<void()> function) override;
 
-  // Without a handle: cannot be cancelled. What the network is made of.
+  // Without a handle: cannot be cancelled. The network is made of these.
   void At(Duration delay, absl::AnyInvocable<void()> function);
 
   // Moves to the next timer, at most to `limit`, and runs or posts what is due. False: nothing is due until

@@ -64,7 +64,7 @@ for port in sys.argv[1:]:
 print(round(total))
 PYTHON
 }
-# Whatever is asked by time (leases, beacons) is asked of an idle cluster as well.
+# Leases and beacons, which go by time, go on in an idle cluster as well.
 operations_ask_etcd_nothing() {
   local before begin asked took
   before=$(asked_of_etcd) begin=$(now)

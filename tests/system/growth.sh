@@ -102,7 +102,7 @@ add_ost() {
   wait_for 30 "OST 4 is up" is_up 4
   local i
   mkdir "$mount/fresh"
-  # Whose turn it is depends on what the programs make in between: ten files in a row have missed it.
+  # Which OST is next depends on what the programs make in between: ten files in a row have missed it.
   for i in $(seq 100); do
     head -c 1M /dev/urandom >"$mount/fresh/$i"
     ! lies_on "$mount/fresh/$i" 4 || return 0

@@ -64,7 +64,7 @@ no_room() {
 
 nothing_to_destroy() { nacre status --mds "$mds" --json | tr -d ' ' | grep -q '"destroy_queue":0,'; }
 
-# Whatever happens between the backup and the loss.
+# The changes between the backup and the loss.
 changes_since() {
   local file
   many "$here/later"

@@ -245,7 +245,7 @@ remount() {
   for part in client.1 client.2; do by_new start "$cluster" "$part"; done
 }
 
-# What was refused begins anew as the new version; what was not is replaced last. Acknowledged is acknowledged.
+# A mount that was refused begins anew as the new version; one that was not is replaced last. All that was acknowledged is there.
 replace_mounts() {
   [[ -s $work/refused ]] || { still_at_work && end_work; }
   remount

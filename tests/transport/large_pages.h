@@ -1,4 +1,4 @@
-// What kind of pages memory lies in, for tests.
+// Tells which kind of pages memory lies in, for tests.
 #pragma once
 
 #include <cstdint>

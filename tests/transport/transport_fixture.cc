@@ -59,7 +59,7 @@ class ShmSetup : public TransportSetup {
   }
 };
 
-// Whatever is best, which is shm here.
+// The best one, which is shm here.
 class SelectSetup : public TransportSetup {
  public:
   std::unique_ptr<Transport> Make(Executor executor) override {

@@ -4,8 +4,8 @@
 //
 // How the two sides find each other: the server serves each path beside its TCP address and lets its hello
 // there say where (an "offer", a line of text that only the candidate of the same name understands). The
-// client asks for the offers over TCP and tries them, best first. What a try takes (another handshake, keys,
-// file descriptors) is the candidate's own affair.
+// client asks for the offers over TCP and tries them, best first. The candidate itself does what a try takes
+// (another handshake, keys, file descriptors).
 #pragma once
 
 #include <cerrno>

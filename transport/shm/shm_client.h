@@ -1,8 +1,8 @@
 // The client's end of a shared-memory connection: a ClientConnection over a unix socket whose two sides see
-// each other's registered memory. What the server puts is copied here, out of its memory, by the reading
-// coroutine, or by the device that has the call's memory; so after a call has ended nobody touches its
-// memory, as over TCP. A few puts that came together are copied one behind the other: a copy of a MiB leaves
-// nothing of what was done between in the CPU's caches. Thread-safe.
+// each other's registered memory. Bytes that the server puts are copied here, out of its memory, by the
+// reading coroutine, or by the device that has the call's memory; so after a call has ended nobody touches
+// its memory, as over TCP. A few puts that came together are copied one behind the other: a copy of a MiB
+// leaves nothing of what was done between in the CPU's caches. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -39,10 +39,9 @@ class ShmServerConnection : public ServerConnection {
     std::shared_ptr<void> keep;
     OneShot<Status> over;
   };
-  // From now on, until the client has taken it or the connection has ended, which `over` tells. What is
-  // returned is the frame that tells the client. Empty: it has too much to take already. UNAVAILABLE: it is
-  // gone.
-  // The client's time begins with Told.
+  // From now on, until the client has taken it or the connection has ended, which `over` tells. Returns the
+  // frame that tells the client. Empty: it has too much to take already. UNAVAILABLE: it is gone. The
+  // client's time begins with Told.
   StatusOr<std::string> Announce(uint64_t id, uint64_t offset, Lent lent, std::string pieces);
   // The bytes that were announced for this call are about to be sent.
   void Told(uint64_t id);

@@ -1,7 +1,8 @@
-// What of a server's memory a device has pinned, so that its copy engine reads it at full speed. A pool may
-// be many times as large as what is ever read out of it, and pinning takes longer than reading: so each unit
-// is pinned when the first byte of it is wanted, and stays pinned (docs/decisions/0084-pinned-by-units.md).
-// One of those who want it asks the device, and the others wait for that.
+// The parts of a server's memory that a device has pinned, so that its copy engine reads them at full speed.
+// A pool may be many times as large as what is ever read out of it, and pinning takes longer than reading: so
+// each unit is pinned when the first byte of it is wanted, and stays pinned
+// (docs/decisions/0084-pinned-by-units.md). One of those who want it asks the device, and the others wait for
+// that.
 //
 // Where one unit is read after the one before it, the next ones are pinned ahead: the device that copies is
 // then not kept waiting.

@@ -58,7 +58,7 @@ enum class FrameReceiver { kServer, kClient };
 
 void EncodeFrameHeader(const FrameHeader& header, std::byte* out);
 
-// INVALID_ARGUMENT: no such frame may arrive at this side. What the header says about lengths is within the
+// INVALID_ARGUMENT: no such frame may arrive at this side. The lengths that the header names are within the
 // limits.
 StatusOr<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderSize> bytes,
                                        FrameReceiver receiver);

@@ -91,8 +91,8 @@ class Channel : public CompletionSink, public Turns::Taker, public std::enable_s
   Task<Status> Run(Transfer* transfer);
 
   // Starts a transfer that nobody waits for; `keep` is dropped when nobody can touch the local memory any
-  // more. What is returned is set when the transfer cannot be overtaken any more: it arrives before all that
-  // is sent from then on, if that arrives at all. For channels that keep the order alone.
+  // more. The returned OneShot is set when the transfer cannot be overtaken any more: it arrives before all
+  // that is sent from then on, if that arrives at all. For channels that keep the order alone.
   OneShot<Unit> Lend(std::unique_ptr<Transfer> transfer, std::shared_ptr<void> keep);
   static constexpr bool keeps_order() { return QueuePair::kKeepsOrder; }
 

@@ -342,8 +342,8 @@ Status ClientLink::OnMessage(const FragmentHeader& header, std::string_view mess
 }
 
 // A packet is answered within microseconds, whatever the server does about it; a device says that one is lost
-// after ten seconds and more. What is stuck may be the server's work, of which this end has none: so it asks
-// while it waits.
+// after ten seconds and more. The transfer that is stuck may be the server's work, of which this end has
+// none: so it asks while it waits.
 void ClientLink::OnTick(Duration now) {
   Channel::OnTick(now);
   bool waiting = false;

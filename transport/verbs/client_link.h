@@ -1,11 +1,10 @@
-// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. What is put
-// into few bytes of host memory comes with the reply and is copied, which takes less than opening memory to
-// the server does. Where the
-// device has memory windows, a call's memory is shown through some that are bound before the call is sent and
-// taken back before it is reported finished; else, and for memory of GPUs, the keys are the regions'. A call
-// that times out ends the link before it fails, since the server could otherwise still write into its memory;
-// so does the loss of the control connection. Thread-safe. Calls beyond the rail's budget of puts, the
-// server's limit, or the windows wait here in order, small ones (put_budget.h) before the others.
+// The client's end of one queue pair: sends calls with the keys of their memory, and ends them. Puts into few
+// bytes of host memory come with the reply and are copied, which takes less than opening memory to the server
+// does. Where the device has memory windows, a call's memory is shown through some that are bound before the
+// call is sent and taken back before it is reported finished; else, and for memory of GPUs, the keys are the
+// regions'. A call that times out ends the link before it fails, since the server could otherwise still write
+// into its memory; so does the loss of the control connection. Thread-safe. Calls beyond the rail's budget of
+// puts, the server's limit, or the windows wait here in order, small ones (put_budget.h) before the others.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -59,7 +58,7 @@ class ClientLink : public Channel {
              std::shared_ptr<RegionTable> regions, std::string address, Executor executor, Clock& clock,
              std::shared_ptr<PathMeter> meter);
 
-  // Before Establish: what is called once when the link has ended. Who keeps the link keeps the device open.
+  // Before Establish: `ended` is called once when the link has ended. Keeping the link keeps the device open.
   void OnEnd(absl::AnyInvocable<void()> ended) { ended_ = std::move(ended); }
 
   // Likewise: whether there is another way to the server, which makes this link give up the sooner when its

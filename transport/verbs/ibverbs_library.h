@@ -1,6 +1,6 @@
 // libibverbs as a table of function pointers, opened at the first use, so that one binary runs with and
-// without it. What verbs.h defines as inline over a context's operations (posting, polling) is called
-// directly; everything that is a symbol of the library goes through this table.
+// without it. Functions that verbs.h defines as inline over a context's operations (posting, polling) are
+// called directly; everything that is a symbol of the library goes through this table.
 //
 // The table is immutable, lives as long as the process and is thread-safe. Tests put one of their own in its
 // place.

@@ -1,7 +1,7 @@
 // A call that came over a queue pair. One coroutine uses it, see IncomingCall. Puts and gets are RDMA writes
 // and reads between the caller's memory and the buffers as they lie, if those are registered; else they go
-// through a staging chunk. What is put for a call that wants it with the reply leaves with that: out of the
-// buffers themselves if they were lent, are registered, and one fragment holds it all, else out of a copy.
+// through a staging chunk. Puts for a call that wants them with the reply leave with that: out of the buffers
+// themselves if they were lent, are registered, and one fragment holds it all, else out of a copy.
 #pragma once
 
 #include <memory>

@@ -32,7 +32,8 @@ class Acceptor {
                         message.wanted ? self->rails_->Choose(remote.link, *message.wanted)
                                        : self->rails_->Choose(remote.link, request.local_ipv4));
     LogDebug("data plane: RDMA from %s on %s", request.client, rail->port().name());
-    // Here and not at the first call, which would hold up all others. What cannot be registered is copied.
+    // Here and not at the first call, which would hold up all others. Memory that cannot be registered is
+    // copied.
     (void)co_await RailSet::RegisterOwn(self->rails_, rail);
     auto link = std::make_shared<ServerLink>(std::move(rail), self->rails_->regions(), self->sink_,
                                              std::move(request), self->executor_, self->clock_, self->calls_);

@@ -275,7 +275,7 @@ Task<void> PeerCore::Look(std::shared_ptr<PeerCore> self) {
   }
 }
 
-// True: look again, for those who have begun to wait since. What they ask for may be there by now.
+// True: look again, for those who have begun to wait since. Their answer may be there by now.
 bool PeerCore::EndLook(Status status) {
   std::vector<OneShot<Status>> waiters;
   bool again = false;

@@ -1,6 +1,6 @@
 // The data plane over RDMA verbs: queue pairs that are set up and watched over TCP connections to the same
-// addresses ("host:port", "unix:/path"), puts and gets as RDMA writes and reads. What arrives over such a TCP
-// connection as a call is served too, but peers of this transport never send any: without RDMA their calls
+// addresses ("host:port", "unix:/path"), puts and gets as RDMA writes and reads. A call that arrives over
+// such a TCP connection is served too, but peers of this transport never send any: without RDMA their calls
 // fail with UNAVAILABLE and the reason. Nothing of libibverbs is touched before a connection is made.
 //
 // Devices and ports are found by what they can do (port.h). Memory is registered with a device at its first

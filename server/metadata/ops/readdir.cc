@@ -13,7 +13,7 @@ constexpr uint32_t kMaxEntries = 4096;  // in one reply
 constexpr uint32_t kDefaultEntries = 1024;
 
 // Adds an entry, with its attributes if they are wanted and known here: those of what another session holds
-// WRITE of may not be. What was unlinked meanwhile is left out.
+// WRITE of may not be. Entries that were unlinked meanwhile are left out.
 Status AddEntry(const Op& op, Entry entry, bool plus, proto::ReaddirReply* out) {
   Mds& mds = *op.mds;
   proto::DirEntry* e = out->add_entries();

@@ -142,7 +142,7 @@ Task<Reply> SetAtOnce(const Op& op, const proto::Setattr& request) {
   co_return co_await CommitAttributes(op, request, &transaction, inode);
 }
 
-// A new size that is not zero. What it takes at the OSTs comes first (move_out.h), or between two commits, of
+// A new size that is not zero. The work at the OSTs comes first (move_out.h), or between two commits, of
 // which the first has the other attributes (truncation.h).
 Task<Reply> Resize(const Op& op, const proto::Setattr& request) {
   const Session::Wait for_osts(op.session);

@@ -1,5 +1,5 @@
 // The operations of proto/object.proto, one file each. Each fills its part of the reply; the status it
-// returns becomes the reply's. The request's session has been admitted. Whoever calls keeps everything in the
+// returns becomes the reply's. The request's session has been admitted. The caller keeps everything in the
 // context alive.
 #pragma once
 

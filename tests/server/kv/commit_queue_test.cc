@@ -73,7 +73,7 @@ TEST_F(CommitQueueTest, ThoseThatMeetAreOneWriteInTheOrderOfTheirCalls) {
   EXPECT_EQ(results_.size(), 4u);
 }
 
-// Whoever waits knows its place before anything of it is written.
+// A task that waits knows its batch's place before anything of it is written.
 TEST_F(CommitQueueTest, APlaceIsSettledBeforeTheWrite) {
   std::map<std::string, OneShot<Unit>> places;
   auto start = [&](const std::string& key) {

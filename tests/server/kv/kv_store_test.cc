@@ -73,8 +73,8 @@ TEST_P(KvStoreTest, GetPutErase) {
   EXPECT_TRUE(Sync().ok());
 }
 
-// Whoever commits the same key once the place of a batch is settled comes behind it, though that batch may
-// not be there to be seen yet.
+// A commit of the same key once the place of a batch is settled comes behind it, though that batch may not be
+// there to be seen yet.
 TEST_P(KvStoreTest, APlaceIsKept) {
   asio::io_context context;
   auto commit = [](KvStore* store, std::string value, OneShot<Unit> placed) -> Task<void> {

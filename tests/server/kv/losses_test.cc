@@ -51,7 +51,7 @@ TEST_F(LossesTest, WhetherThereMayHaveBeenOneIsKnownBeforeItIsCounted) {
   EXPECT_FALSE(may("c"));
 }
 
-// Whatever the loss takes, it does not take the knowledge that there may have been one.
+// The knowledge that there may have been a loss is not lost with the rest.
 TEST_F(LossesTest, TheRecordIsOnStableStorageBeforeAnythingIsAnswered) {
   EXPECT_EQ(Start("a"), 0u);
   EXPECT_TRUE(Await(EndClean(&store_, "L")).ok());

@@ -306,7 +306,7 @@ TEST_F(Beside, AFileLivesOnByItsOtherName) {
   EXPECT_EQ(client_.Getattr(OwnFid(1)).attr().attr().nlink(), 1u);
 }
 
-// Whose entries are removed in the same batch, by a request that does not name it.
+// Its entries are removed in the same batch, by a request that does not name it.
 TEST_F(Beside, ADirectoryIsEmptiedBeforeItIsRemoved) {
   AddMknod(directories_[0], "f", S_IFREG | 0644, OwnFid(1));
   AddMknod(directories_[1], "g", S_IFREG | 0644, OwnFid(2));

@@ -199,7 +199,7 @@ class SharedFile : public FileLeases {
   uint64_t shared_ = 0;  // the lease of the other
 };
 
-// Whose attributes then are of before the other's last change, though nobody shares the file any more.
+// Its attributes then are of before the other's last change, though nobody shares the file any more.
 TEST_F(SharedFile, WhoIsAnsweredLateIsNotCovered) {
   harness_.store.SetCommitPause([&]() -> Task<void> { co_await harness_.clock.Sleep(10ms); });
   auto answer = std::make_shared<std::optional<proto::MetadataReply>>();

@@ -27,7 +27,7 @@ class GrowthTest : public testing::Test {
   }
   proto::Attr Attr(Fid f) { return client.Getattr(f).attr().attr(); }
 
-  // Whose objects have these bytes, as a client writes them; the MDS is told.
+  // Makes a file whose objects have these bytes, as a client writes them; the MDS is told.
   Fid MakeFile(const std::string& name, const std::string& data) {
     const Fid f = FidOf(client.Create(kRootFid, name));
     proto::MetadataRequest move;

@@ -1,4 +1,4 @@
-// What an MDS keeps of many clients that read one tree.
+// The memory that an MDS keeps for many clients that read one tree.
 #include <malloc.h>
 
 #include <cstdio>

@@ -1,10 +1,10 @@
 // Random operations on an OST beside a plain model, with crashes of the process and losses of power at any
 // moment.
 //
-// Each worker changes an object of its own, and its own blocks of an object that all share. What a crash
-// leaves must be, for each worker, a state that it has been in: with everything acknowledged after a crash of
-// the process, with everything acknowledged before the last sync began after a loss of power; and if
-// something has survived, then so has all that was acknowledged before it was asked for.
+// Each worker changes an object of its own, and its own blocks of an object that all share. A crash must
+// leave, for each worker, a state that it has been in: with everything acknowledged after a crash of the
+// process, with everything acknowledged before the last sync began after a loss of power; and if something
+// has survived, then so has all that was acknowledged before it was asked for.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

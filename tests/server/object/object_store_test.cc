@@ -199,7 +199,7 @@ TEST(ObjectStore, ABadBlockIsAnErrorWithItsPlaceAndNothingElseSuffers) {
 }
 
 // The data of what was committed are there after the end of a process: a block that does not match is a bad
-// one. What came after it was acknowledged, and nobody is told of a loss.
+// one. The writes behind it were acknowledged, and nobody is told of a loss.
 TEST(ObjectStore, ABadBlockTakesNothingBackWhenOnlyTheProcessHasEnded) {
   StoreOptions options;
   options.boot = "this boot";

@@ -7,8 +7,8 @@
 
 namespace nacre::replication {
 
-// From one member to another. What is cut gets lost; a process that is not there refuses at once. What is on
-// its way stays so when the sender is killed.
+// Carries messages from one member to another. They are lost where the way is cut; a process that is not
+// there refuses at once. Those on their way arrive even when the sender is killed.
 class TestChannel : public CopyChannel {
  public:
   TestChannel(MemberFixture& fixture, int from, int to) : way_{fixture, from, to} {}

@@ -1,4 +1,4 @@
-// What a server lends to a client: when it is shown, in how many puts, and until when it stays.
+// Buffers that a server lends to a client: when they are shown, in how many puts, and until when they stay.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What a client keeps for a server over shared memory is bounded, into whichever memory the server puts. A
+// A client keeps a bounded amount for a server over shared memory, into whichever memory the server puts. A
 // put counts until the socket has taken the word that it has been taken, which this server does not read.
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // libibverbs of this machine with dma-bufs added: no released soft-RoCE registers any, so the pages behind
-// the descriptor are mapped here and registered as host memory under the device's addresses. What goes over
-// the wire, keys and addresses, is that of the real thing. For files as FakeDevice exports them.
+// the descriptor are mapped here and registered as host memory under the device's addresses. Keys and
+// addresses on the wire are those of the real thing. For files as FakeDevice exports them.
 #pragma once
 
 #include "transport/verbs/ibverbs_library.h"

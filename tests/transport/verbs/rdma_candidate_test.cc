@@ -1,4 +1,4 @@
-// What a server offers of its RDMA devices, and what it costs to say so.
+// The offers that a server makes of its RDMA devices, and what it costs to make them.
 #include "transport/verbs/rdma_candidate.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ TEST_P(RdmaOfferTest, GreetingsDoNotOpenTheDevices) {
   EXPECT_LE(device_.opened() - opened, seconds + 2);
 }
 
-// What is offered is a second old at most.
+// An offer is a second old at most.
 TEST_P(RdmaOfferTest, ADeviceThatGoesIsOfferedNoMore) {
   EXPECT_THAT(Greet(), testing::ElementsAre("rdma"));
   device_.Remove();

@@ -20,7 +20,7 @@ TEST(RemoteMemory, FindsThePiecesOfARange) {
   EXPECT_EQ(RemoteMemory({}).size(), 0u);
 }
 
-// Whatever the pieces and the limits: byte i of one side meets byte i of the other, within the limits.
+// Byte i of one side meets byte i of the other, within the limits, for all pieces and limits.
 TEST(PlanTransfer, PairsEveryByteOnce) {
   SeededRandom random(1);
   for (int round = 0; round < 200; ++round) {

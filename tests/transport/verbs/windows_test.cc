@@ -56,7 +56,7 @@ TEST(PlanWindows, NoStretchIsLongerThanADeviceBinds) {
   }
 }
 
-// Whatever the pieces: each lies in its stretch, and stretches of one region have no byte in common.
+// Each piece lies in its stretch, and stretches of one region have no byte in common, for all pieces.
 TEST(PlanWindows, HoldsEveryPiece) {
   SeededRandom random(1);
   for (int round = 0; round < 300; ++round) {
