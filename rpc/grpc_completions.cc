@@ -93,12 +93,14 @@ GrpcTurn::GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Execu
   if (!lone || leads == nullptr || guests == nullptr || !guests->TryEnter()) return;
   completions_ = leads;
   guests_ = guests.get();
-  completions_->SetTurn(this);
   turn_.emplace(executor, kChains);
 }
 
+// The second thread may only stand in for the tasks: a reaction still uses what it has read, and `behind`
+// reads into that again.
 GrpcTurn::~GrpcTurn() {
   if (completions_ != nullptr) {
+    completions_->SetTurn(this);
     turn_.reset();
     completions_->SetTurn(nullptr);
     guests_->Leave();

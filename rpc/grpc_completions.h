@@ -5,7 +5,7 @@
 // gRPC's callback API, which needs no queue, has two threads at least, of which the one that waits in epoll
 // wakes the other for each event to wait in its place: most of what a message cost (docs/decisions/0092).
 //
-// Included by rpc/grpc_*.cc and server/coordination/etcd_*.cc only.
+// Included by rpc/grpc_*.cc, server/coordination/etcd_*.cc and its test only.
 #pragma once
 
 #include <grpc/support/time.h>
@@ -90,8 +90,8 @@ class Completions {
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   std::mutex turn_mutex_;
-  GrpcTurn* turn_ = nullptr;        // of the first thread
-  std::atomic<uint64_t> turns_{0};  // that it has begun and ended; odd: it is in one
+  GrpcTurn* turn_ = nullptr;        // of the first thread, while it carries on with tasks
+  std::atomic<uint64_t> turns_{0};  // how often it has begun and ended that; odd: it does so now
   std::mutex mutex_;
   std::condition_variable end_;
   bool ending_ = false;
@@ -105,7 +105,7 @@ class GrpcTurn {
  public:
   // lone: there is little to do, so that it is not worth waking a thread of the runtime. guests: of the
   // executor's runtime; may be null. behind: called once, when the turn has ended; or by the second thread as
-  // soon as that has found that it takes long.
+  // soon as that has found that the tasks take long, never while this object lives.
   GrpcTurn(bool lone, const std::shared_ptr<Guests>& guests, const Executor& executor,
            absl::AnyInvocable<void()> behind);
   ~GrpcTurn();

@@ -1,4 +1,5 @@
 // On which threads a message is gone on with.
+#include <grpcpp/alarm.h>
 #include <gtest/gtest.h>
 
 #include <boost/asio/post.hpp>
@@ -7,6 +8,7 @@
 
 #include "common/runtime.h"
 #include "rpc/grpc_channel.h"
+#include "rpc/grpc_completions.h"
 #include "rpc/grpc_server.h"
 #include "tests/rpc/test_mds.h"
 
@@ -107,6 +109,39 @@ TEST_F(LoneMessages, AClientThatIsHeldUpHearsOfTheOthers) {
   EXPECT_EQ(first.wait_for(0s), std::future_status::timeout);
   release.set_value();
   first.get();
+}
+
+// A reaction that is held up while it still uses what it has read: the processor is taken from its thread,
+// say.
+class HeldUp final : public Completion {
+ public:
+  HeldUp(const std::shared_ptr<Guests>& guests, const Executor& executor)
+      : guests_(guests), executor_(executor) {}
+
+  void Done(bool) override {
+    bool read_on = false;
+    {
+      std::atomic<bool> behind = false;
+      const GrpcTurn turn(/*lone=*/true, guests_, executor_, [&behind] { behind = true; });
+      std::this_thread::sleep_for(600ms);  // long enough for the second thread to have looked twice
+      read_on = behind;
+    }
+    read_on_within.set_value(read_on);
+  }
+
+  std::promise<bool> read_on_within;
+
+ private:
+  const std::shared_ptr<Guests> guests_;
+  const Executor executor_;
+};
+
+TEST_F(LoneMessages, NobodyReadsIntoWhatAReactionStillUses) {
+  Completions completions(std::make_unique<grpc::CompletionQueue>());
+  HeldUp reaction(Guests::Of(client_.executor()), client_.executor());
+  grpc::Alarm alarm;
+  alarm.Set(completions.queue(), DeadlineIn(0ms), static_cast<Completion*>(&reaction));
+  EXPECT_FALSE(reaction.read_on_within.get_future().get());
 }
 
 // A runtime that stops waits for its guest; whose answer still leaves.
