@@ -56,7 +56,12 @@ Task<void> Write(Request request, Fid fid, client::HandlePtr handle, WriteKind k
   // while it was under way go now. Nobody holds one of them locked until this write is answered: only cached
   // writes do that, and the kernel orders the two.
   if (kind == WriteKind::kDirect && filesystem.MayHavePages(handle)) co_await ForgetInode(request, fid);
-  if (!request.Count(written)) co_await ForgetInode(request, fid);
+  if (request.Count(written)) co_return;
+  // The caller was killed while it waited, and the kernel has let go of the page. Somebody who reads it by
+  // now waits for this write's hold with the page locked, and the kernel forgets the page only when that is
+  // over.
+  locked = client::LockedPages();
+  co_await ForgetInode(request, fid);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ kill_those_who_wait_for_an_ost() {
   "$loopback" kill "$cluster" oss.1
   find_stuck
   mapfile -t stuck <"$work/stuck"
-  ((${#stuck[@]} >= 4)) || { echo "only ${#stuck[@]} files are on the dead OSS"; return 1; }
+  ((${#stuck[@]} >= 5)) || { echo "only ${#stuck[@]} files are on the dead OSS"; return 1; }
   for signal in KILL INT TERM; do
     ended_by "$signal" bash -c "with_sigint cat '${stuck[0]}'"
     ended_by "$signal" bash -c "with_sigint dd 'if=${stuck[1]}' of=/dev/null bs=1M iflag=direct"
@@ -77,6 +77,18 @@ others_go_on() {
   done
   ((read > 0))
   timeout 10 ls -l "$here" >/dev/null
+}
+
+read_pages() { seq 0 15 | xargs -P 16 -I '{}' dd "if=$1" of=/dev/null bs=4k 'skip={}' count=1 status=none; }
+
+# A write that waits for its OST holds the pages that it writes; it is killed, and others read these. When the OST is back, the kernel is told
+# to forget what the write may have left in them, which waits for those who read, who must not wait for the write any more.
+kill_a_writer_whose_pages_others_read() {
+  local stuck
+  mapfile -t stuck <"$work/stuck"
+  ended_by KILL python3 -c 'import os, sys; os.pwrite(os.open(sys.argv[1], os.O_RDWR), b"x" * 65536, 0)' "${stuck[-1]}"
+  in_background read_pages "${stuck[-1]}"
+  sleep 1 # what is tested: they come while the write waits
 }
 
 ost_comes_back() {
@@ -104,6 +116,7 @@ mds_comes_back() {
 step "files on each OST" make_files
 step "kill -9 and Ctrl-C end those who wait for a dead OST" kill_those_who_wait_for_an_ost
 step "what needs another OST goes on after many were killed" others_go_on
+step "a writer is killed whose pages others read" kill_a_writer_whose_pages_others_read
 step "the OST comes back" ost_comes_back
 step "kill -9 and Ctrl-C end those who wait for a dead MDS" kill_those_who_wait_for_the_mds
 step "the MDS comes back" mds_comes_back
