@@ -208,6 +208,7 @@ class Core final : public FileSystem {
   Task<StatusOr<proto::AppendReply>> AskToAppend(HandlePtr handle, Pieces pieces, size_t size,
                                                  RangeLock::Guard* range);
   void NoteWrite(Inode& inode, const Caller& caller, uint64_t end);
+  Status PutInline(Inode& inode, const Caller& caller, uint64_t offset, Pieces pieces, size_t size);
   Task<Status> ChangeSpaceThrough(HandlePtr handle, SpaceChange change);
 
   // --- truncation (setattr.cc) ---

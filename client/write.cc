@@ -14,10 +14,11 @@
 namespace nacre::client {
 namespace {
 
-Status PutInline(Inode& inode, uint64_t offset, std::span<const std::span<const std::byte>> pieces,
-                 size_t size) {
-  std::lock_guard lock(inode.mutex);
-  return inode.WriteInline(offset, pieces, size);
+// To be called with inode->mutex held.
+void NoteWritten(Inode* inode, const Caller& caller, uint64_t end, const WallTime& now) {
+  inode->pending.size = std::max(inode->pending.size, end);
+  inode->pending.mtime = now;
+  if (caller.uid != 0 && (inode->attr.mode() & (S_ISUID | S_ISGID)) != 0) inode->pending.kill_suid = true;
 }
 
 // Whether it has an OST that was lost.
@@ -96,9 +97,16 @@ Task<StatusOr<size_t>> Core::WriteBack(HandlePtr handle, uint64_t offset, Pieces
 // Size and times as they are from now on. The setuid bit does not survive a write by others than root.
 void Core::NoteWrite(Inode& inode, const Caller& caller, uint64_t end) {
   std::lock_guard lock(inode.mutex);
-  inode.pending.size = std::max(inode.pending.size, end);
-  inode.pending.mtime = environment_.clock.Wall();
-  if (caller.uid != 0 && (inode.attr.mode() & (S_ISUID | S_ISGID)) != 0) inode.pending.kill_suid = true;
+  NoteWritten(&inode, caller, end, environment_.clock.Wall());
+}
+
+// Bytes and what is to be told of them change at once: whoever sends the bytes in between would take what is
+// told for told, and nobody would tell it later, since no bytes are left to send.
+Status Core::PutInline(Inode& inode, const Caller& caller, uint64_t offset, Pieces pieces, size_t size) {
+  std::lock_guard lock(inode.mutex);
+  RETURN_IF_ERROR(inode.WriteInline(offset, pieces, size));
+  NoteWritten(&inode, caller, offset + size, environment_.clock.Wall());
+  return OkStatus();
 }
 
 // --- into the cache ---
@@ -148,16 +156,14 @@ Task<StatusOr<std::optional<size_t>>> Core::WriteHeld(HandlePtr handle, std::opt
       CO_ASSIGN_OR_RETURN(size_t written, co_await WriteInlineNow(handle, held.offset, pieces, size));
       co_return std::optional<size_t>(written);
     }
-    CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
-    NoteWrite(*inode, handle->caller, held.offset + size);
+    CO_RETURN_IF_ERROR(PutInline(*inode, handle->caller, held.offset, pieces, size));
     dirty_.List(inode);
     if (!room_.TryHold(*inode, bytes)) CO_RETURN_IF_ERROR(co_await write_behind_->SendAll(inode));
     co_return std::optional<size_t>(size);
   }
   const bool direct = (handle->flags & O_DIRECT) != 0;
   if (held.is_inline && !direct && moving_out_->TryOutgrow(inode, held.offset + size)) {
-    CO_RETURN_IF_ERROR(PutInline(*inode, held.offset, pieces, size));
-    NoteWrite(*inode, handle->caller, held.offset + size);
+    CO_RETURN_IF_ERROR(PutInline(*inode, handle->caller, held.offset, pieces, size));
     dirty_.List(inode);
     co_return std::optional<size_t>(size);
   }
