@@ -67,6 +67,12 @@ Task<Status> FileData::WriteCached(InodePtr inode, LayoutPtr layout, uint64_t of
     CopyOut(pieces, skip + piece.file_offset() - offset, piece.chunk->data + piece.interval.begin,
             piece.interval.end - piece.interval.begin);
   }
+  // Before a flight can take the blocks, which counts them off: so first as many as there can be.
+  const uint64_t most = BlocksIn(offset, end);
+  {
+    std::lock_guard lock(inode->mutex);
+    inode->dirty_blocks += most;
+  }
   uint64_t newly = 0;
   cache_->FinishWrite(inode->data, plan, false, [&](uint64_t chunk_offset, uint64_t blocks) {
     newly += blocks;
@@ -76,7 +82,7 @@ Task<Status> FileData::WriteCached(InodePtr inode, LayoutPtr layout, uint64_t of
     if (bytes > 0) targets_.Unreserve(ost, bytes);  // blocks that were dirty before
   }
   std::lock_guard lock(inode->mutex);
-  inode->dirty_blocks += newly;
+  inode->dirty_blocks -= std::min(inode->dirty_blocks, most - newly);
   co_return OkStatus();
 }
 
