@@ -163,7 +163,10 @@ Task<void> MetadataQueue::Gather() {
   gathering_.reset();
 }
 
+// Never begins within Push, whose caller may hold mutexes: an answer that is there at once, since the session
+// has ended, would be told to those who need them.
 Task<void> MetadataQueue::Send() {
+  co_await Yield();
   for (bool first = true;; first = false) {
     if (!first) {
       co_await AwaitTurn();
