@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "client/within.h"
 #include "rpc/convert.h"
@@ -166,26 +167,35 @@ LockedPages KeptPages::NoteLocked(const InodePtr& inode, uint64_t begin, uint64_
           }};
 }
 
-// Makes the kernel forget all pages of the file: those that it waits for, which may be for long, keep none of
-// the others.
-void KeptPages::ForgetAroundLocked(const Fid& fid) {
+// Makes the kernel forget the pages of the file that it does not wait for. Returns the others.
+std::vector<KeptPages::Stretch> KeptPages::ForgetUnlocked(const Fid& fid) {
   const InodePtr inode = inodes_.Get(fid);
-  std::vector<std::pair<uint64_t, uint64_t>> locked;
+  std::vector<Stretch> locked;
+  uint64_t at = 0;
+  std::vector<Stretch> unlocked;
   {
     std::lock_guard lock(inode->mutex);
-    for (const auto& [begin, one] : inode->pages.locked) locked.emplace_back(begin, one.end);
+    for (const auto& [begin, one] : inode->pages.locked) {
+      if (begin > at) unlocked.push_back({fid, at, begin});
+      if (one.end > at) locked.push_back({fid, std::max(begin, at), one.end});
+      at = std::max(at, one.end);
+    }
   }
-  uint64_t at = 0;
-  for (const auto& [begin, end] : locked) {
-    if (begin > at) background_.Start(kernel_.Forget(fid, at, begin));
-    if (end > at) background_.Start(kernel_.Forget(fid, std::max(begin, at), end));
-    at = std::max(at, end);
-  }
-  background_.Start(kernel_.Forget(fid, at, UINT64_MAX));
+  unlocked.push_back({fid, at, UINT64_MAX});
+  for (const Stretch& stretch : unlocked) Forget(stretch);
+  return locked;
 }
 
+void KeptPages::Forget(const Stretch& stretch) {
+  background_.Start(kernel_.Forget(stretch.fid, stretch.begin, stretch.end));
+}
+
+// What the kernel waits for, which may be for long, comes behind all of the rest: each of these may take a
+// thread as long as a server is away.
 void KeptPages::ForgetAll() {
-  for (const Fid& fid : Files()) ForgetAroundLocked(fid);
+  std::vector<Stretch> locked;
+  for (const Fid& fid : Files()) std::ranges::move(ForgetUnlocked(fid), std::back_inserter(locked));
+  for (const Stretch& stretch : locked) Forget(stretch);
 }
 
 bool KeptPages::MayHave(const HandlePtr& handle) {

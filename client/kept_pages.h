@@ -53,7 +53,12 @@ class KeptPages {
  private:
   Task<bool> LeaseLocked(uint64_t epoch, InodePtr inode);
   LockedPages NoteLocked(const InodePtr& inode, uint64_t begin, uint64_t end, PageUse use);
-  void ForgetAroundLocked(const Fid& fid);
+  struct Stretch {
+    Fid fid;
+    uint64_t begin, end;
+  };
+  std::vector<Stretch> ForgetUnlocked(const Fid& fid);
+  void Forget(const Stretch& stretch);
 
   const Environment& environment_;
   InodeTable& inodes_;

@@ -36,7 +36,7 @@ class Invalidator {
   void Stop();
 
  private:
-  static constexpr size_t kMostThreads = 64;
+  static constexpr size_t kMostThreads = 1024;  // more than the kernel has requests for pages under way
 
   // Where a message begins: a node, and a place in its file.
   using Place = std::pair<uint64_t, uint64_t>;
