@@ -171,6 +171,12 @@ Status ResumeEvictions(const MdsPtr& mds) {
   });
 }
 
+void DropHeld(Mds& mds, SessionId session) {
+  mds.opens.DropSession(session);
+  mds.file_locks.DropSession(session);
+  mds.leases.DropSession(session);
+}
+
 Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
   Status removed = co_await mds->sessions.Remove(session);
   while (!removed.ok() && !mds->closed) {
@@ -180,9 +186,7 @@ Task<Status> EndSession(MdsPtr mds, SessionPtr session) {
   }
   CO_RETURN_IF_ERROR(removed);
   std::vector<Fid> files = mds->opens.FilesOf(session->id);
-  mds->opens.DropSession(session->id);
-  mds->file_locks.DropSession(session->id);
-  mds->leases.DropSession(session->id);
+  DropHeld(*mds, session->id);
   for (const Fid& fid : files) CO_RETURN_IF_ERROR(co_await DestroyIfForgotten(mds, fid));
   co_return OkStatus();
 }

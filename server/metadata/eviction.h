@@ -33,7 +33,9 @@ Status ResumeEvictions(const MdsPtr& mds);
 // When the leases of a session that is not heard of any more may be given to others, by Mds::listening.
 Duration LeasesEnd(const Mds& mds, const Session& session);
 
-// Drops opens, locks, leases and the session's record; ends orphans that only it had open.
+// Drops opens, locks and leases of the session.
+void DropHeld(Mds& mds, SessionId session);
+// Drops these and the session's record; ends orphans that only it had open.
 Task<Status> EndSession(MdsPtr mds, SessionPtr session);
 
 // The sessions that the OST has yet to be told to refuse.

@@ -77,8 +77,7 @@ void NoteHandles(const Op& op, const proto::MetadataReply& reply) {
   if (request.has_unlink() && request.unlink().keep_open()) removed = &reply.attr().attr();
   if (request.has_rename() && request.rename().keep_open() && reply.entry().has_replaced())
     removed = &reply.entry().replaced();
-  if (removed != nullptr && removed->nlink() == 0)
-    op.mds->opens.Hold(op.session->id, FromProto(removed->fid()));
+  if (removed != nullptr && removed->nlink() == 0) mds::NoteKept(op, FromProto(removed->fid()));
 }
 
 // The file that the request has opened for writing; none.

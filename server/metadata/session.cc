@@ -33,7 +33,7 @@ void Session::Attach(std::shared_ptr<MetadataPeer> peer, Duration now) {
     std::lock_guard lock(mutex_);
     peer_ = std::move(peer);
     ++streams_;
-    heard_ = now;
+    heard_ = std::max(heard_, now);
     waiters = TakeSuccessors(std::nullopt);
   }
   for (const auto& waiter : waiters) waiter.Set({});
@@ -54,7 +54,7 @@ bool Session::Detach(const std::shared_ptr<MetadataPeer>& peer) {
 Session::Heard Session::Hear(const std::shared_ptr<MetadataPeer>& peer, Duration now) {
   std::lock_guard lock(mutex_);
   if (ended_ || peer_ != peer) return {ended_, std::nullopt};
-  heard_ = now;
+  heard_ = std::max(heard_, now);  // a thread may have been stopped since it looked at the clock
   return {false, streams_};
 }
 

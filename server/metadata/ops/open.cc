@@ -46,6 +46,11 @@ Status Empty(const Op& op, Transaction* transaction, Inode* inode, uint64_t obje
   return OkStatus();
 }
 
+// An end of the session that has dropped its opens already does not come back for this one.
+void DropIfEnded(const Op& op) {
+  if (op.session->ended()) op.mds->opens.DropSession(op.session->id);
+}
+
 }  // namespace
 
 bool OpensForWriting(uint32_t flags) {
@@ -63,10 +68,13 @@ bool LeavesTruncationToClient(const Op& op, const Inode& inode) {
 }
 
 void NoteOpen(const Op& op, const Fid& fid, uint32_t flags) {
-  OpenTable& opens = op.mds->opens;
-  opens.Open(op.session->id, fid, OpensForWriting(flags), op.stream);
-  // An eviction that has dropped the session's opens already does not come back for this one.
-  if (op.session->ended()) opens.DropSession(op.session->id);
+  op.mds->opens.Open(op.session->id, fid, OpensForWriting(flags), op.stream);
+  DropIfEnded(op);
+}
+
+void NoteKept(const Op& op, const Fid& fid) {
+  op.mds->opens.Hold(op.session->id, fid);
+  DropIfEnded(op);
 }
 
 Task<Reply> OpenFile(const Op& op, Fid fid, uint32_t flags, bool may_hold_back) {

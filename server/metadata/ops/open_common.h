@@ -10,6 +10,8 @@ bool OpensForWriting(uint32_t flags);
 
 // Notes a handle. `flags`: of open(2).
 void NoteOpen(const Op& op, const Fid& fid, uint32_t flags);
+// Notes that the session keeps an inode that it has removed: it has it open.
+void NoteKept(const Op& op, const Fid& fid);
 
 // Checks permission, truncates where O_TRUNC asks for it (recording the reply in the same commit), notes the
 // handle; the reply has attributes, layout and inline data. `may_hold_back`: proto::Open.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "rpc/convert.h"
+#include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/ops.h"
 
 namespace nacre::mds {
@@ -240,7 +241,7 @@ Task<Reply> Rename(const Op& op, const proto::Rename& request) {
   proto::MetadataReply reply = MakeReply(op, plan);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
   bool orphan = plan.target != nullptr && plan.target != plan.source && plan.target->nlink == 0;
-  if (request.keep_open() && orphan) mds.opens.Hold(op.session->id, plan.target->fid);
+  if (request.keep_open() && orphan) NoteKept(op, plan.target->fid);
   co_return reply;
 }
 

@@ -131,7 +131,9 @@ Reply KeepAlive(const Op& op, const proto::KeepAlive& request) {
   return reply;
 }
 
-Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
+namespace {
+
+Task<Reply> EnterClaims(const Op& op, const proto::Reclaim& request) {
   Mds& mds = *op.mds;
   proto::MetadataReply reply;
   proto::ReclaimReply* out = reply.mutable_reclaim();
@@ -172,6 +174,17 @@ Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
   op.session->set_whole(true);
   if (mds.Recovering() && mds.sessions.AllWhole()) mds.sessions.recovery().Open();
   co_return reply;
+}
+
+}  // namespace
+
+// Claims take a while to enter, where there are many. A session that has ended meanwhile has been dropped
+// before the last of them was there: nobody would ever take that away.
+Task<Reply> Reclaim(const Op& op, const proto::Reclaim& request) {
+  Reply reply = co_await EnterClaims(op, request);
+  if (!op.session->ended()) co_return reply;
+  DropHeld(*op.mds, op.session->id);
+  co_return ErrnoError(ESTALE, absl::StrFormat("session %d has ended: connect again", op.session->id));
 }
 
 Task<Reply> Disconnect(const Op& op) {

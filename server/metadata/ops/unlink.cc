@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "rpc/convert.h"
+#include "server/metadata/ops/open_common.h"
 #include "server/metadata/ops/ops.h"
 
 namespace nacre::mds {
@@ -54,7 +55,7 @@ Task<Reply> Unlink(const Op& op, const proto::Unlink& request) {
   *reply.mutable_attr()->mutable_attr() = op.AttrOf(*victim);
   if (op.TellsAttributes()) *reply.mutable_attr()->mutable_parent() = ToProto(*directory);
   CO_RETURN_IF_ERROR(co_await op.Commit(&transaction, reply));
-  if (request.keep_open() && victim->nlink == 0) mds.opens.Hold(op.session->id, entry.fid);
+  if (request.keep_open() && victim->nlink == 0) NoteKept(op, entry.fid);
   co_return reply;
 }
 
