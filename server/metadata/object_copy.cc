@@ -10,6 +10,7 @@ namespace nacre::mds {
 namespace {
 
 constexpr uint64_t kWindow = 4 << 20;
+constexpr uint64_t kLongestRange = 1 << 20;  // of a write; an OST with several members refuses twice that
 constexpr Duration kCallPatience = std::chrono::seconds(10);
 constexpr int kReads = 3;  // of a block that does not match its checksum: the transfer may be at fault
 
@@ -165,7 +166,7 @@ Task<Status> ObjectCopy::Write(uint32_t stripe, Window window) {
   std::map<OstIndex, ObjectCall> calls;
   for (const auto& [begin, end] : window.data) {
     for (uint64_t at = begin; at < end;) {
-      const LayoutPiece from = PieceOf(from_, stripe, window.begin + at, end - at);
+      const LayoutPiece from = PieceOf(from_, stripe, window.begin + at, std::min(end - at, kLongestRange));
       const LayoutPiece to = PieceAt(to_, from.file_offset, from.length);
       ObjectCall& call = calls[to.ost];
       call.request.set_ost(to.ost);

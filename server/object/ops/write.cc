@@ -8,7 +8,8 @@
 namespace nacre::ost {
 namespace {
 
-// Bytes of one commit, unless a single range is longer. With several members a commit is one message.
+// The most bytes of one commit, unless a single range is longer. With several members a commit is one
+// message.
 constexpr uint64_t kMostTogether = 4 << 20;
 constexpr uint64_t kMostTogetherInChains = 512 << 10;
 constexpr uint64_t kLongestInChains = (ChainBuffers::kMostBlocks - 1) * kBlockSize;
@@ -37,7 +38,8 @@ WriteArgs MakeWrite(const google::protobuf::RepeatedPtrField<proto::WriteRange>&
     args.ranges.push_back({range.range().offset(), range.range().length()});
     args.crc.insert(args.crc.end(), range.crc().begin(), range.crc().end());
     bytes += range.range().length();
-  } while (*end < ranges.size() && bytes < most_together && Joins(ranges[*end - 1], ranges[*end]));
+  } while (*end < ranges.size() && bytes + ranges[*end].range().length() <= most_together &&
+           Joins(ranges[*end - 1], ranges[*end]));
   return args;
 }
 

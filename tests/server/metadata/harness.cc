@@ -10,6 +10,11 @@
 #include "rpc/object_stub.h"
 
 namespace nacre::mds {
+namespace {
+
+constexpr uint64_t kMostInChains = 511 * 4096;  // bytes of a range; an OST with several members takes no more
+
+}  // namespace
 
 class ManualClock::Handle : public TimerHandle {
  public:
@@ -159,6 +164,7 @@ proto::ObjectReply FakeOsts::Do(const proto::ObjectRequest& request, const CallR
     std::string memory = Gather(call);
     for (const proto::WriteRange& write : request.write().ranges()) {
       const proto::ObjectRange& range = write.range();
+      EXPECT_LE(range.length(), kMostInChains) << "an OST with several members would refuse it";
       Object& object = here[FromProto(range.object())];
       object.parent = FromProto(write.parent());
       object.data.resize(std::max<size_t>(object.data.size(), range.offset() + range.length()));

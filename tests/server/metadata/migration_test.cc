@@ -27,6 +27,17 @@ TEST_F(MigrationTest, GivesTheFileOtherObjectsWithTheSameBytes) {
   EXPECT_EQ(Records(Table::kDestroyAt), 0u);
 }
 
+// Of which a piece may be longer than a request of an OST with several members may be (FakeOsts looks).
+TEST_F(MigrationTest, StripesMayBeLarge) {
+  const std::string data = Pattern(9 * kMiB + 1000);
+  const Fid f = MakeFile("f", data);
+  ASSERT_THAT(Ask(MigrateRequest(f, 2, 4 << 20)), IsOk());
+  EXPECT_EQ(LayoutOf(f).components(0).stripe_size(), 4u << 20);
+  EXPECT_TRUE(ReadObjects(f) == data);
+  ASSERT_THAT(Ask(MigrateRequest(f, 2, 1984 << 10)), IsOk());
+  EXPECT_TRUE(ReadObjects(f) == data);
+}
+
 TEST_F(MigrationTest, HolesStayHoles) {
   const std::string data = Pattern(8 * kMiB, /*holes=*/true);
   const Fid f = MakeFile("f", data);

@@ -89,6 +89,26 @@ TEST_F(ChainTest, EveryMemberHasWhatWasAcknowledged) {
   EXPECT_EQ(f.Contents(2), want);
 }
 
+// Together they would be more than one message to the next member holds: nobody is to blame for that.
+TEST_F(ChainTest, RangesThatAreTooLongTogetherAreTwoCommits) {
+  f.SetChain({0, 1});
+  auto client = f.Client(0, 5);
+  const std::string head(320 << 10, 'h'), tail(1984 << 10, 't');
+  proto::ObjectRequest request = ServerFixture::WriteRequest(0, kObject, 0, head);
+  const proto::ObjectRequest second = ServerFixture::WriteRequest(0, kObject, head.size(), tail);
+  proto::WriteRange* range = request.mutable_write()->add_ranges();
+  *range = second.write().ranges(0);
+  range->mutable_range()->set_memory_offset(head.size());
+  ClientMemory sent(f.transports[ChainFixture::kServers].get(), head.size() + tail.size());
+  std::ranges::copy(head + tail, sent.bytes.begin());
+  auto reply = f.Run(client->Call(std::move(request), CallMemory::kGetSource, sent.Spans()));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_TRUE(f.judge->reports.empty());
+  EXPECT_TRUE(f.Read(client.get(), kObject, head.size() + tail.size()).value() == head + tail);
+  const auto want = f.Contents(0);
+  EXPECT_EQ(f.Contents(1), want);
+}
+
 TEST_F(ChainTest, OnlyTheHeadServes) {
   f.SetChain({0, 1});
   auto client = f.Client(1, 5);
