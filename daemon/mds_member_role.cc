@@ -44,6 +44,7 @@ class MdsMemberRole::ShownCopies : public ClusterHandler {
   Task<proto::ClusterStatus> GetStatus() override {
     proto::ClusterStatus status = co_await cluster_.GetStatus();
     *status.mutable_copies() = member_.Describe();
+    if (std::string problem = member_.Problem(); !problem.empty()) status.add_problems(std::move(problem));
     co_return status;
   }
   Task<proto::AdminReply> Administer(proto::AdminRequest request) override {

@@ -11,7 +11,8 @@ namespace nacre::replication {
 namespace {
 
 constexpr Duration kLookForOthersAgain = 1s;  // where the members are
-constexpr Duration kMostTime = 10s;           // for one request to a member that is being brought back
+constexpr Duration kCoordinatorPatience = 10s;
+constexpr Duration kMostTime = 10s;  // for one request to a member that is being brought back
 constexpr Duration kTellAgain = 50ms;
 constexpr uint64_t kSentTogether = 1 << 20;  // bytes of changes in one request, if there are as many
 constexpr int kLastSends = 8;                // while commits wait
@@ -20,7 +21,7 @@ constexpr int kLastSends = 8;                // while commits wait
 
 Task<void> Primary::LookForOthers(std::shared_ptr<Primary> self) {
   while (!self->in_sync_->ended()) {
-    (void)co_await self->neighbours_.Refresh();  // who is known stays known
+    self->NoteCoordinator(co_await self->neighbours_.Refresh());  // who is known stays known
     co_await self->in_sync_->Settle();
     for (const std::string& name : self->neighbours_.names()) {
       LinkPtr link;
@@ -36,6 +37,31 @@ Task<void> Primary::LookForOthers(std::shared_ptr<Primary> self) {
     }
     co_await self->clock_.Sleep(kLookForOthersAgain);
   }
+}
+
+// A primary serves on without the coordinator, so nobody would notice before the next failure, when it is
+// needed.
+void Primary::NoteCoordinator(const Status& answer) {
+  std::lock_guard lock(mutex_);
+  const Duration now = clock_.Now();
+  if (answer.ok()) {
+    if (!coordinator_silent_.ok()) LogInfo("the coordinator answers again");
+    coordinator_heard_ = now;
+    coordinator_silent_ = OkStatus();
+    return;
+  }
+  if (now - coordinator_heard_ < kCoordinatorPatience) return;
+  if (coordinator_silent_.ok())
+    LogError("the coordinator is silent: no other MDS could take this one's place: %s", answer.message());
+  coordinator_silent_ = answer;
+}
+
+std::string Primary::Problem() const {
+  std::lock_guard lock(mutex_);
+  if (coordinator_silent_.ok()) return "";
+  return absl::StrFormat(
+      "etcd has not answered the primary MDS for %d s, and without it no other MDS can take its place: %s",
+      (clock_.Now() - coordinator_heard_) / 1s, std::string(coordinator_silent_.message()));
 }
 
 void Primary::SetState(const LinkPtr& link, std::string state) {

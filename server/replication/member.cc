@@ -81,6 +81,11 @@ class OneMember : public Member, public std::enable_shared_from_this<OneMember> 
     return copies;
   }
 
+  std::string Problem() const override {
+    std::shared_ptr<Primary> primary = this->primary();
+    return primary != nullptr ? primary->Problem() : "";
+  }
+
   Task<proto::CopyReply> Exchange(proto::CopyRequest request) override {
     auto self = shared_from_this();
     std::shared_ptr<Primary> primary = this->primary();

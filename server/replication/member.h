@@ -98,6 +98,8 @@ class Member : public CopyHandler, public Authority {
 
   // For nacre status: all members, this member's view.
   virtual proto::MdtCopies Describe() const = 0;
+  // Likewise: why a copy of it could not take over, beyond what the members' states say. Empty: it could.
+  virtual std::string Problem() const = 0;
 
   // Ends all tasks; a primary, whose MetadataServer has stopped, tells the others that they need not wait,
   // and a store that has been synced is marked so. Call before destruction, except to simulate a crash.

@@ -19,7 +19,7 @@ void Overlay::Add(uint64_t change, const std::vector<KvBatch::Op>& ops) {
 
 void Overlay::Stored(uint64_t change) {
   std::lock_guard lock(mutex_);
-  stored_ = change;
+  stored_ = std::max(stored_, change);  // those of the next group may have been told first
   Forget();
 }
 

@@ -2,6 +2,7 @@
 
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace nacre::replication {
@@ -140,7 +141,7 @@ std::optional<Pipeline::Taken> Pipeline::Take() {
 void Pipeline::Keep(uint64_t last, uint64_t bytes) {
   overlay_.Stored(last);
   std::unique_lock lock(mutex_);
-  kept_ = last;
+  kept_ = std::max(kept_, last);  // another thread may have been quicker with the next group
   pending_bytes_ -= bytes;
   if (room_) std::exchange(room_, std::nullopt)->Set({});
   Release(std::move(lock));

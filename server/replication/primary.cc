@@ -69,7 +69,8 @@ Primary::Primary(const MemberEnvironment& environment, const MemberOptions& opti
               co_await std::move(task);
             };
             Spawn(executor_, keep(shared_from_this(), std::move(task)));
-          }) {}
+          }),
+      coordinator_heard_(environment.clock.Now()) {}
 
 Task<Status> Primary::Start() {
   CO_RETURN_IF_ERROR(co_await copy_.NoteWhole(in_sync_->filesystem()));

@@ -40,6 +40,8 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   // From a member that takes itself for something else.
   Task<proto::CopyReply> Handle(proto::CopyRequest request);
   proto::MdtCopies Describe() const;
+  // What an administrator should know: that the coordinator is silent. Empty: nothing.
+  std::string Problem() const;
 
   // Pipeline::WhenKept of what was committed before.
   void WhenKept(Pipeline::Done done) { pipeline_.WhenKept(std::move(done)); }
@@ -96,6 +98,7 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   Task<Status> SayWhole(const std::string& name, uint64_t instance, Duration timeout);
   Task<Status> Tell(proto::CopyRequest request, Duration timeout);
   void SetState(const LinkPtr& link, std::string state);
+  void NoteCoordinator(const Status& answer);
 
   const Executor executor_;
   Clock& clock_;
@@ -116,6 +119,8 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
 
   mutable std::mutex mutex_;
   std::map<std::string, LinkPtr> links_;
+  Duration coordinator_heard_{0};
+  Status coordinator_silent_;  // not OK: it has not answered for kCoordinatorPatience, and what it said last
 };
 
 // The message that a group is sent as.

@@ -145,12 +145,12 @@ Task<Status> StoreCopy::Apply(GroupPtr group) {
   if (begins) {
     CO_ASSIGN_OR_RETURN(history, History::Parse(group->ops.back().value));
   }
+  log_.Add(group);  // first: whoever knows of the position asks for what has led to it
   {
     std::lock_guard lock(mutex_);
     position_ = group->position;
     if (begins) history_ = std::move(history);
   }
-  log_.Add(std::move(group));
   co_return OkStatus();
 }
 

@@ -363,6 +363,21 @@ bool ChangeMuch(MemberFixture& f, int i, const std::string& name, int* returned)
   return f.RunUntil([returned] { return *returned == 100; }, 1ms);
 }
 
+// It serves on, so nobody else would say so before the next failure.
+TEST_F(MemberTest, APrimaryWhoseCoordinatorIsSilentSaysSo) {
+  StartAll();
+  f.world.RunFor(2s);
+  EXPECT_EQ(f.machines[0].member->Problem(), "");
+  f.etcd.Cut("mds0");
+  f.world.RunFor(5s);
+  EXPECT_EQ(f.machines[0].member->Problem(), "") << "that may be over in a moment";
+  f.world.RunFor(30s);
+  EXPECT_TRUE(f.machines[0].member->MayServe());
+  EXPECT_THAT(f.machines[0].member->Problem(), testing::HasSubstr("etcd has not answered"));
+  f.HealAll();
+  ASSERT_TRUE(f.RunUntil([&] { return f.machines[0].member->Problem().empty(); }));
+}
+
 TEST_F(MemberTest, ACommitShowsAtOnceAndIsInNoStoreBeforeTheOthersHaveIt) {
   StartAll();
   int returned = 0;

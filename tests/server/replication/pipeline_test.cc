@@ -66,7 +66,10 @@ class PipelineTest : public testing::Test {
   }
   Task<Status> IntoStore(OneShot<Status> stored, KvBatch batch) {
     CO_RETURN_IF_ERROR(co_await stored.Wait());
-    co_return co_await store.Commit(std::move(batch));
+    const std::optional<OneShot<Unit>> held_up = std::exchange(returning, std::nullopt);
+    Status status = co_await store.Commit(std::move(batch));
+    if (held_up) co_await held_up->Wait();
+    co_return status;
   }
   void Leave(std::string what) {
     pipeline.WhenKept([this, what](bool kept) { left.push_back(kept ? what : what + " dropped"); });
@@ -77,8 +80,9 @@ class PipelineTest : public testing::Test {
   sim::Process* const process = world.Start(1, "mds");
   MemKv store;
   std::optional<OneShot<Status>> sending, storing;
-  bool alone = false;          // there are no others
-  std::vector<size_t> groups;  // of so many keys
+  std::optional<OneShot<Unit>> returning;  // of the next group that the store has
+  bool alone = false;                      // there are no others
+  std::vector<size_t> groups;              // of so many keys
   std::vector<std::string> left;
   Pipeline pipeline{store, process->clock(),
                     [this](Pipeline::Changes changes) { return Write(std::move(changes)); },
@@ -95,6 +99,23 @@ TEST_F(PipelineTest, AChangeShowsAtOnceAndNothingLeavesBeforeItIsKept) {
   Finish();
   EXPECT_EQ(store.Get("k").value(), "v");
   EXPECT_EQ(left, (std::vector<std::string>{"before", "behind"}));
+}
+
+// Its thread loses the processor between the store's commit and telling of it.
+TEST_F(PipelineTest, TheNextGroupMayBeToldOfFirst) {
+  const OneShot<Unit> goes_on = returning.emplace();
+  Change("a", "1");
+  Leave("a");
+  Arrive();
+  Store();
+  Change("b", "1");
+  Leave("b");
+  Finish();
+  EXPECT_EQ(left, (std::vector<std::string>{"a", "b"})) << "the store has both";
+  goes_on.Set({});
+  world.RunFor(1us);
+  Leave("later");
+  EXPECT_EQ(left.back(), "later") << "though nobody changes anything any more";
 }
 
 // A group that the others have goes into the store while the next one is on its way.
