@@ -27,7 +27,8 @@ Task<Status> ObjectStore::LearnGrowth(std::vector<Growth> growths) {
   KvBatch batch;
   batch.UseReserve();
   for (const Growth& growth : growths) batch.Put(GrowthKey(growth.session, growth.object), "");
-  co_return co_await devices_.store->Commit(std::move(batch));
+  CO_RETURN_IF_ERROR(co_await devices_.store->Commit(std::move(batch)));
+  co_return co_await devices_.store->Sync();  // as for answers (Sessions::Learn)
 }
 
 }  // namespace nacre::ost

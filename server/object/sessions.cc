@@ -210,7 +210,9 @@ Task<Status> Sessions::Learn(std::vector<SlotAnswer> answers) {
       batch.Put(AnswerKey(answer.slot.session, slot), Encode(answer.record));
     }
   }
-  co_return co_await store_->Commit(std::move(batch));
+  CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
+  co_return co_await store_
+      ->Sync();  // the journal does not know of it, and a sync of that would leave it out
 }
 
 // The MDS is always served, unless another one has taken its place: it is what fences others, and its fences
