@@ -24,12 +24,11 @@ Task<void> CopyReceived(std::shared_ptr<ClientCall> call, uint64_t offset, Stagi
 
 }  // namespace
 
-// The answer to one get.
+// The answer to one get, of a call that is held for it (Hold).
 class DataWrite : public WriteOp {
  public:
   DataWrite(ClientConnection* connection, std::shared_ptr<ClientCall> call)
       : connection_(connection), call_(std::move(call)) {
-    ++call_->holds_;
     ++call_->data_writes_;
   }
 
@@ -259,6 +258,7 @@ Task<Status> ClientConnection::PutToDevice(FrameHeader header, std::shared_ptr<C
 Task<Status> ClientConnection::OnGet(FrameHeader header) {
   CO_ASSIGN_OR_RETURN(std::shared_ptr<ClientCall> call, Find(header, CallMemory::kGetSource));
   if (call->data_writes_ >= kMaxDataWrites) co_return ErrnoError(EPROTO, "too many gets of one call at once");
+  if (!Hold(call)) co_return ErrnoError(EPROTO, "a get for a call that has been replied to");
   auto* write = new DataWrite(this, call);  // owns itself
   FrameHeader data = header;
   data.type = FrameType::kData;
