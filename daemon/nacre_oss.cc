@@ -80,9 +80,10 @@ int Main(int argc, char** argv) {
     ASSIGN_OR_RETURN(std::shared_ptr<ClusterChannel> cluster, NewGrpcClusterChannel(config.mds, kMgsTimeout));
     ASSIGN_OR_RETURN(role, OssRole::Start(runtime, *transport, std::move(cluster), config));
     if (witness.ok()) witness->Set(role->instance());
-    return Served{Describe(*role, config), [&role] { return role->Stop(); }, role->refused()};
+    return Served{Describe(*role, config), [&role] { return role->Stop(); }, role->refused(),
+                  role->begin_anew()};
   };
-  ServeOptions options{"nacre-oss", "oss", config.log, TargetKind::kOst, {}};
+  ServeOptions options{"nacre-oss", "oss", config.log, TargetKind::kOst, {}, argv};
   for (const OstConfig& ost : config.osts) options.directories.push_back(ost.directory);
   int exit = Serve(runtime, options, start);
   runtime.Stop();

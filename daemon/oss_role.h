@@ -33,6 +33,8 @@ class OssRole {
 
   // Arrives if the MGS refuses it for good (object_server.h).
   const OneShot<Status>& refused() const { return server_->refused(); }
+  // Arrives when the process is to begin anew (likewise).
+  const OneShot<Status>& begin_anew() const { return server_->begin_anew(); }
 
   // Stops and syncs. Call before destruction.
   Status Stop() { return runtime_.Run(server_->Stop()); }

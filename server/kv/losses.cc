@@ -74,6 +74,12 @@ Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::strin
   co_return record.losses;
 }
 
+Task<Status> SuspectLoss(KvStore* store, std::string key) {
+  CO_ASSIGN_OR_RETURN(LossRecord record, CountedRecord(store, key));
+  record.boot.clear();  // of no boot, so a start in any is in another one
+  co_return co_await StoreRecord(store, key, record);
+}
+
 Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses) {
   CO_ASSIGN_OR_RETURN(LossRecord record, CountedRecord(store, key));
   record.losses = losses;

@@ -1,6 +1,6 @@
-// How often a store may have lost what it had committed but not synced: a loss of power, or a crash of the
-// operating system. The end of a process alone loses nothing, so a start within the same boot of the machine
-// counts as none, and one after a clean end neither.
+// How often a store may have lost what it had committed but not synced: a loss of power, a crash of the
+// operating system, a flush that failed. The end of a process alone loses nothing, so a start within the same
+// boot of the machine counts as none, and one after a clean end neither.
 //
 // One record in the store, under a key of the owner's choice: u64 losses, u8 1 after a clean end, the boot's
 // name. Servers tell the count to their clients, who then know whether what they have not seen synced may be
@@ -32,6 +32,10 @@ Task<StatusOr<uint64_t>> CountLosses(KvStore* store, std::string key, std::strin
 // Whether the store may have lost something since it was open last: then CountLosses, which is still to come,
 // will count it. True as well where that cannot be known: `boot` is empty, or there is no record.
 StatusOr<bool> MayHaveLost(KvStore* store, std::string key, std::string_view boot);
+
+// Something may be lost though the machine goes on: a disk has refused to flush what it had taken. The next
+// start counts it, in whichever boot.
+Task<Status> SuspectLoss(KvStore* store, std::string key);
 
 // The count becomes this one, on stable storage: the store has got what another one has.
 Task<Status> SetLosses(KvStore* store, std::string key, uint64_t losses);

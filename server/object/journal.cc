@@ -317,6 +317,7 @@ Task<Status> Journal::Sync() {
     ended = ended_;
   }
   AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
+  CO_RETURN_IF_ERROR(flush_failure());
   {
     std::lock_guard lock(mutex_);
     if (synced_ >= ended && erased_.empty() && forgotten_.empty()) co_return OkStatus();
@@ -326,6 +327,7 @@ Task<Status> Journal::Sync() {
 
 Task<StatusOr<bool>> Journal::Reclaim() {
   AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
+  CO_RETURN_IF_ERROR(flush_failure());
   if (waiting_blocks() == 0) co_return false;
   Status status = co_await SyncLocked();
   if (!status.ok()) co_return status;
@@ -386,11 +388,31 @@ Task<void> Journal::Forget(const std::vector<BlockRun>& runs) {
 Task<Status> Journal::FlushBoth(bool data) {
   if (!data) co_return co_await store_->Sync();
   std::vector<Task<Status>> flushes;
-  flushes.push_back(blocks_->Flush());
+  flushes.push_back(FlushBlocks());
   flushes.push_back(store_->Sync());
   std::vector<Status> results = co_await WhenAll(std::move(flushes));
   results[0].Update(results[1]);
   co_return results[0];
+}
+
+Task<Status> Journal::FlushBlocks() {
+  Status flushed = co_await blocks_->Flush();
+  if (flushed.ok() || closed()) co_return flushed;
+  std::lock_guard lock(mutex_);
+  flush_failure_.Update(flushed);
+  co_return flushed;
+}
+
+// Not beside a sync: who of two that flush at once is told of a failure is chance.
+Task<Status> Journal::FlushData() {
+  AsyncMutex::Guard guard = co_await sync_mutex_.Lock();
+  CO_RETURN_IF_ERROR(flush_failure());
+  co_return co_await FlushBlocks();
+}
+
+Status Journal::flush_failure() const {
+  std::lock_guard lock(mutex_);
+  return flush_failure_;
 }
 
 Task<Status> Journal::EraseUndo(uint64_t upto) {

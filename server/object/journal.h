@@ -183,6 +183,15 @@ class Journal {
   // Everything committed before the call is on stable storage.
   Task<Status> Sync();
 
+  // Flushes what was written past the journal (blocks that were repaired).
+  Task<Status> FlushData();
+
+  // Not OK: data was not flushed when that was asked for. Nobody can tell what of it the disk has: the kernel
+  // says so once, and takes what it could not write for written; so does a disk that loses its cache. So
+  // every later sync fails as well, nothing is freed, and no undo record goes: a start that verifies
+  // (Recover) takes back what is not there.
+  Status flush_failure() const;
+
   // Frees what waits for a sync: false if nothing does.
   Task<StatusOr<bool>> Reclaim();
 
@@ -226,7 +235,8 @@ class Journal {
   StatusOr<std::vector<Edited>> ApplyEdits(const ObjectId& id, const std::vector<ExtentEdit>& edits);
   Task<Status> SyncLocked();
   Task<Status> FlushBoth(bool data);
-  Task<Status> EraseUndo(uint64_t upto);  // call with sync_mutex_ held
+  Task<Status> FlushBlocks();  // call with sync_mutex_ held, as for the next
+  Task<Status> EraseUndo(uint64_t upto);
   Task<void> Free(std::vector<BlockRun> runs);
   Task<void> Forget(const std::vector<BlockRun>& runs);
 
@@ -254,6 +264,7 @@ class Journal {
   std::vector<BlockRun> erased_;   // their undo records are erased, which the next sync makes last
   absl::flat_hash_map<SessionId, uint32_t> forgotten_;  // slots whose answers the next sync erases
   uint64_t waiting_blocks_ = 0;
+  Status flush_failure_;
 
   AsyncMutex sync_mutex_;
   uint64_t synced_ = 0;  // what ended_ was when the last sync began; under sync_mutex_

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "common/crc32c.h"
 
@@ -48,6 +49,7 @@ void MemBlockStore::Apply(uint64_t block, ContentPtr content) {
   if (entry.versions.empty()) entry.versions.push_back({0, nullptr});
   entry.versions.push_back({++sequence_, std::move(content)});
   unflushed_.insert(block);
+  unwritten_.erase(block);
 }
 
 Task<Status> MemBlockStore::Read(uint64_t block, std::span<const std::span<std::byte>> buffers) {
@@ -101,9 +103,17 @@ Task<Status> MemBlockStore::Flush() {
     upto = sequence_;
   }
   Status status = co_await Begin(Operation::kFlush, 0, 0);
-  if (!status.ok()) co_return status;
   std::lock_guard lock(mutex_);
+  if (ToErrno(status) == ESHUTDOWN) co_return status;  // it crashed meanwhile
+  if (!status.ok()) {
+    unwritten_ = unflushed_;
+    co_return status;
+  }
   for (auto it = unflushed_.begin(); it != unflushed_.end();) {
+    if (unwritten_.contains(*it)) {
+      ++it;
+      continue;
+    }
     auto& versions = blocks_[*it].versions;
     size_t keep = 0;
     while (keep + 1 < versions.size() && versions[keep + 1].sequence <= upto) ++keep;
@@ -142,6 +152,7 @@ Task<Status> MemBlockStore::Discard(uint64_t block, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     blocks_.erase(block + i);
     unflushed_.erase(block + i);
+    unwritten_.erase(block + i);
   }
   co_return OkStatus();
 }
@@ -149,6 +160,10 @@ Task<Status> MemBlockStore::Discard(uint64_t block, uint64_t count) {
 void MemBlockStore::CrashProcess(Random& random) {
   std::lock_guard lock(mutex_);
   ++incarnation_;
+  for (const uint64_t block : std::exchange(unwritten_, {})) {
+    blocks_[block].versions.resize(1);
+    unflushed_.erase(block);
+  }
   for (Pending& write : pending_) {
     for (size_t i = 0; i < write.contents.size(); ++i) {
       if (random.OneIn(2)) Apply(write.block + i, std::move(write.contents[i]));

@@ -1,6 +1,7 @@
 // A BlockStore in memory for tests and the simulation: operations take time on a Clock, un-flushed writes may
 // be lost when the power fails, a write that a crash interrupts is done in part, block by block. All choices
-// come from the Random given.
+// come from the Random given. A flush that fails is as a kernel's: what was to be flushed is not written
+// later either, though it is read until the process ends, and is gone then.
 //
 // Data outlives crashes: a "restarted server" opens the same store again. Thread-safe.
 #pragma once
@@ -51,6 +52,7 @@ class MemBlockStore : public BlockStore {
   Task<Status> Discard(uint64_t block, uint64_t count) override;
 
   // The process ends: of each write under way a random part of the blocks arrives. Its caller gets ESHUTDOWN.
+  // What a flush has failed to write is as it was before.
   void CrashProcess(Random& random);
   // The machine loses power: as above, and each block written since the last Flush has its content of then or
   // of any write since.
@@ -88,6 +90,7 @@ class MemBlockStore : public BlockStore {
   mutable std::mutex mutex_;
   absl::flat_hash_map<uint64_t, Block> blocks_;
   absl::btree_set<uint64_t> unflushed_;  // blocks of several versions
+  absl::btree_set<uint64_t> unwritten_;  // of these: a flush has failed since they were written
   std::list<Pending> pending_;
   uint64_t sequence_ = 0;
   uint64_t incarnation_ = 0;

@@ -121,7 +121,7 @@ Task<StatusOr<bool>> ObjectStore::MendRange(ObjectId id, uint64_t first, uint64_
 Task<Status> ObjectStore::FlushRewritten() {
   AsyncMutex::Guard guard = co_await flushing_.Lock();
   if (!rewritten_.exchange(false)) co_return OkStatus();
-  Status flushed = co_await devices_.blocks->Flush();
+  Status flushed = co_await journal_.FlushData();
   if (!flushed.ok()) rewritten_ = true;
   co_return flushed;
 }

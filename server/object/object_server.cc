@@ -25,6 +25,7 @@ class ObjectServerImpl : public ObjectServer {
   std::string address() const override { return core_->address; }
   uint64_t instance() const override { return core_->instance; }
   const OneShot<Status>& refused() const override { return core_->refused; }
+  const OneShot<Status>& begin_anew() const override { return core_->begin_anew; }
 
   Task<Status> Stop() override {
     core_->BeginStop();

@@ -76,6 +76,10 @@ class ObjectServer {
   // belongs to another OST. Not if it was registered before in this process; it keeps trying in any case.
   virtual const OneShot<Status>& refused() const = 0;
 
+  // Arrives, with the reason, when the process is to be started again without Stop: a disk has failed to
+  // flush, and only a start looks what of the unsynced changes it has.
+  virtual const OneShot<Status>& begin_anew() const = 0;
+
   // Stops listening and background work, and syncs. Call before destruction, except to simulate a crash.
   virtual Task<Status> Stop() = 0;
 };

@@ -188,6 +188,11 @@ Task<Status> ObjectStore::Maintain() {
   co_return co_await space_.Trim();
 }
 
+Task<Status> ObjectStore::SuspectLoss() {
+  std::string losses_key(kLossesKey);
+  co_return co_await nacre::SuspectLoss(devices_.store, losses_key);
+}
+
 Task<Status> ObjectStore::EndClean() {
   std::string losses_key(kLossesKey);
   co_return co_await nacre::EndClean(devices_.store, losses_key);

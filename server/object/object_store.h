@@ -256,6 +256,12 @@ class ObjectStore {
   // the disk below.
   Task<Status> Maintain();
 
+  // Not OK: the disk may not have what it has taken (Journal::flush_failure). Then this store is of no use
+  // any more, and is to be opened anew behind SuspectLoss.
+  Status flush_failure() const { return journal_.flush_failure(); }
+  // So that the next start verifies everything that was not synced, and counts a loss.
+  Task<Status> SuspectLoss();
+
   // A session has made the object longer, as another member of the chain says.
   Task<Status> LearnGrowth(std::vector<Growth> growths);
 

@@ -68,6 +68,25 @@ ServerCore::Running::~Running() {
   for (const OneShot<Unit>& done : wake) done.Set({});
 }
 
+// The store that is told of cannot be served any more, and nobody else can find out what its disk has: the
+// process begins anew, as soon as the next start is sure to look.
+Task<void> GiveUpStore(ServerCore& core, Target& target) {
+  const Status why = target.store->flush_failure();
+  if (why.ok() || core.begin_anew.IsSet()) co_return;
+  const Status noted = co_await target.store->SuspectLoss();
+  if (!noted.ok()) {
+    LogError(
+        "OST %d (%s): its disk has not flushed what it had taken, and that cannot be noted, trying again: %s",
+        target.store->superblock().index, target.store->directory(), std::string(noted.message()));
+    co_return;
+  }
+  core.begin_anew.Set(
+      Status(why.code(),
+             absl::StrFormat("OST %d (%s): its disk has not flushed what it had taken; "
+                             "a new start finds out what it has: %s",
+                             target.store->superblock().index, target.store->directory(), why.message())));
+}
+
 Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
   ServerCore::Running running(core);
   Target& target = core->targets[index];
@@ -80,6 +99,7 @@ Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
     target.sessions->ForgetSilent(many ? kGrantSilence : kSessionSilence);
     Status status = co_await target.store->Maintain();
     if (core->stopping()) break;
+    co_await GiveUpStore(*core, target);
     if (status.ok() == !failing) continue;
     failing = !status.ok();
     if (failing) {

@@ -64,6 +64,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::vector<Target> targets;
   ServiceLease lease;          // whether clients are served
   OneShot<Status> refused;     // by the MGS, for good
+  OneShot<Status> begin_anew;  // ObjectServer::begin_anew
   std::set<OstIndex> removed;  // from the cluster; the heartbeats' own
 
  private:

@@ -115,6 +115,9 @@ StatusOr<Layout> OpenDirectory(const std::string& path, const UringBlockStoreOpt
         ftruncate(file.fd(), static_cast<off_t>(want)) != 0) {
       return PathError(errno, name, absl::StrFormat("growing to %d bytes", want));
     }
+    // Through the page cache a start would see what a process of before has written, also where a flush of
+    // that has failed and the disk never got it.
+    if (!direct) (void)posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
     layout.files.push_back(std::move(file));
   }
   return layout;

@@ -219,7 +219,13 @@ Task<void> Cluster::BootOss(Cluster* cluster, Process* process, int i) {
   }
   node.object = server->get();
   process->Own(std::shared_ptr<ObjectServer>(*std::move(server)));
+  Spawn(process->executor(), AwaitFailedFlush(cluster, process, cluster->oss(i)));
   node.ready = true;
+}
+
+Task<void> Cluster::AwaitFailedFlush(Cluster* cluster, Process* process, int number) {
+  const OneShot<Status> begin_anew = cluster->nodes_[Index(number)].object->begin_anew();
+  cluster->BeginAnew(number, process, co_await begin_anew.Wait());
 }
 
 Task<void> Cluster::BootClient(Cluster* cluster, Process* process, int i) {

@@ -155,6 +155,7 @@ class Cluster {
   static Task<void> Witness(Cluster* cluster, Process* process, uint64_t instance);
   void EndWitness(Process* process);
   static Task<void> BootOss(Cluster* cluster, Process* process, int i);
+  static Task<void> AwaitFailedFlush(Cluster* cluster, Process* process, int number);
   static Task<void> BootClient(Cluster* cluster, Process* process, int i);
   static Task<void> Stop(Cluster* cluster, Node* node, OneShot<Unit> done);
   static Task<Status> SlowSync(Cluster* cluster, Node* node);

@@ -39,7 +39,7 @@ const std::vector<EventKind>& EventKinds() {
       {"mds_power_loss", 1, true, true, Needs::kNothing, &Scenario::MdsLosesPower},
       {"long_partition", 1, true, false, Needs::kNothing, &Scenario::LongPartition},
       {"dead_oss", 1, false, false, Needs::kNothing, &Scenario::DeadOss},
-      {"failed_flush", 1, true, false, Needs::kNothing, &Scenario::FailedFlush},
+      {"failed_flush", 1, true, true, Needs::kNothing, &Scenario::FailedFlush},
       {"evict_without_oss", 1, true, false, Needs::kNothing, &Scenario::EvictWithoutOss},
       {"dead_member", 4, true, true, Needs::kChains, &Scenario::DeadMember},
       {"wiped_member", 2, true, true, Needs::kChains, &Scenario::WipedMember},
@@ -311,11 +311,15 @@ void Scenario::FullMdt() {
   if (ready && !failed()) ResumeClients();
 }
 
-// One flush of an OST's disk fails: whoever waits for it hears of it, and nothing else is lost by it.
+// A disk does not flush, once, and forgets what it was to flush. Its OSS begins anew, and what had not been
+// synced may be gone, as after a loss of power.
 void Scenario::FailedFlush() {
+  if (!Quiesce()) return;
+  const Duration lost = world_.clock().Now(), held_up = cluster_.HeldUpSince();
   Cluster::Disk& disk =
       cluster_.ost(static_cast<int>(world_.random().Below(static_cast<uint64_t>(cluster_.osts()))));
   auto failed_once = std::make_shared<bool>(false);
+  orphans_allowed_ = true;
   workload_.set_flush_may_fail(true);
   disk.blocks->SetFaultHook([failed_once](MemBlockStore::Operation operation, uint64_t, uint64_t) {
     if (operation != MemBlockStore::Operation::kFlush || std::exchange(*failed_once, true)) return OkStatus();
@@ -323,10 +327,13 @@ void Scenario::FailedFlush() {
   });
   Work(UpTo(3s));
   disk.blocks->SetFaultHook(nullptr);
-  if (!Quiesce()) return;
+  if (failed() || !WaitReady("after a flush has failed")) return;
+  Work(5s);  // the clients hear of it
+  OnEachClient(SyncAll, "fsync after a flush has failed");
+  if (failed() || !Quiesce()) return;
   workload_.set_flush_may_fail(false);
   Model::Losses losses;
-  losses.may_be_lost = [](const FileChange& change) { return !change.acknowledged; };
+  losses.may_be_lost = TakenWithPower(lost, held_up);
   Settle(losses);
   TakeAllErrors();
   if (!failed()) ResumeClients();

@@ -51,6 +51,16 @@ TEST_F(LossesTest, WhetherThereMayHaveBeenOneIsKnownBeforeItIsCounted) {
   EXPECT_FALSE(may("c"));
 }
 
+TEST_F(LossesTest, OneThatIsSuspectedIsCountedInTheSameBoot) {
+  auto may = [this](std::string_view boot) { return MayHaveLost(&store_, "L", boot).value(); };
+  EXPECT_EQ(Start("a"), 0u);
+  EXPECT_TRUE(Await(SuspectLoss(&store_, "L")).ok());
+  EXPECT_TRUE(may("a"));
+  EXPECT_EQ(Start("a"), 1u);
+  EXPECT_FALSE(may("a"));
+  EXPECT_EQ(Start("a"), 1u);
+}
+
 // The knowledge that there may have been a loss is not lost with the rest.
 TEST_F(LossesTest, TheRecordIsOnStableStorageBeforeAnythingIsAnswered) {
   EXPECT_EQ(Start("a"), 0u);

@@ -46,17 +46,33 @@ TEST_F(JournalTest, AFreedBlockIsFreeAfterTheSecondSync) {
   EXPECT_FALSE(Await(journal_->Reclaim()).value());
 }
 
-TEST_F(JournalTest, ASyncThatFailsRetiresNothing) {
+// The kernel tells of what it could not write once, and takes it for written then.
+TEST_F(JournalTest, AFlushThatHasFailedIsNotBelievedLater) {
   ObjectState object(kJournaled);
   ASSERT_TRUE(Put(&object, 0, 100, 'a').ok());
   disk_.SetFaultHook([](MemBlockStore::Operation operation, uint64_t, uint64_t) {
     return operation == MemBlockStore::Operation::kFlush ? ErrnoError(EIO, "no flush") : OkStatus();
   });
+  EXPECT_TRUE(journal_->flush_failure().ok());
   EXPECT_EQ(ToErrno(Await(journal_->Sync())), EIO);
   EXPECT_EQ(Count("U"), 1u);
   disk_.SetFaultHook(nullptr);
-  EXPECT_TRUE(Await(journal_->Sync()).ok());
-  EXPECT_EQ(Count("U"), 0u);
+  EXPECT_EQ(ToErrno(journal_->flush_failure()), EIO);
+  EXPECT_EQ(ToErrno(Await(journal_->Sync())), EIO);
+  EXPECT_EQ(ToErrno(Await(journal_->FlushData())), EIO);
+  EXPECT_EQ(ToErrno(Await(journal_->Reclaim()).status()), EIO);
+  EXPECT_EQ(Count("U"), 1u) << "by which a start takes back what is not there";
+}
+
+TEST_F(JournalTest, AFailedFlushOfRepairedBlocksIsOneOfAll) {
+  ObjectState object(kJournaled);
+  ASSERT_TRUE(Put(&object, 0, 100, 'a').ok());
+  disk_.SetFaultHook([](MemBlockStore::Operation operation, uint64_t, uint64_t) {
+    return operation == MemBlockStore::Operation::kFlush ? ErrnoError(EIO, "no flush") : OkStatus();
+  });
+  EXPECT_EQ(ToErrno(Await(journal_->FlushData())), EIO);
+  disk_.SetFaultHook(nullptr);
+  EXPECT_EQ(ToErrno(Await(journal_->Sync())), EIO);
 }
 
 TEST_F(JournalTest, ACommitThatFailsHasChangedNothing) {
