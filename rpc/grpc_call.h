@@ -40,7 +40,12 @@ class GrpcCall : public std::enable_shared_from_this<GrpcCall<Reply>> {
   }
 
  private:
-  void OnEnded(bool) { end_.Set({}); }
+  // gRPC says OK of an answer that it could not parse, and this alone says that it could not.
+  void OnEnded(bool parsed) {
+    if (!parsed && answer_.status.ok())
+      answer_.status = {grpc::StatusCode::INTERNAL, "the answer is malformed"};
+    end_.Set({});
+  }
 
   grpc::ClientContext context_;
   GrpcAnswer<Reply> answer_;

@@ -214,7 +214,7 @@ int RunBench(const BenchArguments& arguments) {
   }
   if (!status.ok()) return Fail(status);
   if (arguments.json) {
-    std::puts(BenchToJson(arguments.layer, bench.figures()).dump(2).c_str());
+    std::puts(JsonText(BenchToJson(arguments.layer, bench.figures())).c_str());
   } else {
     PrintBench(bench.figures());
   }

@@ -76,7 +76,7 @@ int RunDoctor(DoctorArguments arguments) {
       PrintDoctor(report);
     }
   }
-  if (arguments.json) std::puts(all.dump(2).c_str());
+  if (arguments.json) std::puts(JsonText(all).c_str());
   return exit;
 }
 

@@ -179,7 +179,7 @@ class Shower {
       Note(Show(path));
       if (arguments_.recursive) ShowBelow(path);
     }
-    if (arguments_.json) std::puts(all_.dump(2).c_str());
+    if (arguments_.json) std::puts(JsonText(all_).c_str());
     return exit_;
   }
 

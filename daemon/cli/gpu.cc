@@ -87,7 +87,7 @@ int RunGpu(bool json) {
   bool works = std::any_of(report.devices.begin(), report.devices.end(),
                            [](const gpu::DeviceReport& device) { return device.failure.empty(); });
   if (json) {
-    std::puts(GpusToJson(report).dump(2).c_str());
+    std::puts(JsonText(GpusToJson(report)).c_str());
     return works ? kOk : kFailure;
   }
   if (!report.gpus.ok()) return Fail(report.gpus);

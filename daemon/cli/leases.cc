@@ -154,7 +154,7 @@ int ShowLeases(const ClusterTarget& target, const std::string& path, bool json) 
   if (!reply.ok()) return FailWith(reply.status(), json);
   const proto::LeasesOfReply& leases = reply->leases_of();
   if (json) {
-    std::puts(LeasesToJson(asked->path, leases).dump(2).c_str());
+    std::puts(JsonText(LeasesToJson(asked->path, leases)).c_str());
     return kOk;
   }
   std::printf("%s %s\n", asked->path.c_str(), FromProto(leases.directory()).ToString().c_str());

@@ -152,9 +152,11 @@ Json SpaceToJson(const proto::ClusterStatus& status) {
           {"available_bytes", space.available}};
 }
 
+std::string JsonText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+
 int FailWith(const Status& why, bool json) {
   const Json error = {{"error", std::string(why.message())}};
-  if (json) std::puts(error.dump(2).c_str());
+  if (json) std::puts(JsonText(error).c_str());
   return Fail(why);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "common/status.h"
 #include "proto/cluster.pb.h"
@@ -24,6 +25,10 @@ Space OstSpace(const proto::ClusterStatus& status);
 
 // In whole per cent, rounded up as df(1) does.
 int PercentUsed(uint64_t total, uint64_t available);
+
+// For people and programs. Names of files and mounts need not be UTF-8, and JSON must be: what is none in
+// them is U+FFFD here.
+std::string JsonText(const Json& json);
 
 // As Fail (command.h); with `json`, stdout says why, too, for programs that read nothing else.
 int FailWith(const Status& why, bool json);

@@ -14,7 +14,7 @@ int Run(const StatusReport& report, const ClusterTarget& target, bool json) {
   auto status = FetchStatus(target);
   if (!status.ok()) return FailWith(status.status(), json);
   if (json) {
-    std::puts(report.to_json(*status).dump(2).c_str());
+    std::puts(JsonText(report.to_json(*status)).c_str());
   } else {
     report.print(*status);
   }

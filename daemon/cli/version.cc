@@ -32,7 +32,7 @@ void AddVersion(CLI::App& app, int* exit) {
                     "print JSON: also the protocols that it speaks and the formats that it reads");
   command->callback([=] {
     if (*json) {
-      std::puts(VersionsToJson().dump(2).c_str());
+      std::puts(JsonText(VersionsToJson()).c_str());
     } else {
       std::printf("nacre %s\n", kVersion);
     }

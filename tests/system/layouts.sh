@@ -71,7 +71,24 @@ not_to_be_had() {
   refuses excludes getstripe --json -q "$here/any"
 }
 
+# A file's name is bytes. What programs read is JSON, in which a byte that is no UTF-8 is U+FFFD.
+names_that_are_no_utf8() {
+  local directory=$here/$'caf\xe9' file fid
+  mkdir "$directory"
+  for file in "$directory"/$'\xff' "$directory/behind"; do
+    "$bin/nacre" setstripe -c -1 "$file"
+    head -c 8M /dev/urandom >>"$file"
+    fid=$("$bin/nacre" getstripe "$file" | awk '$1 == "fid" { print $2 }')
+    [[ $mount$("$bin/nacre" path "$fid" --dir "$local_dir") == "$file" ]]
+  done
+  "$bin/nacre" getstripe -r --json "$directory" | python3 -m json.tool >/dev/null
+  "$bin/nacre" status --json --directory "$directory" | python3 -m json.tool >/dev/null
+  "$bin/nacre" ost remove 0 --lost --list --dry-run --dir "$local_dir" >"$work/listed"
+  for file in "$directory"/$'\xff' "$directory/behind"; do grep -qaxF "${file#"$mount"}" "$work/listed" || { cat "$work/listed"; return 1; }; done
+}
+
 step "single values, for scripts" single_values
 step "whole trees" whole_trees
 step "objects alone" objects_alone
 step "pools and chosen OSTs are refused in words" not_to_be_had
+step "names that are no UTF-8" names_that_are_no_utf8
