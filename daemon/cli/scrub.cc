@@ -30,8 +30,8 @@ constexpr char kScrubHelp[] =
     "  nacre scrub --now --wait                everything, now, and the result\n"
     "  nacre scrub --now --rate 500M           faster than the servers' scrub_rate\n"
     "  nacre scrub --stop                      ends those that are running\n"
-    "Exit status: 0 nothing is lost, 1 a block is bad that nobody else has, or a server cannot be asked, 2 "
-    "wrong usage.";
+    "Exit status: 0 nothing is lost, 1 a block is bad that nobody else has, or the MDS cannot be asked, or "
+    "(--wait) a store could not be scrubbed, 2 wrong usage.";
 
 struct ScrubArguments {
   bool now = false, wait = false, stop = false, json = false;
@@ -41,7 +41,7 @@ struct ScrubArguments {
 
 int64_t UnixTime() { return RealClock().Wall().seconds; }
 
-uint64_t NewOrder() {
+uint64_t Microseconds() {
   const WallTime now = RealClock().Wall();
   return static_cast<uint64_t>(now.seconds) * 1'000'000 + now.nanos / 1000;
 }
@@ -69,7 +69,7 @@ void Print(const proto::ClusterStatus& status, bool json) {
     if (store.up && !store.in_sync) text = "is not in sync, and filled first; " + text;
     std::printf("OST %-3u %-21s %s\n", store.ost, store.address.c_str(), text.c_str());
   }
-  if (json) std::printf("%s\n", out.dump(2).c_str());
+  if (json) std::printf("%s\n", JsonText(out).c_str());
 }
 
 int Result(const proto::ClusterStatus& status) {
@@ -110,15 +110,31 @@ StatusOr<proto::ClusterStatus> Await(const ScrubArguments& arguments, const prot
   }
 }
 
+// Names the stores that have not done what the order says: a scrub that has left some out has proved nothing
+// of those. Returns whether there is none.
+bool AllHaveDone(const proto::ClusterStatus& status, const proto::ScrubOrder& order) {
+  bool all = true;
+  for (const ScrubbedStore& store : ScrubbedStores(status)) {
+    if (HasDone(store, order.number())) continue;
+    all = false;
+    const char* why = !store.up        ? "it is down"
+                      : !store.in_sync ? "it is not in sync, and filled first"
+                                       : "its server does not know scrubs: it is an older version";
+    std::fprintf(stderr, "nacre: OST %u at %s has not been scrubbed: %s\n", store.ost, store.address.c_str(),
+                 why);
+  }
+  return all;
+}
+
 int RunScrub(const ScrubArguments& arguments) {
+  auto before = FetchStatus(arguments.target);
+  if (!before.ok()) return Fail(before.status());
   if (!arguments.now && !arguments.stop) {
-    auto status = FetchStatus(arguments.target);
-    if (!status.ok()) return Fail(status.status());
-    Print(*status, arguments.json);
-    return Result(*status);
+    Print(*before, arguments.json);
+    return Result(*before);
   }
   proto::ScrubOrder order;
-  order.set_number(NewOrder());
+  order.set_number(NewOrderNumber(ScrubbedStores(*before), Microseconds()));
   order.set_stop(arguments.stop);
   if (!arguments.rate.empty()) {
     auto rate = ParseSize(arguments.rate);
@@ -135,7 +151,9 @@ int RunScrub(const ScrubArguments& arguments) {
   if (!status.ok()) return Fail(status.status());
   if (!arguments.wait && !arguments.stop) return kOk;
   Print(*status, arguments.json);
-  return arguments.stop ? kOk : Result(*status);
+  if (arguments.stop) return kOk;
+  const bool all = AllHaveDone(*status, order);
+  return all ? Result(*status) : kFailure;
 }
 
 }  // namespace

@@ -49,9 +49,17 @@ std::vector<ScrubbedStore> ScrubbedStores(const proto::ClusterStatus& status) {
 
 bool FoundLoss(const proto::ScrubState& scrub) { return scrub.bad_blocks() > scrub.repaired_blocks(); }
 
-bool IsThrough(const ScrubbedStore& store, uint64_t order) {
-  if (!store.up || !store.in_sync || !store.info.has_scrub()) return true;
+uint64_t NewOrderNumber(const std::vector<ScrubbedStore>& stores, uint64_t clock) {
+  for (const ScrubbedStore& store : stores) clock = std::max(clock, store.info.scrub().order() + 1);
+  return clock;
+}
+
+bool HasDone(const ScrubbedStore& store, uint64_t order) {
   return store.info.scrub().order() >= order && !store.info.scrub().running();
+}
+
+bool IsThrough(const ScrubbedStore& store, uint64_t order) {
+  return !store.up || !store.in_sync || !store.info.has_scrub() || HasDone(store, order);
 }
 
 std::string ScrubText(const proto::ScrubState& scrub, int64_t now) {

@@ -61,6 +61,23 @@ TEST(Scrubs, AStoreIsThroughWhenItHasDoneThatOrder) {
   EXPECT_TRUE(IsThrough(store, 6));
 }
 
+TEST(Scrubs, AStoreThatCouldNotBeScrubbedHasNotDoneTheOrder) {
+  ScrubbedStore store;
+  *store.info.mutable_scrub() = Finished();
+  EXPECT_TRUE(HasDone(store, 5)) << "it went down later";
+  EXPECT_FALSE(HasDone(store, 6));
+  EXPECT_TRUE(IsThrough(store, 6));
+}
+
+TEST(Scrubs, AnOrderIsNewerThanOneFromAClockThatWasAhead) {
+  EXPECT_EQ(NewOrderNumber({}, 100), 100u);
+  ScrubbedStore store;
+  *store.info.mutable_scrub() = Finished();
+  EXPECT_EQ(NewOrderNumber({store}, 100), 100u);
+  store.info.mutable_scrub()->set_order(2000);
+  EXPECT_EQ(NewOrderNumber({store, {}}, 100), 2001u);
+}
+
 TEST(Scrubs, EachMemberIsAStore) {
   proto::ClusterStatus status;
   status.mutable_map()->add_osts()->mutable_info()->set_index(1);
