@@ -36,6 +36,37 @@ bool IsLoopback4(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == 127;
 }
 
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Whether only processes of this machine reach it.
+bool IsOfThisMachine(const std::string& address) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "inproc:")) return true;
+  const std::string host = HostOf(address);
+  return host == "localhost" || host == "[::1]" || IsLoopback4(host);
+}
+
+// Clients go where they are told. Without this check `nacre status` would be content, and each of their
+// requests would wait for ever.
+Status CheckToldAddress(const OssConfig& config) {
+  const char* key = config.advertise.empty() ? "listen" : "advertise";
+  const std::string& told = config.advertise.empty() ? config.listen : config.advertise;
+  if (StandsForEveryAddress(HostOf(told))) {
+    return ErrnoError(
+        EINVAL,
+        absl::StrFormat("[oss] %s '%s' stands for every address of this machine: say in advertise the one "
+                        "by which clients and the MDS reach it, HOST:PORT",
+                        key, told));
+  }
+  const std::vector<std::string> servers = absl::StrSplit(config.mds, ',');
+  if (IsOfThisMachine(told) && !std::ranges::all_of(servers, IsOfThisMachine)) {
+    LogWarning(
+        "[oss] %s '%s' is this machine alone, and the MDS is at %s: clients on other machines will not reach "
+        "these OSTs. Say in listen or advertise the address by which they do",
+        key, told, config.mds);
+  }
+  return OkStatus();
+}
+
 Status Required(const std::string& value, const std::string& key, const std::string& what) {
   if (!value.empty()) return OkStatus();
   return ErrnoError(EINVAL, absl::StrFormat("%s is not set: %s", key, what));
@@ -125,7 +156,7 @@ ConfigSection Describe(OssConfig* config) {
     each.Number("index", &ost->index, 0, kMaxOstIndex, "number of the OST in the cluster, its own for ever");
     each.Text("directory", &ost->directory, "where the OST lives");
     each.Size("size", &ost->size, 0, 1ull << 50,
-              "space for objects; 0: what is free when the OST is formatted");
+              "space for objects; 0: all of the filesystem in which it lies");
     each.Number("copies", &ost->copies, 1, kMaxCopies,
                 "servers that have an OST of this index, each a copy of all of its objects");
     return each;
@@ -217,6 +248,7 @@ Status Finish(MdsConfig* config) {
 Status Finish(OssConfig* config) {
   RETURN_IF_ERROR(Required(config->mds, "[oss] mds", "name the address of the MDS"));
   RETURN_IF_ERROR(CheckExposure(config->listen, config->insecure));
+  RETURN_IF_ERROR(CheckToldAddress(*config));
   if (config->osts.empty())
     return ErrnoError(EINVAL, "no OST: add an [[oss.ost]] with index and directory, or --ost");
   std::set<OstIndex> indices;
@@ -264,15 +296,16 @@ Status ReadConfig(const std::string& path, OssConfig* config) { return ReadOne(p
 Status ReadConfig(const std::string& path, ClientConfig* config) { return ReadOne(path, config); }
 
 Status CheckExposure(const std::string& address, bool insecure) {
-  if (insecure || absl::StartsWith(address, "unix:") || absl::StartsWith(address, "inproc:"))
-    return OkStatus();
-  const std::string host = address.substr(0, address.rfind(':'));
-  if (host == "localhost" || host == "[::1]" || IsLoopback4(host)) return OkStatus();
+  if (insecure || IsOfThisMachine(address)) return OkStatus();
   return ErrnoError(
       EACCES,
       absl::StrFormat("refusing to serve %s: other machines can reach it, and there is no "
                       "authentication yet. Use 127.0.0.1, or say --insecure on a network that you trust",
                       address));
+}
+
+bool StandsForEveryAddress(const std::string& host) {
+  return host == "0.0.0.0" || host == "[::]" || host == "*";
 }
 
 void ApplyLogLevel(const std::string& level) {

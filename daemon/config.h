@@ -51,7 +51,7 @@ struct MdsConfig {
 struct OstConfig {
   OstIndex index = 0;
   std::string directory;
-  uint64_t size = 0;    // 0: what the filesystem below has free when the OST is formatted
+  uint64_t size = 0;    // 0: all of the filesystem below but 256 MiB
   uint32_t copies = 1;  // members of this index in the cluster, each on a server of its own
 };
 
@@ -114,6 +114,10 @@ Status Finish(CopiesConfig* config, const std::vector<std::string>& listen);
 
 // Refuses an address that other machines can reach unless `insecure` is set: there is no authentication yet.
 Status CheckExposure(const std::string& address, bool insecure);
+
+// Whether a server that listens there does so at all addresses of its machine, so that nobody can be told to
+// go there.
+bool StandsForEveryAddress(const std::string& host);
 
 // Sets the level of the log: debug, info, warning, error.
 void ApplyLogLevel(const std::string& level);

@@ -59,7 +59,7 @@ Status FinishAddress(std::string* address, const std::vector<std::string>& liste
                                 "other MDSes, object servers and clients reach this one there",
                                 what));
   }
-  if (host == "0.0.0.0" || host == "[::]" || host == "*") {
+  if (StandsForEveryAddress(host)) {
     return ErrnoError(EINVAL,
                       absl::StrFormat("%s: '%s' stands for every address of this machine; say the one by "
                                       "which the other MDSes, object servers and clients reach it",

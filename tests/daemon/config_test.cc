@@ -1,5 +1,6 @@
 #include "daemon/config.h"
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -189,6 +190,38 @@ TEST(Config, OstsAreSectionsOfTheirOwn) {
               HasSubstr("test.toml:2: unknown key 'indx' in [oss.ost]: did you mean 'index'?"));
   EXPECT_THAT(std::string(Read(&wrong, "[oss]\nost = 1").message()), HasSubstr("[[oss.ost]]"));
   EXPECT_THAT(std::string(Finish(&wrong).message()), HasSubstr("[[oss.ost]]"));
+}
+
+TEST(Config, ClientsAreToldWhereToGo) {
+  for (const char* nowhere : {"0.0.0.0:7720", "[::]:7720"}) {
+    OssConfig oss;
+    oss.osts.push_back({.directory = "/a"});
+    oss.listen = nowhere;
+    oss.insecure = true;
+    EXPECT_THAT(
+        std::string(Finish(&oss).message()),
+        AllOf(HasSubstr(absl::StrCat("[oss] listen '", nowhere, "'")), HasSubstr("say in advertise")));
+    oss.advertise = "10.0.0.1:7720";
+    EXPECT_EQ(Finish(&oss), OkStatus());
+    oss.advertise = nowhere;
+    EXPECT_THAT(std::string(Finish(&oss).message()), HasSubstr("[oss] advertise"));
+  }
+}
+
+TEST(Config, ALoopbackAddressBesideARemoteMdsIsWarnedOf) {
+  OssConfig oss;
+  oss.osts.push_back({.directory = "/a"});
+  const auto warned = [&oss](const char* mds, const char* listen) {
+    oss.mds = mds;
+    oss.listen = listen;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Finish(&oss), OkStatus());
+    return absl::StrContains(testing::internal::GetCapturedStderr(), "clients on other machines");
+  };
+  EXPECT_TRUE(warned("10.0.0.1:7710", "127.0.0.1:7720"));
+  EXPECT_TRUE(warned("127.0.0.1:7710,mds2:7710", "localhost:7720"));
+  EXPECT_FALSE(warned("127.0.0.1:7710", "127.0.0.1:7720"));
+  EXPECT_FALSE(warned("unix:/run/mds.sock", "unix:/run/oss.sock"));
 }
 
 TEST(Config, AnOstMayHaveCopies) {
