@@ -149,6 +149,7 @@ PidFile::~PidFile() {
 
 StatusOr<pid_t> FindProcess(const std::string& pid_file) {
   int file = ::open(pid_file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0 && errno != ENOENT && errno != ENOTDIR) return SystemError(pid_file);  // it may be running
   if (file < 0) return ErrnoError(ENOENT, absl::StrFormat("not running (no %s)", pid_file));
   std::string text = ReadAll(file);
   struct flock lock = WholeFile();

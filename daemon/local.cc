@@ -21,6 +21,7 @@
 #include "daemon/format.h"
 #include "daemon/mds_role.h"
 #include "daemon/oss_role.h"
+#include "daemon/place.h"
 #include "daemon/process_transport.h"
 #include "daemon/target_directory.h"
 
@@ -157,7 +158,22 @@ class Local {
     return OkStatus();
   }
 
-  void WaitForEnd() { nacre::WaitForEnd(runtime_, client_->ended()); }
+  // Ends as well when the OSTs would have to begin anew (object_server.h), which this process cannot.
+  void WaitForEnd() {
+    OneShot<Unit> end;
+    const auto unmounted = [](OneShot<Unit> ended, OneShot<Unit> end) -> Task<void> {
+      co_await ended.Wait();
+      end.Set({});
+    };
+    const auto failed = [](OneShot<Status> begin_anew, OneShot<Unit> end) -> Task<void> {
+      const Status why = co_await begin_anew.Wait();
+      LogError("%s", std::string(why.message()));
+      end.Set({});
+    };
+    Spawn(runtime_.executor(), unmounted(client_->ended(), end));
+    Spawn(runtime_.executor(), failed(oss_->begin_anew(), end));
+    nacre::WaitForEnd(runtime_, end);
+  }
 
   // Goes on after an error: the servers are stopped whatever the client met. The first error.
   Status Stop() {
@@ -287,7 +303,9 @@ StatusOr<int> Serve(const LocalOptions& options, Background& background,
     LogInfo("stopped; everything is on disk");
     return 0;
   }
-  LogError("not everything could be written back: %s", std::string(stopped.message()));
+  const std::string why = absl::StrCat("not everything could be written back: ", stopped.message());
+  LogError("%s", why);
+  LeaveLastWords(options.mountpoint, why);
   std::_Exit(1);  // requests may still be waiting in what the destructors would take apart
 }
 
@@ -296,12 +314,15 @@ int Complain(const Status& status) {
   return 1;
 }
 
+std::vector<std::string> MountpointsOf(const std::string& directory) {
+  std::error_code error;
+  return fuse::MountpointsOf(LocalMdsAddress(fs::canonical(directory, error)));
+}
+
 // Their next call on it fails, and what they have mapped and changed since is lost: whoever stops it should
 // know.
-void NameUsers(const std::string& directory) {
-  std::error_code error;
-  const std::string address = LocalMdsAddress(fs::canonical(directory, error));
-  for (const std::string& mountpoint : fuse::MountpointsOf(address)) {
+void NameUsers(const std::vector<std::string>& mountpoints) {
+  for (const std::string& mountpoint : mountpoints) {
     const std::vector<fuse::MountUser> users = fuse::UsersOf(mountpoint);
     for (const fuse::MountUser& user : users) {
       std::fprintf(stderr, "nacre: process %d (%s) is still using %s\n", user.pid, user.program.c_str(),
@@ -344,9 +365,16 @@ int RunLocal(LocalOptions options) {
 }
 
 int StopLocal(const std::string& directory) {
-  NameUsers(directory);
+  const std::vector<std::string> mountpoints = MountpointsOf(directory);  // gone once it has ended
+  NameUsers(mountpoints);
+  const StatusOr<pid_t> process = FindProcess(PidPath(directory));
+  if (!process.ok()) return Complain(process.status());
   Status status = EndProcess(PidPath(directory), kStopSeconds);
   if (!status.ok()) return Complain(status);
+  for (const std::string& mountpoint : mountpoints) {
+    const std::string last_words = TakeLastWords(mountpoint, *process);
+    if (!last_words.empty()) return Complain(ErrnoError(EIO, absl::StrCat("stopped, but ", last_words)));
+  }
   std::printf("stopped\n");
   return 0;
 }
