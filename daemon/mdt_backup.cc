@@ -84,13 +84,22 @@ class NewFile {
 
   // Replaces nothing: a file of that name that was made meanwhile stays, and this fails.
   Status Publish() {
-    if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) != 0)
-      return FileError("make", path_);
+    if (!RenameAsNew()) return FileError("make", path_);
     published_ = true;
     return SyncDirectory(DirectoryOf(path_));
   }
 
  private:
+  // Filesystems without flags for a rename, such as NFS, have links, which replace nothing either. False:
+  // errno says why not.
+  bool RenameAsNew() {
+    if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return true;
+    if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) return false;
+    if (::link(partial_.c_str(), path_.c_str()) != 0) return false;
+    ::unlink(partial_.c_str());  // if this fails, it stays as a second name
+    return true;
+  }
+
   const std::string path_, partial_;
   int fd_ = -1;
   bool published_ = false;
