@@ -176,9 +176,14 @@ def library() -> ctypes.CDLL:
     return _loaded
 
 
+def last_words() -> str:
+    """Why the last call of this thread that failed did so. Right after that call."""
+    return library().nacre_error_message().decode("utf-8", "replace")
+
+
 def last_error(number: int) -> errors.Error:
     """The exception for what the last call of this thread answered. Right after that call."""
-    return errors.make(number, library().nacre_error_message().decode("utf-8", "replace"))
+    return errors.make(number, last_words())
 
 
 def check(number: int) -> None:

@@ -11,8 +11,9 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from ctypes import byref
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _library, _reads, errors
 from ._buffers import Buffers
@@ -31,7 +32,7 @@ class Completion(NamedTuple):
     tag: Any
     #: Less than asked for only at the end of the file; 0 after an error.
     bytes: int
-    #: None, or what went wrong.
+    #: None, or what went wrong: in libnacre's words for the first of those that end together, else in the system's.
     error: Optional[errors.Error]
 
 
@@ -52,7 +53,9 @@ class Queue(Owned):
         self.client, self.depth = client, depth
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._kept: Dict[int, Tuple[Any, Buffers]] = {}  # of what is under way: its tag and its memory
+        self._kept: Dict[int, Tuple[Any, Buffers]] = {}  # of what libnacre has: its tag and its memory
+        self._done_lock = threading.Lock()  # never held while somebody waits
+        self._done: Deque[Completion] = deque()  # taken from libnacre, and not yet returned
         handle = _library.Handle()
         _library.check(_library.library().nacre_queue_open(client._its(), depth, byref(handle)))
         self._handle = handle
@@ -60,7 +63,7 @@ class Queue(Owned):
 
     def __len__(self) -> int:
         """How many are submitted and not yet reaped."""
-        return len(self._kept)
+        return len(self._kept) + len(self._done)
 
     def submit(
         self, requests: Iterable[Tuple[Extent, Any]], *, write: bool = False, timeout: Optional[float] = None, settle: bool = True
@@ -72,7 +75,7 @@ class Queue(Owned):
         """
         pairs = [(extent, tag) for extent, tag in requests]
         with self._lock:
-            room = self.depth - len(self._kept)
+            room = self.depth - len(self)
             if len(pairs) > room:
                 raise errors.make(errno.EAGAIN, f"{len(pairs)} requests, and the queue has room for {room}: reap first")
             prepared: List[Buffers] = []
@@ -103,42 +106,65 @@ class Queue(Owned):
 
     def reap(self, least: int = 1, timeout: Optional[float] = None, most: int = _MOST) -> List[Completion]:
         """What is done, when that is `least` of them, or all that are under way; fewer after `timeout` seconds (None: never)."""
+        least = min(least, most)
         deadline = None if timeout is None else time.monotonic() + timeout
-        done: List[Completion] = []
         while True:
             left = _SLICE if deadline is None else min(_SLICE, max(0.0, deadline - time.monotonic()))
-            code = self._take_done(done, max(0, least - len(done)), left, most - len(done))
-            if code == 0 or len(done) >= least or (deadline is not None and time.monotonic() >= deadline):
-                return done
+            have = len(self._done)
+            is_all = self._take_done(max(0, least - have), left, max(0, most - have))
+            is_over = deadline is not None and time.monotonic() >= deadline
+            given = self._give(0 if is_all or is_over else least, most)
+            if given is not None:
+                return given
 
-    def _take_done(self, done: List[Completion], least: int, seconds: float, most: int) -> int:
+    def _take_done(self, least: int, seconds: float, most: int) -> bool:
+        """Takes what is done from libnacre into `_done`. Whether that is all there is, and less than `least`."""
         raw = (_library.CompletionStruct * max(1, most))()
-        count = ctypes.c_size_t()
-        code = _library.library().nacre_queue_reap(self._its(), least, int(seconds * 1e9), raw, most, byref(count))
-        if code not in (0, errno.EAGAIN):
-            _library.check(code)
-        for one in raw[: count.value]:
-            done.append(self._completed(one.user_data, one.result))
-        return code
+        count, words = ctypes.c_size_t(), ""
+        try:
+            code = _library.library().nacre_queue_reap(self._its(), least, int(seconds * 1e9), raw, most, byref(count))
+            if code == 0:
+                words = _library.last_words()
+            elif code != errno.EAGAIN:
+                _library.check(code)
+        finally:
+            # Ctrl-C is raised when the call returns: what it gave is nobody else's.
+            self._keep(raw[: count.value], words)
+        return code == 0 and count.value < least
 
-    def _completed(self, number: int, result: int) -> Completion:
+    def _keep(self, taken: Sequence[_library.CompletionStruct], words: str) -> None:
+        """`words`: for the first of them that failed."""
+        with self._done_lock:
+            for one in taken:
+                self._done.append(self._completed(one.user_data, one.result, words))
+                if one.result < 0:
+                    words = ""
+
+    def _completed(self, number: int, result: int, words: str) -> Completion:
         tag, buffers = self._kept.pop(number)
         buffers.release()
         if result >= 0:
             return Completion(tag, result, None)
-        return Completion(tag, 0, errors.make(-result, os.strerror(-result)))
+        return Completion(tag, 0, errors.make(-result, words or os.strerror(-result)))
+
+    def _give(self, least: int, most: int) -> Optional[List[Completion]]:
+        """None: there are not so many."""
+        with self._done_lock:
+            if len(self._done) < least:
+                return None
+            return [self._done.popleft() for _ in range(min(most, len(self._done)))]
 
     async def areap(self, least: int = 1) -> List[Completion]:
         """`reap` for asyncio: the event loop waits, no thread does. One coroutine at a time."""
-        done: List[Completion] = []
         fd = ctypes.c_int(-1)
         _library.check(_library.library().nacre_queue_event_fd(self._its(), byref(fd)))
         loop = asyncio.get_running_loop()
         try:
             while True:
-                self._take_done(done, 0, 0, _MOST)
-                if len(done) >= least or not self._kept:
-                    return done
+                self._take_done(0, 0, _MOST)
+                given = self._give(least if self._kept else 0, max(least, _MOST))
+                if given is not None:
+                    return given
                 ready = asyncio.Event()
                 loop.add_reader(fd.value, ready.set)
                 try:
@@ -159,6 +185,8 @@ class Queue(Owned):
             _library.library().nacre_queue_close(handle)  # EBADF: its client was closed, which closed it
         with self._lock:
             kept, self._kept = self._kept, {}
+        with self._done_lock:
+            self._done.clear()
         for _, buffers in kept.values():
             buffers.release()
 

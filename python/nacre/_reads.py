@@ -3,8 +3,9 @@
 A `Read` is what `submit` gives: one nacre_readv_async with what it reads into. Its memory is kept until nobody writes
 there any more, whatever becomes of the `Read` object: `_under_way` holds it, `_Waiters` end it.
 
-libnacre has neither a descriptor nor a callback that tells of the end of a read, so a small pool of threads waits
-for those that somebody awaits. The reads themselves are all with the servers at once; the pool only tells of ends.
+A small pool of threads waits for those that somebody awaits. The reads themselves are all with the servers at once;
+the pool only tells of ends. (nacre_future_notify would tell of one by an eventfd, of which libnacre keeps a duplicate
+for each read: more than a process may have descriptors can be under way.)
 """
 
 from __future__ import annotations

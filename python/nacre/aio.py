@@ -4,8 +4,8 @@
         await asyncio.gather(file.read_into(a, 0), file.read_into(b, len(a)))
 
 A read is begun by libnacre's asynchronous call in the event loop's thread, and is with the servers before the first
-`await`; libnacre has no descriptor that tells of its end, so threads of this package wait for it (at most 16, which
-take turns). Opening, writing, syncing and closing block in the library: they run in a pool of 8 threads.
+`await`; threads of this package wait for its end (at most 16, which take turns). Opening, writing, syncing and closing
+block in the library: they run in a pool of 8 threads.
 
 A coroutine that is cancelled returns when nobody uses its memory any more: a read is cancelled in the library, a write
 goes on to its end.

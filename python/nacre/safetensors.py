@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from . import _files, _frameworks
 from ._boxes import Range, rows_of
+from ._durable import sync_directory
 from ._files import Client, File, Path
 from ._frameworks import SIZES, Framework, bytes_of, framework_of, temporary_name
 from ._submit import Extent
@@ -358,7 +359,8 @@ def save_file(
     """Writes tensors, of the host or of GPUs, to a file on a mount, which is there when it is whole, in place of an older one.
 
     sync: it is durable when this returns. Tensors that share memory are each written. Errors: SafetensorError names a
-    tensor that is not contiguous (PyTorch's; NumPy's are made so) or a bad name; TypeError: no type for it.
+    tensor that is not contiguous (PyTorch's; NumPy's are made so) or a bad name; TypeError: no type for it; OSError,
+    also of a file that is in its place and may not be durable.
     """
     infos, memories = _describe(tensors)
     head = _header_text(infos, metadata)
@@ -374,6 +376,8 @@ def save_file(
             if sync:
                 file.sync()
         os.replace(aside, path)
+        if sync:
+            sync_directory(os.path.dirname(path))
     except BaseException:
         try:
             os.unlink(aside)

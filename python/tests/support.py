@@ -5,6 +5,7 @@ one. NACRE_TEST_SERVER_PID: of the process that serves it, for tests that stop i
 GPU (docs/testing.md).
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SERVER = int(os.environ.get("NACRE_TEST_SERVER_PID", "0"))
@@ -73,6 +75,23 @@ class Stopped:
 
     def __exit__(self, *_):
         os.kill(SERVER, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def names_watched():
+    """Gives a list, to which each os.replace within adds ("replace", target) and each os.fsync ("fsync", path)."""
+    seen, replace, fsync = [], os.replace, os.fsync
+
+    def watched_replace(source, target):
+        seen.append(("replace", target))
+        replace(source, target)
+
+    def watched_fsync(fd):
+        seen.append(("fsync", os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    with mock.patch("os.replace", watched_replace), mock.patch("os.fsync", watched_fsync):
+        yield seen
 
 
 def run_python(program, *arguments, timeout=60):

@@ -1,10 +1,12 @@
 """nacre.safetensors: files that are whole, slices, hostile headers."""
 
+import errno
 import importlib.util
 import json
 import os
 import struct
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -12,7 +14,7 @@ import nacre
 from nacre import safetensors
 from nacre.safetensors import SafetensorError, load_file, safe_open, save_file
 
-from .support import OnMount
+from .support import OnMount, names_watched
 
 
 def packed(header, data=b"", length=None):
@@ -208,6 +210,21 @@ class SafetensorsTest(OnMount):
             save_file({"__metadata__": np.zeros(1)}, self.model)
         self.same(load_file(self.model, framework="np")["a"], self.tensors["a"])
         save_file({"x": np.arange(3)}, self.model)
+        self.assertEqual(list(load_file(self.model, framework="np")), ["x"])
+        self.assertEqual(os.listdir(self.directory), ["model.safetensors"])
+
+    def test_the_name_of_a_saved_file_lasts(self):
+        with names_watched() as seen:
+            save_file({"x": np.arange(3)}, self.model)
+        self.assertEqual(seen, [("replace", self.model), ("fsync", self.directory)])
+        with names_watched() as seen:
+            save_file({"x": np.arange(3)}, self.model, sync=False)
+        self.assertEqual(seen, [("replace", self.model)])
+
+    def test_a_name_that_may_not_last_is_an_error(self):
+        with mock.patch("os.fsync", side_effect=OSError(errno.EIO, "lost")):
+            with self.assertRaisesRegex(nacre.Error, f"{self.directory}: its names are not durable: lost"):
+                save_file({"x": np.arange(3)}, self.model)
         self.assertEqual(list(load_file(self.model, framework="np")), ["x"])
         self.assertEqual(os.listdir(self.directory), ["model.safetensors"])
 

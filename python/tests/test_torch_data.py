@@ -4,11 +4,14 @@ import importlib.util
 import os
 import pickle
 import unittest
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 
 import nacre
 import nacre.torch
+from nacre._memory import Memory
 from nacre.torch import Loader, RecordDataset
 
 from .support import OnMount
@@ -92,6 +95,20 @@ class DataTest(OnMount):
 
         gc.collect()
         self.assertEqual(len(_reads._under_way), 0)
+
+    def test_memory_is_settled_in_the_stream_that_it_comes_from(self):
+        loader, current, settled = self.loader(), ["default"], []
+
+        @contextmanager
+        def own_stream():
+            current.append("own")
+            yield
+            current.pop()
+
+        with mock.patch.object(loader, "_own_stream", own_stream):
+            with mock.patch.object(Memory, "settle", lambda _: settled.append(current[-1])):
+                list(loader)
+        self.assertEqual(settled, ["own"] * 16)
 
     def test_a_file_that_is_cut_short_meanwhile(self):
         loader = self.loader()

@@ -29,6 +29,7 @@ from torch.futures import Future
 
 from .. import _files
 from .._boxes import rows_of
+from .._durable import make_directory, sync_directory
 from .._files import File
 from .._frameworks import temporary_name
 from .._submit import Extent
@@ -62,6 +63,10 @@ def _done(value: Any) -> Any:
     return future
 
 
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
 def _is_checkpoint_id(checkpoint_id: Union[str, "os.PathLike[str]"]) -> bool:
     return "://" not in os.fspath(checkpoint_id)
 
@@ -82,16 +87,22 @@ class StorageWriter(_StorageWriter):
             self.path = os.fspath(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        pass
+        if not kwargs.get("use_collectives", True) and _processes() > 1:
+            # Each rank would be numbered as the only one, and write over the others' files.
+            raise ValueError(
+                f"dcp.save(use_collectives=False) by one of {_processes()} processes: nacre.torch.StorageWriter writes "
+                "one checkpoint of all ranks, for which they have to speak to each other: leave use_collectives out"
+            )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        os.makedirs(self.path, exist_ok=True)
+        make_directory(self.path)
         return plan
 
     def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
-        # An older checkpoint of this name ends here: its data is about to be replaced.
+        # An older checkpoint of this name ends here, for good: its data is about to be replaced.
         try:
             os.unlink(os.path.join(self.path, _METADATA))
+            sync_directory(self.path)
         except FileNotFoundError:
             pass
         return [dataclasses.replace(plan, storage_data=_Rank(number)) for number, plan in enumerate(plans)]
@@ -130,6 +141,7 @@ class StorageWriter(_StorageWriter):
             file.write(pickle.dumps(metadata))
             file.sync()
         os.replace(aside, path)
+        sync_directory(self.path)
 
     def storage_meta(self) -> Optional[StorageMeta]:
         return StorageMeta(checkpoint_id=self.path)

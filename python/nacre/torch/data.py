@@ -225,9 +225,10 @@ class Loader:
     def _begin(self, indices: List[int]) -> _Batch:
         with self._own_stream():
             flat = self._framework.allocate(len(indices) * self.dataset.record_bytes, self.device)
-        extents = self.dataset.extents(indices, flat)
-        # The previous use of this memory is over: PyTorch gives it out again only then (class comment).
-        read = submit(extents, settle=False)
+            extents = self.dataset.extents(indices, flat)
+            # The previous use of this memory is over when the stream is empty. With PyTorch's own allocator it always is;
+            # with cudaMallocAsync the stream waits for that use, and `submit` for the stream.
+            read = submit(extents)
         return _Batch(self.dataset.view(self._framework, flat, len(indices)), read, extents)
 
     def _finish(self, batch: _Batch) -> Any:
