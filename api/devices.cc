@@ -61,14 +61,24 @@ StatusOr<gpu::MemoryInfo> LookAtMemory(void* address, size_t size, Status* no_gp
   return (*gpus)->Classify(address, size);
 }
 
+// Of a stream of which no buffer in GPU memory says where it is.
+StatusOr<std::shared_ptr<gpu::Device>> DeviceOfStream(const gpu::Gpus& gpus, void* stream) {
+  if (gpus.devices().size() == 1) return gpus.devices().front();
+  StatusOr<std::shared_ptr<gpu::Device>> device = gpus.OfStream(stream);
+  if (device.ok()) return device;
+  return ErrnoError(EINVAL, absl::StrFormat("no buffer is in GPU memory: which of the GPUs the stream is of, "
+                                            "is not known: %s",
+                                            device.status().message()));
+}
+
 // `device`: null if no memory says which. `connection`: on which what a wait needs is allocated before; null:
 // nothing will be done.
 StatusOr<std::shared_ptr<gpu::StreamOrder>> EnterStreamOf(const gpu::Gpus& gpus,
                                                           std::shared_ptr<gpu::Device> device, void* stream,
                                                           Connection* connection) {
-  if (device == nullptr && gpus.devices().size() == 1) device = gpus.devices().front();
-  if (device == nullptr)
-    return ErrnoError(EINVAL, "no buffer is in GPU memory: which of the GPUs the stream is of, is not known");
+  if (device == nullptr) {
+    ASSIGN_OR_RETURN(device, DeviceOfStream(gpus, stream));
+  }
   if (connection != nullptr) RETURN_IF_ERROR(connection->Run(device->ReserveForStreams()));
   ASSIGN_OR_RETURN(std::shared_ptr<gpu::StreamOrder> order, gpu::StreamOrder::Insert(device, stream));
   return order;

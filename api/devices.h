@@ -27,7 +27,7 @@ Status CheckStillThere(const Buffer& buffer);
 // the operation's buffers belong to several. ENOTSUP: the GPU cannot make streams wait for us.
 StatusOr<std::shared_ptr<gpu::StreamOrder>> JoinStream(void* stream, const Operation& operation);
 
-// The same of the GPU whose memory is at the address; null, or host memory: the only one there is.
+// The same of the GPU whose memory is at the address; null, or host memory: the stream's own.
 StatusOr<std::shared_ptr<gpu::StreamOrder>> EnterStream(void* stream, const void* memory,
                                                         Connection& connection);
 

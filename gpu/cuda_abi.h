@@ -136,11 +136,13 @@ struct CudaMemcpy2D {
   X(DevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", 7000, true, (CudaDevice, unsigned*, int*))       \
   X(CtxPushCurrent, "cuCtxPushCurrent_v2", 4000, true, (CudaContext))                                        \
   X(CtxPopCurrent, "cuCtxPopCurrent_v2", 4000, true, (CudaContext*))                                         \
+  X(CtxGetDevice, "cuCtxGetDevice", 2000, true, (CudaDevice*))                                               \
   X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, true, (int*, int*))                      \
   X(StreamCreate, "cuStreamCreate", 2000, true, (CudaStream*, unsigned))                                     \
   X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, true, (CudaStream*, unsigned, int))        \
   X(StreamDestroy, "cuStreamDestroy_v2", 4000, true, (CudaStream))                                           \
   X(StreamSynchronize, "cuStreamSynchronize", 2000, true, (CudaStream))                                      \
+  X(StreamGetCtx, "cuStreamGetCtx", 9020, true, (CudaStream, CudaContext*))                                  \
   X(StreamIsCapturing, "cuStreamIsCapturing", 10000, true, (CudaStream, int*))                               \
   X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, true, (int*))               \
   X(StreamWriteValue32, "cuStreamWriteValue32_v2", 11070, false,                                             \

@@ -150,6 +150,20 @@ Status Gpus::CheckOwner(const PointerInfo& info, uint64_t address) const {
   return CheckContext(info, address, *state->context());
 }
 
+StatusOr<std::shared_ptr<Device>> Gpus::OfStream(void* stream) const {
+  RETURN_IF_ERROR(cuda_->CheckProcess());
+  CudaContext context = nullptr, popped = nullptr;
+  CudaDevice ordinal = -1;
+  RETURN_IF_ERROR(
+      cuda_->Check((*cuda_)->StreamGetCtx(static_cast<CudaStream>(stream), &context), "cuStreamGetCtx"));
+  RETURN_IF_ERROR(cuda_->Check((*cuda_)->CtxPushCurrent(context), "cuCtxPushCurrent"));
+  const CudaResult asked = (*cuda_)->CtxGetDevice(&ordinal);
+  (*cuda_)->CtxPopCurrent(&popped);
+  RETURN_IF_ERROR(cuda_->Check(asked, "cuCtxGetDevice"));
+  if (ordinal >= 0 && static_cast<size_t>(ordinal) < devices_.size()) return devices_[ordinal];
+  return ErrnoError(EIO, absl::StrFormat("the stream %p is of the unknown GPU %d", stream, ordinal));
+}
+
 Status Gpus::CheckDeviceSpan(const Device& device, std::span<const std::byte> span) const {
   ASSIGN_OR_RETURN(MemoryInfo memory, Classify(span.data(), span.size()));
   if (memory.device.get() == &device) return OkStatus();

@@ -60,6 +60,10 @@ class Gpus {
   // the driver takes for one attribute.
   bool IsStill(uint64_t buffer_id, const void* address, size_t size) const;
 
+  // The GPU of a stream (a CUstream or cudaStream_t), which for the default streams is that of the thread's
+  // current context. EIO: CUDA does not know; the thread has no context, for instance.
+  StatusOr<std::shared_ptr<Device>> OfStream(void* stream) const;
+
   // As Classify of what must be memory of this device: EINVAL names whose it is instead.
   Status CheckDeviceSpan(const Device& device, std::span<const std::byte> span) const;
 

@@ -381,6 +381,35 @@ TEST_F(ApiStream, AWriteTakesItsTurn) {
   }
 }
 
+// No buffer says of which GPU the stream is.
+TEST_F(ApiStream, HostMemoryTakesItsTurnOnAnyGpu) {
+  int gpus = 0;
+  driver_.Find<int(int*)>("cuDeviceGetCount")(&gpus);
+  const std::string content = Pattern(29, kMiB);
+  File file = Make(content);
+  void* context = nullptr;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    driver_.Use(gpu);
+    void* other = nullptr;
+    ASSERT_EQ(driver_.Find<int(void**, unsigned)>("cuStreamCreate")(&other, 1), 0);
+    for (void* stream : {other, static_cast<void*>(nullptr)}) {
+      Memory host(client_, kMiB);
+      Result read = file.read_on_stream(stream, 0, host.buffer.span()).get();
+      ASSERT_TRUE(read) << gpu << ": " << read.error().message();
+      EXPECT_TRUE(host.bytes == content);
+      EXPECT_EQ(driver_.Find<int(void*)>("cuStreamSynchronize")(stream), 0);
+    }
+    EXPECT_EQ(driver_.Find<int(void*)>("cuStreamDestroy_v2")(other), 0);
+    driver_.Find<int(void**)>("cuCtxPopCurrent_v2")(&context);
+  }
+  if (gpus < 2) return;
+  Memory host(client_, kMiB);
+  std::thread([&] {
+    EXPECT_THAT(file.read_on_stream(nullptr, 0, host.buffer.span()).get(),
+                IsErrorSaying(EINVAL, "which of the GPUs"));
+  }).join();
+}
+
 TEST_F(ApiStream, ATurnIsWaitedForAndEnds) {
   DeviceMemory memory(kMiB);
   nacre_client client{};

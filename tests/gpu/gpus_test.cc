@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "tests/gpu/gpu_fixture.h"
 
@@ -109,6 +110,34 @@ TEST_P(GpusTest, TakesMemoryOfAPool) {
   EXPECT_EQ(free(address, nullptr), kCudaSuccess);
 }
 
+// Of the default streams, that of the thread's context.
+TEST_P(GpusTest, KnowsWhoseAStreamIs) {
+  const std::shared_ptr<Context> context = (*device_->State())->context();
+  CudaStream stream = nullptr;
+  {
+    UseContext use(*context);
+    ASSERT_EQ(context->cuda()->StreamCreate(&stream, kCudaStreamNonBlocking), kCudaSuccess);
+    for (const uintptr_t handle : {0, 1, 2}) {
+      const auto its = gpus_->OfStream(reinterpret_cast<void*>(handle));
+      ASSERT_TRUE(its.ok()) << its.status();
+      EXPECT_EQ(*its, device_);
+    }
+  }
+  const auto its = gpus_->OfStream(stream);
+  ASSERT_TRUE(its.ok()) << its.status();
+  EXPECT_EQ(*its, device_);
+  UseContext use(*context);
+  EXPECT_EQ(context->cuda()->StreamDestroy(stream), kCudaSuccess);
+}
+
+TEST_P(GpusTest, WhoseADefaultStreamIsAThreadWithoutContextCannotTell) {
+  std::thread([&] {
+    const Status status = gpus_->OfStream(nullptr).status();
+    EXPECT_EQ(ToErrno(status), EIO) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cuStreamGetCtx"));
+  }).join();
+}
+
 INSTANTIATE_TEST_SUITE_P(, GpusTest, testing::Values(Driver::kFake, Driver::kReal), DriverName);
 
 TEST_P(FakeGpusTest, RefusesAnotherDevicesMemory) {
@@ -120,6 +149,21 @@ TEST_P(FakeGpusTest, RefusesAnotherDevicesMemory) {
   Status status = (*gpus)->CheckDeviceSpan(*(*gpus)->devices()[0], {buffer.data(), 100});
   EXPECT_EQ(ToErrno(status), EINVAL);
   EXPECT_THAT(std::string(status.message()), HasSubstr("memory of cuda:1, not of cuda:0"));
+}
+
+TEST_P(FakeGpusTest, KnowsTheStreamsOfTwo) {
+  WithKnobs with("devices=2", "devices=1");
+  auto gpus = Gpus::Open({.library = FakeLibrary()});
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  for (const std::shared_ptr<Device>& device : (*gpus)->devices()) {
+    const std::shared_ptr<Context> context = (*device->State())->context();
+    UseContext use(*context);
+    CudaStream stream = nullptr;
+    ASSERT_EQ(context->cuda()->StreamCreate(&stream, 0), kCudaSuccess);
+    std::thread([&] { EXPECT_EQ(*(*gpus)->OfStream(stream), device); }).join();
+    EXPECT_EQ(*(*gpus)->OfStream(nullptr), device);
+    EXPECT_EQ(context->cuda()->StreamDestroy(stream), kCudaSuccess);
+  }
 }
 
 TEST_P(FakeGpusTest, ABufferMayConsistOfSegments) {

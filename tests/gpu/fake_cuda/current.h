@@ -20,7 +20,8 @@ gpu::CudaResult Ready();
 // (measured on an H100: it is invalid afterwards).
 gpu::CudaResult SafeToCall();
 
-// The stream that a handle means, which may be null.
+// The stream that a handle means, which may be one of those for default streams.
+bool IsDefault(gpu::CudaStream stream);
 CUstream_st* StreamOrDefault(gpu::CudaStream stream);
 
 // Guards what contexts are made of.

@@ -278,6 +278,11 @@ CudaResult cuCtxPopCurrent_v2(CudaContext* context) {
   Current().pop_back();
   return kCudaSuccess;
 }
+CudaResult cuCtxGetDevice(CudaDevice* device) {
+  if (Current().empty()) return kCudaInvalidContext;
+  *device = Current().back()->ordinal;
+  return kCudaSuccess;
+}
 
 // A context beside the primary one.
 CudaResult cuCtxCreate_v2(CudaContext* context, unsigned, CudaDevice device) {

@@ -19,6 +19,8 @@
  *   bar1=0               what NVML says of it, in bytes; 0: nothing
  *   ordered=1            0: what NICs write needs a flush
  *   queues=0             hardware queues that streams share (streams.h); 0: each stream has its own
+ *   room=0               so much work, not yet begun, is all that a stream takes; who enqueues more waits,
+ *                        and with them all who enqueue anything in that context; 0: any amount
  *   allocations_wait=0   1: memory is allocated, and unregistered, when all streams of the context have done
  *                        their work
  *   damage=0             so many of the next copies to a device change a byte on their way

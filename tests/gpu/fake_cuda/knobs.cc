@@ -28,7 +28,8 @@ bool Set(Knobs* knobs, std::string_view name, const std::string& value) {
                                                            {"ordered", &knobs->ordered},
                                                            {"queues", &knobs->queues},
                                                            {"allocations_wait", &knobs->allocations_wait},
-                                                           {"damage", &knobs->damage}};
+                                                           {"damage", &knobs->damage},
+                                                           {"room", &knobs->room}};
   auto knob = all.find(name);
   char* end = nullptr;
   long number = std::strtol(value.c_str(), &end, 10);

@@ -9,7 +9,8 @@ namespace nacre::fake_cuda {
 struct Knobs {
   std::atomic<long> devices{1}, driver{13000}, init{0}, delay{20}, segments{1}, reuse{1}, kernels{1},
       read_only_register{1}, register_error{0}, dma_buf{1}, export_error{0}, memory{0}, pinned{0},
-      copy_errors{-1}, device_error{-1}, bar1{0}, ordered{1}, queues{0}, allocations_wait{0}, damage{0};
+      copy_errors{-1}, device_error{-1}, bar1{0}, ordered{1}, queues{0}, allocations_wait{0}, damage{0},
+      room{0};
 };
 struct Counters {
   std::atomic<long> copies{0}, batches{0}, launches{0}, memsets{0}, contexts{0}, streams{0}, events{0},

@@ -29,8 +29,11 @@ CudaResult SafeToCall() {
   return kCudaStreamCaptureUnsupported;
 }
 
+// The last two are the legacy default stream and that of the thread: here both are what null is.
+bool IsDefault(CudaStream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
+
 CUstream_st* StreamOrDefault(CudaStream stream) {
-  if (stream != nullptr) return stream;
+  if (!IsDefault(stream)) return stream;
   std::lock_guard lock(ContextsMutex());
   CUctx_st* context = Current().back();
   if (context->default_stream == nullptr)
@@ -60,6 +63,11 @@ CudaResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 CudaResult cuStreamDestroy_v2(CudaStream stream) {
   delete stream;
+  return kCudaSuccess;
+}
+CudaResult cuStreamGetCtx(CudaStream stream, CudaContext* context) {
+  if (IsDefault(stream) && Current().empty()) return kCudaInvalidContext;
+  *context = IsDefault(stream) ? Current().back() : stream->context;
   return kCudaSuccess;
 }
 CudaResult cuStreamSynchronize(CudaStream stream) {

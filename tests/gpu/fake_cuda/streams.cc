@@ -35,6 +35,11 @@ void CUstream_st::EndCapture() {
 
 void CUstream_st::Enqueue(nacre::fake_cuda::Unit unit, std::function<void()> work) {
   if (capturing_) return;
+  std::unique_lock enqueuing(context->enqueuing, std::defer_lock);
+  if (const long room = nacre::fake_cuda::GetKnobs().room; room > 0) {
+    enqueuing.lock();
+    thread_->AwaitRoom(room);
+  }
   std::lock_guard lock(mutex_);
   if (queue_ != nullptr && unit == nacre::fake_cuda::Unit::kProcessors)
     work = [queue = queue_, place = queue_->Join(), work = std::move(work)] { queue->Do(place, work); };
@@ -64,6 +69,11 @@ void WorkThread::Enqueue(std::function<void()> work) {
   wake_.notify_one();
 }
 
+void WorkThread::AwaitRoom(size_t room) {
+  std::unique_lock lock(mutex_);
+  begun_.wait(lock, [&] { return work_.size() < room; });
+}
+
 void WorkThread::Synchronize() {
   std::mutex mutex;
   std::condition_variable wake;
@@ -84,6 +94,7 @@ void WorkThread::Loop() {
     if (work_.empty()) return;
     std::function<void()> work = std::move(work_.front());
     work_.pop_front();
+    begun_.notify_all();
     lock.unlock();
     if (long delay = GetKnobs().delay; delay > 0) usleep(delay);
     work();

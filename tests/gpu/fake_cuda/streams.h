@@ -26,12 +26,14 @@ class WorkThread {
 
   void Enqueue(std::function<void()> work);
   void Synchronize();
+  // Until less than this has not begun.
+  void AwaitRoom(size_t room);
 
  private:
   void Loop();
 
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, begun_;
   std::deque<std::function<void()>> work_;
   bool stopping_ = false;
   std::thread thread_;
@@ -84,6 +86,7 @@ struct CUctx_st {
   std::unique_ptr<CUstream_st> default_stream;
   int retained = 0;
   std::atomic<int> blocking_captures{0};  // by streams that the default stream waits for
+  std::mutex enqueuing;                   // with the knob "room"
 
   CUctx_st();
   ~CUctx_st();
