@@ -11,7 +11,6 @@
 #include <map>
 #include <optional>
 
-#include "compat/cufile/state.h"
 #include "compat/cufile/transfer.h"
 
 namespace nacre::cufile {
@@ -84,12 +83,12 @@ CUfileError_t Batch::Submit(const CUfileIOParams_t* entries, unsigned count) {
   if (count > capacity_ - taken_) return refused;
   taken_ += count;
   std::vector<nacre_extent> extents[2];  // reads, writes
-  std::vector<void*> cookies[2];
+  Group groups[2];
   uint64_t bytes[2] = {};
   auto flush = [&](bool writes) {
-    if (!extents[writes].empty()) Begin(writes, std::move(extents[writes]), std::move(cookies[writes]));
+    if (!extents[writes].empty()) Begin(writes, std::move(extents[writes]), std::move(groups[writes]));
     extents[writes].clear();
-    cookies[writes].clear();
+    groups[writes] = {};
     bytes[writes] = 0;
   };
   for (unsigned i = 0; i < count; ++i) {
@@ -107,7 +106,8 @@ CUfileError_t Batch::Submit(const CUfileIOParams_t* entries, unsigned count) {
       if (bytes[writes] + its.size > kTogether) flush(writes);
       extents[writes].push_back(
           ExtentOf(files[i]->handle(), its.devPtr_base, its.devPtr_offset, its.size, its.file_offset));
-      cookies[writes].push_back(entry.cookie);
+      groups[writes].cookies.push_back(entry.cookie);
+      groups[writes].files.push_back(files[i]);
       bytes[writes] += its.size;
     }
   }
@@ -117,14 +117,17 @@ CUfileError_t Batch::Submit(const CUfileIOParams_t* entries, unsigned count) {
 }
 
 // mutex_ is held.
-void Batch::Begin(bool writes, std::vector<nacre_extent> extents, std::vector<void*> cookies) {
-  Group group;
-  group.cookies = std::move(cookies);
+void Batch::Begin(bool writes, std::vector<nacre_extent> extents, Group group) {
+  group.writes = writes;
   const auto begin = writes ? nacre_writev_async : nacre_readv_async;
-  int error = begin(extents.data(), extents.size(), nullptr, &group.future);
-  if (error == 0) error = nacre_future_notify(group.future, event_);
-  if (error == 0) return under_way_.push_back(std::move(group));
-  for (void* cookie : group.cookies) Finish(cookie, error, 0);
+  if (const int error = begin(extents.data(), extents.size(), nullptr, &group.future); error != 0) {
+    for (void* cookie : group.cookies) Finish(cookie, error, 0);
+    return;
+  }
+  if (nacre_future_notify(group.future, event_) == 0) return under_way_.push_back(std::move(group));
+  // Nobody would tell of its end, and its memory is in use until then.
+  (void)nacre_future_wait(group.future, -1);
+  End(group);
 }
 
 // mutex_ is held.
@@ -141,12 +144,29 @@ void Batch::TakeDone() {
       ++group;
       continue;
     }
-    std::vector<nacre_result> results(group->cookies.size(), nacre_result NACRE_RESULT_INIT);
-    (void)nacre_future_results(group->future, results.data(), results.size());
-    for (size_t i = 0; i < results.size(); ++i) Finish(group->cookies[i], results[i].error, results[i].bytes);
-    (void)nacre_future_free(group->future);
+    End(*group);
     group = under_way_.erase(group);
   }
+}
+
+// Each file once. An event of a descriptor with O_SYNC tells of bytes that are on stable storage.
+void Batch::SyncWritten(const std::vector<FilePtr>& files, std::vector<nacre_result>& results) {
+  std::map<const File*, int> synced;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (!files[i]->is_synchronous() || results[i].error != 0) continue;
+    const auto [file, fresh] = synced.try_emplace(files[i].get());
+    if (fresh) file->second = nacre_file_sync(files[i]->handle());
+    results[i].error = file->second;
+  }
+}
+
+// mutex_ is held; the group's future is done.
+void Batch::End(const Group& group) {
+  std::vector<nacre_result> results(group.cookies.size(), nacre_result NACRE_RESULT_INIT);
+  (void)nacre_future_results(group.future, results.data(), results.size());
+  (void)nacre_future_free(group.future);
+  if (group.writes) SyncWritten(group.files, results);
+  for (size_t i = 0; i < results.size(); ++i) Finish(group.cookies[i], results[i].error, results[i].bytes);
 }
 
 CUfileError_t Batch::Reap(unsigned least, unsigned* count, CUfileIOEvents_t* events,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "compat/cufile/abi.h"
+#include "compat/cufile/state.h"
 
 namespace nacre::cufile {
 
@@ -35,12 +36,16 @@ class Batch {
   // Entries that are one call of libnacre.
   struct Group {
     nacre_future future{};
+    bool writes = false;
     std::vector<void*> cookies;
+    std::vector<FilePtr> files;  // theirs
   };
 
   Batch(unsigned capacity, int event) : capacity_(capacity), event_(event) {}
-  void Begin(bool writes, std::vector<nacre_extent> extents, std::vector<void*> cookies);
+  void Begin(bool writes, std::vector<nacre_extent> extents, Group group);
   void TakeDone();
+  void End(const Group& group);
+  static void SyncWritten(const std::vector<FilePtr>& files, std::vector<nacre_result>& results);
   void Finish(void* cookie, int error, uint64_t bytes);
 
   const unsigned capacity_;

@@ -90,6 +90,10 @@ struct Driver {
   int (*to_device)(unsigned long long, const void*, size_t, void*) = nullptr;
   int (*to_host)(void*, unsigned long long, size_t, void*) = nullptr;
   int (*synchronize)(void*) = nullptr;
+  int (*push)(void*) = nullptr;
+  int (*pop)(void**) = nullptr;
+  int (*retain_primary)(void**, int) = nullptr;
+  int (*release_primary)(int) = nullptr;
 
   static const Driver& Get() {
     static const Driver& driver = *new Driver(Open());
@@ -120,9 +124,44 @@ struct Driver {
     const bool whole = Find(library, "cuPointerGetAttributes", &driver.attributes) &&
                        Find(library, "cuMemcpyHtoDAsync_v2", &driver.to_device) &&
                        Find(library, "cuMemcpyDtoHAsync_v2", &driver.to_host) &&
-                       Find(library, "cuStreamSynchronize", &driver.synchronize);
+                       Find(library, "cuStreamSynchronize", &driver.synchronize) &&
+                       Find(library, "cuCtxPushCurrent_v2", &driver.push) &&
+                       Find(library, "cuCtxPopCurrent_v2", &driver.pop) &&
+                       Find(library, "cuDevicePrimaryCtxRetain", &driver.retain_primary) &&
+                       Find(library, "cuDevicePrimaryCtxRelease_v2", &driver.release_primary);
     return whole ? driver : Driver();
   }
+};
+
+// While it lives, the context of some device memory is the thread's current one: a thread that has none, or
+// another GPU's, reads and writes like any other. Memory that is of no context in particular (mapped, or of a
+// pool) has its device's primary one.
+class UseContextOf {
+ public:
+  UseContextOf(const Driver& driver, const void* memory) : driver_(driver) {
+    int asked[] = {kContext, kOrdinal};
+    void* answers[] = {&context_, &ordinal_};
+    if (driver.attributes(2, asked, answers, reinterpret_cast<uintptr_t>(memory)) != 0) return;
+    if (context_ == nullptr) is_retained_ = driver.retain_primary(&context_, ordinal_) == 0;
+    is_current_ = context_ != nullptr && driver.push(context_) == 0;
+  }
+  ~UseContextOf() {
+    if (is_current_) driver_.pop(&context_);
+    if (is_retained_) driver_.release_primary(ordinal_);
+  }
+  UseContextOf(const UseContextOf&) = delete;
+  UseContextOf& operator=(const UseContextOf&) = delete;
+
+  bool is_current() const { return is_current_; }
+
+ private:
+  static constexpr int kContext = 1, kOrdinal = 9;  // attributes of an address
+
+  const Driver& driver_;
+  void* context_ = nullptr;
+  int ordinal_ = -1;
+  bool is_retained_ = false;
+  bool is_current_ = false;
 };
 
 constexpr size_t kStep = 4 << 20;
@@ -161,6 +200,8 @@ ssize_t ReadByCopy(int fd, void* memory, size_t size, off_t offset) {
       return ::pread(fd, to + done, some, offset + static_cast<off_t>(done));
     });
   }
+  const UseContextOf use(driver, memory);
+  if (!use.is_current()) return CopyRefused();
   std::vector<char> staged(std::min(size, kStep));
   return InSteps(size, [&](size_t done, size_t some) -> ssize_t {
     const ssize_t got = ::pread(fd, staged.data(), some, offset + static_cast<off_t>(done));
@@ -177,6 +218,8 @@ ssize_t WriteByCopy(int fd, const void* memory, size_t size, off_t offset) {
       return ::pwrite(fd, from + done, some, offset + static_cast<off_t>(done));
     });
   }
+  const UseContextOf use(driver, memory);
+  if (!use.is_current()) return CopyRefused();
   std::vector<char> staged(std::min(size, kStep));
   return InSteps(size, [&](size_t done, size_t some) -> ssize_t {
     if (!driver.ToHost(staged.data(), from + done, some)) return CopyRefused();

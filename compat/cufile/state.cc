@@ -53,7 +53,7 @@ class NacreFile : public File {
     nacre_result result = NACRE_RESULT_INIT;
     int error =
         writes ? nacre_writev(&extent, 1, nullptr, &result) : nacre_readv(&extent, 1, nullptr, &result);
-    if (error == 0 && writes && (flags & (O_SYNC | O_DSYNC)) != 0) error = nacre_file_sync(file_);
+    if (error == 0 && writes && is_synchronous()) error = nacre_file_sync(file_);
     if (error != 0) {
       Log("%s: %s %zu bytes at %lld: %s", name_.c_str(), writes ? "writing" : "reading", size,
           static_cast<long long>(offset), nacre_error_message());
@@ -95,17 +95,34 @@ class NvidiaFile : public File {
 
 class CopiedFile : public File {
  public:
+  // Where the program's descriptor has O_DIRECT, which wants everything aligned, the file has one of its own.
+  CopiedFile(int descriptor, const std::string& name) : used_(descriptor) {
+    const int flags = ::fcntl(descriptor, F_GETFL);
+    if ((flags & O_DIRECT) == 0) return;
+    const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+    own_ = ::open(path.c_str(), (flags & (O_ACCMODE | O_SYNC | O_DSYNC)) | O_CLOEXEC);
+    if (own_ >= 0) used_ = own_;
+    if (own_ < 0) Log("%s: opening without O_DIRECT: %s", name.c_str(), std::strerror(errno));
+  }
+  ~CopiedFile() override {
+    if (own_ >= 0) ::close(own_);
+  }
+
   ssize_t Read(void* base, off_t memory_offset, size_t size, off_t offset) override {
-    return ReadByCopy(fd, static_cast<char*>(base) + memory_offset, size, offset);
+    return ReadByCopy(used_, static_cast<char*>(base) + memory_offset, size, offset);
   }
   ssize_t Write(const void* base, off_t memory_offset, size_t size, off_t offset) override {
-    return WriteByCopy(fd, static_cast<const char*>(base) + memory_offset, size, offset);
+    return WriteByCopy(used_, static_cast<const char*>(base) + memory_offset, size, offset);
   }
   const CUfileError_t* Async(bool, void*, size_t*, off_t*, off_t*, ssize_t*, CUstream,
                              CUfileError_t* answer) override {
     *answer = Answer(kAsyncNotSupported);
     return answer;
   }
+
+ private:
+  int used_;
+  int own_ = -1;
 };
 
 FilePtr MakeForeign(const CUfileDescr_t& descriptor, const std::string& name) {
@@ -121,7 +138,7 @@ FilePtr MakeForeign(const CUfileDescr_t& descriptor, const std::string& name) {
     Log("%s: not on a Nacre mount, and %s refuses it: error %d", name.c_str(), nvidia->path, error);
   }
   Log("%s: not on a Nacre mount: pread and a copy", name.c_str());
-  return std::make_shared<CopiedFile>();
+  return std::make_shared<CopiedFile>(descriptor.handle.fd, name);
 }
 
 }  // namespace

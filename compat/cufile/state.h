@@ -2,6 +2,7 @@
 // process, never destroyed: callers' threads and exit handlers outlive static objects. Thread-safe.
 #pragma once
 
+#include <fcntl.h>
 #include <nacre/nacre.h>
 
 #include <map>
@@ -29,6 +30,9 @@ class File {
   // Of a file on a Nacre mount; {0}: it lies elsewhere.
   virtual nacre_file handle() const { return {}; }
   virtual nacre_client client() const { return {}; }
+
+  // Whether bytes are on stable storage when they are written.
+  bool is_synchronous() const { return (flags & (O_SYNC | O_DSYNC)) != 0; }
 
   int fd = -1;
   int flags = 0;  // it was opened with

@@ -1,6 +1,7 @@
 #include "compat/cufile/streams.h"
 
 #include <cerrno>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
@@ -21,39 +22,44 @@ struct Late {
   LateArguments arguments;
 };
 
-class Streams {
+// What one stream is to do and has not done. While it is not empty it has a thread, which keeps it.
+class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  static Streams& Get() {
-    static Streams& streams = *new Streams;
-    return streams;
-  }
-
-  // The turn is taken with the mutex held, so that those of a stream stand here in its order.
   int Add(const FilePtr& file, Late late, CUstream stream) {
-    std::lock_guard lock(mutex_);
+    std::lock_guard in_order(order_);
+    AwaitRoom();
     if (const int error = nacre_turn_take(file->client(), stream, late.base, &late.turn); error != 0)
       return error;
-    const bool fresh = !queues_.contains(stream);
-    queues_[stream].push_back(late);
-    if (fresh) std::thread([this, stream] { Work(stream); }).detach();
+    std::lock_guard lock(mutex_);
+    undone_.push_back(late);
+    if (undone_.size() == 1) std::thread([self = shared_from_this()] { self->Work(); }).detach();
     return 0;
   }
 
  private:
-  void Work(CUstream stream) {
+  // A turn is two commands, and CUDA has room for about 1,024 in a stream that stands still. Whoever enqueues
+  // more waits inside the driver, which then takes no work from other threads either: not the copies after
+  // which the stream would go on. So callers wait here, where they hold nothing that a transfer needs. The
+  // number is small enough for four streams that share a hardware queue, and for what the program enqueues.
+  static constexpr size_t kMost = 100;
+
+  void AwaitRoom() {
+    std::unique_lock lock(mutex_);
+    fewer_.wait(lock, [this] { return undone_.size() < kMost; });
+  }
+
+  void Work() {
     for (;;) {
       Late late;
       {
         std::lock_guard lock(mutex_);
-        std::deque<Late>& queue = queues_.at(stream);
-        if (queue.empty()) {
-          queues_.erase(stream);
-          return;
-        }
-        late = queue.front();
-        queue.pop_front();
+        late = undone_.front();
       }
       Do(late);
+      std::lock_guard lock(mutex_);
+      undone_.pop_front();
+      fewer_.notify_one();
+      if (undone_.empty()) return;
     }
   }
 
@@ -69,9 +75,25 @@ class Streams {
     (void)nacre_turn_end(late.turn);
   }
 
+  // Held while a turn is taken and noted, so that turns stand here as in the stream. The thread needs the
+  // other one alone, which is never held across a call of the driver.
+  std::mutex order_;
   std::mutex mutex_;
-  std::map<CUstream, std::deque<Late>> queues_;  // each has a thread
+  std::condition_variable fewer_;
+  std::deque<Late> undone_;  // the first one is being done
 };
+
+// That of the stream.
+std::shared_ptr<Queue> QueueOf(CUstream stream) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& queues = *new std::map<CUstream, std::weak_ptr<Queue>>;
+  std::lock_guard lock(mutex);
+  if (std::shared_ptr<Queue> queue = queues[stream].lock()) return queue;
+  std::erase_if(queues, [](const auto& other) { return other.second.expired(); });
+  auto queue = std::make_shared<Queue>();
+  queues[stream] = queue;
+  return queue;
+}
 
 }  // namespace
 
@@ -82,7 +104,7 @@ CUfileError_t TransferOnStream(const FilePtr& file, CUfileHandle_t handle, bool 
   late.writes = writes;
   late.base = base;
   late.arguments = arguments;
-  const int error = Streams::Get().Add(file, late, stream);
+  const int error = QueueOf(stream)->Add(file, late, stream);
   if (error == 0) return Answer(kSuccess);
   Log("a transfer in stream order: %s", nacre_error_message());
   return Answer(error == ENOTSUP ? kAsyncNotSupported : kInvalidValue);

@@ -14,7 +14,8 @@ struct LateArguments {
   ssize_t* done = nullptr;  // bytes, or an errno value below zero
 };
 
-// Of a file on a Nacre mount. Returns at once.
+// Of a file on a Nacre mount. Returns at once, unless the stream has very many to do: then when there are
+// fewer.
 CUfileError_t TransferOnStream(const FilePtr& file, CUfileHandle_t handle, bool writes, void* base,
                                LateArguments arguments, CUstream stream);
 

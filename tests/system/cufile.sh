@@ -11,6 +11,7 @@ library=$repository/build/compat/cufile/libcufile.so.0
 export NACRE_CUDA_LIBRARY=${NACRE_TEST_CUDA:-$bin/libnacre-fake-cuda.so}
 [[ $NACRE_CUDA_LIBRARY != /* || -e $NACRE_CUDA_LIBRARY ]] || skip "no build/bin/libnacre-fake-cuda.so"
 export NACRE_CUFILE_NVIDIA=none # what the machine has is not what is tested
+export NACRE_FAKE_CUDA=room=1024 # as a GPU has it
 mkdir "$work/elsewhere"
 
 # One that is linked with NVIDIA's must take it: no versions, and nothing but cuFile's names.
@@ -33,7 +34,14 @@ log_tells() {
   grep -q "$work/elsewhere/foreign: not on a Nacre mount: pread and a copy$" "$work/log"
 }
 
+# With who counts the syncs, where there is a compiler.
+preloaded=$library
+if have cc; then
+  cc -D_GNU_SOURCE -shared -fPIC -o "$work/counted_syncs.so" "$programs/counted_syncs.c" -ldl
+  preloaded="$work/counted_syncs.so $library"
+fi
+
 have nm && have readelf && step "the library shows nothing but cuFile's functions, without versions" shows_only_its_own
-step "a program with LD_PRELOAD" calls LD_PRELOAD="$library"
+step "a program with LD_PRELOAD" calls LD_PRELOAD="$preloaded"
 step "NACRE_CUFILE_LOG says which way each file takes" log_tells
 step "a program with LD_LIBRARY_PATH" calls LD_LIBRARY_PATH="$(dirname "$library"):$(dirname "$bin")/lib:${LD_LIBRARY_PATH:-}"

@@ -9,6 +9,8 @@ NACRE_CUDA_LIBRARY names, else libcuda.so.1. Prints a line for each part that he
 
 import ctypes
 import os
+import resource
+import signal
 import sys
 import threading
 import time
@@ -47,6 +49,7 @@ class Time(ctypes.Structure):
 
 
 COMPLETE, FAILED = 0x10, 0x40
+EIO = 5
 NAMES = """BatchIOCancel BatchIODestroy BatchIOGetStatus BatchIOSetUp BatchIOSubmit BufDeregister BufRegister DriverClose DriverClose_v2
 DriverGetProperties DriverOpen DriverSetMaxCacheSize DriverSetMaxDirectIOSize DriverSetMaxPinnedMemSize DriverSetPollMode GetBARSizeInKB
 GetParameterBool GetParameterMinMaxValue GetParameterPosixPoolSlabArray GetParameterSizeT GetParameterString GetStatsL1 GetStatsL2 GetStatsL3
@@ -231,6 +234,54 @@ def batches(directory):
     file.close()
 
 
+def submitted(entries, without_descriptors=False):
+    """What becomes of these, by their numbers: status, and bytes or an error."""
+    count, batch, events = len(entries), c_void_p(), (Event * len(entries))()
+    expect("a batch", cufile.cuFileBatchIOSetUp(byref(batch), count).err, 0)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if without_descriptors:
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limit[1]))
+    expect("submitting", cufile.cuFileBatchIOSubmit(batch, count, (Entry * count)(*entries), 0).err, 0)
+    room = c_uint(count)
+    expect("reaping", cufile.cuFileBatchIOGetStatus(batch, count, byref(room), events, byref(Time(30, 0))).err, 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    cufile.cuFileBatchIODestroy(batch)
+    return {event.cookie: (event.status, ctypes.c_ssize_t(event.ret).value) for event in events[: room.value]}
+
+
+def batches_to_stable_storage(directory):
+    path, _ = made(directory, "synced", MiB)
+    memory, program = Memory(MiB), ctypes.CDLL(None)
+    if not hasattr(program, "test_syncs"):
+        return  # nobody counts
+    for flags, syncs in ((0, 0), (os.O_DSYNC, 1), (os.O_SYNC, 1)):
+        file = File(path, os.O_RDWR | flags)
+        entries = [Entry(1, memory.at(), i * 1000, i * 1000, 1000, file.handle, i % 2, i + 1) for i in range(6)]
+        before = program.test_syncs()
+        expect("reads and writes", submitted(entries), {number: (COMPLETE, 1000) for number in range(1, 7)})
+        expect(f"syncs with flags {flags:#o}", program.test_syncs() - before, syncs)
+        program.test_fail_syncs(EIO)
+        wrong = (FAILED, -EIO) if syncs else (COMPLETE, 1000)
+        wanted = {number: wrong if number % 2 == 0 else (COMPLETE, 1000) for number in range(1, 7)}
+        expect(f"writes whose sync fails, with flags {flags:#o}", submitted(entries), wanted)
+        program.test_fail_syncs(0)
+        file.close()
+
+
+def batches_without_descriptors(directory):
+    count, step = 16, MiB // 4
+    path, content = made(directory, "few", count * step)
+    file, memory = File(path), Memory(count * step)
+    expect("a read", file.read(memory.at(), count * step), count * step)  # what it takes of descriptors is there now
+    memory.put(bytes([CANARY]) * count * step)
+    entries = [Entry(1, memory.at(), i * step, i * step, step, file.handle, 0, i + 1) for i in range(count)]
+    expect("reads", submitted(entries, without_descriptors=True), {i + 1: (COMPLETE, step) for i in range(count)})
+    expect("the bytes", memory.get() == content, True)
+    file.close()
+
+
 def streams(directory):
     path, content = made(directory, "stream", 3 * MiB)
     file, memory, stream = File(path), Memory(3 * MiB), c_void_p()
@@ -264,6 +315,29 @@ def streams(directory):
     file.close()
 
 
+def a_full_stream(directory):
+    """More reads than CUDA takes at once, in a stream that stands still meanwhile."""
+    count, step = 1500, 1000
+    path, content = made(directory, "full", count * step)
+    file, memory, stream, flag = File(path), Memory(count * step), c_void_p(), c_void_p()
+    driver("cuStreamCreate", byref(stream), c_uint(1))
+    driver("cuMemHostAlloc", byref(flag), c_size_t(64), c_uint(1))
+    word = ctypes.cast(flag, POINTER(ctypes.c_uint32))
+    word[0] = 0
+    driver("cuStreamWaitValue32_v2", stream, c_uint64(flag.value), ctypes.c_uint32(1), c_uint(0))
+    threading.Timer(0.5, lambda: word.__setitem__(0, 1)).start()
+    signal.alarm(60)  # ends the program where it hangs
+    reads = [(c_size_t(step), c_longlong(i * step), c_longlong(i * step), c_ssize_t(-77)) for i in range(count)]
+    for read in reads:
+        expect("a read", cufile.cuFileReadAsync(file.handle, memory.at(), *map(byref, read), stream).err, 0)
+    driver("cuStreamSynchronize", stream)
+    signal.alarm(0)
+    expect("what was read", {read[3].value for read in reads}, {step})
+    expect("the bytes", memory.get() == content, True)
+    driver("cuStreamDestroy_v2", stream)
+    file.close()
+
+
 def threads(directory):
     size = 4 * MiB
     path, content = made(directory, "threads", size)
@@ -286,15 +360,30 @@ def threads(directory):
     file.close()
 
 
-def elsewhere(directory):
+def elsewhere(directory, flags):
     path, content = made(directory, "foreign", 5 * MiB + 7)
-    file, memory = File(path), Memory(6 * MiB)
+    file, memory = File(path, os.O_RDWR | flags), Memory(6 * MiB)
     expect("a read", file.read(memory.at(), 6 * MiB, 0, 3), len(content))
     expect("its bytes", memory.get()[3 : 3 + len(content)] == content, True)
     memory.put(b"other bytes")
     expect("a write", file.write(memory.at(), 11, 100), 11)
     with open(path, "rb") as seen:
         expect("the file", seen.read() == content[:100] + b"other bytes" + content[111:], True)
+    host = ctypes.create_string_buffer(1001)
+    expect("a read into host memory", file.read(ctypes.addressof(host), 999, 7, 1), 999)
+    expect("its bytes", host.raw, b"\0" + content[7:100] + b"other bytes" + content[111:1006] + b"\0")
+    done = []  # by a thread that has no context
+
+    def work():
+        done.extend((file.read(memory.at(), 100, 1000), file.write(memory.at(), 10, 2000, 5)))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    expect("a read and a write of another thread", done, [100, 10])
+    expect("the bytes", memory.get()[:100], content[1000:1100])
+    with open(path, "rb") as seen:
+        expect("the file", seen.read()[2000:2011], content[1005:1015] + content[2010:2011])
     file.close()
 
 
@@ -310,10 +399,12 @@ expect("opening", cufile.cuFileDriverOpen().err, 0)
 text = ctypes.create_string_buffer(100)
 cufile.cuFileGetParameterString.argtypes = [c_int, c_char_p, c_int]
 expect("a setting", (cufile.cuFileGetParameterString(0, text, 100).err, text.value), (0, b"ERROR"))
-for part in (reads_and_writes, refusals, batches, streams, threads):
+of_batches = (batches, batches_to_stable_storage, batches_without_descriptors)
+for part in (reads_and_writes, refusals, *of_batches, streams, a_full_stream, threads):
     part(on_the_mount)
     print(f"{part.__name__}: as they should be", flush=True)
-elsewhere(other)
+for flags in (0, os.O_DIRECT, os.O_DIRECT | os.O_DSYNC):
+    elsewhere(other, flags)
 print("elsewhere: as it should be", flush=True)
 left = File(os.path.join(on_the_mount, "rw"))
 expect("opens", cufile.cuFileUseCount(), 1)
