@@ -159,7 +159,7 @@ Task<Status> Telling::TellSize(InodePtr inode, LayoutPtr layout, Pending sent, R
   update->set_promised(sent.promised);
   update->set_layout_generation(layout->generation());
   update->set_beside(true);
-  CO_RETURN_IF_ERROR(co_await queue_.WaitForRoom());
+  (void)co_await queue_.WaitForRoom();  // who is killed meanwhile tells it all the same: nobody else would
   if (TryTellEarly(inode, request)) co_return OkStatus();
   request.set_want_file_lease(!sent.writeback && WantsFileLease(*inode));
   request.set_may_share(request.want_file_lease());
@@ -238,7 +238,9 @@ Task<Status> Telling::SendPending(InodePtr inode) {
     Pending& pending = inode->pending;
     if (!told.ok()) pending = {};
     if (pending.sent_size <= inode->attr.size()) pending.sent_size = 0;
-    if (pending.size <= inode->attr.size()) pending.size = 0;
+    // Nor does it reach as far as bytes that could not be sent, once all others have been.
+    const bool all_told = told.ok() && inode->dirty_blocks == 0 && pending.sent_size == 0;
+    if (all_told || pending.size <= inode->attr.size()) pending.size = 0;
     if (pending.mtime == mtime) pending.mtime.reset();
     if (sent.kill_suid) pending.kill_suid = false;
   }

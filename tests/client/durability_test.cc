@@ -148,6 +148,33 @@ TEST_F(SoftDurable, AnErrorThatNobodyHasSeenIsToldToALaterHandle) {
   EXPECT_TRUE(c().Fsync(last).ok());
 }
 
+// Nobody else would ever see that size, and an append here would leave a hole up to there.
+TEST_F(SoftDurable, AFileIsNoLongerThanWhatCouldBeWritten) {
+  HandlePtr file = Written("f", 100'000);
+  CrashOsses();
+  c().Write(file, 100'000, Pattern(2, 100'000));
+  EXPECT_EQ(c().Stat(file->inode->fid).size(), 200'000u);
+  harness_.world.RunFor(30s);  // its bytes could not be written back
+  BootOsses();
+  harness_.world.RunFor(20s);
+  EXPECT_THAT(c().Fsync(file), HasErrno(EIO));
+  EXPECT_EQ(c().Stat(file->inode->fid).size(), 100'000u);
+  c().Write(file, 100'000, Pattern(3, 10));
+  EXPECT_TRUE(c().Fsync(file).ok());
+  EXPECT_EQ(c().Stat(file->inode->fid).size(), 100'010u);
+}
+
+// A write past the cache that fails takes nothing with it that was acknowledged before, or says so.
+TEST_F(SoftDurable, ADirectWriteThatFailsDropsNothingInSilence) {
+  HandlePtr file = Written("f", 1 << 20), direct = c().Open(file->inode->fid, O_RDWR | O_DIRECT | O_DSYNC);
+  c().Write(file, 0, Pattern(2, 8192));
+  CrashOsses();
+  EXPECT_FALSE(c().TryWrite(direct, 0, Pattern(3, 4096)).ok());
+  BootOsses();
+  harness_.world.RunFor(20s);
+  EXPECT_THAT(c().Fsync(file), HasErrno(EIO));
+}
+
 TEST_F(Durable, ARefusedChangeWithoutAHandleIsToldByTheNextFsync) {
   HandlePtr file = Written("f", 10), other = Written("g", 10);
   const Fid top = c().Mkdir("top");
