@@ -167,6 +167,7 @@ class Core final : public FileSystem {
   Task<StatusOr<ReadResult>> ReadInCache(HandlePtr handle, uint64_t offset, size_t size);
   Task<StatusOr<ReadResult>> ReadThrough(HandlePtr handle, uint64_t offset, size_t size);
   Task<StatusOr<ReadResult>> ReadLarge(HandlePtr handle, uint64_t offset, size_t size);
+  Task<StatusOr<std::vector<std::byte>>> ReadCopy(HandlePtr handle, uint64_t offset, size_t size);
   bool WantsContentLease(FileHandle& handle);
   Task<void> LeaseContent(HandlePtr handle);
 

@@ -77,6 +77,9 @@ Task<Status> Durability::SyncMutations(uint64_t epoch, uint64_t number, bool sha
   uint64_t before = synced_;
   while (before < upto && !synced_.compare_exchange_weak(before, upto)) {
   }
+  // The numbers of another session begin anew: nothing of it is synced yet, and one sync too many does no
+  // harm.
+  if (session_.epoch() != epoch) Reset();
   co_return OkStatus();
 }
 

@@ -65,11 +65,11 @@ Task<Status> Core::Fallocate(HandlePtr handle, int mode, uint64_t offset, uint64
     inode->NoteSent(sent);
   }
   CO_RETURN_IF_ERROR(std::move(changed));
-  NoteWrite(*inode, handle->caller, punch || keep ? 0 : std::max(end, size));
   {
     std::lock_guard lock(inode->mutex);
     if (!punch && !keep) inode->pending.sent_size = std::max(inode->pending.sent_size, end);
   }
+  NoteWrite(*inode, handle->caller, punch || keep ? 0 : std::max(end, size));
   co_return co_await telling_->SendPending(inode);
 }
 
@@ -127,15 +127,27 @@ Task<StatusOr<uint64_t>> Core::Seek(HandlePtr handle, uint64_t offset, int whenc
 
 // --- copying ---
 
+// Bytes outside of the cache: the write that takes them may wait for memory of the cache, of which several
+// such readers could hold all.
+Task<StatusOr<std::vector<std::byte>>> Core::ReadCopy(HandlePtr handle, uint64_t offset, size_t size) {
+  CO_ASSIGN_OR_RETURN(const ReadResult data, co_await Read(std::move(handle), offset, size));
+  std::vector<std::byte> bytes;
+  bytes.reserve(data.size);
+  for (const std::span<const std::byte> piece : data.pieces)
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  co_return bytes;
+}
+
 Task<StatusOr<size_t>> Core::CopyRange(HandlePtr from, uint64_t from_offset, HandlePtr to, uint64_t to_offset,
                                        size_t size) {
   size_t done = 0;
   while (done < size) {
     size_t step = std::min<size_t>(kCopyStep, size - done);
-    auto data = co_await Read(from, from_offset + done, step);
+    auto data = co_await ReadCopy(from, from_offset + done, step);
     if (!data.ok() && done == 0) co_return data.status();
-    if (!data.ok() || data->size == 0) break;
-    auto written = co_await Write(to, to_offset + done, data->pieces);
+    if (!data.ok() || data->empty()) break;
+    const std::span<const std::byte> piece(*data);
+    auto written = co_await Write(to, to_offset + done, std::span(&piece, 1));
     if (!written.ok() && done == 0) co_return written.status();
     if (!written.ok()) break;
     done += *written;

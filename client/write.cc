@@ -215,10 +215,11 @@ void Core::StartSending(const InodePtr& inode, bool direct) {
   if (!data_->SendFull(inode) && cache_->OverHalfDirty()) write_behind_->RelievePressure();
 }
 
-// Past the cache, to the servers. The range is locked.
+// Past the cache, to the servers, behind what the cache has: that was acknowledged, and stays if this write
+// fails. The range is locked.
 Task<StatusOr<size_t>> Core::WriteDirect(HandlePtr handle, InodePtr inode, LayoutPtr layout, uint64_t offset,
                                          Pieces pieces, size_t size) {
-  data_->Drop(*inode, offset, offset + size);
+  CO_RETURN_IF_ERROR(co_await data_->Send(inode, offset, offset + size));
   co_await cache_->WaitFlights(inode->data, offset, offset + size);
   data_->Drop(*inode, offset, offset + size);
   Pending done;
