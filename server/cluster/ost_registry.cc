@@ -145,7 +145,7 @@ uint64_t OstRegistry::fences() const {
 
 Task<bool> OstRegistry::FenceOrOutlive(OstIndex index, SessionId session) {
   const std::string head = chains_->HeadOf(index);
-  if (IsUp(index)) {
+  if (IsUp(index) || IsFailing(index)) {
     std::vector<SessionId> sessions(1, session);
     Status told = co_await Fence(index, std::move(sessions));
     if (told.ok()) co_return true;

@@ -96,6 +96,7 @@ class OstRegistry : private ChainOwner {
   std::vector<OstIndex> Known() const;
   bool IsUp(OstIndex index) const;
   bool IsDown(OstIndex index) const;      // known, and not up
+  bool IsFailing(OstIndex index) const;   // its process says so: it is not up, and goes on serving clients
   uint64_t RoomOf(OstIndex index) const;  // bytes that are free there, as it has said last; 0: it is not up
 
   // --- what it is used for ---
@@ -104,6 +105,10 @@ class OstRegistry : private ChainOwner {
   uint32_t CopiesOf(OstIndex index) const;  // how many members it is to have; also of one that is gone
   // Whether a layout that names the OST may get objects there: it is in the cluster, and not being drained.
   bool TakesObjects(OstIndex index) const { return UseOf(index) == OstUse::kActive && Knows(index); }
+  // Keeps everybody else from changing the use of the OST as long as it lives: a removal looks at all files,
+  // and relies on it that nobody lets the OST have new ones meanwhile. EBUSY: somebody has it.
+  using UseChange = std::shared_ptr<void>;
+  StatusOr<UseChange> BeginUseChange(OstIndex index);
   // Stores it, durably. ENODEV: there is no such OST, or it has been removed.
   Task<Status> SetUse(OstIndex index, OstUse use);
   // Takes the OST out of the cluster. Calls to it that are under way end with ENODEV.
@@ -213,6 +218,7 @@ class OstRegistry : private ChainOwner {
   mutable std::shared_ptr<const UsableOsts> usable_;  // null: to be made when it is asked for
   // Those before it that somebody may still choose from.
   std::vector<std::weak_ptr<const UsableOsts>> former_usable_;
+  std::set<OstIndex> changing_use_;
   std::map<std::string, std::shared_ptr<Peer>> peers_;
   std::set<std::string> refused_;  // addresses of OSSes that speak another version
   EndedProcesses ended_;

@@ -25,6 +25,26 @@ bool OstRegistry::IsDown(OstIndex index) const {
   return it != osts_.end() && !IsUpLocked(index, it->second);
 }
 
+bool OstRegistry::IsFailing(OstIndex index) const {
+  std::lock_guard lock(mutex_);
+  auto it = osts_.find(index);
+  return it != osts_.end() && !it->second.chained && it->second.info.failing() && !it->second.ended;
+}
+
+StatusOr<OstRegistry::UseChange> OstRegistry::BeginUseChange(OstIndex index) {
+  std::lock_guard lock(mutex_);
+  if (!changing_use_.insert(index).second) {
+    return ErrnoError(EBUSY,
+                      absl::StrFormat("OST %d is being drained, undrained or removed just now: wait for "
+                                      "that, and try again",
+                                      index));
+  }
+  return UseChange(this, [this, index](void*) {
+    std::lock_guard lock(mutex_);
+    changing_use_.erase(index);
+  });
+}
+
 OstUse OstRegistry::UseOf(OstIndex index) const {
   std::lock_guard lock(mutex_);
   if (auto it = osts_.find(index); it != osts_.end()) return it->second.use;

@@ -121,6 +121,7 @@ Status CheckOthers(const Mds& mds, OstIndex ost) {
 
 Task<Status> ManageOst(MdsPtr mds, proto::ManageOst request, proto::AdminReply* reply) {
   const OstIndex ost = request.ost();
+  CO_ASSIGN_OR_RETURN(const cluster::OstRegistry::UseChange alone, mds->osts.BeginUseChange(ost));
   switch (request.action()) {
     case proto::ManageOst::DRAIN:
       CO_RETURN_IF_ERROR(CheckOthers(*mds, ost));

@@ -74,8 +74,8 @@ Task<Status> CheckEmpty(MdsPtr mds, OstIndex ost) {
                              files, files == 1 ? " is" : "s are", ost, files == 1 ? "it" : "them", ost, ost));
 }
 
-// One removal at a time of each OST, and nobody drains or undrains it meanwhile: its record is looked at anew
-// under the registry's lock.
+// One removal at a time of each OST, and nobody drains or undrains it meanwhile
+// (OstRegistry::BeginUseChange).
 Task<Status> Remove(MdsPtr mds, OstIndex ost, OstUse how) {
   CO_RETURN_IF_ERROR(co_await mds->osts.Remove(ost, how));
   co_return co_await Forget(mds, ost);
@@ -109,6 +109,7 @@ Task<StatusOr<uint64_t>> RemoveLostOst(MdsPtr mds, OstIndex ost) {
                                            ost, ost));
     }
     (void)co_await AwaitPlacers(mds, ost);
+    if (mds->osts.IsUp(ost)) co_return ErrnoError(EBUSY, absl::StrFormat("OST %d has just come back", ost));
     CO_RETURN_IF_ERROR(co_await Remove(mds, ost, OstUse::kLost));
   }
   CO_RETURN_IF_ERROR(co_await Forget(mds, ost));

@@ -268,6 +268,16 @@ TEST_F(EvictionTest, AnOstThatCannotBeToldIsOutlived) {
   EXPECT_TRUE(harness_.osts.fenced[2].contains(client_.session));
 }
 
+// Its directory has gone, say. Its server goes on with its heartbeats, and so with serving clients: nobody
+// waits until its lease is over, which they renew.
+TEST_F(EvictionTest, AnOstThatIsFailingIsTold) {
+  ASSERT_THAT(client_.Create(kRootFid, "f"), IsOk());
+  harness_.osts.failing = {2};
+  harness_.RunFor(2s);
+  ASSERT_TRUE(Gone(harness_.options.session_timeout + 5s));
+  EXPECT_TRUE(harness_.osts.fenced[2].contains(client_.session));
+}
+
 // The OSTs refuse the session already, so it must not come back whole.
 TEST_F(EvictionTest, OneThatALossOfPowerInterruptsGoesOn) {
   ASSERT_THAT(client_.Create(kRootFid, "f"), IsOk());

@@ -262,6 +262,7 @@ proto::RegisterOssRequest Harness::Registration(OstIndex ost) {
   info->set_total_bytes(ost_bytes);
   info->set_available_bytes(ost_bytes - (used_bytes ? std::min(used_bytes(ost), ost_bytes) : 0));
   if (copies_.contains(ost)) info->set_copies(copies_[ost]);
+  info->set_failing(osts.failing.contains(ost));
   return request;
 }
 

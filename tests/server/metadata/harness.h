@@ -65,6 +65,7 @@ class FakeOsts : public Transport {
 
   std::map<OstIndex, std::map<ObjectId, Object>> objects;
   std::set<OstIndex> away;          // calls to these fail
+  std::set<OstIndex> failing;       // their servers say so, and answer
   std::map<OstIndex, int> refuses;  // these answer changes of objects with an error
   // Objects that a session has made longer, as the OSTs note it (ListGrown).
   std::map<OstIndex, std::set<std::pair<SessionId, ObjectId>>> grown;

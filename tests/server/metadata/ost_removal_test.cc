@@ -68,6 +68,27 @@ TEST_F(OstRemovalTest, OneWithFilesIsRefusedAndStaysAsItWas) {
   EXPECT_TRUE(ReadObjects(f) == Pattern(kMiB));
 }
 
+// A removal looks at all files, for long where there are many, and relies on it that none comes meanwhile.
+TEST_F(OstRemovalTest, NobodyUndrainsItMeanwhile) {
+  proto::AdminRequest remove;
+  remove.mutable_manage_ost()->set_ost(2);
+  remove.mutable_manage_ost()->set_action(proto::ManageOst::REMOVE);
+  harness.store.SetCommitPause([this]() -> Task<void> { co_await harness.clock.Sleep(10ms); });
+  std::optional<proto::AdminReply> removed;
+  Spawn(harness.context.get_executor(), harness.server->Administer(remove),
+        [&removed](proto::AdminReply reply) { removed = std::move(reply); });
+  harness.RunFor(1ms);
+  ASSERT_FALSE(removed.has_value());
+  for (const auto action : {proto::ManageOst::UNDRAIN, proto::ManageOst::DRAIN, proto::ManageOst::REMOVE}) {
+    const proto::AdminReply refused = Manage(2, action);
+    EXPECT_THAT(refused, Fails(EBUSY));
+    EXPECT_THAT(refused.status().message(), testing::HasSubstr("just now"));
+  }
+  EXPECT_THAT(Manage(1, proto::ManageOst::UNDRAIN), IsOk()) << "another one";
+  ASSERT_TRUE(harness.RunUntil([&] { return removed.has_value(); }));
+  EXPECT_THAT(*removed, IsOk());
+}
+
 // A file whose bytes lie in the MDT names OSTs, too, for later.
 TEST_F(OstRemovalTest, SmallFilesGetOtherObjectsThanThoseTheyWereToHave) {
   std::vector<Fid> files;
