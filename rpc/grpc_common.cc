@@ -130,6 +130,8 @@ Status FromGrpc(const grpc::Status& status, const std::string& address) {
       return ErrnoError(
           ENOTCONN, absl::StrFormat("what listens at %s is not a nacre-mds, or one of another version: %s",
                                     address, why));
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:  // trying again changes nothing
+      return ErrnoError(EMSGSIZE, absl::StrFormat("the answer of the MDS at %s: %s", address, why));
     case grpc::StatusCode::CANCELLED:
       return ErrnoError(ENOTCONN, absl::StrFormat("the connection to the MDS at %s was closed", address));
     default:
