@@ -68,23 +68,21 @@ ServerCore::Running::~Running() {
   for (const OneShot<Unit>& done : wake) done.Set({});
 }
 
-// The store that is told of cannot be served any more, and nobody else can find out what its disk has: the
-// process begins anew, as soon as the next start is sure to look.
-Task<void> GiveUpStore(ServerCore& core, Target& target) {
+// A store that does not know what its disk has cannot be served any more, and only a start finds out: the
+// process begins anew, as soon as the next start is sure to look. `is_news`: it has just failed, so the log
+// is told why that must wait.
+Task<void> GiveUpStore(ServerCore& core, Target& target, bool is_news) {
   const Status why = target.store->flush_failure();
   if (why.ok() || core.begin_anew.IsSet()) co_return;
+  const std::string what = absl::StrFormat("OST %d (%s): its disk has not flushed what it had taken",
+                                           target.store->superblock().index, target.store->directory());
   const Status noted = co_await target.store->SuspectLoss();
-  if (!noted.ok()) {
-    LogError(
-        "OST %d (%s): its disk has not flushed what it had taken, and that cannot be noted, trying again: %s",
-        target.store->superblock().index, target.store->directory(), std::string(noted.message()));
-    co_return;
+  if (noted.ok()) {
+    core.begin_anew.Set(
+        {why.code(), absl::StrFormat("%s; a new start finds out what it has: %s", what, why.message())});
+  } else if (is_news) {
+    LogError("%s, and that cannot be noted, trying again: %s", what, std::string(noted.message()));
   }
-  core.begin_anew.Set(
-      Status(why.code(),
-             absl::StrFormat("OST %d (%s): its disk has not flushed what it had taken; "
-                             "a new start finds out what it has: %s",
-                             target.store->superblock().index, target.store->directory(), why.message())));
 }
 
 Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
@@ -99,7 +97,7 @@ Task<void> RunMaintenance(std::shared_ptr<ServerCore> core, size_t index) {
     target.sessions->ForgetSilent(many ? kGrantSilence : kSessionSilence);
     Status status = co_await target.store->Maintain();
     if (core->stopping()) break;
-    co_await GiveUpStore(*core, target);
+    co_await GiveUpStore(*core, target, /*is_news=*/!failing);
     if (status.ok() == !failing) continue;
     failing = !status.ok();
     if (failing) {
