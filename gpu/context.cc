@@ -17,17 +17,16 @@ Context::~Context() {
   if (handle_ != nullptr && Usable()) (*cuda_)->DevicePrimaryCtxRelease(ordinal_);
 }
 
-UseContext::UseContext(const Context& context)
-    : context_(context),
-      status_(context.cuda().Check(context.cuda()->CtxPushCurrent(context.handle()), "cuCtxPushCurrent")) {
-  if (status_.ok()) context_.cuda()->ThreadExchangeStreamCaptureMode(&capture_mode_);
+UseContext::UseContext(const CudaLibrary& cuda, CudaContext context)
+    : cuda_(cuda), status_(cuda.Check(cuda->CtxPushCurrent(context), "cuCtxPushCurrent")) {
+  if (status_.ok()) cuda_->ThreadExchangeStreamCaptureMode(&capture_mode_);
 }
 
 UseContext::~UseContext() {
   if (!status_.ok()) return;
   CudaContext popped = nullptr;
-  context_.cuda()->ThreadExchangeStreamCaptureMode(&capture_mode_);
-  context_.cuda()->CtxPopCurrent(&popped);
+  cuda_->ThreadExchangeStreamCaptureMode(&capture_mode_);
+  cuda_->CtxPopCurrent(&popped);
 }
 
 }  // namespace nacre::gpu

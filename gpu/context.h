@@ -37,7 +37,9 @@ class Context {
 // what we do has no part in that, and without this the driver would refuse it and spoil the capture.
 class UseContext {
  public:
-  explicit UseContext(const Context& context);
+  explicit UseContext(const Context& context) : UseContext(context.cuda(), context.handle()) {}
+  // `cuda` must outlive it.
+  UseContext(const CudaLibrary& cuda, CudaContext context);
   ~UseContext();
   UseContext(const UseContext&) = delete;
   UseContext& operator=(const UseContext&) = delete;
@@ -45,7 +47,7 @@ class UseContext {
   const Status& status() const { return status_; }
 
  private:
-  const Context& context_;
+  const CudaLibrary& cuda_;
   Status status_;
   int capture_mode_ = kCudaCaptureRelaxed;  // the thread's own meanwhile
 };

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "gpu/context.h"
 #include "gpu/cuda_library.h"
 #include "gpu/device_state.h"
 #include "gpu/host_pins.h"
@@ -152,14 +153,13 @@ Status Gpus::CheckOwner(const PointerInfo& info, uint64_t address) const {
 
 StatusOr<std::shared_ptr<Device>> Gpus::OfStream(void* stream) const {
   RETURN_IF_ERROR(cuda_->CheckProcess());
-  CudaContext context = nullptr, popped = nullptr;
+  CudaContext context = nullptr;
   CudaDevice ordinal = -1;
   RETURN_IF_ERROR(
       cuda_->Check((*cuda_)->StreamGetCtx(static_cast<CudaStream>(stream), &context), "cuStreamGetCtx"));
-  RETURN_IF_ERROR(cuda_->Check((*cuda_)->CtxPushCurrent(context), "cuCtxPushCurrent"));
-  const CudaResult asked = (*cuda_)->CtxGetDevice(&ordinal);
-  (*cuda_)->CtxPopCurrent(&popped);
-  RETURN_IF_ERROR(cuda_->Check(asked, "cuCtxGetDevice"));
+  const UseContext use(*cuda_, context);
+  RETURN_IF_ERROR(use.status());
+  RETURN_IF_ERROR(cuda_->Check((*cuda_)->CtxGetDevice(&ordinal), "cuCtxGetDevice"));
   if (ordinal >= 0 && static_cast<size_t>(ordinal) < devices_.size()) return devices_[ordinal];
   return ErrnoError(EIO, absl::StrFormat("the stream %p is of the unknown GPU %d", stream, ordinal));
 }
