@@ -52,7 +52,7 @@ class MemBlockStore : public BlockStore {
   Task<Status> Discard(uint64_t block, uint64_t count) override;
 
   // The process ends: of each write under way a random part of the blocks arrives. Its caller gets ESHUTDOWN.
-  // What a flush has failed to write is as it was before.
+  // Blocks that a flush has failed to write are as they were before.
   void CrashProcess(Random& random);
   // The machine loses power: as above, and each block written since the last Flush has its content of then or
   // of any write since.

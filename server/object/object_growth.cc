@@ -28,7 +28,8 @@ Task<Status> ObjectStore::LearnGrowth(std::vector<Growth> growths) {
   batch.UseReserve();
   for (const Growth& growth : growths) batch.Put(GrowthKey(growth.session, growth.object), "");
   CO_RETURN_IF_ERROR(co_await devices_.store->Commit(std::move(batch)));
-  co_return co_await devices_.store->Sync();  // as for answers (Sessions::Learn)
+  // As for answers (Sessions::Learn).
+  co_return co_await devices_.store->Sync();
 }
 
 }  // namespace nacre::ost

@@ -211,8 +211,8 @@ Task<Status> Sessions::Learn(std::vector<SlotAnswer> answers) {
     }
   }
   CO_RETURN_IF_ERROR(co_await store_->Commit(std::move(batch)));
-  co_return co_await store_
-      ->Sync();  // the journal does not know of it, and a sync of that would leave it out
+  // The journal does not know of it: its sync would leave it out.
+  co_return co_await store_->Sync();
 }
 
 // The MDS is always served, unless another one has taken its place: it is what fences others, and its fences

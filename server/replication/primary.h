@@ -40,7 +40,7 @@ class Primary : public KvStore, public std::enable_shared_from_this<Primary> {
   // From a member that takes itself for something else.
   Task<proto::CopyReply> Handle(proto::CopyRequest request);
   proto::MdtCopies Describe() const;
-  // What an administrator should know: that the coordinator is silent. Empty: nothing.
+  // Tells an administrator that the coordinator is silent. Empty: it is not.
   std::string Problem() const;
 
   // Pipeline::WhenKept of what was committed before.

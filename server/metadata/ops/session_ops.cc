@@ -100,39 +100,6 @@ Status FillConnectReply(Mds& mds, const Session& session, proto::ConnectReply* r
   return OkStatus();
 }
 
-}  // namespace
-
-Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
-  const StatusOr<uint32_t> version = CheckConnect(*mds, request);
-  if (!version.ok()) {
-    if (mds->connecting.NoteRefused(request.name()))
-      LogWarning("%s at %s is refused: %s", request.name(), peer->name(),
-                 std::string(version.status().message()));
-    co_return version.status();
-  }
-  mds->connecting.NoteLetIn(request.name());
-  SessionPtr session;
-  if (request.session() != 0) {
-    CO_ASSIGN_OR_RETURN(session, Resume(*mds, request));
-    session->Attach(peer, mds->listening.Now());
-  } else {
-    CO_ASSIGN_OR_RETURN(session, co_await Admit(mds, peer, request));
-  }
-  proto::MetadataReply reply;
-  reply.mutable_connect()->set_version(*version);
-  CO_RETURN_IF_ERROR(FillConnectReply(*mds, *session, reply.mutable_connect()));
-  co_return reply;
-}
-
-Reply KeepAlive(const Op& op, const proto::KeepAlive& request) {
-  op.session->Report(request);
-  proto::MetadataReply reply;
-  reply.mutable_keep_alive()->set_names_behind(op.mds->AllowsNamesBehind(*op.session));
-  return reply;
-}
-
-namespace {
-
 Task<Reply> EnterClaims(const Op& op, const proto::Reclaim& request) {
   Mds& mds = *op.mds;
   proto::MetadataReply reply;
@@ -177,6 +144,35 @@ Task<Reply> EnterClaims(const Op& op, const proto::Reclaim& request) {
 }
 
 }  // namespace
+
+Task<Reply> Connect(MdsPtr mds, std::shared_ptr<MetadataPeer> peer, proto::Connect request) {
+  const StatusOr<uint32_t> version = CheckConnect(*mds, request);
+  if (!version.ok()) {
+    if (mds->connecting.NoteRefused(request.name()))
+      LogWarning("%s at %s is refused: %s", request.name(), peer->name(),
+                 std::string(version.status().message()));
+    co_return version.status();
+  }
+  mds->connecting.NoteLetIn(request.name());
+  SessionPtr session;
+  if (request.session() != 0) {
+    CO_ASSIGN_OR_RETURN(session, Resume(*mds, request));
+    session->Attach(peer, mds->listening.Now());
+  } else {
+    CO_ASSIGN_OR_RETURN(session, co_await Admit(mds, peer, request));
+  }
+  proto::MetadataReply reply;
+  reply.mutable_connect()->set_version(*version);
+  CO_RETURN_IF_ERROR(FillConnectReply(*mds, *session, reply.mutable_connect()));
+  co_return reply;
+}
+
+Reply KeepAlive(const Op& op, const proto::KeepAlive& request) {
+  op.session->Report(request);
+  proto::MetadataReply reply;
+  reply.mutable_keep_alive()->set_names_behind(op.mds->AllowsNamesBehind(*op.session));
+  return reply;
+}
 
 // Claims take a while to enter, where there are many. A session that has ended meanwhile has been dropped
 // before the last of them was there: nobody would ever take that away.

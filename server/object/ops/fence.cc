@@ -12,8 +12,8 @@ Task<Status> FenceOp(OpContext context) {
   sessions.push_back(request.session());
   const size_t count = sessions.size();
   Status status = co_await context.target->sessions->Fence(std::move(sessions));
-  // Nothing of these sessions is handed on any more. A member that is not the head hands on nothing; the head
-  // is told as well.
+  // No request of these sessions is handed on any more. A member that is not the head does not hand on the
+  // fence either: the head is told as well.
   const bool alone = context.request->chain_epoch() == 0 && !IsHead(context);
   if (status.ok() && !alone) status = co_await HandOnRequest(context);
   if (status.ok()) {
